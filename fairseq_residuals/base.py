@@ -1,0 +1,166 @@
+"""The abstraction: fairseq owns tokens, masks and time; the stack owns depth; a variant owns only how a
+sub-layer reads from and writes to the stream.
+
+    stream = variant.open(x)                          x: embeddings after dropout
+    for every layer, for every sub-layer F of it:
+        h, stream = connection.read(stream)           what F is fed
+        y = dropout(F(h))
+        stream = connection.write(stream, y)
+      stream = variant.after_layer(i, stream)
+    output = variant.close(stream)
+
+Time-major shapes throughout, as in fairseq: T positions, B sequences, C channels, F inner channels of the FFN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor, nn
+
+Stream = dict[str, Tensor]
+"""What travels along depth. "x" (T, B, C) is always there; any other key is documented by its variant.
+Streams are updated functionally (``s | {"x": ...}``), never in place: activation checkpointing relies on it."""
+
+Kind = Literal["self", "cross", "ffn"]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The stack that a variant wires; whatever depends on depth or width is computed from this."""
+
+    stack: Literal["encoder", "decoder"]
+    depth: int
+    """Layers in this stack."""
+    dim: int
+    ffn_dim: int
+    heads: int
+    enc_depth: int
+    """Layers of the encoder; 0 where there is none (a language model)."""
+    dec_depth: int
+    cross: bool
+    """Whether the stack is part of an encoder-decoder pair (a language model: False)."""
+
+
+@dataclass(frozen=True)
+class Site(Shape):
+    """Where one connection sits."""
+
+    kind: Kind
+    layer: int
+    index: int
+    """Which sub-layer of its layer, from 0."""
+    n_sub: int
+    """Sub-layers per layer of this stack."""
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the first sub-layer of its layer."""
+        return self.index == 0
+
+    @property
+    def last(self) -> bool:
+        """Whether this is the last sub-layer of its layer."""
+        return self.index == self.n_sub - 1
+
+
+SubLayer = Callable[[Tensor, Stream], tuple[Tensor, Tensor | None, Stream]]
+"""h (T, B, C), stream -> output after dropout (T, B, C), attention weights or None, stream."""
+
+
+class Connection(nn.Module):
+    """The wiring around one sub-layer; owns its norms and gains, keeps no state between calls.
+
+    The norm that fairseq has at this place is an attribute ``norm``: checkpoints then carry fairseq's name for it.
+    """
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.site = site
+
+    def read(self, s: Stream) -> tuple[Tensor, Stream]:
+        """What the sub-layer is fed, (T, B, C), and the stream."""
+        return s["x"], s
+
+    def write(self, s: Stream, y: Tensor) -> Stream:
+        """The stream after the sub-layer's output ``y`` (T, B, C), dropout already applied."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how a sub-layer's output is written")
+
+    def inner(self, h: Tensor) -> Tensor:
+        """(T, B, F) -> (T, B, F), between the FFN's activation (and its dropout) and its second matrix."""
+        return h
+
+    def attend(
+        self, attn: nn.Module, query: Tensor, key: Tensor, value: Tensor, s: Stream, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None, Stream]:
+        """Runs the attention module: output (T, B, C) before dropout, weights or None, stream."""
+        y, weights = attn(query=query, key=key, value=value, **kwargs)
+        return y, weights, s
+
+    def forward(self, s: Stream, sublayer: SubLayer) -> tuple[Stream, Tensor | None]:
+        """Reads, runs the sub-layer, writes. A forward hook on this module sees the stream before and after."""
+        h, s = self.read(s)
+        y, weights, s = sublayer(h, s)
+        return self.write(s, y), weights
+
+    def extra_repr(self) -> str:
+        return f"{self.site.stack} {self.site.kind}, layer {self.site.layer + 1} of {self.site.depth}"
+
+
+class Variant(nn.Module):
+    """A published way to wire norms and residuals; one instance per stack, owner of what spans the depth.
+
+    The norm that fairseq has on top of a stack is an attribute ``norm``: checkpoints then carry fairseq's name for it.
+    """
+
+    name: ClassVar[str]
+    """Set by :func:`fairseq_residuals.registry.register_variant`."""
+    title: ClassVar[str]
+    paper: ClassVar[str]
+    year: ClassVar[int]
+    equations: ClassVar[tuple[str, ...]]
+    """F a sub-layer with its dropout, x the stream."""
+    code: ClassVar[str]
+    """The authors' code that the variant was checked against: repository@commit."""
+    normalize_before: ClassVar[bool] = False
+    """Whether this is what fairseq calls ``--encoder-normalize-before`` / ``--decoder-normalize-before``."""
+
+    @dataclass(frozen=True)
+    class Config:
+        """The variant's options: typed, documented, the defaults are what the published numbers used."""
+
+    connection: ClassVar[type[Connection]]
+
+    def __init__(self, config: Any, shape: Shape) -> None:
+        super().__init__()
+        self.config = config
+        self.shape = shape
+
+    def connect(self, site: Site) -> Connection:
+        """A new connection for ``site``."""
+        return self.connection(site)
+
+    def open(self, x: Tensor) -> Stream:
+        """The stream from the embeddings (T, B, C), after their dropout."""
+        return {"x": x}
+
+    def after_layer(self, i: int, s: Stream) -> Stream:
+        """The stream after layer ``i`` (also where layer dropout skipped it)."""
+        return s
+
+    def close(self, s: Stream) -> Tensor:
+        """The stack's output (T, B, C)."""
+        return s["x"]
+
+    def init_weights(self, stack: nn.Module, embed_tokens: nn.Module | None) -> None:
+        """Called once, after the whole model was built with fairseq's initialisation.
+
+        Args:
+            stack: the :class:`~fairseq_residuals.stack.Stack` whose layers are to be initialised.
+            embed_tokens: the stack's token embedding; None where the input is not tokens (speech).
+        """
+
+    def extra_repr(self) -> str:
+        return f"{self.name}: {'; '.join(self.equations)}"

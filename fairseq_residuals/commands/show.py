@@ -1,0 +1,33 @@
+"""``fairseq-residuals show VARIANT``: paper, equation, options, and where paper and code part."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import sys
+
+from fairseq_residuals.architectures import ARCHITECTURES
+from fairseq_residuals.options import options_of, show_value
+from fairseq_residuals.registry import find_variant
+
+HELP = "show a variant: paper, equation, diagram, options with their defaults, architectures"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("variant", metavar="VARIANT", help="a name that `fairseq-residuals list` prints")
+
+
+def run(args: argparse.Namespace) -> int:
+    variant = find_variant(args.variant)
+    description = inspect.cleandoc(sys.modules[variant.__module__].__doc__ or "").replace("::\n", "").replace("``", "")
+    print(f"{variant.name}\n\n{description}\n")
+    for label, equation in zip(["Equations:", *[""] * 9], variant.equations, strict=False):
+        print(f"{label:14}{equation}")
+    print(f"{'Paper:':14}{variant.paper}\n{'Checked with:':14}{variant.code}")
+    options = options_of(variant.Config).values()
+    print("Options:" if options else f"{'Options:':14}none")
+    for option in options:
+        print(f"  {option.name}={show_value(option.default)}\n      {option.help}; valid: {option.describe()}")
+    names = [name for name, complete in ARCHITECTURES.items() if complete.keywords["variant"] == variant.name]
+    print(f"Architectures: {len(names)}, for example {names[0]}; `fairseq-residuals list --architectures` prints all")
+    return 0

@@ -1,0 +1,1 @@
+"""The models that fairseq sees, one per task: fairseq's own, rewired."""

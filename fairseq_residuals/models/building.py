@@ -1,0 +1,58 @@
+"""What the three models share when they are built."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from torch import nn
+
+from fairseq_residuals.architectures import ARCHITECTURES
+from fairseq_residuals.models.settings import Args
+from fairseq_residuals.registry import Wiring
+from fairseq_residuals.rewire import rewire
+from modern_fairseq.errors import UserError
+from omegaconf import DictConfig
+
+logger = logging.getLogger(__name__)
+
+
+def wirings_of(args: Args) -> dict[str, Wiring]:
+    """The wiring of each stack, from completed settings."""
+    name = args.get("_name") or args.get("arch") if isinstance(args, DictConfig) else args.arch
+    return ARCHITECTURES[name](args)
+
+
+def refuse_sharding(args: Args) -> None:
+    """Raises UserError if training is fully sharded, which wraps layers that the stack must see."""
+    root: Any = args._get_root() if isinstance(args, DictConfig) else args
+    settings = getattr(root, "distributed_training", root)
+    if getattr(settings, "ddp_backend", None) == "fully_sharded":
+        raise UserError(
+            "--ddp-backend fully_sharded is not carried by this plugin; choose pytorch_ddp, legacy_ddp or no_c10d"
+        )
+
+
+def rewire_model(model: nn.Module, args: Args, wirings: dict[str, Wiring]) -> None:
+    """Replaces the layers of a stock model's stacks, and prints what is going to be trained."""
+    get = args.get if isinstance(args, DictConfig) else lambda key: getattr(args, key, None)
+    depths = {stack: get(f"{stack}_layers") for stack in wirings}
+    for stack, wiring in wirings.items():
+        rewire(
+            getattr(model, stack),
+            wiring,
+            stack,  # type: ignore[arg-type]
+            enc_depth=depths.get("encoder", 0),
+            dec_depth=depths["decoder"],
+            layerdrop=get(f"{stack}_layerdrop") or 0.0,
+            checkpoint_activations=bool(get("checkpoint_activations")),
+        )
+        logger.info(
+            "%s: %d layers wired by %s, %s: %s",
+            stack,
+            depths[stack],
+            wiring,
+            wiring.variant.title,
+            "; ".join(wiring.variant.equations),
+        )
+    logger.info("parameters: %s", f"{sum(p.numel() for p in model.parameters()):,}")

@@ -1,0 +1,63 @@
+"""Decoder-only models: language modelling, with adaptive input and softmax where asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models import register_model
+from fairseq.models.transformer_lm import TransformerLanguageModel, TransformerLanguageModelConfig
+from fairseq_residuals.models.building import refuse_sharding, rewire_model, wirings_of
+from fairseq_residuals.models.settings import Args, Family, add_wiring_flags, for_stock_build
+from modern_fairseq.errors import UserError
+
+FROM_THE_TASK = ("max_target_positions", "tokens_per_sample", "add_bos_token")
+
+
+def _stock_flags(parser: Any) -> None:
+    gen_parser_from_dataclass(parser, TransformerLanguageModelConfig(), delete_default=True)
+
+
+LANGUAGE_MODEL = Family(
+    model="residual_transformer_lm",
+    stacks=("decoder",),
+    add_args=_stock_flags,
+    extra_keys=frozenset({*FROM_THE_TASK, "tpu"}),
+    refused={},
+)
+
+
+@register_model(LANGUAGE_MODEL.model)
+class ResidualTransformerLM(TransformerLanguageModel):
+    """fairseq's ``transformer_lm`` with its layers wired by a variant; Post-LN is Post-LN here, although fairseq's own
+    architectures force Pre-LN."""
+
+    @classmethod
+    def add_args(cls, parser: Any) -> None:
+        _stock_flags(parser)
+        add_wiring_flags(parser)
+
+    @classmethod
+    def build_model(cls, args: Args, task: Any) -> ResidualTransformerLM:
+        """
+        Raises:
+            UserError: settings that contradict each other or that the plugin does not carry.
+        """
+        refuse_sharding(args)
+        wirings = wirings_of(args)
+        stock = for_stock_build(args)
+        for key, default in vars(TransformerLanguageModelConfig()).items():
+            if not hasattr(stock, key) and not str(default).startswith("${"):
+                setattr(stock, key, default)
+        for key in FROM_THE_TASK:
+            if getattr(stock, key, None) is None:
+                setattr(stock, key, getattr(task.args, key, None))
+        try:
+            model = super().build_model(stock, task)
+        except AssertionError as error:
+            raise UserError(
+                "--tie-adaptive-weights needs --adaptive-input, equal cutoffs and factors of input and softmax, and"
+                " equal input and output dimensions"
+            ) from error
+        rewire_model(model, args, wirings)
+        return model

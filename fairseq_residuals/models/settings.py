@@ -1,0 +1,196 @@
+"""From a command line or a YAML file to what is built: one place decides, refuses, and records.
+
+fairseq hands a model either a flat ``argparse.Namespace`` (command line) or a ``DictConfig`` (YAML, possibly nested).
+Both become flat and complete here, in place, so that a checkpoint carries the resolved wiring.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fairseq.models.transformer import DEFAULT_MIN_PARAMS_TO_WRAP
+from fairseq_residuals.registry import Wiring
+from modern_fairseq.errors import UserError
+from omegaconf import DictConfig, OmegaConf
+
+REFUSED = {
+    "encoder_layers_to_keep": "layer pruning",
+    "decoder_layers_to_keep": "layer pruning",
+    "quant_noise_pq": "quantization noise",
+    "quant_noise_scalar": "scalar quantization",
+    "encoder_xformers_att_config": "xFormers attention",
+    "decoder_xformers_att_config": "xFormers attention",
+    "cross_self_attention": "joint cross- and self-attention",
+    "offload_activations": "offloading of activations (--checkpoint-activations is carried)",
+    "base_layers": "BASE layers",
+    "export": "export to TorchScript",
+    "char_inputs": "character input",
+    "scale_fc": "NormFormer by fairseq's own flags (the wiring is chosen by --residual)",
+    "scale_attn": "NormFormer by fairseq's own flags (the wiring is chosen by --residual)",
+    "scale_heads": "NormFormer by fairseq's own flags (the wiring is chosen by --residual)",
+    "scale_resids": "NormFormer by fairseq's own flags (the wiring is chosen by --residual)",
+}
+"""Keys of stock fairseq models that this plugin does not carry, and what they ask for."""
+
+Args = Namespace | DictConfig
+
+
+@dataclass(frozen=True)
+class Family:
+    """What distinguishes the three kinds of model: translation, language modelling, speech."""
+
+    model: str
+    """The name under which the model is registered with fairseq."""
+    stacks: tuple[str, ...]
+    add_args: Callable[[ArgumentParser], None]
+    """Adds the stock model's own flags."""
+    extra_keys: frozenset[str]
+    """Keys that fairseq's tasks or dataclasses give a model without a flag."""
+    refused: dict[str, str]
+
+    def keys(self, base: Callable[[Namespace], None]) -> set[str]:
+        """Every key that a YAML file may give such a model."""
+        parser = ArgumentParser(add_help=False, allow_abbrev=False)
+        self.add_args(parser)
+        add_wiring_flags(parser)
+        defaults = Namespace()
+        base(defaults)
+        return {a.dest for a in parser._actions} | set(vars(defaults)) | self.extra_keys | {"_name", "arch"}
+
+
+def add_wiring_flags(parser: Any) -> None:
+    """The two flags that choose the wiring, and the pair for a decoder that differs from its encoder."""
+    parser.add_argument("--residual", metavar="NAME", help="how norms and residuals are wired: a variant's name")
+    parser.add_argument("--residual-args", metavar="K=V,...", help="options of the variant")
+    parser.add_argument("--decoder-residual", metavar="NAME", help="the decoder's variant, where it differs")
+    parser.add_argument("--decoder-residual-args", metavar="K=V,...", help="options of the decoder's variant")
+
+
+def resolve(
+    args: Args, family: Family, variant: str, depths: dict[str, int], base: Callable[[Any], None]
+) -> dict[str, Wiring]:
+    """Completes ``args`` in place for an architecture; applying it again changes nothing.
+
+    Args:
+        variant: the architecture's variant, unless ``residual`` is given.
+        depths: the architecture's layers per stack, unless ``encoder_layers`` or ``decoder_layers`` is given.
+        base: fairseq's function that fills in an architecture's defaults.
+
+    Returns:
+        the wiring of each stack.
+
+    Raises:
+        UserError: a key that is unknown, not carried or contradictory, or a value out of range.
+    """
+    _flatten(args)
+    if isinstance(args, DictConfig):
+        unknown = sorted(set(map(str, args)) - family.keys(base))
+        if unknown:
+            raise UserError(
+                f"unknown key {', '.join(unknown)} under model; valid: {', '.join(sorted(family.keys(base)))}"
+            )
+    for key, feature in (REFUSED | family.refused).items():
+        if _get(args, key) not in (None, False, 0, "", "0"):
+            raise UserError(f"--{key.replace('_', '-')}: {feature} is not carried by this plugin; leave it out")
+    if (_get(args, "min_params_to_wrap") or DEFAULT_MIN_PARAMS_TO_WRAP) != DEFAULT_MIN_PARAMS_TO_WRAP:
+        raise UserError("--min-params-to-wrap: fully sharded training is not carried by this plugin; leave it out")
+    for stack, depth in depths.items():
+        if _get(args, f"{stack}_layers") is None:
+            _set(args, f"{stack}_layers", depth)
+    wirings = _choose(args, family, variant)
+    asked = {stack: _get(args, f"{stack}_normalize_before") for stack in family.stacks}
+    base(args)
+    for stack, wiring in wirings.items():
+        if asked[stack] is not None and bool(asked[stack]) != wiring.variant.normalize_before:
+            raise UserError(
+                f"--{stack}-normalize-before contradicts the wiring {wiring.name}; choose the wiring by --residual"
+                " alone (pre_ln is fairseq's normalize-before, post_ln its absence)"
+            )
+        _set(args, f"{stack}_normalize_before", wiring.variant.normalize_before)
+        _check_dimensions(args, stack)
+    decoder = wirings["decoder"]
+    if _get(args, "no_decoder_final_norm"):
+        decoder = wirings["decoder"] = decoder.with_default("final_norm", False)
+    _record(args, wirings)
+    return wirings
+
+
+def for_stock_build(args: Args) -> Namespace:
+    """A copy for fairseq to build from: without what the stack takes over (norms, layer dropout, checkpointing)."""
+    values = OmegaConf.to_container(args, resolve=True) if isinstance(args, DictConfig) else vars(args)
+    copy = Namespace(**values)  # type: ignore[arg-type]
+    for stack in ("encoder", "decoder"):
+        setattr(copy, f"{stack}_normalize_before", False)
+        setattr(copy, f"{stack}_layerdrop", 0.0)
+    copy.checkpoint_activations = False
+    return copy
+
+
+def _choose(args: Args, family: Family, variant: str) -> dict[str, Wiring]:
+    name, options = _get(args, "residual") or variant, _options(args, "residual_args")
+    first = Wiring.parse(name, options)
+    own_name, own_options = _get(args, "decoder_residual"), _options(args, "decoder_residual_args")
+    if own_name or own_options is not None:
+        decoder = Wiring.parse(own_name or name, own_options)
+    else:
+        decoder = first
+    return {stack: decoder if stack == "decoder" else first for stack in family.stacks}
+
+
+def _options(args: Args, key: str) -> str | None:
+    value = _get(args, key)
+    if isinstance(value, (dict, DictConfig)):
+        return ",".join(f"{k}={v}" for k, v in value.items())
+    return value
+
+
+def _record(args: Args, wirings: dict[str, Wiring]) -> None:
+    first, decoder = next(iter(wirings.values())), wirings["decoder"]
+    _set(args, "residual", first.name)
+    _set(args, "residual_args", first.args)
+    _set(args, "decoder_residual", decoder.name)
+    _set(args, "decoder_residual_args", decoder.args)
+    if hasattr(decoder.config, "final_norm"):
+        _set(args, "no_decoder_final_norm", not decoder.config.final_norm)
+
+
+def _check_dimensions(args: Args, stack: str) -> None:
+    for key in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads"):
+        value = _get(args, f"{stack}_{key}")
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            flag = f"--{stack}-{key.replace('_', '-')}"
+            raise UserError(f"{flag} must be a whole number of at least 1, not {value!r}")
+    dim, heads = _get(args, f"{stack}_embed_dim"), _get(args, f"{stack}_attention_heads")
+    if dim % heads:
+        divisors = [n for n in range(1, min(dim, 64) + 1) if dim % n == 0]
+        raise UserError(
+            f"--{stack}-embed-dim {dim} is not divisible by --{stack}-attention-heads {heads};"
+            f" for {dim} channels the heads may be {', '.join(map(str, divisors))}"
+        )
+
+
+def _flatten(args: Args) -> None:
+    """``encoder: {layers: 4}`` becomes ``encoder_layers: 4``, as the flat names of the command line."""
+    for prefix in ("encoder", "decoder", "quant_noise"):
+        nested = _get(args, prefix)
+        if nested is None:
+            continue
+        if not isinstance(nested, (dict, DictConfig)):
+            raise UserError(f"{prefix} under model must hold keys such as layers, not {nested!r}")
+        for key, value in nested.items():
+            flat = f"{prefix}_{key}"
+            if _get(args, flat) not in (None, value):
+                raise UserError(f"{flat} under model is given twice: {_get(args, flat)!r} and {value!r}")
+            _set(args, flat, value)
+        args.pop(prefix) if isinstance(args, DictConfig) else delattr(args, prefix)
+
+
+def _get(args: Args, key: str) -> Any:
+    return args.get(key) if isinstance(args, DictConfig) else getattr(args, key, None)
+
+
+def _set(args: Args, key: str, value: Any) -> None:
+    setattr(args, key, value)

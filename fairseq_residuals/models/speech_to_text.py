@@ -1,0 +1,67 @@
+"""Speech recognition and translation: convolutional front end, encoder, decoder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fairseq import checkpoint_utils
+from fairseq.models import register_model
+from fairseq.models.speech_to_text import S2TTransformerModel
+from fairseq_residuals.models.building import refuse_sharding, rewire_model, wirings_of
+from fairseq_residuals.models.settings import Args, Family, add_wiring_flags, for_stock_build
+from modern_fairseq.errors import UserError
+
+FROM_THE_TASK = ("max_source_positions", "max_target_positions")
+
+
+def _add_flags(parser: Any) -> None:
+    S2TTransformerModel.add_args(parser)
+    parser.add_argument("--encoder-layerdrop", type=float, metavar="P", help="LayerDrop probability for encoder")
+    parser.add_argument("--decoder-layerdrop", type=float, metavar="P", help="LayerDrop probability for decoder")
+    parser.add_argument(
+        "--checkpoint-activations", action="store_true", help="recompute each layer in the backward pass"
+    )
+
+
+SPEECH = Family(
+    model="residual_s2t_transformer",
+    stacks=("encoder", "decoder"),
+    add_args=_add_flags,
+    extra_keys=frozenset(
+        {*FROM_THE_TASK, "input_feat_per_channel", "input_channels", "speaker_to_id", "ctc_weight", "tgt_dict_size"}
+    ),
+    refused={},
+)
+
+
+@register_model(SPEECH.model)
+class ResidualS2TTransformer(S2TTransformerModel):
+    """fairseq's ``s2t_transformer`` with the layers of both stacks wired by variants."""
+
+    @classmethod
+    def add_args(cls, parser: Any) -> None:
+        _add_flags(parser)
+        add_wiring_flags(parser)
+
+    @classmethod
+    def build_model(cls, args: Args, task: Any) -> ResidualS2TTransformer:
+        """
+        Raises:
+            UserError: settings that contradict each other or that the plugin does not carry.
+        """
+        refuse_sharding(args)
+        wirings = wirings_of(args)
+        stock = for_stock_build(args)
+        for key in FROM_THE_TASK:
+            if getattr(stock, key, None) is None:
+                setattr(stock, key, getattr(task.args, key))
+        # loaded below, into the wired stack whose norms it may hold
+        pretrained, stock.load_pretrained_encoder_from = getattr(stock, "load_pretrained_encoder_from", None), None
+        model = super().build_model(stock, task)
+        rewire_model(model, args, wirings)
+        if pretrained:
+            if not Path(pretrained).exists():
+                raise UserError(f"--load-pretrained-encoder-from: there is no file {pretrained}")
+            checkpoint_utils.load_pretrained_component_from_model(component=model.encoder, checkpoint=pretrained)
+        return model

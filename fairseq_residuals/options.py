@@ -1,0 +1,137 @@
+"""A variant's options: declared as fields of a frozen dataclass, parsed from "k=v,...", checked, written back."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from modern_fairseq.errors import UserError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option as a user sees it."""
+
+    name: str
+    type: Any
+    default: Any
+    help: str
+    minimum: float | None
+    maximum: float | None
+
+    def describe(self) -> str:
+        """The values that are valid, in words."""
+        words = []
+        for t in _alternatives(self.type):
+            if get_origin(t) is Literal:
+                words += [str(v) for v in get_args(t)]
+            elif t is bool:
+                words.append("true, false")
+            elif t is str:
+                words.append("text")
+            else:
+                words.append(("an integer" if t is int else "a number") + self._bounds())
+        return " or ".join(words)
+
+    def _bounds(self) -> str:
+        if self.minimum is not None and self.maximum is not None:
+            return f" from {show_value(self.minimum)} to {show_value(self.maximum)}"
+        if self.minimum is not None:
+            return f" of at least {show_value(self.minimum)}"
+        return f" of at most {show_value(self.maximum)}" if self.maximum is not None else ""
+
+    def parse(self, text: str) -> Any:
+        """The value written as ``text``.
+
+        Raises:
+            ValueError: it is not one of the valid values.
+        """
+        for t in _alternatives(self.type):
+            try:
+                value = _parse_as(t, text)
+            except ValueError:
+                continue
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and not self._in_range(value):
+                continue
+            return value
+        raise ValueError(text)
+
+    def _in_range(self, value: float) -> bool:
+        return (self.minimum is None or value >= self.minimum) and (self.maximum is None or value <= self.maximum)
+
+
+def option(default: T, help: str, *, minimum: float | None = None, maximum: float | None = None) -> T:
+    """A field of a variant's ``Config``; its annotation is bool, int, float, str, a Literal, or a union of them."""
+    bounds = {"help": help, "minimum": minimum, "maximum": maximum}
+    return typing.cast(T, dataclasses.field(default=default, metadata=bounds))
+
+
+def options_of(config_class: type) -> dict[str, Option]:
+    """The options that a ``Config`` declares, by name, in their order."""
+    hints = get_type_hints(config_class)
+    return {
+        f.name: Option(f.name, hints[f.name], f.default, **f.metadata)  # type: ignore[arg-type]
+        for f in dataclasses.fields(config_class)
+    }
+
+
+def parse_options(owner: str, config_class: type[T], text: str) -> tuple[T, frozenset[str]]:
+    """A ``Config`` from "k=v,...", and the names that the text gives.
+
+    Raises:
+        UserError: an unknown or repeated name, a missing "=", or a value that is not valid; it lists what is.
+    """
+    options = options_of(config_class)
+    values: dict[str, Any] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = (part.strip() for part in item.partition("="))
+        if name not in options:
+            valid = f"its options are {', '.join(options)}" if options else "it has none"
+            raise UserError(f"{owner} has no option {name!r}; {valid}")
+        if not equals:
+            raise UserError(f"option {name!r} of {owner} needs a value: {name}={options[name].describe()}")
+        if name in values:
+            raise UserError(f"option {name!r} of {owner} is given twice")
+        try:
+            values[name] = options[name].parse(value)
+        except ValueError:
+            raise UserError(
+                f"{value!r} is not valid for option {name!r} of {owner}; valid: {options[name].describe()}"
+            ) from None
+    return config_class(**values), frozenset(values)
+
+
+def format_options(config: Any) -> str:
+    """The inverse of :func:`parse_options`, every option spelled out."""
+    return ",".join(f"{f.name}={show_value(getattr(config, f.name))}" for f in dataclasses.fields(config))
+
+
+def _alternatives(t: Any) -> tuple[Any, ...]:
+    return get_args(t) if get_origin(t) in (Union, types.UnionType) else (t,)
+
+
+def _parse_as(t: Any, text: str) -> Any:
+    if get_origin(t) is Literal:
+        return {str(v): v for v in get_args(t)}[text] if text in map(str, get_args(t)) else _reject(text)
+    if t is bool:
+        return {"true": True, "false": False, "1": True, "0": False}.get(text.lower()) if text.lower() in (
+            "true", "false", "1", "0") else _reject(text)
+    if t is float and text.lower() in ("nan", "inf", "-inf"):
+        return _reject(text)
+    return t(text)
+
+
+def _reject(text: str) -> Any:
+    raise ValueError(text)
+
+
+def show_value(value: Any) -> str:
+    """A value as a user writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

@@ -1,0 +1,56 @@
+"""Pre-LN: the norm inside the residual branch, and one on top of each stack.
+
+::
+
+    x ─┬─► LN ─► F ─► + ─► x'
+       └──────────────┘
+
+Wang et al. 2019, "Learning Deep Transformer Models for Machine Translation", Eq. 3 (also tensor2tensor, 2018).
+Checked against facebookresearch/fairseq@3d262bb (``modules/transformer_layer.py``, ``normalize_before=True``).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fairseq.modules import LayerNorm
+from fairseq_residuals.base import Connection, Shape, Site, Stream, Variant
+from fairseq_residuals.options import option
+from fairseq_residuals.registry import register_variant
+
+
+class PreLNConnection(Connection):
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self.norm = LayerNorm(site.dim)
+
+    def read(self, s: Stream) -> tuple[Tensor, Stream]:
+        return self.norm(s["x"]), s
+
+    def write(self, s: Stream, y: Tensor) -> Stream:
+        return s | {"x": s["x"] + y}
+
+
+@register_variant("pre_ln")
+class PreLN(Variant):
+    title = "Pre-LN"
+    paper = "Wang et al. 2019, Learning Deep Transformer Models for Machine Translation"
+    year = 2019
+    equations = ("x = x + F(LN(x))", "output LN(x)")
+    code = "facebookresearch/fairseq@3d262bb"
+    normalize_before = True
+    connection = PreLNConnection
+
+    @dataclass(frozen=True)
+    class Config:
+        final_norm: bool = option(
+            True, "norm on top of the stack; fairseq's --no-decoder-final-norm (and its wiki103 architecture) omit it"
+        )
+
+    def __init__(self, config: Any, shape: Shape) -> None:
+        super().__init__(config, shape)
+        self.norm = LayerNorm(shape.dim) if config.final_norm else None
+
+    def close(self, s: Stream) -> Tensor:
+        return s["x"] if self.norm is None else self.norm(s["x"])

@@ -1,0 +1,200 @@
+"""What every variant promises in every task; parametrised over the registry, so a new variant is tested as it is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny import EOS, PAD, TASKS, batch, build, logits, make_dictionary, perturb, stacks, target_tokens
+from torch import Tensor, nn
+
+from fairseq.sequence_generator import SequenceGenerator
+from fairseq_residuals.registry import VARIANTS
+
+pytestmark = pytest.mark.parametrize("task", TASKS)
+every_variant = pytest.mark.parametrize("variant", sorted(VARIANTS))
+
+
+def loss_of(model: nn.Module, task: str, inputs: dict[str, Tensor]) -> Tensor:
+    return (logits(model, task, inputs).float().log_softmax(-1) ** 2).mean()
+
+
+def gradients(model: nn.Module, task: str, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    model.zero_grad()
+    loss_of(model, task, inputs).backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@every_variant
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.float16), ids=str)
+def test_forward_is_finite(task: str, variant: str, dtype: torch.dtype) -> None:
+    model = perturb(build(task, variant)).to(dtype)
+    inputs = {k: v.to(dtype) if v.is_floating_point() else v for k, v in batch(task).items()}
+    out = logits(model, task, inputs)
+    assert out.dtype == dtype and out.isfinite().all()
+    full = logits(model.float(), task, {k: v.float() if v.is_floating_point() else v for k, v in inputs.items()})
+    spread = full.std()
+    assert (out.float() - full).abs().max() < {torch.float32: 1e-5, torch.bfloat16: 0.2, torch.float16: 0.03}[dtype] * spread
+
+
+@every_variant
+def test_a_gradient_reaches_every_parameter(task: str, variant: str) -> None:
+    model = perturb(build(task, variant))
+    found = gradients(model, task, batch(task))
+    unreached = {n for n, p in model.named_parameters() if n not in found or not found[n].abs().sum() > 0}
+    # softmax does not change when a constant is added to all its scores, and the keys' bias adds one
+    assert {n for n in unreached if not n.endswith("k_proj.bias")} == set()
+
+
+@every_variant
+def test_incremental_decoding_equals_full(task: str, variant: str) -> None:
+    model, inputs = perturb(build(task, variant)), batch(task)
+    previous = target_tokens(task, inputs)
+    with torch.no_grad():
+        full = model(**inputs)[0]
+        encoder_out = None
+        if task != "language_modeling":
+            encoder_out = model.encoder(inputs["src_tokens"], src_lengths=inputs["src_lengths"])
+        state: dict = {}
+        steps = [
+            model.decoder(previous[:, : t + 1], encoder_out=encoder_out, incremental_state=state)[0]
+            for t in range(previous.size(1))
+        ]
+    real = previous.ne(PAD)
+    torch.testing.assert_close(torch.cat(steps, 1)[real], full[real], rtol=1e-4, atol=2e-5)
+
+
+@every_variant
+def test_beam_score_is_the_teacher_forced_score(task: str, variant: str) -> None:
+    model, inputs = perturb(build(task, variant), scale=0.3), batch(task)
+    beam = SequenceGenerator([model], make_dictionary(), beam_size=4, max_len_b=8, normalize_scores=False)
+    if task == "language_modeling":
+        prefix = inputs["src_tokens"][:, 1:3]
+        sample = {"net_input": {"src_tokens": inputs["src_tokens"][:, :1], "src_lengths": torch.ones(len(prefix))}}
+        found = beam.generate([model], sample, prefix_tokens=prefix)
+    else:
+        sample = {"net_input": inputs}
+        found = beam.generate([model], sample)
+    for i, hypotheses in enumerate(found):
+        assert len(hypotheses) == 4
+        for hypothesis in hypotheses:
+            target = hypothesis["tokens"]
+            previous = torch.cat([torch.tensor([EOS]), target[:-1]]).expand(len(found), -1)
+            forced = {"src_tokens": previous} if task == "language_modeling" else inputs | {"prev_output_tokens": previous}
+            with torch.no_grad():
+                lprobs = model(**forced)[0][i].log_softmax(-1)
+            score = lprobs.gather(1, target[:, None]).sum()
+            torch.testing.assert_close(hypothesis["score"], score, rtol=1e-4, atol=1e-4)
+
+
+@every_variant
+def test_activation_checkpointing_equals_plain(task: str, variant: str) -> None:
+    inputs = batch(task)
+    plain, saving = perturb(build(task, variant)), perturb(build(task, variant, "--checkpoint-activations"))
+    assert all(stack.checkpoint_activations for stack in stacks(saving))
+    with torch.no_grad():
+        torch.testing.assert_close(logits(saving, task, inputs), logits(plain, task, inputs), rtol=0, atol=0)
+    expected, found = gradients(plain.train(), task, inputs), gradients(saving.train(), task, inputs)
+    assert expected.keys() == found.keys()
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-5, atol=1e-7, msg=name)
+
+
+@every_variant
+def test_layerdrop_skips_layers_in_training_only(task: str, variant: str) -> None:
+    flags = ["--decoder-layerdrop", "0.5"] + ([] if task == "language_modeling" else ["--encoder-layerdrop", "0.5"])
+    model, inputs = perturb(build(task, variant, *flags)), batch(task)
+    plain = logits(perturb(build(task, variant)), task, inputs)
+    torch.testing.assert_close(logits(model, task, inputs), plain, rtol=0, atol=0)
+    model.train()
+    seen = {tuple(logits(model, task, inputs)[0].tolist()) for _ in range(20)}
+    assert 2 <= len(seen) <= 2 ** sum(map(len, stacks(model)))
+    for stack in stacks(model):
+        stack.layerdrop = 1.0
+        x = torch.randn(5, 2, 16)
+        with torch.no_grad():
+            out = stack(x)
+            s = stack.wiring.open(x)
+            for i in range(len(stack)):
+                s = stack.wiring.after_layer(i, s)
+            torch.testing.assert_close(out[0] if isinstance(out, tuple) else out, stack.wiring.close(s))
+
+
+@every_variant
+def test_padding_and_batch_composition_do_not_matter(task: str, variant: str) -> None:
+    model, inputs = perturb(build(task, variant)), batch(task)
+    with torch.no_grad():
+        together = model(**inputs)[0]
+        for i, n in enumerate(inputs["src_lengths"]):
+            if task == "speech":
+                # with the longest: fairseq's convolutions see past a sentence's end, so its padding must stay as it is
+                rows, width = [i, 0], inputs["src_tokens"].size(1)
+            else:
+                rows, width = [i], int(n)
+            fewer = {k: v[rows] for k, v in inputs.items()}
+            fewer["src_tokens"] = fewer["src_tokens"][:, :width]
+            real = target_tokens(task, fewer)[0].ne(PAD)
+            out = model(**fewer)[0][0]
+            torch.testing.assert_close(out[real], together[i, : len(real)][real], rtol=1e-4, atol=2e-5)
+        if task == "translation":
+            left = dict(inputs)
+            left["src_tokens"] = torch.stack(
+                [row.roll(int(row.eq(PAD).sum())) for row in inputs["src_tokens"]]
+            )
+            assert left["src_tokens"][-1, 0] == PAD
+            torch.testing.assert_close(logits(model, task, left), logits(model, task, inputs), rtol=1e-4, atol=2e-5)
+
+
+@every_variant
+def test_state_dict_round_trip(task: str, variant: str) -> None:
+    model, other = perturb(build(task, variant)), build(task, variant, seed=2)
+    assert not torch.equal(logits(other, task, batch(task)), logits(model, task, batch(task)))
+    state = model.state_dict()
+    assert set(state) == set(other.state_dict())
+    other.load_state_dict(state, strict=True)
+    torch.testing.assert_close(logits(other, task, batch(task)), logits(model, task, batch(task)), rtol=0, atol=0)
+
+
+@every_variant
+def test_stacks_compile_as_one_graph(task: str, variant: str) -> None:
+    torch.compiler.reset()
+    model = perturb(build(task, variant)).train()
+    mask = torch.zeros(2, 6, dtype=torch.bool)
+    mask[1, 4:] = True
+    memory = torch.randn(6, 2, 16)
+    causal = torch.full((5, 5), -torch.inf).triu(1)
+    for stack in stacks(model):
+        if stack.shape.stack == "encoder":
+            x, args = torch.randn(6, 2, 16), (mask,)
+        else:
+            x, args = torch.randn(5, 2, 16), (memory, mask) if stack.shape.cross else (None, None)
+            args = (*args, None, causal)
+        compiled = torch.compile(stack, fullgraph=True, backend="aot_eager")
+        results = []
+        for run in (stack, compiled):
+            leaf = x.clone().requires_grad_()
+            out = run(leaf, *args)
+            out = out[0] if isinstance(out, tuple) else out
+            out.square().mean().backward()
+            results.append((out.detach(), leaf.grad))
+        torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
+
+
+@every_variant
+@pytest.mark.parametrize("layers", (1, 24))
+def test_depth(task: str, variant: str, layers: int) -> None:
+    model, inputs = build(task, variant, layers=layers), batch(task)
+    assert [len(stack) for stack in stacks(model)] == [layers] * len(stacks(model))
+    found = gradients(model, task, inputs)
+    assert all(g.isfinite().all() for g in found.values())
+    out = logits(model, task, inputs)
+    assert out.isfinite().all() and out.std() > 0
+
+
+@every_variant
+def test_deterministic_from_a_seed(task: str, variant: str) -> None:
+    first, second, other = build(task, variant), build(task, variant), build(task, variant, seed=2)
+    for (name, p), q in zip(first.named_parameters(), second.parameters(), strict=True):
+        assert torch.equal(p, q), name
+    inputs = batch(task)
+    torch.testing.assert_close(logits(first, task, inputs), logits(second, task, inputs), rtol=0, atol=0)
+    assert not torch.equal(logits(first, task, inputs), logits(other, task, inputs))

@@ -1,0 +1,147 @@
+"""Tiny models of every task, built as fairseq builds them from a command line, with batches to feed them."""
+
+from __future__ import annotations
+
+import argparse
+from argparse import Namespace
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import fairseq_residuals  # noqa: F401  registers the architectures
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, build_model
+from fairseq.models.transformer_lm import TransformerLanguageModelConfig
+from fairseq_residuals.names import fairseq_name
+
+PAD, EOS = 1, 2
+TASKS = ("translation", "language_modeling", "speech")
+PREFIX = {"translation": "transformer", "language_modeling": "transformer_lm", "speech": "s2t_transformer"}
+STOCK = {"translation": "transformer", "language_modeling": "transformer_lm_big", "speech": "s2t_transformer"}
+
+
+def make_dictionary(words: int = 36) -> Dictionary:
+    dictionary = Dictionary()
+    for i in range(words):
+        dictionary.add_symbol(f"w{i}")
+    return dictionary
+
+
+@dataclass
+class TinyTask:
+    """What fairseq's models ask of a task."""
+
+    source_dictionary: Dictionary
+    target_dictionary: Dictionary
+    args: Namespace
+
+
+def make_task() -> TinyTask:
+    dictionary = make_dictionary()
+    args = Namespace(
+        max_source_positions=512, max_target_positions=512, tokens_per_sample=512, add_bos_token=False
+    )
+    return TinyTask(dictionary, dictionary, args)
+
+
+def settings(arch: str, *flags: str) -> Namespace:
+    """What fairseq-train would make of ``--arch ARCH FLAGS``."""
+    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, allow_abbrev=False)
+    ARCH_MODEL_REGISTRY[arch].add_args(parser)
+    args = parser.parse_args(flags)
+    args.arch = arch
+    args.input_feat_per_channel, args.input_channels = 8, 1
+    args.max_source_positions = args.max_target_positions = args.tokens_per_sample = 512
+    ARCH_CONFIG_REGISTRY[arch](args)
+    return args
+
+
+def dimensions(task: str, layers: int = 2, dim: int = 16) -> list[str]:
+    stacks = ("decoder",) if task == "language_modeling" else ("encoder", "decoder")
+    flags: list[str] = []
+    for stack in stacks:
+        flags += [f"--{stack}-layers", str(layers), f"--{stack}-embed-dim", str(dim)]
+        flags += [f"--{stack}-ffn-embed-dim", str(2 * dim), f"--{stack}-attention-heads", "2"]
+    flags += ["--conv-channels", "8"] if task == "speech" else []
+    return [*flags, "--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0"]
+
+
+def build(task: str, variant: str, *flags: str, layers: int = 2, seed: int = 1) -> nn.Module:
+    """A model of the plugin in evaluation mode, as initialised."""
+    torch.manual_seed(seed)
+    args = settings(f"{PREFIX[task]}_{variant}", *dimensions(task, layers), *flags)
+    return build_model(args, make_task()).eval()
+
+
+def build_stock(task: str, *flags: str, normalize_before: bool, layers: int = 2, seed: int = 1) -> nn.Module:
+    """fairseq's own model in evaluation mode, as initialised. Norm placement is set on the completed settings, since
+    fairseq's language and speech architectures force Pre-LN or have no flag against it."""
+    torch.manual_seed(seed)
+    args = settings(STOCK[task], *dimensions(task, layers), *flags)
+    args.encoder_normalize_before = args.decoder_normalize_before = normalize_before
+    if task == "language_modeling":
+        args = Namespace(**{**vars(TransformerLanguageModelConfig()), **vars(args)})
+    return ARCH_MODEL_REGISTRY[STOCK[task]].build_model(args, make_task()).eval()
+
+
+def perturb(model: nn.Module, seed: int = 7, scale: float = 0.1) -> nn.Module:
+    """Moves every parameter away from its initial value, so that a gain of 1 hides nothing."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(scale * torch.randn(parameter.shape, generator=generator))
+        for module in model.modules():
+            if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+                module.weight[module.padding_idx] = 0
+    return model
+
+
+def batch(task: str, sentences: int = 3, seed: int = 5) -> dict[str, Tensor]:
+    """Inputs with padding on the right, as the keyword arguments of the model's forward."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.arange(7, 7 - sentences, -1)
+    previous = tokens(lengths - 1, generator)
+    previous[:, 0] = EOS
+    if task == "language_modeling":
+        return {"src_tokens": previous, "src_lengths": lengths - 1}
+    if task == "speech":
+        frames = lengths * 6
+        features = torch.randn(sentences, int(frames.max()), 8, generator=generator)
+        for feature, n in zip(features, frames, strict=True):
+            feature[n:] = 0
+        return {"src_tokens": features, "src_lengths": frames, "prev_output_tokens": previous}
+    return {"src_tokens": tokens(lengths, generator), "src_lengths": lengths, "prev_output_tokens": previous}
+
+
+def tokens(lengths: Tensor, generator: torch.Generator) -> Tensor:
+    out = torch.randint(4, 40, (len(lengths), int(lengths.max())), generator=generator)
+    for row, n in zip(out, lengths, strict=True):
+        row[n - 1] = EOS
+        row[n:] = PAD
+    return out
+
+
+def target_tokens(task: str, inputs: dict[str, Tensor]) -> Tensor:
+    return inputs["src_tokens"] if task == "language_modeling" else inputs["prev_output_tokens"]
+
+
+def logits(model: nn.Module, task: str, inputs: dict[str, Tensor]) -> Tensor:
+    """The model's logits at non-pad positions, (positions, vocabulary)."""
+    out: Any = model(**inputs)
+    return out[0][target_tokens(task, inputs).ne(PAD)]
+
+
+def stacks(model: Any) -> list[Any]:
+    """The wired stacks of a model, encoder first."""
+    found = []
+    for owner in (getattr(model, "encoder", None), model.decoder):
+        if owner is not None:
+            found.append(owner.layers if hasattr(owner, "layers") else owner.transformer_layers)
+    return found
+
+
+def gradients_by_fairseq_name(model: nn.Module) -> dict[str, Tensor]:
+    """Gradients under the names that a state dict gives their parameters, in the parameters' order."""
+    return {fairseq_name(name): p.grad for name, p in model.named_parameters() if p.grad is not None}
