@@ -20,7 +20,8 @@ COMMANDS = {
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all subcommands."""
     parser = argparse.ArgumentParser(
-        prog="fairseq-residuals", description="Norms and residual connections of deep Transformers, in fairseq."
+        prog="fairseq-residuals",
+        description="Norms and residual connections of deep Transformers, in fairseq.",
     )
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module_name in COMMANDS.items():

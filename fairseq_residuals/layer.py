@@ -49,31 +49,32 @@ class ResidualLayer(nn.Module):
     # fairseq's encoder loop asks its first layer for this before it considers the fused kernel
     load_to_BT = False
 
-    def __init__(self, built: nn.Module, variant: Variant, shape: Shape, layer: int) -> None:
+    def __init__(self, built: Any, variant: Variant, shape: Shape, layer: int) -> None:
         """
         Args:
             built: fairseq's TransformerEncoderLayer or TransformerDecoderLayer; its sub-layers move here.
         """
         super().__init__()
-        kinds: list[Kind] = ["self", "cross", "ffn"] if getattr(built, "encoder_attn", None) else ["self", "ffn"]
+        kinds: list[Kind] = (
+            ["self", "cross", "ffn"] if getattr(built, "encoder_attn", None) else ["self", "ffn"]
+        )
         base = {f.name: getattr(shape, f.name) for f in fields(shape)}
         sites = {
-            kind: Site(**base, kind=kind, layer=layer, index=i, n_sub=len(kinds)) for i, kind in enumerate(kinds)
+            kind: Site(**base, kind=kind, layer=layer, index=i, n_sub=len(kinds))
+            for i, kind in enumerate(kinds)
         }
         # registered in fairseq's order, which is the order of an optimizer's state
-        self.self_attn = built.self_attn
+        self.self_attn: nn.Module = built.self_attn
         self.self_attn_connection = variant.connect(sites["self"])
+        self.encoder_attn: nn.Module | None = getattr(built, "encoder_attn", None)
         if "cross" in sites:
-            self.encoder_attn = built.encoder_attn
             self.encoder_attn_connection = variant.connect(sites["cross"])
-        else:
-            self.encoder_attn = None
-        self.fc1 = built.fc1
-        self.fc2 = built.fc2
+        self.fc1: nn.Module = built.fc1
+        self.fc2: nn.Module = built.fc2
         self.ffn_connection = variant.connect(sites["ffn"])
         self.activation_fn = built.activation_fn
-        self.activation_dropout_module = built.activation_dropout_module
-        self.dropout_module = built.dropout_module
+        self.activation_dropout_module: nn.Module = built.activation_dropout_module
+        self.dropout_module: nn.Module = built.dropout_module
         self.kinds = kinds
         self.need_attn = True
 
@@ -95,7 +96,7 @@ class ResidualLayer(nn.Module):
             return self.dropout_module(y), weights, s
 
         def cross_attention(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
-            assert context.memory is not None
+            assert self.encoder_attn is not None and context.memory is not None
             y, weights, s = self.encoder_attn_connection.attend(
                 self.encoder_attn,
                 h,

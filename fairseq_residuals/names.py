@@ -15,6 +15,7 @@ module                                     state dict
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -37,22 +38,22 @@ def fairseq_name(name: str) -> str:
 
 
 def translate_state_dict(owner: nn.Module, layers: str) -> None:
-    """Makes ``owner``, the encoder or decoder whose stack is its attribute ``layers``, save and load fairseq's names."""
+    """Makes ``owner``, an encoder or decoder whose stack is its attribute ``layers``, save and load fairseq's names."""
+    owner.register_state_dict_post_hook(partial(_save, layers))
+    owner.register_load_state_dict_pre_hook(partial(_load, layers))
 
-    def save(module: nn.Module, state: dict[str, Tensor], prefix: str, metadata: Any) -> None:
-        for key in [key for key in state if key.startswith(f"{prefix}{layers}.")]:
-            state[fairseq_name(key)] = state.pop(key)
 
-    def load(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
-        stack, top = f"{prefix}{layers}.", f"{prefix}layer_norm."
-        for key in list(state):
-            if key.startswith(top):
-                state[f"{stack}wiring.norm.{key[len(top) :]}"] = state.pop(key)
-            elif key.startswith(stack):
-                name = key[len(stack) :]
-                value = state.pop(key)
-                if not _DEAD_COPY.match(name):
-                    state[stack + _THEIR_NORM.sub(lambda m: f"{m[1]}.{_THEIRS[m[2]]}.", name)] = value
+def _save(layers: str, owner: nn.Module, state: dict[str, Tensor], prefix: str, metadata: Any) -> None:
+    for key in [key for key in state if key.startswith(f"{prefix}{layers}.")]:
+        state[fairseq_name(key)] = state.pop(key)
 
-    owner.register_state_dict_post_hook(save)
-    owner.register_load_state_dict_pre_hook(load)
+
+def _load(layers: str, owner: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
+    stack, top = f"{prefix}{layers}.", f"{prefix}layer_norm."
+    for key in list(state):
+        if key.startswith(top):
+            state[f"{stack}wiring.norm.{key[len(top) :]}"] = state.pop(key)
+        elif key.startswith(stack):
+            name, value = key[len(stack) :], state.pop(key)
+            if not _DEAD_COPY.match(name):
+                state[stack + _THEIR_NORM.sub(lambda m: f"{m[1]}.{_THEIRS[m[2]]}.", name)] = value

@@ -62,7 +62,9 @@ class Option:
         raise ValueError(text)
 
     def _in_range(self, value: float) -> bool:
-        return (self.minimum is None or value >= self.minimum) and (self.maximum is None or value <= self.maximum)
+        return (self.minimum is None or value >= self.minimum) and (
+            self.maximum is None or value <= self.maximum
+        )
 
 
 def option(default: T, help: str, *, minimum: float | None = None, maximum: float | None = None) -> T:
@@ -119,8 +121,11 @@ def _parse_as(t: Any, text: str) -> Any:
     if get_origin(t) is Literal:
         return {str(v): v for v in get_args(t)}[text] if text in map(str, get_args(t)) else _reject(text)
     if t is bool:
-        return {"true": True, "false": False, "1": True, "0": False}.get(text.lower()) if text.lower() in (
-            "true", "false", "1", "0") else _reject(text)
+        return (
+            {"true": True, "false": False, "1": True, "0": False}.get(text.lower())
+            if text.lower() in ("true", "false", "1", "0")
+            else _reject(text)
+        )
     if t is float and text.lower() in ("nan", "inf", "-inf"):
         return _reject(text)
     return t(text)

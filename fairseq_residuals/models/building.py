@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -35,8 +36,8 @@ def refuse_sharding(args: Args) -> None:
 
 def rewire_model(model: nn.Module, args: Args, wirings: dict[str, Wiring]) -> None:
     """Replaces the layers of a stock model's stacks, and prints what is going to be trained."""
-    get = args.get if isinstance(args, DictConfig) else lambda key: getattr(args, key, None)
-    depths = {stack: get(f"{stack}_layers") for stack in wirings}
+    get: Callable[[str], Any] = args.get if isinstance(args, DictConfig) else vars(args).get
+    depths: dict[str, int] = {stack: get(f"{stack}_layers") for stack in wirings}
     for stack, wiring in wirings.items():
         rewire(
             getattr(model, stack),

@@ -63,7 +63,9 @@ class Family:
 
 def add_wiring_flags(parser: Any) -> None:
     """The two flags that choose the wiring, and the pair for a decoder that differs from its encoder."""
-    parser.add_argument("--residual", metavar="NAME", help="how norms and residuals are wired: a variant's name")
+    parser.add_argument(
+        "--residual", metavar="NAME", help="how norms and residuals are wired: a variant's name"
+    )
     parser.add_argument("--residual-args", metavar="K=V,...", help="options of the variant")
     parser.add_argument("--decoder-residual", metavar="NAME", help="the decoder's variant, where it differs")
     parser.add_argument("--decoder-residual-args", metavar="K=V,...", help="options of the decoder's variant")
@@ -94,14 +96,23 @@ def resolve(
             )
     for key, feature in (REFUSED | family.refused).items():
         if _get(args, key) not in (None, False, 0, "", "0"):
-            raise UserError(f"--{key.replace('_', '-')}: {feature} is not carried by this plugin; leave it out")
+            raise UserError(
+                f"--{key.replace('_', '-')}: {feature} is not carried by this plugin; leave it out"
+            )
     if (_get(args, "min_params_to_wrap") or DEFAULT_MIN_PARAMS_TO_WRAP) != DEFAULT_MIN_PARAMS_TO_WRAP:
-        raise UserError("--min-params-to-wrap: fully sharded training is not carried by this plugin; leave it out")
+        raise UserError(
+            "--min-params-to-wrap: fully sharded training is not carried by this plugin; leave it out"
+        )
     for stack, depth in depths.items():
         if _get(args, f"{stack}_layers") is None:
             _set(args, f"{stack}_layers", depth)
     wirings = _choose(args, family, variant)
     asked = {stack: _get(args, f"{stack}_normalize_before") for stack in family.stacks}
+    decoder = wirings["decoder"]
+    if _get(args, "no_decoder_final_norm") and "final_norm" in decoder.given and decoder.config.final_norm:
+        raise UserError(
+            f"--no-decoder-final-norm contradicts final_norm=true of {decoder.name}; give one of them"
+        )
     base(args)
     for stack, wiring in wirings.items():
         if asked[stack] is not None and bool(asked[stack]) != wiring.variant.normalize_before:
@@ -111,9 +122,8 @@ def resolve(
             )
         _set(args, f"{stack}_normalize_before", wiring.variant.normalize_before)
         _check_dimensions(args, stack)
-    decoder = wirings["decoder"]
     if _get(args, "no_decoder_final_norm"):
-        decoder = wirings["decoder"] = decoder.with_default("final_norm", False)
+        wirings["decoder"] = decoder.with_default("final_norm", False)
     _record(args, wirings)
     return wirings
 
@@ -143,7 +153,7 @@ def _choose(args: Args, family: Family, variant: str) -> dict[str, Wiring]:
 def _options(args: Args, key: str) -> str | None:
     value = _get(args, key)
     if isinstance(value, (dict, DictConfig)):
-        return ",".join(f"{k}={v}" for k, v in value.items())
+        return ",".join(f"{k!s}={v}" for k, v in value.items())
     return value
 
 
@@ -181,7 +191,7 @@ def _flatten(args: Args) -> None:
         if not isinstance(nested, (dict, DictConfig)):
             raise UserError(f"{prefix} under model must hold keys such as layers, not {nested!r}")
         for key, value in nested.items():
-            flat = f"{prefix}_{key}"
+            flat = f"{prefix}_{key!s}"
             if _get(args, flat) not in (None, value):
                 raise UserError(f"{flat} under model is given twice: {_get(args, flat)!r} and {value!r}")
             _set(args, flat, value)

@@ -17,8 +17,12 @@ FROM_THE_TASK = ("max_source_positions", "max_target_positions")
 
 def _add_flags(parser: Any) -> None:
     S2TTransformerModel.add_args(parser)
-    parser.add_argument("--encoder-layerdrop", type=float, metavar="P", help="LayerDrop probability for encoder")
-    parser.add_argument("--decoder-layerdrop", type=float, metavar="P", help="LayerDrop probability for decoder")
+    parser.add_argument(
+        "--encoder-layerdrop", type=float, metavar="P", help="LayerDrop probability for encoder"
+    )
+    parser.add_argument(
+        "--decoder-layerdrop", type=float, metavar="P", help="LayerDrop probability for decoder"
+    )
     parser.add_argument(
         "--checkpoint-activations", action="store_true", help="recompute each layer in the backward pass"
     )
@@ -29,7 +33,14 @@ SPEECH = Family(
     stacks=("encoder", "decoder"),
     add_args=_add_flags,
     extra_keys=frozenset(
-        {*FROM_THE_TASK, "input_feat_per_channel", "input_channels", "speaker_to_id", "ctc_weight", "tgt_dict_size"}
+        {
+            *FROM_THE_TASK,
+            "input_feat_per_channel",
+            "input_channels",
+            "speaker_to_id",
+            "ctc_weight",
+            "tgt_dict_size",
+        }
     ),
     refused={},
 )
@@ -57,11 +68,16 @@ class ResidualS2TTransformer(S2TTransformerModel):
             if getattr(stock, key, None) is None:
                 setattr(stock, key, getattr(task.args, key))
         # loaded below, into the wired stack whose norms it may hold
-        pretrained, stock.load_pretrained_encoder_from = getattr(stock, "load_pretrained_encoder_from", None), None
+        pretrained, stock.load_pretrained_encoder_from = (
+            getattr(stock, "load_pretrained_encoder_from", None),
+            None,
+        )
         model = super().build_model(stock, task)
         rewire_model(model, args, wirings)
         if pretrained:
             if not Path(pretrained).exists():
                 raise UserError(f"--load-pretrained-encoder-from: there is no file {pretrained}")
-            checkpoint_utils.load_pretrained_component_from_model(component=model.encoder, checkpoint=pretrained)
+            checkpoint_utils.load_pretrained_component_from_model(
+                component=model.encoder, checkpoint=pretrained
+            )
         return model

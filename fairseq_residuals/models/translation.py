@@ -14,7 +14,9 @@ TRANSLATION = Family(
     model="residual_transformer",
     stacks=("encoder", "decoder"),
     add_args=TransformerModel.add_args,
-    extra_keys=frozenset({"decoder_input_dim", "decoder_output_dim", "max_source_positions", "max_target_positions"}),
+    extra_keys=frozenset(
+        {"decoder_input_dim", "decoder_output_dim", "max_source_positions", "max_target_positions"}
+    ),
     refused={"adaptive_input": "adaptive input in an encoder-decoder model"},
 )
 

@@ -45,7 +45,8 @@ class PreLN(Variant):
     @dataclass(frozen=True)
     class Config:
         final_norm: bool = option(
-            True, "norm on top of the stack; fairseq's --no-decoder-final-norm (and its wiki103 architecture) omit it"
+            True,
+            "norm on top of the stack; fairseq's --no-decoder-final-norm (and its wiki103 architecture) omit it",
         )
 
     def __init__(self, config: Any, shape: Shape) -> None:

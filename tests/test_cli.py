@@ -1,0 +1,47 @@
+"""``fairseq-residuals list`` and ``show``."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairseq_residuals.architectures import ARCHITECTURES
+from fairseq_residuals.cli import main
+from fairseq_residuals.options import options_of
+from fairseq_residuals.registry import VARIANTS
+
+
+def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    text = capsys.readouterr().out
+    assert main(["list", "--format", "markdown"]) == 0
+    markdown = capsys.readouterr().out
+    for name, variant in VARIANTS.items():
+        assert f"\n{name} " in f"\n{text}" and f"| `{name}` |" in markdown
+        for option in options_of(variant.Config):
+            assert f"{option}=" in text and f"`{option}=" in markdown
+    assert len({line.count("|") for line in markdown.splitlines()}) == 1
+    assert main(["list", "--architectures"]) == 0
+    assert capsys.readouterr().out.split() == sorted(ARCHITECTURES)
+
+
+@pytest.mark.parametrize("name", sorted(VARIANTS))
+def test_show(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", name]) == 0
+    text = capsys.readouterr().out
+    assert VARIANTS[name].paper in text and all(equation in text for equation in VARIANTS[name].equations)
+    for option in options_of(VARIANTS[name].Config).values():
+        assert option.name in text and option.help in text
+
+
+def test_show_an_unknown_variant(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "b2t_"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("fairseq-residuals show: error: unknown variant 'b2t_' (did you mean b2t?)")
+    assert captured.err.count("\n") == 1
+
+
+def test_no_command_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main([])
+    assert exit_.value.code == 2 and "COMMAND" in capsys.readouterr().err

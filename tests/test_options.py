@@ -1,0 +1,92 @@
+"""Options of variants: parsed, checked, written back; and the errors that name what would be valid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairseq_residuals.base import Variant
+from fairseq_residuals.options import format_options, option, options_of, parse_options
+from fairseq_residuals.registry import VARIANTS, Wiring, register_variant
+from modern_fairseq.errors import UserError
+
+
+@dataclass(frozen=True)
+class Everything:
+    flag: bool = option(True, "a switch")
+    count: int = option(3, "a number of things", minimum=1, maximum=9)
+    scale: float | Literal["depth"] = option(1.0, "a factor", minimum=0.0)
+    kind: Literal["add", "concat"] = option("add", "one of two")
+    path: str = option("", "a file")
+
+
+@given(
+    st.builds(
+        Everything,
+        flag=st.booleans(),
+        count=st.integers(1, 9),
+        scale=st.one_of(st.just("depth"), st.floats(0, allow_nan=False, allow_infinity=False)),
+        kind=st.sampled_from(["add", "concat"]),
+        path=st.text("abc/._-", max_size=8),
+    )
+)
+def test_written_options_parse_to_the_same(config: Everything) -> None:
+    parsed, named = parse_options("x", Everything, format_options(config))
+    assert parsed == config
+    assert named == set(options_of(Everything))
+
+
+def test_defaults_and_spaces() -> None:
+    assert parse_options("x", Everything, "") == (Everything(), frozenset())
+    assert parse_options("x", Everything, " count = 4 , flag=FALSE,")[0] == Everything(count=4, flag=False)
+    assert parse_options("x", Everything, "scale=depth")[0].scale == "depth"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("size=1", "x has no option 'size'; its options are flag, count, scale, kind, path"),
+        ("count", "option 'count' of x needs a value: count=an integer from 1 to 9"),
+        ("count=0", "'0' is not valid for option 'count' of x; valid: an integer from 1 to 9"),
+        ("count=10", "valid: an integer from 1 to 9"),
+        ("count=1.5", "valid: an integer"),
+        ("scale=-0.1", "valid: a number of at least 0 or depth"),
+        ("scale=inf", "valid: a number"),
+        ("flag=yes", "valid: true, false"),
+        ("kind=mul", "valid: add or concat"),
+        ("count=1,count=1", "option 'count' of x is given twice"),
+    ],
+)
+def test_errors(text: str, says: str) -> None:
+    with pytest.raises(UserError) as error:
+        parse_options("x", Everything, text)
+    assert says in str(error.value)
+
+
+def test_a_wiring_spells_out_its_options() -> None:
+    wiring = Wiring.parse("b2t", "init_scale=depth")
+    assert (wiring.args, str(wiring)) == ("init_scale=depth", "b2t (init_scale=depth)")
+    assert str(Wiring.parse("post_ln")) == "post_ln"
+    assert Wiring.parse("pre_ln").with_default("final_norm", False).args == "final_norm=false"
+    assert Wiring.parse("pre_ln", "final_norm=true").with_default("final_norm", False).args == "final_norm=true"
+    assert Wiring.parse("post_ln").with_default("final_norm", False) == Wiring.parse("post_ln")
+
+
+def test_a_name_is_registered_once() -> None:
+    with pytest.raises(ValueError, match="registered already"):
+        register_variant("b2t")(Variant)
+    assert VARIANTS["b2t"] is not Variant
+
+
+@pytest.mark.parametrize("name", sorted(VARIANTS))
+def test_every_variant_is_described(name: str) -> None:
+    variant = VARIANTS[name]
+    assert variant.name == name and variant.title and variant.equations and "@" in variant.code
+    assert str(variant.year) in variant.paper
+    for described in options_of(variant.Config).values():
+        assert described.help and described.describe()
+    assert Wiring.parse(name).config == variant.Config()
