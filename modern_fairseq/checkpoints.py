@@ -1,0 +1,207 @@
+"""Checkpoints: loaded without running code from the file, copied atomically, and named when they do not fit."""
+
+import contextlib
+import functools
+import importlib
+import os
+import pickle
+import re
+import shutil
+import types
+from collections.abc import Sequence
+from typing import IO, Any
+
+import torch
+
+from modern_fairseq.errors import UserError
+from modern_fairseq.proxies import override
+
+TRUST = "FAIRSEQ_RESIDUALS_TRUST_CHECKPOINTS"
+"""Environment variable; set to 1, checkpoints may hold any class, and loading one can run any code."""
+
+ALLOWED = (
+    "argparse.Namespace",
+    "numpy._core.multiarray._reconstruct",
+    "numpy._core.multiarray.scalar",
+    "numpy.core.multiarray._reconstruct",
+    "numpy.core.multiarray.scalar",
+    "numpy.ndarray",
+    "numpy.dtype",
+    "numpy.dtypes.BoolDType",
+    "numpy.dtypes.Int32DType",
+    "numpy.dtypes.Int64DType",
+    "numpy.dtypes.Float32DType",
+    "numpy.dtypes.Float64DType",
+)
+"""What fairseq 0.12 checkpoints hold beside tensors and the plain types that torch allows by itself."""
+
+
+def _allowed() -> list[tuple[Any, str]]:
+    """The objects of :data:`ALLOWED`, each with the name under which files know it."""
+    found = []
+    for name in ALLOWED:
+        module, _, attribute = name.replace("numpy.core", "numpy._core").rpartition(".")
+        found.append((getattr(importlib.import_module(module), attribute), name))
+    return found
+
+
+def load(path_or_file: str | os.PathLike | IO[bytes], map_location: Any = None) -> Any:
+    """Load what ``torch.save`` wrote, admitting tensors, plain types and the classes of :data:`ALLOWED` only.
+
+    Raises:
+        UserError: the file is missing, damaged, or holds another class, which the message names.
+    """
+    name = getattr(path_or_file, "name", path_or_file)
+    trusted = os.environ.get(TRUST) == "1"
+    context = contextlib.nullcontext() if trusted else torch.serialization.safe_globals(_allowed())
+    try:
+        with context:
+            return torch.load(path_or_file, map_location=map_location, weights_only=not trusted)
+    except FileNotFoundError:
+        raise UserError(f"there is no checkpoint {name}") from None
+    except pickle.UnpicklingError as error:
+        refused = re.search(r"GLOBAL (\S+)", str(error))
+        if refused is None:
+            raise _damaged(name) from error
+        raise UserError(
+            f"{name} holds an object of class {refused[1]}, which checkpoints of fairseq 0.12 do not hold and which "
+            f"can run any code when it is loaded: if you trust the file, set {TRUST}=1"
+        ) from error
+    except (EOFError, RuntimeError, ValueError, KeyError, IndexError, UnicodeDecodeError) as error:
+        if "CUDA" in str(error):
+            raise
+        raise _damaged(name) from error
+
+
+def _damaged(name: object) -> UserError:
+    return UserError(f"{name} is damaged (truncated?) or was not written by torch.save")
+
+
+def load_fairseq(path_or_file: str | os.PathLike | IO[bytes], map_location: Any = None) -> dict[str, Any]:
+    """Like :func:`load`, for a file that must be a fairseq checkpoint.
+
+    Raises:
+        UserError: as :func:`load` does, or because the file holds something else.
+    """
+    state = load(path_or_file, map_location)
+    if not isinstance(state, dict) or "model" not in state or not ("cfg" in state or "args" in state):
+        name = getattr(path_or_file, "name", path_or_file)
+        raise UserError(f"{name} is not a fairseq checkpoint, which holds 'model' and one of 'cfg' and 'args'")
+    return state
+
+
+def safe_load(module: types.ModuleType) -> None:
+    """Replace ``torch.load``, which since torch 2.6 refuses ``argparse.Namespace`` and with it most checkpoints.
+
+    checkpoint_utils.py:315, :878; models/text_to_speech/vocoder.py:191, :220; models/speech_to_text/
+    xm_transformer.py:609; data/codedataset.py:346, :348, :380; modules/quantization/pq/em.py:199-205.
+    Can go when fairseq > 0.12.2 itself loads with an allow-list.
+    """
+    override(module, "torch", load=load_fairseq if module.__name__ == "fairseq.checkpoint_utils" else load)
+
+
+def atomic_copy(module: types.ModuleType) -> None:
+    """Let a killed run leave the old checkpoint_last.pt or the new one, never half of it.
+
+    checkpoint_utils.py:131 copies onto the old file in place; the same module's torch_persistent_save already writes
+    beside the file and renames.  Can go when fairseq > 0.12.2 copies in this way.
+    """
+    original = module.PathManager
+
+    class PathManager(original):  # type: ignore[valid-type, misc]
+        @staticmethod
+        def copy(src_path: str, dst_path: str, overwrite: bool = False) -> Any:
+            if original.path_requires_pathmanager(dst_path) or original.path_requires_pathmanager(src_path):
+                return original.copy(src_path, dst_path, overwrite)
+            if not overwrite and os.path.exists(dst_path):
+                raise FileExistsError(f"{dst_path} exists already")
+            shutil.copyfile(src_path, f"{dst_path}.tmp")
+            os.replace(f"{dst_path}.tmp", dst_path)
+            return dst_path
+
+    module.PathManager = PathManager  # type: ignore[attr-defined]
+
+
+_MISFITS = (
+    ("lacks", r"Missing key\(s\) in state_dict: (.*)", r'"([^"]+)"'),
+    ("has in excess", r"Unexpected key\(s\) in state_dict: (.*)", r'"([^"]+)"'),
+    ("has another shape of", r"(?s)(size mismatch for .*)", r"size mismatch for (\S+):"),
+)
+
+
+def misfit(error: BaseException | None, filename: str) -> UserError | None:
+    """The sentence for torch's refusal to load a state dict; None where ``error`` is something else."""
+    if isinstance(error, UserError):
+        return error
+    if not isinstance(error, RuntimeError) or not str(error).startswith("Error(s) in loading state_dict"):
+        return None
+    reasons = []
+    for verb, section, name in _MISFITS:
+        found = re.search(section, str(error))
+        if found:
+            reasons.append(f"{verb} {_some(re.findall(name, found[1]))}")
+    return UserError(f"{filename} does not fit the model: it {'; it '.join(reasons)}")
+
+
+def _some(names: Sequence[str], most: int = 3) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def explain_misfits(module: types.ModuleType) -> None:
+    """Name the file and the parameters when a checkpoint given by ``--path`` does not fit (checkpoint_utils.py:393-).
+
+    Files are handed on one by one, which is what the original does with them too, so that it is known which one
+    failed.  Can stay as long as fairseq lets torch's RuntimeError through.
+    """
+    original = module.load_model_ensemble_and_task
+
+    @functools.wraps(original)
+    def load_model_ensemble_and_task(
+        filenames: Sequence[str],
+        arg_overrides: dict[str, Any] | None = None,
+        task: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> tuple[list[Any], Any, Any]:
+        ensemble, cfg = [], None
+        for filename in filenames:
+            try:
+                models, cfg, task = original([filename], arg_overrides, task, *args, **kwargs)
+            except RuntimeError as error:
+                raise misfit(error, filename) or error from error
+            ensemble.extend(models)
+        return ensemble, cfg, task
+
+    module.load_model_ensemble_and_task = load_model_ensemble_and_task  # type: ignore[attr-defined]
+
+
+def explain_trainer_misfits(module: types.ModuleType) -> None:
+    """Say why a checkpoint cannot be resumed from (trainer.py:528 hides the reason; :557 may find it too late).
+
+    The optimizer state of a checkpoint of stock fairseq 0.12.2 counts the dead parameters of every encoder layer (see
+    :mod:`modern_fairseq.layers`) and fits no model without them.
+    Can stay as long as fairseq raises "Cannot load model parameters".
+    """
+    original = module.Trainer.load_checkpoint
+
+    @functools.wraps(original)
+    def load_checkpoint(self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            extra_state = original(self, filename, *args, **kwargs)
+        except Exception as error:
+            if "parameter group that doesn't match" in str(error):
+                raise _other_optimizer(filename) from error
+            raise misfit(error.__context__, filename) or error from error
+        for parameter, state in self.optimizer.optimizer.state.items():
+            if "exp_avg" in state and state["exp_avg"].shape != parameter.shape:
+                raise _other_optimizer(filename)
+        return extra_state
+
+    module.Trainer.load_checkpoint = load_checkpoint
+
+
+def _other_optimizer(filename: str) -> UserError:
+    return UserError(
+        f"{filename} holds the optimizer state of other parameters than the model has (stock fairseq 0.12.2 kept a "
+        "second copy of each encoder layer's weights): pass --reset-optimizer to go on from its weights alone"
+    )

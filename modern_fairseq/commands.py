@@ -1,0 +1,105 @@
+"""The fairseq commands: a user's mistake is one sentence on stderr and exit status 1."""
+
+import argparse
+import contextlib
+import functools
+import os
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from modern_fairseq import mistakes, table
+from modern_fairseq.errors import UserError
+
+
+@contextlib.contextmanager
+def _reported(program: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        mistake = mistakes.explain(error)
+        if mistake is None:
+            raise
+        print(f"{program}: error: {mistake}", file=sys.stderr, flush=True)
+        raise SystemExit(1) from None
+
+
+def one_sentence_errors(module: types.ModuleType) -> None:
+    """Print a :class:`~modern_fairseq.errors.UserError`, without its traceback, in every ``fairseq_cli.*.cli_main``.
+
+    Anything else that goes wrong keeps its traceback.  Can stay as long as fairseq's commands let exceptions through.
+    """
+    module.cli_main = _reported(table.COMMANDS[module.__name__])(module.cli_main)  # type: ignore[attr-defined]
+
+
+def errors_in_hydra_job(module: types.ModuleType) -> None:
+    """The same inside hydra's job, whose exceptions hydra itself reports in its own way (hydra_train.py:27)."""
+    module._hydra_main = _reported(table.COMMANDS[module.__name__])(module._hydra_main)  # type: ignore[attr-defined]
+
+
+def user_dir_before_compose(module: types.ModuleType) -> None:
+    """Import ``common.user_dir=DIR`` before hydra composes, so that ``model=NAME`` finds the models of DIR.
+
+    fairseq imports it in train.main, when hydra has already said "Could not find 'model/NAME'" (hydra_train.py:76-90).
+    Can go when fairseq > 0.12.2 imports it first.
+    """
+    original = module.cli_main
+
+    @functools.wraps(original)
+    def cli_main() -> Any:
+        from fairseq.utils import import_user_module
+
+        prefix = "common.user_dir="
+        for argument in sys.argv[1:]:
+            if argument.lstrip("+").startswith(prefix):
+                import_user_module(argparse.Namespace(user_dir=argument.lstrip("+").removeprefix(prefix)))
+        return original()
+
+    module.cli_main = cli_main  # type: ignore[attr-defined]
+
+
+def missing_choices(module: types.ModuleType) -> None:
+    """Say that ``--arch`` or ``--task`` is missing (options.py:153 ``raise RuntimeError()``, :158 ``KeyError: None``).
+
+    Can go when fairseq > 0.12.2 says so itself.
+    """
+    original = module.parse_args_and_arch
+
+    @functools.wraps(original)
+    def parse_args_and_arch(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except RuntimeError as error:
+            if error.args:
+                raise
+            raise UserError("--arch is missing: name the architecture of the model") from error
+        except KeyError as error:
+            if error.args != (None,):
+                raise
+            raise UserError("--task is missing: name the task, such as translation or language_modeling") from error
+
+    module.parse_args_and_arch = parse_args_and_arch  # type: ignore[attr-defined]
+
+
+def explain_data_folder(module: types.ModuleType) -> None:
+    """Say what is wrong with a data folder in which no language pair can be found (data/data_utils.py:27-34).
+
+    The only caller, tasks/translation.py:301, goes on to raise "Could not infer language pair".
+    Can stay as long as fairseq's sentence does not name the folder.
+    """
+    original = module.infer_language_pair
+
+    @functools.wraps(original)
+    def infer_language_pair(path: str) -> tuple[str, str]:
+        if not os.path.isdir(path):
+            raise UserError(f"the data folder {path} does not exist")
+        source, target = original(path)
+        if source is None or target is None:
+            raise UserError(
+                f"{path} is no data folder for translation: fairseq-preprocess makes one, with dict.<language>.txt and "
+                "<split>.<source>-<target>.<language>.bin files"
+            )
+        return source, target
+
+    module.infer_language_pair = infer_language_pair  # type: ignore[attr-defined]

@@ -1,0 +1,123 @@
+"""Several processes: on CPU as well as on GPUs, with one sentence for an error in any of them."""
+
+import functools
+import os
+import tempfile
+import types
+from typing import Any
+
+import torch
+
+from modern_fairseq import mistakes
+from modern_fairseq.errors import UserError
+from modern_fairseq.proxies import ModuleProxy, override
+
+
+def trust_own_ranks(module: types.ModuleType) -> None:
+    """Let ranks send each other any object (distributed/utils.py:770).
+
+    These bytes come from a process of the same job, not from a file, and the same module unpickles what other ranks
+    send in all_gather_list; since torch 2.6 the default refuses the DictConfig of every resumed run.
+    Can go when fairseq > 0.12.2 passes ``weights_only=False`` itself.
+    """
+    override(module, "torch", load=functools.partial(torch.load, weights_only=False))
+
+
+def _on_cpu(cfg: Any) -> bool:
+    return not cfg.common.tpu and (cfg.common.cpu or not torch.cuda.is_available())
+
+
+def _worker(rank: int, report: str, function: Any, *args: Any) -> None:
+    """Run ``function`` in a spawned process; leave the sentence of a user's mistake in the file ``report``."""
+    try:
+        function(rank, *args)
+    except Exception as error:
+        mistake = mistakes.explain(error)
+        if mistake is None:
+            raise
+        with open(report, "a") as file:
+            file.write(f"{mistake}\n")
+        raise SystemExit(1) from error
+
+
+def _spawn(fn: Any, args: tuple[Any, ...], nprocs: int, join: bool = True) -> None:
+    cfg = args[1]
+    if _on_cpu(cfg):
+        nprocs = cfg.distributed_training.distributed_world_size
+    with tempfile.TemporaryDirectory() as folder:
+        report = os.path.join(folder, "report")
+        try:
+            torch.multiprocessing.spawn(_worker, (report, fn, *args), nprocs=nprocs, join=join)
+        except (torch.multiprocessing.ProcessRaisedException, torch.multiprocessing.ProcessExitedException):
+            if not os.path.exists(report):
+                raise
+            with open(report) as file:
+                raise UserError(file.readline()) from None
+
+
+def spawn_workers(module: types.ModuleType) -> None:
+    """Spawn as many processes as asked for, and bring a user's mistake back from them (distributed/utils.py:342-350).
+
+    fairseq spawns ``min(cuda.device_count(), world_size)`` processes: none at all on CPU, with exit status 0.
+    Can go when fairseq > 0.12.2 counts processes without CUDA; the error report can stay.
+    """
+    override(module, "torch", multiprocessing=ModuleProxy(torch.multiprocessing, spawn=_spawn))
+
+
+def train_on_cpu(module: types.ModuleType) -> None:
+    """Let ``--cpu --distributed-world-size 2`` find its processes (distributed/utils.py:71, :131, :335).
+
+    fairseq asserts as many CUDA devices, and NCCL, its default backend, has no CPU.  The processes meet in a
+    temporary file, so there is no port that another program could take, unless ``--distributed-port`` or
+    ``--distributed-init-method`` says otherwise.  torchrun and Slurm start the processes themselves.
+    Can go when fairseq > 0.12.2 supports several processes on CPU.
+    """
+    original = module.call_main
+
+    @functools.wraps(original)
+    def call_main(cfg: Any, main: Any, **kwargs: Any) -> Any:
+        distributed = cfg.distributed_training
+        if not _on_cpu(cfg):
+            return original(cfg, main, **kwargs)
+        if distributed.distributed_backend == "nccl":
+            distributed.distributed_backend = "gloo"
+        spawns = not (distributed.distributed_no_spawn or _launched(distributed))
+        if spawns and distributed.distributed_rank not in (0, None):
+            raise UserError(
+                "on CPU a --distributed-rank other than 0 needs --distributed-no-spawn: start one process per rank"
+            )
+        if not spawns or distributed.distributed_world_size <= 1 or distributed.distributed_init_method is not None:
+            return original(cfg, main, **kwargs)
+        with tempfile.TemporaryDirectory() as folder:
+            distributed.distributed_init_method = (
+                f"tcp://localhost:{distributed.distributed_port}"
+                if distributed.distributed_port > 0
+                else f"file://{folder}/rendezvous"
+            )
+            return original(cfg, main, **kwargs)
+
+    module.call_main = call_main  # type: ignore[attr-defined]
+
+
+def _launched(distributed: Any) -> bool:
+    """Whether torchrun or Slurm has started this process as one of several (the tests that fairseq makes)."""
+    torchrun = all(name in os.environ for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"))
+    slurm = "SLURM_STEP_NODELIST" in os.environ or "SLURM_JOB_NODELIST" in os.environ
+    return torchrun or (distributed.distributed_port > 0 and slurm)
+
+
+def ddp_on_cpu(module: types.ModuleType) -> None:
+    """Hand no device to DistributedDataParallel for a module on CPU (models/distributed_fairseq_model.py:62).
+
+    It raises "device_ids ... only work with single-device GPU modules" otherwise.
+    Can go when fairseq > 0.12.2 leaves ``device_ids`` out on CPU.
+    """
+    original = module.DistributedDataParallel
+
+    @functools.wraps(original, updated=())
+    def distributed_data_parallel(module: torch.nn.Module, **kwargs: Any) -> torch.nn.Module:
+        if next(module.parameters()).device.type == "cpu":
+            kwargs |= {"device_ids": None, "output_device": None}
+        return original(module, **kwargs)
+
+    module.DistributedDataParallel = distributed_data_parallel  # type: ignore[attr-defined]

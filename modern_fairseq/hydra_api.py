@@ -1,0 +1,38 @@
+"""hydra: compose() and initialize() left ``hydra.experimental`` in 1.2."""
+
+import os
+import types
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+
+
+def current_api(module: types.ModuleType) -> None:
+    """Give dataclass/utils.py:15 today's functions, pinned to the behaviour of hydra 1.1.
+
+    ``hydra.experimental`` still works in 1.3, with half a dozen warnings at each start.  fairseq relies on 1.1's
+    non-strict configs and on schemas found by name, hence ``version_base``.
+    Can go when fairseq > 0.12.2 imports ``hydra.compose`` and ``hydra.initialize`` itself.
+    """
+    here = os.path.dirname(str(module.__file__))
+
+    def initialize(config_path: str) -> Any:
+        with warnings.catch_warnings():
+            # "Hydra 1.4 will remove this compatibility behavior"
+            warnings.simplefilter("ignore")
+            folder = os.path.normpath(os.path.join(here, config_path))
+            return hydra.initialize_config_dir(folder, version_base="1.1")
+
+    def compose(config_name: str, overrides: Sequence[str] = (), strict: bool | None = None) -> DictConfig:
+        with warnings.catch_warnings():
+            # "In 'config': Defaults list is missing `_self_`" and the like: true of fairseq's own config.yaml
+            warnings.simplefilter("ignore")
+            config = hydra.compose(config_name, overrides=list(overrides))
+        if strict is not None:
+            OmegaConf.set_struct(config, strict)
+        return config
+
+    module.initialize, module.compose = initialize, compose  # type: ignore[attr-defined]

@@ -1,0 +1,52 @@
+"""Tells a user's mistake from a bug, and puts the mistake in one sentence."""
+
+import argparse
+import os
+import re
+
+from modern_fairseq.errors import UserError
+
+# What fairseq itself says about a user's mistake, and what is said instead ({0} is the message, {1} its first group).
+_MESSAGES: tuple[tuple[type[Exception], str, str], ...] = (
+    (FileNotFoundError, r"Dataset not found: .*", "{0}; fairseq-preprocess makes data sets"),
+    (FileNotFoundError, r"(Dict not found: .*|.* not found)", "{0}"),
+    (FileExistsError, r"(\S*dict\.\S*txt)", "{1} exists already: remove it or choose another --destdir"),
+    (OSError, r"Model file not found: (.*)", "there is no checkpoint {1}"),
+    (ValueError, r"--finetune-from-model .*", "{0}"),
+    (AssertionError, r"--path required for .*", "--path is missing: name the checkpoint to use"),
+    # fairseq asserts what its options have to satisfy, in messages that name them
+    (AssertionError, r"(.*[\s(])?--[a-z][-a-z]+\b.*", "{0}"),
+    (AssertionError, r"Please specify criterion to train a model", "--criterion is missing"),
+    (
+        argparse.ArgumentError,
+        r"argument (\S+): conflicting option string.*",
+        "the --arch, --task and --criterion given do not go together: two of them have an option {1} of their own",
+    ),
+    (AssertionError, r"(System output|Reference) file .* does not exist", "{0}"),
+    (Exception, r"Cannot find dataset: (.*)", "there is no data set {1}; fairseq-preprocess makes data sets"),
+)
+
+
+def explain(error: BaseException) -> UserError | None:
+    """The sentence for a user's mistake, or None for anything else, which is to keep its traceback."""
+    if isinstance(error, UserError):
+        return error
+    for kind, pattern, sentence in _MESSAGES:
+        found = re.fullmatch(pattern, str(error)) if isinstance(error, kind) else None
+        if found:
+            return UserError(sentence.format(found[0], *found.groups()))
+    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError | PermissionError):
+        return _explain_path(error)
+    return None
+
+
+def _explain_path(error: OSError) -> UserError | None:
+    if error.filename is None:
+        return UserError(f"file not found: {error}") if isinstance(error, FileNotFoundError) else None
+    path = os.fspath(error.filename)
+    folder, name = os.path.split(path)
+    if isinstance(error, FileNotFoundError) and re.fullmatch(r"dict\..*txt", name):
+        if not os.path.isdir(folder):
+            return UserError(f"the data folder {folder} does not exist")
+        return UserError(f"{folder} is no data folder of fairseq: it has no {name}, which fairseq-preprocess makes")
+    return UserError(f"{path}: {error.strerror}")

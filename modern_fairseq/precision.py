@@ -1,0 +1,49 @@
+"""Half precision where there is no CUDA device."""
+
+import functools
+import importlib.util
+import types
+from typing import Any
+
+import torch
+
+from modern_fairseq.proxies import ModuleProxy, override
+
+
+def bf16_without_tpu(module: types.ModuleType) -> None:
+    """``--bf16`` is a precision, not a request for a TPU (options.py:200 sets ``args.tpu = True``).
+
+    Without torch_xla every run, on CPU and GPU alike, ended in "'NoneType' object has no attribute 'xla_device'".
+    Can go when fairseq > 0.12.2 no longer derives ``tpu`` from ``bf16``.
+    """
+    original = module.parse_args_and_arch
+
+    @functools.wraps(original)
+    def parse_args_and_arch(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        namespace = result[0] if isinstance(result, tuple) else result
+        if importlib.util.find_spec("torch_xla") is None:
+            namespace.tpu = False
+        return result
+
+    module.parse_args_and_arch = parse_args_and_arch  # type: ignore[attr-defined]
+
+
+def fp16_on_cpu(module: types.ModuleType) -> None:
+    """Key the flat fp32 copy by the device where the parameters are (optim/fp16_optimizer.py:38).
+
+    fairseq asks for CUDA's current device, which raises without CUDA; and any index but the parameters' own
+    ``device.index`` (None on CPU) makes :117 and :152 find no parameters, so that nothing is trained, silently.
+    Can go when fairseq > 0.12.2 takes the device from the parameters.
+    """
+    cuda = ModuleProxy(torch.cuda)
+    override(module, "torch", cuda=cuda)
+    mixin = module._FP16OptimizerMixin
+    original = mixin.build_fp32_params.__func__
+
+    def build_fp32_params(cls: type, args: Any, params: Any, flatten: bool = True) -> Any:
+        params = list(params)
+        cuda.current_device = lambda: params[0].device.index  # type: ignore[attr-defined]
+        return original(cls, args, params, flatten)
+
+    mixin.build_fp32_params = classmethod(build_fp32_params)

@@ -1,0 +1,98 @@
+"""Which fairseq module gets which patches.
+
+Every patch is a function that takes the executed module, changes its globals or classes, and says in its docstring
+why (with file and line of fairseq 0.12.2) and when it can go.  A patch is named here as "module:function" and
+imported when it is needed, so that the import hook itself stays light.
+"""
+
+import contextlib
+import importlib
+import types
+import warnings
+from collections.abc import Callable, Iterator
+
+COMMANDS = {
+    "fairseq_cli.preprocess": "fairseq-preprocess",
+    "fairseq_cli.train": "fairseq-train",
+    "fairseq_cli.generate": "fairseq-generate",
+    "fairseq_cli.interactive": "fairseq-interactive",
+    "fairseq_cli.validate": "fairseq-validate",
+    "fairseq_cli.eval_lm": "fairseq-eval-lm",
+    "fairseq_cli.score": "fairseq-score",
+    "fairseq_cli.hydra_train": "fairseq-hydra-train",
+}
+
+_AROUND = {"fairseq.dataclass.configs": "configs:hashable_defaults"}
+
+_AFTER = {
+    "fairseq.dataclass.configs": ("configs:restore_decorator",),
+    "fairseq.dataclass.utils": ("hydra_api:current_api",),
+    "fairseq.checkpoint_utils": (
+        "checkpoints:safe_load",
+        "checkpoints:atomic_copy",
+        "checkpoints:explain_misfits",
+    ),
+    "fairseq.trainer": ("checkpoints:explain_trainer_misfits",),
+    "fairseq.models.text_to_speech.vocoder": ("checkpoints:safe_load",),
+    "fairseq.models.speech_to_text.xm_transformer": ("checkpoints:safe_load",),
+    "fairseq.data.codedataset": ("checkpoints:safe_load",),
+    "fairseq.modules.quantization.pq.em": ("checkpoints:safe_load",),
+    "fairseq.distributed.utils": (
+        "distributed:trust_own_ranks",
+        "distributed:spawn_workers",
+        "distributed:train_on_cpu",
+    ),
+    "fairseq.models.distributed_fairseq_model": ("distributed:ddp_on_cpu",),
+    "fairseq.modules.transformer_layer": ("layers:no_fused_path", "layers:no_dead_parameters"),
+    "fairseq.models.transformer.transformer_encoder": ("layers:no_fused_path",),
+    "fairseq.options": ("precision:bf16_without_tpu", "commands:missing_choices"),
+    "fairseq.optim.fp16_optimizer": ("precision:fp16_on_cpu",),
+    "fairseq.data.data_utils": ("numpy_names:removed_aliases", "commands:explain_data_folder"),
+    "fairseq.modules.dynamic_crf_layer": ("numpy_names:removed_aliases",),
+    "fairseq.data.token_block_dataset": ("numpy_names:removed_aliases",),
+    "fairseq.data.language_pair_dataset": ("numpy_names:removed_aliases",),
+    "fairseq.data.audio.audio_utils": ("audio:without_torchaudio",),
+    "fairseq.data.audio.feature_transforms.delta_deltas": ("audio:deltas_without_torchaudio",),
+    "fairseq_cli.hydra_train": ("commands:user_dir_before_compose", "commands:errors_in_hydra_job"),
+}
+
+# Deprecations inside fairseq that still work and that no user can act upon.
+_QUIET = (
+    (r"`torch\.cuda\.amp\.(autocast|GradScaler)\(args\.\.\.\)` is deprecated", FutureWarning),
+    (r"Support for mismatched key_padding_mask and attn_mask is deprecated", UserWarning),
+    (r"'pin_memory' argument is set as true but no accelerator is found", UserWarning),
+    (r"`broadcast_buffers` is deprecated", FutureWarning),
+    # hydra_train.py:25 and fairseq/config, which fairseq-hydra-train hands to hydra
+    (r"\s*The version_base parameter is not specified", UserWarning),
+    (r"\s*'.*' is validated against ConfigStore schema with the same name", UserWarning),
+    (r"\s*Future Hydra versions will no longer change working directory", UserWarning),
+)
+
+
+def has(name: str) -> bool:
+    """Whether the table has anything for the module ``name``."""
+    return name in _AROUND or name in _AFTER or name in COMMANDS
+
+
+def _resolve(reference: str) -> Callable:
+    module, _, function = reference.partition(":")
+    return getattr(importlib.import_module(f"modern_fairseq.{module}"), function)
+
+
+def around(name: str) -> contextlib.AbstractContextManager:
+    """The context in which the module ``name`` is to be executed."""
+    return _resolve(_AROUND[name])() if name in _AROUND else contextlib.nullcontext()
+
+
+def patches(name: str) -> Iterator[Callable[[types.ModuleType], None]]:
+    """The patches to apply, in order, to the module ``name`` once it has been executed."""
+    for reference in _AFTER.get(name, ()):
+        yield _resolve(reference)
+    if name in COMMANDS:
+        yield _resolve("commands:one_sentence_errors")
+
+
+def quiet() -> None:
+    """Silence the warnings of ``_QUIET``, and no others."""
+    for message, category in _QUIET:
+        warnings.filterwarnings("ignore", message=message, category=category)

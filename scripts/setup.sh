@@ -1,0 +1,136 @@
+#!/usr/bin/env bash
+# Creates or reuses a virtual environment and installs the pinned packages and this checkout into it.
+# Other scripts source this file; it leaves them ROOT, VENV, VENV_PYTHON, and a PATH that starts with the environment.
+#   VENV=DIR      the environment (default: .venv in the checkout)
+#   PYTHON=PROG   the interpreter that creates it (default: the first usable of python3.11, 3.12, 3.13, python3)
+set -euo pipefail
+
+ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+VENV="${VENV:-$ROOT/.venv}"
+case "$VENV" in /*) ;; *) VENV="$PWD/$VENV" ;; esac
+VENV_PYTHON="$VENV/bin/python"
+LOCK="$ROOT/requirements.lock"
+STAMP="$VENV/fairseq_residuals.stamp"
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+die() { printf 'setup: error: %s\n' "$*" >&2; exit 1; }
+
+# Prints why an interpreter cannot serve, or nothing. Runs on any Python, hence no modern syntax.
+why_unusable() {
+    "$1" - 2>/dev/null <<'PY' || printf 'it is not an interpreter that runs'
+import os, shutil, sys
+name = "%s (Python %d.%d)" % (sys.executable, sys.version_info[0], sys.version_info[1])
+if sys.version_info < (3, 11):
+    print("%s is too old: Python 3.11 or newer is needed" % name)
+    sys.exit()
+import importlib.util, sysconfig
+if importlib.util.find_spec("venv") is None or importlib.util.find_spec("ensurepip") is None:
+    print("%s lacks the venv or ensurepip module (Debian and Ubuntu: install python3-venv)" % name)
+elif not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
+    print("%s lacks its C headers (Debian and Ubuntu: install python3-dev)" % name)
+else:
+    for variable in ("CC", "CXX"):
+        program = (os.environ.get(variable) or sysconfig.get_config_var(variable) or "").split()
+        if not program or shutil.which(program[0]) is None:
+            print("fairseq is built from source and the C/C++ compiler %r that %s uses is not installed: "
+                  "install it, or name another in CC and CXX" % (" ".join(program[:1]), name))
+            break
+PY
+}
+
+choose_python() {
+    local candidate reason first_reason=""
+    for candidate in python3.11 python3.12 python3.13 python3; do
+        # A pyenv shim is on the PATH even where the version behind it is not active: run it to find out.
+        "$candidate" -c '' >/dev/null 2>&1 || continue
+        reason="$(why_unusable "$candidate")"
+        if [ -z "$reason" ]; then
+            PYTHON="$candidate"
+            return
+        fi
+        first_reason="${first_reason:-$reason}"
+    done
+    die "${first_reason:-no Python found: install Python 3.11 or newer, or name one in PYTHON}"
+}
+
+python_version() {
+    "$1" -c 'import platform; print(platform.python_version())' 2>/dev/null || printf 'not an interpreter that runs'
+}
+
+make_venv() {
+    if [ -e "$VENV" ] && [ ! -f "$VENV/pyvenv.cfg" ] && [ -n "$(ls -A "$VENV")" ]; then
+        die "$VENV exists and is not a virtual environment: choose another in VENV, or remove it"
+    fi
+    if [ -n "${PYTHON:-}" ]; then
+        local reason
+        reason="$(why_unusable "$PYTHON")"
+        [ -z "$reason" ] || die "PYTHON=$PYTHON cannot be used: $reason"
+    else
+        choose_python
+    fi
+    say "creating $VENV with Python $(python_version "$PYTHON")"
+    "$PYTHON" -m venv "$VENV" >&2 || die "$PYTHON could not create $VENV"
+}
+
+# Everything that decides what is installed.
+stamp_key() {
+    "$VENV_PYTHON" - "$ROOT" "$LOCK" "$ROOT/pyproject.toml" "$ROOT/setup.py" <<'PY'
+import hashlib, pathlib, sys
+digest = hashlib.sha256(repr((sys.version, sys.argv[1])).encode())
+for path in sys.argv[2:]:
+    digest.update(pathlib.Path(path).read_bytes())
+print(digest.hexdigest())
+PY
+}
+
+pip_install() {
+    (cd "$ROOT" && PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 "$VENV_PYTHON" -m pip install "$@" >&2) ||
+        die "pip could not install the pinned packages: see its message above"
+}
+
+install_packages() {
+    local torch_pin again=()
+    torch_pin="$(grep -E '^torch==' "$LOCK")"
+    # Whatever an interrupted installation left behind is written again, complete or not.
+    if [ -f "$STAMP" ] && [ "$(cat "$STAMP")" = incomplete ]; then
+        say "the previous installation did not finish: installing every package again"
+        again=(--ignore-installed)
+    fi
+    echo incomplete >"$STAMP"
+    # torch with its dependencies: its CUDA build brings libraries that the lock, which serves CPUs too, does not list.
+    say "installing $torch_pin and its dependencies"
+    pip_install --no-warn-conflicts ${again[@]+"${again[@]}"} -c "$LOCK" "$torch_pin"
+    # The rest without: fairseq's metadata asks for hydra and omegaconf of 2021, which do not run on current Python.
+    say "installing the packages of requirements.lock (building fairseq takes about a minute)"
+    # The lock also binds the environments in which fairseq is built: by the first variable before pip 25.3.
+    # Relative, because pip splits the values at blanks and the checkout's path may hold some.
+    PIP_CONSTRAINT=requirements.lock PIP_BUILD_CONSTRAINT=requirements.lock \
+        pip_install --quiet --no-deps ${again[@]+"${again[@]}"} -r "$LOCK"
+    say "installing this checkout in editable mode"
+    pip_install --quiet --no-deps --no-build-isolation -e "$ROOT"
+}
+
+if ! "$VENV_PYTHON" -m pip --version >/dev/null 2>&1; then
+    make_venv
+elif [ -n "${PYTHON:-}" ]; then
+    wanted="$(python_version "$PYTHON")"
+    present="$(python_version "$VENV_PYTHON")"
+    [ "$wanted" = "$present" ] ||
+        die "$VENV has Python $present and PYTHON=$PYTHON is $wanted: choose another VENV, or remove it"
+fi
+
+key="$(stamp_key)"
+if [ -f "$STAMP" ] && [ "$(cat "$STAMP")" = "$key" ]; then
+    say "$VENV is up to date"
+else
+    reason="$(why_unusable "$VENV_PYTHON")"
+    [ -z "$reason" ] || die "$reason"
+    install_packages
+    echo "$key" >"$STAMP"
+    say "$VENV is ready"
+fi
+
+export VENV VENV_PYTHON PATH="$VENV/bin:$PATH"
+# Caches that would otherwise land in the home directory or in /tmp.
+export MPLCONFIGDIR="${MPLCONFIGDIR:-$VENV/cache/matplotlib}"
+export TORCHINDUCTOR_CACHE_DIR="${TORCHINDUCTOR_CACHE_DIR:-$VENV/cache/torchinductor}"

@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Sets everything up and runs the tests; arguments go on to pytest (a later -n replaces the one given here).
+. "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+cd "$ROOT"
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" # one thread per worker: more only compete for the same cores
+exec "$VENV_PYTHON" -m pytest -n 2 "$@"
