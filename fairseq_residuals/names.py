@@ -41,6 +41,7 @@ def translate_state_dict(owner: nn.Module, layers: str) -> None:
     """Makes ``owner``, an encoder or decoder whose stack is its attribute ``layers``, save and load fairseq's names."""
     owner.register_state_dict_post_hook(partial(_save, layers))
     owner.register_load_state_dict_pre_hook(partial(_load, layers))
+    owner.register_load_state_dict_post_hook(_report)
 
 
 def _save(layers: str, owner: nn.Module, state: dict[str, Tensor], prefix: str, metadata: Any) -> None:
@@ -57,3 +58,8 @@ def _load(layers: str, owner: nn.Module, state: dict[str, Tensor], prefix: str, 
             name, value = key[len(stack) :], state.pop(key)
             if not _DEAD_COPY.match(name):
                 state[stack + _THEIR_NORM.sub(lambda m: f"{m[1]}.{_THEIRS[m[2]]}.", name)] = value
+
+
+def _report(owner: nn.Module, incompatible: Any) -> None:
+    for keys in incompatible:
+        keys[:] = map(fairseq_name, keys)

@@ -101,3 +101,12 @@ def test_norm_names_from_before_fairseq_0_6_load() -> None:
     assert "encoder.layers.1.layer_norms.1.bias" in state
     other.load_state_dict(state, strict=True)
     torch.testing.assert_close(logits(other, MT, batch(MT)), logits(ours, MT, batch(MT)), rtol=0, atol=0)
+
+
+def test_misfits_are_reported_by_fairseqs_names() -> None:
+    state = build(MT, "pre_ln").state_dict()
+    del state["encoder.layer_norm.bias"], state["decoder.layers.1.encoder_attn_layer_norm.weight"]
+    state["decoder.layers.0.gain"] = torch.ones(1)
+    missing, unexpected = build(MT, "pre_ln").load_state_dict(state, strict=False)
+    assert missing == ["encoder.layer_norm.bias", "decoder.layers.1.encoder_attn_layer_norm.weight"]
+    assert unexpected == ["decoder.layers.0.gain"]

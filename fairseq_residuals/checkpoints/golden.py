@@ -1,0 +1,148 @@
+"""Golden files: a small model of the authors' own code, one batch, and everything that was computed with it.
+
+``X.npz`` holds the arrays and ``X.json`` beside it, the sidecar, says what they are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from modern_fairseq.errors import UserError
+
+PAD = 1
+
+
+@dataclass(frozen=True)
+class Sizes:
+    encoder_layers: int
+    """0 for a language model."""
+    decoder_layers: int
+    dim: int
+    ffn_dim: int
+    heads: int
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    tokens: Tensor
+    """(length,), the end of the sentence included."""
+    score: float
+    """Mean log-probability of a token."""
+    positional_scores: Tensor
+    """(length,) log-probabilities."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What the authors' generator made of some sentences."""
+
+    beam: int
+    max_len: int
+    """Tokens after which the end of the sentence is forced."""
+    min_len: int
+    lenpen: float
+    src_tokens: Tensor | None
+    """(B, S); None for a language model."""
+    prefix: Tensor | None
+    """(B, P), what the sentences of a language model have to start with."""
+    sentences: list[list[Hypothesis]]
+    """Best hypothesis first."""
+
+
+@dataclass(frozen=True)
+class Golden:
+    """A golden file of either layout, parameters and gradients under the names of fairseq 0.12."""
+
+    path: Path
+    sizes: Sizes
+    parameters: dict[str, Tensor]
+    gradients: dict[str, Tensor]
+    """Of the training loss, which is a sum over target tokens."""
+    src_tokens: Tensor | None
+    """(B, S); None for a language model."""
+    src_lengths: Tensor | None
+    """(B,)"""
+    prev_output_tokens: Tensor
+    """(B, T)"""
+    target: Tensor
+    """(B, T)"""
+    activations: dict[str, Tensor]
+    """(B, S or T, C) by name: enc_embed, enc_layer0_in, enc_layer0, encoder_out; the same of the
+    decoder; decoder_features; outputs of sub-layers before any residual: enc0_self_attn, dec0_cross_attn."""
+    logits: Tensor
+    """(B, T, V)"""
+    losses: dict[str, float]
+    """By kind: train and eval (smoothed by ``smoothing``), fairseq-0.9, fairseq-0.12, nll."""
+    smoothing: str
+    """fairseq-0.9 or fairseq-0.12: whose formula of label smoothing the repository trains with."""
+    epsilon: float
+    """How much of the probability label smoothing spreads over the vocabulary."""
+    generations: dict[str, Generation]
+
+
+def read_sidecar(path: Path) -> dict[str, Any]:
+    """The description beside the golden file ``path``.
+
+    Raises:
+        UserError: either file is missing, or the sidecar is not a JSON object.
+    """
+    sidecar = path.with_suffix(".json")
+    for file in (path, sidecar):
+        if not file.is_file() or path.suffix != ".npz":
+            raise UserError(
+                f"there is no {file}; a golden file is an X.npz with its description X.json beside it"
+            )
+    try:
+        description = json.loads(sidecar.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{sidecar} is not valid JSON: {error}") from None
+    if not isinstance(description, dict):
+        raise UserError(f"{sidecar} must hold a JSON object, not a {type(description).__name__}")
+    return description
+
+
+def variant_name(path: Path, sidecar: dict[str, Any]) -> str:
+    """What the golden calls its variant: in the sidecar, else in the file's name (``b2t_S``: b2t)."""
+    return str(sidecar.get("variant") or re.sub(r"_[A-Z]\d*$", "", path.stem))
+
+
+class Arrays:
+    """The arrays of a golden file, as tensors; asking for one that is not there is the user's error."""
+
+    def __init__(self, path: Path) -> None:
+        """
+        Raises:
+            UserError: the file is damaged or is something else.
+        """
+        self.path = path
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                self._arrays = {name: np.asarray(file[name]) for name in file.files}
+        except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+            raise UserError(
+                f"{path} is damaged (truncated?) or holds something else than NumPy arrays"
+            ) from error
+        self.names = tuple(self._arrays)
+
+    def need(self, name: str) -> Tensor:
+        """
+        Raises:
+            UserError: there is no array called ``name``.
+        """
+        if name not in self._arrays:
+            raise UserError(f"{self.path} lacks {name}, which golden files of its kind have")
+        return torch.from_numpy(self._arrays[name])
+
+    def under(self, prefix: str) -> dict[str, Tensor]:
+        """Everything whose name starts with ``prefix``, by the rest of the name."""
+        return {name.removeprefix(prefix): self.need(name) for name in self.names if name.startswith(prefix)}

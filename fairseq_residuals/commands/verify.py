@@ -1,0 +1,100 @@
+"""``fairseq-residuals verify FILE.npz...``: this plugin against what the authors' own code computed."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from pathlib import Path
+
+from fairseq_residuals.checkpoints.parity import TOLERANCES, Parity, compare
+from fairseq_residuals.checkpoints.rebuild import LackedVariant, read, rebuild
+from modern_fairseq.errors import UserError
+
+HELP = (
+    "compare with the authors' own code: rebuild the model of golden files and recompute everything in them"
+)
+HEAD = ("file", "variant", "activations", "logits", "loss", "gradients", "generation", "verdict")
+EXPLANATION = """\
+Largest errors, at positions that are not padding. Activations and loss: as a part of the largest
+magnitude (tolerance {activations:g}, {loss:g}). Logits and gradients: absolute (tolerance {logits:g},
+{gradients:g}); for the biases of keys, whose gradient is zero but for rounding, its magnitude.
+Generation agrees if every hypothesis has the same tokens and, within {scores:g}, the same scores."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "files",
+        nargs="+",
+        type=Path,
+        metavar="FILE.npz",
+        help="golden files, each with its description FILE.json beside it",
+    )
+    parser.add_argument("--per-layer", action="store_true", help="also list every error of every file")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status 0 if everything is within the tolerances, else 1.
+
+    Raises:
+        UserError: files that could not be compared, after the table of those that could.
+    """
+    # what a run prints before it trains says nothing here
+    logging.disable(logging.INFO)
+    try:
+        return _verify(args.files, args.per_layer)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _verify(files: list[Path], per_layer: bool) -> int:
+    rows: list[tuple[str, ...]] = []
+    details: list[str] = []
+    lacked: list[tuple[Path, str]] = []
+    mistakes: list[str] = []
+    for path in files:
+        rows.append((path.name, *["-"] * 6, "not verified"))
+        try:
+            golden, recipe = read(path)
+            parity = compare(golden, rebuild(golden, recipe))
+        except LackedVariant as mistake:
+            lacked += mistake.files
+        except UserError as mistake:
+            mistakes.append(str(mistake))
+        else:
+            rows[-1] = _row(path, recipe.variant, parity)
+            details += [f"{path.name}: {line}" for line in _details(parity, everything=per_layer)]
+    if lacked:
+        mistakes.append(str(LackedVariant(*lacked)))
+    verdicts = {row[-1] for row in rows}
+    if verdicts != {"not verified"}:
+        print("\n".join([*_table(rows), "", EXPLANATION.format(**TOLERANCES), *details]))
+    if mistakes:
+        raise UserError("; ".join(mistakes))
+    return int("FAIL" in verdicts)
+
+
+def _row(path: Path, variant: str, parity: Parity) -> tuple[str, ...]:
+    kinds = ("activations", "logits", "loss", "gradients")
+    largest = [f"{max(getattr(parity, kind).values()):.1e}" for kind in kinds]
+    failures = parity.failures()
+    agrees = not any(name.startswith("scores") for name in failures)
+    generation = ("agrees" if agrees else "differs") if parity.scores else "not in the file"
+    return (path.name, variant, *largest, generation, "FAIL" if failures else "ok")
+
+
+def _details(parity: Parity, everything: bool) -> list[str]:
+    failures = parity.failures()
+    errors = parity.errors() if everything else failures
+    return [f"{name} not compared, nothing here computes it" for name in parity.not_compared] + [
+        f"{name} {error:.1e}" + (f", beyond {TOLERANCES[name.split()[0]]:g}" if name in failures else "")
+        for name, error in errors.items()
+    ]
+
+
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(HEAD, *rows, strict=True)]
+    lines = [HEAD, tuple("-" * width for width in widths), *rows]
+    return [
+        "| " + " | ".join(f"{cell:{w}}" for cell, w in zip(line, widths, strict=True)) + " |"
+        for line in lines
+    ]
