@@ -1,8 +1,9 @@
 """Adds modern_fairseq.pth to the wheel; everything else about the project is in pyproject.toml.
 
-The file lets each interpreter of the environment import modern_fairseq when it starts, which waits for the first
-import of fairseq.  setuptools has no setting for it: a regular wheel gets it from build_py, and an editable one,
-which holds only what setuptools generates, afterwards.  Both list it in RECORD, so that pip uninstall removes it.
+The file lets each interpreter of the environment import modern_fairseq when it starts, which waits for the
+first import of fairseq.  setuptools has no setting for it: a regular wheel gets it from build_py, and an
+editable one, which holds only what setuptools generates, afterwards.  Both list it in RECORD, so that pip
+uninstall removes it.
 """
 
 import base64
@@ -15,7 +16,8 @@ from setuptools.command.build_py import build_py
 from setuptools.command.editable_wheel import editable_wheel
 
 NAME = "modern_fairseq.pth"
-# One line, as .pth files are executed line by line; an ImportError is what an interrupted uninstall would leave.
+# One line, as .pth files are executed line by line; an ImportError is what an interrupted uninstall would
+# leave.
 LINE = 'import sys; exec("try:\\n import modern_fairseq\\nexcept ImportError:\\n pass")\n'
 
 

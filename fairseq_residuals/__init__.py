@@ -27,6 +27,4 @@ architectures.register_architectures(
 architectures.register_architectures(
     LANGUAGE_MODEL, "transformer_lm", architectures.language_model_bases(), ("6l", "16l")
 )
-architectures.register_architectures(
-    SPEECH, "s2t_transformer", architectures.speech_bases(), ("6l", "12l_6l")
-)
+architectures.register_architectures(SPEECH, "s2t_transformer", architectures.speech_bases(), ("6l", "12l_6l"))

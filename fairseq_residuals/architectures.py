@@ -14,6 +14,7 @@ from typing import Any
 from fairseq.models import ARCH_CONFIG_REGISTRY, register_model_architecture
 from fairseq.models.speech_to_text.s2t_transformer import base_architecture as s2t_base
 from fairseq.models.transformer_lm import base_lm_architecture
+
 from fairseq_residuals.models.settings import Family, resolve
 from fairseq_residuals.registry import VARIANTS, Wiring
 
@@ -25,9 +26,7 @@ Bases = dict[str, Callable[[Any], None]]
 
 
 def translation_bases() -> Bases:
-    names = {"": "transformer"} | {
-        c: f"transformer_{c}" for c in ("iwslt_de_en", "wmt_en_de", "wmt_en_de_big")
-    }
+    names = {"": "transformer"} | {c: f"transformer_{c}" for c in ("iwslt_de_en", "wmt_en_de", "wmt_en_de_big")}
     return {corpus: ARCH_CONFIG_REGISTRY[name] for corpus, name in names.items()}
 
 
@@ -36,9 +35,7 @@ def language_model_bases() -> Bases:
 
 
 def speech_bases() -> Bases:
-    return {"": s2t_base} | {
-        size: ARCH_CONFIG_REGISTRY[f"s2t_transformer_{size}"] for size in ("xs", "s", "m", "l")
-    }
+    return {"": s2t_base} | {size: ARCH_CONFIG_REGISTRY[f"s2t_transformer_{size}"] for size in ("xs", "s", "m", "l")}
 
 
 def depths_of(size: str, stacks: tuple[str, ...]) -> dict[str, int]:
@@ -54,7 +51,5 @@ def register_architectures(family: Family, prefix: str, bases: Bases, sizes: tup
             for size in ("", *sizes):
                 name = "_".join(filter(None, (prefix, variant, base_name, size)))
                 depths = depths_of(size, family.stacks)
-                ARCHITECTURES[name] = partial(
-                    resolve, family=family, variant=variant, depths=depths, base=base
-                )
+                ARCHITECTURES[name] = partial(resolve, family=family, variant=variant, depths=depths, base=base)
                 register_model_architecture(family.model, name)(ARCHITECTURES[name])

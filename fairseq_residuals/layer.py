@@ -55,14 +55,9 @@ class ResidualLayer(nn.Module):
             built: fairseq's TransformerEncoderLayer or TransformerDecoderLayer; its sub-layers move here.
         """
         super().__init__()
-        kinds: list[Kind] = (
-            ["self", "cross", "ffn"] if getattr(built, "encoder_attn", None) else ["self", "ffn"]
-        )
+        kinds: list[Kind] = ["self", "cross", "ffn"] if getattr(built, "encoder_attn", None) else ["self", "ffn"]
         base = {f.name: getattr(shape, f.name) for f in fields(shape)}
-        sites = {
-            kind: Site(**base, kind=kind, layer=layer, index=i, n_sub=len(kinds))
-            for i, kind in enumerate(kinds)
-        }
+        sites = {kind: Site(**base, kind=kind, layer=layer, index=i, n_sub=len(kinds)) for i, kind in enumerate(kinds)}
         # registered in fairseq's order, which is the order of an optimizer's state
         self.self_attn: nn.Module = built.self_attn
         self.self_attn_connection = variant.connect(sites["self"])

@@ -62,9 +62,7 @@ class Option:
         raise ValueError(text)
 
     def _in_range(self, value: float) -> bool:
-        return (self.minimum is None or value >= self.minimum) and (
-            self.maximum is None or value <= self.maximum
-        )
+        return (self.minimum is None or value >= self.minimum) and (self.maximum is None or value <= self.maximum)
 
 
 def option(default: T, help: str, *, minimum: float | None = None, maximum: float | None = None) -> T:

@@ -1,11 +1,13 @@
 """Run fairseq 0.12.2, unchanged, on current Python, PyTorch, NumPy, hydra and omegaconf.
 
-``pip install`` puts a ``.pth`` file beside this package, so that every interpreter of the environment imports this
-module when it starts: spawned workers, torchrun and notebooks included.  That has to cost nothing, which is why only
-``sys`` is imported here.  All the rest is loaded the moment that ``fairseq`` is first looked up, and each fairseq
-module is patched right after it has been executed (see :mod:`modern_fairseq.table` for the list of patches).
+``pip install`` puts a ``.pth`` file beside this package, so that every interpreter of the environment
+imports this module when it starts: spawned workers, torchrun and notebooks included.  That has to cost
+nothing, which is why only ``sys`` is imported here.  All the rest is loaded the moment that ``fairseq`` is
+first looked up, and each fairseq module is patched right after it has been executed (see
+:mod:`modern_fairseq.table` for the list of patches).
 
-Where ``.pth`` files are not read (``python -S``, ``pip install --target``), call :func:`install` before fairseq.
+Where ``.pth`` files are not read (``python -S``, ``pip install --target``), call :func:`install` before
+fairseq.
 """
 
 import sys

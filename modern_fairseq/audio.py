@@ -27,10 +27,10 @@ def convert_waveform(
     to_mono: bool = False,
     to_sample_rate: int | None = None,
 ) -> tuple[np.ndarray | torch.Tensor, int]:
-    """Scale, resample and mix a waveform (channels x length), in this order, as sox's gain -n, rate and channels do.
+    """Scale, resample and mix a waveform, in this order, as sox's gain -n, rate and channels do.
 
     Args:
-        waveform: float samples; of the same type and shape order as what is returned.
+        waveform: channels x length, float samples; of the same type and shape order as what is returned.
         sample_rate: of ``waveform``, in Hz.
         normalize_volume: scale the largest magnitude over all channels to 1 (0 dBFS).
         to_mono: average the channels; the result keeps its axis: 1 x length.
@@ -57,7 +57,7 @@ def convert_waveform(
 
 
 def fbank(waveform: np.ndarray, sample_rate: int, n_bins: int = 80) -> np.ndarray:
-    """Log mel filter bank energies by Kaldi's recipe, without dither, so that they are the same at each reading.
+    """Log mel filter bank energies by Kaldi's recipe, without dither: the same at each reading.
 
     Args:
         waveform: channels x length, in the range of 16-bit integers (not -1 to 1); the first channel is used.
@@ -82,9 +82,10 @@ def fbank(waveform: np.ndarray, sample_rate: int, n_bins: int = 80) -> np.ndarra
 
 
 def compute_deltas(features: torch.Tensor, win_length: int = 5) -> torch.Tensor:
-    """Slope over time by least squares over ``win_length`` frames, the first and last frame repeated at the ends.
+    """Slope over time by least squares over ``win_length`` frames; the outermost frames are repeated.
 
-    ``d[t] = sum_n n (c[t+n] - c[t-n]) / (2 sum_n n^2)``, n = 1 .. (win_length - 1) / 2, as torchaudio.functional's.
+    ``d[t] = sum_n n (c[t+n] - c[t-n]) / (2 sum_n n^2)``, n = 1 .. (win_length - 1) / 2, as
+    torchaudio.functional's.
 
     Args:
         features: (F, T).
@@ -101,9 +102,10 @@ def compute_deltas(features: torch.Tensor, win_length: int = 5) -> torch.Tensor:
 def without_torchaudio(module: types.ModuleType) -> None:
     """Replace what data/audio/audio_utils.py takes from torchaudio (:44 sox_effects, :215 compliance.kaldi).
 
-    sox_effects is gone from torchaudio 2.11, on which every reading of a wave file depended; and a torchaudio built
-    for another torch raises OSError, which fairseq does not catch.  ``get_waveform`` and ``get_fbank`` look both
-    functions up when called.  Can go when fairseq > 0.12.2 reads audio without sox_effects.
+    sox_effects is gone from torchaudio 2.11, on which every reading of a wave file depended; and a
+    torchaudio built for another torch raises OSError, which fairseq does not catch.  ``get_waveform`` and
+    ``get_fbank`` look both functions up when called.  Can go when fairseq > 0.12.2 reads audio without
+    sox_effects.
     """
     original = module.get_waveform
 
@@ -118,7 +120,7 @@ def without_torchaudio(module: types.ModuleType) -> None:
 
 
 def deltas_without_torchaudio(module: types.ModuleType) -> None:
-    """Compute delta features here (data/audio/feature_transforms/delta_deltas.py:25 imports torchaudio for them).
+    """Compute delta features here (data/audio/feature_transforms/delta_deltas.py:25 imports torchaudio).
 
     Like the original, it leaves its ``win_length`` out of account: the window is 5 frames.
     Can go when fairseq > 0.12.2 does not need torchaudio for them.

@@ -1,14 +1,16 @@
-"""Checkpoints: loaded without running code from the file, copied atomically, and named when they do not fit."""
+"""Checkpoints: loaded without running code, copied atomically, and named when they do not fit."""
 
 import contextlib
+import errno
 import functools
 import importlib
 import os
 import pickle
 import re
 import shutil
+import struct
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 import torch
@@ -20,7 +22,9 @@ TRUST = "FAIRSEQ_RESIDUALS_TRUST_CHECKPOINTS"
 """Environment variable; set to 1, checkpoints may hold any class, and loading one can run any code."""
 
 ALLOWED = (
+    # models, tasks and criteria that are configured by argparse keep their arguments in it
     "argparse.Namespace",
+    # metrics that are arrays, such as the n-gram counts of --eval-bleu; numpy.core as NumPy 1 wrote it
     "numpy._core.multiarray._reconstruct",
     "numpy._core.multiarray.scalar",
     "numpy.core.multiarray._reconstruct",
@@ -32,13 +36,49 @@ ALLOWED = (
     "numpy.dtypes.Int64DType",
     "numpy.dtypes.Float32DType",
     "numpy.dtypes.Float64DType",
+    # a configuration that was not turned into plain dicts before it was saved
+    "omegaconf.dictconfig.DictConfig",
+    "omegaconf.listconfig.ListConfig",
+    "omegaconf.base.ContainerMetadata",
+    "omegaconf.base.Metadata",
+    "omegaconf.nodes.AnyNode",
+    "typing.Any",
+    "collections.defaultdict",
+    "builtins.dict",
+    "builtins.list",
+    "builtins.int",
+    "builtins.float",
+    "builtins.bool",
+    "builtins.str",
+    # extra_state of fairseq before 0.9, and what its meters are called now
+    "fairseq.meters.AverageMeter",
+    "fairseq.meters.StopwatchMeter",
+    "fairseq.meters.TimeMeter",
+    "fairseq.logging.meters.AverageMeter",
+    "fairseq.logging.meters.StopwatchMeter",
+    "fairseq.logging.meters.TimeMeter",
 )
-"""What fairseq 0.12 checkpoints hold beside tensors and the plain types that torch allows by itself."""
+"""What fairseq's own checkpoints hold beside tensors and the plain types that torch allows by itself."""
+
+# What torch raises, depending on where it stumbles, for a file that is cut off or was never a checkpoint.
+_PARSE_ERRORS = (
+    pickle.UnpicklingError,
+    struct.error,
+    EOFError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    OverflowError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
-def _allowed() -> list[tuple[Any, str]]:
+def _allowed() -> list[Callable | tuple[Callable, str]]:
     """The objects of :data:`ALLOWED`, each with the name under which files know it."""
-    found = []
+    found: list[Callable | tuple[Callable, str]] = []
     for name in ALLOWED:
         module, _, attribute = name.replace("numpy.core", "numpy._core").rpartition(".")
         found.append((getattr(importlib.import_module(module), attribute), name))
@@ -51,7 +91,7 @@ def load(path_or_file: str | os.PathLike | IO[bytes], map_location: Any = None) 
     Raises:
         UserError: the file is missing, damaged, or holds another class, which the message names.
     """
-    name = getattr(path_or_file, "name", path_or_file)
+    name = _name(path_or_file)
     trusted = os.environ.get(TRUST) == "1"
     context = contextlib.nullcontext() if trusted else torch.serialization.safe_globals(_allowed())
     try:
@@ -59,22 +99,31 @@ def load(path_or_file: str | os.PathLike | IO[bytes], map_location: Any = None) 
             return torch.load(path_or_file, map_location=map_location, weights_only=not trusted)
     except FileNotFoundError:
         raise UserError(f"there is no checkpoint {name}") from None
-    except pickle.UnpicklingError as error:
-        refused = re.search(r"GLOBAL (\S+)", str(error))
-        if refused is None:
-            raise _damaged(name) from error
-        raise UserError(
-            f"{name} holds an object of class {refused[1]}, which checkpoints of fairseq 0.12 do not hold and which "
-            f"can run any code when it is loaded: if you trust the file, set {TRUST}=1"
-        ) from error
-    except (EOFError, RuntimeError, ValueError, KeyError, IndexError, UnicodeDecodeError) as error:
-        if "CUDA" in str(error):
+    except OSError as error:
+        if error.errno != errno.EINVAL:
             raise
-        raise _damaged(name) from error
+        raise _damaged(name, error) from error  # torch sought a place before the start of a short file
+    except _PARSE_ERRORS as error:
+        if "CUDA" in str(error) or (trusted and not isinstance(error, pickle.UnpicklingError)):
+            raise
+        refused = re.search(r"GLOBAL (\w[\w.]*\.\w+) ", str(error))
+        if refused is None:
+            raise _damaged(name, error) from error
+        raise UserError(
+            f"{name} holds an object of class {refused[1]}, which is none of those that fairseq checkpoints "
+            f"hold, and loading it may run any code: if you trust the file, set {TRUST}=1"
+        ) from error
 
 
-def _damaged(name: object) -> UserError:
-    return UserError(f"{name} is damaged (truncated?) or was not written by torch.save")
+def _name(path_or_file: str | os.PathLike | IO[bytes]) -> str:
+    if isinstance(path_or_file, str | os.PathLike):
+        return os.fspath(path_or_file)
+    return str(getattr(path_or_file, "name", "the file"))
+
+
+def _damaged(name: str, error: Exception) -> UserError:
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0][:100]
+    return UserError(f"{name} is damaged (truncated?) or was not written by torch.save: {reason}")
 
 
 def load_fairseq(path_or_file: str | os.PathLike | IO[bytes], map_location: Any = None) -> dict[str, Any]:
@@ -85,13 +134,14 @@ def load_fairseq(path_or_file: str | os.PathLike | IO[bytes], map_location: Any 
     """
     state = load(path_or_file, map_location)
     if not isinstance(state, dict) or "model" not in state or not ("cfg" in state or "args" in state):
-        name = getattr(path_or_file, "name", path_or_file)
-        raise UserError(f"{name} is not a fairseq checkpoint, which holds 'model' and one of 'cfg' and 'args'")
+        raise UserError(
+            f"{_name(path_or_file)} is not a fairseq checkpoint: it lacks 'model', or both 'cfg' and 'args'"
+        )
     return state
 
 
 def safe_load(module: types.ModuleType) -> None:
-    """Replace ``torch.load``, which since torch 2.6 refuses ``argparse.Namespace`` and with it most checkpoints.
+    """Replace ``torch.load``, which since torch 2.6 refuses most of fairseq's checkpoints.
 
     checkpoint_utils.py:315, :878; models/text_to_speech/vocoder.py:191, :220; models/speech_to_text/
     xm_transformer.py:609; data/codedataset.py:346, :348, :380; modules/quantization/pq/em.py:199-205.
@@ -103,8 +153,8 @@ def safe_load(module: types.ModuleType) -> None:
 def atomic_copy(module: types.ModuleType) -> None:
     """Let a killed run leave the old checkpoint_last.pt or the new one, never half of it.
 
-    checkpoint_utils.py:131 copies onto the old file in place; the same module's torch_persistent_save already writes
-    beside the file and renames.  Can go when fairseq > 0.12.2 copies in this way.
+    checkpoint_utils.py:125 copies onto the old file in place; the same module's torch_persistent_save
+    already writes beside the file and renames.  Can go when fairseq > 0.12.2 copies in this way.
     """
     original = module.PathManager
 
@@ -148,10 +198,10 @@ def _some(names: Sequence[str], most: int = 3) -> str:
 
 
 def explain_misfits(module: types.ModuleType) -> None:
-    """Name the file and the parameters when a checkpoint given by ``--path`` does not fit (checkpoint_utils.py:393-).
+    """Name the file and the parameters when a checkpoint does not fit (checkpoint_utils.py:393-492).
 
-    Files are handed on one by one, which is what the original does with them too, so that it is known which one
-    failed.  Can stay as long as fairseq lets torch's RuntimeError through.
+    Files are handed on one by one, which is what the original does with them too, so that it is known which
+    one failed.  Can stay as long as fairseq lets torch's RuntimeError through.
     """
     original = module.load_model_ensemble_and_task
 
@@ -176,11 +226,11 @@ def explain_misfits(module: types.ModuleType) -> None:
 
 
 def explain_trainer_misfits(module: types.ModuleType) -> None:
-    """Say why a checkpoint cannot be resumed from (trainer.py:528 hides the reason; :557 may find it too late).
+    """Say why a checkpoint cannot be resumed from: trainer.py:579 hides the reason.
 
-    The optimizer state of a checkpoint of stock fairseq 0.12.2 counts the dead parameters of every encoder layer (see
-    :mod:`modern_fairseq.layers`) and fits no model without them.
-    Can stay as long as fairseq raises "Cannot load model parameters".
+    The optimizer state of a checkpoint of stock fairseq 0.12.2 counts the dead parameters of every encoder
+    layer (see :mod:`modern_fairseq.layers`) and fits no model without them. Can stay as long as fairseq
+    raises "Cannot load model parameters".
     """
     original = module.Trainer.load_checkpoint
 
@@ -192,7 +242,8 @@ def explain_trainer_misfits(module: types.ModuleType) -> None:
             if "parameter group that doesn't match" in str(error):
                 raise _other_optimizer(filename) from error
             raise misfit(error.__context__, filename) or error from error
-        for parameter, state in self.optimizer.optimizer.state.items():
+        # --fp16 keeps all parameters in one: torch finds no mismatch before the first update
+        for parameter, state in getattr(getattr(self._optimizer, "optimizer", None), "state", {}).items():
             if "exp_avg" in state and state["exp_avg"].shape != parameter.shape:
                 raise _other_optimizer(filename)
         return extra_state
@@ -202,6 +253,7 @@ def explain_trainer_misfits(module: types.ModuleType) -> None:
 
 def _other_optimizer(filename: str) -> UserError:
     return UserError(
-        f"{filename} holds the optimizer state of other parameters than the model has (stock fairseq 0.12.2 kept a "
-        "second copy of each encoder layer's weights): pass --reset-optimizer to go on from its weights alone"
+        f"{filename} holds the optimizer state of other parameters than the model has (stock fairseq 0.12.2 "
+        "kept a second copy of each encoder layer's weights): pass --reset-optimizer to go on from its "
+        "weights alone"
     )

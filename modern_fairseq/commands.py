@@ -26,23 +26,27 @@ def _reported(program: str) -> Iterator[None]:
 
 
 def one_sentence_errors(module: types.ModuleType) -> None:
-    """Print a :class:`~modern_fairseq.errors.UserError`, without its traceback, in every ``fairseq_cli.*.cli_main``.
+    """Print a UserError without its traceback, in every ``fairseq_cli.*.cli_main``.
 
-    Anything else that goes wrong keeps its traceback.  Can stay as long as fairseq's commands let exceptions through.
+    Anything else that goes wrong keeps its traceback.  Can stay as long as fairseq's commands let exceptions
+    through.
     """
     module.cli_main = _reported(table.COMMANDS[module.__name__])(module.cli_main)  # type: ignore[attr-defined]
 
 
 def errors_in_hydra_job(module: types.ModuleType) -> None:
-    """The same inside hydra's job, whose exceptions hydra itself reports in its own way (hydra_train.py:27)."""
+    """The same inside hydra's job (hydra_train.py:30), of which hydra would report errors in its own way.
+
+    Can stay as long as hydra_train.hydra_main calls ``_hydra_main``.
+    """
     module._hydra_main = _reported(table.COMMANDS[module.__name__])(module._hydra_main)  # type: ignore[attr-defined]
 
 
 def user_dir_before_compose(module: types.ModuleType) -> None:
     """Import ``common.user_dir=DIR`` before hydra composes, so that ``model=NAME`` finds the models of DIR.
 
-    fairseq imports it in train.main, when hydra has already said "Could not find 'model/NAME'" (hydra_train.py:76-90).
-    Can go when fairseq > 0.12.2 imports it first.
+    fairseq imports it in train.main, when hydra has already said "Could not find 'model/NAME'"
+    (hydra_train.py:75-86). Can go when fairseq > 0.12.2 imports it first.
     """
     original = module.cli_main
 
@@ -60,8 +64,9 @@ def user_dir_before_compose(module: types.ModuleType) -> None:
 
 
 def missing_choices(module: types.ModuleType) -> None:
-    """Say that ``--arch`` or ``--task`` is missing (options.py:153 ``raise RuntimeError()``, :158 ``KeyError: None``).
+    """Say that ``--arch`` or ``--task`` is missing.
 
+    options.py:153 says ``RuntimeError`` and :158 ``KeyError: None``.
     Can go when fairseq > 0.12.2 says so itself.
     """
     original = module.parse_args_and_arch
@@ -97,8 +102,8 @@ def explain_data_folder(module: types.ModuleType) -> None:
         source, target = original(path)
         if source is None or target is None:
             raise UserError(
-                f"{path} is no data folder for translation: fairseq-preprocess makes one, with dict.<language>.txt and "
-                "<split>.<source>-<target>.<language>.bin files"
+                f"{path} is no data folder for translation: fairseq-preprocess makes one, with "
+                "dict.<language>.txt and <split>.<source>-<target>.<language>.bin files"
             )
         return source, target
 

@@ -11,16 +11,16 @@ from typing import Any
 _dataclass = dataclasses.dataclass
 
 
-def _hash_by_identity(cls: type) -> None:
+def _hash_by_identity(cls: Any) -> None:
     """Give ``cls`` and every later subclass an explicit ``__hash__``, which ``@dataclass`` leaves alone."""
-    cls.__hash__ = object.__hash__  # type: ignore[method-assign]
+    cls.__hash__ = object.__hash__
 
-    def __init_subclass__(sub: type, **kwargs: Any) -> None:
+    def __init_subclass__(sub: Any, **kwargs: Any) -> None:
         super(cls, sub).__init_subclass__(**kwargs)
         if "__hash__" not in sub.__dict__:
-            sub.__hash__ = object.__hash__  # type: ignore[method-assign]
+            sub.__hash__ = object.__hash__
 
-    cls.__init_subclass__ = classmethod(__init_subclass__)  # type: ignore[assignment]
+    cls.__init_subclass__ = classmethod(__init_subclass__)
 
 
 @contextlib.contextmanager
@@ -28,11 +28,12 @@ def hashable_defaults() -> Iterator[None]:
     """Let ``common: CommonConfig = CommonConfig()`` be a default again (dataclass/configs.py:1106-1124).
 
     Python 3.11 takes a default without a hash for a mutable one and refuses it: ``import fairseq`` dies with
-    "mutable default <class CommonConfig> for field common is not allowed".  FairseqDataclass, the base of every such
-    default (models/transformer/transformer_config.py:114-192 and user modules included), is made hashable by identity
-    as it was under Python 3.10.  ``default_factory`` is no way out: fairseq reads ``field.default``.  The decorator is
-    wrapped only while configs.py is executed, and whatever configs.py imports is imported before.
-    Can go when fairseq uses ``default_factory`` (fairseq > 0.12.2) or with Python < 3.11.
+    "mutable default <class CommonConfig> for field common is not allowed".  FairseqDataclass, the base of
+    every such default (models/transformer/transformer_config.py:114-192 and user modules included), is made
+    hashable by identity as it was under Python 3.10.  ``default_factory`` is no way out: fairseq reads
+    ``field.default``.  The decorator is wrapped only while configs.py is executed, and whatever configs.py
+    imports is imported before. Can go when fairseq uses ``default_factory`` (fairseq > 0.12.2) or with
+    Python < 3.11.
     """
     for name in ("torch", "omegaconf", "fairseq.dataclass.constants"):
         importlib.import_module(name)
@@ -52,5 +53,8 @@ def hashable_defaults() -> Iterator[None]:
 
 
 def restore_decorator(module: types.ModuleType) -> None:
-    """Take the wrapped decorator of :func:`hashable_defaults` out of configs.py's globals as well."""
+    """Take the wrapped decorator of :func:`hashable_defaults` out of configs.py's globals as well.
+
+    Can go when that patch goes.
+    """
     module.dataclass = _dataclass  # type: ignore[attr-defined]

@@ -16,9 +16,9 @@ from modern_fairseq.proxies import ModuleProxy, override
 def trust_own_ranks(module: types.ModuleType) -> None:
     """Let ranks send each other any object (distributed/utils.py:770).
 
-    These bytes come from a process of the same job, not from a file, and the same module unpickles what other ranks
-    send in all_gather_list; since torch 2.6 the default refuses the DictConfig of every resumed run.
-    Can go when fairseq > 0.12.2 passes ``weights_only=False`` itself.
+    These bytes come from a process of the same job, not from a file, and the same module unpickles what
+    other ranks send in all_gather_list; since torch 2.6 the default refuses the DictConfig of every resumed
+    run. Can go when fairseq > 0.12.2 passes ``weights_only=False`` itself.
     """
     override(module, "torch", load=functools.partial(torch.load, weights_only=False))
 
@@ -27,10 +27,13 @@ def _on_cpu(cfg: Any) -> bool:
     return not cfg.common.tpu and (cfg.common.cpu or not torch.cuda.is_available())
 
 
-def _worker(rank: int, report: str, function: Any, *args: Any) -> None:
-    """Run ``function`` in a spawned process; leave the sentence of a user's mistake in the file ``report``."""
+def _worker(rank: int, report: str, function: Any, main: Any, cfg: Any, kwargs: dict[str, Any]) -> None:
+    """Run ``function`` in a spawned process; write a user's mistake to the file ``report``."""
+    if _on_cpu(cfg):
+        # a spawned process spawns in turn: data workers would import fairseq anew in every epoch
+        torch.multiprocessing.set_start_method(None, force=True)
     try:
-        function(rank, *args)
+        function(rank, main, cfg, kwargs)
     except Exception as error:
         mistake = mistakes.explain(error)
         if mistake is None:
@@ -40,7 +43,7 @@ def _worker(rank: int, report: str, function: Any, *args: Any) -> None:
         raise SystemExit(1) from error
 
 
-def _spawn(fn: Any, args: tuple[Any, ...], nprocs: int, join: bool = True) -> None:
+def _spawn(fn: Any, args: tuple[Any, Any, dict[str, Any]], nprocs: int, join: bool = True) -> None:
     cfg = args[1]
     if _on_cpu(cfg):
         nprocs = cfg.distributed_training.distributed_world_size
@@ -56,10 +59,10 @@ def _spawn(fn: Any, args: tuple[Any, ...], nprocs: int, join: bool = True) -> No
 
 
 def spawn_workers(module: types.ModuleType) -> None:
-    """Spawn as many processes as asked for, and bring a user's mistake back from them (distributed/utils.py:342-350).
+    """Spawn as many processes as asked for, and bring a user's mistake back from them.
 
-    fairseq spawns ``min(cuda.device_count(), world_size)`` processes: none at all on CPU, with exit status 0.
-    Can go when fairseq > 0.12.2 counts processes without CUDA; the error report can stay.
+    distributed/utils.py:347 spawns ``min(cuda.device_count(), world_size)`` processes: none on CPU, with
+    exit status 0.  Can go when fairseq > 0.12.2 counts processes without CUDA; the error report can stay.
     """
     override(module, "torch", multiprocessing=ModuleProxy(torch.multiprocessing, spawn=_spawn))
 
@@ -84,7 +87,7 @@ def train_on_cpu(module: types.ModuleType) -> None:
         spawns = not (distributed.distributed_no_spawn or _launched(distributed))
         if spawns and distributed.distributed_rank not in (0, None):
             raise UserError(
-                "on CPU a --distributed-rank other than 0 needs --distributed-no-spawn: start one process per rank"
+                "on CPU, a --distributed-rank above 0 needs --distributed-no-spawn and one process per rank"
             )
         if not spawns or distributed.distributed_world_size <= 1 or distributed.distributed_init_method is not None:
             return original(cfg, main, **kwargs)

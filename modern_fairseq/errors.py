@@ -4,8 +4,8 @@
 class UserError(Exception):
     """Something that the user can put right, told in one sentence; commands print it without a traceback.
 
-    torch re-raises the exception of a DataLoader worker as ``type(e)(traceback_text)``; of such a text, which ends in
-    the original sentence, only that sentence is kept.
+    torch re-raises the exception of a DataLoader worker as ``type(e)(traceback_text)``; of such a text,
+    which ends in the original sentence, only that sentence is kept.
     """
 
     def __init__(self, message: str) -> None:

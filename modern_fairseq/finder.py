@@ -1,4 +1,4 @@
-"""The import hook: executes a fairseq module as usual, then applies the patches that the table names for it."""
+"""The import hook: executes a fairseq module as usual, then applies the patches that the table names."""
 
 import importlib.abc
 import importlib.machinery

@@ -13,9 +13,9 @@ from omegaconf import DictConfig, OmegaConf
 def current_api(module: types.ModuleType) -> None:
     """Give dataclass/utils.py:15 today's functions, pinned to the behaviour of hydra 1.1.
 
-    ``hydra.experimental`` still works in 1.3, with half a dozen warnings at each start.  fairseq relies on 1.1's
-    non-strict configs and on schemas found by name, hence ``version_base``.
-    Can go when fairseq > 0.12.2 imports ``hydra.compose`` and ``hydra.initialize`` itself.
+    ``hydra.experimental`` still works in 1.3, with half a dozen warnings at each start.  fairseq relies on
+    1.1's non-strict configs and on schemas found by name, hence ``version_base``. Can go when fairseq >
+    0.12.2 imports ``hydra.compose`` and ``hydra.initialize`` itself.
     """
     here = os.path.dirname(str(module.__file__))
 

@@ -18,17 +18,18 @@ DEAD_PARAMETERS = (
     "fc2_weight",
     "fc2_bias",
 )
-"""The second copy of a layer's weights that stock fairseq 0.12.2 keeps in every encoder layer and its checkpoints."""
+"""The second copy of a layer's weights that stock fairseq 0.12.2 keeps in every encoder layer and its
+checkpoints."""
 
 
 def no_fused_path(module: types.ModuleType) -> None:
     """Tell the encoder and its layers that torch is older than the fused encoder layer (1.12).
 
-    modules/transformer_layer.py:115-135,308-340 and models/transformer/transformer_encoder.py:222-285 choose by
-    ``torch.__version__``, once weights have been loaded, a kernel that (a) ignores an overridden
-    ``residual_connection``, so that generation differs from training without a word, and (b) since torch 2 refuses
-    padded batches with "Mask Type should be defined".  The same lines fail to parse the version of a torch nightly
-    ("2.14.0a0").  Can go when fairseq > 0.12.2 drops the path.
+    modules/transformer_layer.py:115-135,308-340 and models/transformer/transformer_encoder.py:222-285 choose
+    by ``torch.__version__``, once weights have been loaded, a kernel that (a) ignores an overridden
+    ``residual_connection``, so that generation differs from training without a word, and (b) since torch 2
+    refuses padded batches with "Mask Type should be defined".  The same lines fail to parse the version of a
+    torch nightly ("2.14.0a0").  Can go when fairseq > 0.12.2 drops the path.
     """
     override(module, "torch", __version__="1.11.0")
 
@@ -36,9 +37,9 @@ def no_fused_path(module: types.ModuleType) -> None:
 def no_dead_parameters(module: types.ModuleType) -> None:
     """Remove the parameters that only the fused path read (modules/transformer_layer.py:75-93, :141-184).
 
-    They double the parameter count of an encoder layer, its optimiser state and its all-reduce, and break the default
-    DistributedDataParallel ("Expected to have finished reduction") as they never get a gradient.  A checkpoint that
-    has them still loads: they are left out.  Can go when fairseq > 0.12.2 drops them.
+    They double the parameter count of an encoder layer, its optimiser state and its all-reduce, and break
+    the default DistributedDataParallel ("Expected to have finished reduction") as they never get a gradient.
+    A checkpoint that has them still loads: they are left out.  Can go when fairseq > 0.12.2 drops them.
     """
     cls = module.TransformerEncoderLayerBase
     original = cls.__init__

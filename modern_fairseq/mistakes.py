@@ -6,7 +6,8 @@ import re
 
 from modern_fairseq.errors import UserError
 
-# What fairseq itself says about a user's mistake, and what is said instead ({0} is the message, {1} its first group).
+# What fairseq itself says about a user's mistake, and what is said instead ({0} is the message, {1} its
+# first group).
 _MESSAGES: tuple[tuple[type[Exception], str, str], ...] = (
     (FileNotFoundError, r"Dataset not found: .*", "{0}; fairseq-preprocess makes data sets"),
     (FileNotFoundError, r"(Dict not found: .*|.* not found)", "{0}"),
@@ -20,7 +21,7 @@ _MESSAGES: tuple[tuple[type[Exception], str, str], ...] = (
     (
         argparse.ArgumentError,
         r"argument (\S+): conflicting option string.*",
-        "the --arch, --task and --criterion given do not go together: two of them have an option {1} of their own",
+        "--arch, --task and --criterion do not go together here: two of them have an option {1} of their own",
     ),
     (AssertionError, r"(System output|Reference) file .* does not exist", "{0}"),
     (Exception, r"Cannot find dataset: (.*)", "there is no data set {1}; fairseq-preprocess makes data sets"),

@@ -1,16 +1,25 @@
-"""NumPy: names that 1.24 and 2.0 removed."""
+"""NumPy: names and arguments that 1.24 and 2.x removed."""
 
 import types
+from typing import Any
+
+import numpy as np
 
 from modern_fairseq.proxies import ModuleProxy, override
+
+
+def _percentile(a: Any, q: Any, interpolation: Any) -> Any:
+    return np.percentile(a, q, method=interpolation)
 
 
 def removed_aliases(module: types.ModuleType) -> None:
     """``np.int``, ``np.float`` and ``np.compat.long`` are Python's own int and float, and always were.
 
-    data/data_utils.py:488, modules/dynamic_crf_layer.py:108 (removed in NumPy 1.24); data/token_block_dataset.py:125,
-    data/language_pair_dataset.py:292 (NumPy 2.0: block datasets of language models).
-    Can go when fairseq > 0.12.2 names the types themselves.
+    data/data_utils.py:488, modules/dynamic_crf_layer.py:108 (removed in NumPy 1.24);
+    data/token_block_dataset.py:125 (block datasets of language models), data/language_pair_dataset.py:292
+    (removed in NumPy 2.0).  ``--num-batch-buckets`` also needs ``np.percentile(interpolation=...)``
+    (data/data_utils.py:557), which is ``method`` now.
+    Can go when fairseq > 0.12.2 names the types and the argument as NumPy does.
     """
     compat = ModuleProxy(types.ModuleType("numpy.compat"), long=int)
-    override(module, "np", int=int, float=float, bool=bool, object=object, compat=compat)
+    override(module, "np", int=int, float=float, bool=bool, object=object, compat=compat, percentile=_percentile)

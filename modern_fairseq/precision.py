@@ -11,10 +11,10 @@ from modern_fairseq.proxies import ModuleProxy, override
 
 
 def bf16_without_tpu(module: types.ModuleType) -> None:
-    """``--bf16`` is a precision, not a request for a TPU (options.py:200 sets ``args.tpu = True``).
+    """``--bf16`` is a precision, not a request for a TPU (options.py:201 sets ``args.tpu = True``).
 
-    Without torch_xla every run, on CPU and GPU alike, ended in "'NoneType' object has no attribute 'xla_device'".
-    Can go when fairseq > 0.12.2 no longer derives ``tpu`` from ``bf16``.
+    Without torch_xla every run, on CPU and GPU alike, ended in "'NoneType' object has no attribute
+    'xla_device'". Can go when fairseq > 0.12.2 no longer derives ``tpu`` from ``bf16``.
     """
     original = module.parse_args_and_arch
 
@@ -33,8 +33,8 @@ def fp16_on_cpu(module: types.ModuleType) -> None:
     """Key the flat fp32 copy by the device where the parameters are (optim/fp16_optimizer.py:38).
 
     fairseq asks for CUDA's current device, which raises without CUDA; and any index but the parameters' own
-    ``device.index`` (None on CPU) makes :117 and :152 find no parameters, so that nothing is trained, silently.
-    Can go when fairseq > 0.12.2 takes the device from the parameters.
+    ``device.index`` (None on CPU) makes :117 and :152 find no parameters, so that nothing is trained,
+    silently. Can go when fairseq > 0.12.2 takes the device from the parameters.
     """
     cuda = ModuleProxy(torch.cuda)
     override(module, "torch", cuda=cuda)

@@ -1,8 +1,8 @@
 """Which fairseq module gets which patches.
 
-Every patch is a function that takes the executed module, changes its globals or classes, and says in its docstring
-why (with file and line of fairseq 0.12.2) and when it can go.  A patch is named here as "module:function" and
-imported when it is needed, so that the import hook itself stays light.
+Every patch is a function that takes the executed module, changes its globals or classes, and says in its
+docstring why (with file and line of fairseq 0.12.2) and when it can go.  A patch is named here as
+"module:function" and imported when it is needed, so that the import hook itself stays light.
 """
 
 import contextlib
@@ -22,7 +22,11 @@ COMMANDS = {
     "fairseq_cli.hydra_train": "fairseq-hydra-train",
 }
 
-_AROUND = {"fairseq.dataclass.configs": "configs:hashable_defaults"}
+_AROUND = {
+    "fairseq.dataclass.configs": "configs:hashable_defaults",
+    "fairseq.tasks.text_to_speech": "logs:root_logger_kept",
+    "fairseq.tasks.frm_text_to_speech": "logs:root_logger_kept",
+}
 
 _AFTER = {
     "fairseq.dataclass.configs": ("configs:restore_decorator",),
@@ -53,6 +57,8 @@ _AFTER = {
     "fairseq.data.language_pair_dataset": ("numpy_names:removed_aliases",),
     "fairseq.data.audio.audio_utils": ("audio:without_torchaudio",),
     "fairseq.data.audio.feature_transforms.delta_deltas": ("audio:deltas_without_torchaudio",),
+    "fairseq.tasks": ("tasks:tasks_without_dataclass_in_yaml",),
+    "fairseq_cli.score": ("scoring:sequences_for_sacrebleu",),
     "fairseq_cli.hydra_train": ("commands:user_dir_before_compose", "commands:errors_in_hydra_job"),
 }
 
@@ -64,6 +70,7 @@ _QUIET = (
     (r"`broadcast_buffers` is deprecated", FutureWarning),
     # hydra_train.py:25 and fairseq/config, which fairseq-hydra-train hands to hydra
     (r"\s*The version_base parameter is not specified", UserWarning),
+    (r"\s*In '.*': Usage of deprecated keyword in package header '# @package _group_'", UserWarning),
     (r"\s*'.*' is validated against ConfigStore schema with the same name", UserWarning),
     (r"\s*Future Hydra versions will no longer change working directory", UserWarning),
 )

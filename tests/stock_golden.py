@@ -36,9 +36,7 @@ def write_golden(folder: Path, name: str, *, decoder_only: bool, fork: bool) -> 
     for beam, label in ((4, "beam4"), (1, "greedy")):
         arrays |= _generated(model, arrays, decoder_only, beam, f"gen/{label}")
     if fork:
-        arrays = {
-            key.replace("output_projection.weight", "embed_out"): value for key, value in arrays.items()
-        }
+        arrays = {key.replace("output_projection.weight", "embed_out"): value for key, value in arrays.items()}
         arrays["param/decoder.embed_positions_original._float_tensor"] = torch.zeros(1)
     path = folder / f"{name}_H.npz"
     np.savez(path, **{key: value.detach().numpy() for key, value in arrays.items()})

@@ -45,9 +45,7 @@ DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int
 
 @settings(max_examples=25, deadline=None)
 @given(n=st.integers(1, 5), dtype=st.sampled_from(DTYPES), seed=st.integers(0, 2**20), tied=st.booleans())
-def test_mean(
-    tmp_path_factory: pytest.TempPathFactory, n: int, dtype: torch.dtype, seed: int, tied: bool
-) -> None:
+def test_mean(tmp_path_factory: pytest.TempPathFactory, n: int, dtype: torch.dtype, seed: int, tied: bool) -> None:
     folder = tmp_path_factory.mktemp("mean")
     generator = torch.Generator().manual_seed(seed)
     models, files = [], []
@@ -176,12 +174,8 @@ def test_checkpoints_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixtu
     output = tmp_path / "average.pt"
     assert f"{more} has c, {good} does not" in refused(capsys, output, "--inputs", good, more)
     assert f"{more} has c, {good} does not" in refused(capsys, output, "--inputs", more, good)
-    assert "b is torch.float32 (3,) in the one, torch.float32 (2,)" in refused(
-        capsys, output, "--inputs", good, other
-    )
-    assert "b is torch.int64 (3,) in the one, torch.float32 (3,)" in refused(
-        capsys, output, "--inputs", whole, good
-    )
+    assert "b is torch.float32 (3,) in the one, torch.float32 (2,)" in refused(capsys, output, "--inputs", good, other)
+    assert "b is torch.int64 (3,) in the one, torch.float32 (3,)" in refused(capsys, output, "--inputs", whole, good)
     assert "'model' must hold tensors" in refused(capsys, output, "--inputs", good, foreign)
     assert f"there is no checkpoint {tmp_path / 'none.pt'}" in refused(
         capsys, output, "--inputs", good, tmp_path / "none.pt"

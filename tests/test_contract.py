@@ -7,10 +7,10 @@ import pickle
 
 import pytest
 import torch
+from fairseq.sequence_generator import SequenceGenerator
 from tiny import EOS, PAD, TASKS, batch, build, logits, make_dictionary, perturb, stacks, target_tokens
 from torch import Tensor, nn
 
-from fairseq.sequence_generator import SequenceGenerator
 from fairseq_residuals.registry import VARIANTS
 
 pytestmark = pytest.mark.parametrize("task", TASKS)
@@ -34,9 +34,7 @@ def test_forward_is_finite(task: str, variant: str, dtype: torch.dtype) -> None:
     inputs = {k: v.to(dtype) if v.is_floating_point() else v for k, v in batch(task).items()}
     out = logits(model, task, inputs)
     assert out.dtype == dtype and out.isfinite().all()
-    full = logits(
-        model.float(), task, {k: v.float() if v.is_floating_point() else v for k, v in inputs.items()}
-    )
+    full = logits(model.float(), task, {k: v.float() if v.is_floating_point() else v for k, v in inputs.items()})
     spread = full.std()
     assert (out.float() - full).abs().max() < {torch.float32: 1e-5, torch.bfloat16: 0.2, torch.float16: 0.03}[
         dtype
@@ -76,9 +74,7 @@ def test_beam_score_is_the_teacher_forced_score(task: str, variant: str) -> None
     beam = SequenceGenerator([model], make_dictionary(), beam_size=4, max_len_b=8, normalize_scores=False)
     if task == "language_modeling":
         prefix = inputs["src_tokens"][:, 1:3]
-        sample = {
-            "net_input": {"src_tokens": inputs["src_tokens"][:, :1], "src_lengths": torch.ones(len(prefix))}
-        }
+        sample = {"net_input": {"src_tokens": inputs["src_tokens"][:, :1], "src_lengths": torch.ones(len(prefix))}}
         found = beam.generate([model], sample, prefix_tokens=prefix)
     else:
         sample = {"net_input": inputs}
@@ -89,9 +85,7 @@ def test_beam_score_is_the_teacher_forced_score(task: str, variant: str) -> None
             target = hypothesis["tokens"]
             previous = torch.cat([torch.tensor([EOS]), target[:-1]]).expand(len(found), -1)
             forced = (
-                {"src_tokens": previous}
-                if task == "language_modeling"
-                else inputs | {"prev_output_tokens": previous}
+                {"src_tokens": previous} if task == "language_modeling" else inputs | {"prev_output_tokens": previous}
             )
             with torch.no_grad():
                 lprobs = model(**forced)[0][i].log_softmax(-1)
@@ -114,9 +108,7 @@ def test_activation_checkpointing_equals_plain(task: str, variant: str) -> None:
 
 @every_variant
 def test_layerdrop_skips_layers_in_training_only(task: str, variant: str) -> None:
-    flags = ["--decoder-layerdrop", "0.5"] + (
-        [] if task == "language_modeling" else ["--encoder-layerdrop", "0.5"]
-    )
+    flags = ["--decoder-layerdrop", "0.5"] + ([] if task == "language_modeling" else ["--encoder-layerdrop", "0.5"])
     model, inputs = perturb(build(task, variant, *flags)), batch(task)
     plain = logits(perturb(build(task, variant)), task, inputs)
     torch.testing.assert_close(logits(model, task, inputs), plain, rtol=0, atol=0)
@@ -152,13 +144,9 @@ def test_padding_and_batch_composition_do_not_matter(task: str, variant: str) ->
             torch.testing.assert_close(out[real], together[i, : len(real)][real], rtol=1e-4, atol=2e-5)
         if task == "translation":
             left = dict(inputs)
-            left["src_tokens"] = torch.stack(
-                [row.roll(int(row.eq(PAD).sum())) for row in inputs["src_tokens"]]
-            )
+            left["src_tokens"] = torch.stack([row.roll(int(row.eq(PAD).sum())) for row in inputs["src_tokens"]])
             assert left["src_tokens"][-1, 0] == PAD
-            torch.testing.assert_close(
-                logits(model, task, left), logits(model, task, inputs), rtol=1e-4, atol=2e-5
-            )
+            torch.testing.assert_close(logits(model, task, left), logits(model, task, inputs), rtol=1e-4, atol=2e-5)
 
 
 @every_variant
@@ -171,9 +159,7 @@ def test_state_dict_round_trip(task: str, variant: str) -> None:
     for found in copies:
         found.load_state_dict(state, strict=True)
         assert set(found.state_dict()) == set(state)
-        torch.testing.assert_close(
-            logits(found, task, batch(task)), logits(model, task, batch(task)), rtol=0, atol=0
-        )
+        torch.testing.assert_close(logits(found, task, batch(task)), logits(model, task, batch(task)), rtol=0, atol=0)
 
 
 @every_variant

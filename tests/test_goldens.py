@@ -120,9 +120,7 @@ def test_the_wiring_of_another_variant_shows(tmp_path: Path) -> None:
 
 
 def test_the_other_formula_of_label_smoothing_shows(tmp_path: Path) -> None:
-    path = changed(
-        SLASHED, tmp_path, lambda arrays: None, loss_formula="fairseq-0.9: (1-eps)*nll + eps/V*smooth"
-    )
+    path = changed(SLASHED, tmp_path, lambda arrays: None, loss_formula="fairseq-0.9: (1-eps)*nll + eps/V*smooth")
     kinds = {name.split()[0] for name in measure(path).failures()}
     assert kinds == {"loss", "gradients"}
 
@@ -144,6 +142,4 @@ def test_dead_copies_and_buffers_are_left_out() -> None:
         "encoder.layers.0.self_attn.v_proj.weight": [4, 5],
     }
     # without cross-attention the second norm of a decoder layer is its last
-    assert set(found) - {name for name in found if "_proj" in name} == {
-        "decoder.layers.1.final_layer_norm.weight"
-    }
+    assert set(found) - {name for name in found if "_proj" in name} == {"decoder.layers.1.final_layer_norm.weight"}

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from dataclasses import fields
 from typing import Any
 
 import pytest
 import torch
+from fairseq.models import ARCH_CONFIG_REGISTRY, build_model
+from fairseq.models.transformer import TransformerConfig
 from omegaconf import OmegaConf
 from tiny import build, dimensions, make_task, settings, stacks
 
-from fairseq.models import ARCH_CONFIG_REGISTRY, build_model
-from fairseq.models.transformer import TransformerConfig
 from fairseq_residuals.architectures import ARCHITECTURES
 from fairseq_residuals.models.settings import REFUSED
 from fairseq_residuals.registry import VARIANTS
@@ -21,7 +20,7 @@ from modern_fairseq.errors import UserError
 TINY = {
     f"{s}_{k}": v
     for s in ("encoder", "decoder")
-    for k, v in dict(layers=2, embed_dim=16, ffn_embed_dim=32).items()
+    for k, v in {"layers": 2, "embed_dim": 16, "ffn_embed_dim": 32}.items()
 }
 TINY |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
 
@@ -202,6 +201,8 @@ def test_every_refused_flag_of_a_language_model_is_refused() -> None:
         ({"encoder_layers": "six"}, "whole number of at least 1, not 'six'"),
         ({"residual": "b2t", "residual_args": "k=1"}, "no option 'k'"),
         ({"quant_noise": {"pq": 0.1}}, "quantization noise"),
+        ({"encoder_layers_to_keep": "0"}, "layer pruning"),
+        ({"decoder": {"layers_to_keep": 0}}, "layer pruning"),
     ],
 )
 def test_yaml_errors(keys: dict[str, Any], says: str) -> None:
@@ -235,10 +236,8 @@ def test_conflicts_that_fairseq_finds_are_one_sentence() -> None:
     args = settings("transformer_lm_b2t", *dimensions("language_modeling"), "--tie-adaptive-weights")
     with pytest.raises(UserError, match="--tie-adaptive-weights needs --adaptive-input"):
         build_model(args, make_task())
-    args = settings(
-        "s2t_transformer_b2t", *dimensions("speech"), "--load-pretrained-encoder-from", "nowhere.pt"
-    )
-    with pytest.raises(UserError, match="no file nowhere.pt"):
+    args = settings("s2t_transformer_b2t", *dimensions("speech"), "--load-pretrained-encoder-from", "nowhere.pt")
+    with pytest.raises(UserError, match=r"no file nowhere\.pt"):
         build_model(args, make_task())
 
 

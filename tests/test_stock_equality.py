@@ -28,9 +28,7 @@ def pair(task: str, variant: str, flags: tuple[str, ...]) -> tuple[nn.Module, nn
     return build(task, variant, *flags), build_stock(task, *flags, normalize_before=variant == "pre_ln")
 
 
-@pytest.mark.parametrize(
-    ("task", "variant", "flags"), CASES, ids=lambda v: "".join(v) if isinstance(v, tuple) else v
-)
+@pytest.mark.parametrize(("task", "variant", "flags"), CASES, ids=lambda v: "".join(v) if isinstance(v, tuple) else v)
 def test_equal_to_stock(task: str, variant: str, flags: tuple[str, ...]) -> None:
     ours, stock = pair(task, variant, flags)
     state, stock_state = ours.state_dict(), stock.state_dict()
@@ -84,9 +82,7 @@ def test_checkpoint_with_the_dead_copies_of_0_12_2_loads(task: str) -> None:
     for part in ("in_proj", "out_proj", "fc1", "fc2"):
         state |= {f"{prefix}{part}_weight": torch.zeros(3), f"{prefix}{part}_bias": torch.zeros(3)}
     other.load_state_dict(state, strict=True)
-    torch.testing.assert_close(
-        logits(other, task, batch(task)), logits(ours, task, batch(task)), rtol=0, atol=0
-    )
+    torch.testing.assert_close(logits(other, task, batch(task)), logits(ours, task, batch(task)), rtol=0, atol=0)
     assert not [name for name in other.state_dict() if name.endswith(("fc1_weight", "in_proj_bias"))]
 
 

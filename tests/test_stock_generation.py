@@ -24,9 +24,7 @@ def generate(model: nn.Module, task: str, inputs: dict[str, Tensor]) -> list[lis
 @pytest.mark.parametrize("written_by", ["plugin", "stock"])
 @pytest.mark.parametrize("variant", ["post_ln", "pre_ln"])
 @pytest.mark.parametrize("task", TASKS)
-def test_same_sentences_from_the_same_checkpoint(
-    task: str, variant: str, written_by: str, tmp_path: Path
-) -> None:
+def test_same_sentences_from_the_same_checkpoint(task: str, variant: str, written_by: str, tmp_path: Path) -> None:
     ours = build(task, variant, seed=1)
     stock = build_stock(task, normalize_before=variant == "pre_ln", seed=2)
     writer, reader = (ours, stock) if written_by == "plugin" else (stock, ours)

@@ -128,9 +128,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_is_not_compared_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = changed(
-        SLASHED, tmp_path, lambda arrays: arrays.update({"out/enc_layer0_dual": np.zeros((4, 8, 16))})
-    )
+    path = changed(SLASHED, tmp_path, lambda arrays: arrays.update({"out/enc_layer0_dual": np.zeros((4, 8, 16))}))
     assert measure(path).not_compared == ["enc_layer0_dual"]
     assert main(["verify", str(path)]) == 0
     assert f"{path.name}: enc_layer0_dual not compared" in capsys.readouterr().out

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-
-import fairseq_residuals  # noqa: F401  registers the architectures
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, build_model
 from fairseq.models.transformer_lm import TransformerLanguageModelConfig
+from torch import Tensor, nn
+
+import fairseq_residuals  # noqa: F401  registers the architectures
 from fairseq_residuals.names import fairseq_name
 
 PAD, EOS = 1, 2
@@ -40,9 +40,7 @@ class TinyTask:
 
 def make_task() -> TinyTask:
     dictionary = make_dictionary()
-    args = Namespace(
-        max_source_positions=512, max_target_positions=512, tokens_per_sample=512, add_bos_token=False
-    )
+    args = Namespace(max_source_positions=512, max_target_positions=512, tokens_per_sample=512, add_bos_token=False)
     return TinyTask(dictionary, dictionary, args)
 
 

@@ -35,12 +35,8 @@ def last_checkpoints(folder: Path, number: int, unit: Unit, upper_bound: int | N
     if number < 1:
         raise UserError(f"the number of {unit} checkpoints must be at least 1, not {number}")
     if not folder.is_dir():
-        raise UserError(
-            f"{folder} is not a folder; --num-{unit}-checkpoints needs the one folder of a training run"
-        )
-    found = [
-        (int(match[1]), path) for path in folder.iterdir() if (match := FILES[unit].fullmatch(path.name))
-    ]
+        raise UserError(f"{folder} is not a folder; --num-{unit}-checkpoints needs the one folder of a training run")
+    found = [(int(match[1]), path) for path in folder.iterdir() if (match := FILES[unit].fullmatch(path.name))]
     if upper_bound is not None:
         found = [(at, path) for at, path in found if at <= upper_bound]
     if len(found) < number:
@@ -91,9 +87,7 @@ def save(checkpoint: dict[str, Any], path: Path) -> None:
 def _load(path: Path) -> dict[str, Any]:
     checkpoint = load_fairseq(path, map_location="cpu")
     parameters = checkpoint["model"]
-    if not isinstance(parameters, dict) or not all(
-        isinstance(value, Tensor) for value in parameters.values()
-    ):
+    if not isinstance(parameters, dict) or not all(isinstance(value, Tensor) for value in parameters.values()):
         raise UserError(f"{path} is not a fairseq checkpoint: its 'model' must hold tensors by name")
     return checkpoint
 

@@ -99,9 +99,7 @@ def read_sidecar(path: Path) -> dict[str, Any]:
     sidecar = path.with_suffix(".json")
     for file in (path, sidecar):
         if not file.is_file() or path.suffix != ".npz":
-            raise UserError(
-                f"there is no {file}; a golden file is an X.npz with its description X.json beside it"
-            )
+            raise UserError(f"there is no {file}; a golden file is an X.npz with its description X.json beside it")
     try:
         description = json.loads(sidecar.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -129,9 +127,7 @@ class Arrays:
             with np.load(path, allow_pickle=False) as file:
                 self._arrays = {name: np.asarray(file[name]) for name in file.files}
         except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
-            raise UserError(
-                f"{path} is damaged (truncated?) or holds something else than NumPy arrays"
-            ) from error
+            raise UserError(f"{path} is damaged (truncated?) or holds something else than NumPy arrays") from error
         self.names = tuple(self._arrays)
 
     def need(self, name: str) -> Tensor:

@@ -121,9 +121,7 @@ def _slashed_generations(arrays: Arrays, settings: dict[str, Any], alone: bool) 
 def _read_flat(arrays: Arrays, sidecar: dict[str, Any], renames: Renames) -> Golden:
     """Layout 2: src_tokens, enc_layer_0, loss, gen/tokens; its repositories are older than fairseq 0.10."""
     layer = re.compile(r"(enc|dec)_layer_(\d+)(_in)?")
-    layers = {
-        f"{m[1]}_layer{m[2]}{m[3] or ''}": arrays.need(m[0]) for m in map(layer.fullmatch, arrays.names) if m
-    }
+    layers = {f"{m[1]}_layer{m[2]}{m[3] or ''}": arrays.need(m[0]) for m in map(layer.fullmatch, arrays.names) if m}
     return Golden(
         path=arrays.path,
         sizes=_sizes(arrays, sidecar, "hyper"),
@@ -143,15 +141,10 @@ def _read_flat(arrays: Arrays, sidecar: dict[str, Any], renames: Renames) -> Gol
 
 
 def _flat_generation(arrays: Arrays) -> Generation:
-    tokens, scores, positional = (
-        arrays.need(f"gen/{name}") for name in ("tokens", "scores", "positional_scores")
-    )
+    tokens, scores, positional = (arrays.need(f"gen/{name}") for name in ("tokens", "scores", "positional_scores"))
     lengths = tokens.ne(PAD).sum(-1)
     sentences = [
-        [
-            Hypothesis(tokens[i, rank, :n], scores[i, rank].item(), positional[i, rank, :n])
-            for rank, n in enumerate(row)
-        ]
+        [Hypothesis(tokens[i, rank, :n], scores[i, rank].item(), positional[i, rank, :n]) for rank, n in enumerate(row)]
         for i, row in enumerate(lengths.tolist())
     ]
     return Generation(

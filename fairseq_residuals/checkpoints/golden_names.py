@@ -31,14 +31,10 @@ def modernise(values: dict[str, Tensor], renames: Renames = ()) -> dict[str, Ten
     return dict(_modernised(values, renames, cross_attention))
 
 
-def _modernised(
-    values: dict[str, Tensor], renames: Renames, cross_attention: bool
-) -> Iterator[tuple[str, Tensor]]:
+def _modernised(values: dict[str, Tensor], renames: Renames, cross_attention: bool) -> Iterator[tuple[str, Tensor]]:
     norms = {
         "encoder": [FAIRSEQ_NORMS[kind] for kind in ("self", "ffn")],
-        "decoder": [
-            FAIRSEQ_NORMS[kind] for kind in ("self", "cross", "ffn") if kind != "cross" or cross_attention
-        ],
+        "decoder": [FAIRSEQ_NORMS[kind] for kind in ("self", "cross", "ffn") if kind != "cross" or cross_attention],
     }
     for name, value in values.items():
         if _BUFFER.search(name) or _DEAD_COPY.search(name):

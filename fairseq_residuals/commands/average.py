@@ -20,9 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="checkpoint files; or the folder of a training run, with one of the --num flags",
     )
-    parser.add_argument(
-        "--output", required=True, type=Path, metavar="FILE", help="where to write the average"
-    )
+    parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="where to write the average")
     last = parser.add_mutually_exclusive_group()
     last.add_argument(
         "--num-epoch-checkpoints",

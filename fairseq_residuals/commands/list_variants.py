@@ -12,9 +12,7 @@ HELP = "list the variants, or with --architectures every name for --arch"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--format", choices=("text", "markdown"), default="text", help="markdown: the README's table"
-    )
+    parser.add_argument("--format", choices=("text", "markdown"), default="text", help="markdown: the README's table")
     parser.add_argument("--architectures", action="store_true", help="list the names for --arch instead")
 
 

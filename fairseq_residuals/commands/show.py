@@ -19,9 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     variant = find_variant(args.variant)
-    description = (
-        inspect.cleandoc(sys.modules[variant.__module__].__doc__ or "").replace("::\n", "").replace("``", "")
-    )
+    description = inspect.cleandoc(sys.modules[variant.__module__].__doc__ or "").replace("::\n", "").replace("``", "")
     print(f"{variant.name}\n\n{description}\n")
     for label, equation in zip(["Equations:", *[""] * 9], variant.equations, strict=False):
         print(f"{label:14}{equation}")
@@ -29,11 +27,7 @@ def run(args: argparse.Namespace) -> int:
     options = options_of(variant.Config).values()
     print("Options:" if options else f"{'Options:':14}none")
     for option in options:
-        print(
-            f"  {option.name}={show_value(option.default)}\n      {option.help}; valid: {option.describe()}"
-        )
+        print(f"  {option.name}={show_value(option.default)}\n      {option.help}; valid: {option.describe()}")
     names = [name for name, complete in ARCHITECTURES.items() if complete.keywords["variant"] == variant.name]
-    print(
-        f"Architectures: {len(names)}, for example {names[0]}; `fairseq-residuals list --architectures` prints all"
-    )
+    print(f"Architectures: {len(names)}, for example {names[0]}; `fairseq-residuals list --architectures` prints all")
     return 0

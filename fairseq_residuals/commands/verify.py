@@ -10,9 +10,7 @@ from fairseq_residuals.checkpoints.parity import TOLERANCES, Parity, compare
 from fairseq_residuals.checkpoints.rebuild import LackedVariant, read, rebuild
 from modern_fairseq.errors import UserError
 
-HELP = (
-    "compare with the authors' own code: rebuild the model of golden files and recompute everything in them"
-)
+HELP = "compare with the authors' own code: rebuild the model of golden files and recompute everything in them"
 HEAD = ("file", "variant", "activations", "logits", "loss", "gradients", "generation", "verdict")
 EXPLANATION = """\
 Largest errors, at positions that are not padding. Activations and loss: as a part of the largest
@@ -94,7 +92,4 @@ def _details(parity: Parity, everything: bool) -> list[str]:
 def _table(rows: list[tuple[str, ...]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(HEAD, *rows, strict=True)]
     lines = [HEAD, tuple("-" * width for width in widths), *rows]
-    return [
-        "| " + " | ".join(f"{cell:{w}}" for cell, w in zip(line, widths, strict=True)) + " |"
-        for line in lines
-    ]
+    return ["| " + " | ".join(f"{cell:{w}}" for cell, w in zip(line, widths, strict=True)) + " |" for line in lines]

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from omegaconf import DictConfig
 from torch import nn
 
 from fairseq_residuals.architectures import ARCHITECTURES
@@ -13,7 +14,6 @@ from fairseq_residuals.models.settings import Args
 from fairseq_residuals.registry import Wiring
 from fairseq_residuals.rewire import rewire
 from modern_fairseq.errors import UserError
-from omegaconf import DictConfig
 
 logger = logging.getLogger(__name__)
 

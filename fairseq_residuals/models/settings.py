@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairseq.models.transformer import DEFAULT_MIN_PARAMS_TO_WRAP
+from omegaconf import DictConfig, OmegaConf
+
 from fairseq_residuals.registry import Wiring
 from modern_fairseq.errors import UserError
-from omegaconf import DictConfig, OmegaConf
 
 REFUSED = {
     "encoder_layers_to_keep": "layer pruning",
@@ -63,9 +64,7 @@ class Family:
 
 def add_wiring_flags(parser: Any) -> None:
     """The two flags that choose the wiring, and the pair for a decoder that differs from its encoder."""
-    parser.add_argument(
-        "--residual", metavar="NAME", help="how norms and residuals are wired: a variant's name"
-    )
+    parser.add_argument("--residual", metavar="NAME", help="how norms and residuals are wired: a variant's name")
     parser.add_argument("--residual-args", metavar="K=V,...", help="options of the variant")
     parser.add_argument("--decoder-residual", metavar="NAME", help="the decoder's variant, where it differs")
     parser.add_argument("--decoder-residual-args", metavar="K=V,...", help="options of the decoder's variant")
@@ -95,14 +94,12 @@ def resolve(
                 f"unknown key {', '.join(unknown)} under model; valid: {', '.join(sorted(family.keys(base)))}"
             )
     for key, feature in (REFUSED | family.refused).items():
-        if _get(args, key) not in (None, False, 0, "", "0"):
-            raise UserError(
-                f"--{key.replace('_', '-')}: {feature} is not carried by this plugin; leave it out"
-            )
+        # a number is off at zero, a list or text when it is absent: layer 0 may be all that is kept
+        off = (None, "", []) if key.endswith(("_to_keep", "_config")) else (None, "", 0)
+        if _get(args, key) not in off:
+            raise UserError(f"--{key.replace('_', '-')}: {feature} is not carried by this plugin; leave it out")
     if (_get(args, "min_params_to_wrap") or DEFAULT_MIN_PARAMS_TO_WRAP) != DEFAULT_MIN_PARAMS_TO_WRAP:
-        raise UserError(
-            "--min-params-to-wrap: fully sharded training is not carried by this plugin; leave it out"
-        )
+        raise UserError("--min-params-to-wrap: fully sharded training is not carried by this plugin; leave it out")
     for stack, depth in depths.items():
         if _get(args, f"{stack}_layers") is None:
             _set(args, f"{stack}_layers", depth)
@@ -110,9 +107,7 @@ def resolve(
     asked = {stack: _get(args, f"{stack}_normalize_before") for stack in family.stacks}
     decoder = wirings["decoder"]
     if _get(args, "no_decoder_final_norm") and "final_norm" in decoder.given and decoder.config.final_norm:
-        raise UserError(
-            f"--no-decoder-final-norm contradicts final_norm=true of {decoder.name}; give one of them"
-        )
+        raise UserError(f"--no-decoder-final-norm contradicts final_norm=true of {decoder.name}; give one of them")
     base(args)
     for stack, wiring in wirings.items():
         if asked[stack] is not None and bool(asked[stack]) != wiring.variant.normalize_before:
@@ -143,10 +138,8 @@ def _choose(args: Args, family: Family, variant: str) -> dict[str, Wiring]:
     name, options = _get(args, "residual") or variant, _options(args, "residual_args")
     first = Wiring.parse(name, options)
     own_name, own_options = _get(args, "decoder_residual"), _options(args, "decoder_residual_args")
-    if own_name or own_options is not None:
-        decoder = Wiring.parse(own_name or name, own_options)
-    else:
-        decoder = first
+    differs = own_name or own_options is not None
+    decoder = Wiring.parse(own_name or name, own_options) if differs else first
     return {stack: decoder if stack == "decoder" else first for stack in family.stacks}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from fairseq import checkpoint_utils
 from fairseq.models import register_model
 from fairseq.models.speech_to_text import S2TTransformerModel
+
 from fairseq_residuals.models.building import refuse_sharding, rewire_model, wirings_of
 from fairseq_residuals.models.settings import Args, Family, add_wiring_flags, for_stock_build
 from modern_fairseq.errors import UserError
@@ -17,12 +18,8 @@ FROM_THE_TASK = ("max_source_positions", "max_target_positions")
 
 def _add_flags(parser: Any) -> None:
     S2TTransformerModel.add_args(parser)
-    parser.add_argument(
-        "--encoder-layerdrop", type=float, metavar="P", help="LayerDrop probability for encoder"
-    )
-    parser.add_argument(
-        "--decoder-layerdrop", type=float, metavar="P", help="LayerDrop probability for decoder"
-    )
+    parser.add_argument("--encoder-layerdrop", type=float, metavar="P", help="LayerDrop probability for encoder")
+    parser.add_argument("--decoder-layerdrop", type=float, metavar="P", help="LayerDrop probability for decoder")
     parser.add_argument(
         "--checkpoint-activations", action="store_true", help="recompute each layer in the backward pass"
     )
@@ -77,7 +74,5 @@ class ResidualS2TTransformer(S2TTransformerModel):
         if pretrained:
             if not Path(pretrained).exists():
                 raise UserError(f"--load-pretrained-encoder-from: there is no file {pretrained}")
-            checkpoint_utils.load_pretrained_component_from_model(
-                component=model.encoder, checkpoint=pretrained
-            )
+            checkpoint_utils.load_pretrained_component_from_model(component=model.encoder, checkpoint=pretrained)
         return model

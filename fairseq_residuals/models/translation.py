@@ -6,6 +6,7 @@ from typing import Any
 
 from fairseq.models import register_model
 from fairseq.models.transformer import TransformerModel
+
 from fairseq_residuals.models.building import refuse_sharding, rewire_model, wirings_of
 from fairseq_residuals.models.settings import Args, Family, add_wiring_flags, for_stock_build
 from modern_fairseq.errors import UserError
@@ -14,9 +15,7 @@ TRANSLATION = Family(
     model="residual_transformer",
     stacks=("encoder", "decoder"),
     add_args=TransformerModel.add_args,
-    extra_keys=frozenset(
-        {"decoder_input_dim", "decoder_output_dim", "max_source_positions", "max_target_positions"}
-    ),
+    extra_keys=frozenset({"decoder_input_dim", "decoder_output_dim", "max_source_positions", "max_target_positions"}),
     refused={"adaptive_input": "adaptive input in an encoder-decoder model"},
 )
 

@@ -10,18 +10,18 @@ Takase et al. 2023, "B2T Connection: Serving Stability and Performance in Deep T
 x' = LN(x_in + x_ffn + FFN(x_ffn)), where x_in is the layer's input and x_ffn what its FFN is fed.
 Checked against takase/b2t_connection@c8e2ad4 (``fairseq/modules/transformer_layer.py``).
 
-Paper and code: the repository's first release (c3dedea, June 2022) initialises as fairseq does; since 4d80167 (May 2023)
-it multiplies every weight matrix of a layer, biases not, by L^-0.5 (``init_scale=depth``), which no table of the paper
-mentions. Table 2 (100L-100L) multiplied by 0.1, which is the same factor there (``init_scale=0.1``).
+Paper and code: the repository's first release (c3dedea, June 2022) initialises as fairseq does; since 4d80167 (May
+2023) it multiplies every weight matrix of a layer, biases not, by L^-0.5 (``init_scale=depth``), which no table of the
+paper mentions. Table 2 (100L-100L) multiplied by 0.1, which is the same factor there (``init_scale=0.1``).
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from fairseq.modules import LayerNorm
 from torch import Tensor, nn
 
-from fairseq.modules import LayerNorm
 from fairseq_residuals.base import Connection, Site, Stream, Variant
 from fairseq_residuals.options import option
 from fairseq_residuals.registry import register_variant

@@ -9,9 +9,9 @@ Vaswani et al. 2017, "Attention Is All You Need", section 3.1: LayerNorm(x + Sub
 Checked against facebookresearch/fairseq@3d262bb (``modules/transformer_layer.py``, ``normalize_before=False``).
 """
 
+from fairseq.modules import LayerNorm
 from torch import Tensor
 
-from fairseq.modules import LayerNorm
 from fairseq_residuals.base import Connection, Site, Stream, Variant
 from fairseq_residuals.registry import register_variant
 

@@ -12,9 +12,9 @@ Checked against facebookresearch/fairseq@3d262bb (``modules/transformer_layer.py
 from dataclasses import dataclass
 from typing import Any
 
+from fairseq.modules import LayerNorm
 from torch import Tensor
 
-from fairseq.modules import LayerNorm
 from fairseq_residuals.base import Connection, Shape, Site, Stream, Variant
 from fairseq_residuals.options import option
 from fairseq_residuals.registry import register_variant

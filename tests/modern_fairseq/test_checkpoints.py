@@ -1,0 +1,304 @@
+"""Checkpoints load by an allow-list; what is damaged, foreign or does not fit is named."""
+
+import argparse
+import collections
+import fractions
+import importlib
+import os
+import types
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from modern_fairseq import checkpoints
+from modern_fairseq.errors import UserError
+
+FORMATS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "before torch 1.6"])
+
+
+def everything():
+    """One of each thing that fairseq's own checkpoints hold."""
+    from fairseq.logging.meters import AverageMeter
+
+    meter = AverageMeter()
+    meter.update(3.0, n=2)
+    return {
+        "args": argparse.Namespace(arch="transformer", lr=[0.1], layers=None),
+        "cfg": OmegaConf.create({"model": {"layers": 6, "name": "${task}"}, "task": "x", "lr": [0.1, None, True]}),
+        "model": collections.OrderedDict(weight=torch.arange(10_000.0).view(100, 100), half=torch.ones(2).half()),
+        "extra_state": {
+            "bleu_counts": np.array([3, 2, 1, 0]),
+            "scalars": (np.float64(0.5), np.float32(0.25), np.int64(7), np.bool_(True)),
+            "meters": collections.OrderedDict(loss=meter),
+            "best": None,
+        },
+    }
+
+
+@FORMATS
+def test_what_fairseq_saves_comes_back(tmp_path, zipped):
+    path = tmp_path / "checkpoint.pt"
+    saved = everything()
+    torch.save(saved, path, _use_new_zipfile_serialization=zipped)
+    loaded = checkpoints.load_fairseq(path, map_location="cpu")
+    assert loaded["args"] == saved["args"]
+    assert loaded["cfg"] == saved["cfg"]
+    assert loaded["cfg"].model.name == "x"
+    assert list(loaded["model"]) == ["weight", "half"]
+    for name, tensor in saved["model"].items():
+        torch.testing.assert_close(loaded["model"][name], tensor, rtol=0, atol=0)
+    extra = loaded["extra_state"]
+    np.testing.assert_array_equal(extra["bleu_counts"], [3, 2, 1, 0])
+    assert extra["scalars"] == (0.5, 0.25, 7, True)
+    assert [type(scalar) for scalar in extra["scalars"]] == [np.float64, np.float32, np.int64, np.bool_]
+    assert extra["meters"]["loss"].avg == 3.0
+
+
+@FORMATS
+def test_a_foreign_class_is_refused_and_named_unless_trusted(tmp_path, zipped, monkeypatch):
+    path = tmp_path / "foreign.pt"
+    torch.save({"model": {}, "args": fractions.Fraction(1, 3)}, path, _use_new_zipfile_serialization=zipped)
+    monkeypatch.delenv(checkpoints.TRUST, raising=False)
+    with pytest.raises(UserError) as caught:
+        checkpoints.load(path)
+    for part in (str(path), "fractions.Fraction", "FAIRSEQ_RESIDUALS_TRUST_CHECKPOINTS=1"):
+        assert part in str(caught.value)
+    monkeypatch.setenv("FAIRSEQ_RESIDUALS_TRUST_CHECKPOINTS", "1")
+    assert checkpoints.load(path)["args"] == fractions.Fraction(1, 3)
+
+
+class Exploit:
+    def __init__(self, target):
+        self.target = target
+
+    def __reduce__(self):
+        return os.mkdir, (self.target,)
+
+
+@FORMATS
+def test_code_in_a_file_is_not_run(tmp_path, zipped):
+    target = tmp_path / "made by the checkpoint"
+    torch.save({"model": Exploit(str(target))}, tmp_path / "x.pt", _use_new_zipfile_serialization=zipped)
+    with pytest.raises(UserError, match="mkdir"):
+        checkpoints.load(tmp_path / "x.pt")
+    assert not target.exists()
+
+
+def test_the_allow_list_is_in_force_only_while_loading(tmp_path):
+    torch.save(argparse.Namespace(a=1), tmp_path / "x.pt")
+    before = torch.serialization.get_safe_globals()
+    assert checkpoints.load(tmp_path / "x.pt") == argparse.Namespace(a=1)
+    assert torch.serialization.get_safe_globals() == before
+
+
+@FORMATS
+@pytest.mark.parametrize("kept", [0.0, 0.01, 0.3, 0.7, 0.999])
+def test_a_truncated_file_is_named(tmp_path, zipped, kept):
+    path = tmp_path / "checkpoint.pt"
+    torch.save(everything(), path, _use_new_zipfile_serialization=zipped)
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * kept)])
+    with pytest.raises(UserError, match="damaged") as caught:
+        checkpoints.load(path)
+    assert str(path) in str(caught.value)
+    with open(path, "rb") as file, pytest.raises(UserError, match="damaged") as caught:
+        checkpoints.load(file)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"hello\n", bytes(range(256)) * 20, b"PK\x03\x04" + bytes(500)])
+def test_a_file_that_torch_did_not_write_is_named(tmp_path, content):
+    (tmp_path / "x.pt").write_bytes(content)
+    with pytest.raises(UserError, match="damaged"):
+        checkpoints.load(tmp_path / "x.pt")
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(UserError, match=f"there is no checkpoint {tmp_path}"):
+        checkpoints.load(tmp_path / "x.pt")
+
+
+@pytest.mark.parametrize("content", [{"weight": torch.zeros(2)}, [1, 2], {"model": {}}])
+def test_another_programs_file_is_no_fairseq_checkpoint(tmp_path, content):
+    torch.save(content, tmp_path / "x.pt")
+    with pytest.raises(UserError, match="not a fairseq checkpoint"):
+        checkpoints.load_fairseq(tmp_path / "x.pt")
+
+
+def test_fairseq_itself_loads_this_way(tmp_path):
+    from fairseq import checkpoint_utils
+
+    state = {
+        **everything(),
+        "optimizer_history": [{"criterion_name": "x", "optimizer_name": "y", "num_updates": 3}],
+    }
+    state["optimizer_history"][0]["lr_scheduler_state"] = {}
+    state["extra_state"]["train_iterator"] = {"epoch": 1}
+    state["args"] = None
+    path = str(tmp_path / "checkpoint.pt")
+    checkpoint_utils.torch_persistent_save(state, path)
+    assert checkpoint_utils.load_checkpoint_to_cpu(path)["cfg"].model.layers == 6
+    checkpoint_utils.torch_persistent_save({**state, "task_state": fractions.Fraction(1)}, path)
+    with pytest.raises(UserError, match=r"fractions\.Fraction"):
+        checkpoint_utils.load_checkpoint_to_cpu(path)
+
+
+def test_a_copy_replaces_the_old_file_whole_or_not_at_all(tmp_path, monkeypatch):
+    from fairseq.checkpoint_utils import PathManager
+
+    new, last = tmp_path / "checkpoint1.pt", tmp_path / "checkpoint_last.pt"
+    new.write_bytes(b"new" * 1000)
+    last.write_bytes(b"old")
+
+    def killed_halfway(source, target):
+        with open(target, "wb") as file:
+            file.write(b"new")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.copyfile", killed_halfway)
+        with pytest.raises(KeyboardInterrupt):
+            PathManager.copy(str(new), str(last), overwrite=True)
+    assert last.read_bytes() == b"old"
+    assert PathManager.copy(str(new), str(last), overwrite=True)
+    assert last.read_bytes() == b"new" * 1000
+    assert sorted(os.listdir(tmp_path)) == ["checkpoint1.pt", "checkpoint_last.pt"]
+
+
+def misfit(saved, wanted):
+    """The sentence for loading the weights of ``saved`` into ``wanted``."""
+    with pytest.raises(RuntimeError) as caught:
+        wanted.load_state_dict(saved.state_dict())
+    return str(checkpoints.misfit(caught.value, "a.pt"))
+
+
+def test_parameters_that_do_not_fit_are_named():
+    linear = torch.nn.Linear
+    two, five = torch.nn.Sequential(linear(2, 2)), torch.nn.Sequential(*[linear(2, 2) for _ in range(5)])
+    assert misfit(two, five) == "a.pt does not fit the model: it lacks 1.weight, 1.bias, 2.weight and 5 more"
+    assert misfit(five, two) == "a.pt does not fit the model: it has in excess 1.weight, 1.bias, 2.weight and 5 more"
+    wide = torch.nn.Sequential(linear(2, 3))
+    assert misfit(two, wide) == "a.pt does not fit the model: it has another shape of 0.weight, 0.bias"
+
+
+def test_other_runtime_errors_are_not_taken_for_misfits():
+    assert checkpoints.misfit(RuntimeError("out of memory"), "a.pt") is None
+    assert checkpoints.misfit(None, "a.pt") is None
+
+
+class Model(torch.nn.Linear):
+    """A model as fairseq's loaders see one."""
+
+    def load_state_dict(self, state, strict=True, model_cfg=None):
+        if "bug" in state:
+            raise KeyError("a bug")
+        if "mistake" in state:
+            raise UserError("said by the model")
+        return super().load_state_dict(state, strict)
+
+    def set_num_updates(self, num_updates):
+        self.num_updates = num_updates
+
+
+def save(path, model):
+    state = {
+        "args": None,
+        "cfg": {"model": {"_name": "x"}, "task": {"_name": "y"}},
+        "model": model,
+        "optimizer_history": [{"optimizer_name": "FairseqAdam", "lr_scheduler_state": {}, "num_updates": 3}],
+        "extra_state": {"train_iterator": {"epoch": 1}},
+    }
+    torch.save(state, path)
+    return str(path)
+
+
+def test_of_several_checkpoints_the_one_that_does_not_fit_is_named(tmp_path):
+    from fairseq.checkpoint_utils import load_model_ensemble_and_task
+
+    task = types.SimpleNamespace(build_model=lambda cfg: Model(2, 2))
+    weights = [Model(2, 2).state_dict() for _ in range(2)]
+    good = [save(tmp_path / f"{i}.pt", state) for i, state in enumerate(weights)]
+    bad = save(tmp_path / "bad.pt", Model(3, 2).state_dict())
+    models, cfg, returned = load_model_ensemble_and_task(good, task=task)
+    assert returned is task
+    assert cfg.model._name == "x"
+    for model, state in zip(models, weights, strict=True):
+        torch.testing.assert_close(model.weight, state["weight"], rtol=0, atol=0)
+        assert model.num_updates == 3
+    with pytest.raises(UserError) as caught:
+        load_model_ensemble_and_task([good[0], bad], task=task)
+    assert str(caught.value) == f"{bad} does not fit the model: it has another shape of weight"
+
+
+def resume(path, model):
+    """Call fairseq's Trainer.load_checkpoint with as much of a trainer as it looks at up to the weights."""
+    from fairseq.trainer import Trainer
+
+    cfg = OmegaConf.create({"checkpoint": {"load_checkpoint_on_all_dp_ranks": False}, "model": {}})
+    cfg.distributed_training = {"zero_sharding": "none"}
+    trainer = types.SimpleNamespace(
+        cfg=cfg, model=model, data_parallel_world_size=1, data_parallel_rank=0, tpu=False, is_fsdp=False
+    )
+    return Trainer.load_checkpoint(trainer, path)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (
+            {"weight": torch.zeros(2, 2), "b": torch.zeros(2)},
+            "does not fit the model: it lacks bias; it has in excess b",
+        ),
+        ({"mistake": torch.zeros(1)}, "said by the model"),
+    ],
+)
+def test_the_trainer_names_the_reason_that_it_hides(tmp_path, content, sentence):
+    with pytest.raises(UserError, match=sentence):
+        resume(save(tmp_path / "a.pt", content), Model(2, 2))
+
+
+def test_the_trainer_keeps_bugs_apart(tmp_path):
+    with pytest.raises(Exception, match="Cannot load model parameters") as caught:
+        resume(save(tmp_path / "a.pt", {"bug": torch.zeros(1)}), Model(2, 2))
+    assert not isinstance(caught.value, UserError)
+    assert isinstance(caught.value.__context__, KeyError)
+
+
+@pytest.mark.parametrize("size", [7, 9])
+def test_a_flat_optimizer_state_of_another_size_is_refused_before_the_first_update(size):
+    flat = torch.nn.Parameter(torch.zeros(7))
+
+    class Trainer:
+        _optimizer = types.SimpleNamespace(optimizer=torch.optim.Adam([flat]))
+
+        def load_checkpoint(self, filename):
+            self._optimizer.optimizer.state[flat] = {"exp_avg": torch.zeros(size)}
+            return "extra state"
+
+    module = types.ModuleType("fairseq.trainer")
+    module.Trainer = Trainer
+    checkpoints.explain_trainer_misfits(module)
+    if size == 7:
+        assert module.Trainer().load_checkpoint("a.pt") == "extra state"
+    else:
+        with pytest.raises(UserError, match=r"a\.pt .* --reset-optimizer"):
+            module.Trainer().load_checkpoint("a.pt")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fairseq.models.text_to_speech.vocoder",
+        "fairseq.models.speech_to_text.xm_transformer",
+        "fairseq.data.codedataset",
+        "fairseq.modules.quantization.pq.em",
+    ],
+)
+def test_whatever_else_reads_files_of_torch_does_so_safely(name, tmp_path):
+    torch.save({"f0_mean": torch.ones(1)}, tmp_path / "good.pt")
+    torch.save(fractions.Fraction(1), tmp_path / "bad.pt")
+    load = importlib.import_module(name).torch.load
+    assert load(tmp_path / "good.pt")["f0_mean"].item() == 1
+    with pytest.raises(UserError, match=r"fractions\.Fraction"):
+        load(tmp_path / "bad.pt")

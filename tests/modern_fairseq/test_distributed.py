@@ -1,0 +1,140 @@
+"""Several processes on CPU."""
+
+import os
+import types
+
+import pytest
+import torch
+from fairseq.distributed import utils as distributed_utils
+from fairseq.models import distributed_fairseq_model
+from omegaconf import OmegaConf
+
+from modern_fairseq.errors import UserError
+
+
+def configuration(**options):
+    defaults = {
+        "distributed_world_size": 2,
+        "distributed_num_procs": 1,
+        "distributed_rank": 0,
+        "distributed_backend": "nccl",
+        "distributed_init_method": None,
+        "distributed_port": -1,
+        "device_id": 0,
+        "distributed_no_spawn": False,
+        "pipeline_model_parallel": False,
+        "tpu": False,
+    }
+    return OmegaConf.create(
+        {
+            "common": {"cpu": True, "tpu": False, "model_parallel_size": 1},
+            "distributed_training": {**defaults, **options},
+            "checkpoint": {"checkpoint_suffix": ""},
+        }
+    )
+
+
+def sum_of_ranks(cfg, folder):
+    """Each rank writes the sum of (rank + 1) over all ranks, and the backend, to a file of its own."""
+    rank = torch.distributed.get_rank()
+    total = torch.tensor([rank + 1])
+    torch.distributed.all_reduce(total)
+    objects = distributed_utils.broadcast_object(
+        {"cfg": OmegaConf.create({"from": rank}), "w": torch.full((2,), 7.0)} if rank == 0 else None,
+        src_rank=0,
+        group=distributed_utils.get_global_group(),
+    )
+    with open(os.path.join(folder, str(rank)), "w") as file:
+        print(
+            total.item(),
+            torch.distributed.get_backend(),
+            objects["cfg"]["from"],
+            objects["w"].tolist(),
+            file=file,
+        )
+
+
+def fail_on_one_rank(cfg, error):
+    if torch.distributed.get_rank() == 1:
+        raise error
+    torch.distributed.barrier()
+
+
+@pytest.fixture(autouse=True)
+def _not_launched(monkeypatch):
+    for name in (
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "WORLD_SIZE",
+        "RANK",
+        "SLURM_STEP_NODELIST",
+        "SLURM_JOB_NODELIST",
+    ):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("method", [None, "file"])
+def test_two_processes_work_together(tmp_path, method):
+    (tmp_path / "out").mkdir()
+    given = None if method is None else f"file://{tmp_path}/rendezvous"
+    cfg = configuration(distributed_init_method=given)
+    distributed_utils.call_main(cfg, sum_of_ranks, folder=str(tmp_path / "out"))
+    written = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
+    assert written == {"0": "3 gloo 0 [7.0, 7.0]\n", "1": "3 gloo 0 [7.0, 7.0]\n"}
+
+
+def test_a_users_mistake_on_any_rank_arrives_as_such():
+    with pytest.raises(UserError, match=r"^no such thing as b3t$"):
+        distributed_utils.call_main(configuration(), fail_on_one_rank, error=UserError("no such thing as b3t"))
+
+
+def test_a_bug_on_any_rank_arrives_with_its_traceback():
+    with pytest.raises(
+        torch.multiprocessing.ProcessRaisedException, match=r"fail_on_one_rank(.|\n)*ZeroDivisionError: x"
+    ):
+        distributed_utils.call_main(configuration(), fail_on_one_rank, error=ZeroDivisionError("x"))
+
+
+def test_one_process_is_not_spawned():
+    calls = []
+    distributed_utils.call_main(configuration(distributed_world_size=1), calls.append)
+    assert len(calls) == 1
+    assert not torch.distributed.is_initialized()
+
+
+def test_a_later_rank_has_to_start_itself():
+    with pytest.raises(UserError, match="--distributed-no-spawn"):
+        distributed_utils.call_main(configuration(distributed_rank=1), print)
+
+
+@pytest.mark.parametrize(
+    ("environment", "options"),
+    [
+        ({"MASTER_ADDR": "localhost", "MASTER_PORT": "1", "WORLD_SIZE": "2", "RANK": "1"}, {}),
+        ({"SLURM_JOB_NODELIST": "node[1-2]"}, {"distributed_port": 9999}),
+    ],
+    ids=["torchrun", "Slurm"],
+)
+def test_what_a_launcher_has_started_is_left_to_fairseq(monkeypatch, environment, options):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    seen = []
+    monkeypatch.setattr(distributed_utils, "infer_init_method", lambda cfg: seen.append(cfg.distributed_init_method))
+    distributed_utils.call_main(
+        configuration(**options), lambda cfg: seen.append(cfg.distributed_training.distributed_backend)
+    )
+    assert seen == [None, "gloo"]
+
+
+def test_ddp_gets_no_device_for_a_module_on_cpu(monkeypatch):
+    monkeypatch.setattr(
+        torch.nn.parallel.DistributedDataParallel, "__init__", lambda self, *a, **k: seen.update(k, args=a)
+    )
+    seen = {}
+    linear = torch.nn.Linear(1, 1)
+    distributed_fairseq_model.DistributedDataParallel(module=linear, device_ids=[0], output_device=0, bucket_cap_mb=3)
+    assert seen == {"args": (linear,), "device_ids": None, "output_device": None, "bucket_cap_mb": 3}
+    seen.clear()
+    meta = types.SimpleNamespace(parameters=lambda: iter([torch.empty(1, device="meta")]))
+    distributed_fairseq_model.DistributedDataParallel(module=meta, device_ids=[0], output_device=0)
+    assert seen == {"args": (meta,), "device_ids": [0], "output_device": 0}

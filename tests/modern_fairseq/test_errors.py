@@ -1,0 +1,121 @@
+"""A user's mistake is one sentence and exit status 1; a bug keeps its traceback."""
+
+import argparse
+import types
+
+import pytest
+
+from modern_fairseq import commands, mistakes
+from modern_fairseq.errors import UserError
+
+
+def command(error):
+    """A module like fairseq_cli.train whose command fails with ``error``, patched."""
+
+    def cli_main():
+        raise error
+
+    module = types.ModuleType("fairseq_cli.train")
+    module.cli_main = cli_main
+    commands.one_sentence_errors(module)
+    return module.cli_main
+
+
+def test_a_users_mistake_is_printed_in_one_line_without_traceback(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        command(UserError("the depth is 0,\n  but must be at least 1"))()
+    assert exit_.value.code == 1
+    assert capsys.readouterr() == ("", "fairseq-train: error: the depth is 0, but must be at least 1\n")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("x"), AssertionError(), KeyError("a"), OSError(28, "No space left")])
+def test_a_bug_passes_through_unchanged(error, capsys):
+    with pytest.raises(type(error)) as caught:
+        command(error)()
+    assert caught.value is error
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_sentence_is_taken_out_of_a_data_workers_traceback():
+    text = (
+        "Caught UserError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+        '  File "x.py", line 1, in f\nmodern_fairseq.errors.UserError: speech needs soundfile\n'
+    )
+    assert str(UserError(text)) == "speech needs soundfile"
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError) as caught:
+        (tmp_path / "train.de").read_text()
+    sentence = str(mistakes.explain(caught.value))
+    assert str(tmp_path / "train.de") in sentence
+    assert "\n" not in sentence
+
+
+def test_a_missing_dictionary_tells_a_missing_folder_from_a_wrong_one(tmp_path):
+    def sentence(path):
+        with pytest.raises(FileNotFoundError) as caught:
+            path.read_text()
+        return str(mistakes.explain(caught.value))
+
+    assert sentence(tmp_path / "nope" / "dict.txt") == f"the data folder {tmp_path / 'nope'} does not exist"
+    wrong = sentence(tmp_path / "dict.de.txt")
+    assert wrong.startswith(f"{tmp_path} is no data folder")
+    assert "dict.de.txt" in wrong
+    assert "fairseq-preprocess" in wrong
+
+
+@pytest.mark.parametrize(
+    ("error", "part"),
+    [
+        (FileNotFoundError("Dataset not found: valid (data-bin)"), "valid (data-bin)"),
+        (OSError("Model file not found: a/b.pt"), "there is no checkpoint a/b.pt"),
+        (FileExistsError("bin/dict.de.txt"), "bin/dict.de.txt exists already"),
+        (AssertionError("--path required for generation!"), "--path is missing"),
+        (AssertionError("Must specify batch size either with --max-tokens or --batch-size"), "--max-tokens"),
+        (
+            AssertionError("Optimizer does not match; please reset the optimizer (--reset-optimizer). A vs B"),
+            "A vs B",
+        ),
+        (argparse.ArgumentError(None, "argument --a: conflicting option string: --a"), "--arch"),
+    ],
+)
+def test_what_fairseq_says_about_a_mistake_is_recognised(error, part):
+    assert part in str(mistakes.explain(error))
+
+
+@pytest.mark.parametrize("error", [ValueError("Dataset not found: x"), AssertionError("x.shape == y.shape")])
+def test_other_errors_are_not_taken_for_mistakes(error):
+    assert mistakes.explain(error) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "missing"), [(["data"], "--arch"), (["data", "--arch", "transformer", "--task"], "")]
+)
+def test_a_missing_architecture_is_named(arguments, missing, capsys):
+    from fairseq import options
+
+    with pytest.raises((UserError, SystemExit)) as caught:
+        options.parse_args_and_arch(options.get_training_parser(), arguments)
+    if missing:
+        assert missing in str(caught.value)
+    else:  # argparse's own errors stay argparse's
+        assert caught.value.code == 2
+
+
+def test_a_missing_task_is_named():
+    from fairseq import options
+
+    with pytest.raises(UserError, match="--task"):
+        options.parse_args_and_arch(options.get_validation_parser(), ["data"])
+
+
+def test_a_data_folder_without_a_language_pair_is_named(tmp_path):
+    from fairseq.data.data_utils import infer_language_pair
+
+    with pytest.raises(UserError, match="does not exist"):
+        infer_language_pair(str(tmp_path / "nope"))
+    with pytest.raises(UserError, match=f"{tmp_path} is no data folder"):
+        infer_language_pair(str(tmp_path))
+    (tmp_path / "train.de-en.de.idx").touch()
+    assert tuple(infer_language_pair(str(tmp_path))) == ("de", "en")

@@ -1,0 +1,73 @@
+"""Scoring, logging, and tasks in YAML."""
+
+from __future__ import annotations
+
+import io
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sacrebleu
+from fairseq import tasks
+from omegaconf import OmegaConf
+
+from modern_fairseq.errors import UserError
+from modern_fairseq.scoring import Lines
+
+
+def test_fairseq_score_with_sacrebleu(tmp_path: Path) -> None:
+    hypotheses = ["the cat sat on the mat", "a dog ate the other bone today"]
+    references = ["the cat sat on a mat", "the dog ate the other bone today"]
+    for name, lines in (("sys", hypotheses), ("ref", references)):
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    expected = sacrebleu.corpus_bleu(hypotheses, [references]).score
+    command = [sys.executable, "-m", "fairseq_cli.score", "--ref", str(tmp_path / "ref"), "--sacrebleu"]
+    named = subprocess.run([*command, "--sys", str(tmp_path / "sys")], capture_output=True, text=True, check=True)
+    piped = subprocess.run(command, stdin=(tmp_path / "sys").open(), capture_output=True, text=True, check=True)
+    for run in (named, piped):
+        assert f"BLEU = {expected:.2f} " in run.stdout
+        assert run.stderr == ""
+    empty = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert empty.returncode == 1
+    assert empty.stderr == "fairseq-score: error: <stdin> is empty: one sentence a line is needed\n"
+
+
+def test_lines_are_those_of_the_file() -> None:
+    lines = Lines(io.StringIO("a\nb\n"))
+    assert list(lines) == lines.readlines() == ["a\n", "b\n"]
+    with lines as same:
+        assert same is lines
+    assert lines.file.closed
+
+
+def test_importing_fairseq_leaves_logging_alone() -> None:
+    code = "import logging, fairseq.tasks; print(logging.getLogger().handlers, logging.getLogger().level)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == f"[] {logging.WARNING}\n"
+    assert run.stderr == ""
+
+
+def speech_task(folder: Path, **keys: Any) -> Any:
+    (folder / "dict.txt").write_text("a 1\nb 1\n")
+    (folder / "config.yaml").write_text("vocab_filename: dict.txt\ninput_feat_per_channel: 8\n")
+    root = OmegaConf.create({"common": {"seed": 5}, "task": {"_name": "speech_to_text", "data": str(folder), **keys}})
+    OmegaConf.set_struct(root, True)
+    return tasks.setup_task(root.task)
+
+
+def test_a_task_without_dataclass_is_set_up_from_yaml(tmp_path: Path) -> None:
+    task = speech_task(tmp_path, max_source_positions=99)
+    assert len(task.target_dictionary) == 6
+    assert (task.args.max_source_positions, task.args.max_target_positions) == (99, 1024)
+    assert (task.args.config_yaml, task.args.seed) == ("config.yaml", 5)
+
+
+def test_its_unknown_or_missing_keys_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"unknown key max_positions under task speech_to_text; valid: .*max_source"):
+        speech_task(tmp_path, max_positions=3)
+    cfg = OmegaConf.create({"task": {"_name": "speech_to_text"}})
+    with pytest.raises(UserError, match=r"task\.data is missing"):
+        tasks.setup_task(cfg.task)

@@ -1,0 +1,219 @@
+"""The demo at toy scale, end to end; what it reports, and what it does with bad input and interruptions."""
+
+import csv
+import fcntl
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from sacrebleu.metrics import BLEU
+
+from fairseq_residuals.demo import report
+from fairseq_residuals.demo.__main__ import OUTPUTS, locked, main
+from fairseq_residuals.demo.corpus import Data
+from fairseq_residuals.demo.processes import Children, StepFailed
+from fairseq_residuals.demo.results import Result, Training, summarize
+from fairseq_residuals.demo.settings import Settings
+from modern_fairseq.errors import UserError
+
+TOY = ["--layers", "2", "--pairs", "300", "--variants", "b2t"]
+
+
+def demo(out: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "fairseq_residuals.demo", *TOY, "--out", str(out), *options]
+
+
+def test_a_demo_interrupted_then_finished_then_repeated(tmp_path, monkeypatch, capsys):
+    """One test, so that parallel workers do not run the demo twice."""
+    interrupt_while_training(tmp_path)
+    check_that_nothing_is_left_running_or_looks_finished(tmp_path)
+
+    done = subprocess.run(demo(tmp_path, "--updates", "10"), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "corpus: made before" in done.stdout
+    check_the_outputs(tmp_path, done.stdout)
+    check_the_table(tmp_path, done.stdout)
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("a finished step ran again")
+
+    first_report = (tmp_path / "report.md").read_text("utf-8")
+    monkeypatch.setattr(Children, "run", refuse)
+    assert main([*TOY, "--out", str(tmp_path), "--updates", "10"]) == 0
+    assert first_report in capsys.readouterr().out
+
+
+def interrupt_while_training(out: Path) -> None:
+    command = demo(out, "--updates", "100000")
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        for _ in range(1200):
+            if process.poll() is not None or list(out.glob("runs/*.partial/train.log")):
+                break
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate()
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert list(out.glob("runs/*.partial/train.log"))
+
+
+def check_that_nothing_is_left_running_or_looks_finished(out: Path) -> None:
+    with (out / ".lock").open("w") as lock:  # every child inherits it: were one alive, it could not be had
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert {path.suffix for path in (out / "runs").iterdir()} == {".partial"}
+    assert not [name for name in OUTPUTS if (out / name).exists()]
+
+
+def check_the_outputs(out: Path, printed: str) -> None:
+    assert len(list(out.glob("data-*"))) == 1
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "report.md").read_text("utf-8") in printed
+    with (out / "curves.csv").open() as rows:
+        assert [int(point["update"]) for point in csv.DictReader(rows)] == list(range(1, 11))
+
+
+def check_the_table(out: Path, printed: str) -> None:
+    """Against fairseq's log and sacreBLEU."""
+    row = re.search(r"^\| b2t .*\|$", printed, re.MULTILINE)
+    _, parameters, train_loss, valid_loss, bleu, _ = (cell.strip() for cell in row[0].strip("|").split("|"))
+    (run,) = (folder for folder in (out / "runs").iterdir() if folder.suffix != ".partial")
+    log = (run / "train.log").read_text("utf-8")
+    assert f"num. shared model params: {parameters} " in log
+    logged = {
+        "valid": re.findall(r'"valid_loss": "([0-9.]+)"', log),
+        "train": re.findall(r' "loss": "([0-9.]+)"', log),
+    }
+    assert valid_loss == f"{float(logged['valid'][-1]):.2f}"
+    assert train_loss == f"{float(logged['train'][-1]):.2f}"
+    numbers = json.loads((out / "results.json").read_text())
+    assert f"{numbers['runs'][0]['valid_loss']:.2f}" == valid_loss
+
+    hypotheses = (run / "test.hyp.de").read_text("utf-8").splitlines()
+    (data,) = out.glob("data-*")
+    metric = BLEU()
+    score = metric.corpus_score(hypotheses, [(data / "test.de").read_text("utf-8").splitlines()])
+    assert len(hypotheses) == 30
+    assert bleu == f"{score.score:.1f}"
+    assert f"sacreBLEU signature: {metric.get_signature()}" in printed
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--variants", "b2t", "post"], "unknown variant 'post'"),
+        (["--variants", "b2t", "b2t"], "--variants names a variant twice"),
+        (["--layers", "0"], "--layers is 0 and has to be at least 1"),
+        (["--seeds", "0"], "--seeds is 0 and has to be at least 1"),
+        (["--updates", "-5"], "--updates is -5 and has to be at least 10"),
+        (["--pairs", "3"], "--pairs is 3 and has to be at least 100"),
+        (["--jobs", "0"], "--jobs is 0 and has to be at least 1"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_writes_nothing(options, complaint, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["--out", str(out), *options]) == 1
+    message = capsys.readouterr().err
+    assert message.startswith(f"demo: error: {complaint}")
+    assert message.count("\n") == 1
+    assert not out.exists()
+
+
+def test_out_has_to_be_a_folder_that_no_other_demo_uses(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="not a folder"):
+        Settings(tmp_path / "file")
+    with locked(tmp_path), pytest.raises(UserError, match="another demo is running"), locked(tmp_path):
+        pass
+
+
+def test_a_failing_command_tells_the_end_of_its_log_and_where_that_is(tmp_path):
+    log = tmp_path / "step.log"
+    program = "import sys; print('\\n'.join(map(str, range(100)))); sys.exit('disk on fire')"
+    with Children() as children, pytest.raises(StepFailed) as failure:
+        children.run([sys.executable, "-c", program], log)
+    message = str(failure.value)
+    assert "status 1" in message
+    assert str(log) in message
+    assert "disk on fire" in message
+    assert "\n10\n" not in message
+
+
+def test_commands_still_running_at_the_end_of_the_block_are_stopped(tmp_path):
+    """One that ignores the gentle signal too."""
+    stubborn = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+    )
+    log = tmp_path / "log"
+    failures = []
+
+    def run(children: Children) -> None:
+        try:
+            children.run([sys.executable, "-c", stubborn], log)
+        except StepFailed as failure:
+            failures.append(str(failure))
+
+    with Children() as children:
+        thread = threading.Thread(target=run, args=[children])
+        thread.start()
+        while not (log.exists() and "up" in log.read_text().splitlines()):
+            time.sleep(0.05)
+        children.stop(patience=0.2)
+    thread.join(timeout=30)
+    assert not thread.is_alive()
+    assert f"status {-signal.SIGKILL}" in failures[0]
+
+
+def result(variant: str, seed: int, loss: float, bleu: float = 10.0) -> Result:
+    training = Training(1234, [(10, 9.0), (20, loss)], [(20, loss)])
+    return Result(variant, seed, training, 5.0, ["eins", "zwei"], bleu, "signature")
+
+
+@pytest.mark.parametrize(
+    ("variant", "loss", "expected"),
+    [
+        ("post_ln", 7.9, "Post-LN stays near the unigram loss: shown (7.90 bits per token, 99%"),
+        (
+            "post_ln",
+            1.0,
+            "Post-LN stays near the unigram loss: NOT shown; here it trains (1.00 bits per token, 12%",
+        ),
+        ("pre_ln", 2.0, "Pre-LN trains: shown (2.00 bits per token, 25%"),
+        ("pre_ln", 5.0, "Pre-LN trains: NOT shown; here it is in between (5.00 bits per token, 62%"),
+        ("pre_ln", 7.5, "Pre-LN trains: NOT shown; here it stays near the unigram loss"),
+        ("post_ln", 9.9, "NOT shown; here it has not come down to the unigram loss"),
+    ],
+)
+def test_the_verdict_follows_from_the_measured_loss(variant, loss, expected):
+    settings = Settings(Path("out"), variants=(variant,))
+    assert expected in report.verdict(settings, summarize([result(variant, 1, loss)]), unigram_loss=8.0)
+
+
+def test_several_seeds_are_told_as_mean_and_standard_deviation():
+    summaries = summarize([result("b2t", 1, 2.0, bleu=60.0), result("b2t", 2, 2.2, bleu=62.0)])
+    row = report.table(summaries).splitlines()[-1]
+    assert "2.10 ± 0.14" in row
+    assert "61.0 ± 1.4" in row
+
+
+def test_the_unigram_loss_is_the_entropy_of_the_target_tokens(tmp_path):
+    # a, b and two ends of sentence: 1/4, 1/4, 1/2 -> 1.5 bits
+    (tmp_path / "train.bpe.de").write_text("a\nb\n")
+    assert Data(tmp_path).unigram_loss() == pytest.approx(1.5)
+
+
+def test_a_log_is_read_while_it_is_being_written(tmp_path):
+    log = tmp_path / "train.log"
+    assert Training.read(log) == Training(None, [], [])
+    log.write_text(
+        "x | INFO | fairseq_cli.train | num. shared model params: 12,345 (num. trained: 12,345)\n"
+        'x | INFO | train_inner | {"epoch": 1, "loss": "9.5", "num_updates": "10"}\n'
+        'x | INFO | valid | {"epoch": 1, "valid_loss": "9.25", "valid_num_updates": "10"}\n'
+        'x | INFO | train_inner | {"epoch": 1, "loss": "9.'
+    )
+    assert Training.read(log) == Training(12345, [(10, 9.5)], [(10, 9.25)])

@@ -1,0 +1,42 @@
+"""The documents say what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fairseq_residuals.architectures import ARCHITECTURES
+from fairseq_residuals.cli import build_parser
+from fairseq_residuals.commands.list_variants import markdown_table
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_the_table_of_variants_is_current() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = readme.split("<!-- variants:begin -->\n")[1].split("\n<!-- variants:end -->")[0]
+    assert table == markdown_table(), "put the output of `fairseq-residuals list --format markdown` between the markers"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+def test_architectures_in_the_documents_exist(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    named = set(re.findall(r"(?:--arch|_name:) *\n? *((?:transformer|s2t_transformer)_\w+)", text))
+    assert {n for n in named if n not in ARCHITECTURES and not n.startswith("transformer_my")} == set()
+    if path.name == "README.md":
+        assert len(named) >= 4
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+def test_files_in_the_documents_exist(path: Path) -> None:
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", path.read_text(encoding="utf-8"))
+    assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+def test_the_readme_names_every_subcommand() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    commands = build_parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr]
+    assert [c for c in commands if f"fairseq-residuals {c}" not in readme] == []

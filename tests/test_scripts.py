@@ -1,0 +1,218 @@
+"""The shell scripts, and the lock file that they install.
+
+pip itself is replaced by a module that records how it was called; the real one, which needs a network and
+minutes, has been at work wherever scripts/test.sh runs these tests.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parent.parent
+SCRIPTS = [*sorted(ROOT.glob("scripts/**/*.sh")), ROOT / ".ci/run"]
+SOURCES = ("*.md", "*.py", "*.toml", "*.lock", "LICENSE", ".gitignore", ".ci", "configs", "docs")
+SOURCES += ("fairseq_residuals", "modern_fairseq", "results", "scripts", "tests")
+
+# What a pinned package asks for and the lock leaves out on purpose.
+LEFT_OUT = {
+    ("fairseq", "torchaudio"),  # modern_fairseq reads and transforms sound without it
+    ("subword-nmt", "mock"),  # imported by its tests only
+}
+OVERRULED = {
+    ("fairseq", "hydra-core"),
+    ("fairseq", "omegaconf"),
+}  # its bounds name releases for Python < 3.11
+CUDA = re.compile(r"nvidia-|cuda-|triton$")  # torch's CUDA build brings these in versions of its own
+
+FAKE_PIP = """
+import json, os, sys
+if sys.argv[1:] == ["--version"]:
+    sys.exit()
+with open(os.environ["PIP_LOG"], "a") as log:
+    print(json.dumps(sys.argv[1:]), file=log)
+sys.exit(os.environ.get("PIP_FAILS_ON", "no argument") in sys.argv)
+"""
+
+
+def pins() -> dict[str, str]:
+    lines = [x for x in (ROOT / "requirements.lock").read_text().splitlines() if not x.startswith("#")]
+    matches = [re.fullmatch(r"([a-z0-9-]+)==([0-9][0-9a-z.]*)", line) for line in lines]
+    assert all(matches), [line for line, m in zip(lines, matches, strict=True) if not m]
+    return dict(m.groups() for m in matches if m)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_script_parses(script: Path) -> None:
+    subprocess.run(["bash", "-n", script], check=True)
+
+
+def test_lock_is_sorted_and_has_no_name_twice() -> None:
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    names = [line.partition("==")[0] for line in lines if not line.startswith("#")]
+    assert names == sorted(set(names))
+
+
+def test_lock_satisfies_pyproject() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = [Requirement(r) for r in project["dependencies"]]
+    required += [Requirement(r) for group in project["optional-dependencies"].values() for r in group]
+    locked = pins()
+    wrong = [
+        str(r)
+        for r in required
+        if r.name != project["name"] and not r.specifier.contains(locked.get(canonicalize_name(r.name), "0"))
+    ]
+    assert not wrong
+
+
+def test_lock_is_closed() -> None:
+    """setup.sh installs without dependencies: whatever a pinned package requires has to be pinned as well."""
+    locked = pins()
+    missing = []
+    for name in locked:
+        for text in distribution(name).requires or []:
+            required = Requirement(text)
+            edge = (name, canonicalize_name(required.name))
+            if required.marker and not required.marker.evaluate({"extra": ""}):
+                continue
+            if edge in LEFT_OUT or CUDA.match(edge[1]):
+                continue
+            fits = edge in OVERRULED or required.specifier.contains(locked.get(edge[1], "0"))
+            if edge[1] not in locked or not fits:
+                missing.append(f"{name} requires {text}")
+    assert not missing
+
+
+def test_ci_runs_the_test_script_and_returns_its_status(tmp_path: Path) -> None:
+    for folder in (".ci", "scripts", "elsewhere"):
+        (tmp_path / folder).mkdir()
+    shutil.copy(ROOT / ".ci/run", tmp_path / ".ci/run")
+    (tmp_path / "scripts/test.sh").write_text('echo "called with [$*] in $PWD"; exit 7')
+    done = subprocess.run(
+        ["bash", "../.ci/run"], cwd=tmp_path / "elsewhere", capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (7, f"called with [] in {tmp_path.resolve()}\n")
+
+
+def test_test_script_hands_its_arguments_to_pytest(tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts/test.sh", tmp_path / "scripts")
+    (tmp_path / "scripts/setup.sh").write_text(f'set -eu; ROOT="{tmp_path}"; VENV_PYTHON=echo')
+    done = subprocess.run(
+        ["bash", tmp_path / "scripts/test.sh", "-k", "one or two", "-n", "0"], capture_output=True, check=True
+    )
+    assert done.stdout == b"-m pytest -n 2 -k one or two -n 0\n"
+
+
+class Checkout:
+    """A copy of what setup.sh reads, with an environment of its own whose pip is the recording one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.log = folder, folder / "pip.log"
+        (folder / "scripts").mkdir(parents=True)
+        shutil.copy(ROOT / "scripts/setup.sh", folder / "scripts")
+        for name in ("requirements.lock", "pyproject.toml", "setup.py"):
+            shutil.copy(ROOT / name, folder)
+        (folder / "modules/pip").mkdir(parents=True)
+        (folder / "modules/pip/__main__.py").write_text(FAKE_PIP)
+
+    def setup(self, **variables: str) -> tuple[subprocess.CompletedProcess[str], list[list[str]]]:
+        """Runs setup.sh; how it ended, and the arguments of each call of pip."""
+        self.log.write_text("")
+        env = {k: v for k, v in os.environ.items() if k not in ("VENV", "PYTHON")}
+        env |= {"PYTHONPATH": str(self.folder / "modules"), "PIP_LOG": str(self.log)} | variables
+        command = ["bash", str(self.folder / "scripts/setup.sh")]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        return done, [json.loads(line) for line in self.log.read_text().splitlines()]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    made = Checkout(tmp_path / "a checkout")
+    venv.create(made.folder / ".venv", symlinks=True)
+    return made
+
+
+def test_setup_installs_once_and_again_when_the_lock_changes(checkout: Checkout) -> None:
+    done, calls = checkout.setup()
+    assert done.returncode == 0, done.stderr
+    assert [call[-1] for call in calls] == [
+        f"torch=={pins()['torch']}",
+        str(checkout.folder / "requirements.lock"),
+        str(checkout.folder),
+    ]
+    assert ["--no-deps" in call for call in calls] == [False, True, True]
+    assert checkout.setup()[1] == []
+    with (checkout.folder / "requirements.lock").open("a") as lock:
+        lock.write("zzz==1\n")
+    assert len(checkout.setup()[1]) == 3
+
+
+def test_setup_does_not_take_a_failed_installation_for_done(checkout: Checkout) -> None:
+    done, calls = checkout.setup(PIP_FAILS_ON="-r")
+    assert (done.returncode, len(calls)) == (1, 2)
+    assert done.stderr.splitlines()[-1].startswith("setup: error: pip could not install")
+    done, calls = checkout.setup()
+    assert (done.returncode, len(calls)) == (0, 3)
+    assert "--ignore-installed" in calls[0]
+    assert "--ignore-installed" in calls[1]
+    assert checkout.setup()[1] == []
+
+
+def last_line_of_failed_setup(checkout: Checkout, **variables: str) -> str:
+    done, calls = checkout.setup(**variables)
+    assert (done.returncode, calls) == (1, [])
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("setup: error: ")
+    return done.stderr
+
+
+def test_setup_refuses_an_old_python(checkout: Checkout, tmp_path: Path) -> None:
+    old = tmp_path / "python3.6"
+    old.write_text(f'#!/bin/sh\n(echo "import sys; sys.version_info = (3, 6, 15)"; cat) | "{sys.executable}" "$@"\n')
+    old.chmod(0o755)
+    new = str(tmp_path / "new")
+    assert "Python 3.11 or newer is needed" in last_line_of_failed_setup(checkout, PYTHON=str(old), VENV=new)
+    assert not Path(new).exists()
+
+
+def test_setup_refuses_what_is_no_python(checkout: Checkout, tmp_path: Path) -> None:
+    new = str(tmp_path / "new")
+    assert "not an interpreter" in last_line_of_failed_setup(checkout, PYTHON="no-such-python", VENV=new)
+    assert "not an interpreter" in last_line_of_failed_setup(checkout, PYTHON="no-such-python")
+    assert not Path(new).exists()
+
+
+def test_setup_refuses_a_machine_without_compiler(checkout: Checkout) -> None:
+    assert "compiler 'no-such-compiler'" in last_line_of_failed_setup(checkout, CXX="no-such-compiler")
+
+
+def test_setup_leaves_a_folder_alone_that_is_no_environment(checkout: Checkout, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/file").write_text("precious")
+    message = last_line_of_failed_setup(checkout, VENV=str(tmp_path / "mine"))
+    assert "is not a virtual environment" in message
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["file"]
+
+
+def test_no_file_names_a_machine_or_a_package_index() -> None:
+    forbidden = re.compile(r"(?<![\w.$}])/(?:root|home|work|Users)/|pypi[.]org|pythonhosted[.]org|download[.]pytorch")
+    found = []
+    for top in [path for pattern in SOURCES for path in ROOT.glob(pattern)]:
+        files = [top] if top.is_file() else [p for p in top.rglob("*") if p.is_file()]
+        for path in files:
+            if path.suffix in (".npz", ".pt", ".pyc", ".png", ".so"):
+                continue
+            found += [f"{path.relative_to(ROOT)}: {m.group()}" for m in forbidden.finditer(path.read_text())]
+    assert not found
