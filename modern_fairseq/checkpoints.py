@@ -10,6 +10,7 @@ import re
 import shutil
 import struct
 import types
+import warnings
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
@@ -95,20 +96,22 @@ def load(path_or_file: str | os.PathLike | IO[bytes], map_location: Any = None) 
     trusted = os.environ.get(TRUST) == "1"
     context = contextlib.nullcontext() if trusted else torch.serialization.safe_globals(_allowed())
     try:
-        with context:
+        with context, warnings.catch_warnings():
+            # a plain pickle; what is wrong with it is said below
+            warnings.filterwarnings("ignore", "Detected pickle protocol")
             return torch.load(path_or_file, map_location=map_location, weights_only=not trusted)
     except FileNotFoundError:
         raise UserError(f"there is no checkpoint {name}") from None
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        raise _damaged(name, error) from error  # torch sought a place before the start of a short file
+        raise _damaged(name) from error  # torch sought a place before the start of a short file
     except _PARSE_ERRORS as error:
         if "CUDA" in str(error) or (trusted and not isinstance(error, pickle.UnpicklingError)):
             raise
         refused = re.search(r"GLOBAL (\w[\w.]*\.\w+) ", str(error))
         if refused is None:
-            raise _damaged(name, error) from error
+            raise _damaged(name) from error
         raise UserError(
             f"{name} holds an object of class {refused[1]}, which is none of those that fairseq checkpoints "
             f"hold, and loading it may run any code: if you trust the file, set {TRUST}=1"
@@ -121,9 +124,8 @@ def _name(path_or_file: str | os.PathLike | IO[bytes]) -> str:
     return str(getattr(path_or_file, "name", "the file"))
 
 
-def _damaged(name: str, error: Exception) -> UserError:
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0][:100]
-    return UserError(f"{name} is damaged (truncated?) or was not written by torch.save: {reason}")
+def _damaged(name: str) -> UserError:
+    return UserError(f"{name} is damaged (truncated?) or was not written by torch.save")
 
 
 def load_fairseq(path_or_file: str | os.PathLike | IO[bytes], map_location: Any = None) -> dict[str, Any]:
