@@ -1,6 +1,7 @@
 """Several processes: on CPU as well as on GPUs, with one sentence for an error in any of them."""
 
 import functools
+import logging
 import os
 import tempfile
 import types
@@ -11,6 +12,8 @@ import torch
 from modern_fairseq import mistakes
 from modern_fairseq.errors import UserError
 from modern_fairseq.proxies import ModuleProxy, override
+
+_SPAWN_LOG = logging.getLogger("torch.multiprocessing.spawn")
 
 
 def trust_own_ranks(module: types.ModuleType) -> None:
@@ -49,6 +52,12 @@ def _spawn(fn: Any, args: tuple[Any, Any, dict[str, Any]], nprocs: int, join: bo
         nprocs = cfg.distributed_training.distributed_world_size
     with tempfile.TemporaryDirectory() as folder:
         report = os.path.join(folder, "report")
+
+        def unexplained(record: logging.LogRecord) -> bool:
+            return not os.path.exists(report)
+
+        # that the other processes are ended too goes without saying
+        _SPAWN_LOG.addFilter(unexplained)
         try:
             torch.multiprocessing.spawn(_worker, (report, fn, *args), nprocs=nprocs, join=join)
         except (torch.multiprocessing.ProcessRaisedException, torch.multiprocessing.ProcessExitedException):
@@ -56,6 +65,8 @@ def _spawn(fn: Any, args: tuple[Any, Any, dict[str, Any]], nprocs: int, join: bo
                 raise
             with open(report) as file:
                 raise UserError(file.readline()) from None
+        finally:
+            _SPAWN_LOG.removeFilter(unexplained)
 
 
 def spawn_workers(module: types.ModuleType) -> None:

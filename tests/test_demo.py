@@ -51,7 +51,14 @@ def test_a_demo_interrupted_then_finished_then_repeated(tmp_path, monkeypatch, c
 
 def interrupt_while_training(out: Path) -> None:
     command = demo(out, "--updates", "100000")
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        # a shell without job control starts what it puts into the background deaf to Ctrl-C, and that is inherited
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
         for _ in range(1200):
             if process.poll() is not None or list(out.glob("runs/*.partial/train.log")):
                 break
