@@ -1,0 +1,1 @@
+"""The demo (``scripts/demo.sh``): deep encoder-decoders compared, with fairseq's own commands."""

@@ -1,0 +1,208 @@
+"""Mistakes: one sentence that names what is wrong and what would be valid, and nothing half-written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from running import argv_of, assert_one_sentence, execute, files_under, load
+from tiny_jobs import ADAM, LANGUAGE_MODEL, SPEECH, TRANSLATION, as_flags
+from yaml_configs import config, hydra_argv
+
+Settings = dict[str, Any]
+ALL = ("b2t", "post_ln", "pre_ln")
+MODEL_MISTAKES: dict[str, tuple[Settings, tuple[str, ...]]] = {
+    "unknown variant": ({"residual": "b2x"}, ("'b2x'", *ALL)),
+    "unknown variant of the decoder": ({"decoder_residual": "pre-ln"}, ("'pre-ln'", *ALL)),
+    "unknown option": ({"residual_args": "scale=2"}, ("'scale'", "b2t", "init_scale")),
+    "option of another variant": (
+        {"residual": "post_ln", "residual_args": "init_scale=1"},
+        ("'init_scale'", "post_ln"),
+    ),
+    "option out of range": ({"residual_args": "init_scale=0"}, ("'0'", "init_scale", "1e-06")),
+    "option of another type": (
+        {"residual_args": "init_scale=deep"},
+        ("'deep'", "init_scale", "depth", "number"),
+    ),
+    "option without a value": ({"residual_args": "init_scale"}, ("'init_scale'", "value")),
+    "layer pruning": ({"encoder_layers_to_keep": "0"}, ("--encoder-layers-to-keep", "leave it out")),
+    "quantisation noise": ({"quant_noise_pq": 0.1}, ("--quant-noise-pq", "leave it out")),
+    "joint attention": ({"cross_self_attention": True}, ("--cross-self-attention", "leave it out")),
+    "contradiction": (
+        {"encoder_normalize_before": True},
+        ("--encoder-normalize-before", "b2t", "--residual"),
+    ),
+    "depth 0": ({"encoder_layers": 0}, ("--encoder-layers", "at least 1", "0")),
+    "heads that do not divide": ({"decoder_attention_heads": 3}, ("dim 16", "heads 3", "1, 2, 4, 8, 16")),
+}
+
+
+@pytest.mark.parametrize("command", ["fairseq-train", "fairseq-hydra-train"])
+@pytest.mark.parametrize("mistake", MODEL_MISTAKES)
+def test_model_that_cannot_be_built(command, mistake, data_of, tmp_path):
+    settings, named = MODEL_MISTAKES[mistake]
+    data, save_dir = data_of(TRANSLATION), tmp_path / "save"
+    if command == "fairseq-train":
+        argv = argv_of(command, *TRANSLATION.train_flags(data, save_dir), *ADAM, *as_flags(settings))
+    else:
+        whole = config(TRANSLATION, data, save_dir)
+        whole["model"] |= settings
+        argv = hydra_argv(whole, tmp_path)
+    assert_one_sentence(execute(argv, cwd=tmp_path), *named)
+    assert not files_under(save_dir)
+
+
+FAMILIES = [
+    (LANGUAGE_MODEL, {"base_layers": 1}, ("--base-layers", "leave it out")),
+    (LANGUAGE_MODEL, {"decoder_layers": 0}, ("--decoder-layers", "at least 1")),
+    (LANGUAGE_MODEL, {"residual_args": "init_scale=1"}, ("'init_scale'", "post_ln", "none")),
+    (SPEECH, {"residual": "rezero"}, ("'rezero'", "b2t, post_ln, pre_ln")),
+    (SPEECH, {"encoder_attention_heads": 5}, ("--encoder-embed-dim 16", "heads 5")),
+]
+
+
+@pytest.mark.parametrize(
+    ("job", "settings", "named"),
+    FAMILIES,
+    ids=[f"{job.name}-{'-'.join(settings)}" for job, settings, _ in FAMILIES],
+)
+def test_model_of_another_task_that_cannot_be_built(job, settings, named, data_of, tmp_path):
+    argv = argv_of("fairseq-train", *job.train_flags(data_of(job), tmp_path / "save"), *ADAM, *as_flags(settings))
+    assert_one_sentence(execute(argv, cwd=tmp_path), *named)
+    assert not files_under(tmp_path)
+
+
+@pytest.mark.parametrize("folder", ["absent", "empty"])
+@pytest.mark.parametrize("command", ["train", "hydra-train", "generate", "interactive", "eval-lm", "speech"])
+def test_data_folder_that_is_none(command, folder, tmp_path, trained):
+    data, save_dir = tmp_path / folder, tmp_path / "save"
+    (tmp_path / "empty").mkdir()
+    job = {"eval-lm": LANGUAGE_MODEL, "speech": SPEECH}.get(command, TRANSLATION)
+    if command in ("train", "speech"):
+        argv = argv_of("fairseq-train", *job.train_flags(data, save_dir), *ADAM)
+    elif command == "hydra-train":
+        argv = hydra_argv(config(job, data, save_dir), tmp_path)
+    else:
+        checkpoint, batch_size = (
+            trained(job)[0] / "checkpoint_last.pt",
+            None if command == "interactive" else 4,
+        )
+        argv = argv_of(f"fairseq-{command}", *job.use_flags(data, checkpoint, batch_size))
+    assert_one_sentence(execute(argv, cwd=tmp_path), str(data))
+    assert not files_under(save_dir, tmp_path / "empty")
+    assert not (tmp_path / "absent").exists()
+
+
+class Foreign:
+    """What no fairseq checkpoint holds."""
+
+
+def truncated(good: Path, bad: Path) -> str:
+    bad.write_bytes(good.read_bytes()[: good.stat().st_size // 2])
+    return "damaged"
+
+
+def no_checkpoint_at_all(good: Path, bad: Path) -> str:
+    bad.write_text("<html>not found</html>\n")
+    return "damaged"
+
+
+def of_another_program(good: Path, bad: Path) -> str:
+    torch.save({"state_dict": load(good)["model"]}, bad)
+    return "not a fairseq checkpoint"
+
+
+def with_a_class_of_its_own(good: Path, bad: Path) -> str:
+    torch.save(load(good) | {"extra": Foreign()}, bad)
+    return f"{__name__}.Foreign"
+
+
+def of_another_size(good: Path, bad: Path) -> str:
+    state = load(good)
+    state["model"]["encoder.layers.0.fc1.weight"] = torch.zeros(64, 16)
+    torch.save(state, bad)
+    return "encoder.layers.0.fc1.weight"
+
+
+BAD_CHECKPOINTS = [
+    truncated,
+    no_checkpoint_at_all,
+    of_another_program,
+    with_a_class_of_its_own,
+    of_another_size,
+]
+
+
+@pytest.mark.parametrize("spoil", BAD_CHECKPOINTS, ids=lambda spoil: spoil.__name__)
+@pytest.mark.parametrize("command", ["train", "generate", "validate"])
+def test_checkpoint_that_cannot_be_used(command, spoil, data_of, trained, tmp_path):
+    bad = tmp_path / "bad.pt"
+    named = spoil(trained(TRANSLATION)[0] / "checkpoint_last.pt", bad)
+    data = data_of(TRANSLATION)
+    if command == "train":
+        flags = [*TRANSLATION.train_flags(data, tmp_path / "save"), *ADAM, "--restore-file", str(bad)]
+    else:
+        flags = TRANSLATION.use_flags(data, bad)
+    run = execute(argv_of(f"fairseq-{command}", *flags), cwd=tmp_path)
+    assert_one_sentence(run, str(bad), named)
+    if spoil is with_a_class_of_its_own:
+        assert "FAIRSEQ_RESIDUALS_TRUST_CHECKPOINTS=1" in run.err
+    assert files_under(tmp_path) == [bad]
+
+
+class Call:
+    """Pickled, it makes a folder when it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_checkpoint_that_runs_code_does_not(data_of, tmp_path):
+    """The reason for the allow-list: what is pickled may call anything."""
+    bad, witness = tmp_path / "bad.pt", tmp_path / "witness"
+    torch.save({"model": {}, "cfg": Call(witness)}, bad)
+    run = execute(argv_of("fairseq-validate", *TRANSLATION.use_flags(data_of(TRANSLATION), bad)))
+    assert_one_sentence(run, str(bad), "mkdir")
+    assert not witness.exists()
+
+
+def test_mistake_in_a_spawned_process(tmp_path):
+    """The data folder is looked up by the two processes that train."""
+    flags = [
+        *TRANSLATION.train_flags(tmp_path / "absent", tmp_path / "save"),
+        *ADAM,
+        "--distributed-world-size",
+        "2",
+    ]
+    assert_one_sentence(execute(argv_of("fairseq-train", *flags)), str(tmp_path / "absent"))
+    assert not files_under(tmp_path)
+
+
+def test_checkpoint_of_another_variant_is_not_resumed(data_of, trained, tmp_path):
+    """A B2T checkpoint lacks the norms on top that Pre-LN has."""
+    checkpoint = trained(TRANSLATION)[0] / "checkpoint_last.pt"
+    flags = [*TRANSLATION.train_flags(data_of(TRANSLATION), tmp_path / "save"), *ADAM]
+    run = execute(argv_of("fairseq-train", *flags, "--residual", "pre_ln", "--restore-file", checkpoint))
+    assert_one_sentence(run, str(checkpoint), "encoder.layer_norm.weight")
+    assert not files_under(tmp_path)
+
+
+def test_flag_that_does_not_exist(data_of, tmp_path):
+    """argparse's own message, which lists the flags before it."""
+    flags = [
+        *TRANSLATION.train_flags(data_of(TRANSLATION), tmp_path),
+        *ADAM,
+        "--residual-arg",
+        "init_scale=1",
+    ]
+    run = execute(argv_of("fairseq-train", *flags, "--resiudal", "b2t"))
+    assert run.status == 2
+    assert run.err.splitlines()[-1].startswith("fairseq-train: error: ")
+    assert "Traceback" not in run.err
+    assert not files_under(tmp_path)

@@ -1,0 +1,87 @@
+"""fairseq-hydra-train: a YAML file trains what the same settings as flags of fairseq-train do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from running import assert_one_sentence, execute, files_under, load, succeed
+from tiny_jobs import ADAM, TRANSLATION
+from yaml_configs import NESTED, config, hydra_argv
+
+
+@pytest.fixture(scope="module")
+def by_flags(once, data_of):
+    """A job's run of 6 updates by fairseq-train."""
+
+    def train(job):
+        def make(folder):
+            length = ["--max-update", "6", "--no-epoch-checkpoints"]
+            return succeed("fairseq-train", *job.train_flags(data_of(job), folder), *ADAM, *length)
+
+        return once(f"by_flags_{job.name}", make)
+
+    return train
+
+
+def hydra(settings, folder):
+    run = execute(hydra_argv(settings, folder), cwd=folder)
+    assert run.status == 0, run
+    return run
+
+
+def assert_same(run, folder, by_flags):
+    reference, expected = by_flags
+    assert run.updates == expected.updates
+    a, b = (load(f / "checkpoint_last.pt")["model"] for f in (folder, reference))
+    assert set(a) == set(b)
+    assert all(torch.equal(a[name], b[name]) for name in a if not name.endswith("._float_tensor"))
+
+
+def test_flat_keys_train_what_flags_do(job, by_flags, data_of, tmp_path):
+    run = hydra(config(job, data_of(job), tmp_path / "save"), tmp_path)
+    assert_same(run, tmp_path / "save", by_flags(job))
+    assert "2 layers wired by" in run.out
+
+
+def test_nested_keys_and_wiring_train_what_flags_do(by_flags, data_of, tmp_path):
+    """fairseq's nested form of the dimensions; another architecture, which the wiring keys turn into b2t."""
+    settings = config(TRANSLATION, data_of(TRANSLATION), tmp_path / "save")
+    flat = {k: v for k, v in settings["model"].items() if not k.startswith(("encoder", "decoder"))}
+    wiring = {"_name": "transformer_post_ln_18l", "residual": "b2t", "residual_args": {"init_scale": 1.0}}
+    settings["model"] = flat | NESTED | wiring
+    run = hydra(settings, tmp_path)
+    assert_same(run, tmp_path / "save", by_flags(TRANSLATION))
+    use = TRANSLATION.use_flags(data_of(TRANSLATION), tmp_path / "save" / "checkpoint_last.pt")
+    generated = succeed("fairseq-generate", *use, "--beam", 2, "--gen-subset", "test", "--max-len-b", 10)
+    assert len(generated.hypotheses()["H"]) == 8
+
+
+def test_decoder_with_its_own_wiring(data_of, tmp_path):
+    settings = config(TRANSLATION, data_of(TRANSLATION), tmp_path / "save")
+    settings["model"] |= {"decoder_residual": "pre_ln", "decoder_residual_args": "final_norm=false"}
+    run = hydra(settings, tmp_path)
+    assert "encoder: 2 layers wired by b2t" in run.out
+    assert "decoder: 2 layers wired by pre_ln (final_norm=false)" in run.out
+    saved = load(tmp_path / "save" / "checkpoint_last.pt")
+    assert not [name for name in saved["model"] if name.startswith("decoder.layer_norm")]
+    assert (saved["cfg"]["model"]["residual"], saved["cfg"]["model"]["decoder_residual"]) == ("b2t", "pre_ln")
+
+
+def test_resumes_its_own_checkpoint(by_flags, data_of, tmp_path):
+    settings = config(TRANSLATION, data_of(TRANSLATION), tmp_path / "save")
+    settings["optimization"]["max_update"] = 3
+    hydra(settings, tmp_path)
+    settings["optimization"]["max_update"] = 6
+    run = hydra(settings, tmp_path)
+    _, expected = by_flags(TRANSLATION)
+    assert run.updates == {number: expected.updates[number] for number in (4, 5, 6)}
+
+
+@pytest.mark.parametrize("key", ["encoder_layer", "residual_arg", "encoder"])
+def test_unknown_key_is_refused(key, data_of, tmp_path):
+    settings = config(TRANSLATION, data_of(TRANSLATION), tmp_path / "save")
+    settings["model"][key] = {"depth": 2} if key == "encoder" else 2
+    run = execute(hydra_argv(settings, tmp_path), cwd=tmp_path)
+    named = "encoder_depth" if key == "encoder" else key
+    assert_one_sentence(run, f"unknown key {named} under model", "encoder_layers", "residual_args")
+    assert not files_under(tmp_path / "save")

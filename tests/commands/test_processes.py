@@ -1,0 +1,93 @@
+"""Two processes on CPU train as one process does with --update-freq 2.
+
+fairseq puts the batches of an epoch in one order for all processes and deals them out in turn: with two
+processes each update sees batches 2k and 2k+1, exactly what one process accumulates with --update-freq 2.
+For the rest to be equal there is no dropout (each process draws its own) and plain SGD (Adam would blow up
+rounding errors where a gradient is nothing else: the biases of the keys). The last batch of an epoch has no
+partner: the process without one computes on a dummy batch that must not count.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from running import BIN, argv_of, execute, load
+from tiny_jobs import SPEECH, TRANSLATION, WIKI103
+
+JOBS = (TRANSLATION, WIKI103, SPEECH)
+OPTIMIZER = ["--optimizer", "sgd", "--lr", "0.3", "--lr-scheduler", "fixed", "--clip-norm", "1.0"]
+NO_DROPOUT = ["--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0"]
+
+
+UPDATES = 8
+"""More than an epoch, which has 5 or 6."""
+
+
+def train(argv, job, data, save_dir, *more, updates=UPDATES):
+    adaptive = ["--adaptive-softmax-dropout", "0"] if job is WIKI103 else []
+    length = ["--max-update", str(updates), "--no-epoch-checkpoints"]
+    run = execute([*argv, *job.train_flags(data, save_dir), *NO_DROPOUT, *adaptive, *OPTIMIZER, *length, *more])
+    assert run.status == 0, run
+    return run
+
+
+@pytest.fixture(scope="module")
+def accumulated(once, data_of):
+    """One process that takes two batches per update: its checkpoints and its log."""
+
+    def one_process(job):
+        argv, data = argv_of("fairseq-train"), data_of(job)
+        return once(f"accumulated_{job.name}", lambda folder: train(argv, job, data, folder, "--update-freq", "2"))
+
+    return one_process
+
+
+@pytest.mark.parametrize("launcher", ["spawner", "torchrun"])
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+def test_two_processes_train_as_one_does(launcher, job, accumulated, data_of, tmp_path):
+    folder, one = accumulated(job)
+    if launcher == "spawner":
+        argv, more = argv_of("fairseq-train"), ["--distributed-world-size", "2"]
+    else:
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+        argv, more = [sys.executable, *torchrun, str(BIN / "fairseq-train")], []
+    two = train(argv, job, data_of(job), tmp_path, *more)
+    assert one.losses[-1] < one.losses[0]
+    assert_same_training(one, two, range(1, UPDATES + 1))
+    valid = [r["valid_loss"] for r in one.records("valid")]
+    assert [r["valid_loss"] for r in two.records("valid")] == pytest.approx(valid, abs=ROUNDING)
+    assert_same_weights(folder, tmp_path)
+
+
+def test_two_processes_resume(accumulated, data_of, tmp_path):
+    """In the middle of an epoch; the process of rank 0 reads the checkpoint and sends it to the other."""
+    folder, one = accumulated(TRANSLATION)
+    argv, data = argv_of("fairseq-train", "--distributed-world-size", "2"), data_of(TRANSLATION)
+    train(argv, TRANSLATION, data, tmp_path, updates=4)
+    resumed = train(argv, TRANSLATION, data, tmp_path)
+    assert "checkpoint_last.pt (epoch 1 @ 4 updates)" in resumed.out
+    assert_same_training(one, resumed, range(5, UPDATES + 1))
+    assert_same_weights(folder, tmp_path)
+
+
+ROUNDING = 0.0015
+"""fairseq logs 3 decimals."""
+
+
+def assert_same_training(one, two, updates):
+    assert "training on 2 devices" in two.out
+    assert sorted(two.updates) == list(updates)
+    for number, found in two.updates.items():
+        logged = one.updates[number]
+        assert (found["bsz"], found["wpb"]) == (logged["bsz"], logged["wpb"]), number
+        assert found["loss"] == pytest.approx(logged["loss"], abs=ROUNDING), number
+        assert found["gnorm"] == pytest.approx(logged["gnorm"], abs=ROUNDING), number
+
+
+def assert_same_weights(*folders):
+    a, b = (load(folder / "checkpoint_last.pt")["model"] for folder in folders)
+    assert set(a) == set(b)
+    for name in a:
+        if not name.endswith("._float_tensor"):  # fairseq never fills it
+            assert (a[name] - b[name]).abs().max() < 1e-5, name

@@ -1,0 +1,92 @@
+"""fairseq-generate, -interactive on speech models: wav files on the fly, and features in a zip."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+import tiny_data
+from running import load, succeed
+from tiny_jobs import ADAM, SPEECH
+
+ZIPPED = dataclasses.replace(
+    SPEECH, name="zipped_features", arch="s2t_transformer_post_ln_s", prepare=tiny_data.write_zipped_features
+)
+
+
+@pytest.fixture(scope="module")
+def data(data_of):
+    return data_of(SPEECH)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(trained):
+    return trained(SPEECH)[0] / "checkpoint_last.pt"
+
+
+SEARCH = ["--beam", "3", "--max-len-b", "8"]
+
+
+@pytest.fixture(scope="module")
+def generated(data, checkpoint, once):
+    """Beam search over the test set, one utterance at a time, scored by word error rate."""
+    flags = [*SPEECH.use_flags(data, checkpoint, batch_size=1), *SEARCH, "--gen-subset", "test"]
+    return once("recognised", lambda _: succeed("fairseq-generate", *flags, "--scoring", "wer"))[1]
+
+
+def test_generate_reports_the_word_error_rate(generated):
+    found = generated.hypotheses()
+    references = [found["T"][i][0].split() for i in range(len(found["T"]))]
+    assert references == tiny_data.sentences("test", longest=4)
+    systems = [found["H"][i][1].split() for i in range(len(found["H"]))]
+    errors = sum(distance(a, b) for a, b in zip(references, systems, strict=True))
+    rate = 100 * errors / sum(map(len, references))
+    assert float(re.search(r"WER: ([\d.]+)", generated.out)[1]) == pytest.approx(rate, abs=0.01)
+
+
+def distance(a, b):
+    """Word edits that make b of a (Levenshtein)."""
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        before, row[0] = row[0], i
+        for j, y in enumerate(b, 1):
+            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (x != y))
+    return row[-1]
+
+
+def test_reference_scores_add_up_to_the_valid_loss(data, checkpoint, trained):
+    """The sequence scorer of --score-reference and the criterion of training agree."""
+    flags = [*SPEECH.use_flags(data, checkpoint), "--gen-subset", "valid", "--score-reference"]
+    scored = succeed("fairseq-generate", *flags).hypotheses()
+    scores = [float(x) for fields in scored["P"].values() for x in fields[0].split()]
+    logged = trained(SPEECH)[1].records("valid")[-1]
+    assert -sum(scores) / len(scores) == pytest.approx(logged["valid_nll_loss"], abs=0.0015)
+
+
+def test_interactive_recognises_files_as_generate_does(data, checkpoint, generated):
+    """Paths on standard input, one by one: the same words and scores."""
+    flags = [*SPEECH.use_flags(data, checkpoint, batch_size=None), *SEARCH]
+    paths = "".join(f"{data / 'wav' / f'test{i}.wav'}\n" for i in range(tiny_data.SIZES["test"]))
+    found = succeed("fairseq-interactive", *flags, stdin=paths).hypotheses()["H"]
+    expected = generated.hypotheses()["H"]
+    assert set(found) == set(expected)
+    for i, (score, words) in expected.items():
+        assert found[i][1] == words
+        assert float(found[i][0]) == pytest.approx(float(score), abs=1e-5)
+
+
+def test_features_in_a_zip_train_a_post_ln_model(data_of, tmp_path):
+    """Masked at random; no norm on top of either stack, although fairseq's own speech models force Pre-LN."""
+    data = data_of(ZIPPED)
+    run = succeed("fairseq-train", *ZIPPED.train_flags(data, tmp_path), *ADAM, "--max-update", 22)
+    assert sum(run.losses[-4:]) < 0.9 * sum(run.losses[:4])
+    assert "encoder: 2 layers wired by post_ln" in run.out
+    assert not {
+        k
+        for k in load(tmp_path / "checkpoint_last.pt")["model"]
+        if k.startswith(("encoder.layer_norm", "decoder.layer_norm"))
+    }
+    use = ZIPPED.use_flags(data, tmp_path / "checkpoint_last.pt")
+    found = succeed("fairseq-generate", *use, "--gen-subset", "test", "--beam", 1, "--max-len-b", 8).hypotheses()
+    assert len(found["H"]) == tiny_data.SIZES["test"]

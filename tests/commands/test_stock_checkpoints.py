@@ -1,0 +1,72 @@
+"""Checkpoints of fairseq's own models train on in the plugin's, and the plugin's generate in fairseq's own."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+import pytest
+import torch
+from running import load, succeed
+from tiny_jobs import LANGUAGE_MODEL, SAVE_EVERY, SPEECH, TRANSLATION, UPDATES
+
+PAIRS = [
+    (replace(TRANSLATION, arch="transformer", name="stock"), "transformer_post_ln_6l"),
+    (replace(LANGUAGE_MODEL, arch="transformer_lm_big", name="stock_lm"), "transformer_lm_pre_ln_6l"),
+    (replace(SPEECH, arch="s2t_transformer_xs", name="stock_s2t"), "s2t_transformer_pre_ln_xs"),
+]
+"""A job with a stock architecture, and the plugin's that is the same at these dimensions (fairseq's own for text and speech are
+Pre-LN)."""
+
+
+def without_plugin(flags):
+    """The same flags for fairseq alone."""
+    at = flags.index("--user-dir")
+    return flags[:at] + flags[at + 2 :]
+
+
+@pytest.fixture(scope="module")
+def stock(once, data_of):
+    """The checkpoints and the log of a job trained by fairseq alone."""
+
+    def train(job):
+        def make(folder):
+            return succeed("fairseq-train", *without_plugin(job.long_run(data_of(job), folder)))
+
+        return once(f"trained_{job.name}", make)
+
+    return train
+
+
+@pytest.mark.parametrize(("job", "arch"), PAIRS, ids=[arch for _, arch in PAIRS])
+def test_stock_checkpoint_trains_on_as_if_in_stock(job, arch, stock, data_of, tmp_path):
+    """With its optimizer state, in the middle of an epoch: number by number, and the weights bit for bit."""
+    folder, whole = stock(job)
+    start = folder / f"checkpoint_1_{SAVE_EVERY}.pt"
+    flags = replace(job, arch=arch).long_run(data_of(job), tmp_path)
+    resumed = succeed("fairseq-train", *flags, "--restore-file", start)
+    assert f"(epoch 1 @ {SAVE_EVERY} updates)" in resumed.out
+    assert resumed.updates == {n: whole.updates[n] for n in range(SAVE_EVERY + 1, UPDATES + 1)}
+    a, b = (load(f / "checkpoint_last.pt")["model"] for f in (folder, tmp_path))
+    assert set(a) == set(b)
+    assert all(torch.equal(a[name], b[name]) for name in a if not name.endswith("._float_tensor"))
+
+
+def test_checkpoint_of_the_plugin_generates_in_stock(stock, data_of, tmp_path):
+    """With the architecture's name put to fairseq's own; only the plugin's wiring settings are unknown to it."""
+    job, arch = PAIRS[0]
+    data = data_of(job)
+    ours, theirs = tmp_path / "checkpoint_last.pt", tmp_path / "stock.pt"
+    flags = replace(job, arch=arch).train_flags(data, tmp_path)
+    succeed("fairseq-train", *flags, "--max-update", 12, "--optimizer", "adam", "--lr", 0.005)
+    state = load(ours)
+    settings = vars(state["cfg"]["model"]) | {"arch": job.arch, "_name": job.arch}
+    state["cfg"]["model"] = argparse.Namespace(**settings)
+    torch.save(state, theirs)
+
+    search = ["--beam", 3, "--gen-subset", "test"]
+    plugin = succeed("fairseq-generate", *job.use_flags(data, ours), *search)
+    alone = succeed("fairseq-generate", *without_plugin(job.use_flags(data, theirs)), *search)
+    assert "wired by post_ln" in plugin.out + plugin.err
+    assert "wired by" not in alone.out + alone.err
+    assert alone.hypotheses() == plugin.hypotheses()

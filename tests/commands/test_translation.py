@@ -1,0 +1,121 @@
+"""fairseq-preprocess, -generate, -interactive and -score on a translation model."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import sacrebleu
+import tiny_data
+from running import succeed
+from tiny_jobs import TRANSLATION
+
+
+@pytest.fixture(scope="module")
+def data(data_of):
+    return data_of(TRANSLATION)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(trained):
+    return trained(TRANSLATION)[0] / "checkpoint_last.pt"
+
+
+@pytest.fixture(scope="module")
+def generated(data, checkpoint, once):
+    """Beam search over the test set, scored by fairseq's own BLEU."""
+    flags = [*TRANSLATION.use_flags(data, checkpoint), "--beam", 3, "--gen-subset", "test"]
+    return once("translated", lambda _: succeed("fairseq-generate", *flags))[1]
+
+
+def lines(path):
+    return path.read_text().splitlines()
+
+
+def test_preprocess_keeps_every_sentence_and_word(data, generated):
+    """The text comes back out of the binary files, and the dictionary is that of both sides."""
+    words = {word for side in "st" for word in (data / "text" / f"train.{side}").read_text().split()}
+    for side in "st":
+        entries = dict(line.rsplit(" ", 1) for line in lines(data / f"dict.{side}.txt"))
+        assert {word for word in entries if not word.startswith("madeupword")} == words
+    for letter, side in (("S", "s"), ("T", "t")):
+        read_back = generated.hypotheses()[letter]
+        assert [read_back[i] for i in range(len(read_back))] == [[x] for x in lines(data / "text" / f"test.{side}")]
+
+
+def test_generated_scores_are_those_of_the_same_words_as_references(data, checkpoint, generated, tmp_path):
+    """What beam search says of its hypotheses, word by word, is what teacher forcing says of them."""
+    hypotheses = generated.hypotheses()
+    (tmp_path / "hypo.s").write_text("".join(hypotheses["S"][i][0] + "\n" for i in range(len(hypotheses["H"]))))
+    (tmp_path / "hypo.t").write_text("".join(hypotheses["H"][i][1] + "\n" for i in range(len(hypotheses["H"]))))
+    dictionaries = ["--srcdict", data / "dict.s.txt", "--tgtdict", data / "dict.t.txt"]
+    languages = ["--source-lang", "s", "--target-lang", "t"]
+    out = ["--testpref", tmp_path / "hypo", "--destdir", tmp_path / "bin"]
+    succeed("fairseq-preprocess", *languages, *dictionaries, *out)
+    flags = [
+        *TRANSLATION.use_flags(tmp_path / "bin", checkpoint),
+        "--gen-subset",
+        "test",
+        "--score-reference",
+    ]
+    forced = succeed("fairseq-generate", *flags).hypotheses()
+    assert set(forced["P"]) == set(hypotheses["P"])
+    for i, (scores,) in hypotheses["P"].items():
+        assert numbers(forced["P"][i][0]) == pytest.approx(numbers(scores), abs=2e-4), i
+        assert float(forced["H"][i][0]) == pytest.approx(float(hypotheses["H"][i][0]), abs=2e-4), i
+
+
+def numbers(text):
+    return [float(x) for x in text.split()]
+
+
+def test_interactive_translates_as_generate_does(data, checkpoint, generated):
+    """The same sentences on standard input, one by one, so without padding: the same words and scores."""
+    flags = TRANSLATION.use_flags(data, checkpoint, batch_size=None)
+    text = (data / "text" / "test.s").read_text()
+    found = succeed("fairseq-interactive", *flags, "--beam", 3, stdin=text).hypotheses()
+    expected = generated.hypotheses()
+    assert set(found["H"]) == set(expected["H"])
+    for i, (score, words) in expected["H"].items():
+        assert found["H"][i][1] == words
+        assert float(found["H"][i][0]) == pytest.approx(float(score), abs=1e-5)
+
+
+def test_score_agrees_with_generate_and_with_sacrebleu(data, generated, tmp_path):
+    hypotheses = generated.hypotheses()
+    system = [hypotheses["H"][i][1] for i in range(len(hypotheses["H"]))]
+    reference = data / "text" / "test.t"
+    (tmp_path / "system").write_text("".join(f"{line}\n" for line in system))
+    files = ["--sys", tmp_path / "system", "--ref", reference]
+    bleu = r"BLEU4 = \d+\.\d+, [\d./]+ \(.*\)"
+    scored = succeed("fairseq-score", *files)
+    assert re.search(bleu, scored.out)[0] == re.search(bleu, generated.out)[0]
+    by_sacrebleu = sacrebleu.corpus_bleu(system, [lines(reference)]).format()
+    assert by_sacrebleu in succeed("fairseq-score", *files, "--sacrebleu").out
+
+
+def test_another_wiring_of_the_decoder_by_flags(data, tmp_path):
+    """--residual overrides the architecture's variant, --decoder-residual that of the decoder."""
+    wiring = [
+        "--residual",
+        "pre_ln",
+        "--decoder-residual",
+        "b2t",
+        "--decoder-residual-args",
+        "init_scale=0.5",
+    ]
+    train = [
+        *TRANSLATION.train_flags(data, tmp_path),
+        "--max-update",
+        2,
+        "--optimizer",
+        "adam",
+        "--lr",
+        0.001,
+    ]
+    run = succeed("fairseq-train", *train, *wiring)
+    assert re.search(r"encoder: 2 layers wired by pre_ln \(final_norm=true\)", run.out)
+    assert re.search(r"decoder: 2 layers wired by b2t \(init_scale=0.5\)", run.out)
+    use = TRANSLATION.use_flags(data, tmp_path / "checkpoint_last.pt")
+    out = succeed("fairseq-generate", *use, "--beam", 2, "--max-len-b", 10).hypotheses()
+    assert len(out["H"]) == tiny_data.SIZES["test"]
