@@ -14,6 +14,7 @@ import sys
 import pytest
 from running import BIN, argv_of, execute, load
 from tiny_jobs import SPEECH, TRANSLATION, WIKI103
+from yaml_configs import config, hydra_argv
 
 JOBS = (TRANSLATION, WIKI103, SPEECH)
 OPTIMIZER = ["--optimizer", "sgd", "--lr", "0.3", "--lr-scheduler", "fixed", "--clip-norm", "1.0"]
@@ -69,6 +70,20 @@ def test_two_processes_resume(accumulated, data_of, tmp_path):
     assert "checkpoint_last.pt (epoch 1 @ 4 updates)" in resumed.out
     assert_same_training(one, resumed, range(5, UPDATES + 1))
     assert_same_weights(folder, tmp_path)
+
+
+def test_hydra_spawns_as_well(accumulated, data_of, tmp_path):
+    folder, one = accumulated(TRANSLATION)
+    settings = config(TRANSLATION, data_of(TRANSLATION), tmp_path / "save")
+    settings["model"] |= {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
+    settings["optimizer"] = {"_name": "sgd"}
+    settings["lr_scheduler"] = {"_name": "fixed"}
+    settings["optimization"] = {"lr": [0.3], "clip_norm": 1.0, "max_update": UPDATES}
+    settings["distributed_training"] = {"distributed_world_size": 2}
+    two = execute(hydra_argv(settings, tmp_path), cwd=tmp_path)
+    assert two.status == 0, two
+    assert_same_training(one, two, range(1, UPDATES + 1))
+    assert_same_weights(folder, tmp_path / "save")
 
 
 ROUNDING = 0.0015

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import re
 
+import pytest
 import torch
 from running import kill_at, load, succeed
-from tiny_jobs import SAVE_EVERY, UPDATES
+from tiny_jobs import JOBS, SAVE_EVERY, UPDATES, WIKI103
 
 from fairseq_residuals.registry import VARIANTS
+
+
+@pytest.fixture(params=[*JOBS, WIKI103], ids=lambda job: job.name)
+def job(request):
+    """Each task, and the language model with everything that the WikiText-103 recipes use."""
+    return request.param
 
 
 def test_training_lowers_the_loss_and_saves(job, trained):
@@ -30,7 +37,7 @@ def test_training_starts_by_naming_what_it_trains(job, trained):
     folder, run = trained(job)
     before, _, _ = run.out.partition("begin training epoch 1")
     variant = re.search(r"transformer_(?:lm_)?(post_ln|pre_ln|b2t)_", job.arch).group(1)
-    stacks = ("decoder",) if job.name == "language_model" else ("encoder", "decoder")
+    stacks = ("decoder",) if "_lm_" in job.arch else ("encoder", "decoder")
     for stack in stacks:
         line = re.search(rf"{stack}: (\d+) layers wired by (\w+).*", before)
         assert line, before

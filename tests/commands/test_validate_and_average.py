@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
-
 import numpy as np
 import pytest
 from running import argv_of, assert_one_sentence, execute, files_under, load, succeed
-from tiny_jobs import LANGUAGE_MODEL, SAVE_EVERY, TRANSLATION, UPDATES
+from tiny_jobs import LANGUAGE_MODEL, TRANSLATION, UPDATES
 
 
 def validated(job, data, checkpoint):
@@ -56,37 +54,9 @@ def test_average_of_the_last_updates_is_their_mean_and_usable(job, data_of, trai
     assert loss != validated(job, data_of(job), parts[-1])["valid_loss"]
 
 
-def test_average_of_epochs_and_of_named_files(data_of, trained, tmp_path):
-    folder, _ = trained(TRANSLATION)
-    epochs = newest(folder, "checkpoint[0-9].pt", 2)
-    succeed(
-        "fairseq-residuals",
-        "average",
-        "--inputs",
-        folder,
-        "--num-epoch-checkpoints",
-        2,
-        "--output",
-        tmp_path / "e.pt",
-    )
-    assert_mean(load(tmp_path / "e.pt")["model"], epochs)
-    named = [folder / f"checkpoint_1_{SAVE_EVERY}.pt", folder / "checkpoint2.pt"]
-    succeed("fairseq-residuals", "average", "--inputs", *named, "--output", tmp_path / "n.pt")
-    assert_mean(load(tmp_path / "n.pt")["model"], named)
-
-
-@pytest.mark.parametrize("case", ["too many", "no such file", "other model", "not a checkpoint"])
-def test_average_refuses(case, trained, tmp_path):
-    folder, _ = trained(TRANSLATION)
-    other = trained(LANGUAGE_MODEL)[0] / "checkpoint_last.pt"
-    last, junk, output = folder / "checkpoint_last.pt", tmp_path / "junk.pt", tmp_path / "average.pt"
-    junk.write_bytes(pickle.dumps(["no", "tensors"]))
-    flags, named = {
-        "too many": (["--inputs", folder, "--num-update-checkpoints", 30], str(folder)),
-        "no such file": (["--inputs", last, folder / "absent.pt"], "absent.pt"),
-        "other model": (["--inputs", last, other], str(other)),
-        "not a checkpoint": (["--inputs", last, junk], "junk.pt"),
-    }[case]
-    run = execute(argv_of("fairseq-residuals", "average", *flags, "--output", output))
-    assert_one_sentence(run, named)
-    assert files_under(tmp_path) == [junk]
+def test_average_of_different_models_is_refused(trained, tmp_path):
+    one, other = (trained(job)[0] / "checkpoint_last.pt" for job in (TRANSLATION, LANGUAGE_MODEL))
+    flags = ["average", "--inputs", one, other, "--output", tmp_path / "average.pt"]
+    run = execute(argv_of("fairseq-residuals", *flags))
+    assert_one_sentence(run, str(one), str(other), "encoder_attn")
+    assert not files_under(tmp_path)

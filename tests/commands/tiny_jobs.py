@@ -30,6 +30,7 @@ class Job:
     criterion: tuple[str, ...]
     prepare: Callable[[Path], None]
     """Fills an empty folder with data that fairseq-train can read."""
+    optimizer: tuple[str, ...] = ADAM
 
     def train_flags(self, data: Path, save_dir: Path) -> list[str]:
         """All but how to optimise, how long, when to save. Dropout is on: a resumed run has to repeat it."""
@@ -41,7 +42,7 @@ class Job:
     def long_run(self, data: Path, save_dir: Path) -> list[str]:
         """Several epochs, saved at their ends and in the middle of some."""
         lengths = ("--max-update", str(UPDATES), "--save-interval-updates", str(SAVE_EVERY))
-        return [*self.train_flags(data, save_dir), *ADAM, *lengths]
+        return [*self.train_flags(data, save_dir), *self.optimizer, *lengths]
 
     def use_flags(self, data: Path, checkpoint: Path, batch_size: int | None = 4) -> list[str]:
         """For the commands that load a checkpoint; fairseq-interactive batches by itself (None)."""
@@ -144,5 +145,11 @@ WIKI103 = Job(
     ),
     criterion=("--criterion", "adaptive_loss", "--ddp-backend", "legacy_ddp"),
     prepare=prepare_text,
+    optimizer=(
+        *("--optimizer", "nag", "--clip-norm", "0.1", "--lr", "1.0", "--lr-scheduler", "cosine", "--min-lr", "0.1"),
+        *("--warmup-updates", "4", "--warmup-init-lr", "0.01", "--lr-period-updates", "8", "--t-mult", "2"),
+        *("--lr-shrink", "0.75"),
+    ),
 )
-"""The language model of the WikiText-103 recipes; fairseq's adaptive loss refuses any other --ddp-backend."""
+"""The language model of the WikiText-103 recipes, and how they train it; fairseq's adaptive loss refuses any other
+--ddp-backend."""
