@@ -76,7 +76,8 @@ def test_hydra_spawns_as_well(accumulated, data_of, tmp_path):
     folder, one = accumulated(TRANSLATION)
     settings = config(TRANSLATION, data_of(TRANSLATION), tmp_path / "save")
     settings["model"] |= {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
-    settings["optimizer"] = {"_name": "sgd"}
+    # without a dataclass in fairseq, hence without defaults
+    settings["optimizer"] = {"_name": "sgd", "lr": [0.3], "momentum": 0.0, "weight_decay": 0.0}
     settings["lr_scheduler"] = {"_name": "fixed"}
     settings["optimization"] = {"lr": [0.3], "clip_norm": 1.0, "max_update": UPDATES}
     settings["distributed_training"] = {"distributed_world_size": 2}
