@@ -1,5 +1,6 @@
 """Several processes: on CPU as well as on GPUs, with one sentence for an error in any of them."""
 
+import atexit
 import functools
 import logging
 import os
@@ -118,6 +119,20 @@ def _launched(distributed: Any) -> bool:
     torchrun = all(name in os.environ for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"))
     slurm = "SLURM_STEP_NODELIST" in os.environ or "SLURM_JOB_NODELIST" in os.environ
     return torchrun or (distributed.distributed_port > 0 and slurm)
+
+
+def leave_at_exit(module: types.ModuleType) -> None:
+    """Leave the process group before the interpreter shuts down, whoever started this process.
+
+    fairseq never does: threads of the group may still run when C++ destroys them, which ends a finished run with
+    "terminate called without an active exception".  Can go when fairseq > 0.12.2 destroys its process group.
+    """
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def ddp_on_cpu(module: types.ModuleType) -> None:

@@ -264,4 +264,5 @@ def test_pretrained_speech_encoder_is_loaded_into_the_wired_stack(tmp_path: Any)
     torch.save(state | {"optimizer_history": [history]}, path)
     model = build("speech", "pre_ln", "--load-pretrained-encoder-from", str(path), seed=9)
     for name, value in donor.encoder.state_dict().items():
-        assert torch.equal(model.encoder.state_dict()[name], value), name
+        # fairseq fills this placeholder with whatever the memory held
+        assert name.endswith("_float_tensor") or torch.equal(model.encoder.state_dict()[name], value), name

@@ -141,6 +141,16 @@ def assert_one_sentence(run: Run, *expected: str) -> None:
         assert words in lines[0], run
 
 
+def assert_argparse_says(run: Run, *expected: str) -> None:
+    """argparse refused the command line, after its usage, with a line that has all of ``expected``."""
+    assert run.status == 2, run
+    assert "Traceback" not in run.out + run.err, run
+    last = run.err.splitlines()[-1]
+    assert last.startswith(f"{Path(run.argv[0]).name}: error: "), run
+    for words in expected:
+        assert words in last, run
+
+
 def files_under(*folders: Path) -> list[Path]:
     """Every file that a command has left in ``folders``, which need not exist."""
     return [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from running import load, succeed
-from tiny_jobs import LANGUAGE_MODEL, SAVE_EVERY, SPEECH, TRANSLATION, UPDATES
+from tiny_jobs import LANGUAGE_MODEL, SAVE_EVERY, SPEECH, TRANSLATION, UPDATES, without_plugin
 
 PAIRS = [
     (replace(TRANSLATION, arch="transformer", name="stock"), "transformer_post_ln_6l"),
@@ -15,12 +15,6 @@ PAIRS = [
     (replace(SPEECH, arch="s2t_transformer_xs", name="stock_s2t"), "s2t_transformer_pre_ln_xs"),
 ]
 """A job with a stock architecture, and the plugin's that is the same at these dimensions."""
-
-
-def without_plugin(flags):
-    """The same flags for fairseq alone."""
-    at = flags.index("--user-dir")
-    return flags[:at] + flags[at + 2 :]
 
 
 @pytest.fixture(scope="module")

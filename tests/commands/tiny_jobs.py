@@ -50,6 +50,12 @@ class Job:
         return [str(flag) for flag in flags + (["--batch-size", batch_size] if batch_size else [])]
 
 
+def without_plugin(flags: list[str]) -> list[str]:
+    """The same flags for fairseq alone."""
+    at = flags.index("--user-dir")
+    return flags[:at] + flags[at + 2 :]
+
+
 def as_flags(settings: dict[str, Any]) -> list[str]:
     """Keys of a YAML file as flags."""
     flags = []
