@@ -111,8 +111,12 @@ def without_torchaudio(module: types.ModuleType) -> None:
 
     @functools.wraps(original)
     def get_waveform(*args: Any, **kwargs: Any) -> Any:
-        _need("soundfile")
-        return original(*args, **kwargs)
+        soundfile = _need("soundfile")
+        try:
+            return original(*args, **kwargs)
+        except soundfile.LibsndfileError as error:
+            reason = error.error_string.rstrip(".")
+            raise UserError(f"{args[0]} cannot be read as sound: {reason}") from error
 
     module.get_waveform = get_waveform  # type: ignore[attr-defined]
     module.convert_waveform = convert_waveform  # type: ignore[attr-defined]

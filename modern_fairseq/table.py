@@ -59,6 +59,7 @@ _AFTER = {
     "fairseq.data.audio.audio_utils": ("audio:without_torchaudio",),
     "fairseq.data.audio.feature_transforms.delta_deltas": ("audio:deltas_without_torchaudio",),
     "fairseq.data.iterators": ("iterators:background_ends_first",),
+    "fairseq.models": ("models:name_unknown_architectures",),
     "fairseq.tasks": ("tasks:tasks_without_dataclass_in_yaml",),
     "fairseq_cli.score": ("scoring:sequences_for_sacrebleu",),
     "fairseq_cli.hydra_train": ("commands:user_dir_before_compose", "commands:errors_in_hydra_job"),

@@ -1,0 +1,31 @@
+"""Models that fairseq does not know."""
+
+import difflib
+import functools
+import types
+from typing import Any
+
+from modern_fairseq.errors import UserError
+
+
+def name_unknown_architectures(module: types.ModuleType) -> None:
+    """Say that an architecture is unknown (models/__init__.py:100-104 trips over the braces in its own message).
+
+    The commonest cause is a checkpoint of a plugin's model without ``--user-dir``.
+    Can go when fairseq > 0.12.2 names the architecture and the way out.
+    """
+    original = module.build_model
+
+    @functools.wraps(original)
+    def build_model(cfg: Any, *args: Any, **kwargs: Any) -> Any:
+        name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
+        known = {*module.ARCH_MODEL_REGISTRY, *module.MODEL_DATACLASS_REGISTRY}
+        if name and name not in known:
+            close = "".join(f" (did you mean {match}?)" for match in difflib.get_close_matches(name, known, n=1))
+            raise UserError(
+                f"unknown architecture {name!r}{close}; if a plugin defines it, name the plugin's folder by --user-dir,"
+                " or common.user_dir in YAML"
+            )
+        return original(cfg, *args, **kwargs)
+
+    module.build_model = build_model  # type: ignore[attr-defined]
