@@ -1,6 +1,5 @@
 """Several processes: on CPU as well as on GPUs, with one sentence for an error in any of them."""
 
-import atexit
 import functools
 import logging
 import os
@@ -121,18 +120,22 @@ def _launched(distributed: Any) -> bool:
     return torchrun or (distributed.distributed_port > 0 and slurm)
 
 
-def leave_at_exit(module: types.ModuleType) -> None:
-    """Leave the process group before the interpreter shuts down, whoever started this process.
+def leave_when_done(module: types.ModuleType) -> None:
+    """Leave the process group once training is done (distributed/utils.py:315-331 never does).
 
-    fairseq never does: threads of the group may still run when C++ destroys them, which ends a finished run with
-    "terminate called without an active exception".  Can go when fairseq > 0.12.2 destroys its process group.
+    Threads of the group may still run when C++ destroys them at exit, and a finished run ends with "terminate called
+    without an active exception".  A process that fails does not wait for this: its error is the one to report.
+    Can go when fairseq > 0.12.2 destroys its process group.
     """
-    atexit.register(_leave)
+    original = module.distributed_main
 
+    @functools.wraps(original)
+    def distributed_main(*args: Any, **kwargs: Any) -> None:
+        original(*args, **kwargs)
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
 
-def _leave() -> None:
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
+    module.distributed_main = distributed_main  # type: ignore[attr-defined]
 
 
 def ddp_on_cpu(module: types.ModuleType) -> None:

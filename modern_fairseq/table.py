@@ -45,7 +45,7 @@ _AFTER = {
         "distributed:trust_own_ranks",
         "distributed:spawn_workers",
         "distributed:train_on_cpu",
-        "distributed:leave_at_exit",
+        "distributed:leave_when_done",
     ),
     "fairseq.models.distributed_fairseq_model": ("distributed:ddp_on_cpu",),
     "fairseq.modules.transformer_layer": ("layers:no_fused_path", "layers:no_dead_parameters"),

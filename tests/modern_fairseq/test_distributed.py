@@ -1,6 +1,8 @@
 """Several processes on CPU."""
 
+import atexit
 import os
+import time
 import types
 
 import pytest
@@ -53,11 +55,17 @@ def sum_of_ranks(cfg, folder):
             file=file,
         )
 
+    def tell_whether_left():
+        with open(os.path.join(folder, f"{rank}.group"), "w") as file:
+            file.write("not left" if torch.distributed.is_initialized() else "left")
+
+    atexit.register(tell_whether_left)
+
 
 def fail_on_one_rank(cfg, error):
     if torch.distributed.get_rank() == 1:
         raise error
-    torch.distributed.barrier()
+    time.sleep(300)  # the other one is ended by the parent; to wait for the first would be an error of its own
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +88,10 @@ def test_two_processes_work_together(tmp_path, method):
     cfg = configuration(distributed_init_method=given)
     distributed_utils.call_main(cfg, sum_of_ranks, folder=str(tmp_path / "out"))
     written = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
-    assert written == {"0": "3 gloo 0 [7.0, 7.0]\n", "1": "3 gloo 0 [7.0, 7.0]\n"}
+    assert written == {
+        **{"0": "3 gloo 0 [7.0, 7.0]\n", "1": "3 gloo 0 [7.0, 7.0]\n"},
+        **{"0.group": "left", "1.group": "left"},
+    }
 
 
 def test_a_users_mistake_on_any_rank_arrives_as_such():
