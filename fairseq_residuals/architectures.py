@@ -16,7 +16,8 @@ from fairseq.models.speech_to_text.s2t_transformer import base_architecture as s
 from fairseq.models.transformer_lm import base_lm_architecture
 
 from fairseq_residuals.models.settings import Family, resolve
-from fairseq_residuals.registry import VARIANTS, Wiring
+from fairseq_residuals.registry import VARIANTS
+from fairseq_residuals.wiring import Wiring
 
 ARCHITECTURES: dict[str, partial[dict[str, Wiring]]] = {}
 """By name: completes settings in place and returns the wiring of each stack."""
@@ -45,8 +46,9 @@ def depths_of(size: str, stacks: tuple[str, ...]) -> dict[str, int]:
 
 
 def register_architectures(family: Family, prefix: str, bases: Bases, sizes: tuple[str, ...]) -> None:
-    """Registers ``<prefix>_<variant>[_<base>][_<size>]`` with fairseq, for every variant."""
-    for variant in VARIANTS:
+    """Registers ``<prefix>_<variant>[_<base>][_<size>]`` with fairseq, for every variant that has a meaning there."""
+    alone = "encoder" not in family.stacks
+    for variant in (name for name, v in VARIANTS.items() if not v.refusal(alone=alone, topmost=True)):
         for base_name, base in bases.items():
             for size in ("", *sizes):
                 name = "_".join(filter(None, (prefix, variant, base_name, size)))

@@ -20,11 +20,15 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
+from fairseq_residuals.options import option
+
 Stream = dict[str, Tensor]
 """What travels along depth. "x" (T, B, C) is always there; any other key is documented by its variant.
 Streams are updated functionally (``s | {"x": ...}``), never in place: activation checkpointing relies on it."""
 
 Kind = Literal["self", "cross", "ffn"]
+Stock = Literal["", "post_ln", "pre_ln"]
+Init = Literal["fairseq", "fairseq_0.8", "fairseq_0.9", "lipschitz", "ds_init", "ds_init_code", "xavier"]
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,11 @@ class Connection(nn.Module):
         """The stream after the sub-layer's output ``y`` (T, B, C), dropout already applied."""
         raise NotImplementedError(f"{type(self).__name__} does not say how a sub-layer's output is written")
 
+    def gains(self) -> tuple[Tensor | float, Tensor | float]:
+        """The factors, numbers or (C,), on the stream and on the sub-layer's output before the two are added, of a
+        variant that says what it is but for them (:attr:`Variant.stock`)."""
+        return 1.0, 1.0
+
     def inner(self, h: Tensor) -> Tensor:
         """(T, B, F) -> (T, B, F), between the FFN's activation (and its dropout) and its second matrix."""
         return h
@@ -122,14 +131,31 @@ class Variant(nn.Module):
     year: ClassVar[int]
     equations: ClassVar[tuple[str, ...]]
     """F a sub-layer with its dropout, x the stream."""
-    code: ClassVar[str]
-    """The authors' code that the variant was checked against: repository@commit."""
+    code: ClassVar[str] = ""
+    """The authors' code that the variant was checked against: repository@commit; empty where none was published."""
+    verified: ClassVar[str]
+    """What was compared, and with what."""
     normalize_before: ClassVar[bool] = False
     """Whether this is what fairseq calls ``--encoder-normalize-before`` / ``--decoder-normalize-before``."""
+    stock: ClassVar[Stock] = ""
+    """Which of fairseq's own wirings this is but for the :meth:`Connection.gains`, which can be folded into weights so
+    that fairseq itself runs the model; empty where it is neither."""
+    has_ffn: ClassVar[bool] = True
+    """Whether a layer keeps its FFN; False where the wiring takes its place."""
+    draws_weights: ClassVar[bool] = False
+    """Whether ``init_weights`` draws the layers' weights anew, which leaves no choice to the option ``init``."""
 
     @dataclass(frozen=True)
     class Config:
-        """The variant's options: typed, documented, the defaults are what the published numbers used."""
+        """The options: typed, documented, the defaults are what the published numbers used. Those here are common to
+        all variants; a variant with options of its own derives its ``Config`` from this one."""
+
+        init: Init = option(
+            "fairseq", "how weights are drawn before the variant scales them; see fairseq_residuals/init.py"
+        )
+        init_scale: float | Literal["depth"] = option(
+            1.0, "factor on every weight matrix of the layers at initialisation; depth: L^-0.5", minimum=1e-6
+        )
 
     connection: ClassVar[type[Connection]]
 
@@ -137,6 +163,16 @@ class Variant(nn.Module):
         super().__init__()
         self.config = config
         self.shape = shape
+
+    @classmethod
+    def refusal(cls, *, alone: bool, topmost: bool) -> str:
+        """Why the variant has no meaning in such a place; empty where it has.
+
+        Args:
+            alone: in a decoder without an encoder.
+            topmost: with no layers of another variant above its own.
+        """
+        return ""
 
     def connect(self, site: Site) -> Connection:
         """A new connection for ``site``."""
@@ -154,12 +190,17 @@ class Variant(nn.Module):
         """The stack's output (T, B, C)."""
         return s["x"]
 
-    def init_weights(self, stack: nn.Module, embed_tokens: nn.Module | None) -> None:
-        """Called once, after the whole model was built with fairseq's initialisation.
+    def at(self, i: int) -> tuple[Variant, int]:
+        """The variant that wires layer ``i``, and which of its layers this is."""
+        return self, i
+
+    def init_weights(self, layers: nn.ModuleList, embed_tokens: nn.Module | None) -> None:
+        """Called once, after the whole model was built and its weights were drawn as the option ``init`` says.
 
         Args:
-            stack: the :class:`~fairseq_residuals.stack.Stack` whose layers are to be initialised.
-            embed_tokens: the stack's token embedding; None where the input is not tokens (speech).
+            layers: the layers that this variant wires.
+            embed_tokens: the stack's token embedding; None where the input is not tokens (speech), and in a decoder
+                that shares its encoder's.
         """
 
     def extra_repr(self) -> str:

@@ -7,13 +7,18 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from modern_fairseq.errors import UserError
+from modern_fairseq import mistakes
 
 COMMANDS = {
     "list": "fairseq_residuals.commands.list_variants",
     "show": "fairseq_residuals.commands.show",
     "average": "fairseq_residuals.commands.average",
+    "import": "fairseq_residuals.commands.import_checkpoint",
+    "export": "fairseq_residuals.commands.export_checkpoint",
     "verify": "fairseq_residuals.commands.verify",
+    "profile-admin": "fairseq_residuals.commands.profile_admin",
+    "score": "fairseq_residuals.commands.score",
+    "table": "fairseq_residuals.commands.table",
 }
 
 
@@ -27,20 +32,27 @@ def build_parser() -> argparse.ArgumentParser:
     for name, module_name in COMMANDS.items():
         module = importlib.import_module(module_name)
         subparser = subparsers.add_parser(name, help=module.HELP, description=module.HELP)
+        subparser.set_defaults(run=module.run, mistake_status=1)
         module.configure(subparser)
-        subparser.set_defaults(run=module.run)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one subcommand and returns its exit status; what a user did wrong is one sentence on stderr, status 1."""
+    """Runs one subcommand and returns its exit status; what a user did wrong is one sentence on stderr, status 1 (2
+    where the command says so)."""
     parser = build_parser()
-    args = parser.parse_args(argv)
+    args, further = parser.parse_known_args(argv)
+    if further and "further" not in args:
+        parser.error(f"unrecognized arguments: {' '.join(further)}")
+    args.further = further
     try:
         return args.run(args)
-    except UserError as error:
-        print(f"{parser.prog} {args.command}: error: {error}", file=sys.stderr)
-        return 1
+    except Exception as error:
+        mistake = mistakes.explain(error)
+        if mistake is None:
+            raise
+        print(f"{parser.prog} {args.command}: error: {mistake}", file=sys.stderr)
+        return args.mistake_status
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fairseq_residuals.base import Kind, Shape, Site, Stream, Variant
+from fairseq_residuals.base import Kind, Site, Stream, Variant
 
 FAIRSEQ_NORMS: dict[Kind, str] = {
     "self": "self_attn_layer_norm",
@@ -49,13 +49,16 @@ class ResidualLayer(nn.Module):
     # fairseq's encoder loop asks its first layer for this before it considers the fused kernel
     load_to_BT = False
 
-    def __init__(self, built: Any, variant: Variant, shape: Shape, layer: int) -> None:
+    def __init__(self, built: Any, variant: Variant, layer: int) -> None:
         """
         Args:
             built: fairseq's TransformerEncoderLayer or TransformerDecoderLayer; its sub-layers move here.
+            layer: which of the variant's layers this is.
         """
         super().__init__()
-        kinds: list[Kind] = ["self", "cross", "ffn"] if getattr(built, "encoder_attn", None) else ["self", "ffn"]
+        present = {"self": True, "cross": bool(getattr(built, "encoder_attn", None)), "ffn": variant.has_ffn}
+        kinds: list[Kind] = [kind for kind in FAIRSEQ_NORMS if present[kind]]
+        shape = variant.shape
         base = {f.name: getattr(shape, f.name) for f in fields(shape)}
         sites = {kind: Site(**base, kind=kind, layer=layer, index=i, n_sub=len(kinds)) for i, kind in enumerate(kinds)}
         # registered in fairseq's order, which is the order of an optimizer's state
@@ -64,11 +67,12 @@ class ResidualLayer(nn.Module):
         self.encoder_attn: nn.Module | None = getattr(built, "encoder_attn", None)
         if "cross" in sites:
             self.encoder_attn_connection = variant.connect(sites["cross"])
-        self.fc1: nn.Module = built.fc1
-        self.fc2: nn.Module = built.fc2
-        self.ffn_connection = variant.connect(sites["ffn"])
-        self.activation_fn = built.activation_fn
-        self.activation_dropout_module: nn.Module = built.activation_dropout_module
+        if "ffn" in sites:
+            self.fc1: nn.Module = built.fc1
+            self.fc2: nn.Module = built.fc2
+            self.ffn_connection = variant.connect(sites["ffn"])
+            self.activation_fn = built.activation_fn
+            self.activation_dropout_module: nn.Module = built.activation_dropout_module
         self.dropout_module: nn.Module = built.dropout_module
         self.kinds = kinds
         self.need_attn = True
@@ -114,7 +118,8 @@ class ResidualLayer(nn.Module):
         s, _ = self.self_attn_connection(s, self_attention)
         if self.encoder_attn is not None and context.memory is not None:
             s, attn = self.encoder_attn_connection(s, cross_attention)
-        s, _ = self.ffn_connection(s, feed_forward)
+        if "ffn" in self.kinds:
+            s, _ = self.ffn_connection(s, feed_forward)
         return s, attn
 
     def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:

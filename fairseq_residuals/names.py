@@ -1,13 +1,17 @@
 """Checkpoints carry fairseq's names wherever fairseq has one; modules carry ours. The translation, both ways.
 
-=========================================  ==========================================
-module                                     state dict
-=========================================  ==========================================
-``layers.3.self_attn_connection.norm``     ``layers.3.self_attn_layer_norm``
-``layers.3.encoder_attn_connection.norm``  ``layers.3.encoder_attn_layer_norm``
-``layers.3.ffn_connection.norm``           ``layers.3.final_layer_norm``
-``layers.wiring.norm``                     ``layer_norm``
-=========================================  ==========================================
+===========================================  ====================================
+module                                       state dict
+===========================================  ====================================
+``layers.3.self_attn_connection.norm``       ``layers.3.self_attn_layer_norm``
+``layers.3.encoder_attn_connection.norm``    ``layers.3.encoder_attn_layer_norm``
+``layers.3.ffn_connection.norm``             ``layers.3.final_layer_norm``
+``layers.wiring.norm``                       ``layer_norm``
+``layers.3.self_attn_connection.attn_norm``  ``layers.3.attn_ln``
+``layers.3.self_attn_connection.head_gain``  ``layers.3.c_attn``
+``layers.3.ffn_connection.inner_norm``       ``layers.3.ffn_layernorm``
+``layers.3.ffn_connection.residual_gain``    ``layers.3.w_resid``
+===========================================  ====================================
 
 (In the speech encoder ``layers`` is ``transformer_layers``.) Everything else is called the same in both.
 """
@@ -21,19 +25,24 @@ from typing import Any
 from torch import Tensor, nn
 
 from fairseq_residuals.layer import CONNECTIONS, FAIRSEQ_NORMS
+from modern_fairseq.layers import DEAD_PARAMETERS
 
-_OURS = {f"{CONNECTIONS[kind]}.norm": norm for kind, norm in FAIRSEQ_NORMS.items()}
-_THEIRS = {norm: ours for ours, norm in _OURS.items()}
-_OUR_NORM = re.compile(rf"\b(\d+)\.({'|'.join(map(re.escape, _OURS))})\.")
-_THEIR_NORM = re.compile(rf"^(\d+)\.({'|'.join(_THEIRS)})\.")
+_OURS = {f"{CONNECTIONS[kind]}.norm": norm for kind, norm in FAIRSEQ_NORMS.items()} | {
+    f"{CONNECTIONS['self']}.attn_norm": "attn_ln",
+    f"{CONNECTIONS['self']}.head_gain": "c_attn",
+    f"{CONNECTIONS['ffn']}.inner_norm": "ffn_layernorm",
+    f"{CONNECTIONS['ffn']}.residual_gain": "w_resid",
+}
+_THEIRS = {theirs: ours for ours, theirs in _OURS.items()}
+_OUR_PLACE = re.compile(rf"\b(\d+)\.({'|'.join(map(re.escape, _OURS))})(?=\.|$)")
+_THEIR_PLACE = re.compile(rf"^(\d+)\.({'|'.join(_THEIRS)})(?=\.|$)")
 _TOP_NORM = re.compile(r"\b(?:transformer_)?layers\.wiring\.norm\.")
-# fairseq 0.12.2 writes a second copy of each encoder layer's weights for a fused kernel
-_DEAD_COPY = re.compile(r"^\d+\.(?:in_proj|out_proj|fc1|fc2)_(?:weight|bias)$")
+_DEAD_COPY = re.compile(rf"^\d+\.(?:{'|'.join(DEAD_PARAMETERS)})$")
 
 
 def fairseq_name(name: str) -> str:
     """A parameter's name in a state dict, from its name in ``model.named_parameters()``."""
-    name = _OUR_NORM.sub(lambda m: f"{m[1]}.{_OURS[m[2]]}.", name)
+    name = _OUR_PLACE.sub(lambda m: f"{m[1]}.{_OURS[m[2]]}", name)
     return _TOP_NORM.sub("layer_norm.", name)
 
 
@@ -57,7 +66,7 @@ def _load(layers: str, owner: nn.Module, state: dict[str, Tensor], prefix: str, 
         elif key.startswith(stack):
             name, value = key[len(stack) :], state.pop(key)
             if not _DEAD_COPY.match(name):
-                state[stack + _THEIR_NORM.sub(lambda m: f"{m[1]}.{_THEIRS[m[2]]}.", name)] = value
+                state[stack + _THEIR_PLACE.sub(lambda m: f"{m[1]}.{_THEIRS[m[2]]}", name)] = value
 
 
 def _report(owner: nn.Module, incompatible: Any) -> None:

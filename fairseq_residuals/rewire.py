@@ -8,8 +8,8 @@ from torch import nn
 
 from fairseq_residuals.base import Shape
 from fairseq_residuals.names import translate_state_dict
-from fairseq_residuals.registry import Wiring
 from fairseq_residuals.stack import Stack
+from fairseq_residuals.wiring import Wiring
 
 
 def rewire(
@@ -25,6 +25,7 @@ def rewire(
     """Replaces the layers of a fairseq encoder or decoder, built without a norm on top, by a wired stack.
 
     The sub-layers stay the ones that fairseq built (same weights from the same seed); norms are the wiring's own.
+    :func:`fairseq_residuals.init.initialise` comes after the last stack of a model.
     """
     attribute = "layers" if hasattr(owner, "layers") else "transformer_layers"
     built: list[Any] = list(getattr(owner, attribute)._modules.values())
@@ -37,12 +38,11 @@ def rewire(
         heads=layer.self_attn.num_heads,
         enc_depth=enc_depth,
         dec_depth=dec_depth,
-        cross=enc_depth > 0,
+        cross=enc_depth > 0 and dec_depth > 0,
     )
     variant = wiring.build(shape)
     stack = Stack(built, variant, shape, layerdrop=layerdrop, checkpoint_activations=checkpoint_activations)
     assert owner.layer_norm is None, "fairseq's norm on top belongs to the variant here"
     setattr(owner, attribute, stack)
     translate_state_dict(owner, attribute)
-    variant.init_weights(stack, getattr(owner, "embed_tokens", None))
     return stack

@@ -37,7 +37,7 @@ class Stack(nn.Module):
         """
         super().__init__()
         for i, layer in enumerate(built):
-            self.add_module(str(i), ResidualLayer(layer, variant, shape, i))
+            self.add_module(str(i), ResidualLayer(layer, *variant.at(i)))
         self.wiring = variant
         self.shape = shape
         self.layerdrop = layerdrop
@@ -50,6 +50,14 @@ class Stack(nn.Module):
         layer = self._modules[str(range(len(self))[i])]
         assert isinstance(layer, ResidualLayer)
         return layer
+
+    def segments(self) -> list[tuple[Variant, nn.ModuleList]]:
+        """The variants of this stack from the bottom, each with the layers that it wires."""
+        variants = dict.fromkeys(self.wiring.at(i)[0] for i in range(len(self)))
+        return [
+            (variant, nn.ModuleList(self[i] for i in range(len(self)) if self.wiring.at(i)[0] is variant))
+            for variant in variants
+        ]
 
     def __iter__(self) -> Iterator[Any]:
         a_pass = EncoderPass(self) if self.shape.stack == "encoder" else DecoderPass(self)
@@ -106,7 +114,14 @@ class DecoderPass(Pass):
         need_attn: bool = False,
         need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None, None]:
-        """With the signature of fairseq's decoder layers: (T, B, C), ... -> (T, B, C), weights, None."""
+        """With the signature of fairseq's decoder layers: (T, B, C), ... -> (T, B, C), weights, None.
+
+        Args:
+            encoder_out: (S, B, C), or (S, B, L * C) where the encoder has made each layer a memory of its own.
+        """
+        attention: Any = self.stack[i].encoder_attn
+        if encoder_out is not None and attention is not None and encoder_out.size(-1) != attention.kdim:
+            encoder_out = encoder_out.chunk(len(self.stack), -1)[i]
         context = Context(
             padding_mask=self_attn_padding_mask,
             self_attn_mask=self_attn_mask,

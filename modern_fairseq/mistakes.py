@@ -23,6 +23,11 @@ _MESSAGES: tuple[tuple[type[Exception], str, str], ...] = (
         r"argument (\S+): conflicting option string.*",
         "--arch, --task and --criterion do not go together here: two of them have an option {1} of their own",
     ),
+    (
+        Exception,
+        r"Error merging override lr_scheduler\.total_num_update=null\s?",
+        "--lr-scheduler polynomial_decay needs --total-num-update, the updates in which the learning rate falls",
+    ),
     (AssertionError, r"(System output|Reference) file .* does not exist", "{0}"),
     (Exception, r"Cannot find dataset: (.*)", "there is no data set {1}; fairseq-preprocess makes data sets"),
 )

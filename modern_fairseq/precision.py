@@ -47,3 +47,18 @@ def fp16_on_cpu(module: types.ModuleType) -> None:
         return original(cls, args, params, flatten)
 
     mixin.build_fp32_params = classmethod(build_fp32_params)
+
+
+def overflow_on_cpu(module: types.ModuleType) -> None:
+    """Report an overflow of ``--fp16`` without a CUDA device (trainer.py:992 makes its zero norm on one, and dies).
+
+    Can go when fairseq > 0.12.2 makes it where the parameters are.
+    """
+
+    def tensor(*args: Any, **kwargs: Any) -> torch.Tensor:
+        made = torch.tensor(*args, **kwargs)
+        if not torch.cuda.is_available():
+            made.cuda = lambda: made  # type: ignore[assignment, method-assign, misc]
+        return made
+
+    override(module, "torch", tensor=tensor)

@@ -32,8 +32,8 @@ print("# Written by scripts/lock.sh; installed by scripts/setup.sh.")
 print("\n".join(f"{name}=={pins[name]}" for name in sorted(pins)))
 PY
 
-# these come as source and are built: fairseq and antlr4 always, editdistance from Python 3.13 on
-grep -vE '^(fairseq|antlr4-python3-runtime|editdistance)==' "$work/requirements.lock" >"$work/wheels.txt"
+# these come as source and are built: fairseq, antlr4 and rouge-score always, editdistance from Python 3.13 on
+grep -vE '^(fairseq|antlr4-python3-runtime|rouge-score|editdistance)==' "$work/requirements.lock" >"$work/wheels.txt"
 for version in 3.12 3.13; do
     "$python" -m pip install --quiet --dry-run --ignore-installed --no-deps --only-binary=:all: \
         --python-version "$version" --target "$work/target" -r "$work/wheels.txt"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairseq_residuals.architectures import ARCHITECTURES
+from fairseq_residuals.base import Variant
 from fairseq_residuals.cli import main
 from fairseq_residuals.options import options_of
 from fairseq_residuals.registry import VARIANTS
@@ -17,8 +18,11 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     markdown = capsys.readouterr().out
     for name, variant in VARIANTS.items():
         assert f"\n{name} " in f"\n{text}" and f"| `{name}` |" in markdown
-        for option in options_of(variant.Config):
+        for option in options_of(variant.Config).keys() - options_of(Variant.Config).keys():
             assert f"{option}=" in text and f"`{option}=" in markdown
+    assert "options of every variant: init=fairseq, init_scale=1" in text
+    # a common option that starts elsewhere than in most
+    assert "options: init=fairseq_0.8, profile=auto" in text and "`init=fairseq_0.8`" in markdown
     assert len({line.count("|") for line in markdown.splitlines()}) == 1
     assert main(["list", "--architectures"]) == 0
     assert capsys.readouterr().out.split() == sorted(ARCHITECTURES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +13,8 @@ from hypothesis import strategies as st
 
 from fairseq_residuals.base import Variant
 from fairseq_residuals.options import format_options, option, options_of, parse_options
-from fairseq_residuals.registry import VARIANTS, Wiring, register_variant
+from fairseq_residuals.registry import VARIANTS, register_variant
+from fairseq_residuals.wiring import Wiring
 from modern_fairseq.errors import UserError
 
 
@@ -69,10 +72,10 @@ def test_errors(text: str, says: str) -> None:
 
 def test_a_wiring_spells_out_its_options() -> None:
     wiring = Wiring.parse("b2t", "init_scale=depth")
-    assert (wiring.args, str(wiring)) == ("init_scale=depth", "b2t (init_scale=depth)")
-    assert str(Wiring.parse("post_ln")) == "post_ln"
-    assert Wiring.parse("pre_ln").with_default("final_norm", False).args == "final_norm=false"
-    assert Wiring.parse("pre_ln", "final_norm=true").with_default("final_norm", False).args == "final_norm=true"
+    assert (wiring.args, str(wiring)) == ("init=fairseq,init_scale=depth", "b2t (init=fairseq,init_scale=depth)")
+    assert Wiring.parse("pre_ln").with_default("final_norm", False).value("final_norm") is False
+    kept = Wiring.parse("pre_ln", "final_norm=true").with_default("final_norm", False)
+    assert kept.args == "init=fairseq,init_scale=1,final_norm=true"
     assert Wiring.parse("post_ln").with_default("final_norm", False) == Wiring.parse("post_ln")
 
 
@@ -82,11 +85,25 @@ def test_a_name_is_registered_once() -> None:
     assert VARIANTS["b2t"] is not Variant
 
 
+def test_options_of_a_variant_come_with_the_common_ones() -> None:
+    class Alone(Variant):
+        Config = Everything
+
+    with pytest.raises(TypeError, match=r"must derive from Variant\.Config"):
+        register_variant("alone")(Alone)
+    assert "alone" not in VARIANTS
+
+
 @pytest.mark.parametrize("name", sorted(VARIANTS))
 def test_every_variant_is_described(name: str) -> None:
     variant = VARIANTS[name]
-    assert variant.name == name and variant.title and variant.equations and "@" in variant.code
+    assert variant.name == name and variant.title and variant.equations and variant.verified
     assert str(variant.year) in variant.paper
+    # repository@commit, or nothing was published, which the description then says
+    described = sys.modules[variant.__module__].__doc__ or ""
+    assert re.fullmatch(r"\S+/\S+@[0-9a-f]{7}", variant.code) or (
+        variant.code == "" and re.search("No code was published|published a BERT encoder", described)
+    )
     for described in options_of(variant.Config).values():
         assert described.help and described.describe()
-    assert Wiring.parse(name).config == variant.Config()
+    assert Wiring.parse(name).parts[0].config == variant.Config()

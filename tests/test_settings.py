@@ -32,6 +32,10 @@ def from_yaml(**model: Any) -> Any:
     return build_model(cfg.model, make_task()), cfg.model
 
 
+COMMON = "init=fairseq,init_scale=1"
+"""The options that all variants have."""
+
+
 def wired(model: Any) -> list[str]:
     return [stack.wiring.name for stack in stacks(model)]
 
@@ -60,7 +64,8 @@ def test_architectures_have_the_dimensions_that_their_names_say() -> None:
                 f"transformer_{variant}_{corpus}",
                 *(f"transformer_{variant}_{corpus}_{s}" for s in sizes),
             }
-        expected |= {f"transformer_lm_{variant}_{s}" for s in ("6l", "16l", "wiki103")}
+        if not VARIANTS[variant].refusal(alone=True, topmost=True):
+            expected |= {f"transformer_lm_{variant}_{s}" for s in ("6l", "16l", "wiki103")}
         expected |= {f"s2t_transformer_{variant}_{s}" for s in ("6l", "12l_6l", "xs", "s", "m", "l")}
         assert expected <= set(ARCHITECTURES)
         assert settings(f"transformer_{variant}_6l").residual == variant
@@ -86,9 +91,9 @@ def test_flags_beat_the_architecture() -> None:
 
 def test_the_wiki103_language_model_has_no_final_norm_unless_asked() -> None:
     flags = dimensions("language_modeling")
-    assert settings("transformer_lm_pre_ln_wiki103", *flags).decoder_residual_args == "final_norm=false"
+    assert settings("transformer_lm_pre_ln_wiki103", *flags).decoder_residual_args == f"{COMMON},final_norm=false"
     kept = settings("transformer_lm_pre_ln_wiki103", *flags, "--residual-args", "final_norm=true")
-    assert kept.decoder_residual_args == "final_norm=true" and kept.no_decoder_final_norm is False
+    assert kept.decoder_residual_args == f"{COMMON},final_norm=true" and kept.no_decoder_final_norm is False
 
 
 def test_the_resolved_wiring_is_recorded_and_stays() -> None:
@@ -98,9 +103,9 @@ def test_the_resolved_wiring_is_recorded_and_stays() -> None:
     recorded = {k: v for k, v in vars(args).items() if "residual" in k}
     assert recorded == {
         "residual": "post_ln",
-        "residual_args": "",
+        "residual_args": COMMON,
         "decoder_residual": "b2t",
-        "decoder_residual_args": "init_scale=depth",
+        "decoder_residual_args": "init=fairseq,init_scale=depth",
     }
     before = dict(vars(args))
     ARCH_CONFIG_REGISTRY["transformer_post_ln_6l"](args)
@@ -120,7 +125,7 @@ def test_yaml(nested: bool) -> None:
     )
     assert wired(model) == ["post_ln", "b2t"] and [len(s) for s in stacks(model)] == [2, 3]
     assert stacks(model)[0].shape.ffn_dim == 32 and stacks(model)[1].wiring.config.init_scale == 0.5
-    assert cfg.encoder_layers == 2 and cfg.decoder_residual_args == "init_scale=0.5"
+    assert cfg.encoder_layers == 2 and cfg.decoder_residual_args == "init=fairseq,init_scale=0.5"
     again = build_model(OmegaConf.create(OmegaConf.to_container(cfg)), make_task())
     assert wired(again) == wired(model)
 
@@ -139,11 +144,11 @@ def test_every_key_of_fairseqs_own_config_is_known_in_yaml() -> None:
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ("--residual b2tt", "unknown variant 'b2tt' (did you mean b2t?); the variants are b2t,"),
-        ("--residual-args alpha=1", "variant 'b2t' has no option 'alpha'; its options are init_scale"),
+        ("--residual b2tt", "unknown variant 'b2tt' (did you mean b2t?); the variants are admin, b2t,"),
+        ("--residual-args alpha=1", "variant 'b2t' has no option 'alpha'; its options are init, init_scale"),
         (
             "--residual post_ln --residual-args alpha=1",
-            "variant 'post_ln' has no option 'alpha'; it has none",
+            "variant 'post_ln' has no option 'alpha'; its options are init, init_scale",
         ),
         (
             "--residual-args init_scale=-1",
@@ -172,6 +177,18 @@ def test_every_key_of_fairseqs_own_config_is_known_in_yaml() -> None:
         ("--offload-activations", "offloading of activations"),
         ("--adaptive-input", "adaptive input in an encoder-decoder model is not carried"),
         ("--min-params-to-wrap 10", "fully sharded training is not carried"),
+        ("--residual post_ln:0-3,pre_ln:4-9", "must name each layer of the encoder once, in order: 0 to 5"),
+        ("--residual post_ln:0-3,pre_ln:3-5", "must name each layer of the encoder once, in order: 0 to 5"),
+        ("--residual post_ln:0-2,pre_ln:3-4", "ends at layer 4, and the encoder has layers 0 to 5"),
+        ("--residual post_ln:0-2,pre_ln", "is not a variant or a list of variants with their layers, such as"),
+        ("--residual post_ln:0-2,preln:3-5", "unknown variant 'preln' (did you mean pre_ln?)"),
+        ("--residual post_ln:0-2,pre_ln:3-5 --residual-args alpha=1", "has an option 'alpha'; their options are init,"),
+        (
+            "--residual post_ln:0-2,pre_ln:3-5 --encoder-normalize-before",
+            "contradicts the wiring post_ln:0-2,pre_ln:3-5",
+        ),
+        ("--residual transparent_attention:0-2,pre_ln:3-5", "no other layers of the encoder may follow it"),
+        ("--residual deepnet --residual-args init=xavier", "which draws its weights by its own rule"),
     ],
 )
 def test_errors_say_what_is_wrong_and_what_is_valid(flags: str, says: str) -> None:
@@ -179,6 +196,12 @@ def test_errors_say_what_is_wrong_and_what_is_valid(flags: str, says: str) -> No
         settings("transformer_b2t_6l", *flags.split())
     assert says in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_variant_without_meaning_is_refused_with_the_reason() -> None:
+    assert "transformer_lm_transparent_attention" not in ARCHITECTURES
+    with pytest.raises(UserError, match="mixes the layers of an encoder, which a language model does not have"):
+        settings("transformer_lm_post_ln_6l", "--residual", "transparent_attention")
 
 
 def test_every_refused_flag_of_a_language_model_is_refused() -> None:

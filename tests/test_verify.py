@@ -65,7 +65,7 @@ def smaller(arrays: Arrays) -> None:
             SLASHED,
             lambda arrays: None,
             {"variant": "b2t_moon"},
-            r"S.npz (b2t_moon); it can verify b2t, clinic_",
+            r"S.npz (b2t_moon); it can verify admin, b2t, b2t_noln, clinic_",
         ),
     ],
     ids=label,
@@ -100,6 +100,24 @@ def test_files_that_are_missing_or_damaged(tmp_path: Path, capsys: pytest.Captur
     assert "X.npz with its description" in complaint(path.with_suffix(".json"))
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("subln_clibug_H", "a bug of torchscale's command line"),
+        ("tfixup_Sd_initweights", "an initialisation"),
+        ("admin_profile_D12_params2", "a profile of Admin"),
+        ("realformer_google_mean_S", "Google's BERT"),
+    ],
+)
+def test_files_of_another_kind_are_refused_with_what_they_are(name: str, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{name}.npz"
+    with pytest.raises(UserError) as error:
+        measure(path)
+    assert str(error.value).startswith(f"{path} is not verified: it ")
+    assert reason in str(error.value)
+    assert "\n" not in str(error.value)
+
+
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(SLASHED), str(FLAT)]) == 0
     captured = capsys.readouterr()
@@ -122,6 +140,14 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"{lacked} (moon)" in captured.err
     assert "not verified" in captured.out
     assert " ok " in captured.out
+
+    other = tmp_path / "subln_clibug_S.npz"
+    assert main(["verify", str(SLASHED), str(other)]) == 0
+    captured = capsys.readouterr()
+    assert "other kind" in captured.out and f"{other} is not verified: it documents a bug" in captured.out
+    assert main(["verify", str(other)]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == "" and f"{other} is not verified: it documents a bug" in captured.err
 
     assert main(["verify", "--per-layer", str(SLASHED)]) == 0
     assert f"{SLASHED.name}: activations enc_layer0 " in capsys.readouterr().out

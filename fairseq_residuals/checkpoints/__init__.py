@@ -1,1 +1,1 @@
-"""Checkpoints of fairseq and of the authors' repositories: averaging, and comparing what they compute."""
+"""Checkpoints of fairseq and of the authors' repositories: averaged, imported, exported; and what they compute."""

@@ -9,7 +9,7 @@ import json
 import re
 import zipfile
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ class Sizes:
     encoder_layers: int
     """0 for a language model."""
     decoder_layers: int
+    """0 for an encoder alone."""
     dim: int
     ffn_dim: int
     heads: int
@@ -61,33 +62,40 @@ class Generation:
 
 @dataclass(frozen=True)
 class Golden:
-    """A golden file of either layout, parameters and gradients under the names of fairseq 0.12."""
+    """A golden file of any layout, parameters and gradients under the names of this plugin's checkpoints."""
 
     path: Path
     sizes: Sizes
     parameters: dict[str, Tensor]
     gradients: dict[str, Tensor]
-    """Of the training loss, which is a sum over target tokens."""
+    """Of the training loss, which is a sum over target tokens; of an encoder alone, of :attr:`output_weight`'s."""
     src_tokens: Tensor | None
     """(B, S); None for a language model."""
     src_lengths: Tensor | None
     """(B,)"""
-    prev_output_tokens: Tensor
-    """(B, T)"""
-    target: Tensor
+    prev_output_tokens: Tensor | None
+    """(B, T); None for an encoder alone, as is the target."""
+    target: Tensor | None
     """(B, T)"""
     activations: dict[str, Tensor]
-    """(B, S or T, C) by name: enc_embed, enc_layer0_in, enc_layer0, encoder_out; the same of the
-    decoder; decoder_features; outputs of sub-layers before any residual: enc0_self_attn, dec0_cross_attn."""
-    logits: Tensor
-    """(B, T, V)"""
-    losses: dict[str, float]
+    """(B, S or T, C) by name: enc_embed, enc_layer0_in, enc_layer0, encoder_out; the same of the decoder;
+    decoder_features; outputs of sub-layers before any residual: enc0_self_attn, dec0_cross_attn; what else the stream
+    carries: enc_layer0_dual, and attention scores (B, H, T, S or T): dec_layer0_cross_scores."""
+    logits: dict[str, Tensor]
+    """(B, T, V) by mode: evaluation, training, incremental; none for an encoder alone."""
+    losses: dict[str, float] = field(default_factory=dict)
     """By kind: train and eval (smoothed by ``smoothing``), fairseq-0.9, fairseq-0.12, nll."""
-    smoothing: str
+    smoothing: str = ""
     """fairseq-0.9 or fairseq-0.12: whose formula of label smoothing the repository trains with."""
-    epsilon: float
+    epsilon: float = 0.1
     """How much of the probability label smoothing spreads over the vocabulary."""
-    generations: dict[str, Generation]
+    generations: dict[str, Generation] = field(default_factory=dict)
+    output_weight: Tensor | None = None
+    """(B, S, C); the loss of an encoder alone is the sum of its output times this."""
+    positions: Tensor | None = None
+    """(positions, C): the repository's sinusoids, where they are not fairseq's."""
+    constant: frozenset[str] = frozenset()
+    """Parameters that the authors' code does not have, and that are therefore zero and have no gradient."""
 
 
 def read_sidecar(path: Path) -> dict[str, Any]:
@@ -110,8 +118,8 @@ def read_sidecar(path: Path) -> dict[str, Any]:
 
 
 def variant_name(path: Path, sidecar: dict[str, Any]) -> str:
-    """What the golden calls its variant: in the sidecar, else in the file's name (``b2t_S``: b2t)."""
-    return str(sidecar.get("variant") or re.sub(r"_[A-Z]\d*$", "", path.stem))
+    """What the golden calls its variant: the first word in the sidecar, else in the file's name (``b2t_S``: b2t)."""
+    return str(sidecar.get("variant") or re.sub(r"_[A-Z][a-z]?\d*$", "", path.stem)).partition(" ")[0]
 
 
 class Arrays:
@@ -142,3 +150,10 @@ class Arrays:
     def under(self, prefix: str) -> dict[str, Tensor]:
         """Everything whose name starts with ``prefix``, by the rest of the name."""
         return {name.removeprefix(prefix): self.need(name) for name in self.names if name.startswith(prefix)}
+
+
+def flat_activations(arrays: Arrays) -> dict[str, Tensor]:
+    """What layers take and give in the layouts that call it enc_layer_0_in."""
+    keys = [m for m in map(re.compile(r"(enc|dec)_layer_(\d+)(_\w+)?").fullmatch, arrays.names) if m]
+    names = {m[0]: f"{m[1]}_layer{m[2]}" + (m[3] or "").replace("scores", "_scores") for m in keys}
+    return {name: arrays.need(key) for key, name in names.items()} | {"encoder_out": arrays.need("encoder_out")}

@@ -1,4 +1,4 @@
-"""Reads golden files, in either of the two layouts that they come in."""
+"""Reads golden files, in whichever layout they come."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from fairseq_residuals.checkpoints.golden import PAD, Arrays, Generation, Golden, Hypothesis, Sizes
-from fairseq_residuals.checkpoints.golden_names import Renames, modernise
+from fairseq_residuals.checkpoints.authors import Authors, authors_of, translate
+from fairseq_residuals.checkpoints.golden import PAD, Arrays, Generation, Golden, Hypothesis, Sizes, flat_activations
+from fairseq_residuals.checkpoints.golden_neutron import read_neutron
 from modern_fairseq.errors import UserError
 
 LOSSES = {
@@ -36,21 +37,24 @@ SIZES = {
 """By the section of the sidecar, the keys under which it has the sizes."""
 
 
-def read_golden(path: Path, sidecar: dict[str, Any], renames: Renames = ()) -> Golden:
+def read_golden(path: Path, sidecar: dict[str, Any]) -> Golden:
     """Reads ``path`` in whichever layout it has.
 
     Args:
         sidecar: its description.
-        renames: names of parameters that the variant's authors chose.
 
     Raises:
         UserError: the file is damaged, or it or its description lacks something that its layout has.
     """
-    arrays = Arrays(path)
-    if "in/prev_output_tokens" in arrays.names:
-        golden, layer = _read_slashed(arrays, sidecar, renames), "out/{}_layer{}"
+    arrays, authors = Arrays(path), authors_of(sidecar.get("repo"))
+    if "in/loss_weight" in arrays.names:
+        golden, layer = _read_encoder(arrays, sidecar, authors), "out/{}_layer{}"
+    elif "in/prev_output_tokens" in arrays.names:
+        golden, layer = _read_slashed(arrays, sidecar, authors), "out/{}_layer{}"
+    elif "param/enc.wemb.weight" in arrays.names:
+        golden, layer = read_neutron(arrays, _sizes(arrays, sidecar, "hyper")), "{}_layer_{}"
     elif "prev_output_tokens" in arrays.names:
-        golden, layer = _read_flat(arrays, sidecar, renames), "{}_layer_{}"
+        golden, layer = _read_flat(arrays, sidecar, authors), "{}_layer_{}"
     else:
         raise UserError(
             f"{path} has no layout of golden files: it holds no in/prev_output_tokens or prev_output_tokens"
@@ -66,7 +70,7 @@ def read_golden(path: Path, sidecar: dict[str, Any], renames: Renames = ()) -> G
     return golden
 
 
-def _read_slashed(arrays: Arrays, sidecar: dict[str, Any], renames: Renames) -> Golden:
+def _read_slashed(arrays: Arrays, sidecar: dict[str, Any], authors: Authors) -> Golden:
     """Layout 1: in/src_tokens, out/enc_layer0, loss/train_own, gen/beam4/0/0/tokens."""
     alone = bool(sidecar.get("decoder_only", False))
     smoothing = str(sidecar.get("loss_formula", "")).partition(":")[0]
@@ -75,21 +79,40 @@ def _read_slashed(arrays: Arrays, sidecar: dict[str, Any], renames: Renames) -> 
             f"{arrays.path.with_suffix('.json')}: loss_formula must start with fairseq-0.9: or fairseq-0.12:"
         )
     computed = arrays.under("out/") | arrays.under("sub/")
+    logits = arrays.need("out/logits")
     return Golden(
         path=arrays.path,
-        sizes=_sizes(arrays, sidecar, "config_values", alone),
-        parameters=modernise(arrays.under("param/"), renames),
-        gradients=modernise(arrays.under("grad/"), renames),
+        sizes=_sizes(arrays, sidecar, "config_values", absent="encoder_layers" if alone else ""),
+        parameters=translate(arrays.under("param/"), authors),
+        gradients=translate(arrays.under("grad/"), authors),
         src_tokens=None if alone else arrays.need("in/src_tokens"),
         src_lengths=None if alone else arrays.need("in/src_lengths"),
         prev_output_tokens=arrays.need("in/prev_output_tokens"),
         target=arrays.need("in/target"),
         activations={name: value for name, value in computed.items() if name != "logits"},
-        logits=arrays.need("out/logits"),
+        logits={"evaluation": logits, "training": arrays.under("train/").get("logits", logits)},
         losses={kind: arrays.need(f"loss/{name}").item() for kind, name in LOSSES.items()},
         smoothing=smoothing,
         epsilon=_label_smoothing(str(sidecar.get("cli_equivalent", ""))),
         generations=_slashed_generations(arrays, sidecar.get("generation", {}), alone),
+    )
+
+
+def _read_encoder(arrays: Arrays, sidecar: dict[str, Any], authors: Authors) -> Golden:
+    """An encoder alone in layout 1: in/loss_weight, param/layers.0.fc1.weight."""
+    source = arrays.need("in/src_tokens")
+    return Golden(
+        path=arrays.path,
+        sizes=_sizes(arrays, sidecar, "config_values", absent="decoder_layers"),
+        parameters=translate({f"encoder.{name}": x for name, x in arrays.under("param/").items()}, authors),
+        gradients=translate({f"encoder.{name}": x for name, x in arrays.under("grad/").items()}, authors),
+        src_tokens=source,
+        src_lengths=source.ne(PAD).sum(-1),
+        prev_output_tokens=None,
+        target=None,
+        activations=arrays.under("out/"),
+        logits={},
+        output_weight=arrays.need("in/loss_weight"),
     )
 
 
@@ -118,21 +141,21 @@ def _slashed_generations(arrays: Arrays, settings: dict[str, Any], alone: bool) 
     }
 
 
-def _read_flat(arrays: Arrays, sidecar: dict[str, Any], renames: Renames) -> Golden:
+def _read_flat(arrays: Arrays, sidecar: dict[str, Any], authors: Authors) -> Golden:
     """Layout 2: src_tokens, enc_layer_0, loss, gen/tokens; its repositories are older than fairseq 0.10."""
-    layer = re.compile(r"(enc|dec)_layer_(\d+)(_in)?")
-    layers = {f"{m[1]}_layer{m[2]}{m[3] or ''}": arrays.need(m[0]) for m in map(layer.fullmatch, arrays.names) if m}
+    logits = arrays.need("logits")
     return Golden(
         path=arrays.path,
         sizes=_sizes(arrays, sidecar, "hyper"),
-        parameters=modernise(arrays.under("param/"), renames),
-        gradients=modernise(arrays.under("grad/"), renames),
+        parameters=translate(arrays.under("param/"), authors),
+        gradients=translate(arrays.under("grad/"), authors),
         src_tokens=arrays.need("src_tokens"),
         src_lengths=arrays.need("src_lengths"),
         prev_output_tokens=arrays.need("prev_output_tokens"),
         target=arrays.need("target"),
-        activations={**layers, "encoder_out": arrays.need("encoder_out")},
-        logits=arrays.need("logits"),
+        activations=flat_activations(arrays),
+        logits={"evaluation": logits, "training": logits}
+        | ({"incremental": arrays.need("logits_incremental")} if "logits_incremental" in arrays.names else {}),
         losses={"train": arrays.need("loss").item(), "nll": arrays.need("nll_loss").item()},
         smoothing="fairseq-0.9",
         epsilon=_label_smoothing(" ".join(map(str, sidecar.get("argv", [])))),
@@ -158,12 +181,12 @@ def _flat_generation(arrays: Arrays) -> Generation:
     )
 
 
-def _sizes(arrays: Arrays, sidecar: dict[str, Any], section: str, alone: bool = False) -> Sizes:
+def _sizes(arrays: Arrays, sidecar: dict[str, Any], section: str, absent: str = "") -> Sizes:
     values = sidecar.get(section)
     sizes = {}
     for name, key in SIZES[section].items():
         value = values.get(key) if isinstance(values, dict) else None
-        if alone and name == "encoder_layers":
+        if name == absent:
             value = 0
         elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise UserError(

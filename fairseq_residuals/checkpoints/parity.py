@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,12 +12,20 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 
 from fairseq_residuals.checkpoints.golden import PAD, Generation, Golden
-from fairseq_residuals.names import fairseq_name
+from fairseq_residuals.checkpoints.recompute import recompute
 from modern_fairseq.errors import UserError
 
 TOLERANCES = {"activations": 1e-6, "logits": 1e-5, "loss": 1e-6, "gradients": 3e-5, "scores": 1e-5}
 """What the authors' own code keeps from one version of PyTorch to another. Activations and loss: the largest
 error as a part of the largest magnitude; the others: the largest error itself."""
+
+ROUNDINGS = 10
+"""Single precision does not keep them everywhere: where gradients are in the tens, some golden files are further than
+that from the exact values of their own model. An error beyond its tolerance is therefore held against what happens to
+the same quantity, computed in double precision, when every weight is moved by at most half a unit in its last place:
+up to this many times that much is rounding. The files of tests/golden need 3.6 times; a norm's eps of 1e-6 for 1e-5
+makes 36 times."""
+SAMPLES = 8
 
 Errors = dict[str, float]
 
@@ -36,15 +43,21 @@ class Parity:
     """Of the hypotheses of each sentence; infinite where tokens differ."""
     not_compared: list[str] = field(default_factory=list)
     """What the file holds and nothing here computes."""
+    rounding: Errors = field(default_factory=dict)
+    """By kind and name, for errors beyond their tolerance: what :data:`ROUNDINGS` allows."""
 
     def errors(self) -> Errors:
         """All of them, by kind and name."""
         return {f"{kind} {name}": e for kind in TOLERANCES for name, e in getattr(self, kind).items()}
 
-    def failures(self) -> Errors:
+    def beyond(self) -> Errors:
         """The errors that are not within :data:`TOLERANCES`."""
         # written so that what is not a number fails
         return {name: e for name, e in self.errors().items() if not e <= TOLERANCES[name.split()[0]]}
+
+    def failures(self) -> Errors:
+        """Those of them that rounding does not explain."""
+        return {name: e for name, e in self.beyond().items() if not e <= self.rounding.get(name, 0.0)}
 
 
 def compare(golden: Golden, model: nn.Module) -> Parity:
@@ -53,131 +66,71 @@ def compare(golden: Golden, model: nn.Module) -> Parity:
     Raises:
         UserError: the golden lacks the gradient of a parameter, or has one that the model lacks.
     """
-    parity = Parity()
-    _compare_evaluation(golden, model.eval(), parity)
-    _compare_training(golden, model.train(), parity)
-    model.eval()
+    computed = recompute(golden, model)
+    different = sorted(computed.gradients.keys() ^ golden.gradients.keys())
+    if different:
+        verb = "lacks" if different[0] in computed.gradients else "holds, unlike its model,"
+        raise UserError(f"{golden.path} {verb} the gradient of {different[0]}")
+    parity = measure(golden, computed)
+    parity.not_compared = [name for name in golden.activations if name not in computed.activations]
     for name, generation in golden.generations.items():
         for i, error in enumerate(_score_errors(generation, model)):
             parity.scores[f"{name}, sentence {i}"] = error
+    if parity.beyond():
+        found = rounding(golden, model)
+        # a score is a mean of log-probabilities, and these are differences of logits
+        found |= {f"scores {name}": found["logits evaluation"] for name in parity.scores}
+        parity.rounding = {name: ROUNDINGS * found[name] for name in parity.beyond()}
     return parity
 
 
-def _compare_evaluation(golden: Golden, model: nn.Module, parity: Parity) -> None:
-    with torch.no_grad(), recorded(model) as seen:
-        logits = _forward(golden, model, seen)
-    for name, expected in golden.activations.items():
-        tokens = golden.src_tokens if name.startswith("enc") else golden.prev_output_tokens
-        if name in seen and tokens is not None:
-            parity.activations[name] = relative_error(seen[name], expected, tokens.ne(PAD))
-        else:
-            parity.not_compared.append(name)
-    _compare_logits("evaluation", golden, logits, parity)
-    kinds = {"eval": golden.smoothing} | {kind: kind for kind in ("fairseq-0.9", "fairseq-0.12", "nll")}
-    for name in kinds.keys() & golden.losses.keys():
-        _compare_loss(name, golden, loss_of(logits, golden.target, kinds[name], golden.epsilon), parity)
+def measure(golden: Golden, computed: Golden) -> Parity:
+    """The errors of ``computed``, which is the same batch through some other model; generation is left out."""
+    parity = Parity()
+    for name in golden.activations.keys() & computed.activations.keys():
+        expected, where = golden.activations[name], _compared(golden, name)
+        where = where.expand_as(expected) if where.dim() == expected.dim() else where
+        error = _largest((computed.activations[name] - expected)[where])
+        # the cell of an LSTM starts at zero
+        parity.activations[name] = error / (_largest(expected[where]) or 1.0)
+    for mode, expected in golden.logits.items():
+        words = _compared(golden, "dec")
+        parity.logits[mode] = _largest((computed.logits[mode] - expected)[words])
+    for kind, loss in golden.losses.items():
+        parity.loss[kind] = abs(computed.losses[kind] - loss) / abs(loss)
+    for name, gradient in computed.gradients.items():
+        expected = torch.zeros_like(gradient) if name.endswith("k_proj.bias") else golden.gradients[name]
+        parity.gradients[name] = _largest(gradient - expected)
+    return parity
 
 
-def _compare_training(golden: Golden, model: nn.Module, parity: Parity) -> None:
-    model.zero_grad()
-    if golden.src_tokens is None:
-        logits, _ = model(golden.prev_output_tokens)
-    else:
-        logits, _ = model(golden.src_tokens, golden.src_lengths, golden.prev_output_tokens)
-    loss = loss_of(logits, golden.target, golden.smoothing, golden.epsilon)
-    loss.backward()
-    _compare_logits("training", golden, logits.detach(), parity)
-    _compare_loss("train", golden, loss, parity)
-    parity.gradients.update(_gradient_errors(golden, model))
+def rounding(golden: Golden, model: nn.Module) -> Errors:
+    """By kind and name, the largest error of some models whose weights are rounded otherwise."""
+    exact = copy.deepcopy(model).double()
+    expected = recompute(golden, exact)
+    generator = torch.Generator().manual_seed(0)
+    largest: Errors = {}
+    for _ in range(SAMPLES):
+        moved = copy.deepcopy(exact)
+        with torch.no_grad():
+            for parameter in moved.parameters():
+                steps = 2 * torch.rand(parameter.shape, generator=generator, dtype=torch.double) - 1
+                parameter.mul_(1 + 2**-24 * steps)
+        for name, error in measure(expected, recompute(golden, moved)).errors().items():
+            largest[name] = max(error, largest.get(name, 0.0))
+    return largest
 
 
-def _compare_logits(mode: str, golden: Golden, logits: Tensor, parity: Parity) -> None:
-    words = golden.prev_output_tokens.ne(PAD)
-    parity.logits[mode] = _largest(logits[words] - golden.logits[words])
-
-
-def _compare_loss(name: str, golden: Golden, loss: Tensor, parity: Parity) -> None:
-    parity.loss[name] = abs(loss.item() - golden.losses[name]) / abs(golden.losses[name])
-
-
-@contextmanager
-def recorded(model: Any) -> Iterator[dict[str, Tensor]]:
-    """Collects, while ``model`` runs, what (sub-)layers take and give, (B, T, C), as goldens name it."""
-    seen: dict[str, Tensor] = {}
-
-    def keep(name: str, value: Tensor) -> None:
-        seen[name] = value.transpose(0, 1)
-
-    def keep_layer(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
-        keep(f"{name}_in", inputs[0]["x"])
-        keep(name, output[0]["x"])
-
-    def keep_sublayer(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
-        keep(name, output[0] if isinstance(output, tuple) else output)
-
-    handles = []
-    for side in ("enc", "dec"):
-        stack = getattr(getattr(model, f"{side}oder", None), "layers", ())
-        for i in range(len(stack)):
-            layer = stack[i]
-            handles.append(layer.register_forward_hook(partial(keep_layer, f"{side}_layer{i}")))
-            sublayers = {"self_attn": layer.self_attn, "cross_attn": layer.encoder_attn, "ffn": layer.fc2}
-            for kind, module in sublayers.items():
-                if module is not None:
-                    handles.append(module.register_forward_hook(partial(keep_sublayer, f"{side}{i}_{kind}")))
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def relative_error(value: Tensor, expected: Tensor, mask: Tensor) -> float:
-    """Largest error as a part of the largest magnitude, where ``mask`` (B, T) is set in (B, T, C)."""
-    return _largest(value[mask] - expected[mask]) / _largest(expected[mask])
-
-
-def loss_of(logits: Tensor, target: Tensor, kind: str, epsilon: float) -> Tensor:
-    """The loss summed over target tokens.
-
-    Args:
-        logits: (B, T, V)
-        target: (B, T)
-        kind: nll; fairseq-0.9, which spreads epsilon over all V words; fairseq-0.12, over the V - 1 others.
-    """
-    log_probabilities = torch.log_softmax(logits[target.ne(PAD)], dim=-1)
-    nll = -log_probabilities.gather(-1, target[target.ne(PAD)].unsqueeze(-1)).sum()
-    if kind == "nll":
-        return nll
-    words = logits.shape[-1] - (kind == "fairseq-0.12")
-    share = epsilon / words
-    kept = 1 - epsilon - (share if kind == "fairseq-0.12" else 0)
-    return kept * nll - share * log_probabilities.sum()
-
-
-def _forward(golden: Golden, model: Any, seen: dict[str, Tensor]) -> Tensor:
-    """Logits (B, T, V); adds what lies outside of the layers to ``seen``."""
-    encoder_out = None
-    if golden.src_tokens is not None:
-        encoder_out = model.encoder(golden.src_tokens, golden.src_lengths)
-        seen["encoder_out"] = encoder_out["encoder_out"][0].transpose(0, 1)
-        seen["enc_embed"] = seen["enc_layer0_in"]
-    features, _ = model.decoder(golden.prev_output_tokens, encoder_out=encoder_out, features_only=True)
-    seen["decoder_features"] = features
-    seen["dec_embed"] = seen["dec_layer0_in"]
-    return model.decoder.output_layer(features)
-
-
-def _gradient_errors(golden: Golden, model: nn.Module) -> Errors:
-    ours = {fairseq_name(name): p.grad for name, p in model.named_parameters() if p.grad is not None}
-    different = sorted(ours.keys() ^ golden.gradients.keys())
-    if different:
-        verb = "lacks" if different[0] in ours else "holds, unlike its model,"
-        raise UserError(f"{golden.path} {verb} the gradient of {different[0]}")
-    return {
-        name: _largest(gradient if name.endswith("k_proj.bias") else gradient - golden.gradients[name])
-        for name, gradient in ours.items()
-    }
+def _compared(golden: Golden, name: str) -> Tensor:
+    """Where an activation is compared: not at padding. (B, T), or for attention scores (B, 1, T, S)."""
+    of_encoder = name.startswith("enc")
+    queries = golden.src_tokens if of_encoder else golden.prev_output_tokens
+    assert queries is not None
+    if not name.endswith("_scores"):
+        return queries.ne(PAD)
+    keys = golden.src_tokens if of_encoder or "_cross_" in name else golden.prev_output_tokens
+    assert keys is not None
+    return queries.ne(PAD)[:, None, :, None] & keys.ne(PAD)[:, None, None]
 
 
 def _score_errors(generation: Generation, model: Any) -> Iterator[float]:

@@ -3,72 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import re
 from argparse import Namespace
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from fairseq.data import Dictionary
-from fairseq.models import ARCH_MODEL_REGISTRY, build_model
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, build_model
+from fairseq.models.transformer import TransformerModel
 from torch import Tensor, nn
 
 from fairseq_residuals.checkpoints.golden import Golden, read_sidecar, variant_name
 from fairseq_residuals.checkpoints.golden_layouts import read_golden
-from fairseq_residuals.checkpoints.golden_names import Renames
+from fairseq_residuals.checkpoints.golden_recipes import LackedVariant, Recipe, find_recipe, refuse_other_kinds
+from fairseq_residuals.checkpoints.settings import made_up_dictionary
+from fairseq_residuals.models.settings import for_stock_build
 from fairseq_residuals.names import fairseq_name
+from fairseq_residuals.rewire import rewire
+from fairseq_residuals.wiring import Wiring
 from modern_fairseq.checkpoints import misfit
 from modern_fairseq.errors import UserError
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How this plugin builds what some authors' code calls ``names``."""
-
-    names: tuple[str, ...]
-    """Of the variant in golden files, less the endings of :data:`ENDINGS`."""
-    variant: str
-    """For --residual."""
-    args: str = ""
-    """For --residual-args."""
-    flags: tuple[str, ...] = ()
-    """Further flags of fairseq-train."""
-    renames: Renames = ()
-    """For parameters that the authors named as fairseq never did."""
-
-
-ENDINGS = re.compile(r"(_lm|_b2tfork)*$")
-"""Of a variant's name in golden files: the language model, and the B2T repository's copy of a baseline."""
-
-RECIPES = (
-    Recipe(("postln", "clinic_postln", "tfixuprepo_postln"), "post_ln"),
-    Recipe(("preln", "clinic_preln", "tfixuprepo_preln", "dlclrepo_prenorm_baseline"), "pre_ln"),
-    Recipe(("preln_fsmain",), "pre_ln", flags=("--activation-fn", "gelu")),
-    Recipe(("b2t",), "b2t"),
-)
-
-
-class LackedVariant(UserError):
-    """Golden files of variants that this version of the plugin does not have."""
-
-    def __init__(self, *files: tuple[Path, str]) -> None:
-        """
-        Args:
-            files: each with the name of its variant.
-        """
-        known = sorted(name for recipe in RECIPES for name in recipe.names)
-        lacking = ", ".join(f"{path} ({name})" for path, name in files)
-        super().__init__(
-            f"not verified, for this version lacks the variant: {lacking};"
-            f" it can verify {', '.join(known)}, and these with _lm or _b2tfork appended"
-        )
-        self.files = files
-
-
-def find_recipe(name: str) -> Recipe | None:
-    """The recipe for what a golden file calls its variant, if this plugin has it."""
-    base = ENDINGS.sub("", name)
-    return next((recipe for recipe in RECIPES if base in recipe.names), None)
 
 
 def read(path: Path) -> tuple[Golden, Recipe]:
@@ -76,14 +30,31 @@ def read(path: Path) -> tuple[Golden, Recipe]:
 
     Raises:
         LackedVariant: this plugin lacks its variant.
+        OtherKind: it is no golden file, by its name.
         UserError: the file or its sidecar is missing or damaged.
     """
+    refuse_other_kinds(path)
     sidecar = read_sidecar(path)
     name = variant_name(path, sidecar)
     recipe = find_recipe(name)
     if recipe is None:
         raise LackedVariant((path, name))
-    return read_golden(path, sidecar, recipe.renames), recipe
+    return read_golden(path, sidecar), recipe
+
+
+class EncoderAlone(nn.Module):
+    """An encoder that is no part of a translation model, which no task of this plugin has."""
+
+    def __init__(self, args: Namespace, task: Namespace, wiring: Wiring) -> None:
+        super().__init__()
+        args = for_stock_build(args)
+        embed_tokens = TransformerModel.build_embedding(args, task.source_dictionary, args.encoder_embed_dim)
+        self.encoder = TransformerModel.build_encoder(args, task.source_dictionary, embed_tokens)
+        rewire(self.encoder, wiring, "encoder", enc_depth=args.encoder_layers, dec_depth=0)
+
+    def forward(self, src_tokens: Tensor, src_lengths: Tensor) -> dict[str, list[Tensor]]:
+        """Tokens (B, S), lengths (B,) -> what fairseq's encoders return."""
+        return self.encoder(src_tokens, src_lengths)
 
 
 def rebuild(golden: Golden, recipe: Recipe) -> nn.Module:
@@ -92,20 +63,39 @@ def rebuild(golden: Golden, recipe: Recipe) -> nn.Module:
     Raises:
         UserError: the weights are not exactly those that the model has.
     """
-    model = build_model(_settings(golden, recipe), _task(golden))
-    needed = {fairseq_name(name) for name, _ in model.named_parameters()}
+    args, task = _settings(golden, recipe), _task(golden)
+    if golden.sizes.decoder_layers:
+        model = build_model(args, task)
+    else:
+        ARCH_CONFIG_REGISTRY[args.arch](args)
+        model = EncoderAlone(args, task, Wiring.parse(args.residual, args.residual_args))
+    if "decoder.output_projection.bias" in golden.parameters:
+        projection = model.decoder.output_projection
+        projection.bias = nn.Parameter(projection.weight.new_zeros(len(projection.weight)))
+    parameters = {fairseq_name(name): p for name, p in model.named_parameters()}
     for verb, names in (
-        ("lacks", needed - golden.parameters.keys()),
+        ("lacks", parameters.keys() - golden.parameters.keys()),
         ("holds, unlike its model,", golden.parameters.keys() - model.state_dict().keys()),
     ):
         if names:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             raise UserError(f"{golden.path} {verb} param/{min(names)}{more}")
     try:
-        model.load_state_dict({**dict(model.named_buffers()), **golden.parameters}, strict=True)
+        # not strict: what layers share is there once; that nothing is missing was seen above
+        model.load_state_dict(golden.parameters, strict=False)
     except RuntimeError as error:
         raise misfit(error, str(golden.path)) or error from error
+    for name in golden.constant:
+        parameters[name].requires_grad_(False)
+    if golden.positions is not None:
+        _place_positions(model, golden.positions)
     return model.eval()
+
+
+def _place_positions(model: Any, positions: Tensor) -> None:
+    for side in (model.encoder, model.decoder):
+        before = positions.new_zeros(side.padding_idx + 1, positions.size(1))
+        side.embed_positions.weights = torch.cat([before, positions])
 
 
 def _settings(golden: Golden, recipe: Recipe) -> Namespace:
@@ -129,6 +119,8 @@ def _settings(golden: Golden, recipe: Recipe) -> Namespace:
 
 def _sharing(golden: Golden) -> list[str]:
     """The flag for the embeddings that are one matrix: the weights tell, a sidecar does not for all three."""
+    if not golden.sizes.decoder_layers:
+        return []
     inputs = _weight(golden, "decoder.embed_tokens.weight")
     if not torch.equal(golden.parameters.get("decoder.output_projection.weight", inputs), inputs):
         return []
@@ -139,7 +131,7 @@ def _sharing(golden: Golden) -> list[str]:
 
 def _task(golden: Golden) -> Namespace:
     """What fairseq's models ask of a task."""
-    target = _dictionary(golden, "decoder")
+    target = _dictionary(golden, "decoder" if golden.sizes.decoder_layers else "encoder")
     return Namespace(
         source_dictionary=_dictionary(golden, "encoder") if golden.sizes.encoder_layers else target,
         target_dictionary=target,
@@ -149,10 +141,7 @@ def _task(golden: Golden) -> Namespace:
 
 def _dictionary(golden: Golden, side: str) -> Dictionary:
     """Made-up words, as many as the embedding of ``side`` has."""
-    words = Dictionary()
-    for i in range(len(words), len(_weight(golden, f"{side}.embed_tokens.weight"))):
-        words.add_symbol(f"w{i}")
-    return words
+    return made_up_dictionary(len(_weight(golden, f"{side}.embed_tokens.weight")))
 
 
 def _weight(golden: Golden, name: str) -> Tensor:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from fairseq_residuals.checkpoints.average import Unit, average, last_checkpoints, save
+from fairseq_residuals.commands.output import check_output
 from modern_fairseq.errors import UserError
 
 HELP = "average the parameters of checkpoints: of named files, or of the last ones of a training run"
@@ -47,12 +48,7 @@ def run(args: argparse.Namespace) -> int:
     """
     inputs = _choose(args)
     output: Path = args.output
-    if any(output.exists() and output.samefile(path) for path in inputs if path.exists()):
-        raise UserError(f"--output {output} is one of the checkpoints to be averaged; choose another name")
-    if not output.parent.is_dir():
-        raise UserError(f"--output: there is no folder {output.parent}")
-    if output.is_dir():
-        raise UserError(f"--output {output} is a folder; give the name of a file")
+    check_output(output, inputs)
     print(f"averaging {len(inputs)} checkpoints:", *inputs, sep="\n", flush=True)
     save(average(inputs), output)
     print(f"wrote {output}")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+
+import torch
 
 from fairseq_residuals.architectures import ARCHITECTURES
+from fairseq_residuals.base import Kind, Shape, Site, Variant
 from fairseq_residuals.options import options_of, show_value
 from fairseq_residuals.registry import VARIANTS
 
@@ -24,8 +28,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _options(name: str) -> list[str]:
-    return [f"{o.name}={show_value(o.default)}" for o in options_of(VARIANTS[name].Config).values()]
+def own_options(variant: type[Variant]) -> list[str]:
+    """The options that not all variants have, with their defaults, and the common ones that start elsewhere."""
+    common = {(o.name, o.default) for o in options_of(Variant.Config).values()}
+    own = [o for o in options_of(variant.Config).values() if (o.name, o.default) not in common]
+    return [f"{o.name}={show_value(o.default)}" for o in own]
 
 
 def _by_year() -> list[str]:
@@ -40,17 +47,46 @@ def text_table() -> str:
         variant = VARIANTS[name]
         lines.append(f"{name:{width}}  {variant.paper}")
         lines += [f"{'':{width}}  {line}" for line in variant.equations]
-        if options := _options(name):
+        if options := own_options(variant):
             lines.append(f"{'':{width}}  options: {', '.join(options)}")
-    return "\n".join(lines)
+    common = ", ".join(f"{o.name}={show_value(o.default)}" for o in options_of(Variant.Config).values())
+    return "\n".join([*lines, "", f"options of every variant: {common}"])
 
 
 def markdown_table() -> str:
     """The table of variants in README.md."""
-    lines = ["| Year | Variant | Wiring | Paper | Options | Checked against |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| Year | Variant | Paper | Wiring | Options, defaults | Authors' code | Compared | Parameters |",
+        "|--:|---|---|---|---|---|---|--:|",
+    ]
+    least = wiring_parameters(VARIANTS["post_ln"])
     for name in _by_year():
         v = VARIANTS[name]
-        options = ", ".join(f"`{o}`" for o in _options(name)) or "-"
+        options = "<br>".join(f"`{o}`" for o in own_options(v)) or "-"
         equation = "<br>".join(f"`{line}`" for line in v.equations)
-        lines.append(f"| {v.year} | `{name}` | {equation} | {v.paper} | {options} | `{v.code}` |")
+        code = f"`{v.code}`" if v.code else "none published"
+        more = wiring_parameters(v) - least
+        lines.append(
+            f"| {v.year} | `{name}` | {v.paper} | {equation} | {options} | {code} | {v.verified} | {more:+,} |"
+        )
     return "\n".join(lines)
+
+
+def wiring_parameters(variant: type[Variant]) -> int:
+    """The parameters of norms, gains and whatever else the wiring has, in 6 + 6 layers of fairseq's ``transformer``,
+    less those of the FFNs whose place it takes."""
+    total = 0
+    for stack, kinds in (("encoder", ("self", "ffn")), ("decoder", ("self", "cross", "ffn"))):
+        shape = Shape(stack, depth=6, dim=512, ffn_dim=2048, heads=8, enc_depth=6, dec_depth=6, cross=True)  # type: ignore[arg-type]
+        kept: list[Kind] = [kind for kind in kinds if variant.has_ffn or kind != "ffn"]  # type: ignore[misc]
+        with torch.device("meta"):
+            built = variant(variant.Config(), shape)
+            connections = [
+                built.connect(Site(**dataclasses.asdict(shape), kind=kind, layer=i, index=index, n_sub=len(kept)))
+                for i in range(shape.depth)
+                for index, kind in enumerate(kept)
+            ]
+        total += sum(p.numel() for p in torch.nn.ModuleList([built, *connections]).parameters())
+        if not variant.has_ffn:
+            total -= shape.depth * (2 * shape.dim * shape.ffn_dim + shape.dim + shape.ffn_dim)
+    return total

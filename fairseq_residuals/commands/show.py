@@ -23,10 +23,9 @@ def run(args: argparse.Namespace) -> int:
     print(f"{variant.name}\n\n{description}\n")
     for label, equation in zip(["Equations:", *[""] * 9], variant.equations, strict=False):
         print(f"{label:14}{equation}")
-    print(f"{'Paper:':14}{variant.paper}\n{'Checked with:':14}{variant.code}")
-    options = options_of(variant.Config).values()
-    print("Options:" if options else f"{'Options:':14}none")
-    for option in options:
+    print(f"{'Paper:':14}{variant.paper}\n{'Code:':14}{variant.code or 'none published'}")
+    print(f"{'Compared:':14}{variant.verified}\nOptions:")
+    for option in options_of(variant.Config).values():
         print(f"  {option.name}={show_value(option.default)}\n      {option.help}; valid: {option.describe()}")
     names = [name for name, complete in ARCHITECTURES.items() if complete.keywords["variant"] == variant.name]
     print(f"Architectures: {len(names)}, for example {names[0]}; `fairseq-residuals list --architectures` prints all")

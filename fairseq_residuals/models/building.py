@@ -9,10 +9,13 @@ from typing import Any
 from omegaconf import DictConfig
 from torch import nn
 
+from fairseq_residuals import profiling, stats
 from fairseq_residuals.architectures import ARCHITECTURES
+from fairseq_residuals.init import initialise
 from fairseq_residuals.models.settings import Args
-from fairseq_residuals.registry import Wiring
 from fairseq_residuals.rewire import rewire
+from fairseq_residuals.wiring import Wiring
+from fairseq_residuals.word_dropout import drop_words
 from modern_fairseq.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -38,9 +41,11 @@ def rewire_model(model: nn.Module, args: Args, wirings: dict[str, Wiring]) -> No
     """Replaces the layers of a stock model's stacks, and prints what is going to be trained."""
     get: Callable[[str], Any] = args.get if isinstance(args, DictConfig) else vars(args).get
     depths: dict[str, int] = {stack: get(f"{stack}_layers") for stack in wirings}
+    owners = []
     for stack, wiring in wirings.items():
-        rewire(
-            getattr(model, stack),
+        owner = getattr(model, stack)
+        rewired = rewire(
+            owner,
             wiring,
             stack,  # type: ignore[arg-type]
             enc_depth=depths.get("encoder", 0),
@@ -53,7 +58,16 @@ def rewire_model(model: nn.Module, args: Args, wirings: dict[str, Wiring]) -> No
             stack,
             depths[stack],
             wiring,
-            wiring.variant.title,
-            "; ".join(wiring.variant.equations),
+            wiring.title,
+            "; ".join(wiring.equations),
         )
+        owners.append((owner, rewired))
+    initialise(owners)
+    for stack, (owner, _) in zip(wirings, owners, strict=True):
+        if get(f"{stack}_word_dropout"):
+            drop_words(owner, get(f"{stack}_word_dropout"), keep_first=stack == "decoder")
+    if profiling.unprofiled(model):
+        profiling.profile_before_training()
+    if get("log_residual_stats"):
+        stats.follow(model, get("log_residual_stats"))
     logger.info("parameters: %s", f"{sum(p.numel() for p in model.parameters()):,}")

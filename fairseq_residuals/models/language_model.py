@@ -24,7 +24,7 @@ LANGUAGE_MODEL = Family(
     stacks=("decoder",),
     add_args=_stock_flags,
     extra_keys=frozenset({*FROM_THE_TASK, "tpu"}),
-    refused={},
+    refused={"encoder_word_dropout": "word dropout in an encoder, of which a language model has none,"},
 )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from fairseq.models.transformer import DEFAULT_MIN_PARAMS_TO_WRAP
 from omegaconf import DictConfig, OmegaConf
 
-from fairseq_residuals.registry import Wiring
+from fairseq_residuals.wiring import Wiring
 from modern_fairseq.errors import UserError
 
 REFUSED = {
@@ -63,11 +63,29 @@ class Family:
 
 
 def add_wiring_flags(parser: Any) -> None:
-    """The two flags that choose the wiring, and the pair for a decoder that differs from its encoder."""
-    parser.add_argument("--residual", metavar="NAME", help="how norms and residuals are wired: a variant's name")
+    """The two flags that choose the wiring, the pair for a decoder that differs from its encoder, and what training
+    needs beside them."""
+    parser.add_argument(
+        "--residual",
+        metavar="NAME",
+        help="how norms and residuals are wired: a variant's name, or a list such as post_ln:0-5,pre_ln:6-17",
+    )
     parser.add_argument("--residual-args", metavar="K=V,...", help="options of the variant")
     parser.add_argument("--decoder-residual", metavar="NAME", help="the decoder's variant, where it differs")
     parser.add_argument("--decoder-residual-args", metavar="K=V,...", help="options of the decoder's variant")
+    for stack in ("encoder", "decoder"):
+        parser.add_argument(
+            f"--{stack}-word-dropout",
+            type=float,
+            metavar="P",
+            help=f"in training, probability that a word of the {stack}'s input is missing",
+        )
+    parser.add_argument(
+        "--log-residual-stats",
+        type=int,
+        metavar="N",
+        help="every N updates log gradient norms per layer and the learned weights of the wiring",
+    )
 
 
 def resolve(
@@ -106,17 +124,19 @@ def resolve(
     wirings = _choose(args, family, variant)
     asked = {stack: _get(args, f"{stack}_normalize_before") for stack in family.stacks}
     decoder = wirings["decoder"]
-    if _get(args, "no_decoder_final_norm") and "final_norm" in decoder.given and decoder.config.final_norm:
+    if _get(args, "no_decoder_final_norm") and decoder.is_given("final_norm") and decoder.value("final_norm"):
         raise UserError(f"--no-decoder-final-norm contradicts final_norm=true of {decoder.name}; give one of them")
     base(args)
+    _check_training(args)
     for stack, wiring in wirings.items():
-        if asked[stack] is not None and bool(asked[stack]) != wiring.variant.normalize_before:
+        if asked[stack] is not None and bool(asked[stack]) != wiring.normalize_before:
             raise UserError(
                 f"--{stack}-normalize-before contradicts the wiring {wiring.name}; choose the wiring by --residual"
                 " alone (pre_ln is fairseq's normalize-before, post_ln its absence)"
             )
-        _set(args, f"{stack}_normalize_before", wiring.variant.normalize_before)
+        _set(args, f"{stack}_normalize_before", wiring.normalize_before)
         _check_dimensions(args, stack)
+        wiring.check(stack, _get(args, f"{stack}_layers"), alone="encoder" not in family.stacks)
     if _get(args, "no_decoder_final_norm"):
         wirings["decoder"] = decoder.with_default("final_norm", False)
     _record(args, wirings)
@@ -156,8 +176,20 @@ def _record(args: Args, wirings: dict[str, Wiring]) -> None:
     _set(args, "residual_args", first.args)
     _set(args, "decoder_residual", decoder.name)
     _set(args, "decoder_residual_args", decoder.args)
-    if hasattr(decoder.config, "final_norm"):
-        _set(args, "no_decoder_final_norm", not decoder.config.final_norm)
+    if decoder.value("final_norm") is not None:
+        _set(args, "no_decoder_final_norm", not decoder.value("final_norm"))
+
+
+def _check_training(args: Args) -> None:
+    for stack in ("encoder", "decoder"):
+        p = _get(args, f"{stack}_word_dropout")
+        if p is not None and (isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p < 1):
+            raise UserError(f"--{stack}-word-dropout must be a number of at least 0 and less than 1, not {p!r}")
+    if _get(args, "decoder_word_dropout") and _get(args, "adaptive_input"):
+        raise UserError("--decoder-word-dropout is not carried with --adaptive-input; leave one of them out")
+    every = _get(args, "log_residual_stats")
+    if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 0):
+        raise UserError(f"--log-residual-stats must be a whole number of updates, or 0 for never, not {every!r}")
 
 
 def _check_dimensions(args: Args, stack: str) -> None:

@@ -39,7 +39,7 @@ SPEECH = Family(
             "tgt_dict_size",
         }
     ),
-    refused={},
+    refused={"encoder_word_dropout": "word dropout in an encoder whose input is sound"},
 )
 
 

@@ -11,19 +11,14 @@ x' = LN(x_in + x_ffn + FFN(x_ffn)), where x_in is the layer's input and x_ffn wh
 Checked against takase/b2t_connection@c8e2ad4 (``fairseq/modules/transformer_layer.py``).
 
 Paper and code: the repository's first release (c3dedea, June 2022) initialises as fairseq does; since 4d80167 (May
-2023) it multiplies every weight matrix of a layer, biases not, by L^-0.5 (``init_scale=depth``), which no table of the
-paper mentions. Table 2 (100L-100L) multiplied by 0.1, which is the same factor there (``init_scale=0.1``).
+2023) it multiplies every weight matrix of a layer, biases not, by L^-0.5 (``init_scale=depth``), which no table of
+the paper mentions. Table 2 (100L-100L) multiplied by 0.1, which is the same factor there (``init_scale=0.1``).
 """
 
-from dataclasses import dataclass
-from typing import Literal
-
-import torch
 from fairseq.modules import LayerNorm
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_residuals.base import Connection, Site, Stream, Variant
-from fairseq_residuals.options import option
 from fairseq_residuals.registry import register_variant
 
 
@@ -49,20 +44,5 @@ class B2T(Variant):
     year = 2023
     equations = ("x = LN(x + F(x))", "last of a layer: x = LN(x_in + x + FFN(x))")
     code = "takase/b2t_connection@c8e2ad4"
+    verified = "authors' code: activations, gradients, generation, initialisation"
     connection = B2TConnection
-
-    @dataclass(frozen=True)
-    class Config:
-        init_scale: float | Literal["depth"] = option(
-            1.0, "factor on every weight matrix of the layers at initialisation; depth: L^-0.5", minimum=1e-6
-        )
-
-    @torch.no_grad()
-    def init_weights(self, stack: nn.Module, embed_tokens: nn.Module | None) -> None:
-        scale = self.config.init_scale
-        factor = self.shape.depth**-0.5 if scale == "depth" else scale
-        if factor == 1.0:
-            return
-        for module in stack.modules():
-            if isinstance(module, nn.Linear):
-                module.weight.mul_(factor)

@@ -32,4 +32,6 @@ class PostLN(Variant):
     year = 2017
     equations = ("x = LN(x + F(x))",)
     code = "facebookresearch/fairseq@3d262bb"
+    verified = "authors' code, fairseq 0.5 to 0.12: activations, gradients, generation, initialisation"
+    stock = "post_ln"
     connection = PostLNConnection

@@ -10,12 +10,12 @@ Checked against facebookresearch/fairseq@3d262bb (``modules/transformer_layer.py
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from fairseq.modules import LayerNorm
 from torch import Tensor
 
-from fairseq_residuals.base import Connection, Shape, Site, Stream, Variant
+from fairseq_residuals.base import Connection, Shape, Site, Stock, Stream, Variant
 from fairseq_residuals.options import option
 from fairseq_residuals.registry import register_variant
 
@@ -37,13 +37,15 @@ class PreLN(Variant):
     title = "Pre-LN"
     paper = "Wang et al. 2019, Learning Deep Transformer Models for Machine Translation"
     year = 2019
-    equations = ("x = x + F(LN(x))", "output LN(x)")
+    equations: ClassVar[tuple[str, ...]] = ("x = x + F(LN(x))", "output LN(x)")
     code = "facebookresearch/fairseq@3d262bb"
+    verified = "authors' code, fairseq 0.5 to 0.12: activations, gradients, generation, initialisation"
     normalize_before = True
+    stock: ClassVar[Stock] = "pre_ln"
     connection = PreLNConnection
 
     @dataclass(frozen=True)
-    class Config:
+    class Config(Variant.Config):
         final_norm: bool = option(
             True,
             "norm on top of the stack; fairseq's --no-decoder-final-norm (and its wiki103 architecture) omit it",

@@ -136,7 +136,7 @@ def assert_one_sentence(run: Run, *expected: str) -> None:
     assert "Traceback" not in run.out + run.err, run
     lines = [line for line in run.err.splitlines() if not re.search(r" \| (INFO|WARNING) \| ", line)]
     assert len(lines) == 1, run
-    assert re.match(rf"{re.escape(Path(run.argv[0]).name)}( average)?: error: \S", lines[0]), run
+    assert re.match(rf"{re.escape(Path(run.argv[0]).name)}( [\w-]+)?: error: \S", lines[0]), run
     for words in expected:
         assert words in lines[0], run
 

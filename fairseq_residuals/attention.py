@@ -1,0 +1,90 @@
+"""Attention with its insides open: for variants that touch the scores or the heads.
+
+Runs a fairseq ``MultiheadAttention`` (its weights, its decoding cache in fairseq's own layout) with two places where a
+variant may step in. Everything else about a layer keeps using the module itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Edit = Callable[[Tensor], Tensor]
+
+
+def open_attention(
+    attn: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    edit_scores: Edit | None = None,
+    edit_heads: Edit | None = None,
+    key_padding_mask: Tensor | None = None,
+    attn_mask: Tensor | None = None,
+    incremental_state: Any = None,
+    static_kv: bool = False,
+    need_weights: bool = False,
+    need_head_weights: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """
+    Args:
+        attn: fairseq's module.
+        query: (T, B, C).
+        key, value: (S, B, C of the keys).
+        edit_scores: (B, H, T, S) -> (B, H, T, S), before masks and softmax.
+        edit_heads: (T, B, C) -> (T, B, C), the heads' outputs side by side, before the output projection.
+
+    The rest as ``MultiheadAttention.forward``.
+
+    Returns:
+        output (T, B, C), and if asked for the weights (B, T, S), or (H, B, T, S) per head.
+    """
+    positions, batch, _ = query.shape
+
+    def split(x: Tensor) -> Tensor:
+        return x.unflatten(-1, (attn.num_heads, attn.head_dim)).permute(1, 2, 0, 3)
+
+    q = split(attn.q_proj(query)) * attn.scaling
+    cache = {} if incremental_state is None else attn._get_input_buffer(incremental_state)
+    if static_kv and "prev_key" in cache:
+        k, v, key_padding_mask = cache["prev_key"], cache["prev_value"], cache["prev_key_padding_mask"]
+    else:
+        if static_kv and attn.beam_size > 1 and batch == key.size(1):
+            # all hypotheses of a sentence look at the same keys: one copy serves them
+            key, value = key[:, :: attn.beam_size], value[:, :: attn.beam_size]
+            if key_padding_mask is not None:
+                key_padding_mask = key_padding_mask[:: attn.beam_size]
+        k, v = split(attn.k_proj(key)), split(attn.v_proj(value))
+        if "prev_key" in cache:
+            k, v = torch.cat([cache["prev_key"], k], 2), torch.cat([cache["prev_value"], v], 2)
+            key_padding_mask = attn._append_prev_key_padding_mask(
+                key_padding_mask, cache["prev_key_padding_mask"], k.size(0), k.size(2), static_kv
+            )
+        if incremental_state is not None:
+            cache = {"prev_key": k, "prev_value": v, "prev_key_padding_mask": key_padding_mask}
+            attn._set_input_buffer(incremental_state, cache)
+
+    # sentences, hypotheses per sentence, heads, positions
+    q = q.unflatten(0, (k.size(0), -1))
+    scores = (q @ k.unsqueeze(1).transpose(-1, -2)).flatten(0, 1)
+    if edit_scores is not None:
+        scores = edit_scores(scores)
+    if attn_mask is not None:
+        scores = scores + attn_mask
+    if key_padding_mask is not None:
+        mask = key_padding_mask.bool()[:, None, None, None].expand(-1, q.size(1), -1, -1, -1).flatten(0, 1)
+        scores = scores.masked_fill(mask, -torch.inf)
+    weights = scores.softmax(-1, dtype=torch.float32)
+    probs = attn.dropout_module(weights.type_as(scores)).unflatten(0, (k.size(0), -1))
+    heads = (probs @ v.unsqueeze(1)).flatten(0, 1).permute(2, 0, 1, 3).reshape(positions, batch, -1)
+    if edit_heads is not None:
+        heads = edit_heads(heads)
+    out = attn.out_proj(heads)
+    if not need_weights and not need_head_weights:
+        return out, None
+    weights = weights.transpose(0, 1)
+    return out, weights if need_head_weights else weights.mean(0)

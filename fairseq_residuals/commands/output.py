@@ -1,0 +1,21 @@
+"""Where a command writes, checked before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from modern_fairseq.errors import UserError
+
+
+def check_output(output: Path, inputs: Iterable[Path]) -> None:
+    """
+    Raises:
+        UserError: ``output`` is one of ``inputs``, or cannot be a file.
+    """
+    if any(output.exists() and output.samefile(path) for path in inputs if path.exists()):
+        raise UserError(f"{output} is one of the checkpoints to be read; choose another name for what is written")
+    if not output.parent.is_dir():
+        raise UserError(f"there is no folder {output.parent} to write {output.name} to")
+    if output.is_dir():
+        raise UserError(f"{output} is a folder; give the name of a file to write")

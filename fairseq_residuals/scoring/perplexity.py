@@ -1,0 +1,108 @@
+"""Perplexities from what fairseq-eval-lm and fairseq-validate print; nothing is evaluated here.
+
+A perplexity says little without three things: per what it is (words, or the dictionary's subwords), how much context
+a word has at the start of a block (``--context-window``), and how long a block is. All three go into the signature.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from modern_fairseq.errors import UserError
+
+_EVAL_LM = re.compile(r"Loss \(base 2\): (\S+), Perplexity: (\S+)")
+_TOKENS = re.compile(r"Evaluated ([\d,]+) tokens in ")
+_SETTING = r"'{}': (None|True|False|'[^']*'|[^,}}]+)"
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """``value`` = 2 ** ``loss`` (bits) per unit, the unit named in ``signature``."""
+
+    value: float
+    loss: float
+    signature: str
+    context_window: int | None
+    """Words before a block that its first word sees at least, as far as the text goes back; None where the
+    sentences are independent."""
+
+    @property
+    def metric(self) -> str:
+        """The metric's name in the tables: ``ppl_context_960``, or ``ppl``."""
+        return "ppl" if self.context_window is None else f"ppl_context_{self.context_window}"
+
+
+def perplexity_of_eval_lm(log: str, *, words: int | None = None) -> Perplexity:
+    """The perplexity per word that one run of fairseq-eval-lm printed (give its whole log, stdout and stderr).
+
+    fairseq divides by the tokens of its dictionary, the end of each line among them. Where these are words (or
+    ``--remove-bpe`` was given), that is per word. Where they are subwords, give ``words``: the words of the text
+    plus one for the end of each line; the loss of the text is then divided by them instead.
+
+    Raises:
+        UserError: the log is not of exactly one complete run; its settings are missing; several data workers ran with
+            a context window, which gives each the context of the wrong blocks.
+    """
+    loss, printed = map(float, _only(_EVAL_LM, log, "result of fairseq-eval-lm, 'Loss (base 2): ..., Perplexity: ...'"))
+    if not math.isclose(2**loss, printed, rel_tol=1e-3, abs_tol=0.01):
+        raise UserError(f"the log contradicts itself: a loss of {loss} bits is no perplexity of {printed}")
+    window, block, workers = (int(_setting(log, key)) for key in ("context_window", "tokens_per_sample", "num_workers"))
+    if window > 0 and workers > 1:
+        raise UserError(
+            f"fairseq-eval-lm ran with --context-window {window} and --num-workers {workers}, and so with the context "
+            "of other blocks; --num-workers 0 or 1 is needed"
+        )
+    tokens = int(_only(_TOKENS, log, "count, 'Evaluated ... tokens'")[0].replace(",", ""))
+    post_process = _setting(log, "post_process")
+    unit = "token of the dictionary" if post_process == "None" else f"word ({post_process} removed)"
+    if words is not None:
+        if post_process != "None":
+            raise UserError("the loss is per word already: fairseq-eval-lm ran with --remove-bpe (--post-process)")
+        if not 0 < words <= tokens:
+            raise UserError(f"{words} words cannot be: there are {tokens} tokens, and every word has at least one")
+        loss, unit = loss * tokens / words, f"word ({words} in {tokens} tokens)"
+    breaks = _setting(log, "sample_break_mode").strip("'")
+    signature = f"PPL|per:{unit}|eos:counted|context:{window}|block:{block}|break:{breaks}|tokens:{tokens}"
+    return Perplexity(2**loss, loss, signature, window)
+
+
+def perplexity_of_validate(log: str, subset: str = "valid") -> Perplexity:
+    """The perplexity of a translation model on a parallel text that fairseq-validate printed, per token of the target
+    dictionary (subwords, the end of each sentence among them), given the reference before it.
+
+    Raises:
+        UserError: the log is not of exactly one complete run on ``subset``.
+    """
+    wanted = re.compile(rf"valid on '{re.escape(subset)}' subset[^\n]*\| nll_loss (\S+)[^\n]*\| ppl (\S+)")
+    loss, _ = map(float, _only(wanted, log, f"result of fairseq-validate on {subset}, '... nll_loss ... ppl ...'"))
+    return Perplexity(2**loss, loss, "PPL|per:token of the dictionary|eos:counted|forced decoding", None)
+
+
+def joeynmt_perplexity(loss: float, vocabulary: int, smoothing: float) -> float:
+    """What JoeyNMT 2 calls perplexity, from the smoothed cross entropy (bits per token) that fairseq logs as ``loss``.
+
+    It is exp of the Kullback-Leibler divergence from the smoothed targets, so their entropy is subtracted:
+    ``smoothing`` spread over all but the target word and the padding. (fairseq spreads it over the padding too, a
+    difference of ``smoothing / vocabulary`` in one probability.)
+    """
+    others = vocabulary - 2
+    entropy = -(1 - smoothing) * math.log(1 - smoothing) - smoothing * math.log(smoothing / others)
+    return math.exp(loss * math.log(2) - entropy)
+
+
+def _only(pattern: re.Pattern[str], log: str, what: str) -> tuple[str, ...]:
+    found = pattern.findall(log)
+    if len(found) != 1:
+        raise UserError(f"the log has {len(found)} times a {what}: the whole log of one finished run is needed")
+    return found[0] if isinstance(found[0], tuple) else (found[0],)
+
+
+def _setting(log: str, key: str) -> str:
+    found = re.findall(_SETTING.format(key), log)
+    if not found:
+        raise UserError(
+            f"the log does not say {key}: the whole log is needed, with the settings that fairseq prints first"
+        )
+    return found[0]

@@ -1,0 +1,100 @@
+"""Sentences from files: plain text, and what fairseq-generate prints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from modern_fairseq.errors import UserError
+
+_GENERATED = re.compile(r"^([STHD])-(\d+)\t")
+
+
+def read_lines(path: str | Path) -> list[str]:
+    r"""The lines of a UTF-8 file, ended by ``\n`` and by nothing else, as in every tool of these pipelines: text has
+    U+2028 and its like inside sentences. The ``\r`` of a file from Windows is dropped.
+
+    Raises:
+        UserError: there is no such file, it is empty, or it is not UTF-8.
+    """
+    try:
+        text = Path(path).read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        raise UserError(f"there is no file {path}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    if not text:
+        raise UserError(f"{path} is empty: one sentence a line is needed")
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What fairseq-generate printed, in the order of the data set; of an n-best list, the best."""
+
+    hypotheses: list[str]
+    """H- lines: tokens, as the model's dictionary has them (less what ``--remove-bpe`` removed)."""
+    detokenized: list[str]
+    """D- lines: after ``--bpe`` and ``--tokenizer``; the H- lines again where there are none."""
+    targets: list[str] | None
+    """T- lines: the reference, words outside the dictionary as ``<<unk>>``."""
+    sources: list[str] | None
+    """S- lines."""
+
+
+def is_generation(lines: Iterable[str]) -> bool:
+    """Whether the lines are what fairseq-generate printed, judged by an H- line with its score."""
+    return any(re.match(r"H-\d+\t-?(?:\d|inf|nan)[^\t]*\t", line) for line in lines)
+
+
+def read_generation(path: str | Path) -> Generation:
+    """Reads what fairseq-generate printed, with or without its log, in any order.
+
+    Raises:
+        UserError: no hypotheses; a sentence that is missing or there twice.
+    """
+    return parse_generation(read_lines(path), str(path))
+
+
+def parse_generation(lines: Iterable[str], name: str = "the output") -> Generation:
+    """:func:`read_generation` of lines; ``name`` is what an error calls them."""
+    texts: dict[str, dict[int, str]] = {kind: {} for kind in "STHD"}
+    current: dict[str, int] = {}
+    for line in lines:
+        match = _GENERATED.match(line)
+        if not match:
+            continue
+        kind, number = match[1], int(match[2])
+        text = line[match.end() :]
+        if kind in "HD":
+            text = text.partition("\t")[2]
+        if number not in texts[kind]:
+            texts[kind][number] = text
+        # the further hypotheses of an n-best list follow the best one; anything else is a second run
+        elif kind in "ST" or current.get(kind) != number:
+            raise UserError(f"{name} has sentence {number} twice: it holds the output of more than one run")
+        current[kind] = number
+    if not texts["H"]:
+        raise UserError(
+            f"{name} has no hypotheses: what fairseq-generate prints has lines such as H-0<TAB>-0.5<TAB>text"
+        )
+    missing = sorted(set(range(max(texts["H"]) + 1)) - set(texts["H"]))
+    if missing:
+        raise UserError(
+            f"{name} lacks the hypotheses of {len(missing)} sentences, the first being number {missing[0]}: "
+            "fairseq-generate was stopped, ran on a part of the data, or skipped sentences that are too long"
+        )
+    sources, targets, detokenized = (_column(texts, kind, name) for kind in "STD")
+    hypotheses = [texts["H"][number] for number in range(len(texts["H"]))]
+    return Generation(hypotheses, detokenized or hypotheses, targets, sources)
+
+
+def _column(texts: dict[str, dict[int, str]], kind: str, name: str) -> list[str] | None:
+    if not texts[kind]:
+        return None
+    if texts[kind].keys() != texts["H"].keys():
+        number = min(texts[kind].keys() ^ texts["H"].keys())
+        raise UserError(f"{name} has only one of the lines {kind}-{number} and H-{number}: it is not complete")
+    return [texts[kind][number] for number in range(len(texts["H"]))]

@@ -1,0 +1,59 @@
+"""B2T connection without layer norms.
+
+::
+
+    x ─┬─┬─► SA ─► + ─┬─► FFN ─► + ─► ·β ─► + ─► x'
+       │ └────────┘   └──────────┘          │
+       └─► ·α ─────────────────────────────┘        (a decoder layer has cross-attention in between)
+
+Takase et al. 2023, "B2T Connection: Serving Stability and Performance in Deep Transformers", Eq. 9 to 11:
+x' = α x_in + β (x_ffn + FFN(x_ffn)), α = min(L / 12, L^-0.15) with the stack's L layers, β = d^-0.2.
+Checked against takase/b2t_connection@c8e2ad4 (``--residual-bottom-to-top --no-layer-norm``); no norm on top either.
+As for variant ``b2t``, the later ``init_scale=depth`` is in no table of the paper.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+
+from fairseq_residuals.base import Connection, Site, Stream, Variant
+from fairseq_residuals.options import option
+from fairseq_residuals.registry import register_variant
+from fairseq_residuals.variants.b2t import B2T
+
+
+class B2TNoLNConnection(Connection):
+    """Stream: "bottom" (T, B, C), the input of the current layer."""
+
+    def __init__(self, site: Site, alpha: float, beta: float) -> None:
+        super().__init__(site)
+        self.alpha, self.beta = alpha, beta
+
+    def read(self, s: Stream) -> tuple[Tensor, Stream]:
+        return s["x"], s | {"bottom": s["x"]} if self.site.first else s
+
+    def write(self, s: Stream, y: Tensor) -> Stream:
+        x = s["x"] + y
+        return s | {"x": self.alpha * s["bottom"] + self.beta * x if self.site.last else x}
+
+
+@register_variant("b2t_no_ln")
+class B2TNoLN(Variant):
+    title = "B2T connection without layer norms"
+    paper = B2T.paper
+    year = B2T.year
+    code = B2T.code
+    verified = B2T.verified
+    equations = ("x = x + F(x)", "last of a layer: x = alpha x_in + beta (x + FFN(x))")
+
+    @dataclass(frozen=True)
+    class Config(Variant.Config):
+        alpha: float | Literal["depth"] = option("depth", "factor on a layer's input; depth: min(L / 12, L^-0.15)")
+        beta: float | Literal["width"] = option("width", "factor on a layer's output; width: d^-0.2")
+
+    def connect(self, site: Site) -> Connection:
+        config: Any = self.config
+        alpha = min(site.depth / 12, site.depth**-0.15) if config.alpha == "depth" else config.alpha
+        beta = site.dim**-0.2 if config.beta == "width" else config.beta
+        return B2TNoLNConnection(site, alpha, beta)

@@ -1,0 +1,120 @@
+"""Depth-wise LSTM: instead of residuals, an LSTM along depth carries each token from layer to layer.
+
+::
+
+                 cell ──► ·f ─► + ───────┬─────► cell'
+                                ▲ i·h    ▼
+    x ─► LN ─► SA (+ CA) ─► c=[in,x] ─► i,f,o,h ─► ·o ──► x'
+
+Xu et al. 2020, "Transformer with Depth-Wise LSTM", Eq. 3 to 10: c = [in, x]; i, f, o = σ(LN(W c + b)); cell' = f cell
++ i h; x' = o cell'; h = W2 gelu(LN(W1 c + b1)) + b2 (``hidden=2``) or gelu(LN(W c + b)) (``hidden=1``). ``in`` is
+self-attention's output; in a decoder its sum with (``merge=add``), or a projection of it beside (``merge=concat``),
+cross-attention's, which is fed self-attention's output plus x. The unit replaces the FFN; layers ``share`` parts of it.
+
+No code was published. What the paper leaves open are options: where the cell starts (``cell``), whether attention
+reads through a norm (``input_norm``) and the stack ends in one (``output_norm``), whether Eq. 3 to 5 have a norm per
+gate (``gate_norm``), ``dropout`` inside the unit. The output starts as the embedding, and h is as wide as the FFN.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from fairseq.modules import LayerNorm
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm
+
+from fairseq_residuals.base import Connection, Shape, Site, Stream, Variant
+from fairseq_residuals.options import option
+from fairseq_residuals.registry import register_variant
+
+EPS = 1e-6
+
+
+class Gates(nn.Module):
+    """(T, B, 2 C) -> the gates i, f, o, each (T, B, C)."""
+
+    def __init__(self, dim: int, norm: Literal["each", "joint"]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2 * dim, 3 * dim)
+        self.shape = (dim,) if norm == "each" else (3, dim)
+        self.gain = nn.Parameter(torch.ones(3, dim))
+        self.bias = nn.Parameter(torch.zeros(3, dim))
+
+    def forward(self, c: Tensor) -> tuple[Tensor, ...]:
+        z = layer_norm(self.linear(c).unflatten(-1, (3, -1)), self.shape, eps=EPS)
+        return (z * self.gain + self.bias).sigmoid().unbind(-2)
+
+
+class DepthwiseLSTMConnection(Connection):
+    """Stream: "cell" (T, B, C); "self" (T, B, C) in a decoder layer, self-attention's output. The last sub-layer of a
+    layer has the unit, its parts "gates" and "hidden"; the others have none."""
+
+    def __init__(self, site: Site, config: Any, unit: dict[str, nn.Module]) -> None:
+        super().__init__(site)
+        self.norm = LayerNorm(site.dim, eps=EPS) if config.input_norm else None
+        self.merge = nn.Linear(2 * site.dim, site.dim) if site.kind == "cross" and config.merge == "concat" else None
+        self.unit = nn.ModuleDict(unit)
+
+    def read(self, s: Stream) -> tuple[Tensor, Stream]:
+        x = s["x"] if self.site.first else s["self"] + s["x"]
+        return x if self.norm is None else self.norm(x), s
+
+    def write(self, s: Stream, y: Tensor) -> Stream:
+        if not self.site.last:
+            return s | {"self": y}
+        if not self.site.first:
+            y = s["self"] + y if self.merge is None else self.merge(torch.cat([s["self"], y], -1))
+        c = torch.cat([y, s["x"]], -1)
+        i, f, o = self.unit["gates"](c)
+        cell = f * s["cell"] + i * self.unit["hidden"](c)
+        return s | {"x": o * cell, "cell": cell}
+
+
+@register_variant("depthwise_lstm")
+class DepthwiseLSTM(Variant):
+    title = "Depth-wise LSTM"
+    paper = "Xu et al. 2020, Transformer with Depth-Wise LSTM"
+    year = 2020
+    equations = ("c = [in, x]; i, f, o = sigmoid(LN(W c)); h = W2 gelu(LN(W1 c))", "cell = f cell + i h; x = o cell")
+    verified = "re-implementation of the equations (no code was published): activations, gradients"
+    has_ffn = False
+
+    @dataclass(frozen=True)
+    class Config(Variant.Config):
+        hidden: Literal[2, 1] = option(2, "layers of the network that computes h")
+        merge: Literal["add", "concat"] = option("add", "how a decoder layer merges its two attentions")
+        share: Literal["gates", "all", "none"] = option("gates", "what the layers of a stack have in common")
+        input_norm: bool = option(True, "norm before each attention")
+        output_norm: bool = option(True, "norm on top of the stack")
+        gate_norm: Literal["each", "joint"] = option("each", "a norm per gate, or one over the three")
+        cell: Literal["zero", "embedding"] = option("zero", "where the cell starts")
+        dropout: float = option(0.0, "inside the network that computes h", minimum=0.0, maximum=0.99)
+
+    def __init__(self, config: Any, shape: Shape) -> None:
+        super().__init__(config, shape)
+        self.norm = LayerNorm(shape.dim, eps=EPS) if config.output_norm else None
+        self.shared: dict[str, nn.Module] = {}  # registered by the connections that use them
+
+    def connect(self, site: Site) -> Connection:
+        return DepthwiseLSTMConnection(site, self.config, self.unit() if site.last else {})
+
+    def unit(self) -> dict[str, nn.Module]:
+        """The gates and the network for h of one layer."""
+        config, dim = self.config, self.shape.dim
+        shared = {"gates": {"gates"}, "all": {"gates", "hidden"}, "none": set()}[config.share]
+        parts = {name: self.shared[name] for name in shared & self.shared.keys()}
+        if "gates" not in parts:
+            parts["gates"] = Gates(dim, config.gate_norm)
+        if "hidden" not in parts:
+            width = self.shape.ffn_dim if config.hidden == 2 else dim
+            network = [nn.Linear(2 * dim, width), LayerNorm(width, eps=EPS), nn.GELU(), nn.Dropout(config.dropout)]
+            parts["hidden"] = nn.Sequential(*network, *([nn.Linear(width, dim)] if config.hidden == 2 else []))
+        self.shared |= {name: parts[name] for name in shared}
+        return parts
+
+    def open(self, x: Tensor) -> Stream:
+        return {"x": x, "cell": x if self.config.cell == "embedding" else torch.zeros_like(x)}
+
+    def close(self, s: Stream) -> Tensor:
+        return s["x"] if self.norm is None else self.norm(s["x"])

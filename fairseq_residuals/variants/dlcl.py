@@ -1,0 +1,115 @@
+"""Dynamic linear combination of layers: every layer is fed a learned weighted sum of all layers below it.
+
+::
+
+    y_0 ──┐
+    y_1 ──┼─► Σ_k W[l,k] LN_k(y_k) ─► layer l+1 ─► y_{l+1}        (dlcl_pre, around Pre-LN layers)
+    y_l ──┘
+
+    y_0..y_l ─► LN_l(Σ_k W[l,k] y_k) ─► layer l+1 ─► y_{l+1}       (dlcl_post, around Post-LN layers)
+
+Wang et al. 2019, "Learning Deep Transformer Models for Machine Translation", Eq. 8 (pre) and 9 (post). y_0 is the
+embedding, y_l the output of layer l; encoder and decoder have histories of their own; a row above the last layer
+makes the output, in ``dlcl_pre`` under Pre-LN's last norm. W starts as the average of each row. Checked against
+wangqiangneu/dlcl@c632ee2 (``modules/dlcl.py``, ``models/dlcl_transformer.py``).
+
+Paper and code: by Eq. 8 and 9 y_0 is normalised too; in the code it is not (its switch for that is dead), and the
+first layer is fed W[0,0] y_0. ``window`` limits which entries start above 0; without ``softmax`` the others are
+trained as well, as in the code. The dense residual network of the paper's Figure 2 is
+``weights=fixed_one,norm=false``. ``init`` is that of the authors' fairseq by default.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from fairseq.modules import LayerNorm
+from torch import Tensor, nn
+
+from fairseq_residuals.base import Init, Shape, Stream, Variant
+from fairseq_residuals.options import option
+from fairseq_residuals.registry import register_variant
+from fairseq_residuals.variants.post_ln import PostLNConnection
+from fairseq_residuals.variants.pre_ln import PreLNConnection
+
+
+class DLCL(Variant):
+    """Stream: "y0", "y1", ... (T, B, C): the history, in ``dlcl_pre`` after its norms."""
+
+    paper = "Wang et al. 2019, Learning Deep Transformer Models for Machine Translation"
+    year = 2019
+    code = "wangqiangneu/dlcl@c632ee2"
+    verified = "authors' code: activations, gradients, generation, initialisation"
+
+    @dataclass(frozen=True)
+    class Config(Variant.Config):
+        init: Init = option("fairseq_0.8", "as for every variant; see fairseq_residuals/init.py")
+        weights: Literal["learned", "fixed_one", "fixed_average"] = option("learned", "of the combination")
+        norm: bool = option(True, "norms of the combination (the layers keep theirs)")
+        weight_type: Literal["scalar", "vector"] = option("scalar", "a weight per layer, or per layer and channel")
+        softmax: bool = option(False, "normalise each row of weights by a softmax")
+        window: int = option(0, "combine only this many of the layers below; 0: all", minimum=0)
+        history_dropout: float = option(0.0, "dropout on the combination", minimum=0.0, maximum=0.99)
+
+    def __init__(self, config: Any, shape: Shape) -> None:
+        super().__init__(config, shape)
+        rows = shape.depth + 1
+        start = torch.ones(rows, rows).tril()
+        if config.window:
+            start = start.triu(1 - config.window)
+        if config.weights != "fixed_one":
+            start = start / start.sum(1, keepdim=True)
+        start = start.unsqueeze(-1).repeat(1, 1, shape.dim if config.weight_type == "vector" else 1)
+        self.weight = nn.Parameter(start, requires_grad=config.weights == "learned")
+        self.norms = nn.ModuleDict({str(i): LayerNorm(shape.dim) for i in range(1, rows)} if config.norm else {})
+        self.history_dropout = nn.Dropout(config.history_dropout)
+
+    def normalised(self, i: int, x: Tensor) -> Tensor:
+        return self.norms[str(i)](x) if str(i) in self.norms else x
+
+    def combined(self, i: int, s: Stream) -> Tensor:
+        """(T, B, C), what follows after ``i`` layers."""
+        first = max(0, i + 1 - self.config.window) if self.config.softmax and self.config.window else 0
+        weights = self.weight[i, first : i + 1]
+        if self.config.softmax:
+            weights = weights.softmax(0)
+        total = weights[0] * s[f"y{first}"]
+        for k in range(first + 1, i + 1):
+            total = total + weights[k - first] * s[f"y{k}"]
+        return self.history_dropout(total)
+
+    def open(self, x: Tensor) -> Stream:
+        s = {"y0": x}
+        return s | {"x": self.combined(0, s)}
+
+
+@register_variant("dlcl_pre")
+class DLCLPre(DLCL):
+    title = "DLCL, Pre-LN"
+    equations = (
+        "x_{l+1} = sum_k W[l,k] LN_k(y_k), in the layers x = x + F(LN(x))",
+        "output LN(sum_k W[L,k] LN_k(y_k))",
+    )
+    connection = PreLNConnection
+
+    def __init__(self, config: Any, shape: Shape) -> None:
+        super().__init__(config, shape)
+        self.norm = LayerNorm(shape.dim)
+
+    def after_layer(self, i: int, s: Stream) -> Stream:
+        s = s | {f"y{i + 1}": self.normalised(i + 1, s["x"])}
+        return s | {"x": self.combined(i + 1, s)}
+
+    def close(self, s: Stream) -> Tensor:
+        return self.norm(s["x"])
+
+
+@register_variant("dlcl_post")
+class DLCLPost(DLCL):
+    title = "DLCL, Post-LN"
+    equations = ("x_{l+1} = LN_l(sum_k W[l,k] y_k), in the layers x = LN(x + F(x))", "output LN_L(sum_k W[L,k] y_k)")
+    connection = PostLNConnection
+
+    def after_layer(self, i: int, s: Stream) -> Stream:
+        s = s | {f"y{i + 1}": s["x"]}
+        return s | {"x": self.normalised(i + 1, self.combined(i + 1, s))}

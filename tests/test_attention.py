@@ -1,0 +1,109 @@
+"""Attention with its insides open is fairseq's attention until a variant steps in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from fairseq.modules import MultiheadAttention
+from torch import Tensor
+
+from fairseq_residuals.attention import open_attention
+
+T, S, B, C, H = 5, 7, 3, 16, 4
+
+
+def make_attention(**kind: Any) -> MultiheadAttention:
+    torch.manual_seed(0)
+    attention = MultiheadAttention(C, H, **kind).eval()
+    for parameter in attention.parameters():
+        parameter.data.add_(0.1 * torch.randn(parameter.shape))
+    return attention
+
+
+def padding(length: int) -> Tensor:
+    mask = torch.zeros(B, length, dtype=torch.bool)
+    mask[1, -2:] = True
+    mask[2, :1] = True
+    return mask
+
+
+@pytest.mark.parametrize("weights", [{}, {"need_weights": True}, {"need_head_weights": True}], ids=str)
+@pytest.mark.parametrize("masked", [False, True])
+def test_self_attention(masked: bool, weights: dict[str, bool]) -> None:
+    attention, x = make_attention(self_attention=True), torch.randn(T, B, C)
+    masks: dict[str, Any] = {}
+    if masked:
+        masks = {"key_padding_mask": padding(T), "attn_mask": torch.full((T, T), -torch.inf).triu(1)}
+        masks["key_padding_mask"][:, 0] = False
+    expected = attention(x, x, x, **masks, **({"need_weights": False} | weights))
+    found = open_attention(attention, x, x, x, **masks, **weights)
+    torch.testing.assert_close(found[0], expected[0])
+    assert (found[1] is None) == (weights == {})
+    if weights:
+        # fairseq averages over heads even where it was asked for each (its call of PyTorch's function)
+        mean = found[1].mean(0) if "need_head_weights" in weights else found[1]
+        torch.testing.assert_close(mean, expected[1])
+
+
+def test_self_attention_step_by_step() -> None:
+    attention, x = make_attention(self_attention=True), torch.randn(T, B, C)
+    theirs: dict[str, Any] = {}
+    ours: dict[str, Any] = {}
+    for t in range(T):
+        step = x[t : t + 1]
+        mask = padding(T)[:, : t + 1] if t == T - 1 else None
+        arguments = {"key_padding_mask": None if mask is None else mask[:, -1:]}
+        expected, _ = attention(step, step, step, incremental_state=theirs, need_weights=False, **arguments)
+        found, _ = open_attention(attention, step, step, step, incremental_state=ours, **arguments)
+        torch.testing.assert_close(found, expected)
+        order = torch.tensor([2, 0, 0])
+        attention.reorder_incremental_state(theirs, order)
+        attention.reorder_incremental_state(ours, order)
+    (theirs_kept,), (ours_kept,) = theirs.values(), ours.values()
+    assert theirs_kept.keys() == ours_kept.keys()
+
+
+@pytest.mark.parametrize("beam", [1, 2])
+def test_cross_attention_step_by_step(beam: int) -> None:
+    attention = make_attention(encoder_decoder_attention=True)
+    attention.set_beam_size(beam)
+    memory, mask = torch.randn(S, B, C), padding(S)
+    query = torch.randn(T, B * beam, C)
+    per_hypothesis, mask = memory.repeat_interleave(beam, 1), mask.repeat_interleave(beam, 0)
+    theirs: dict[str, Any] = {}
+    ours: dict[str, Any] = {}
+    for t in range(T):
+        arguments = {"key_padding_mask": mask, "static_kv": True, "need_weights": True}
+        step = query[t : t + 1]
+        expected = attention(step, per_hypothesis, per_hypothesis, incremental_state=theirs, **arguments)
+        found = open_attention(attention, step, per_hypothesis, per_hypothesis, incremental_state=ours, **arguments)
+        torch.testing.assert_close(found[0], expected[0])
+        torch.testing.assert_close(found[1], expected[1])
+    # at rest one forward over all steps is the same
+    whole, _ = open_attention(attention, query, per_hypothesis, per_hypothesis, key_padding_mask=mask)
+    torch.testing.assert_close(whole[-1:], found[0])
+
+
+def test_edits_step_in_where_they_say() -> None:
+    attention, x = make_attention(self_attention=True), torch.randn(T, B, C)
+    seen = {}
+
+    def edit_scores(scores: Tensor) -> Tensor:
+        seen["scores"] = scores
+        return torch.zeros_like(scores)
+
+    def edit_heads(heads: Tensor) -> Tensor:
+        seen["heads"] = heads
+        return 2 * heads
+
+    out, _ = open_attention(attention, x, x, x, edit_scores=edit_scores, edit_heads=edit_heads)
+    assert seen["scores"].shape == (B, H, T, T)
+    # equal scores: every position is the mean of the values
+    mean = attention.v_proj(x).mean(0, keepdim=True).expand(T, B, C)
+    torch.testing.assert_close(seen["heads"], mean)
+    torch.testing.assert_close(out, attention.out_proj(2 * mean))
+    q, k = (p(x).unflatten(-1, (H, -1)) for p in (attention.q_proj, attention.k_proj))
+    scores = torch.einsum("tbhd,sbhd->bhts", q, k) * (C // H) ** -0.5
+    torch.testing.assert_close(seen["scores"], scores)

@@ -1,0 +1,169 @@
+"""A stock model with folded weights computes what the plugin's model computes, or nothing is exported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from fairseq.checkpoint_utils import load_model_ensemble
+from torch import nn
+
+from fairseq_residuals.checkpoints.average import save
+from fairseq_residuals.checkpoints.exporting import Exported, export_checkpoint
+from fairseq_residuals.variants.b2t import B2T
+from fairseq_residuals.variants.deepnet import DeepNetConnection
+from fairseq_residuals.variants.pre_ln import PreLNConnection
+from modern_fairseq.errors import UserError
+
+TASK_NAMES = {"speech": "speech_to_text"}
+
+
+def export(
+    folder: Path, task: str, variant: str, *flags: str, layers: int = 2, nested: bool = False
+) -> tuple[nn.Module, Exported]:
+    """A model away from its initial values, and its checkpoint exported.
+
+    Args:
+        nested: the checkpoint has its settings as a YAML file does, instead of those of a command line.
+    """
+    args = tiny.settings(f"{tiny.PREFIX[task]}_{variant}", *tiny.dimensions(task, layers), *flags)
+    args.task = TASK_NAMES.get(task, task)
+    model = tiny.perturb(tiny.build(task, variant, *flags, layers=layers))
+    cfg = {"model": vars(args) | {"_name": args.arch}, "task": {"_name": args.task}}
+    torch.save({"model": model.state_dict()} | ({"cfg": cfg} if nested else {"args": args}), folder / "ours.pt")
+    return model, export_checkpoint(folder / "ours.pt")
+
+
+def loaded(exported: Exported, folder: Path) -> nn.Module:
+    """By fairseq's own code."""
+    save(exported.checkpoint, folder / "stock.pt")
+    (model,), _ = load_model_ensemble([str(folder / "stock.pt")], task=_Task())
+    return model.eval()
+
+
+class _Task(tiny.TinyTask):
+    """Builds models as fairseq's tasks do."""
+
+    def __init__(self) -> None:
+        super().__init__(**vars(tiny.make_task()))
+
+    def load_state_dict(self, state: Any) -> None:
+        assert state == {}
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> nn.Module:
+        return tiny.build_model(cfg, self)
+
+
+CASES = [
+    ("translation", "post_ln", ()),
+    ("translation", "pre_ln", ("--share-all-embeddings",)),
+    ("translation", "deepnet", ("--share-all-embeddings",)),
+    ("translation", "deepnet", ("--layernorm-embedding", "--share-decoder-input-output-embed")),
+    ("translation", "deepnet", ("--encoder-learned-pos", "--no-scale-embedding")),
+    ("translation", "deepnet", ("--no-token-positional-embeddings",)),
+    ("translation", "admin", ("--share-all-embeddings",)),
+    ("translation", "admin", ("--decoder-residual", "pre_ln", "--share-all-embeddings")),
+    ("translation", "pre_ln", ("--decoder-residual", "deepnet")),
+    ("language_modeling", "post_ln", ()),
+    ("language_modeling", "pre_ln", ("--no-decoder-final-norm",)),
+    ("language_modeling", "deepnet", ("--share-decoder-input-output-embed",)),
+    ("language_modeling", "deepnet", ("--decoder-input-dim", "8")),
+    ("speech", "pre_ln", ()),
+    ("speech", "post_ln", ("--decoder-residual", "deepnet")),
+]
+
+
+@pytest.mark.parametrize(("task", "variant", "flags"), CASES, ids=[" ".join((t, v, *f)) for t, v, f in CASES])
+def test_the_stock_model_computes_the_same(task: str, variant: str, flags: tuple[str, ...], tmp_path: Path) -> None:
+    ours, exported = export(tmp_path, task, variant, *flags)
+    theirs = loaded(exported, tmp_path)
+    assert type(theirs).__module__.startswith("fairseq.models")
+    assert exported.deviation <= 1e-6
+    inputs = tiny.batch(task)
+    with torch.no_grad():
+        expected, found = (tiny.logits(model, task, inputs) for model in (ours, theirs))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * expected.abs().max().item())
+    if "admin" not in (variant, *flags) and "deepnet" not in (variant, *flags):
+        assert torch.equal(found, expected)
+
+
+def test_nothing_is_folded_approximately(tmp_path: Path) -> None:
+    """Where norms see little variance their eps counts: a factor that divided the sum would show."""
+    export(tmp_path, "translation", "deepnet", layers=6)
+    state = torch.load(tmp_path / "ours.pt", weights_only=False)
+    for name, value in state["model"].items():
+        if "_norm." in name or "embed_tokens" in name or "output_projection" in name:
+            value.mul_(1e-2)
+    torch.save(state, tmp_path / "ours.pt")
+    assert export_checkpoint(tmp_path / "ours.pt").deviation <= 1e-6
+
+
+def test_settings_of_a_yaml_file(tmp_path: Path) -> None:
+    _, exported = export(tmp_path, "translation", "deepnet", nested=True)
+    assert exported.checkpoint["args"].encoder_layers == 2
+    assert exported.checkpoint["args"].arch == "transformer"
+
+
+def test_a_gain_on_the_branch_of_pre_ln(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gain = torch.linspace(0.5, 2, 16)
+    monkeypatch.setattr(PreLNConnection, "write", lambda self, s, y: s | {"x": s["x"] + gain.to(y) * y})
+    monkeypatch.setattr(PreLNConnection, "gains", lambda self: (1.0, gain))
+    ours, exported = export(tmp_path, "translation", "pre_ln")
+    inputs = tiny.batch("translation")
+    with torch.no_grad():
+        expected, found = (tiny.logits(m, "translation", inputs) for m in (ours, loaded(exported, tmp_path)))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * expected.abs().max().item())
+
+
+def refusal(folder: Path, task: str, variant: str, *flags: str) -> str:
+    with pytest.raises(UserError) as error:
+        export(folder, task, variant, *flags)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("variant", ["b2t", "b2t_no_ln", "resi_dual", "sub_ln", "normformer", "t_fixup", "dlcl_pre"])
+def test_other_wirings_are_refused(variant: str, tmp_path: Path) -> None:
+    assert f"its encoder is wired by {variant} (" in refusal(tmp_path, "translation", variant)
+
+
+def test_layers_that_differ_are_refused(tmp_path: Path) -> None:
+    said = refusal(tmp_path, "translation", "post_ln", "--residual", "post_ln:0-0,pre_ln:1-1")
+    assert "its encoder is wired by post_ln:0-0,pre_ln:1-1 (" in said
+
+
+def test_an_encoder_without_its_final_norm_is_refused(tmp_path: Path) -> None:
+    said = refusal(tmp_path, "translation", "pre_ln", "--residual-args", "final_norm=false")
+    assert "its encoder is Pre-LN without a norm on top" in said
+
+
+def test_an_input_that_cannot_be_scaled_is_refused(tmp_path: Path) -> None:
+    assert "encoder layer 1, self cannot be folded" in refusal(tmp_path, "speech", "deepnet")
+    flags = ("--adaptive-input", "--adaptive-input-cutoff", "10,20", "--decoder-residual", "deepnet")
+    assert "an adaptive embedding" in refusal(tmp_path, "language_modeling", "deepnet", *flags[:3])
+
+
+def test_a_factor_of_zero_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DeepNetConnection, "gains", lambda self: (torch.arange(16.0), 1.0))
+    assert "it is zero in some channel" in refusal(tmp_path, "translation", "deepnet")
+
+
+def test_a_factor_on_the_residual_of_pre_ln_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PreLNConnection, "gains", lambda self: (2.0, 1.0))
+    assert "a Pre-LN residual has no norm before it" in refusal(tmp_path, "translation", "pre_ln")
+
+
+def test_a_model_that_would_differ_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(B2T, "stock", "post_ln")
+    assert "differs from it by" in refusal(tmp_path, "translation", "b2t")
+    monkeypatch.setattr(DeepNetConnection, "gains", lambda self: (self.alpha * 1.001, 1.0))
+    assert "differs from it by" in refusal(tmp_path, "language_modeling", "deepnet")
+
+
+def test_a_stock_checkpoint_is_refused(tmp_path: Path) -> None:
+    args = tiny.settings("transformer", *tiny.dimensions("translation"))
+    torch.save({"args": args, "model": {}}, tmp_path / "stock.pt")
+    with pytest.raises(UserError, match="architecture 'transformer', which is none of this plugin's"):
+        export_checkpoint(tmp_path / "stock.pt")

@@ -1,0 +1,133 @@
+"""The options ``init`` and ``init_scale``, common to all variants, against the formulas of their papers."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from fairseq.models import build_model
+from tiny import build, make_dictionary, make_task, settings
+from torch import Tensor
+
+from fairseq_residuals.names import fairseq_name
+
+LAYERS, DIM, FFN, WORDS = 3, 64, 96, 60
+
+
+def drawn(args: str, *flags: str, arch: str = "transformer_post_ln", seed: int = 1) -> dict[str, Tensor]:
+    """Parameters as initialised, by their names in a checkpoint."""
+    sizes = [
+        flag
+        for stack in ("encoder", "decoder")
+        for flag in (
+            *(f"--{stack}-layers", str(LAYERS), f"--{stack}-embed-dim", str(DIM)),
+            *(f"--{stack}-ffn-embed-dim", str(FFN), f"--{stack}-attention-heads", "4"),
+        )
+    ]
+    task = make_task()
+    task.source_dictionary = task.target_dictionary = make_dictionary(WORDS - 4)
+    torch.manual_seed(seed)
+    model = build_model(settings(arch, "--residual-args", args, *sizes, *flags), task)
+    return {fairseq_name(name): p.detach() for name, p in model.named_parameters()}
+
+
+def matrices(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weight matrices of the layers."""
+    return {name: p for name, p in parameters.items() if ".layers." in name and p.dim() == 2}
+
+
+def biases(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Of the matrices of the layers."""
+    return {name: p for name, p in parameters.items() if re.search(r"\.layers\..*(_proj|fc\d)\.bias$", name)}
+
+
+def is_uniform(values: Tensor, bound: float) -> None:
+    """Within the bound, up to it, and with the spread of U(±bound); n values are within 6 standard errors."""
+    n, largest = values.numel(), values.abs().max().item()
+    assert bound * (1 - 20 / n) < largest <= bound * (1 + 1e-6)
+    assert values.std().item() == pytest.approx(bound / 3**0.5, rel=6 * (0.2 / n) ** 0.5)
+    assert abs(values.mean().item()) < 6 * bound / (3 * n) ** 0.5
+
+
+def xavier(p: Tensor) -> float:
+    return (6 / (p.size(0) + p.size(1))) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("init", "power"),
+    [("xavier", 0.0), ("ds_init", 0.5), ("ds_init_code", 0.25)],
+)
+def test_xavier_over_a_power_of_the_layers_number(init: str, power: float) -> None:
+    parameters = drawn(f"init={init}")
+    found = matrices(parameters)
+    assert len(found) == LAYERS * (6 + 10)
+    for name, p in found.items():
+        layer = int(name.split(".")[2]) + 1
+        is_uniform(p, xavier(p) * layer**-power)
+    assert all(p.eq(0).all() for p in biases(parameters).values())
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_lipschitz(shared: bool) -> None:
+    parameters = drawn("init=lipschitz", *(["--share-all-embeddings"] if shared else []))
+    for p in matrices(parameters).values():
+        is_uniform(p, p.size(1) ** -0.5)
+    assert len(biases(parameters)) == LAYERS * (6 + 10)
+    assert all(p.eq(0).all() for p in biases(parameters).values())
+    tables = {name: p for name, p in parameters.items() if "embed_tokens" in name}
+    assert len(tables) == (1 if shared else 2)
+    for p in tables.values():
+        assert p[1].eq(0).all()
+        is_uniform(p[torch.arange(WORDS) != 1], (2 / (WORDS + DIM)) ** 0.5)
+    if not shared:
+        is_uniform(parameters["decoder.output_projection.weight"], DIM**-0.5)
+
+
+def test_lipschitz_leaves_a_shared_output_matrix_drawn_as_the_embedding() -> None:
+    parameters = drawn("init=lipschitz", "--share-decoder-input-output-embed")
+    assert "decoder.output_projection.weight" not in parameters
+    is_uniform(parameters["decoder.embed_tokens.weight"][4:], (2 / (WORDS + DIM)) ** 0.5)
+
+
+@pytest.mark.parametrize("version", ["0.8", "0.9"])
+def test_older_fairseq(version: str) -> None:
+    parameters = drawn(f"init=fairseq_{version}")
+    for name, p in matrices(parameters).items():
+        is_uniform(
+            p, xavier(p) * (0.5**0.5 if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")) else 1)
+        )
+    for name, p in biases(parameters).items():
+        random = version == "0.9" and name.endswith(("q_proj.bias", "k_proj.bias", "v_proj.bias"))
+        if random:
+            assert 0.8 * DIM**-0.5 < p.abs().max() <= DIM**-0.5
+        else:
+            assert p.eq(0).all(), name
+
+
+@pytest.mark.parametrize(("scale", "factor"), [("0.1", 0.1), ("depth", LAYERS**-0.5)])
+@pytest.mark.parametrize("init", ["fairseq", "xavier"])
+def test_init_scale_multiplies_the_matrices_of_the_layers_and_nothing_else(
+    init: str, scale: str, factor: float
+) -> None:
+    plain, scaled = drawn(f"init={init}"), drawn(f"init={init},init_scale={scale}")
+    for name, p in plain.items():
+        expected = p * factor if name in matrices(plain) else p
+        torch.testing.assert_close(scaled[name], expected, rtol=1e-6, atol=0, msg=name)
+
+
+def test_norms_and_gains_stay() -> None:
+    for init in ("xavier", "lipschitz", "ds_init", "fairseq_0.8"):
+        parameters = drawn(f"init={init}", arch="transformer_normformer")
+        for name, p in parameters.items():
+            if "norm" in name or name.endswith(("c_attn", "attn_ln.weight", "attn_ln.bias")):
+                assert p.eq(0.0 if name.endswith("bias") else 1.0).all(), name
+
+
+@pytest.mark.parametrize("task", ["language_modeling", "speech"])
+def test_the_other_tasks_have_them_too(task: str) -> None:
+    model = build(task, "post_ln", "--residual-args", "init=ds_init")
+    found = {fairseq_name(name): p for name, p in model.named_parameters()}
+    for layer in (0, 1):
+        p = found[f"decoder.layers.{layer}.fc1.weight"]
+        is_uniform(p.detach(), xavier(p) * (layer + 1) ** -0.5)

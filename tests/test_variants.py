@@ -1,0 +1,180 @@
+"""What papers and code say of single variants, beyond what goldens of their defaults cover."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+import torch
+from tiny import TASKS, batch, build, logits, perturb, stacks
+from torch import Tensor, nn
+
+from fairseq_residuals.base import Variant
+from fairseq_residuals.options import options_of
+from fairseq_residuals.registry import VARIANTS
+
+COMMON = options_of(Variant.Config)
+
+
+def choices(name: str) -> list[str]:
+    """Every value other than the default that an option of the variant can take, as far as they can be listed."""
+    found = []
+    for option in options_of(VARIANTS[name].Config).values():
+        if option.name in COMMON:
+            continue
+        values: tuple[Any, ...] = get_args(option.type) if get_origin(option.type) is Literal else ()
+        if option.type is bool:
+            values = (True, False)
+        found += [f"{option.name}={str(v).lower()}" for v in values if v != option.default]
+        if option.type is int:
+            found.append(f"{option.name}=1")
+    return found
+
+
+OPTIONS = [(name, choice) for name in sorted(VARIANTS) for choice in choices(name)]
+
+
+@pytest.mark.parametrize(("name", "choice"), OPTIONS)
+def test_every_choice_trains_and_decodes(name: str, choice: str) -> None:
+    model = perturb(build("translation", name, "--residual-args", choice))
+    inputs = batch("translation")
+    logits(model, "translation", inputs).log_softmax(-1).square().mean().backward()
+    for parameter_name, parameter in model.named_parameters():
+        if parameter.requires_grad and not parameter_name.endswith("k_proj.bias"):
+            assert parameter.grad is not None and parameter.grad.abs().sum() > 0, parameter_name
+    with torch.no_grad():
+        full = model(**inputs)[0]
+        encoder_out = model.encoder(inputs["src_tokens"], src_lengths=inputs["src_lengths"])
+        previous, state = inputs["prev_output_tokens"], {}
+        for t in range(previous.size(1)):
+            step = model.decoder(previous[:, : t + 1], encoder_out=encoder_out, incremental_state=state)[0]
+            torch.testing.assert_close(step[0, 0], full[0, t], rtol=1e-4, atol=2e-5)
+
+
+def test_the_choices_are_those_of_the_variants() -> None:
+    assert {"weights=fixed_one", "weight_type=vector", "softmax=true", "norm=false", "window=1"} <= set(
+        choices("dlcl_pre")
+    )
+    assert {"share=all", "share=none", "merge=concat", "hidden=1"} <= set(choices("depthwise_lstm"))
+
+
+def encoder_and_input(name: str, args: str = "", layers: int = 3) -> tuple[Any, Tensor]:
+    torch.manual_seed(0)
+    model = perturb(build("translation", name, "--residual-args", args, layers=layers))
+    return stacks(model)[0], torch.randn(5, 2, 16)
+
+
+def outputs(stack: Any, x: Tensor) -> list[Tensor]:
+    """The stack's layers run one by one without any wiring between them: each is fed what ``stack`` feeds it."""
+    seen: list[Tensor] = []
+    handles = [stack[i].register_forward_hook(lambda _, __, out: seen.append(out[0]["x"])) for i in range(len(stack))]
+    with torch.no_grad():
+        stack(x)
+    for handle in handles:
+        handle.remove()
+    return seen
+
+
+@pytest.mark.parametrize("name", ["dlcl_pre", "dlcl_post"])
+def test_dense_residual_network(name: str) -> None:
+    """``weights=fixed_one,norm=false``: what a layer is fed is the plain sum of all that is below it."""
+    stack, x = encoder_and_input(name, "weights=fixed_one,norm=false")
+    fed: list[Tensor] = []
+    for i in range(len(stack)):
+        stack[i].register_forward_pre_hook(lambda _, args: fed.append(args[0]["x"]))
+    stack.wiring.weight.data.fill_(1)
+    made = outputs(stack, x)
+    for i in range(len(stack)):
+        torch.testing.assert_close(fed[i], sum(made[:i], x))
+
+
+def test_dlcl_windows_and_softmax() -> None:
+    start = {
+        args: stacks(build("translation", "dlcl_post", "--residual-args", args, layers=3))[0].wiring.weight
+        for args in ("", "window=2", "weights=fixed_one", "weight_type=vector")
+    }
+    thirds, halves = 1 / 3, 1 / 2
+    rows = torch.tensor([[1, 0, 0, 0], [halves, halves, 0, 0], [thirds, thirds, thirds, 0], [0.25] * 4])
+    torch.testing.assert_close(start[""].squeeze(-1), rows)
+    rows = torch.tensor([[1, 0, 0, 0], [halves, halves, 0, 0], [0, halves, halves, 0], [0, 0, halves, halves]])
+    torch.testing.assert_close(start["window=2"].squeeze(-1), rows)
+    assert not start["weights=fixed_one"].requires_grad and start["weight_type=vector"].shape == (4, 4, 16)
+    stack, x = encoder_and_input("dlcl_post", "window=2,softmax=true,norm=false")
+    stack.wiring.weight.data.normal_()
+    with torch.no_grad():
+        out = stack(x)
+        made = outputs(stack, x)
+        weights = stack.wiring.weight[3, 2:4, 0].softmax(0)
+    torch.testing.assert_close(out, weights[0] * made[1] + weights[1] * made[2])
+
+
+def test_transparent_attention_gives_each_decoder_layer_its_mix() -> None:
+    model = perturb(build("translation", "transparent_attention", "--decoder-layers", "4", layers=3), scale=0.5)
+    encoder, decoder = stacks(model)
+    assert encoder.wiring.weight.shape == (4, 4)
+    x = torch.randn(6, 2, 16)
+    layers = [encoder.wiring.embed_norm(x), *outputs(encoder, x)]
+    fed = {}
+    for i in range(4):
+        decoder[i].encoder_attn.register_forward_pre_hook(
+            lambda _, __, kwargs, i=i: fed.update({i: kwargs["key"]}), with_kwargs=True
+        )
+    with torch.no_grad():
+        memory = encoder(x)
+        decoder(torch.randn(5, 2, 16), memory)
+        for j in range(4):
+            share = torch.softmax(encoder.wiring.weight[:, j], 0)
+            torch.testing.assert_close(fed[j], sum(share[i] * layers[i] for i in range(4)))
+
+
+def test_transparent_attention_serves_any_decoder() -> None:
+    model = perturb(build("translation", "transparent_attention", "--decoder-residual", "dlcl_pre"))
+    logits(model, "translation", batch("translation")).square().sum().backward()
+    weight = stacks(model)[0].wiring.weight
+    assert weight.grad is not None and (weight.grad.abs().sum(0) > 0).all()
+
+
+def test_the_heads_gains_before_the_projection_are_columns_of_its_matrix() -> None:
+    args = "heads=before_projection,scale_fc=false"
+    gains, folded = (perturb(build("translation", "normformer", "--residual-args", args)) for _ in range(2))
+    for stack in stacks(folded):
+        for layer in (stack[i] for i in range(len(stack))):
+            for kind in ("self_attn", "encoder_attn"):
+                if getattr(layer, kind) is not None:
+                    gain = getattr(layer, f"{kind}_connection").head_gain
+                    getattr(layer, kind).out_proj.weight.data.mul_(gain.detach().repeat_interleave(16 // 2))
+                    gain.data.fill_(1)
+    inputs = batch("translation")
+    assert not torch.equal(
+        stacks(gains)[0][0].self_attn.out_proj.weight, stacks(folded)[0][0].self_attn.out_proj.weight
+    )
+    torch.testing.assert_close(logits(folded, "translation", inputs), logits(gains, "translation", inputs))
+
+
+def test_resi_duals_scale_is_taken_out_again() -> None:
+    plain, scaled = (
+        perturb(build("translation", "resi_dual", "--residual-args", f"scale={scale}")) for scale in (1, 0.05)
+    )
+    inputs = batch("translation")
+    expected, found = logits(plain, "translation", inputs), logits(scaled, "translation", inputs)
+    assert not torch.equal(found, expected)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_sharing_along_depth(task: str) -> None:
+    def modules(share: str, name: str) -> list[int]:
+        model = build(task, "depthwise_lstm", "--residual-args", f"share={share}", layers=3)
+        found = [m for stack in stacks(model) for m in dict(stack.named_modules(remove_duplicate=False)).items()]
+        return [len({id(m) for key, m in found if key.endswith(f"unit.{name}")}), len(stacks(model))]
+
+    for share, gates, hidden in (("gates", 1, 3), ("all", 1, 1), ("none", 3, 3)):
+        for name, expected in (("gates", gates), ("hidden", hidden)):
+            found, n_stacks = modules(share, name)
+            assert found == expected * n_stacks, (share, name)
+
+
+def test_depthwise_lstm_has_no_ffn() -> None:
+    model = build("translation", "depthwise_lstm")
+    assert not any(".fc1." in name or ".fc2." in name for name in model.state_dict())
+    assert not any(isinstance(m, nn.Linear) and m.in_features == 16 and m.out_features == 32 for m in model.modules())
