@@ -17,8 +17,21 @@ COMMANDS = {
     "export": "fairseq_residuals.commands.export_checkpoint",
     "verify": "fairseq_residuals.commands.verify",
     "profile-admin": "fairseq_residuals.commands.profile_admin",
+    "prepare": "fairseq_residuals.commands.prepare",
     "score": "fairseq_residuals.commands.score",
     "table": "fairseq_residuals.commands.table",
+    "reproduce": "fairseq_residuals.commands.reproduce",
+    "gradients": "fairseq_residuals.commands.gradients",
+    "similarity": "fairseq_residuals.commands.similarity",
+    "change": "fairseq_residuals.commands.change",
+    "weights": "fairseq_residuals.commands.weights",
+    "condition": "fairseq_residuals.commands.condition",
+    "explain": "fairseq_residuals.commands.explain",
+    "curves": "fairseq_residuals.commands.curves",
+    "diagnose": "fairseq_residuals.commands.diagnose",
+    "race": "fairseq_residuals.commands.race",
+    "linearize": "fairseq_residuals.commands.linearize",
+    "speed": "fairseq_residuals.commands.speed",
 }
 
 

@@ -51,6 +51,7 @@ _AFTER = {
     "fairseq.modules.transformer_layer": ("layers:no_fused_path", "layers:no_dead_parameters"),
     "fairseq.models.transformer.transformer_encoder": ("layers:no_fused_path",),
     "fairseq.options": ("precision:bf16_without_tpu", "commands:missing_choices"),
+    "fairseq.nan_detector": ("nan_detector:backward_hooks_on_leaves",),
     "fairseq.optim.fp16_optimizer": ("precision:fp16_on_cpu",),
     "fairseq.data.data_utils": ("numpy_names:removed_aliases", "commands:explain_data_folder"),
     "fairseq.modules.dynamic_crf_layer": ("numpy_names:removed_aliases",),

@@ -37,6 +37,8 @@ SPEECH = Family(
             "speaker_to_id",
             "ctc_weight",
             "tgt_dict_size",
+            # set when the settings are completed, which may happen twice
+            "no_decoder_final_norm",
         }
     ),
     refused={"encoder_word_dropout": "word dropout in an encoder whose input is sound"},

@@ -1,0 +1,186 @@
+"""Logs, read back: fairseq's training logs in each of its formats (simple, json, tqdm; with and without hydra), the
+score at the end of ``fairseq-generate``, and JoeyNMT's list of validations."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from modern_fairseq.errors import UserError
+
+TRAIN, EPOCH, VALID = "train", "epoch", "valid"
+"""Subsets: training since the record before, training since the epoch began, validation."""
+
+_TEXT = re.compile(
+    r"epoch (?P<epoch>\d+)(?:: .*?(?=[\w/.]+=)|(?: \| valid on '(?P<valid>[^']+)' subset)? \| )(?P<rest>.*)"
+)
+_PAIR = re.compile(r"([\w/.]+)(?:=\s*|\s+)([^\s,|\]]+)")
+_JSON = re.compile(r"\{\"epoch\".*\}\s*$")
+_JOEYNMT = re.compile(r"^\W*Steps:?\s+(?P<update>\d+):?\s+(?P<rest>\w.*)$")
+_JOEYNMT_PAIR = re.compile(r"([A-Za-z]\w*):\s*(-?[\d.]+)")
+_GENERATED = re.compile(r"Generate (?P<subset>\S+) with beam=\d+: (?P<name>[A-Za-z]+)\d* = (?P<value>[\d.]+)")
+_WIRED = re.compile(
+    r"(?P<stack>encoder|decoder): (?P<layers>\d+) layers wired by (?P<name>\S+?)(?: \((?P<options>.*?)\))?, "
+)
+_SETTING = re.compile(r"\b(?P<key>encoder_layers|decoder_layers|seed)'?(?:=|: )(?P<value>\d+)\b")
+_TROUBLE = re.compile(
+    r"overflow detected|(?:NaN|Inf) detected in output of|nan/inf grad norm|Minimum loss scale reached"
+    r"|gradients are inconsistent|out of memory|OutOfMemory|^(?:\w+\.)*\w+(?:Error|Exception|Interrupt): |error: \S"
+    r"|Killed|SIGTERM|SIGKILL",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was logged at one time; losses are in bits per token, as fairseq logs them."""
+
+    subset: str
+    update: int
+    values: dict[str, float]
+
+
+@dataclass
+class Log:
+    """What a log says of its run."""
+
+    path: Path
+    records: list[Record] = field(default_factory=list)
+    troubles: list[tuple[int, str]] = field(default_factory=list)
+    """Lines about overflows, errors and the like, each with the last update that was logged before it."""
+    wirings: dict[str, str] = field(default_factory=dict)
+    """By stack, the name of its variant."""
+    options: set[tuple[str, str]] = field(default_factory=set)
+    """Stack and ``option=value``, as a run of this plugin writes them."""
+    layers: dict[str, int] = field(default_factory=dict)
+    """By stack."""
+    seed: int | None = None
+    finished: bool = False
+    """Whether training came to its own end."""
+
+    @property
+    def wiring(self) -> str:
+        """What chooses its style in plots: the variant, or both where the stacks differ; empty where the log does not
+        say."""
+        return "/".join(dict.fromkeys(self.wirings[stack] for stack in sorted(self.wirings, reverse=True)))
+
+    def curve(self, metric: str, subset: str) -> dict[int, float]:
+        """By update. Where training logged nothing between the ends of epochs, these are its curve.
+
+        Raises:
+            UserError: there is nothing of the kind in the log.
+        """
+        found = self._values(metric, subset)
+        if not found and subset == TRAIN:
+            found = self._values(metric, EPOCH)
+        if not found:
+            subsets = sorted({r.subset for r in self.records})
+            names = sorted({n for r in self.records if r.subset == subset for n in r.values if "/" not in n})
+            there = f"of {subset} it has {', '.join(names)}" if names else f"its subsets are {', '.join(subsets)}"
+            raise UserError(f"{self.path} logs no {metric} of {subset}; {there}")
+        return found
+
+    def _values(self, metric: str, subset: str) -> dict[int, float]:
+        # where a run was resumed, what it logged last stands
+        return dict(
+            sorted((r.update, r.values[metric]) for r in self.records if r.subset == subset and metric in r.values)
+        )
+
+
+def read_log(path: Path) -> Log:
+    """
+    Raises:
+        UserError: the file cannot be read, or has no record of training, validation or generation.
+    """
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    log = Log(path)
+    update = 0
+    for line in re.split(r"[\r\n]+", text):
+        record = _record(line)
+        if record is not None:
+            log.records.append(record)
+            update = record.update
+        elif _TROUBLE.search(line):
+            log.troubles.append((update, line.strip()))
+        elif "wired by" in line or "seed" in line:
+            _settings(log, line)
+        log.finished |= "done training in" in line
+    if not log.records and not log.troubles:
+        raise UserError(
+            f"{path} has no record of fairseq-train (formats simple, json, tqdm), fairseq-generate or JoeyNMT's"
+            " validations"
+        )
+    log.records = _without_repetition(log.records)
+    return log
+
+
+def _record(line: str) -> Record | None:
+    found = _JSON.search(line)
+    if found:
+        return _from_json(found[0])
+    found = _TEXT.search(line)
+    if found and "num_updates" in found["rest"]:
+        values = _numbers(dict(_PAIR.findall(found["rest"])))
+        subset = found["valid"] or (TRAIN if "num_updates=" in found["rest"] else EPOCH)
+        return Record(subset, int(values.pop("num_updates")), values)
+    found = _JOEYNMT.match(line)
+    if found:
+        pairs = {name.lower(): value for name, value in _JOEYNMT_PAIR.findall(found["rest"])}
+        return Record(VALID, int(found["update"]), _numbers(pairs))
+    found = _GENERATED.search(line)
+    if found:
+        return Record(found["subset"], 0, {found["name"].lower(): float(found["value"])})
+    return None
+
+
+def _from_json(text: str) -> Record | None:
+    try:
+        pairs = json.loads(text)
+    except json.JSONDecodeError:
+        return None
+    key = next((key for key in pairs if key.endswith("num_updates")), None)
+    if key is None:
+        return None
+    prefix = key.removesuffix("num_updates")
+    values = _numbers({name.removeprefix(prefix): value for name, value in pairs.items()})
+    update = int(values.pop("num_updates"))
+    # the records between the ends of epochs alone are without a prefix
+    subset = {"": TRAIN, "train_": EPOCH}.get(prefix, prefix.removesuffix("_"))
+    return Record(subset, update, values)
+
+
+def _numbers(pairs: dict[str, object]) -> dict[str, float]:
+    """Those of the values that are numbers, nan and infinities included."""
+    found = {}
+    for name, value in pairs.items():
+        if name in ("epoch", "update"):  # places, not measurements
+            continue
+        try:
+            found[name] = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            continue
+    return found
+
+
+def _settings(log: Log, line: str) -> None:
+    wired = _WIRED.search(line)
+    if wired:
+        log.wirings[wired["stack"]] = wired["name"]
+        log.options |= {(wired["stack"], option) for option in (wired["options"] or "").split(",")}
+        log.layers[wired["stack"]] = int(wired["layers"])
+        return
+    for found in _SETTING.finditer(line):
+        if found["key"] == "seed":
+            log.seed = int(found["value"]) if log.seed is None else log.seed
+        else:
+            log.layers.setdefault(found["key"].removesuffix("_layers"), int(found["value"]))
+
+
+def _without_repetition(records: list[Record]) -> list[Record]:
+    """The last record of each update and subset: a progress bar repeats itself, and so does a run that is resumed."""
+    return list({(record.subset, record.update): record for record in records}.values())

@@ -1,0 +1,294 @@
+"""What is looked at: freshly built models and checkpoints, of any variant and task, each with a batch to run it on.
+
+A command that looks at models calls :func:`add_flags` for its options and iterates over :func:`subjects`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils, options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY, build_model
+from omegaconf import DictConfig, open_dict
+from torch import nn
+
+from fairseq_residuals import profiling
+from fairseq_residuals.analysis import batches
+from fairseq_residuals.analysis.batches import Batch
+from fairseq_residuals.analysis.progress import say
+from fairseq_residuals.analysis.size_flags import refuse_meaningless, size_flags
+from fairseq_residuals.architectures import ARCHITECTURES
+from fairseq_residuals.checkpoints.authors_sizes import dictionary_sizes
+from fairseq_residuals.checkpoints.authors_wiring import Found
+from fairseq_residuals.models.language_model import LANGUAGE_MODEL
+from fairseq_residuals.models.speech_to_text import SPEECH
+from fairseq_residuals.models.translation import TRANSLATION
+from fairseq_residuals.registry import find_variant
+from fairseq_residuals.stack import Stack
+from fairseq_residuals.wiring import Wiring
+from modern_fairseq.checkpoints import misfit
+from modern_fairseq.errors import UserError
+
+FAMILIES = {"translation": TRANSLATION, "language_modeling": LANGUAGE_MODEL, "speech_to_text": SPEECH}
+PREFIXES = {"translation": "transformer", "language_modeling": "transformer_lm", "speech_to_text": "s2t_transformer"}
+PRECISIONS = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+FP16_LOSS_SCALE = 128.0
+"""fairseq's --fp16-init-scale; gradients are told without it."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model comes from: an architecture with further flags, or a file."""
+
+    task: str = ""
+    arch: str = ""
+    flags: tuple[str, ...] = ()
+    file: Path | None = None
+    name: str = ""
+    """What tells it from others of the same variant; may be empty."""
+    label: str = ""
+    """The user's; empty: the title of its variant."""
+
+
+@dataclass
+class Subject:
+    """A model to look at, on its device and in its precision, and a batch for it."""
+
+    label: str
+    """For legends and tables; unique among the subjects of a command."""
+    wiring: str
+    """What chooses its style in plots: the name of its decoder's variant."""
+    model: Any
+    batch: Batch
+    loss_scale: float = 1.0
+
+    def loss(self) -> torch.Tensor:
+        """Mean negative log-likelihood per target token, in nats."""
+        return self.batch.loss(self.model)
+
+    def backward(self) -> float:
+        """Computes the gradients of the loss, times ``loss_scale``, and returns the loss."""
+        self.model.zero_grad(set_to_none=True)
+        loss = self.loss()
+        (loss * self.loss_scale).backward()
+        return loss.item()
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """The options that choose models, their batch, device and precision. What a parser does not know is meant for the
+    models (``--residual-args``, ``--dropout``, ...) and for the task of ``--data`` (``--source-lang``, ...)."""
+    models = parser.add_argument_group("models", "default: --variants post_ln pre_ln b2t; all may be combined")
+    models.add_argument(
+        "--variants",
+        nargs="+",
+        metavar="NAME",
+        help="variants, in --task; NAME/k=v,... gives one its options; lists such as post_ln:0-5,pre_ln:6-17 are valid",
+    )
+    models.add_argument("--arch", nargs="+", metavar="ARCH", help="architectures of this plugin, of any task")
+    models.add_argument(
+        "--checkpoint", nargs="+", type=Path, metavar="[LABEL=]FILE", help="trained models of this plugin"
+    )
+    models.add_argument("--training", action="store_true", help="with dropout on, as in training; default: off")
+    add_size_flags(parser)
+    data = parser.add_argument_group("corpus")
+    data.add_argument("--data", type=Path, metavar="DIR", help="binarized corpus; default: made-up tokens")
+    data.add_argument("--split", default="valid", metavar="NAME", help="of --data (%(default)s)")
+    machine = parser.add_argument_group("machine")
+    machine.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:1 (%(default)s)")
+    machine.add_argument("--precision", choices=tuple(PRECISIONS), default="fp32", help="%(default)s")
+
+
+def add_size_flags(parser: argparse.ArgumentParser) -> None:
+    """The options that say how large models and batch are."""
+    sizes = parser.add_argument_group("sizes", "of models, where the architecture's are not wanted, and of the batch")
+    sizes.add_argument("--task", choices=tuple(PREFIXES), default="translation", help="of variants (%(default)s)")
+    sizes.add_argument("--layers", metavar="N", help="of each stack, or 12-6 for encoder and decoder")
+    for flag, words in (("dim", "model dimension"), ("ffn-dim", "width of the FFNs"), ("heads", "attention heads")):
+        sizes.add_argument(f"--{flag}", type=int, metavar="N", help=f"{words} of each stack")
+    sizes.add_argument("--sentences", type=int, default=16, metavar="N", help="in the batch (%(default)s)")
+    sizes.add_argument("--tokens", type=int, default=20, metavar="N", help="made up per sentence (%(default)s)")
+    sizes.add_argument("--vocabulary", type=int, default=1000, metavar="N", help="made-up words (%(default)s)")
+    sizes.add_argument("--seed", type=int, default=1, metavar="N", help="of weights, batch and dropout (%(default)s)")
+    # what is meant for the models must not be taken for an abbreviation of these
+    parser.allow_abbrev = False
+    parser.set_defaults(further=[])
+
+
+def subjects(args: Namespace) -> Iterator[Subject]:
+    """The models asked for, one at a time: each may be forgotten before the next is built.
+
+    Raises:
+        UserError: nothing of the kind can be built or loaded; the message says what is valid.
+    """
+    chosen, device = sources(args), device_of(args.device)
+    taken: set[str] = set()
+    for number, source in enumerate(chosen, start=1):
+        say(f"[{number}/{len(chosen)}] {source.file or ' '.join([source.arch, *source.flags])}")
+        subject = make_subject(source, args, device)
+        subject.label = source.label or subject.label
+        if subject.label in taken:
+            subject.label += f" ({source.name})"
+        while subject.label in taken:
+            subject.label += "'"
+        taken.add(subject.label)
+        yield subject
+
+
+def sources(args: Namespace) -> list[Source]:
+    """What the options name, in the order of ``--variants``, ``--arch``, ``--checkpoint``.
+
+    Raises:
+        UserError: an unknown variant or architecture, or numbers that are none.
+    """
+    for key in ("sentences", "tokens", "vocabulary", "dim", "ffn_dim", "heads"):
+        if getattr(args, key) is not None and getattr(args, key) < 1:
+            raise UserError(f"--{key.replace('_', '-')} must be at least 1, not {getattr(args, key)}")
+    found = []
+    variants = args.variants or ([] if args.arch or args.checkpoint else ["post_ln", "pre_ln", "b2t"])
+    for item in variants:
+        # a list of variants with their layers has commas of its own
+        for text in [item] if re.search(r"[:/=]", item) else filter(None, item.split(",")):
+            name, _, given = text.partition("/")
+            first = Wiring.parse(name, given).parts[0].name
+            if f"{PREFIXES[args.task]}_{first}" not in ARCHITECTURES:
+                reason = find_variant(first).refusal(alone=args.task == "language_modeling", topmost=True)
+                raise UserError(f"variant {first!r} cannot be used for --task {args.task}: {reason}")
+            own = ("--residual", name) if name != first else ()
+            flags = (*own, *(("--residual-args", given) if given else ()))
+            found.append(Source(args.task, f"{PREFIXES[args.task]}_{first}", flags, name=given or name))
+    for arch in args.arch or ():
+        if arch not in ARCHITECTURES:
+            raise UserError(
+                f"--arch {arch} is no architecture of this plugin; `fairseq-residuals list --architectures` prints them"
+            )
+        task = next(t for t, family in FAMILIES.items() if family.model == ARCH_MODEL_NAME_REGISTRY[arch])
+        found.append(Source(task, arch, name=arch))
+    for file in args.checkpoint or ():
+        label, equals, path = str(file).partition("=")
+        if not equals or file.exists():
+            label, path = "", str(file)
+        found.append(Source(file=Path(path), name="/".join(Path(path).parts[-2:]), label=label))
+    return found
+
+
+def device_of(name: str) -> torch.device:
+    """
+    Raises:
+        UserError: there is no such device on this machine.
+    """
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError):
+        raise UserError(f"--device {name} is not there: valid are cpu, and where there is a GPU cuda") from None
+    return device
+
+
+def make_subject(source: Source, args: Namespace, device: torch.device) -> Subject:
+    """Builds or loads one model and makes a batch for it.
+
+    Raises:
+        UserError: as :func:`subjects`.
+    """
+    make = load if source.file else build
+    model, settings, task = make(source, args)
+    for stack in stacks(model):
+        # every layer is to run, and once
+        stack.layerdrop, stack.checkpoint_activations = 0.0, False
+    dtype = PRECISIONS[args.precision]
+    model = model.to(device, dtype)
+    batch = (batches.read if args.data else batches.make_up)(args, settings, task, model).to(device, dtype)
+    profiling.take_from_files(model)
+    if profiling.unprofiled(model):
+        profiling.start_from(profiling.unprofiled(model), profiling.measure(model, partial(batch.loss, model)))
+    torch.manual_seed(args.seed)
+    model.train(args.training)
+    wirings = [Wiring.parse(settings.residual, settings.residual_args)]
+    wirings += [Wiring.parse(settings.decoder_residual, settings.decoder_residual_args)]
+    label = " / ".join(dict.fromkeys(wiring.title for wiring in wirings))
+    scale = FP16_LOSS_SCALE if args.precision == "fp16" else 1.0
+    return Subject(label, wirings[-1].name, model, batch, scale)
+
+
+def stacks(model: nn.Module) -> list[Stack]:
+    """The wired stacks of a model, the encoder's first.
+
+    Raises:
+        UserError: it has none.
+    """
+    found = [module for module in model.modules() if isinstance(module, Stack)]
+    if not found:
+        raise UserError(
+            "this is a model of stock fairseq; `fairseq-residuals import --from fairseq FILE OUT` makes it one of"
+            " this plugin"
+        )
+    return found
+
+
+def build(source: Source, args: Namespace) -> tuple[nn.Module, Namespace, Any]:
+    """A fresh model in evaluation mode, its complete settings, and its task.
+
+    Raises:
+        UserError: flags that are unknown, contradictory or out of range.
+    """
+    flags = [*size_flags(args, FAMILIES[source.task].stacks), *args.further, *source.flags]
+    refuse_meaningless(flags, source.arch, source.task)
+    parser = options.get_training_parser()
+
+    def refuse(message: str) -> None:
+        raise UserError(message)
+
+    parser.error = refuse
+    data = str(args.data or "made-up")
+    settings = options.parse_args_and_arch(parser, [data, "--task", source.task, "--arch", source.arch, *flags])
+    if args.data:
+        task = tasks.setup_task(convert_namespace_to_omegaconf(settings).task)
+    else:
+        if source.task == "speech_to_text":
+            settings.input_feat_per_channel, settings.input_channels = batches.SOUND_FEATURES, 1
+        task = batches.made_up_task(settings, {"source": args.vocabulary, "target": args.vocabulary})
+    torch.manual_seed(args.seed)
+    return build_model(settings, task).eval(), settings, task
+
+
+def load(source: Source, args: Namespace) -> tuple[nn.Module, Namespace, Any]:
+    """A checkpoint's model in evaluation mode, its settings, and its task.
+
+    Raises:
+        UserError: the file is damaged, or is no checkpoint of this plugin.
+    """
+    assert source.file is not None
+    flags = [*size_flags(args, ("encoder", "decoder")), *args.further]
+    if flags and not (args.variants or args.arch):
+        raise UserError(f"{flags[0]} has no meaning for --checkpoint, whose model is what the file says")
+    if not source.file.is_file():
+        raise UserError(f"there is no checkpoint {source.file}")
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(source.file))
+    settings, cfg_task = state["cfg"].model, state["cfg"].task
+    settings = Namespace(**{str(k): v for k, v in settings.items()}) if isinstance(settings, DictConfig) else settings
+    if not hasattr(settings, "decoder_residual"):
+        raise UserError(
+            f"{source.file} is no checkpoint of this plugin; `fairseq-residuals import --from fairseq FILE OUT` makes"
+            " one of a checkpoint of stock fairseq"
+        )
+    if args.data:
+        with open_dict(cfg_task) if isinstance(cfg_task, DictConfig) else torch.no_grad():
+            cfg_task.data = str(args.data)
+        task = tasks.setup_task(cfg_task)
+    else:
+        task = batches.made_up_task(settings, dictionary_sizes(Found(str(source.file), {}, state["model"])))
+    model = build_model(state["cfg"].model, task)
+    try:
+        model.load_state_dict(state["model"], strict=True)
+    except RuntimeError as error:
+        raise misfit(error, str(source.file)) or error from error
+    return model.eval(), settings, task

@@ -1,0 +1,61 @@
+"""Where a look writes: a picture and the numbers in it, all of them or nothing."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairseq_residuals.analysis.tables import Cell, csv_text
+from modern_fairseq.errors import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MISTAKE_STATUS = 2
+"""Of a look whose user made a mistake."""
+
+
+def add_output_flags(parser: argparse.ArgumentParser, name: str) -> None:
+    """``--out``, ``--name`` and ``--svg``, and the exit status of these commands."""
+    files = parser.add_argument_group("files")
+    files.add_argument(
+        "--out", type=Path, default=Path("figures"), metavar="DIR", help="folder for the files (%(default)s)"
+    )
+    files.add_argument("--name", default=name, metavar="NAME", help="of the files, without ending (%(default)s)")
+    files.add_argument("--svg", action="store_true", help="write the picture as SVG too")
+    parser.set_defaults(mistake_status=MISTAKE_STATUS)
+
+
+def check_folder(args: argparse.Namespace) -> None:
+    """Makes ``--out``, before anything is computed.
+
+    Raises:
+        UserError: nothing can be written there.
+    """
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out names {args.out}, where nothing can be written: {error.strerror}") from error
+    if Path(args.name).name != args.name or not os.access(args.out, os.W_OK):
+        raise UserError(f"--out {args.out} and --name {args.name} must be a folder to write to and a plain file name")
+
+
+def write(args: argparse.Namespace, figure: Figure, head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+    """Writes NAME.png, NAME.csv and, where asked for, NAME.svg; none of them looks finished before all are."""
+    files = {".csv": None, ".png": "png"} | ({".svg": "svg"} if args.svg else {})
+    partial = {args.out / f"{args.name}{ending}": args.out / f".{args.name}{ending}.partial" for ending in files}
+    try:
+        for kind, unfinished in zip(files.values(), partial.values(), strict=True):
+            if kind is None:
+                unfinished.write_text(csv_text(head, rows), encoding="utf-8")
+            else:
+                figure.savefig(unfinished, format=kind)
+        for path, unfinished in partial.items():
+            unfinished.replace(path)
+    finally:
+        for unfinished in partial.values():
+            unfinished.unlink(missing_ok=True)
+    print(f"wrote {', '.join(str(path) for path in partial)}")

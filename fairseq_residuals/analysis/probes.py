@@ -1,0 +1,166 @@
+"""Hooks on layers and connections that watch a model run, and leave it as they found it.
+
+Nothing here knows a variant: what is seen is what every stack has, layers that take and give a stream, and connections
+that read from it, run a sub-layer and write to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_residuals.analysis.models import Subject, stacks
+from fairseq_residuals.base import Kind, Stream, SubLayer
+from fairseq_residuals.layer import CONNECTIONS
+
+Point = Literal["layer input", "norm input", "norm", "fed", "sublayer", "stream", "layer output"]
+"""``layer input`` and ``layer output``: "x" of the stream before and after a layer; ``norm input`` and ``norm``: what a
+norm of the wiring takes and gives; ``fed``: what a sub-layer is given; ``sublayer``: its output after dropout;
+``stream``: "x" after a connection wrote."""
+
+SUBLAYERS: dict[Kind, str] = {"self": "self-attention", "cross": "cross-attention", "ffn": "FFN"}
+
+
+@dataclass(frozen=True)
+class Event:
+    """A tensor (T, B, C) at one point of a pass."""
+
+    stack: Literal["encoder", "decoder"]
+    layer: int
+    """Counted from 1 at the bottom, as in the papers; 0 before the first."""
+    kind: Kind | None
+    """Of the sub-layer; None outside of them: layers' inputs and outputs, norms between layers."""
+    point: Point
+    tensor: Tensor
+    padding: Tensor | None
+    """(B, T), True at padding; None where there is none."""
+
+
+See = Callable[[Event], None]
+
+
+@contextmanager
+def watch(model: nn.Module, see: See) -> Iterator[None]:
+    """Calls ``see`` for every point of every pass of ``model`` while the context is open, in the order of the pass.
+
+    Tensors are the model's own, not copies. No hook is left afterwards, whatever is raised.
+    """
+    with ExitStack() as undo:
+        for stack in stacks(model):
+            watcher = _Watcher(stack.shape.stack, see)
+            for owner in (m for m in model.modules() if stack in m.children()):
+                undo.callback(owner.register_forward_pre_hook(watcher.before_pass).remove)
+            norms = {m for m in stack.wiring.modules() if is_norm(m)}
+            for i in range(len(stack)):
+                layer = stack[i]
+                undo.callback(layer.register_forward_pre_hook(watcher.before_layer(i + 1)).remove)
+                undo.callback(layer.register_forward_hook(watcher.after_layer).remove)
+                for kind in layer.kinds:
+                    connection = getattr(layer, CONNECTIONS[kind])
+                    undo.callback(connection.register_forward_pre_hook(watcher.before_connection(kind)).remove)
+                    undo.callback(connection.register_forward_hook(watcher.after_connection).remove)
+                    norms |= {m for m in connection.modules() if is_norm(m)}
+            for norm in norms:
+                undo.callback(norm.register_forward_hook(watcher.after_norm).remove)
+        yield
+
+
+def is_norm(module: nn.Module) -> bool:
+    """Whether it is a LayerNorm, RMSNorm or one of their fused kinds."""
+    return hasattr(module, "normalized_shape")
+
+
+class _Watcher:
+    """The hooks on one stack, and where its pass has got to."""
+
+    def __init__(self, stack: Any, see: See) -> None:
+        self.stack, self.see = stack, see
+        self.layer = 0
+        self.kind: Kind | None = None
+        self.inside = False
+        self.padding: Tensor | None = None
+
+    def tell(self, point: Point, tensor: Tensor) -> None:
+        self.see(Event(self.stack, self.layer, self.kind, point, tensor, self.padding))
+
+    def before_pass(self, module: nn.Module, inputs: Any) -> None:
+        self.layer, self.kind, self.inside, self.padding = 0, None, False, None
+
+    def before_layer(self, number: int) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: tuple[Stream, Any]) -> None:
+            stream, context = inputs
+            self.layer, self.kind, self.padding = number, None, context.padding_mask
+            self.tell("layer input", stream["x"])
+
+        return hook
+
+    def after_layer(self, module: nn.Module, inputs: Any, output: tuple[Stream, Any]) -> None:
+        self.tell("layer output", output[0]["x"])
+
+    def before_connection(self, kind: Kind) -> Callable[..., tuple[Stream, SubLayer]]:
+        def hook(module: nn.Module, inputs: tuple[Stream, SubLayer]) -> tuple[Stream, SubLayer]:
+            stream, sublayer = inputs
+            self.kind = kind
+
+            def watched(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
+                self.tell("fed", h)
+                self.inside = True
+                y, weights, s = sublayer(h, s)
+                self.inside = False
+                self.tell("sublayer", y)
+                return y, weights, s
+
+            return stream, watched
+
+        return hook
+
+    def after_connection(self, module: nn.Module, inputs: Any, output: tuple[Stream, Any]) -> None:
+        self.tell("stream", output[0]["x"])
+        self.kind = None
+
+    def after_norm(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        # a norm inside of a sub-layer is a part of it
+        if not self.inside and output.shape[-1] == inputs[0].shape[-1]:
+            self.tell("norm input", inputs[0])
+            self.tell("norm", output)
+
+
+def norm_of(tensor: Tensor) -> float:
+    """Euclidean, over all entries, in at least single precision."""
+    precision = torch.promote_types(tensor.dtype, torch.float32)
+    return float(torch.linalg.vector_norm(tensor, dtype=precision))
+
+
+def run_forward(subject: Subject) -> list[Event]:
+    """One pass without gradients."""
+    seen: list[Event] = []
+    with torch.no_grad(), watch(subject.model, seen.append):
+        subject.loss()
+    return seen
+
+
+def run_backward(subject: Subject) -> tuple[list[Event], dict[int, float], float]:
+    """One pass and its gradients, which stay in the parameters.
+
+    Returns:
+        what was seen; by the ``id`` of an event's tensor, the norm of the loss's gradient with respect to it; the loss.
+    """
+    seen: list[Event] = []
+    norms: dict[int, float] = {}
+    watched: set[int] = set()
+
+    def see(event: Event) -> None:
+        key = id(event.tensor)
+        if key not in watched and event.tensor.requires_grad:
+            event.tensor.register_hook(lambda gradient: norms.update({key: norm_of(gradient) / subject.loss_scale}))
+        watched.add(key)
+        seen.append(event)
+
+    with watch(subject.model, see):
+        loss = subject.backward()
+    return seen, norms, loss

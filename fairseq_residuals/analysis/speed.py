@@ -1,0 +1,93 @@
+"""How fast a model generates: target tokens per second of beam search, timed several times."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.sequence_generator import SequenceGenerator
+
+from fairseq_residuals.analysis.models import Subject
+
+LONGEST = 200
+"""Tokens of a translation, where the model is to end it by itself."""
+
+
+@dataclass
+class Timed:
+    """One model, and what was timed of it."""
+
+    label: str
+    wiring: str
+    encoder_layers: int
+    decoder_layers: int
+    generator: Any
+    inputs: dict[str, torch.Tensor]
+    model: Any
+    tokens: int = 0
+    """Of one run: those of the best hypothesis of every sentence, ends included."""
+    seconds: list[float] = field(default_factory=list)
+
+    def speeds(self) -> tuple[float, float, float]:
+        """Tokens per second: median, least, most."""
+        found = [self.tokens / seconds for seconds in self.seconds]
+        return statistics.median(found), min(found), max(found)
+
+
+def prepare(subject: Subject, words: Any, label: str, depths: tuple[int, int], beam: int, target_tokens: int) -> Timed:
+    """
+    Args:
+        target_tokens: that every hypothesis has before its end; 0: as many as the model gives it.
+    """
+    # as fairseq-generate does before it begins
+    subject.model.make_generation_fast_(need_attn=False)
+    longest = target_tokens or LONGEST
+    generator = SequenceGenerator(
+        [subject.model], words, beam_size=beam, max_len_a=0, max_len_b=longest, min_len=max(1, target_tokens)
+    )
+    inputs = {k: v for k, v in subject.batch.sample["net_input"].items() if k != "prev_output_tokens"}
+    return Timed(label, subject.wiring, *depths, generator, inputs, subject.model)
+
+
+@torch.no_grad()
+def generate(timed: Timed) -> tuple[int, float]:
+    """Tokens generated, and the seconds that it took."""
+    _wait_for_device()
+    began = time.perf_counter()
+    found = timed.generator.generate([timed.model], {"net_input": timed.inputs})
+    tokens = sum(len(hypotheses[0]["tokens"]) for hypotheses in found)
+    _wait_for_device()
+    return tokens, time.perf_counter() - began
+
+
+def _wait_for_device() -> None:
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def machine(device: torch.device) -> dict[str, str]:
+    """On what it was timed."""
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+    else:
+        name = f"{_processor()}, {torch.get_num_threads()} of {os.cpu_count()} threads"
+    return {
+        "device": name,
+        "torch": torch.__version__,
+        "fairseq": version("fairseq"),
+        "python": platform.python_version(),
+    }
+
+
+def _processor() -> str:
+    described = Path("/proc/cpuinfo")
+    lines = described.read_text().splitlines() if described.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

@@ -1,0 +1,30 @@
+"""fairseq-preprocess, called as a function."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from fairseq import options
+from fairseq_cli import preprocess
+
+
+def binarize(folder: Path, flags: Sequence[str | Path], workers: int) -> None:
+    """Runs ``fairseq-preprocess --destdir folder flags...``; its log is not kept, since it holds times and paths."""
+    parser = options.get_preprocessing_parser()
+    arguments = [*map(str, flags), "--destdir", str(folder), "--workers", str(workers)]
+    before = set(preprocess.logger.handlers)
+    try:
+        preprocess.main(parser.parse_args(arguments))
+    finally:
+        for handler in set(preprocess.logger.handlers) - before:
+            preprocess.logger.removeHandler(handler)
+            if isinstance(handler, logging.FileHandler):
+                handler.close()
+    (folder / "preprocess.log").unlink()
+
+
+def write_dictionary(words: Sequence[str], path: Path) -> None:
+    """A dictionary of fairseq with these words in this order (its special symbols come before them by themselves)."""
+    path.write_text("".join(f"{word} 1\n" for word in words), encoding="utf-8")

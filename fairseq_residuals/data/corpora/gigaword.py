@@ -1,0 +1,85 @@
+"""Headlines of Gigaword: the first sentence of a report, and its headline.
+
+B2T's authors use their own extraction from the Annotated English Gigaword of the LDC, with real digits; variant ldc
+takes such a folder. The public copies have '#' for each digit: org_data is UniLM's, sumdata is Harvard NLP's.
+Words that the extraction does not know are ``<unk>``, in the tests ``UNK``; here they are ``<unk>`` everywhere,
+which fairseq reads as its own symbol, and which the BPE leaves whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fairseq_residuals.data.corpus import Corpus
+from fairseq_residuals.data.download import Source
+from fairseq_residuals.data.moses import Function
+from fairseq_residuals.data.translation import Bpe, Parallel, Part, subsets
+
+UNKNOWN = "<unk>"
+
+
+def on_drive(name: str, number: str, what: str) -> Source:
+    urls = (
+        f"https://drive.usercontent.google.com/download?id={number}&export=download&confirm=t",
+        f"https://drive.google.com/uc?export=download&confirm=t&id={number}",
+    )
+    return Source(name, urls, terms=f"{what}; with a browser: https://drive.google.com/file/d/{number}")
+
+
+ORG_DATA = on_drive("gigaword-org_data", "1USoQ8lJgN8kAWnUnRrupMGrPMLlDVqlV", "UniLM's org_data, a zip or tar file")
+SUMDATA = on_drive("summary.tar.gz", "0B6N7tANPyVeBNmlSX19Ld2xDU1E", "sumdata of github.com/harvardnlp/sent-summary")
+LDC = Source(
+    "gigaword-ldc/",
+    terms="LDC2012T21 is licensed by the Linguistic Data Consortium; expected is what the NAMAS scripts extract from "
+    "it: {train,dev,test}.src.txt, the sentences, and .tgt.txt, the headlines",
+)
+
+
+@dataclass(frozen=True)
+class MarkUnknown:
+    """Single blanks, and one name for the unknown word."""
+
+    def __call__(self, line: str) -> str:
+        return " ".join(UNKNOWN if word == "UNK" else word for word in line.split())
+
+
+def treatment(language: str) -> tuple[Function, ...]:
+    return (MarkUnknown(),)
+
+
+def files(source: Source, name: str) -> tuple[Part, ...]:
+    return (Part(source, f"{name}.{{lang}}.txt"),)
+
+
+ORIGINAL = Parallel(
+    languages=("src", "tgt"),
+    train=files(ORG_DATA, "org_data/train"),
+    valid=files(ORG_DATA, "org_data/dev"),
+    tests={"test": files(ORG_DATA, "org_data/test")},
+    treat_train=treatment,
+    treat_held_out=treatment,
+    bpe=Bpe(32000, whole=(UNKNOWN,)),
+    lines={"train": 3_803_957, "valid": 189_651, "test": 1951},
+)
+HARVARD = replace(
+    ORIGINAL,
+    train=(Part(SUMDATA, "train", paths={"src": "train/train.article.txt", "tgt": "train/train.title.txt"}),),
+    valid=(
+        Part(SUMDATA, "valid", paths={"src": "train/valid.article.filter.txt", "tgt": "train/valid.title.filter.txt"}),
+    ),
+    tests={"test": (Part(SUMDATA, "test", paths={"src": "Giga/input.txt", "tgt": "Giga/task1_ref0.txt"}),)},
+)
+LICENSED = replace(
+    ORIGINAL, train=files(LDC, "train"), valid=files(LDC, "dev"), tests={"test": files(LDC, "test")}, lines={}
+)
+
+TEST_SETS = subsets(ORIGINAL)
+CORPUS = Corpus(
+    "gigaword",
+    ORIGINAL.languages,
+    {
+        "org_data": ORIGINAL.variant("UniLM's public copy, 3.8M pairs, '#' for digits"),
+        "sumdata": HARVARD.variant("Harvard NLP's public copy, the same pairs"),
+        "ldc": LICENSED.variant("your own extraction from LDC2012T21, as B2T used"),
+    },
+)

@@ -1,0 +1,44 @@
+"""WikiText-103: articles of Wikipedia in words, 103 million of them, with no further treatment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fairseq_residuals.data.binarize import binarize
+from fairseq_residuals.data.corpus import Corpus, Job, Variant, check_lines
+from fairseq_residuals.data.download import Source
+from fairseq_residuals.data.steps import Step, share
+
+ARTICLES = Source(
+    "wikitext-103-v1.zip",
+    (
+        "https://s3.amazonaws.com/research.metamind.io/wikitext/wikitext-103-v1.zip",
+        "https://wikitext.smerity.com/wikitext-103-v1.zip",
+    ),
+    terms="the address of its authors may be gone; copies of wikitext-103-v1.zip with wikitext-103/wiki.train.tokens "
+    "inside are kept in many places",
+)
+FILES = {split: f"wikitext-103/wiki.{split}.tokens" for split in ("train", "valid", "test")}
+LINES = {"train": 1_801_350, "valid": 3760, "test": 4358}
+
+
+def plan(job: Job) -> tuple[Step, ...]:
+    lines = job.lines(LINES)
+
+    def take(folder: Path, unpacked: Path) -> None:
+        with job.trusting(ARTICLES):
+            for split, name in FILES.items():
+                check_lines(unpacked / name, split, lines)
+                share(unpacked / name, folder / split)
+
+    def make(folder: Path, text: Path) -> None:
+        files = [f"--{split}pref={text / split}" for split in FILES]
+        binarize(folder, ["--only-source", *files], job.workers)
+
+    unpacked = job.unpacked(ARTICLES, tuple(FILES.values()))
+    text = Step("text", take, {"lines": lines}, (unpacked,))
+    return (text, Step("data-bin", make, {"flags": ["--only-source"]}, (text,)))
+
+
+TEST_SETS = {"test": "test"}
+CORPUS = Corpus("wikitext103", ("",), {"words": Variant(plan, (ARTICLES,), "all 267,735 words, no threshold")})

@@ -1,0 +1,55 @@
+"""WMT14 English-French: 40.8 million pairs before cleaning.
+
+Variant lstm follows the depth-wise LSTM paper: 32,000 merges, newstest2012 and 2013 for validation, at most 256
+subwords. How the paper tokenizes is not stated; tokenizer.perl without flags is what its Neutron scripts call.
+Variant fairseq is prepare-wmt14en2fr.sh.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fairseq_residuals.data.clean import Limits
+from fairseq_residuals.data.corpora import statmt
+from fairseq_residuals.data.corpus import Corpus
+from fairseq_residuals.data.translation import Bpe, Parallel, Part, subsets
+
+UN = statmt.statmt("training-parallel-un.tgz", "wmt13/training-parallel-un.tgz")
+GIGA = statmt.statmt("training-giga-fren.tar", "wmt10/training-giga-fren.tar")
+
+FAIRSEQ = Parallel(
+    languages=("en", "fr"),
+    train=(
+        Part(statmt.EUROPARL, "training/europarl-v7.fr-en.{lang}"),
+        Part(statmt.COMMON_CRAWL, "commoncrawl.fr-en.{lang}"),
+        Part(UN, "un/undoc.2000.fr-en.{lang}"),
+        Part(statmt.NEWS_COMMENTARY_9, "training/news-commentary-v9.fr-en.{lang}"),
+        Part(GIGA, "giga-fren.release2.fixed.{lang}"),
+    ),
+    valid=1333,
+    tests={"newstest2014": statmt.sgm(statmt.TEST_2014, "test-full/newstest2014-fren")},
+    treat_train=statmt.fairseq_train,
+    treat_held_out=statmt.fairseq_test,
+    bpe=Bpe(40000),
+    limits_encoded=Limits(1, 250, 1.5),
+    lines={"newstest2014": 3003},
+)
+LSTM = replace(
+    FAIRSEQ,
+    valid=tuple(Part(statmt.DEV_2014, f"dev/newstest{year}.{{lang}}") for year in (2012, 2013)),
+    treat_train=statmt.tokenized,
+    treat_held_out=statmt.tokenized,
+    bpe=Bpe(32000),
+    limits_encoded=Limits(1, 256, float("inf")),
+    lines={"newstest2014": 3003, "valid": 6003},
+)
+
+TEST_SETS = subsets(LSTM)
+CORPUS = Corpus(
+    "wmt14_en_fr",
+    LSTM.languages,
+    {
+        "lstm": LSTM.variant("32,000 merges, valid newstest2012 and 2013, at most 256 subwords (depth-wise LSTM)"),
+        "fairseq": FAIRSEQ.variant("40,000 merges, valid every 1333rd pair"),
+    },
+)

@@ -1,0 +1,143 @@
+"""Steps that make folders: each is done once and wholly, or not at all.
+
+A step fills ``OUT/<name>.partial``, which is renamed when it is complete; so what has the step's name is whole, and
+what was cut off is thrown away by the next run. The key of a step covers its parameters and the keys of the steps
+that it builds on: if one of them changes, the step is done again. Steps are asked for from the end, as by make: what
+a finished step was made from need not exist any more.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from modern_fairseq.errors import UserError
+
+STAMP = ".step.json"
+FORMAT = 1
+"""Raised when the same parameters come to mean something else."""
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A folder ``name`` in OUT, and how ``make(folder, *folders of after)`` fills it."""
+
+    name: str
+    make: Callable[..., None]
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    after: tuple[Step, ...] = ()
+
+    @cached_property
+    def key(self) -> str:
+        """Changes with whatever the contents of the folder depend on."""
+        described = [FORMAT, self.name, self.parameters, [step.key for step in self.after]]
+        return hashlib.sha256(json.dumps(described, sort_keys=True, default=repr).encode()).hexdigest()
+
+    def chain(self) -> Iterator[Step]:
+        """The step and all that it builds on, the first to be done first; some may come twice."""
+        for step in self.after:
+            yield from step.chain()
+        yield self
+
+
+class Cost(NamedTuple):
+    """What a step took."""
+
+    seconds: float
+    cpu_seconds: float
+    """Of all processes together."""
+
+
+def _clocks() -> Cost:
+    times = os.times()
+    return Cost(times.elapsed, sum(times[:4]))
+
+
+class Steps:
+    """The steps of one folder."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.costs: dict[str, Cost] = {}
+        """Of each step that was done by this object."""
+
+    def folder(self, step: Step) -> Path:
+        return self.out / step.name
+
+    def done(self, step: Step) -> bool:
+        stamp = self.folder(step) / STAMP
+        return stamp.is_file() and json.loads(stamp.read_text(encoding="utf-8"))["key"] == step.key
+
+    def ensure(self, step: Step) -> Path:
+        """The folder of the step, which is made if it is not there."""
+        folder = self.folder(step)
+        if self.done(step):
+            return folder
+        sources = [self.ensure(earlier) for earlier in step.after]
+        partial = folder.with_name(f"{folder.name}.partial")
+        for leftover in (partial, folder):
+            if leftover.exists():
+                shutil.rmtree(leftover)
+        partial.mkdir(parents=True)
+        print(f"prepare: {step.name} ...", file=sys.stderr, flush=True)
+        begin = _clocks()
+        try:
+            step.make(partial, *sources)
+        except UserError:
+            shutil.rmtree(partial)
+            raise
+        stamp = {"key": step.key, "parameters": step.parameters}
+        text = json.dumps(stamp, sort_keys=True, default=repr, indent=1, ensure_ascii=False)
+        (partial / STAMP).write_text(text, encoding="utf-8")
+        flush_to_disk(partial)
+        partial.rename(folder)
+        cost = Cost(*(end - start for start, end in zip(begin, _clocks(), strict=True)))
+        self.costs[step.name] = cost
+        print(f"prepare: {step.name} done in {cost.seconds:.1f} s", file=sys.stderr, flush=True)
+        return folder
+
+
+def share(source: Path, target: Path) -> None:
+    """Gives a finished file a second name, or copies it where the file system knows one name per file only."""
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def flush_to_disk(folder: Path) -> None:
+    """So that a rename is not on disk before what it names, should the power fail."""
+    for path in (folder, *folder.rglob("*")):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def alone_in(out: Path) -> Iterator[None]:
+    """Keeps a second preparation out of the folder, for as long as this process lives.
+
+    Raises:
+        UserError: another process has it.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"another process is preparing {out}: wait for it to end, or choose another folder"
+            ) from None
+        yield

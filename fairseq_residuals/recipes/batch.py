@@ -1,0 +1,53 @@
+"""The effective batch stays what the recipe says, whatever the number of devices and their memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from modern_fairseq.errors import UserError
+
+
+@dataclass(frozen=True)
+class Batch:
+    """How an update's tokens are shared out."""
+
+    devices: int
+    max_tokens: int
+    """Per device and pass."""
+    update_freq: int
+    """Passes per update."""
+    wanted: int
+    """Tokens per update that the recipe asks for."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens per update that it comes to."""
+        return self.devices * self.max_tokens * self.update_freq
+
+    def __str__(self) -> str:
+        made = f"{self.max_tokens} tokens x {self.update_freq} passes x {self.devices} devices = {self.tokens:,}"
+        return made if self.tokens == self.wanted else f"{made} (the recipe: {self.wanted:,})"
+
+
+def share_out(wanted: int, devices: int, at_most: int, at_least: int = 1) -> Batch:
+    """The fewest passes in which ``devices`` see ``wanted`` tokens; a remainder makes the passes smaller, never larger.
+
+    Args:
+        wanted: tokens per update.
+        at_most: tokens that a device can take in a pass.
+        at_least: tokens that a pass must have, because a single sample has as many.
+
+    Raises:
+        UserError: it cannot be done.
+    """
+    if at_most < at_least:
+        raise UserError(f"one sample of this recipe has {at_least} tokens: a device must take at least as many")
+    passes = -(-wanted // (devices * at_most))
+    tokens = wanted // (devices * passes)
+    if tokens < at_least:
+        fitting = [n for n in range(1, wanted // at_least + 1) if wanted % (n * at_most) == 0]
+        raise UserError(
+            f"{wanted} tokens per update on {devices} devices would be passes of {tokens} tokens, and one sample of"
+            f" this recipe has {at_least}; choose a number of devices out of {', '.join(map(str, fitting))}"
+        )
+    return Batch(devices, tokens, passes, wanted)

@@ -1,0 +1,121 @@
+"""A configuration as fairseq-hydra-train composes it from a folder of YAML files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from modern_fairseq.errors import UserError
+
+SEED, BATCH = "common.seed", ("dataset.max_tokens", "optimization.update_freq")
+_OF_THE_MACHINE = (
+    SEED,
+    *BATCH,
+    "task.data",
+    "task.lang_pairs",
+    "checkpoint.save_dir",
+    "common.user_dir",
+    "common.cpu",
+    "common.log_interval",
+    "common.log_format",
+    "dataset.num_workers",
+    "distributed_training",
+)
+"""What may differ between two runs that are to give the same numbers, up to chance."""
+
+
+def compose(configs: Path, name: str, overrides: Sequence[str] = ()) -> DictConfig:
+    """The whole configuration: fairseq's defaults, the shared files, the row's own, and the overrides.
+
+    Args:
+        configs: what ``--config-dir`` names.
+        name: what ``--config-name`` names, such as b2t/table1/18l_b2t.
+        overrides: as hydra takes them, such as optimization.max_update=100.
+
+    Raises:
+        UserError: there is no such configuration, or an override that hydra refuses.
+    """
+    from fairseq.dataclass.initialize import hydra_init
+
+    if not (configs / f"{name}.yaml").is_file():
+        raise UserError(f"there is no configuration {configs / name}.yaml")
+    if "common" not in {key.removesuffix(".yaml") for key in ConfigStore.instance().list("")}:
+        hydra_init()
+    GlobalHydra.instance().clear()
+    with warnings.catch_warnings():
+        # "Hydra 1.4 will remove this compatibility behavior": fairseq-hydra-train relies on 1.1's as well
+        warnings.simplefilter("ignore")
+        try:
+            with hydra.initialize_config_dir(str(configs.resolve()), version_base="1.1"):
+                # in the file this is asked of the running job
+                save_dir = f"checkpoint.save_dir=checkpoints/{name}"
+                config = hydra.compose(name, overrides=[save_dir, *overrides])
+        except (HydraException, OmegaConfBaseException) as error:
+            reason = " ".join(str(error).split("\nSet the environment")[0].split())
+            raise UserError(f"{name}: {reason}") from error
+    OmegaConf.set_struct(config, False)
+    _refuse_unknown(name, config)
+    return config
+
+
+def _refuse_unknown(name: str, config: DictConfig) -> None:
+    """An override by ++ may add what fairseq would never look at."""
+    from fairseq.dataclass.configs import FairseqConfig
+
+    groups = {key: field.default for key, field in FairseqConfig.__dataclass_fields__.items()} | {"recipe": None}
+    known = {key: set(default.__dataclass_fields__) for key, default in groups.items() if is_dataclass(default)}
+    unknown = [key for key in config if key not in groups]
+    unknown += [f"{group}.{key}" for group, keys in known.items() for key in config.get(group, ()) if key not in keys]
+    if unknown:
+        raise UserError(f"{name}: fairseq has no setting {', '.join(map(str, unknown))}")
+
+
+def plain(config: DictConfig) -> dict[str, Any]:
+    """As dictionaries, lists and scalars, interpolations resolved."""
+    container = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
+    assert isinstance(container, dict)
+    return container  # type: ignore[return-value]
+
+
+def effective_batch(config: DictConfig) -> int:
+    """Tokens (in speech: frames) per update, an upper bound as fairseq counts them; the files are for one device."""
+    devices = config.distributed_training.distributed_world_size
+    return config.dataset.max_tokens * config.optimization.update_freq[0] * devices
+
+
+def training_hash(config: DictConfig) -> str:
+    """Names what is trained, whatever the seed, the machine and the number of devices."""
+    return _hash(_training(config))
+
+
+def whole_hash(config: DictConfig) -> str:
+    """Names what is trained and how it is scored, whatever the seed, the machine and the number of devices."""
+    return _hash([_training(config), plain(config)["recipe"]])
+
+
+def _training(config: DictConfig) -> dict[str, Any]:
+    settings = plain(config)
+    del settings["recipe"]
+    for key in _OF_THE_MACHINE:
+        group, _, name = key.partition(".")
+        if name:
+            settings[group].pop(name, None)
+        else:
+            del settings[group]
+    return settings | {"effective_batch": effective_batch(config)}
+
+
+def _hash(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]

@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# Sourced by the figures that are drawn from training logs. A figure FIGURE.sh is called in one of three ways:
+#   FIGURE.sh                at small scale: narrow, shallow models on made-up sentences; minutes on a CPU
+#   FIGURE.sh --paper        with the paper's own set-up, by the recipes in configs/: GPUs, and data made by
+#                            `fairseq-residuals prepare`; one run after the other, logs that are finished are reused
+#   FIGURE.sh [LABEL=]LOG... draws logs that exist
+# DRY_RUN=1 prints the trainings instead of making them. OUT=DIR is where everything goes (default: figures).
+# At small scale: LAYERS, UPDATES, SEEDS, DIM change the runs, GAME=copy or reverse what is learned.
+. "$(dirname "${BASH_SOURCE[0]}")/../setup.sh"
+
+FIGURE="$(basename "$0" .sh)"
+OUT="${OUT:-figures}"
+WORK="$OUT/$FIGURE"
+SCALE=small
+LOGS=()
+case "${1:-}" in
+    --paper) SCALE=paper ;;
+    "") ;;
+    *) SCALE=logs; LOGS=("$@") ;;
+esac
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-2}"
+
+execute() { # LOG COMMAND...
+    local log="$1"
+    shift
+    if [ -n "${DRY_RUN:-}" ]; then
+        printf '%q ' "$@" && echo "> $log"
+    elif ! grep -qs 'done training in' "$log"; then
+        echo "$FIGURE: training, see $log" >&2
+        mkdir -p "$(dirname "$log")"
+        "$@" >"$log" 2>&1 || { tail -n 3 "$log" >&2; return 1; }
+    fi
+}
+
+# Sentences of 4 to 10 words from a to t, a the most frequent, and their copies or reversals, binarized.
+corpus() {
+    local game="${GAME:-copy}" text="$WORK/text-${GAME:-copy}" split seed=0
+    CORPUS="$WORK/corpus-$game"
+    [ -z "${DRY_RUN:-}" ] && [ ! -d "$CORPUS" ] || return 0
+    mkdir -p "$text"
+    for split in train valid test; do
+        seed=$((seed + 1))
+        awk -v seed=$seed -v pairs=$([ $split = train ] && echo 6000 || echo 200) -v game="$game" \
+            -v source="$text/$split.src" -v target="$text/$split.tgt" 'BEGIN {
+            srand(seed)
+            for (i = 0; i < pairs; i++) {
+                n = 4 + int(7 * rand()); forward = backward = ""
+                for (k = 0; k < n; k++) {
+                    word = sprintf("%c", 97 + int(20 * rand() ^ 2))
+                    forward = forward (k ? " " : "") word; backward = word (k ? " " : "") backward
+                }
+                print forward > source; print (game == "reverse" ? backward : forward) > target
+            }
+        }'
+    done
+    fairseq-preprocess --source-lang src --target-lang tgt --joined-dictionary --trainpref "$text/train" \
+        --validpref "$text/valid" --testpref "$text/test" --destdir "$CORPUS.partial" >"$WORK/preprocess.log" 2>&1
+    mv "$CORPUS.partial" "$CORPUS"
+}
+
+# One model: RECIPE names a file of configs/ for --paper, OVERRIDES change it; SMALL are flags of fairseq-train.
+#   model NAME RECIPE "OVERRIDES" SMALL...
+model() {
+    local name="$1" recipe="$2" overrides="$3" seed
+    shift 3
+    if [ $SCALE = paper ]; then
+        # shellcheck disable=SC2086
+        execute "$WORK/$name.log" fairseq-hydra-train --config-dir "$ROOT/configs" --config-name "$recipe" \
+            "checkpoint.save_dir=$PWD/$WORK/$name" "common.user_dir=$ROOT/fairseq_residuals" $overrides
+        LOGS+=("$WORK/$name.log")
+    elif [ $SCALE = small ]; then
+        corpus
+        for seed in $(seq 1 "${SEEDS:-1}"); do
+            local run="$WORK/$name-${GAME:-copy}-${LAYERS:-}-${DIM:-64}-${UPDATES:-300}-seed$seed"
+            execute "$run.log" fairseq-train "$CORPUS" --user-dir "$ROOT/fairseq_residuals" \
+                --encoder-embed-dim "${DIM:-64}" --encoder-ffn-embed-dim $((2 * ${DIM:-64})) --encoder-attention-heads 4 \
+                --decoder-embed-dim "${DIM:-64}" --decoder-ffn-embed-dim $((2 * ${DIM:-64})) --decoder-attention-heads 4 \
+                --share-all-embeddings --dropout 0 --optimizer adam --adam-betas '(0.9, 0.98)' --lr 0.001 \
+                --lr-scheduler inverse_sqrt --warmup-updates 50 --criterion label_smoothed_cross_entropy \
+                --label-smoothing 0.1 --max-tokens 400 --max-update "${UPDATES:-300}" --seed "$seed" --cpu \
+                --num-workers 0 --log-format json --log-interval 10 --validate-interval-updates 50 --log-residual-stats 10 \
+                --no-epoch-checkpoints --save-dir "$run" "$@"
+            LOGS+=("$run.log")
+        done
+    fi
+}
+
+# The picture, by `fairseq-residuals curves` with these flags.
+draw() {
+    [ -n "${DRY_RUN:-}" ] || fairseq-residuals curves "${LOGS[@]}" --out "$OUT" --name "$FIGURE" "$@"
+}
+
+# A race of narrow models in a game on made-up tokens, by `fairseq-residuals race` with these flags.
+race() {
+    local command=(fairseq-residuals race --dim "${DIM:-64}" --ffn-dim $((2 * ${DIM:-64})) --heads 4 --game "${GAME:-copy}"
+        --tokens 10 --vocabulary 30 --sentences 32 --warmup 50 --jobs "${JOBS:-1}" --out "$OUT" --name "$FIGURE" "$@")
+    if [ -n "${DRY_RUN:-}" ]; then printf '%q ' "${command[@]}" && echo; else "${command[@]}"; fi
+}

@@ -1,0 +1,78 @@
+"""Subjects of looks, made as the commands make them, and checkpoints and corpora to look at."""
+
+from __future__ import annotations
+
+import argparse
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
+
+import fairseq_residuals  # noqa: F401  registers the architectures
+from fairseq_residuals.analysis import models
+from fairseq_residuals.analysis.models import Subject
+from fairseq_residuals.checkpoints.average import save
+
+TINY = ("--layers", "3", "--dim", "16", "--ffn-dim", "32", "--heads", "2", "--sentences", "3", "--tokens", "6")
+B2T_FIGURE_3 = ("--layers", "18", "--dim", "512", "--ffn-dim", "2048", "--heads", "8")
+RESIDUAL_FIGURE_2 = ("--layers", "36", "--dim", "256", "--ffn-dim", "1024", "--heads", "4")
+"""A batch of 16 sentences of 20 tokens is the default."""
+
+
+def arguments(*flags: str) -> Namespace:
+    parser = argparse.ArgumentParser()
+    models.add_flags(parser)
+    args, args_further = parser.parse_known_args(flags)
+    args.further = args_further
+    return args
+
+
+def subjects(*flags: str) -> Iterator[Subject]:
+    return models.subjects(arguments(*flags))
+
+
+def subject(variant: str, *flags: str) -> Subject:
+    (found,) = subjects("--variants", variant, *(flags or TINY))
+    return found
+
+
+def checkpoint(file: Path, model: Any, settings: Namespace) -> Path:
+    """As fairseq-train writes it, but for the state of an optimizer that made no update."""
+    history = {"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}
+    state = {
+        "args": settings,
+        "cfg": None,
+        "model": model.state_dict(),
+        "optimizer_history": [history],
+        "task_state": {},
+        "extra_state": {"train_iterator": {"epoch": 1}},
+        "last_optimizer_state": None,
+    }
+    save(state, file)
+    return file
+
+
+def built(variant: str, *flags: str) -> tuple[Any, Namespace]:
+    """A model and its settings."""
+    args = arguments("--variants", variant, *(flags or TINY))
+    model, settings, _ = models.build(models.sources(args)[0], args)
+    return model, settings
+
+
+def corpus(folder: Path, sentences: list[tuple[list[int], list[int]]], words: int = 30) -> Path:
+    """A binarized parallel corpus, split "valid", of languages s and t, from indices of words."""
+    dictionary = Dictionary()
+    for i in range(words):
+        dictionary.add_symbol(f"w{i}", n=words - i)
+    for side, language in enumerate("st"):
+        dictionary.save(str(folder / f"dict.{language}.txt"))
+        stem = folder / f"valid.s-t.{language}"
+        builder = MMapIndexedDatasetBuilder(f"{stem}.bin")
+        for pair in sentences:
+            builder.add_item(torch.tensor([*pair[side], dictionary.eos()]))
+        builder.finalize(f"{stem}.idx")
+    return folder

@@ -1,0 +1,119 @@
+"""``fairseq-residuals curves``: what it draws, prints and writes, from logs made by hand."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from fairseq_residuals.cli import main
+from fairseq_residuals.scoring.perplexity import joeynmt_perplexity
+
+
+def log(folder: Path, variant: str, layers: int, losses: list[float], seed: int = 1) -> Path:
+    """A log that says what its run was; valid losses at updates 10, 20, ..."""
+    file = folder / f"{variant}-{layers}-{seed}.log"
+    lines = [f"'seed': {seed}"]
+    lines += [f"{stack}: {layers} layers wired by {variant} (init_scale=1), x" for stack in ("encoder", "decoder")]
+    for i, loss in enumerate(losses, start=1):
+        lines.append(f"epoch 001 | valid on 'valid' subset | loss {loss} | ppl {2**loss} | num_updates {10 * i}")
+        lines.append(f"epoch 001:  {i} / 9 loss={loss + 1}, num_updates={10 * i}")
+    file.write_text("\n".join(lines))
+    return file
+
+
+def curves(folder: Path, *arguments: object) -> list[list[str]]:
+    """The CSV file of a run of the command."""
+    assert main(["curves", *map(str, arguments), "--out", str(folder / "out")]) == 0
+    assert (folder / "out" / "curves.png").read_bytes().startswith(b"\x89PNG")
+    with (folder / "out" / "curves.csv").open() as file:
+        return list(csv.reader(file))
+
+
+def test_over_updates_with_a_band(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs = [log(tmp_path, "b2t", 2, [5.0, 3.0], seed=1), log(tmp_path, "b2t", 2, [6.0, 4.0, 3.5], seed=2)]
+    head, *rows = curves(tmp_path, *logs)
+    assert head == ["label", "wiring", "subset", "update", "loss", "low", "high", "runs"]
+    # the second run goes on alone: its last point is no mean of both
+    assert rows == [
+        ["B2T connection", "b2t", "train", "10", "6.5", "6.0", "7.0", "2"],
+        ["B2T connection", "b2t", "train", "20", "4.5", "4.0", "5.0", "2"],
+        ["B2T connection", "b2t", "valid", "10", "5.5", "5.0", "6.0", "2"],
+        ["B2T connection", "b2t", "valid", "20", "3.5", "3.0", "4.0", "2"],
+    ]
+    out = capsys.readouterr().out
+    assert "B2T connection  2-2     valid      2  3.25     3  3.5  3.25         20" in out
+    assert "B2T connection: the line ends at update 20 with the shortest run; the longest has 30" in out
+
+
+def test_the_best_value_against_depth(tmp_path: Path) -> None:
+    logs = [log(tmp_path, v, n, [9.0 / n, 8.0 / n, 10.0 / n]) for v in ("pre_ln", "b2t") for n in (4, 2)]
+    head, *rows = curves(tmp_path, *logs, "--against", "layers", "--subset", "valid")
+    assert head[3] == "layers"
+    assert [row[:5] for row in rows] == [
+        ["Pre-LN", "pre_ln", "valid", "4", "4.0"],
+        ["Pre-LN", "pre_ln", "valid", "8", "2.0"],
+        ["B2T connection", "b2t", "valid", "4", "4.0"],
+        ["B2T connection", "b2t", "valid", "8", "2.0"],
+    ]
+
+
+def test_bleu_of_generated_text_is_best_where_it_is_largest(tmp_path: Path) -> None:
+    files = []
+    for layers, scores in ((6, (20.5, 21.5)), (30, (29.0, 29.5))):
+        for seed, score in enumerate(scores):
+            files.append(tmp_path / f"{layers}-{seed}.txt")
+            lines = [
+                f"encoder: {layers} layers wired by dlcl_pre (a=1), x",
+                f"Generate test with beam=4: BLEU4 = {score},",
+            ]
+            files[-1].write_text("\n".join(lines))
+    named = [f"DLCL={file}" for file in files]
+    rows = curves(tmp_path, *named, "--metric", "bleu", "--subset", "test", "--against", "encoder-layers")
+    assert [row[3:] for row in rows[1:]] == [["6", "21.0", "20.5", "21.5", "2"], ["30", "29.25", "29.0", "29.5", "2"]]
+
+
+def test_the_table_of_the_joeynmt_exercise(tmp_path: Path) -> None:
+    for name, values in {"a": "56.61 49.93", "b": "44.79323 30.79974", "c": "41.49639 30.25"}.items():
+        steps = zip((500, 1000), values.split(), strict=True)
+        (tmp_path / name).write_text("".join(f"Steps {step}:\tppl: {value}\n" for step, value in steps))
+    logs = [f"{label}={tmp_path / name}" for label, name in (("Baseline", "a"), ("Prenorm", "b"), ("Postnorm", "c"))]
+    rows = curves(tmp_path, *logs, "--metric", "ppl", "--subset", "valid", "--wide", "Validation ppl", "--svg")
+    # the head and the first lines of the exercise's ppl_table.csv
+    assert rows == [
+        ["Validation ppl", "Baseline", "Prenorm", "Postnorm"],
+        ["500", "56.61", "44.79323", "41.49639"],
+        ["1000", "49.93", "30.79974", "30.25"],
+    ]
+    assert "<svg" in (tmp_path / "out" / "curves.svg").read_text()
+
+
+def test_perplexity_as_joeynmt_computes_it(tmp_path: Path) -> None:
+    file = log(tmp_path, "pre_ln", 2, [6.0])
+    rows = curves(tmp_path, file, "--joeynmt-ppl", 4117, 0.3, "--subset", "valid")
+    assert float(rows[1][4]) == joeynmt_perplexity(6.0, 4117, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["LOG", "--metric", "bleu"], "logs no bleu of train"),
+        (["nowhere.log"], "nowhere.log cannot be read: No such file or directory"),
+        (["LOG", "--wide", "x"], "--wide needs one --subset"),
+        (["LOG", "LOG"], "tells their runs apart"),
+        (["LOG", "--out", "LOG"], "where nothing can be written"),
+    ],
+)
+def test_bad_input(
+    arguments: list[str],
+    sentence: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = str(log(tmp_path, "b2t", 2, [5.0]))
+    assert main(["curves", *(file if a == "LOG" else a for a in arguments)]) == 2
+    captured = capsys.readouterr()
+    assert sentence in captured.err and captured.err.count("\n") == 1 and not list(tmp_path.rglob("*.png"))

@@ -1,0 +1,70 @@
+"""Weights over depth: found in every wiring that has them, with the softmax that it takes, masked as in the paper."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from looking import TINY, built, subject
+
+from fairseq_residuals.analysis.depth_weights import depth_weights, masked
+from fairseq_residuals.registry import VARIANTS
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+def test_which_variants_have_some(variant: str) -> None:
+    found = [w.stack for w in depth_weights(subject(variant).model)]
+    expected = {"dlcl_pre": ["encoder", "decoder"], "transparent_attention": ["encoder"]}
+    assert found == (expected | {"dlcl_post": expected["dlcl_pre"]}).get(variant, [])
+
+
+def test_dlcl() -> None:
+    model = subject("dlcl_post").model
+    weight = model.encoder.layers.wiring.weight
+    values = torch.arange(1.0, 17.0).view(4, 4)
+    with torch.no_grad():
+        weight.copy_(values.unsqueeze(-1))
+    found = depth_weights(model)[0]
+    assert torch.equal(found.matrix.nan_to_num(), values.tril())
+    assert torch.equal(found.matrix.isnan(), torch.ones(4, 4).triu(1).bool())
+    assert (found.first_row, found.first_column, found.rows) == (1, 0, "into layer")
+
+
+def test_a_weight_per_channel_is_told_by_its_mean() -> None:
+    model = subject("dlcl_pre/weight_type=vector").model
+    with torch.no_grad():
+        model.decoder.layers.wiring.weight[2, 1] = torch.arange(16.0)
+    assert depth_weights(model)[1].matrix[2, 1] == 7.5
+
+
+def test_softmax_and_window() -> None:
+    model = subject("dlcl_pre/softmax=true,window=2").model
+    with torch.no_grad():
+        model.encoder.layers.wiring.weight[3, :, 0] = torch.tensor([9.0, 9.0, 0.0, math.log(3)])
+    matrix = depth_weights(model)[0].matrix
+    assert matrix[3].tolist()[2:] == pytest.approx([0.25, 0.75])
+    assert matrix[3].isnan().tolist() == [True, True, False, False]
+
+
+def test_transparent_attention() -> None:
+    model = subject("transparent_attention", "--layers", "3-2", *TINY[2:]).model
+    with torch.no_grad():
+        model.encoder.layers.wiring.weight[2, 1] = math.log(3)
+    found = depth_weights(model)[0]
+    assert found.matrix.shape == (2, 4)
+    assert found.matrix[0].tolist() == pytest.approx([0.25] * 4)
+    assert found.matrix[1].tolist() == pytest.approx([1 / 6, 1 / 6, 1 / 2, 1 / 6])
+
+
+def test_segments() -> None:
+    found = depth_weights(built("dlcl_pre:0-1,post_ln:2-2")[0])
+    assert [(w.stack, tuple(w.matrix.shape)) for w in found] == [("encoder", (3, 3)), ("decoder", (3, 3))]
+
+
+def test_masked_as_in_the_paper() -> None:
+    """Less than 0.1, or than 5% of the largest of the row, in magnitude."""
+    matrix = torch.tensor([[0.09, -0.2, NAN], [4.0, 0.15, -0.25]])
+    assert masked(matrix, 0.1, 0.05).isnan().tolist() == [[True, False, True], [False, True, False]]

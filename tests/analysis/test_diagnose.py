@@ -1,0 +1,221 @@
+"""``fairseq-residuals diagnose``: logs and checkpoints broken by hand, and what is said of them."""
+
+from __future__ import annotations
+
+import csv
+import math
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq.nan_detector import NanDetector
+from looking import built, checkpoint, subject
+
+from fairseq_residuals.analysis.bands import ends_out_of_band, vanishing_sentence
+from fairseq_residuals.cli import main
+
+LAYERS = 6
+DONE = "2026 | INFO | fairseq_cli.train | done training in 9.5 seconds"
+
+
+def record(update: int, loss: float, norms: dict[int, float] | None = None, **others: float) -> str:
+    values = {"loss": loss, "num_updates": update} | others
+    values |= {f"gnorm/decoder.layers.{layer - 1}": norm for layer, norm in (norms or {}).items()}
+    return "epoch 001:  1 / 9 " + ", ".join(f"{key}={value}" for key, value in values.items())
+
+
+def healthy(updates: int = 12) -> list[str]:
+    """Losses that fall, gradient norms that fall slowly."""
+    return [record(10 * i, 8 / i, dict.fromkeys(range(1, LAYERS + 1), 1 / i**0.3)) for i in range(1, updates + 1)]
+
+
+@pytest.fixture
+def diagnose(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs the command on lines, or on a file, and returns what it prints."""
+
+    def run(*lines: str, file: Path | None = None) -> str:
+        if file is None:
+            file = tmp_path / "train.log"
+            file.write_text("\n".join(lines))
+        assert main(["diagnose", str(file), "--out", str(tmp_path)]) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_a_healthy_run(diagnose: Callable[..., str]) -> None:
+    text = diagnose(*healthy(), DONE)
+    assert "training came to its end at update 120; nothing in the log is out of order" in text
+    assert "Where" not in text and "What to try" not in text
+
+
+def test_the_layer_that_left_its_band_first(diagnose: Callable[..., str], tmp_path: Path) -> None:
+    lines = healthy(10)
+    usual = dict.fromkeys(range(1, LAYERS + 1), 0.5)
+    lines.append(record(110, 0.9, usual | {3: 80.0}))
+    lines.append(record(120, 0.95, usual | {2: 60.0, 3: 500.0, 4: 70.0}))
+    lines.append(record(130, math.nan, dict.fromkeys(usual, math.nan), gnorm=math.nan))
+    text = diagnose(*lines)
+    assert "the loss of train was nan at update 130; the training loss was 0.95 at update 120 before" in text
+    assert "the gradient norm of decoder layer 3 left its band first, at update 110: it exploded to" in text
+    assert "5 further layers followed" in text
+    with (tmp_path / "diagnosis.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["series"] == "gradient norm"]
+    assert len(rows) == 13 * LAYERS
+    assert [row["value"] for row in rows if (row["layer"], row["update"]) == ("3", "110")] == ["80.0"]
+
+
+def test_a_spike_that_passes_is_not_blamed(diagnose: Callable[..., str]) -> None:
+    lines = healthy()
+    lines[5] = record(60, 1.4, {n: (30.0 if n == 2 else 0.6) for n in range(1, LAYERS + 1)})
+    assert "left its band" not in diagnose(*lines, DONE)
+
+
+@pytest.mark.parametrize(
+    ("curve", "expected"),
+    [
+        ([1.0, 1.1, 0.9, 9.0], None),
+        ([1.0, 1.1, 0.9, 10.1], (3, "exploded to 10 times the median of those before")),
+        ([1.0, 1.1, 0.9, 0.05, 0.04], (3, "collapsed to 20 times less than the median of those before")),
+        ([1.0, 1.0, 1.0, 50.0, 1.0], None),
+        ([1.0, 1.0, math.inf], (2, "was no longer a number")),
+        ([1.0, 50.0], None),  # too early to know a band
+    ],
+)
+def test_bands(curve: list[float], expected: tuple[int, str] | None) -> None:
+    assert ends_out_of_band(dict(enumerate(curve))) == expected
+
+
+def test_vanishing_gradients(diagnose: Callable[..., str]) -> None:
+    norms = {n: 10.0 ** (n - LAYERS) for n in range(1, LAYERS + 1)}
+    lines = [record(10 * i, 6.0 - 0.0001 * i, norms) for i in range(1, 17)]
+    text = diagnose(*lines, DONE)
+    assert "at update 10 gradients vanished in the decoder: from 1 in layer 6 to 1e-05 in layer 1" in text
+    assert "by a factor of 0.10 per layer" in text
+    assert "the training loss stood still" in text and "--residual b2t, pre_ln or resi_dual" in text
+    assert vanishing_sentence("encoder", [0.011, 1.0]) == "" and vanishing_sentence("encoder", [math.nan, 1.0]) == ""
+
+
+def test_fp16_that_gave_up(diagnose: Callable[..., str]) -> None:
+    overflow = "NOTE: gradient overflow detected, ignoring gradient, setting loss scale to: {}"
+    lines = [record(10, 8.0, loss_scale=128), record(20, 7.5, loss_scale=128)]
+    lines += [overflow.format(scale) for scale in (64.0, 32.0, 16.0)]
+    lines.append("FloatingPointError: Minimum loss scale reached (16.0). Your loss is probably exploding.")
+    text = diagnose(*lines)
+    assert "3 gradients overflowed, the first after update 20, the last after 20" in text
+    assert "the loss scale went from 128 to 16" in text
+    assert "after update 20 training ended: fp16 gave up" in text
+    assert "--bf16" in text and "--log-residual-stats 10" in text
+
+
+def test_overflows_at_the_beginning_are_harmless(diagnose: Callable[..., str]) -> None:
+    lines = healthy()
+    lines.insert(1, "gradient overflow detected, ignoring gradient, setting loss scale to: 64.0")
+    text = diagnose(*lines, DONE)
+    assert "1 gradients overflowed, the first after update 10" in text and "while it looks for its loss scale" in text
+    assert "--bf16" not in text
+
+
+def test_the_module_that_made_nan(diagnose: Callable[..., str]) -> None:
+    lines = healthy(5)
+    lines.append(
+        "NaN detected in output of decoder.layers.2.fc2, shape: torch.Size([7, 3, 16]), forward input max: 9.5"
+    )
+    lines.append(
+        "NaN detected in output of decoder.layers.3.fc1, shape: torch.Size([7, 3, 16]), forward input max: nan"
+    )
+    lines.append("FloatingPointError: gradients are Nan/Inf")
+    text = diagnose(*lines)
+    assert "NaN came first out of decoder.layers.2.fc2, in the forward pass" in text
+    assert "after update 50 training ended with an error: FloatingPointError: gradients are Nan/Inf" in text
+
+
+@pytest.mark.parametrize("way", ["forward", "backward"])
+def test_what_fairseq_says_of_nan_is_understood(
+    way: str, diagnose: Callable[..., str], caplog: pytest.LogCaptureFixture
+) -> None:
+    model, _ = built("b2t")
+    batch = subject("b2t").batch
+    layer = model.decoder.layers[1]
+    with NanDetector(model, forward=way == "forward", backward=way == "backward"):
+        if way == "forward":
+            torch.nn.init.constant_(layer.fc2.weight[0], math.nan)
+        else:
+            # finite on the way up, and not on the way down
+            layer.activation_fn = lambda x: (x - x).sqrt()
+        batch.loss(model).backward()
+    where = "fc2" if way == "forward" else "fc1"
+    assert f"NaN came first out of decoder.layers.1.{where}, in the {way} pass" in diagnose(
+        *healthy(), *caplog.messages
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence", "advice"),
+    [
+        (
+            [record(10, 8.0), "torch.OutOfMemoryError: CUDA out of memory."],
+            "the memory was not enough",
+            "--update-freq",
+        ),
+        ([record(10 * i, v) for i, v in enumerate([9, 5, 4, 7.5, 8])], "diverged: it was 4 at update 20", "--lr"),
+        ([record(10, 8.0), record(20, 7.0)], "ends after update 20 without an error", ""),
+        ([record(10, 8.0), "KeyError: 'x'"], "ended with an error: KeyError: 'x'", ""),
+    ],
+)
+def test_other_ends(lines: list[str], sentence: str, advice: str, diagnose: Callable[..., str]) -> None:
+    text = diagnose(*lines)
+    assert sentence in text and advice in text and "left its band" not in text
+
+
+def test_a_checkpoint_with_nan(diagnose: Callable[..., str], tmp_path: Path) -> None:
+    model, args = built("b2t")
+    with torch.no_grad():
+        model.decoder.layers[1].fc1.weight[0, :3] = math.nan
+        model.decoder.layers[1].fc1.weight[1, 0] = math.inf
+    text = diagnose(file=checkpoint(tmp_path / "checkpoint_last.pt", model, args))
+    assert "decoder.layers.1.fc1.weight has 3 NaN and 1 infinite numbers of 512" in text
+    assert "start again from an earlier checkpoint" in text and "gradients were not computed" in text
+    with (tmp_path / "diagnosis.csv").open() as file:
+        rows = {(r["stack"], r["layer"]): (r["nan"], r["inf"], r["gradient norm"]) for r in csv.DictReader(file)}
+    assert rows["decoder", "2"] == ("3", "1", "") and rows["encoder", "2"] == ("0", "0", "")
+
+
+def test_a_checkpoint_whose_gradients_do_not_arrive(diagnose: Callable[..., str], tmp_path: Path) -> None:
+    model, args = built("post_ln")
+    # behind a norm whose gain is zero, nothing below has any influence
+    torch.nn.init.zeros_(model.decoder.layers[1].ffn_connection.norm.weight)
+    text = diagnose(file=checkpoint(tmp_path / "checkpoint_last.pt", model, args))
+    assert "all parameters are finite" in text and "no gradient at all reached the bottom of the decoder" in text
+    with (tmp_path / "diagnosis.csv").open() as file:
+        rows = {(r["stack"], r["layer"]): r for r in csv.DictReader(file)}
+    assert float(rows["decoder", "1"]["gradient norm"]) == 0 < float(rows["decoder", "3"]["gradient norm"])
+    assert float(rows["decoder", "2"]["output rms"]) == 0 and float(rows["decoder", "2"]["least norm gain"]) == 0
+    weights = torch.cat([p.detach().flatten() for p in model.encoder.layers[0].parameters()])
+    assert int(rows["encoder", "1"]["parameters"]) == weights.numel()
+    assert float(rows["encoder", "1"]["rms"]) == pytest.approx(weights.square().mean().sqrt().item())
+
+
+def test_a_checkpoint_of_stock_fairseq(diagnose: Callable[..., str], tmp_path: Path) -> None:
+    model, args = built("post_ln")
+    stock = Namespace(**{key: value for key, value in vars(args).items() if "residual" not in key})
+    # a buffer of one number, made for its device, that fairseq never fills
+    model.encoder.embed_positions._float_tensor.fill_(math.nan)
+    file = checkpoint(tmp_path / "stock.pt", model, stock)
+    text = diagnose(file=file)
+    assert "all parameters are finite" in text and "fairseq-residuals import" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [(None, "cannot be read"), (b"hello", "has no record of fairseq-train"), (b"PK\x03\x04hello", "is damaged")],
+)
+def test_bad_input(content: bytes | None, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "run"
+    if content is not None:
+        file.write_bytes(content)
+    assert main(["diagnose", str(file), "--out", str(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert sentence in captured.err and captured.err.count("\n") == 1 and captured.out == ""

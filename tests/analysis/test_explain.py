@@ -1,0 +1,141 @@
+"""The diagram of a wiring says what the paper's equations say; memory is what PyTorch keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from looking import TINY, arguments
+from torch import nn
+
+from fairseq_residuals.analysis import models
+from fairseq_residuals.analysis.diagram import as_text
+from fairseq_residuals.analysis.memory import activations_per_layer, parameters_per_layer
+from fairseq_residuals.analysis.trace import Graph, run_below, trace_layer
+from fairseq_residuals.layer import ResidualLayer
+from fairseq_residuals.registry import VARIANTS
+from fairseq_residuals.stack import Stack
+
+
+def stacks(variant: str, *flags: str, device: str = "meta") -> list[Stack]:
+    args = arguments("--variants", variant, *TINY, *flags)
+    with torch.device(device):
+        model, _, _ = models.build(models.sources(args)[0], args)
+    return models.stacks(model)
+
+
+def decoder(variant: str) -> Graph:
+    return trace_layer(stacks(variant)[-1], 1)
+
+
+EQUATIONS = {
+    "post_ln": "a = self-attention(x); b = x + a; c = LN(b); d = cross-attention(c); e = c + d; f = LN(e); g = FFN(f);"
+    " h = f + g; i = LN(h); x' = i",
+    "pre_ln": "a = LN(x); b = self-attention(a); c = x + b; d = LN(c); e = cross-attention(d); f = c + e; g = LN(f);"
+    " h = FFN(g); i = f + h; x' = i",
+    "b2t": "a = self-attention(x); b = x + a; c = LN(b); d = cross-attention(c); e = c + d; f = LN(e); g = FFN(f);"
+    " h = f + g; i = h + x; j = LN(i); x' = j",
+    # W over the history, whose newest part is this layer's
+    "dlcl_pre": "a = LN(x); b = self-attention(a); c = x + b; d = LN(c); e = cross-attention(d); f = c + e; g = LN(f);"
+    " h = FFN(g); i = f + h; j = LN(i); k = y0 × weight; l = y1 × weight; m = k + l; n = j × weight; o = m + n;"
+    " x' = o; y2' = j",
+    "depthwise_lstm": "a = LN(x); b = self-attention(a); c = b + x; d = LN(c); e = cross-attention(d); f = b + e;"
+    " g = concat(f, x); h = gates(g); i = h × cell; j = hidden(g); k = h × j; l = i + k; m = h × l; x' = m; cell' = l",
+    # (3 M)^(1/4) with M = 3 layers
+    "deepnet": "a = self-attention(x); b = x × 1.73; c = b + a; d = LN(c); e = cross-attention(d); f = d × 1.73;"
+    " g = f + e; h = LN(g); i = FFN(h); j = h × 1.73; k = j + i; l = LN(k); x' = l",
+}
+
+
+@pytest.mark.parametrize("variant", EQUATIONS)
+def test_a_decoder_layer_computes_the_papers_equations(variant: str) -> None:
+    assert "; ".join(line[2:] for line in as_text(decoder(variant))) == EQUATIONS[variant]
+
+
+NORMS_ON_THE_WAY = {"post_ln": 3, "admin": 3, "deepnet": 3, "realformer": 3, "b2t": 1, "dlcl_post": 1}
+"""What a gradient has to pass in a decoder layer, by the papers; none in the other variants."""
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+def test_the_easiest_way_of_a_gradient(variant: str) -> None:
+    for stack in stacks(variant):
+        graph = trace_layer(stack, 1)
+        post = {"transparent_attention": 3} | NORMS_ON_THE_WAY
+        expected = post.get(variant, 0) - (stack.shape.stack == "encoder" and post.get(variant, 0) == 3)
+        assert (graph.crossed("norm"), graph.crossed("sublayer")) == (expected, 0)
+        kinds = [node.kind for node in graph.nodes]
+        assert kinds.count("sublayer") == len(stack[1].kinds)
+        assert all(n < node.number for node in graph.nodes for n in node.inputs)
+        ends = [graph.nodes[n] for n in (graph.path[0], graph.path[-1])]
+        assert [end.kind for end in ends] == ["in", "out"]
+        steps = zip(graph.path, graph.path[1:], strict=False)
+        assert all(below in graph.nodes[above].inputs for below, above in steps)
+
+
+def test_the_second_stream_of_residual_passes_no_norm() -> None:
+    graph = decoder("resi_dual")
+    assert [graph.nodes[n].label for n in graph.path] == ["dual", "+", "+", "+", "dual"]
+
+
+def test_scores_go_from_layer_to_layer() -> None:
+    graph = decoder("realformer")
+    assert {node.label for node in graph.nodes if node.kind == "in"} == {"x", "self_scores", "cross_scores"}
+    attention = next(node for node in graph.nodes if node.label == "self-attention")
+    assert {graph.nodes[n].label for n in attention.inputs} == {"x", "self_scores"}
+
+
+def test_norms_inside_a_sublayer_are_told() -> None:
+    labels = [node.label for node in decoder("sub_ln").nodes]
+    assert "FFN, LN inside" in labels and "cross-attention" in labels
+
+
+def test_tracing_leaves_no_hook() -> None:
+    (stack, _) = stacks("normformer")
+    trace_layer(stack, 1)
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in stack.modules())
+
+
+@pytest.mark.parametrize("variant", ["post_ln", "depthwise_lstm", "dlcl_pre", "transparent_attention"])
+def test_parameters_per_layer(variant: str) -> None:
+    for stack in stacks(variant):
+        layers = [stack[i] for i in range(3)]
+        everything = {p for layer in layers for p in layer.parameters()}
+        assert sum(parameters_per_layer(stack)) == sum(p.numel() for p in everything)
+        alone = sum(p.numel() for p in layers[0].parameters())
+        assert (parameters_per_layer(stack)[1] < alone) == (variant == "depthwise_lstm")
+
+
+def kept_by_autograd(stack: Stack, sentences: int, tokens: int) -> int:
+    """Bytes that a pass through a real stack keeps, less parameters and what the encoder gives."""
+    for parameter in stack.parameters():
+        nn.init.zeros_(parameter)
+    stack.train()
+    s, context = run_below(stack, 0, sentences, tokens)
+    stream = stack.wiring.open(torch.zeros_like(s["x"]).requires_grad_())
+    owned = {t.untyped_storage()._cdata for t in [*stack.parameters(), context.memory] if t is not None}
+    kept: dict[int, Any] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage()._cdata] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        for i in range(len(stack)):
+            stream, _ = stack[i](stream, context)
+            stream = stack.wiring.after_layer(i, stream)
+    return sum(t.untyped_storage().nbytes() for key, t in kept.items() if key not in owned)
+
+
+@pytest.mark.parametrize("variant", ["post_ln", "dlcl_pre", "realformer", "depthwise_lstm", "resi_dual"])
+def test_activations_of_the_layers_are_what_a_whole_pass_keeps(variant: str) -> None:
+    for side in (0, 1):
+        expected = kept_by_autograd(stacks(variant, device="cpu")[side], 4, 5)
+        assert sum(activations_per_layer(stacks(variant)[side], 4, 5)) == pytest.approx(expected, rel=0.01)
+
+
+def test_layers_get_storage_only_while_they_run() -> None:
+    (stack, _) = stacks("b2t")
+    activations_per_layer(stack, 2, 3)
+    assert all(parameter.is_meta for parameter in stack.parameters())
+    assert isinstance(stack[0], ResidualLayer)

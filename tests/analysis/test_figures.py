@@ -1,0 +1,94 @@
+"""scripts/figures: every command that they would run is one that exists, with recipes, architectures and flags that do.
+
+Programs are replaced by one that prints how it was called.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from fairseq import options
+
+from fairseq_residuals.architectures import ARCHITECTURES
+from fairseq_residuals.cli import build_parser
+
+ROOT = Path(__file__).parent.parent.parent
+OURS = (
+    *("b2t_figure1", "b2t_figure6", "b2t_figure8", "b2t_figure9", "b2t_figure10", "dlcl_figure3", "dlcl_figure4"),
+    *("joeynmt_ppl_lineplot", "depthwise_lstm_tables6_7", "resi_dual_table5", "gallery_diagnose"),
+)
+ONLY_POINT_THE_WAY = ("dlcl_figure3", "depthwise_lstm_tables6_7")
+"""With --paper they say what to train first."""
+PROGRAMS = ("fairseq-train", "fairseq-hydra-train", "fairseq-residuals", "fairseq-generate", "fairseq-preprocess")
+
+
+def calls(figure: str, folder: Path, *arguments: str, dry: bool = True, status: int = 0) -> list[list[str]]:
+    """The commands that a figure's script would run."""
+    scripts, programs = folder / "scripts", folder / "programs"
+    shutil.copytree(ROOT / "scripts" / "figures", scripts / "figures")
+    (scripts / "setup.sh").write_text(f'set -euo pipefail\nROOT="{ROOT}"\nexport PATH="{programs}:$PATH"\n')
+    programs.mkdir()
+    for name in PROGRAMS:
+        (programs / name).write_text('#!/usr/bin/env bash\nprintf "%q " "$(basename "$0")" "$@"\necho\n')
+        (programs / name).chmod(0o755)
+    environment = {
+        k: v for k, v in os.environ.items() if k not in ("LAYERS", "UPDATES", "SEEDS", "GAME", "OUT", "DEPTHS")
+    }
+    ended = subprocess.run(
+        ["bash", scripts / "figures" / f"{figure}.sh", *arguments],
+        env=environment | ({"DRY_RUN": "1"} if dry else {}),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == status, ended.stderr
+    return [shlex.split(line.partition(" > ")[0]) for line in ended.stdout.splitlines()]
+
+
+def check(command: list[str]) -> None:
+    if command[0] == "fairseq-residuals":
+        args, further = build_parser().parse_known_args(command[1:])
+        assert args.run and set(further) <= {"--share-all-embeddings"}
+    elif command[0] == "fairseq-hydra-train":
+        assert (ROOT / "configs" / f"{command[command.index('--config-name') + 1]}.yaml").is_file(), command
+        for override in command[5:]:
+            key, _, value = override.partition("=")
+            assert key in ("checkpoint.save_dir", "common.user_dir", "model._name", "optimization.update_freq")
+            assert key != "model._name" or value in ARCHITECTURES
+    else:
+        assert command[0] == "fairseq-train"
+        args = options.parse_args_and_arch(options.get_training_parser(), command[1:])
+        assert args.arch in ARCHITECTURES and args.cpu
+
+
+@pytest.mark.parametrize("figure", OURS)
+def test_at_small_scale(figure: str, tmp_path: Path) -> None:
+    found = calls(figure, tmp_path)
+    assert found
+    for command in found:
+        check(command)
+
+
+@pytest.mark.parametrize("figure", sorted(set(OURS) - {*ONLY_POINT_THE_WAY, "gallery_diagnose"}))
+def test_at_the_papers(figure: str, tmp_path: Path) -> None:
+    found = calls(figure, tmp_path, "--paper")
+    assert found
+    for command in found:
+        check(command)
+
+
+@pytest.mark.parametrize("figure", ONLY_POINT_THE_WAY)
+def test_what_has_to_be_trained_first_is_said(figure: str, tmp_path: Path) -> None:
+    assert calls(figure, tmp_path, "--paper", status=2) == []
+
+
+def test_logs_that_exist_are_drawn(tmp_path: Path) -> None:
+    (command,) = calls("b2t_figure9", tmp_path, "a.log", "B=b.log", dry=False)
+    assert command[:4] == ["fairseq-residuals", "curves", "a.log", "B=b.log"] and "layers" in command
+    check(command)

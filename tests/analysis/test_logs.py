@@ -1,0 +1,147 @@
+"""What is read from logs of fairseq in every format, and from other programs' lists."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from fairseq_residuals.analysis.curves import groups
+from fairseq_residuals.analysis.logs import EPOCH, TRAIN, VALID, read_log
+from modern_fairseq.errors import UserError
+
+INNER = {100: (9.5, 1.8), 200: (7.25, 1.1)}
+"""By update: the training loss and the norm of the gradient."""
+PLAIN, HYDRA = "2026-01-02 03:04:05 | INFO | {} | ", "[2026-01-02 03:04:05,678][{}][INFO] - "
+WIRED = "encoder: 18 layers wired by b2t (init=fairseq,init_scale=1), B2T connection: x = LN(x + F(x))"
+
+
+def json_lines(prefix: str) -> list[str]:
+    lines = []
+    for update, (loss, gnorm) in INNER.items():
+        values = {"epoch": 1, "update": 0.5, "loss": str(loss), "num_updates": str(update), "gnorm": str(gnorm)}
+        lines.append(
+            prefix.format("train_inner") + json.dumps(values | {"gnorm/encoder.layers.0": "0.25", "wps": None})
+        )
+    valid = {"epoch": 1, "valid_loss": "7.5", "valid_ppl": "181.02", "valid_num_updates": "200"}
+    lines.append(prefix.format("valid") + json.dumps(valid))
+    lines.append(prefix.format("train") + json.dumps({"epoch": 1, "train_loss": "8.375", "train_num_updates": "200"}))
+    return lines
+
+
+def text_lines(prefix: str, bar: str) -> list[str]:
+    lines = []
+    for update, (loss, gnorm) in INNER.items():
+        values = f"loss={loss}, num_updates={update}, gnorm={gnorm}, gnorm/encoder.layers.0=0.25"
+        lines.append(bar.format(epoch="epoch 001", update=update, values=values))
+    inner = prefix.format("valid") + "epoch 001 | valid on 'valid' subset | loss 7.5 | ppl 181.02 | num_updates 200"
+    epoch = prefix.format("train") + "epoch 001 | loss 8.375 | ppl 332 | num_updates 200 | lr 0.001"
+    return [*lines, inner, epoch]
+
+
+SIMPLE = PLAIN.format("train_inner") + "{epoch}:  {update:5d} / 400 {values}"
+TQDM = "{epoch}:  25%|██▌       | {update}/400 [00:10<00:31, 9.5it/s, {values}]"
+OLD = "| {epoch}:  {update:5d} / 400 {values}"
+"""fairseq before 0.10."""
+FORMATS = {
+    "json": json_lines(PLAIN),
+    "json by hydra": json_lines(HYDRA),
+    "json in a log file": json_lines(""),
+    "simple": text_lines(PLAIN, SIMPLE),
+    "simple by hydra": text_lines(HYDRA, HYDRA.format("train_inner") + "{epoch}:  {update:5d} / 400 {values}"),
+    "tqdm": text_lines(PLAIN, TQDM),
+    "old": text_lines("| ", OLD),
+}
+
+
+def write(folder: Path, *lines: str, name: str = "train.log", end: str = "\n") -> Path:
+    file = folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(end.join(lines) + end, encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_format_tells_the_same(form: str, tmp_path: Path) -> None:
+    noise = ["2026 | INFO | fairseq.tasks.text_to_speech | Please install tensorboardX", "loading epoch 001: done"]
+    log = read_log(write(tmp_path, *noise, *FORMATS[form], end="\r" if form == "tqdm" else "\n"))
+    assert log.curve("loss", TRAIN) == {100: 9.5, 200: 7.25}
+    assert log.curve("gnorm", TRAIN) == {100: 1.8, 200: 1.1}
+    assert log.curve("gnorm/encoder.layers.0", TRAIN) == {100: 0.25, 200: 0.25}
+    assert log.curve("loss", VALID) == {200: 7.5}
+    assert log.curve("ppl", VALID) == {200: 181.02}
+    assert log.curve("loss", EPOCH) == {200: 8.375}
+    assert log.troubles == [] and not log.finished
+
+
+def test_what_the_run_was(tmp_path: Path) -> None:
+    cfg = "2026 | INFO | fairseq_cli.train | {'_name': None, 'common': {'seed': 7, 'fp16': False}}"
+    decoder = WIRED.replace("encoder: 18", "decoder: 6").replace("b2t (", "post_ln:0-2,b2t:3-5 (")
+    log = read_log(write(tmp_path, cfg, WIRED, decoder, *FORMATS["json"], "| done training in 3.5 seconds"))
+    assert log.wirings == {"encoder": "b2t", "decoder": "post_ln:0-2,b2t:3-5"}
+    assert log.wiring == "b2t/post_ln:0-2,b2t:3-5"
+    assert log.layers == {"encoder": 18, "decoder": 6} and log.seed == 7 and log.finished
+
+
+def test_what_is_logged_again_after_a_resumption_stands(tmp_path: Path) -> None:
+    again = [line.replace("7.25", "7.0") for line in FORMATS["simple"]]
+    log = read_log(write(tmp_path, *FORMATS["simple"], *again))
+    assert log.curve("loss", TRAIN) == {100: 9.5, 200: 7.0}
+
+
+def test_numbers_that_are_none(tmp_path: Path) -> None:
+    lines = [SIMPLE.format(epoch="epoch 001", update=300, values="loss=nan, num_updates=300, gnorm=inf")]
+    log = read_log(write(tmp_path, *FORMATS["simple"], *lines))
+    assert math.isnan(log.curve("loss", TRAIN)[300]) and math.isinf(log.curve("gnorm", TRAIN)[300])
+
+
+def test_validations_of_joeynmt(tmp_path: Path) -> None:
+    lines = ["Steps 500:\tppl: 56.61", "Steps: 1000\tLoss: 3.2\tPPL: 49.93\tbleu: 1.5\tLR: 0.0003\t*"]
+    log = read_log(write(tmp_path, *lines))
+    assert log.curve("ppl", VALID) == {500: 56.61, 1000: 49.93} and log.curve("loss", VALID) == {1000: 3.2}
+
+
+def test_score_of_generate(tmp_path: Path) -> None:
+    line = "Generate test with beam=4: BLEU4 = 27.33, 58.1/33.0/20.9/13.6 (BP=1.000, ratio=1.013, syslen=6, reflen=5)"
+    assert read_log(write(tmp_path, WIRED, line)).curve("bleu", "test") == {0: 27.33}
+
+
+def test_seeds_are_put_together_and_others_are_not(tmp_path: Path) -> None:
+    def run(seed: int, name: str, wired: str = WIRED, change: float = 0.0) -> str:
+        lines = [line.replace("7.25", str(7.25 + change)) for line in FORMATS["json"]]
+        decoder = wired.replace("encoder", "decoder")
+        return str(write(tmp_path, f"'seed': {seed}", wired, decoder, *lines, name=name))
+
+    one, two = run(1, "b2t-1.log"), run(2, "b2t-2.log", change=0.5)
+    other = run(1, "scaled.log", WIRED.replace("init_scale=1", "init_scale=0.1"))
+    (group,) = groups([one, two])
+    assert group.label == "B2T connection" and group.wiring == "b2t"
+    point = group.points("loss", TRAIN)[-1]
+    assert (point.x, point.mean, point.low, point.high, point.runs) == (200, 7.5, 7.25, 7.75, 2)
+    assert group.best("loss", TRAIN, min).mean == 7.5 and group.depth(("encoder", "decoder")) == 36
+    labels = [group.label for group in groups([str(tmp_path / "b2t-*.log"), other])]
+    assert labels == ["B2T connection (init_scale=1)", "B2T connection (init_scale=0.1)"]
+    with pytest.raises(UserError, match="tells their runs apart"):
+        groups([one, run(1, "again.log")])
+    assert [len(group.logs) for group in groups([f"mine={one}", f"mine={other}"])] == [2]
+
+
+@pytest.mark.parametrize(
+    ("metric", "subset", "sentence"),
+    [
+        ("bleu", VALID, "logs no bleu of valid; of valid it has loss, ppl"),
+        ("loss", "test", "its subsets are epoch, train"),
+    ],
+)
+def test_a_log_without_the_metric(metric: str, subset: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=sentence):
+        read_log(write(tmp_path, *FORMATS["simple"])).curve(metric, subset)
+
+
+def test_a_file_that_is_no_log(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no record of fairseq-train"):
+        read_log(write(tmp_path, "hello", "world"))
+    with pytest.raises(UserError, match="cannot be read: Is a directory"):
+        read_log(tmp_path)

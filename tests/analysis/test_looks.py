@@ -1,0 +1,213 @@
+"""The commands: what they write and print, on any source of models, and what they say to bad input."""
+
+from __future__ import annotations
+
+import csv
+import re
+import xml.etree.ElementTree
+from pathlib import Path
+
+import matplotlib.image
+import pytest
+import torch
+from fairseq.models import ARCH_MODEL_REGISTRY
+from looking import TINY, arguments, built, checkpoint, corpus, subjects
+
+from fairseq_residuals.analysis import models, plots
+from fairseq_residuals.cli import main
+from fairseq_residuals.registry import VARIANTS
+
+LOOKS = {
+    "gradients": (["model", "wiring", "stack", "layer", "gradient_norm"], 2 * 6),
+    "gradients --of outputs": (["model", "wiring", "stack", "layer", "gradient_norm"], 2 * 6),
+    "gradients --parts --at decoder:1,3": (["model", "stack", "layer", "point", "gradient_norm"], 2 * (10 + 10) + 1),
+    "change": (["model", "wiring", "stack", "layer", "change"], 2 * 4),
+    "similarity": (["model", "stack", "layer", "other_layer", "cosine_similarity"], 2 * 18),
+}
+"""Head and number of rows of the CSV file for Post-LN and Pre-LN, 3 + 3 layers; Pre-LN has one norm more, on top."""
+
+
+def read_csv(file: Path) -> tuple[list[str], list[list[str]]]:
+    head, *rows = csv.reader(file.read_text().splitlines())
+    return head, rows
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_looks_at_models(look: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--variants", "post_ln,pre_ln", *TINY, "--out", str(tmp_path / "new"), "--svg", "--name", "it"]
+    assert main([*look.split(), *flags]) == 0
+    head, rows = read_csv(tmp_path / "new" / "it.csv")
+    assert (head, len(rows)) == LOOKS[look]
+    assert {row[0] for row in rows} == {"Post-LN", "Pre-LN"}
+    assert matplotlib.image.imread(tmp_path / "new" / "it.png").shape[1] in (990, 2070)
+    assert xml.etree.ElementTree.parse(tmp_path / "new" / "it.svg").getroot().tag.endswith("svg")
+    assert {file.name for file in (tmp_path / "new").iterdir()} == {"it.csv", "it.png", "it.svg"}
+    printed = capsys.readouterr()
+    assert "Post-LN" in printed.out and "decoder" in printed.out
+    assert printed.err.count("\n") == 2
+
+
+def test_the_numbers_are_those_measured(tmp_path: Path) -> None:
+    assert main(["gradients", "--variants", "b2t", *TINY, "--out", str(tmp_path)]) == 0
+    (look_at,) = subjects("--variants", "b2t", *TINY)
+    look_at.backward()
+    norm = torch.cat([p.grad.flatten() for p in look_at.model.decoder.layers[2].parameters()]).norm().item()
+    _, rows = read_csv(tmp_path / "gradients.csv")
+    assert float(rows[-1][-1]) == pytest.approx(norm, rel=1e-5) and rows[-1][:4] == [
+        "B2T connection",
+        "b2t",
+        "decoder",
+        "3",
+    ]
+
+
+def test_condition(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["condition", "--steps", "3", "--sigmas", "0", "1e-7", "--dim", "100", "--out", str(tmp_path)]) == 0
+    head, rows = read_csv(tmp_path / "condition.csv")
+    assert head == ["sigma", "update", "condition_number"] and len(rows) == 6
+    # lr sqrt(dim) / eps
+    assert float(rows[0][2]) == pytest.approx(1000) and "= 1000" in capsys.readouterr().out
+
+
+def test_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["transformer_lm_pre_ln", "resi_dual/alpha=2", "post_ln:0-0,b2t:1-2"]
+    assert main(["explain", *names, "--layers", "3", "--dim", "16", "--heads", "2", "--out", str(tmp_path)]) == 0
+    head, rows = read_csv(tmp_path / "explain.csv")
+    assert head[:4] == ["model", "stack", "layer", "parameters"] and len(rows) == 3 + 6 + 6
+    out = capsys.readouterr().out
+    assert "Post-LN, decoder, layers 1 to 1" in out and "B2T connection, encoder, layers 2 to 3" in out
+    assert "* d = a" not in out and "dual' =" in out and "That way passes 0 norms and 0 sub-layers." in out
+    assert matplotlib.image.imread(tmp_path / "explain.png").shape[0] > 500
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+def test_every_variant_can_be_explained(variant: str, tmp_path: Path) -> None:
+    assert main(["explain", variant, "--layers", "2", "--dim", "16", "--heads", "2", "--out", str(tmp_path)]) == 0
+
+
+def test_checkpoints_and_fresh_models_in_one_plot(tmp_path: Path) -> None:
+    files = []
+    for seed in ("5", "6"):
+        model, settings = built("dlcl_pre", *TINY, "--vocabulary", "77", "--seed", seed)
+        files.append(checkpoint(tmp_path / f"seed{seed}.pt", model, settings))
+    given = [str(files[0]), str(files[1]), f"mine={files[0]}"]
+    flags = ["--checkpoint", *given, "--variants", "b2t", "--out", str(tmp_path)]
+    # no abbreviation of --layers
+    assert main(["gradients", *flags, "--lay", "3"]) == 2
+    assert main(["gradients", *flags]) == 0
+    _, rows = read_csv(tmp_path / "gradients.csv")
+    labels = list(dict.fromkeys(row[0] for row in rows))
+    assert labels == ["B2T connection", "DLCL, Pre-LN", f"DLCL, Pre-LN ({tmp_path.name}/seed6.pt)", "mine"]
+    (fresh,) = subjects("--variants", "dlcl_pre", *TINY, "--vocabulary", "77", "--seed", "5")
+    (loaded,) = subjects("--checkpoint", str(files[0]), *TINY[-4:])
+    assert all(torch.equal(a, b) for a, b in zip(fresh.model.parameters(), loaded.model.parameters(), strict=True))
+
+
+def test_weights_of_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, settings = built("dlcl_pre")
+    with torch.no_grad():
+        model.encoder.layers.wiring.weight[3, 1] = -2.5
+    file = checkpoint(tmp_path / "it.pt", model, settings)
+    assert main(["weights", "--checkpoint", str(file), "--of-layer", "1", "--out", str(tmp_path)]) == 0
+    _, rows = read_csv(tmp_path / "weights.csv")
+    assert len(rows) == 2 * 10
+    assert ["DLCL, Pre-LN", "encoder", "weight", "4", "1", "-2.5"] in rows
+    assert re.search(r"encoder +4 +4 +-2.5 +1\n", capsys.readouterr().out)
+
+
+def test_a_corpus(tmp_path: Path) -> None:
+    folder = corpus(tmp_path, [([5, 6, 7], [8, 9]), ([6, 6], [7]), ([9], [9, 8, 7, 6])])
+    languages = ["--source-lang", "s", "--target-lang", "t"]
+    flags = ["--variants", "post_ln", *TINY, "--data", str(folder), "--out", str(tmp_path)]
+    assert main(["similarity", *flags, *languages]) == 0
+    (look_at,) = subjects(*flags[:-2], *languages)
+    net_input, target = look_at.batch.sample["net_input"], look_at.batch.sample["target"]
+    assert sorted(net_input["src_lengths"].tolist()) == [2, 3, 4]
+    assert int(target.ne(look_at.batch.padding).sum()) == 3 + 2 + 5
+
+
+def wrong(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
+    (tmp_path / "text").write_text("no checkpoint")
+    torch.save({"weights": torch.ones(1)}, tmp_path / "other.pt")
+    stock = arguments("--arch", "transformer_post_ln", *TINY)
+    _, settings, task = models.build(models.sources(stock)[0], stock)
+    settings.arch = "transformer"
+    model = ARCH_MODEL_REGISTRY["transformer"].build_model(settings, task)
+    for key in ("residual", "residual_args", "decoder_residual", "decoder_residual_args"):
+        delattr(settings, key)
+    checkpoint(tmp_path / "stock.pt", model, settings)
+    model, settings = built("post_ln")
+    settings.encoder_layers = 4
+    checkpoint(tmp_path / "misfit.pt", model, settings)
+    here = str(tmp_path)
+    return {
+        "unknown variant": (["gradients", "--variants", "b2"], "unknown variant 'b2' (did you mean b2t?)"),
+        "unknown option": (["gradients", "--variants", "b2t/scale=1"], "has no option 'scale'"),
+        "not in that task": (
+            ["change", "--variants", "transparent_attention", "--task", "language_modeling"],
+            "does not have",
+        ),
+        "unknown architecture": (["gradients", "--arch", "transformer"], "--arch transformer is no architecture"),
+        "unknown architecture to explain": (["explain", "transformer_b2"], "unknown variant 'transformer_b2'"),
+        "flag of training": (["gradients", *TINY, "--lr", "0.1"], "--lr is neither a flag of this command nor of"),
+        "no number": (["gradients", "--layers", "six"], "--layers must be a number such as 18"),
+        "no sentences": (["gradients", "--sentences", "0"], "--sentences must be at least 1"),
+        "no words": (["gradients", "--vocabulary", "4"], "--vocabulary must be at least 5"),
+        "heads": (["gradients", "--dim", "15", "--heads", "2"], "heads"),
+        "no device": (["gradients", "--device", "tpu9"], "--device tpu9 is not there"),
+        "unknown layer": (["gradients", "--parts", *TINY, "--at", "decoder:4"], "valid are encoder:1 to encoder:3"),
+        "unknown stack": (["gradients", "--parts", *TINY, "--at", "top:1"], "has no such layer"),
+        "at without parts": (["gradients", *TINY, "--at", "decoder:1"], "give both or none"),
+        "no checkpoint": (["weights", "--checkpoint", f"{here}/none.pt"], "there is no checkpoint"),
+        "no weights file": (["weights", "--checkpoint", f"{here}/text"], "damaged"),
+        "no fairseq checkpoint": (["weights", "--checkpoint", f"{here}/other.pt"], "is not a fairseq checkpoint"),
+        "stock checkpoint": (["gradients", "--checkpoint", f"{here}/stock.pt"], "fairseq-residuals import"),
+        "misfit": (["gradients", "--checkpoint", f"{here}/misfit.pt"], "does not fit the model"),
+        "sizes of a checkpoint": (["change", "--checkpoint", f"{here}/misfit.pt", "--dim", "8"], "has no meaning for"),
+        "no weights over depth": (["weights", *TINY, "--variants", "b2t"], "has no weights over depth"),
+        "column": (["weights", *TINY, "--variants", "dlcl_pre", "--of-layer", "4"], "the encoder has 0 to 3"),
+        "no data": (["gradients", *TINY, "--data", f"{here}/nothing"], "nothing"),
+        "no split": (["gradients", *TINY, "--data", here, "-s", "s", "-t", "t", "--split", "test"], "--split test"),
+        "folder is a file": (["condition", "--out", f"{here}/text"], "where nothing can be written"),
+        "name is a path": (["condition", "--name", "a/b"], "a plain file name"),
+        "betas": (["condition", "--betas", "0.9", "1"], "--betas must be at least 0 and less than 1"),
+        "steps": (["condition", "--steps", "0"], "--steps must be at least 1"),
+    }
+
+
+def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus(tmp_path, [([5], [5])])
+    for name, (command, words) in wrong(tmp_path).items():
+        out = [] if "--out" in command else ["--out", str(tmp_path / "out")]
+        assert main([*command, *out]) == 2, name
+        printed = capsys.readouterr()
+        mistake = [line for line in printed.err.splitlines() if not re.match(r" *\d+ s  \[", line)]
+        assert len(mistake) == 1 and mistake[0].startswith(f"fairseq-residuals {command[0]}: error: "), (name, mistake)
+        assert words in mistake[0], (name, mistake)
+        assert not out or not list((tmp_path / "out").iterdir()), name
+
+
+def test_other_commands_keep_their_status(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "b2"]) == 1
+    assert "unknown variant" in capsys.readouterr().err
+
+
+def test_a_variant_looks_the_same_in_every_plot_and_differs_from_the_others() -> None:
+    looks = {variant: plots.style(variant) for variant in VARIANTS}
+    assert len(set(looks.values())) == len(looks)
+    (alone,), (_, among) = plots.line_styles(["b2t"]), plots.line_styles(["post_ln", "b2t"])
+    assert alone == among
+    first, again = plots.line_styles(["b2t", "b2t"])
+    assert first["color"] == again["color"] and first["marker"] != again["marker"]
+
+
+def test_nothing_is_left_of_a_picture_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.figure import Figure
+
+    def fail(self: Figure, *args: object, **kwargs: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Figure, "savefig", fail)
+    with pytest.raises(OSError, match="no space left"):
+        main(["condition", "--steps", "2", "--out", str(tmp_path)])
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,207 @@
+"""What hooks see: the same as by hand, in every variant, task and precision, and the model stays as it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from looking import TINY, corpus, subject, subjects
+from torch import Tensor, nn
+
+from fairseq_residuals.analysis import measures
+from fairseq_residuals.analysis.measures import Part
+from fairseq_residuals.analysis.models import PREFIXES, Subject, stacks
+from fairseq_residuals.analysis.probes import Event, run_forward, watch
+from fairseq_residuals.architectures import ARCHITECTURES
+from fairseq_residuals.registry import VARIANTS
+
+PLACES = [(v, task) for v in sorted(VARIANTS) for task in PREFIXES if f"{PREFIXES[task]}_{v}" in ARCHITECTURES]
+LISTS = [("post_ln:0-0,pre_ln:1-2", "translation"), ("dlcl_pre:0-1,b2t:2-2", "language_modeling")]
+
+
+def post_ln_layer(layer: Any, x: Tensor, points: list[Tensor]) -> Tensor:
+    """Of a language model, written out; in ``points`` what it computes, in the order of its computation."""
+    y = layer.self_attn(x, x, x, attn_mask=causal(x))[0]
+    total = x + y
+    middle = layer.self_attn_connection.norm(total)
+    z = layer.fc2(torch.relu(layer.fc1(middle)))
+    last = middle + z
+    out = layer.ffn_connection.norm(last)
+    points += [x, y, total, middle, z, last, out]
+    return out
+
+
+def pre_ln_layer(layer: Any, x: Tensor, points: list[Tensor]) -> Tensor:
+    fed = layer.self_attn_connection.norm(x)
+    y = layer.self_attn(fed, fed, fed, attn_mask=causal(x))[0]
+    total = x + y
+    middle = layer.ffn_connection.norm(total)
+    z = layer.fc2(torch.relu(layer.fc1(middle)))
+    out = total + z
+    points += [x, fed, y, total, middle, z, out]
+    return out
+
+
+def causal(x: Tensor) -> Tensor:
+    return torch.full((len(x), len(x)), float("-inf")).triu(1)
+
+
+BY_HAND = {"post_ln": post_ln_layer, "pre_ln": pre_ln_layer}
+
+
+def loss_by_hand(look_at: Subject, points: list[Tensor]) -> Tensor:
+    decoder = look_at.model.decoder
+    tokens, target = look_at.batch.sample["net_input"]["src_tokens"], look_at.batch.sample["target"]
+    x = (decoder.embed_scale * decoder.embed_tokens(tokens) + decoder.embed_positions(tokens)).transpose(0, 1)
+    for i in range(len(decoder.layers)):
+        x = BY_HAND[look_at.wiring](decoder.layers[i], x, points)
+    if look_at.wiring == "pre_ln":
+        x = decoder.layers.wiring.norm(x)
+        points.append(x)
+    logits = decoder.output_projection(x.transpose(0, 1))
+    return nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten())
+
+
+@pytest.mark.parametrize("variant", BY_HAND)
+def test_norms_are_those_computed_by_hand(variant: str) -> None:
+    look_at = subject(variant, *TINY, "--task", "language_modeling")
+    points: list[Tensor] = []
+    loss = loss_by_hand(look_at, points)
+    # what a layer gives is what the next takes: listed twice
+    expected = [g.norm().item() for g in torch.autograd.grad(loss, points, retain_graph=True)]
+    found = measures.parts(look_at)
+    above = [0] * (variant == "pre_ln")
+    assert [p.layer for p in found] == [1] * 7 + [2] * 7 + [3] * (7 + len(above))
+    assert [p.norm for p in found] == pytest.approx(expected, rel=1e-4)
+    assert measures.output_gradients(look_at)["decoder"] == pytest.approx(expected[6::7], rel=1e-4)
+    layers = [list(look_at.model.decoder.layers[i].parameters()) for i in range(3)]
+    by_layer = [torch.autograd.grad(loss, parameters, retain_graph=True) for parameters in layers]
+    norms = [torch.cat([g.flatten() for g in gradients]).norm().item() for gradients in by_layer]
+    assert measures.parameter_gradients(look_at)["decoder"] == pytest.approx(norms, rel=1e-4)
+    assert look_at.loss().item() == pytest.approx(loss.item(), rel=1e-5)
+
+
+def test_points_are_named_for_what_they_are() -> None:
+    names = [(p.point, p.is_norm) for p in measures.parts(subject("post_ln")) if (p.stack, p.layer) == ("encoder", 2)]
+    assert names == [
+        *[("layer input", False), ("self-attention", False), ("sum self-attention", False)],
+        *[("norm self-attention", True), ("FFN", False), ("sum FFN", False), ("norm FFN", True)],
+    ]
+    pre = [p.point for p in measures.parts(subject("pre_ln")) if (p.stack, p.layer) == ("decoder", 3)]
+    assert pre[:4] == ["layer input", "norm self-attention", "self-attention", "sum self-attention"]
+    assert pre[-2:] == ["sum FFN", measures.ABOVE]
+
+
+@pytest.mark.parametrize(("variant", "task"), PLACES + LISTS)
+def test_every_variant_in_every_task(variant: str, task: str) -> None:
+    look_at = subject(variant, *TINY, "--task", task, *(["--conv-channels", "8"] if task == "speech_to_text" else []))
+    depths = {stack.shape.stack: 3 for stack in stacks(look_at.model)}
+    for measure in (measures.parameter_gradients, measures.output_gradients):
+        norms = measure(look_at)
+        assert {stack: len(values) for stack, values in norms.items()} == depths
+        assert all(0 < value < float("inf") for values in norms.values() for value in values)
+    changes = measures.change(look_at)
+    assert {stack: len(values) + 1 for stack, values in changes.items()} == depths
+    assert all(0 < value < float("inf") for values in changes.values() for value in values)
+    for matrix in measures.similarity(look_at).values():
+        assert torch.allclose(matrix.diagonal(), torch.ones(3), atol=1e-5)
+        assert torch.equal(matrix, matrix.T) and (matrix.abs() <= 1 + 1e-5).all()
+    found = measures.parts(look_at)
+    assert {(p.stack, p.layer) for p in found} == {(s, n) for s in depths for n in (1, 2, 3)}
+    assert {p.point for p in found} >= {"self-attention", "layer input"}
+
+
+def by_point(found: list[Part]) -> dict[tuple[str, int, str], float]:
+    return {(p.stack, p.layer, p.point): p.norm for p in found}
+
+
+@pytest.mark.parametrize(("precision", "error"), [("fp64", 1e-4), ("bf16", 0.1), ("fp16", 0.02)])
+def test_precision(precision: str, error: float) -> None:
+    expected, found = (
+        measures.parameter_gradients(subject("b2t", *TINY, "--precision", p)) for p in ("fp32", precision)
+    )
+    assert {k: pytest.approx(v, rel=error) for k, v in expected.items()} == found
+    points = by_point(measures.parts(subject("b2t", *TINY, "--precision", precision)))
+    assert points == pytest.approx(by_point(measures.parts(subject("b2t"))), rel=error)
+
+
+def hooks_of(model: nn.Module) -> list[Any]:
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return [dict(getattr(module, kind)) for module in model.modules() for kind in kinds]
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+def test_the_model_stays_as_it_was(variant: str) -> None:
+    look_at = subject(variant)
+    model, inputs = look_at.model, look_at.batch.sample["net_input"]
+    hooks, before, state = hooks_of(model), model(**inputs)[0], {k: v.clone() for k, v in model.state_dict().items()}
+    with watch(model, lambda event: None):
+        assert torch.equal(model(**inputs)[0], before)
+        assert hooks_of(model) != hooks
+    measures.parts(look_at)
+
+    def stop(event: Event) -> None:
+        if event.layer == 2 and event.point == "sublayer":
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), watch(model, stop):
+        model(**inputs)
+    assert hooks_of(model) == hooks
+    assert torch.equal(model(**inputs)[0], before)
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+    assert not model.training
+
+
+def test_after_an_exception_inside_a_sublayer_the_next_pass_is_seen_whole() -> None:
+    look_at = subject("sub_ln")
+    expected = [(e.stack, e.layer, e.kind, e.point) for e in run_forward(look_at)]
+    matrix = look_at.model.decoder.layers[1].fc2
+    broken = matrix.register_forward_pre_hook(lambda *_: 1 / 0)
+    seen: list[Event] = []
+    with watch(look_at.model, seen.append):
+        with pytest.raises(ZeroDivisionError):
+            look_at.loss()
+        broken.remove()
+        seen.clear()
+        look_at.loss()
+    assert [(e.stack, e.layer, e.kind, e.point) for e in seen] == expected
+
+
+def test_padding_does_not_count(tmp_path) -> None:
+    sentences = [([5, 6, 7, 8, 9, 10, 11], [12, 13, 14, 15, 16]), ([7, 9], [17, 18])]
+    folders = [tmp_path / name for name in ("both", "first", "second")]
+    for folder, chosen in zip(folders, (sentences, sentences[:1], sentences[1:]), strict=True):
+        folder.mkdir()
+        corpus(folder, chosen)
+    flags = [*TINY, "--source-lang", "s", "--target-lang", "t"]
+    both, *each = (next(subjects("--variants", "pre_ln", *flags, "--data", str(folder))) for folder in folders)
+    assert both.batch.sample["target"].eq(both.batch.padding).any()
+    # tokens of the two sentences, with the one that ends them
+    for stack, sizes in {"encoder": (8, 3), "decoder": (6, 3)}.items():
+        changes = [measures.change(s)[stack] for s in each]
+        mean = [(sizes[0] * a + sizes[1] * b) / sum(sizes) for a, b in zip(*changes, strict=True)]
+        assert measures.change(both)[stack] == pytest.approx(mean, rel=1e-4)
+        alike = [measures.similarity(s)[stack] for s in each]
+        mean_alike = (sizes[0] * alike[0] + sizes[1] * alike[1]) / sum(sizes)
+        assert torch.allclose(measures.similarity(both)[stack], mean_alike, atol=1e-5)
+
+
+def test_dropout_is_off_unless_asked_for() -> None:
+    quiet, loud = subject("post_ln"), subject("post_ln", *TINY, "--training", "--dropout", "0.3")
+    assert quiet.loss() == quiet.loss()
+    assert loud.loss() != loud.loss()
+
+
+def test_gradients_do_not_add_up() -> None:
+    look_at = subject("pre_ln")
+    first = measures.parameter_gradients(look_at)
+    assert measures.parameter_gradients(look_at) == first
+    points = by_point(measures.parts(look_at))
+    assert by_point(measures.parts(look_at)) == points
+
+
+@pytest.mark.parametrize("variant", ["sub_ln", "normformer"])
+def test_norms_inside_of_a_sublayer_are_part_of_it(variant: str) -> None:
+    places, plain = ([(p.stack, p.layer, p.point) for p in measures.parts(subject(v))] for v in (variant, "pre_ln"))
+    assert places == plain

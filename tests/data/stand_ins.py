@@ -1,0 +1,249 @@
+"""Small archives with the layout of the published ones: ``build(corpus, folder)`` makes a mirror to prepare from."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import soundfile
+from made_files import Files, StandIn, made, plain, sgm, text
+
+NEWS = {"newstest2010": 4, "newstest2011": 5, "newstest2012": 6, "newstest2013": 7, "newstest2014": 8}
+NEWS |= {"newstest2015": 9, "newstest2016": 10}
+
+
+def wmt14_en_de() -> StandIn:
+    """Training data with a rare word and what cleaning must drop: an empty side, 81 words, ten times as many words."""
+    europarl = made("europarl", 60, "en", "de")
+    for number, (english, german) in enumerate([("", "Leer."), ("so " * 81, "so " * 70), ("one", "so " * 10)]):
+        europarl["en"][number], europarl["de"][number] = english, german
+    crawl = {language: [f"{lines[0]} Xq", *lines[1:]] for language, lines in made("crawl", 40, "en", "de").items()}
+    dev = {}
+    for name, count in list(NEWS.items())[:4]:
+        dev |= plain(f"dev/{name}.{{lang}}", made(name, count, "en", "de"))
+
+    def tested(name: str, folder: str, pair: str) -> Files:
+        return sgm(f"{folder}/{name}-{pair}-{{side}}.{{lang}}.sgm", made(name, NEWS[name], "en", "de"))
+
+    archives = {
+        "europarl-v7-de-en.tgz": plain("europarl-v7.de-en.{lang}", europarl),
+        "training-parallel-commoncrawl.tgz": plain("commoncrawl.de-en.{lang}", crawl),
+        "training-parallel-nc-v11.tgz": plain(
+            "training-parallel-nc-v11/news-commentary-v11.de-en.{lang}", made("nc", 30, "en", "de")
+        ),
+        "wmt16-dev.tgz": dev,
+        "wmt14-test-full.tgz": tested("newstest2014", "test-full", "deen"),
+        "wmt15-test.tgz": tested("newstest2015", "test", "ende"),
+        "wmt16-test.tgz": tested("newstest2016", "test", "ende"),
+    }
+    return StandIn(archives, {"merges": 60, "lines": {**NEWS, "train": 130}})
+
+
+def google_archive() -> StandIn:
+    """The archive that is gone: tokenized, in subwords, flat."""
+    names = {"train.tok.clean.bpe.32000": 40} | {f"{name}.tok.bpe.32000": count for name, count in NEWS.items()}
+    files: Files = {"bpe.32000": b"#version: 0.2\nk a\n", "vocab.bpe.32000": b"ka@@\n"}
+    for name, count in names.items():
+        lines = made(name, count, "en", "de")
+        split = {
+            lang: [s.replace(",", " ,").replace(".", " .").replace("a", "a@@ ") for s in lines[lang]] for lang in lines
+        }
+        files |= plain(f"{name}.{{lang}}", split)
+    return StandIn({"wmt16_en_de.tar.gz": files}, {"lines": NEWS})
+
+
+def wmt17_en_de() -> StandIn:
+    """210 pairs, so two go to validation; the last of them is too unequal for the ratio of 1.5 but for no other."""
+    europarl = made("europarl", 100, "en", "de")
+    commentary = made("nc", 60, "en", "de")
+    commentary["de"][-11] = "Kan " * 40  # pair 200
+    archives = {
+        "training-parallel-europarl-v7.tgz": plain("training/europarl-v7.de-en.{lang}", europarl)
+        | plain("training/europarl-v7.fr-en.{lang}", made("fr", 3, "fr", "en")),
+        "training-parallel-commoncrawl.tgz": plain("commoncrawl.de-en.{lang}", made("crawl", 50, "en", "de")),
+        "training-parallel-nc-v12.tgz": plain("training/news-commentary-v12.de-en.{lang}", commentary),
+        "training-parallel-nc-v9.tgz": plain("training/news-commentary-v9.de-en.{lang}", made("nc9", 60, "en", "de")),
+        "wmt14-test-full.tgz": sgm(
+            "test-full/newstest2014-deen-{side}.{lang}.sgm", made("newstest2014", 8, "en", "de")
+        ),
+    }
+    return StandIn(archives, {"merges": 60, "lines": {"newstest2014": 8}})
+
+
+def wmt14_en_fr() -> StandIn:
+    """1,400 pairs, so one goes to validation in the variant that takes every 1333rd."""
+    giga = plain("giga-fren.release2.fixed.{lang}", made("giga", 1000, "en", "fr"))
+    dev = plain("dev/newstest2012.{lang}", made("newstest2012", 6, "en", "fr"))
+    dev |= plain("dev/newstest2013.{lang}", made("newstest2013", 7, "en", "fr"))
+    test = sgm("test-full/newstest2014-fren-{side}.{lang}.sgm", made("newstest2014", 8, "en", "fr"))
+    archives = {
+        "training-parallel-europarl-v7.tgz": plain("training/europarl-v7.fr-en.{lang}", made("ep", 100, "en", "fr")),
+        "training-parallel-commoncrawl.tgz": plain("commoncrawl.fr-en.{lang}", made("crawl", 100, "en", "fr")),
+        "training-parallel-un.tgz": plain("un/undoc.2000.fr-en.{lang}", made("un", 100, "en", "fr")),
+        "training-parallel-nc-v9.tgz": plain("training/news-commentary-v9.fr-en.{lang}", made("nc", 100, "en", "fr")),
+        "training-giga-fren.tar": {f"{name}.gz": gzip.compress(contents) for name, contents in giga.items()},
+        "wmt14-dev.tgz": dev,
+        "wmt14-test-full.tgz": test,
+    }
+    return StandIn(archives, {"merges": 60, "lines": {"newstest2014": 8, "train": 1400}})
+
+
+def wmt15_cs_en() -> StandIn:
+    test = sgm("test/newstest2015-csen-{side}.{lang}.sgm", made("newstest2015", 9, "cs", "en"))
+    archives = {
+        "training-parallel-europarl-v7.tgz": plain("training/europarl-v7.cs-en.{lang}", made("ep", 30, "cs", "en")),
+        "training-parallel-commoncrawl.tgz": plain("commoncrawl.cs-en.{lang}", made("crawl", 30, "cs", "en")),
+        "training-parallel-nc-v10.tgz": plain("news-commentary-v10.cs-en.{lang}", made("nc", 30, "cs", "en")),
+        "czeng-1.0/": plain("train.{lang}", made("czeng", 30, "cs", "en")),
+        "wmt15-dev-v2.tgz": plain("dev/newstest2013.{lang}", made("newstest2013", 7, "cs", "en")),
+        "wmt15-test.tgz": test,
+    }
+    return StandIn(archives, {"merges": 60, "lines": {"valid": 7, "newstest2015": 9}})
+
+
+def iwslt14_de_en() -> StandIn:
+    """A talk opens with tags that are dropped and two that only lose their tags; so 52 lines count, two for valid."""
+    files: Files = {}
+    for language, lines in made("talks", 50, "de", "en").items():
+        head = ["<url>http://x</url>", "<keywords>a, b</keywords>", "<talkid>1</talkid>", "<title>Ein Titel</title>"]
+        head += ["<description>TED Talk: so it is</description>"]
+        files[f"de-en/train.tags.de-en.{language}"] = text([*head, *lines])
+    for number, name in enumerate(("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012"), 1):
+        for language, lines in made(name, number, "de", "en").items():
+            body = [f'<seg id="{i}"> {line} </seg>' for i, line in enumerate(lines, 1)]
+            files[f"de-en/IWSLT14.{name}.de-en.{language}.xml"] = text(["<?xml?>", "<mteval>", *body, "</mteval>"])
+    return StandIn({"iwslt14-de-en.tgz": files}, {"merges": 60, "lines": {"train": 52, "test": 15}})
+
+
+def joeynmt_de_en() -> StandIn:
+    """The vocabulary is the exercise's own: it need not be what occurs in the text."""
+    files: Files = {"data/codes3200.bpe": b"#version: 0.2\nk a\nka n\ni n\nin g</w>\n"}
+    for name, count in {"train": 30, "dev": 5, "test": 6}.items():
+        lines = made(name, count, "de", "en")
+        spaced = {lang: [s.replace(",", " ,").replace(".", " .") for s in lines[lang]] for lang in lines}
+        files |= plain(f"data/{name}.{{lang}}", spaced)
+    models = {"shared_models/joint-vocab.txt": b".\n,\nkan@@\ning\nk@@\n"}
+    described = {"lines": {"train": 30, "valid": 5, "test": 6}}
+    return StandIn({"joeynmt-data.tar.gz": files, "joeynmt-shared_models.tar.gz": models}, described)
+
+
+def zh_en() -> StandIn:
+    small = plain("train.{lang}", made("train", 60, "zh", "en"))
+    for name, count in {"mt04": 3, "mt05": 4, "mt06": 5, "mt08": 6}.items():
+        lines = made(name, count, "zh", "en")
+        small[f"{name}.zh"] = text(lines["zh"])
+        for reference in range(4):
+            small[f"{name}.en{reference}"] = text([f"{reference} {line}" for line in lines["en"]])
+    large = plain("train.{lang}", made("large", 50, "zh", "en"))
+    for name in ("newsdev2017", "newstest2017", "newstest2018"):
+        large |= plain(f"{name}.{{lang}}", made(name, 4, "zh", "en"))
+    return StandIn({"zh_en-small/": small, "zh_en-large/": large}, {"merges": 40})
+
+
+def opus100() -> StandIn:
+    """Three pairs, one of which has no test set, and a pair for zero-shot tests only."""
+    top = "opus-100-corpus/v1.0"
+    files: Files = {}
+    for pair, splits in {
+        "de-en": ("train", "dev", "test"),
+        "en-fr": ("train", "dev", "test"),
+        "an-en": ("train",),
+    }.items():
+        for split in splits:
+            count = {"train": 60, "dev": 4, "test": 5}[split]
+            names = made(f"{pair}{split}", count, *pair.split("-"))
+            files |= plain(f"{top}/supervised/{pair}/opus.{pair}-{split}.{{lang}}", names)
+    files |= plain(f"{top}/zero-shot/de-fr/opus.de-fr-test.{{lang}}", made("zero", 5, "de", "fr"))
+    return StandIn({"opus-100-corpus-v1.0.tar.gz": files}, {"pieces": 110})
+
+
+def gigaword() -> StandIn:
+    """Unknown words are <unk> in training, UNK in the test; digits are '#'."""
+    org: Files = {}
+    sizes = {"train": 60, "dev": 5, "test": 6}
+    texts = {name: made(name, count, "src", "tgt") for name, count in sizes.items()}
+    for name, lines in texts.items():
+        unknown = "UNK" if name == "test" else "<unk>"
+        texts[name] = {lang: [f"{unknown} ##.# {line.lower()}" for line in lines[lang]] for lang in lines}
+        org |= plain(f"org_data/{name}.{{lang}}.txt", texts[name])
+    harvard: Files = {}
+    for name, lines in texts.items():
+        article, title = text(lines["src"]), text(lines["tgt"])
+        harvard |= {
+            "train": {
+                "sumdata/train/train.article.txt.gz": gzip.compress(article),
+                "sumdata/train/train.title.txt.gz": gzip.compress(title),
+            },
+            "dev": {
+                "sumdata/train/valid.article.filter.txt": article,
+                "sumdata/train/valid.title.filter.txt": title,
+            },
+            "test": {"sumdata/Giga/input.txt": article, "sumdata/Giga/task1_ref0.txt": title},
+        }[name]
+    licensed = {name.removeprefix("org_data/"): contents for name, contents in org.items()}
+    archives = {"gigaword-org_data": org, "summary.tar.gz": harvard, "gigaword-ldc/": licensed}
+    return StandIn(archives, {"merges": 40, "lines": {"train": 60, "valid": 5, "test": 6}})
+
+
+def wikitext103() -> StandIn:
+    """Headings, blank lines, and a blank before and after each line's words."""
+    sizes = {"train": 40, "valid": 6, "test": 8}
+    files = {}
+    for split, count in sizes.items():
+        lines = [" \n", " = Heading = \n", " \n"]
+        lines += [f" {line.replace('.', ' .')} \n" for line in made(split, count - 3, "en")["en"]]
+        files[f"wikitext-103/wiki.{split}.tokens"] = "".join(lines).encode()
+    return StandIn({"wikitext-103-v1.zip": files}, {"lines": sizes})
+
+
+def flac(seconds: float, pitch: int) -> bytes:
+    time = np.arange(int(16000 * seconds)) / 16000
+    noise = np.random.default_rng(pitch).normal(scale=0.01, size=time.shape)
+    buffer = io.BytesIO()
+    soundfile.write(buffer, 0.3 * np.sin(2 * np.pi * pitch * time) + noise, 16000, format="FLAC", subtype="PCM_16")
+    return buffer.getvalue()
+
+
+SPLITS = {"train-clean-100": 3, "train-clean-360": 4, "train-other-500": 5}
+SPLITS |= {"dev-clean": 1, "dev-other": 2, "test-clean": 1, "test-other": 2}
+
+
+def librispeech() -> StandIn:
+    """Utterance i of a split lasts 0.15 + 0.01 i seconds; numbers have leading zeros."""
+    archives: dict[str, Files] = {}
+    for number, (split, count) in enumerate(SPLITS.items()):
+        chapter = f"{84 + number}-121123"
+        where = f"LibriSpeech/{split}/{84 + number}/121123"
+        sentences = made(split, count, "en")["en"]
+        words = [f"{chapter}-{i:04d} {s.upper().strip('.').replace(',', '')}" for i, s in enumerate(sentences)]
+        files = {f"{where}/{chapter}-{i:04d}.flac": flac(0.15 + 0.01 * i, 200 + 50 * i) for i in range(count)}
+        archives[f"{split}.tar.gz"] = files | {f"{where}/{chapter}.trans.txt": text(words)}
+    return StandIn(archives, {"pieces": 45, "lines": SPLITS})
+
+
+STAND_INS: dict[str, Callable[[], StandIn]] = {
+    function.__name__: function
+    for function in (
+        wmt14_en_de,
+        wmt17_en_de,
+        wmt14_en_fr,
+        wmt15_cs_en,
+        iwslt14_de_en,
+        joeynmt_de_en,
+        zh_en,
+        opus100,
+        gigaword,
+        wikitext103,
+        librispeech,
+    )
+}
+
+
+def build(corpus: str, folder: Path) -> StandIn:
+    """Makes a mirror for a corpus in ``folder``."""
+    stand_in = STAND_INS[corpus]()
+    stand_in.write(folder)
+    return stand_in

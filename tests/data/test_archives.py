@@ -1,0 +1,113 @@
+"""Archives: what is wanted is unpacked; what is damaged or leaves the folder is refused."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from made_files import pack
+
+from fairseq_residuals.data.archives import unpack
+from modern_fairseq.errors import UserError
+
+FILES = {"top/a.en": b"one\n" * 2000, "top/deep/b.de": b"zwei\n" * 2000, "c.txt": bytes(range(256)) * 100}
+KINDS = ("x.tar.gz", "x.tar", "x.zip")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_wanted_files_are_unpacked_under_the_names_asked_for(tmp_path: Path, name: str) -> None:
+    pack(FILES, tmp_path / name)
+    unpack(tmp_path / name, tmp_path / "out", ("a.en", "deep/b.de"))
+    assert (tmp_path / "out/a.en").read_bytes() == FILES["top/a.en"]
+    assert (tmp_path / "out/deep/b.de").read_bytes() == FILES["top/deep/b.de"]
+    assert len(list((tmp_path / "out").rglob("*"))) == 3
+
+
+def test_patterns_take_whole_names(tmp_path: Path) -> None:
+    pack(FILES, tmp_path / "x.tar")
+    unpack(tmp_path / "x.tar", tmp_path / "out", ("top/*",))
+    assert {p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*.*")} == {
+        "top/a.en",
+        "top/deep/b.de",
+    }
+
+
+def test_zipped_members_are_unzipped(tmp_path: Path) -> None:
+    pack({"a.en.gz": gzip.compress(b"text\n"), "b.gz": gzip.compress(b"kept")}, tmp_path / "x.tar")
+    unpack(tmp_path / "x.tar", tmp_path / "out", ("a.en", "b.gz"))
+    assert (tmp_path / "out/a.en").read_bytes() == b"text\n"
+    assert gzip.decompress((tmp_path / "out/b.gz").read_bytes()) == b"kept"
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("part", (0.02, 0.5, 0.97))
+def test_truncated_archives_are_refused(tmp_path: Path, name: str, part: float) -> None:
+    pack(FILES, tmp_path / name)
+    whole = (tmp_path / name).read_bytes().rstrip(b"\0") if name == "x.tar" else (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(whole[: int(part * len(whole))])
+    with pytest.raises(UserError, match=r"truncated or damaged|lacks"):
+        unpack(tmp_path / name, tmp_path / "out", tuple(FILES))
+
+
+@pytest.mark.parametrize("name", ("x.tar.gz", "x.zip"))
+def test_a_changed_byte_is_noticed(tmp_path: Path, name: str) -> None:
+    """By the checksums in the archive, wherever the byte is: also behind all that is wanted."""
+    pack(FILES, tmp_path / name)
+    contents = bytearray((tmp_path / name).read_bytes())
+    contents[-6 if name == "x.tar.gz" else 60] ^= 1  # within gzip's checksum; within the first file's data
+    (tmp_path / name).write_bytes(contents)
+    with pytest.raises(UserError, match="truncated or damaged"):
+        unpack(tmp_path / name, tmp_path / "out", ("a.en",))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("evil", ("../evil", "/evil", "a/../../evil", "..\\evil", "C:\\evil"))
+def test_names_outside_are_refused(tmp_path: Path, kind: str, evil: str) -> None:
+    pack({**FILES, evil: b"gotcha"}, tmp_path / kind)
+    with pytest.raises(UserError, match="outside of the folder"):
+        unpack(tmp_path / kind, tmp_path / "in/out", ("*",))
+    assert not list(tmp_path.rglob("evil*"))
+
+
+def test_links_are_not_made_and_not_followed(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        link = tarfile.TarInfo("way")
+        link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path / "secret")
+        archive.addfile(link)
+        inside = tarfile.TarInfo("way/file")
+        inside.size = 4
+        archive.addfile(inside, io.BytesIO(b"text"))
+        device = tarfile.TarInfo("device")
+        device.type = tarfile.CHRTYPE
+        archive.addfile(device)
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as pack_:
+        info = zipfile.ZipInfo("way")
+        info.external_attr = 0o120777 << 16
+        pack_.writestr(info, str(tmp_path / "secret"))
+        pack_.writestr("other", "x")
+    for name in ("x.tar", "x.zip"):
+        unpack(tmp_path / name, tmp_path / f"out {name}", ("*",))
+    assert not any(path.is_symlink() for path in tmp_path.rglob("*"))
+    assert (tmp_path / "out x.tar/way/file").read_bytes() == b"text"
+    assert not (tmp_path / "secret").exists()
+    assert not (tmp_path / "out x.tar/device").exists()
+    with pytest.raises(UserError, match="lacks way"):
+        unpack(tmp_path / "x.tar", tmp_path / "out", ("way",))
+
+
+def test_missing_and_ambiguous_files_are_named(tmp_path: Path) -> None:
+    pack({"a/x.en": b"1", "b/x.en": b"2"}, tmp_path / "x.tar")
+    with pytest.raises(UserError, match=r"x\.tar has several files x\.en"):
+        unpack(tmp_path / "x.tar", tmp_path / "out", ("x.en",))
+    with pytest.raises(UserError, match=r"x\.tar lacks y\.en, z\*"):
+        unpack(tmp_path / "x.tar", tmp_path / "out", ("a/x.en", "y.en", "z*"))
+
+
+def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.tgz").write_text("Quota exceeded\n" * 100)
+    with pytest.raises(UserError, match="truncated or damaged"):
+        unpack(tmp_path / "x.tgz", tmp_path / "out", ("a",))

@@ -1,0 +1,226 @@
+"""Downloads from a server on this machine that can break off, change its file, and lie."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from fairseq_residuals.data.download import ATTEMPTS, SUMS, Downloads, Source, mirror_folder
+from modern_fairseq.errors import UserError
+
+CONTENTS = bytes(range(256)) * 5000
+
+
+@dataclass
+class Served:
+    """What the server has and how it behaves; each request's path and Range header is noted."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    etag: str | None = '"1"'
+    breaks_after: list[int] = field(default_factory=list)
+    """Bytes of the body after which the connection is cut, for the next requests."""
+    knows_ranges: bool = True
+    content_type: str = "application/gzip"
+    requests: list[tuple[str, str | None]] = field(default_factory=list)
+    address: str = ""
+
+
+class Handler(BaseHTTPRequestHandler):
+    served: Served
+
+    def do_GET(self) -> None:
+        served, wanted = self.served, self.headers.get("Range")
+        served.requests.append((self.path, wanted))
+        contents = served.files.get(self.path)
+        if contents is None:
+            self.send_error(404)
+            return
+        start = 0
+        if wanted and served.knows_ranges and self.headers.get("If-Range") == served.etag:
+            start = int(wanted.removeprefix("bytes=").removesuffix("-"))
+            if start >= len(contents):
+                self.send_error(416)
+                return
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Type", served.content_type)
+        self.send_header("Content-Length", str(len(contents) - start))
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(contents) - 1}/{len(contents)}")
+        if served.etag:
+            self.send_header("ETag", served.etag)
+        self.end_headers()
+        body = contents[start:]
+        self.wfile.write(body[: served.breaks_after.pop(0)] if served.breaks_after else body)
+
+    def log_message(self, *args: object) -> None:
+        """Nothing to stderr."""
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    state = Served({"/x.tgz": CONTENTS})
+    handler = type("Handler", (Handler,), {"served": state})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        state.address = f"http://127.0.0.1:{server.server_port}"
+        yield state
+        server.shutdown()
+        thread.join()
+
+
+def source(served: Served, *paths: str, digest: str = "") -> Source:
+    return Source("x.tgz", tuple(served.address + path for path in paths or ("/x.tgz",)), digest)
+
+
+def downloads(folder: Path, **more: object) -> Downloads:
+    return Downloads(folder / "downloads", patience=0, **more)  # type: ignore[arg-type]
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "downloads").rglob("*"))
+
+
+def test_a_file_is_downloaded_once_and_its_digest_recorded(served: Served, tmp_path: Path) -> None:
+    for _ in range(2):
+        assert downloads(tmp_path).fetch(source(served)).read_bytes() == CONTENTS
+    assert served.requests == [("/x.tgz", None)]
+    sums = (tmp_path / "downloads" / SUMS).read_text()
+    assert sums == f"{hashlib.sha256(CONTENTS).hexdigest()}  x.tgz\n"
+    assert left(tmp_path) == [SUMS, "x.tgz"]
+
+
+def test_the_next_address_serves_when_one_does_not(served: Served, tmp_path: Path) -> None:
+    path = downloads(tmp_path).fetch(source(served, "/gone.tgz", "/x.tgz"))
+    assert path.read_bytes() == CONTENTS
+    assert [name for name, _ in served.requests] == ["/gone.tgz", "/x.tgz"]
+
+
+def test_a_broken_download_goes_on_where_it_broke(served: Served, tmp_path: Path) -> None:
+    served.breaks_after = [1000, 500_000]
+    assert downloads(tmp_path).fetch(source(served)).read_bytes() == CONTENTS
+    assert [wanted for _, wanted in served.requests] == [None, "bytes=1000-", "bytes=501000-"]
+    assert left(tmp_path) == [SUMS, "x.tgz"]
+
+
+def test_another_process_goes_on_where_one_was_ended(served: Served, tmp_path: Path) -> None:
+    served.breaks_after = [1000] + [0] * (ATTEMPTS - 1)
+    with pytest.raises(UserError, match=r"could not be downloaded.*broke off after 1,000 of 1,280,000 bytes"):
+        downloads(tmp_path).fetch(source(served))
+    assert left(tmp_path) == ["x.tgz.part", "x.tgz.part.json"]
+    served.requests.clear()
+    assert downloads(tmp_path).fetch(source(served)).read_bytes() == CONTENTS
+    assert served.requests == [("/x.tgz", "bytes=1000-")]
+
+
+@pytest.mark.parametrize("change", ("other file", "no ranges", "no version"))
+def test_it_starts_anew_where_going_on_would_be_wrong(served: Served, tmp_path: Path, change: str) -> None:
+    """The server has another file by now, cannot give a part, or does not say which version it gave."""
+    served.breaks_after = [1000]
+    served.knows_ranges = change != "no ranges"
+    if change == "no version":
+        served.etag = None
+    changed = CONTENTS[::-1]
+    if change == "other file":
+        served.files = _ChangesAfterFirst(served, changed)
+    path = downloads(tmp_path).fetch(source(served))
+    assert path.read_bytes() == (changed if change == "other file" else CONTENTS)
+    assert len(served.requests) == 2
+
+
+class _ChangesAfterFirst(dict):
+    """The file of a server that replaces it between two requests."""
+
+    def __init__(self, served: Served, changed: bytes) -> None:
+        super().__init__(served.files)
+        self.served, self.changed = served, changed
+
+    def get(self, path: str, default: bytes | None = None) -> bytes | None:
+        if len(self.served.requests) > 1:
+            self.served.etag = '"2"'
+            return self.changed
+        return super().get(path, default)
+
+
+def test_a_part_that_is_complete_already_is_not_trusted(served: Served, tmp_path: Path) -> None:
+    """A process was ended between the last byte and the check: the server has nothing to add (416)."""
+    (tmp_path / "downloads").mkdir()
+    (tmp_path / "downloads/x.tgz.part").write_bytes(b"?" * len(CONTENTS))
+    note = f'{{"url": "{served.address}/x.tgz", "version": "\\"1\\""}}'
+    (tmp_path / "downloads/x.tgz.part.json").write_text(note)
+    assert downloads(tmp_path).fetch(source(served)).read_bytes() == CONTENTS
+    assert [wanted for _, wanted in served.requests] == [f"bytes={len(CONTENTS)}-", None]
+
+
+@pytest.mark.parametrize("algorithm", ("md5", "sha256"))
+def test_a_file_with_another_digest_is_refused_and_removed(served: Served, tmp_path: Path, algorithm: str) -> None:
+    right = f"{algorithm}:{hashlib.new(algorithm, CONTENTS).hexdigest()}"
+    served.files["/bad.tgz"] = CONTENTS[:-1] + b"!"
+    with pytest.raises(UserError, match=f"x.tgz could not be downloaded: .*has the {algorithm} .* and should have"):
+        downloads(tmp_path).fetch(source(served, "/bad.tgz", digest=right))
+    assert left(tmp_path) == []
+    path = downloads(tmp_path).fetch(source(served, "/bad.tgz", "/x.tgz", digest=right))
+    assert path.read_bytes() == CONTENTS
+
+
+def test_a_web_page_is_not_the_file(served: Served, tmp_path: Path) -> None:
+    served.content_type, served.files["/x.tgz"] = "text/html", b"<html>Quota exceeded</html>"
+    with pytest.raises(UserError, match="a web page came instead"):
+        downloads(tmp_path).fetch(source(served))
+    assert left(tmp_path) == []
+
+
+def test_a_changed_file_is_noticed_ever_after(served: Served, tmp_path: Path) -> None:
+    path = downloads(tmp_path).fetch(source(served))
+    path.write_bytes(b"tampered")
+    with pytest.raises(UserError, match=r"x\.tgz has the sha256 \w+ and had \w+ before"):
+        downloads(tmp_path).fetch(source(served))
+    path.unlink()
+    served.files["/x.tgz"] = b"tampered at its origin"
+    with pytest.raises(UserError, match=r"has the sha256 \w+ and had \w+ before"):
+        downloads(tmp_path).fetch(source(served))
+    assert left(tmp_path) == [SUMS]
+    downloads(tmp_path).forget(source(served))
+    assert downloads(tmp_path).fetch(source(served)).read_bytes() == b"tampered at its origin"
+
+
+def test_a_mirror_stands_in_for_any_address(tmp_path: Path) -> None:
+    """By name, or by address as wget -x stores it; the user's file is neither copied nor removed."""
+    mirror = tmp_path / "mir ror"
+    (mirror / "host.org/a").mkdir(parents=True)
+    (mirror / "host.org/a/b.tgz").write_bytes(b"by address")
+    wanted = Source("x.tgz", ("https://host.org/a/b.tgz",))
+    assert mirror_folder(mirror.as_uri()) == mirror_folder(str(mirror)) == mirror
+    fetched = downloads(tmp_path, mirror=mirror)
+    assert fetched.fetch(wanted).read_bytes() == b"by address"
+    (mirror / "x.tgz").write_bytes(b"by name")
+    with pytest.raises(UserError, match=r"had \w+ before"):
+        downloads(tmp_path, mirror=mirror).fetch(wanted)
+    fetched.forget(wanted)
+    assert downloads(tmp_path, mirror=mirror).fetch(wanted) == mirror / "x.tgz"
+    assert left(tmp_path) == [SUMS]
+    with pytest.raises(UserError, match="is not a folder"):
+        mirror_folder(str(mirror / "x.tgz"))
+
+
+def test_an_address_may_be_a_local_file(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(CONTENTS)
+    path = downloads(tmp_path).fetch(Source("x.tgz", ((tmp_path / "x").as_uri(),)))
+    assert path.read_bytes() == CONTENTS
+
+
+def test_what_cannot_be_downloaded_says_where_it_comes_from(tmp_path: Path) -> None:
+    licensed = Source("ldc/", terms="it is sold by X")
+    with pytest.raises(UserError, match=r"ldc/train\.en cannot be downloaded: it is sold by X; put it into .*MIRROR"):
+        downloads(tmp_path).fetch(licensed.file("train.en"))
+    with pytest.raises(UserError, match=f"put it into {tmp_path}"):
+        downloads(tmp_path, mirror=tmp_path).fetch(licensed.file("train.en"))
+    (tmp_path / "ldc").mkdir()
+    (tmp_path / "ldc/train.en").write_text("a\n")
+    assert downloads(tmp_path, mirror=tmp_path).fetch(licensed.file("train.en")).read_text() == "a\n"

@@ -1,0 +1,155 @@
+"""WikiText-103, OPUS-100 and LibriSpeech from their stand-ins."""
+
+from __future__ import annotations
+
+import csv
+import io
+import zipfile
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sentencepiece
+import soundfile
+import yaml
+from fairseq.data.audio.audio_utils import get_features_or_waveform
+from fairseq.tasks.speech_to_text import SpeechToTextTask
+from made_files import made
+from prepared import prepare_stand_in, run
+from stand_ins import SPLITS, flac, librispeech, wikitext103
+
+from fairseq_residuals.data.corpora import corpus_module
+from modern_fairseq.audio import fbank
+from modern_fairseq.errors import UserError
+
+
+def test_wikitext103(tmp_path: Path) -> None:
+    """The text stays as it is, blank lines and headings included; every word is in the dictionary."""
+    found = prepare_stand_in("wikitext103", tmp_path)
+    files = wikitext103().archives["wikitext-103-v1.zip"]
+    words = set()
+    for split, count in {"train": 40, "valid": 6, "test": 8}.items():
+        original = files[f"wikitext-103/wiki.{split}.tokens"]
+        assert (found.out / "text" / split).read_bytes() == original
+        assert found.summary["lines"][split] == count
+        lines = [line.split() for line in original.decode().split("\n")[:-1]]
+        words |= {word for line in lines if split == "train" for word in line}
+        known = [[word if word in words else "<unk>" for word in line] for line in lines]
+        assert [line.split() for line in found.binarized(split)] == known
+    assert {w for w in found.dictionary().symbols[4:] if not w.startswith("madeupword")} == words
+
+
+def test_opus100(tmp_path: Path) -> None:
+    """Two of three pairs have test data; all have one dictionary, the model's pieces; pieces make the text again."""
+    found = prepare_stand_in("opus100", tmp_path)
+    assert (found.out / "data-bin/lang_pairs.txt").read_text() == "en-de,de-en,en-fr,fr-en\n"
+    model = sentencepiece.SentencePieceProcessor(model_file=str(found.out / "sentencepiece/spm_bpe110.model"))
+    pieces = [model.id_to_piece(number) for number in range(110)]
+    assert pieces[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
+    for pair, other in (("de-en", "de"), ("en-fr", "fr")):
+        for language in ("en", other):
+            assert found.dictionary(language).symbols == pieces
+            for split, called, count in (("train", "train", 60), ("dev", "valid", 4), ("test", "test", 5)):
+                original = made(f"{pair}{split}", count, *pair.split("-"))[language]
+                text = found.lines(f"text/{pair}/{called}.{language}")
+                assert [model.decode(line.split()) for line in text] == original
+                known = set(pieces)
+                expected = [" ".join(w if w in known else "<unk>" for w in line.split()) for line in text]
+                assert found.binarized(called, f"en-{other}", language) == expected
+            assert found.lines(f"raw/{pair}/test.{language}") == made(f"{pair}test", 5, *pair.split("-"))[language]
+    assert found.summary["lines"] == {
+        f"{pair}/{split}": count
+        for pair in ("de-en", "en-fr")
+        for split, count in (("train", 60), ("valid", 4), ("test", 5))
+    }
+
+
+def test_a_sentencepiece_model_with_another_digest_is_refused(tmp_path: Path) -> None:
+    found = prepare_stand_in("opus100", tmp_path)
+    digest = found.summary["sha256"]["sentencepiece/spm_bpe110.model"]
+    described = tmp_path / "mirror/stand_in.json"
+    described.write_text(f'{{"pieces": 110, "sha256": "{digest}"}}')
+    again = run("opus100", tmp_path / "again", tmp_path / "mirror")
+    assert again.summary["sha256"] == found.summary["sha256"]
+    described.write_text(f'{{"pieces": 110, "sha256": "{"0" * 64}"}}')
+    with pytest.raises(UserError, match=f"model has the sha256 {digest} and the recipe's has 000"):
+        run("opus100", tmp_path / "third", tmp_path / "mirror")
+    assert not (tmp_path / "third/sentencepiece").exists()
+    described.write_text('{"pieces": 5000}')
+    with pytest.raises(UserError, match="cannot make 5,000 pieces of this text"):
+        run("opus100", tmp_path / "third", tmp_path / "mirror")
+
+
+@pytest.fixture(scope="module")
+def speech(tmp_path_factory: pytest.TempPathFactory):
+    return prepare_stand_in("librispeech", tmp_path_factory.mktemp("librispeech"))
+
+
+def test_librispeech_tables(speech) -> None:
+    """Utterance i lasts 150 + 10 i ms: 1 + (150 + 10 i - 25) // 10 frames. Names lose their zeros, words their case."""
+    assert speech.summary["lines"] == SPLITS
+    for number, (split, count) in enumerate(SPLITS.items()):
+        with (speech.out / f"data-bin/{split}.tsv").open() as file:
+            rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+        assert list(rows[0]) == ["id", "audio", "n_frames", "tgt_text", "speaker"]
+        assert [row["id"] for row in rows] == [f"{84 + number}-121123-{i}" for i in range(count)]
+        assert [int(row["n_frames"]) for row in rows] == [13 + i for i in range(count)]
+        assert {row["speaker"] for row in rows} == {str(84 + number)}
+        words = [line.lower().strip(".").replace(",", "") for line in made(split, count, "en")["en"]]
+        assert [row["tgt_text"] for row in rows] == words == speech.lines(f"text/{split}")
+    assert set(corpus_module("librispeech").TEST_SETS) == {"dev-clean", "dev-other", "test-clean", "test-other"}
+
+
+def test_librispeech_features(speech) -> None:
+    """fairseq finds in the zip, uncompressed, what Kaldi's filter bank makes of the samples as 16-bit integers."""
+    with (speech.out / "data-bin/train-other-500.tsv").open() as file:
+        row = list(csv.DictReader(file, delimiter="\t"))[4]
+    found = get_features_or_waveform(str(speech.out / "fbank80" / row["audio"]), need_waveform=False)
+    samples, rate = soundfile.read(io.BytesIO(flac(0.19, 400)), dtype="int16")
+    assert (found.shape, found.dtype, rate) == ((17, 80), np.float32, 16000)
+    np.testing.assert_allclose(found, fbank(samples[None].astype(np.float32), rate), rtol=1e-6)
+    with zipfile.ZipFile(speech.out / "fbank80/train-other-500/fbank80.zip") as pack:
+        assert {info.compress_type for info in pack.infolist()} == {zipfile.ZIP_STORED}
+
+
+def test_librispeech_trains_by_its_settings(speech) -> None:
+    config = yaml.safe_load((speech.out / "data-bin/config.yaml").read_text())
+    policy = {"time_wrap_W": 0, "freq_mask_N": 2, "freq_mask_F": 27}
+    assert config["specaugment"] == policy | {"time_mask_N": 2, "time_mask_T": 100, "time_mask_p": 1.0}
+    assert config["transforms"] == {"_train": ["utterance_cmvn", "specaugment"], "*": ["utterance_cmvn"]}
+    args = Namespace(
+        data=str(speech.out / "data-bin"),
+        config_yaml="config.yaml",
+        seed=1,
+        train_subset="train-clean-100",
+        max_source_positions=6000,
+        max_target_positions=1024,
+    )
+    task = SpeechToTextTask.setup_task(args)
+    assert len(task.target_dictionary) == 45
+    task.load_dataset("dev-other")
+    data = task.dataset("dev-other")
+    assert [data[i].source.shape for i in range(len(data))] == [(13, 80), (14, 80)]
+    model = sentencepiece.SentencePieceProcessor(model_file=config["bpe_tokenizer"]["sentencepiece_model"])
+    pieces = task.target_dictionary.string(data[1].target)
+    assert model.decode(pieces.split()) == speech.lines("text/dev-other")[1]
+
+
+@pytest.mark.parametrize("lost", (".flac", ".txt"))
+def test_an_utterance_without_words_or_sound_is_refused(tmp_path: Path, lost: str) -> None:
+    stand_in = librispeech()
+    files = stand_in.archives["train-clean-100.tar.gz"]
+    del files[next(name for name in files if name.endswith(lost))]
+    stand_in.write(tmp_path / "mirror")
+    with pytest.raises(UserError, match=r"84-121123-0000 .* without either its words or its sound"):
+        run("librispeech", tmp_path / "out", tmp_path / "mirror")
+    assert not (tmp_path / "out/fbank80/train-clean-100").exists()
+
+
+def test_a_recording_that_is_none_is_named(tmp_path: Path) -> None:
+    stand_in = librispeech()
+    stand_in.archives["train-clean-100.tar.gz"]["LibriSpeech/train-clean-100/84/121123/84-121123-0001.flac"] = b"fLaC?"
+    stand_in.write(tmp_path / "mirror")
+    with pytest.raises(UserError, match="84-121123-0001 cannot be read as sound"):
+        run("librispeech", tmp_path / "out", tmp_path / "mirror")

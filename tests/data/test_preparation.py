@@ -1,0 +1,188 @@
+"""What goes wrong on the way leaves nothing that looks right, and a second run ends as an undisturbed one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from made_files import StandIn, pack
+from prepared import Prepared, run
+from stand_ins import STAND_INS, build
+
+from fairseq_residuals.data import steps
+from fairseq_residuals.data.corpora import find_corpus
+from fairseq_residuals.data.corpus import Job, prepare
+from fairseq_residuals.data.download import SUMS, Downloads
+from modern_fairseq.errors import UserError
+
+CORPUS = "wmt17_en_de"
+ARCHIVE = "training-parallel-europarl-v7.tgz"
+GERMAN = "training/europarl-v7.de-en.de"
+TEST = "wmt14-test-full.tgz"
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """A preparation that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("clean")
+    build(CORPUS, folder / "mirror")
+    return run(CORPUS, folder / "out", folder / "mirror")
+
+
+def truncated(stand_in: StandIn, mirror: Path) -> None:
+    contents = (mirror / ARCHIVE).read_bytes()
+    (mirror / ARCHIVE).write_bytes(contents[: len(contents) // 2])
+
+
+def escaping(stand_in: StandIn, mirror: Path) -> None:
+    pack(stand_in.archives[ARCHIVE] | {"../../../evil": b"x"}, mirror / ARCHIVE)
+
+
+def misaligned(stand_in: StandIn, mirror: Path) -> None:
+    files = stand_in.archives[ARCHIVE]
+    pack(files | {GERMAN: files[GERMAN].partition(b"\n")[2]}, mirror / ARCHIVE)
+
+
+def incomplete(stand_in: StandIn, mirror: Path) -> None:
+    pack({name: text for name, text in stand_in.archives[ARCHIVE].items() if name != GERMAN}, mirror / ARCHIVE)
+
+
+def short_test_set(stand_in: StandIn, mirror: Path) -> None:
+    files = {name: text.replace(b'<seg id="8">', b"<no>") for name, text in stand_in.archives[TEST].items()}
+    pack(files, mirror / TEST)
+
+
+def misaligned_test_set(stand_in: StandIn, mirror: Path) -> None:
+    described = stand_in.described | {"lines": {}}
+    (mirror / "stand_in.json").write_text(json.dumps(described))
+    files = stand_in.archives[TEST]
+    name = next(name for name in files if name.endswith("ref.de.sgm"))
+    pack(files | {name: files[name].replace(b'<seg id="8">', b"<no>")}, mirror / TEST)
+
+
+DAMAGES = {
+    truncated: "truncated or damaged",
+    escaping: "outside of the folder",
+    misaligned: r"europarl-v7\.de-en\.\{lang\} has 100 lines in en and 99 in de: the two sides do not belong together",
+    incomplete: r"lacks training/europarl-v7\.de-en\.de",
+    short_test_set: "newstest2014 has 7 lines and should have 8",
+    misaligned_test_set: "differ in their numbers of lines",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_a_bad_archive_is_refused_and_forgotten(clean: Prepared, tmp_path: Path, damage) -> None:
+    stand_in = build(CORPUS, tmp_path / "mirror")
+    damage(stand_in, tmp_path / "mirror")
+    with pytest.raises(UserError, match=DAMAGES[damage]):
+        run(CORPUS, tmp_path / "out", tmp_path / "mirror")
+    out = tmp_path / "out"
+    assert not any((out / name).exists() for name in ("text", "data-bin", "prepared.json", "work/tokenized"))
+    bad = TEST if "test" in damage.__name__ else ARCHIVE
+    assert not (out / "work/unpacked" / bad).exists()
+    assert not list(out.rglob("*.partial"))
+    assert not list(tmp_path.parent.rglob("evil"))
+    sums = out / "downloads" / SUMS
+    assert not sums.exists() or bad not in sums.read_text()
+    stand_in.write(tmp_path / "mirror")  # the right one
+    assert run(CORPUS, out, tmp_path / "mirror").files() == clean.files()
+
+
+def test_a_tampered_archive_is_refused_by_its_digest(tmp_path: Path) -> None:
+    stand_in = STAND_INS[CORPUS]()
+    stand_in.described["digests"] = {ARCHIVE: f"sha256:{'0' * 64}"}
+    stand_in.write(tmp_path / "mirror")
+    for _ in range(2):
+        with pytest.raises(UserError, match=rf"{ARCHIVE} has the sha256 \w+ and should have 000"):
+            run(CORPUS, tmp_path / "out", tmp_path / "mirror")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".lock", "work"]
+    assert [path.name for path in (tmp_path / "out/work").rglob("*")] == ["unpacked"]
+
+
+def test_an_archive_that_changed_since_it_was_used_is_refused(clean: Prepared, tmp_path: Path) -> None:
+    stand_in = build(CORPUS, tmp_path / "mirror")
+    found = run(CORPUS, tmp_path / "out", tmp_path / "mirror")
+    misaligned(stand_in, tmp_path / "mirror")
+    assert run(CORPUS, tmp_path / "out", tmp_path / "mirror").files() == clean.files()  # it is not needed any more
+    for step in ("text", "codes"):
+        (found.out / step / steps.STAMP).unlink()
+    for _ in range(2):
+        with pytest.raises(UserError, match=rf"{ARCHIVE} has the sha256 \w+ and had \w+ before"):
+            run(CORPUS, tmp_path / "out", tmp_path / "mirror")
+
+
+def test_whenever_it_is_interrupted_a_second_run_ends_with_the_same_bytes(
+    clean: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted in each of its steps in turn, just before the step's folder would get its name."""
+    flush, begun = steps.flush_to_disk, []
+
+    def interrupted(folder: Path) -> None:
+        if folder.name not in begun:
+            begun.append(folder.name)
+            raise KeyboardInterrupt
+        flush(folder)
+
+    monkeypatch.setattr(steps, "flush_to_disk", interrupted)
+    while not (tmp_path / "out/prepared.json").exists():
+        try:
+            found = run(CORPUS, tmp_path / "out", clean.mirror)
+        except KeyboardInterrupt:
+            assert len(begun) < 20
+            assert not (tmp_path / "out/prepared.json").exists()
+    assert begun[4:] == [
+        f"{name}.partial" for name in ("raw", "tokenized", "cleaned", "codes", "encoded", "text", "data-bin")
+    ]
+    assert found.files() == clean.files()
+
+
+def test_what_is_done_is_not_done_again(clean: Prepared, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path: path.stat().st_mtime_ns for path in clean.out.rglob("*") if path.name != ".lock"}
+    run(CORPUS, clean.out, clean.mirror)
+    assert "prepare:" not in capsys.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in clean.out.rglob("*") if path.name != ".lock"} == before
+
+
+def test_the_number_of_processes_does_not_matter(clean: Prepared, tmp_path: Path) -> None:
+    assert run(CORPUS, tmp_path / "out", clean.mirror, workers=3).files() == clean.files()
+
+
+def test_binary_data_are_made_anew_from_the_text_alone(clean: Prepared, tmp_path: Path) -> None:
+    found = run(CORPUS, tmp_path / "out", clean.mirror)
+    (found.out / "data-bin" / steps.STAMP).unlink()
+    (tmp_path / "empty").mkdir()
+    described = (clean.mirror / "stand_in.json").read_text()
+    (tmp_path / "empty/stand_in.json").write_text(described)
+    assert run(CORPUS, found.out, tmp_path / "empty").files() == clean.files()
+
+
+def test_the_published_sizes_hold_where_nothing_stands_in(tmp_path: Path) -> None:
+    """Without stand_in.json the same archives are not newstest2014, whose digest is known."""
+    stand_in = build("iwslt14_de_en", tmp_path / "mirror")
+    assert stand_in.described["lines"] == {"train": 52, "test": 15}
+    job = Job(tmp_path / "out", Downloads(tmp_path / "downloads", tmp_path / "mirror"), 1)
+    with pytest.raises(UserError, match="test has 15 lines and should have 6,750"):
+        prepare(find_corpus("iwslt14_de_en"), None, job)
+    build(CORPUS, tmp_path / "other")
+    job = Job(tmp_path / "out2", Downloads(tmp_path / "downloads", tmp_path / "other"), 1)
+    with pytest.raises(UserError, match=rf"{TEST} has the md5 \w+ and should have a8cd784e006feb32ac6f3d9ec7eb389a"):
+        prepare(find_corpus(CORPUS), None, job)
+
+
+def test_folders_with_a_comma_and_unknown_variants_are_refused(clean: Prepared, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="takes commas for separators"):
+        run(CORPUS, tmp_path / "a,b", clean.mirror)
+    with pytest.raises(UserError, match="wmt17_en_de has no variant icml: choose one of wmt17, icml17"):
+        run(CORPUS, tmp_path / "out", clean.mirror, "icml")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "fairseq_residuals.data.corpora.librispeech"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.delitem(sys.modules, "fairseq_residuals.data.speech", raising=False)
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    with pytest.raises(UserError, match=r"librispeech needs the library soundfile, .* pip install"):
+        find_corpus("librispeech")

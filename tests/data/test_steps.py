@@ -1,0 +1,122 @@
+"""Steps: done once, done again when what they depend on changes, and never half done."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairseq_residuals.data.steps import STAMP, Step, Steps, alone_in, share
+from modern_fairseq.errors import UserError
+
+
+class Recorder:
+    """Makes steps that note that they were run and write what they were made from."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    def step(self, name: str, *after: Step, **parameters: object) -> Step:
+        def make(folder: Path, *sources: Path) -> None:
+            self.ran.append(name)
+            made_of = [(source / "made").read_text() for source in sources]
+            (folder / "made").write_text(f"{name}{parameters}({','.join(made_of)})")
+
+        return Step(name, make, parameters, after)
+
+
+def test_a_step_is_done_once_and_after_those_it_builds_on(tmp_path: Path) -> None:
+    note = Recorder()
+    first = note.step("work/first", n=1)
+    second, third = note.step("second", first), note.step("work/third", first)
+    last = note.step("last", second, third)
+    for _ in range(2):
+        folder = Steps(tmp_path).ensure(last)
+    assert note.ran == ["work/first", "second", "work/third", "last"]
+    assert (folder / "made").read_text() == "last{}(second{}(work/first{'n': 1}()),work/third{}(work/first{'n': 1}()))"
+
+
+def test_a_changed_parameter_does_what_depends_on_it_again(tmp_path: Path) -> None:
+    note = Recorder()
+
+    def chain(n: int, m: int) -> Step:
+        return note.step("c", note.step("b", note.step("a", n=n), m=m))
+
+    Steps(tmp_path).ensure(chain(1, 1))
+    Steps(tmp_path).ensure(chain(1, 2))
+    Steps(tmp_path).ensure(chain(2, 2))
+    assert note.ran == ["a", "b", "c", "b", "c", "a", "b", "c"]
+
+
+def test_what_a_finished_step_was_made_from_may_be_gone(tmp_path: Path) -> None:
+    note = Recorder()
+    last = note.step("last", note.step("first"))
+    Steps(tmp_path).ensure(last)
+    (tmp_path / "first" / STAMP).unlink()
+    Steps(tmp_path).ensure(last)
+    assert note.ran == ["first", "last"]
+
+
+def test_a_step_that_fails_leaves_nothing_that_looks_done(tmp_path: Path) -> None:
+    def refuse(folder: Path) -> None:
+        (folder / "half").write_text("x")
+        raise UserError("no")
+
+    def crash(folder: Path) -> None:
+        (folder / "half").write_text("x")
+        raise RuntimeError("bug")
+
+    with pytest.raises(UserError):
+        Steps(tmp_path).ensure(Step("it", refuse))
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(RuntimeError):
+        Steps(tmp_path).ensure(Step("it", crash))
+    note = Recorder()
+    step = note.step("it")
+    assert not Steps(tmp_path).done(step)
+    Steps(tmp_path).ensure(step)
+    assert note.ran == ["it"]
+    assert sorted(path.name for path in (tmp_path / "it").iterdir()) == [STAMP, "made"]
+    assert [path.name for path in tmp_path.iterdir()] == ["it"]
+
+
+def test_a_folder_without_its_stamp_is_made_again(tmp_path: Path) -> None:
+    (tmp_path / "it").mkdir()
+    (tmp_path / "it/alien").write_text("")
+    Steps(tmp_path).ensure(Recorder().step("it"))
+    assert not (tmp_path / "it/alien").exists()
+
+
+def test_files_are_shared_or_else_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_text("text")
+    share(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "a").samefile(tmp_path / "b")
+
+    def refuse(self: Path, target: Path) -> None:
+        raise PermissionError("no second names here")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    share(tmp_path / "a", tmp_path / "c")
+    assert (tmp_path / "c").read_text() == "text" and not (tmp_path / "a").samefile(tmp_path / "c")
+
+
+def test_two_processes_do_not_work_in_one_folder(tmp_path: Path) -> None:
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom fairseq_residuals.data.steps import alone_in\n"
+        "with alone_in(Path(sys.argv[1])):\n    print('in', flush=True)\n    sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(os.environ)
+    ) as other:
+        assert other.stdout is not None
+        while other.stdout.readline() != b"in\n":
+            assert other.poll() is None
+        with pytest.raises(UserError, match="another process is preparing"), alone_in(tmp_path):
+            pass
+        other.kill()
+        other.wait()
+    with alone_in(tmp_path):
+        pass

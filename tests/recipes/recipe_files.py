@@ -1,0 +1,55 @@
+"""The recipes of this repository, read once for all tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+from fairseq_residuals.recipes.job import Job, Machine, Settings
+from fairseq_residuals.recipes.tables import Cell, TableRecipe, experiments, load_table
+from fairseq_residuals.results import Table, load_published
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+TABLES = [f"{experiment}/{table}" for experiment, tables in experiments(CONFIGS).items() for table in tables]
+
+
+def job_of(name: str, gpus: int = 1, **settings: object) -> Job:
+    """The run of a configuration."""
+    common = {"configs": CONFIGS, "data": Path("/data"), "out": Path("/out"), "machine": Machine(gpus)}
+    return Job(Settings(**common | settings), name)  # type: ignore[arg-type]
+
+
+@cache
+def read_job(name: str) -> Job:
+    """The same, as the recipe has it, on one GPU."""
+    return job_of(name)
+
+
+@cache
+def published() -> dict[str, Table]:
+    return load_published()
+
+
+@cache
+def read_table(name: str) -> TableRecipe:
+    return load_table(CONFIGS, name, published())
+
+
+@cache
+def uses() -> dict[str, dict[str, list[Cell]]]:
+    """By configuration and table, the cells that it makes."""
+    found: dict[str, dict[str, list[Cell]]] = {}
+    for table in TABLES:
+        for cell in read_table(table).cells:
+            found.setdefault(cell.config, {}).setdefault(table, []).append(cell)
+    return found
+
+
+def row_files() -> Iterator[Path]:
+    """Every file that is a row's own: it names an architecture."""
+    for path in sorted(CONFIGS.glob("*/*/*.yaml")):
+        if "_name" in (yaml.safe_load(path.read_text()).get("model") or {}):
+            yield path

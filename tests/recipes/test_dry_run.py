@@ -1,0 +1,157 @@
+"""What `fairseq-residuals reproduce --dry-run` prints: every command, and nothing is touched."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from fairseq_residuals import cli
+from fairseq_residuals.data.corpora.wmt14_en_de import TEST_SETS
+
+
+@pytest.fixture
+def dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Runs the command line; the lines that it printed, less the folders' names."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+
+    def run(*args: str) -> list[str]:
+        status = cli.main(["reproduce", *args, "--dry-run", "--results", "results.csv"])
+        assert status == 0
+        assert not list(tmp_path.iterdir())
+        return capsys.readouterr().out.replace(f"{tmp_path}/", "").splitlines()
+
+    return run
+
+
+def commands(lines: list[str], program: str) -> list[list[str]]:
+    return [shlex.split(line) for line in lines if re.match(rf"(\S+ )*{program} ", line) and not line.startswith("#")]
+
+
+def flag(command: list[str], name: str) -> str:
+    return command[command.index(name) + 1]
+
+
+def test_one_row_of_b2t_from_corpus_to_score(dry_run) -> None:
+    lines = dry_run("b2t/table1", "--rows", "18L-18L/B2T", "--gpus", "8")
+    [prepare] = commands(lines, "fairseq-residuals prepare")
+    assert prepare[2:] == ["wmt14_en_de", "data/wmt14_en_de/b2t", "--variant", "b2t"]
+    [train] = commands(lines, "fairseq-hydra-train")
+    assert flag(train, "--config-name") == "b2t/table1/18l_b2t"
+    assert {
+        "task.data=data/wmt14_en_de/b2t/data-bin",
+        "optimization.update_freq=[16]",
+        "dataset.max_tokens=3584",
+        "distributed_training.distributed_world_size=8",
+    } <= {item.replace(f"{Path.cwd()}/", "") for item in train}
+    [by_flags] = [line for line in lines if line.startswith("# the same: fairseq-train ")]
+    assert "--arch transformer_b2t_wmt_en_de_18l" in by_flags
+    assert "--update-freq 16" in by_flags
+    [average] = commands(lines, "fairseq-residuals average")
+    assert flag(average, "--num-epoch-checkpoints") == "10"
+    generated = commands(lines, "fairseq-generate")
+    assert all(flag(command, "--path") == flag(average, "--output") for command in generated)
+    assert all(flag(command, "--beam") == "4" for command in generated)
+    # length penalty 0.6 for newstest2014, 1.0 for the other years
+    penalties = {flag(command, "--gen-subset"): flag(command, "--lenpen") for command in generated}
+    assert penalties == dict.fromkeys(TEST_SETS.values(), "1.0") | {TEST_SETS["newstest2014"]: "0.6"}
+    scored = commands(lines, "fairseq-residuals score sacrebleu")
+    assert {Path(command[4]).name for command in scored} == {f"{name}.de*" for name in TEST_SETS}
+
+
+def test_all_rows_of_a_table_prepare_its_corpus_once(dry_run) -> None:
+    lines = dry_run("b2t/table5", "--gpus", "4")
+    assert len(commands(lines, "fairseq-residuals prepare")) == 1
+    assert len(commands(lines, "fairseq-hydra-train")) == 6
+    generated = commands(lines, "fairseq-generate")
+    assert len(generated) == 6 * 4
+    assert {flag(command, "--task") for command in generated} == {"speech_to_text"}
+
+
+def test_seeds_are_the_papers_or_the_users(dry_run) -> None:
+    row = ("--rows", "pre-norm/DLCL-deep (Base,30L)", "--gpus", "8")
+    for extra, seeds in ((), ["1", "2", "3"]), (("--seeds", "7"), ["7"]):
+        trained = commands(dry_run("dlcl/table1", *row, *extra), "fairseq-hydra-train")
+        assert [s.removeprefix("common.seed=") for c in trained for s in c if "common.seed" in s] == seeds
+
+
+def test_perplexities_are_evaluated_with_and_without_context(dry_run) -> None:
+    evaluated = commands(dry_run("b2t/table4", "--rows", "16L/B2T", "--gpus", "8"), "fairseq-eval-lm")
+    found = {(flag(command, "--gen-subset"), flag(command, "--context-window")) for command in evaluated}
+    assert found == {(subset, window) for subset in ("valid", "test") for window in ("0", "960")}
+
+
+def test_several_nodes_are_started_by_torchrun(dry_run, monkeypatch: pytest.MonkeyPatch) -> None:
+    args = ("b2t/table1", "--rows", "6L-6L/B2T", "--gpus", "8", "--nodes", "2", "--rendezvous", "first:29400")
+    [train] = commands(dry_run(*args), "fairseq-hydra-train")
+    assert train[:5] == [
+        "torchrun",
+        "--nnodes=2",
+        "--nproc-per-node=8",
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=first:29400",
+    ]
+    assert "optimization.update_freq=[8]" in train
+    # torchrun says how many processes there are
+    assert not [item for item in train if "distributed_world_size" in item]
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    [train] = commands(dry_run(*args), "fairseq-hydra-train")
+    assert train[:4] == ["srun", "--nodes=2", "--ntasks-per-node=1", "torchrun"]
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (("--gpus", "8", "--precision", "bf16"), {"common.bf16=true", "common.fp16=false"}),
+        (("--gpus", "8", "--precision", "fp32"), {"common.bf16=false", "common.fp16=false"}),
+        (("--gpus", "0"), {"common.cpu=true", "common.fp16=false"}),
+        (("--gpus", "1", "--max-update", "7"), {"++optimization.max_update=7"}),
+        (("--gpus", "1", "--override", "model.dropout=0.2"), {"++model.dropout=0.2"}),
+    ],
+)
+def test_precision_device_and_changes_reach_the_command(dry_run, args: tuple[str, ...], expected: set[str]) -> None:
+    [train] = commands(dry_run("b2t/table1", "--rows", "6L-6L/B2T", *args), "fairseq-hydra-train")
+    assert expected <= set(train)
+
+
+def test_the_other_source_of_a_recipe_can_be_chosen(dry_run) -> None:
+    row = ("--rows", "ResiDual", "--gpus", "8")
+    for extra, updates in ((), "50000"), (("--override", "resi_dual/wmt_source=paper"), "500000"):
+        lines = dry_run("resi_dual/table7", *row, *extra)
+        [by_flags] = [line for line in lines if line.startswith("# the same: fairseq-train ")]
+        assert f"--max-update {updates} " in by_flags
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("b2t/table99",), "there are no recipes for 'b2t/table99'"),
+        (("b2t/table1", "--rows", "7L"), "'7L' is not in it; its rows are 6L-6L/Post-LN, "),
+        (("dlcl/table2", "--rows", "post-norm/Bapna2018"), "was taken from elsewhere by the paper"),
+        (("b2t/table1", "--gpus", "0", "--nodes", "2"), "several nodes need at least one GPU each"),
+        (("b2t/table1", "--max-update", "0"), "--max-update must be at least 1"),
+        (
+            ("b2t/table1", "--gpus", "1", "--override", "checkpoint.sve_dir=x"),
+            "fairseq has no setting checkpoint.sve_dir",
+        ),
+        (("b2t/table1", "--gpus", "1", "--override", "recipe.averge=1"), "unknown keys averge; valid: average, "),
+        (("b2t/table4", "--gpus", "24"), "choose a number of devices out of"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    args: tuple[str, ...],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["reproduce", *args, "--dry-run"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("fairseq-residuals reproduce: error: ")
+    assert said in error
+    assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())

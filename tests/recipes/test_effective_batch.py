@@ -1,0 +1,63 @@
+"""The effective batch, whatever the number of devices."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from recipe_files import job_of
+
+from fairseq_residuals.recipes.batch import share_out
+from modern_fairseq.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("devices", "update_freq", "max_tokens"),
+    [(1, 128, 3584), (4, 32, 3584), (8, 16, 3584), (128, 1, 3584), (256, 1, 1792)],
+)
+def test_batch_of_b2t_on_any_number_of_gpus(devices: int, update_freq: int, max_tokens: int) -> None:
+    """4 x 32 and 8 x 16 are what its READMEs had."""
+    batch = share_out(3584 * 128, devices, at_most=3584)
+    assert (batch.update_freq, batch.max_tokens) == (update_freq, max_tokens)
+    assert batch.tokens == 458_752
+    assert "(the recipe" not in str(batch)
+
+
+def test_a_remainder_makes_passes_smaller_and_is_said() -> None:
+    batch = share_out(458_752, devices=24, at_most=3584)
+    assert (batch.update_freq, batch.max_tokens) == (6, 3185)
+    assert str(batch) == "3185 tokens x 6 passes x 24 devices = 458,640 (the recipe: 458,752)"
+
+
+@given(st.integers(1, 2_000_000), st.integers(1, 300), st.integers(2, 50_000))
+def test_never_more_than_asked_for_and_hardly_less(wanted: int, devices: int, at_most: int) -> None:
+    if wanted < devices:
+        with pytest.raises(UserError):
+            share_out(wanted, devices, at_most)
+        return
+    batch = share_out(wanted, devices, at_most)
+    assert 1 <= batch.max_tokens <= at_most
+    assert wanted - devices * batch.update_freq < batch.tokens <= wanted
+    # one pass fewer would not do
+    assert devices * at_most * (batch.update_freq - 1) < wanted
+
+
+def test_blocks_of_a_language_model_must_fit_into_a_pass() -> None:
+    assert share_out(131_072, 8, 1024, at_least=1024).update_freq == 16
+    with pytest.raises(UserError, match=r"choose a number of devices out of 1, 2, 4, 8, 16, 32, 64, 128$"):
+        share_out(131_072, 24, 1024, at_least=1024)
+    with pytest.raises(UserError, match="at least as many"):
+        share_out(131_072, 8, 512, at_least=1024)
+
+
+def test_less_memory_means_more_passes() -> None:
+    job = job_of("b2t/table2/100l_b2t", gpus=8, max_tokens=1024)
+    assert (job.batch.update_freq, job.batch.max_tokens) == (56, 1024)
+    assert job.config.optimization.update_freq == [56]
+    assert job.batch.tokens == 458_752
+
+
+def test_block_size_is_the_recipes() -> None:
+    with pytest.raises(UserError, match="one sample of this recipe has 1024"):
+        _ = job_of("b2t/table4/6l_b2t", gpus=24).batch
+    assert job_of("b2t/table4/16l_b2t", gpus=24).batch.update_freq == 8

@@ -1,0 +1,215 @@
+"""Every configuration is valid for fairseq, and has the settings that the papers' tables of settings give."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+from recipe_files import CONFIGS, TABLES, job_of, published, read_job, read_table, uses
+
+from fairseq_residuals.architectures import ARCHITECTURES
+from fairseq_residuals.data.corpora import CORPORA, corpus_module
+from fairseq_residuals.recipes.compose import compose, effective_batch, plain
+from fairseq_residuals.recipes.flags import train_flags
+from fairseq_residuals.wiring import Wiring
+
+
+def resolved(config: DictConfig) -> tuple[DictConfig, dict[str, Wiring]]:
+    """The model's settings, complete, and its wiring."""
+    model = OmegaConf.create(plain(config)["model"])
+    return model, ARCHITECTURES[model._name](model)
+
+
+@pytest.mark.parametrize("config", sorted(uses()))
+def test_is_valid_for_fairseq(config: str) -> None:
+    """Unknown keys and values of the wrong kind are refused where fairseq would refuse them: in its dataclasses, and
+    in the settings of this plugin's models."""
+    from fairseq.dataclass.initialize import add_defaults
+    from fairseq.registry import REGISTRIES
+    from fairseq.tasks import TASK_REGISTRY
+
+    job = read_job(config)
+    settings = OmegaConf.create(plain(job.config))
+    add_defaults(settings)
+    _, wirings = resolved(job.config)
+    assert set(wirings) <= {"encoder", "decoder"}
+    assert settings.task._name in TASK_REGISTRY
+    for kind in ("optimizer", "lr_scheduler", "criterion"):
+        assert settings[kind]._name in REGISTRIES[kind]["dataclass_registry"]
+    assert settings.optimization.max_update > 0
+    assert settings.distributed_training.distributed_world_size == 1
+
+
+def test_corpora_and_their_test_sets_exist() -> None:
+    seen: dict[tuple[str, str | None], set[str]] = {}
+    for config in uses():
+        recipe = read_job(config).recipe
+        names = {m.set for found in recipe.measurements.values() for m in found if m.tool != "train-log"}
+        seen.setdefault((recipe.corpus, recipe.variant), set()).update(names)
+    for (corpus, variant), names in seen.items():
+        assert corpus in CORPORA
+        module = corpus_module(corpus)
+        module.CORPUS.variant(variant)
+        known = set(getattr(module, "TEST_SETS_OF", {}).get(variant, module.TEST_SETS))
+        # opus100 has a subset of that name for each direction, and names none
+        assert names <= known | {"valid"} | ({"test"} if corpus == "opus100" else set()), corpus
+
+
+FAMILIES = [
+    "b2t/table1/6l_t_fixup",
+    "b2t/table2/100l_b2t",
+    "b2t/table4/16l_b2t",
+    "b2t/table5/12l_post_ln",
+    "dlcl/table6/base_big_encoder",
+    "depthwise_lstm/table1/big_lstm_en_de",
+    "resi_dual/table4/18l_resi_dual",
+    "resi_dual/table8/6l_pre_ln_linear",
+    "joeynmt/perplexity/baseline",
+]
+
+
+@pytest.mark.parametrize("config", FAMILIES)
+def test_flags_of_fairseq_train_say_the_same(config: str) -> None:
+    from fairseq import options
+    from fairseq.dataclass.initialize import add_defaults
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+    wanted = job_of(config, gpus=8).config
+    args = options.parse_args_and_arch(options.get_training_parser(), train_flags(wanted))
+    by_flags = convert_namespace_to_omegaconf(args)
+    add_defaults(by_flags)
+    settings = OmegaConf.create(plain(wanted))
+    add_defaults(settings)
+    settings.model = resolved(wanted)[0]
+    del settings["recipe"]
+    for group, expected in plain(settings).items():
+        found: Any = by_flags[group]
+        found = OmegaConf.to_container(found, resolve=True, enum_to_str=True) if OmegaConf.is_config(found) else found
+        for key, value in (expected or {}).items():
+            said = found[key] if isinstance(found, dict) else getattr(found, key)
+            assert said == value, (group, key)
+
+
+def test_settings_of_b2t() -> None:
+    """Tables 6 and 7 of the paper: dimensions, training, and the GPUs, of which each has the tokens of Table 6."""
+    settings, compute = published()["b2t/table6"].rows, published()["b2t/table7"].rows["num_gpu"]
+    tasks = {"MT": ("table1", ""), "Summarization": ("table3", ""), "LM": ("table4", ""), "ASR": ("table5", "")}
+    for task, (table, _) in tasks.items():
+        for cell in read_table(f"b2t/{table}").cells:
+            config = read_job(cell.config).asked
+            model, _ = resolved(config)
+            said = {key: row[task] for key, row in settings.items()}
+            assert model.decoder_embed_dim == said["hidden_dim"]
+            assert model.decoder_ffn_embed_dim == said["ffn_dim"]
+            assert model.decoder_attention_heads == said["attention_heads"]
+            assert config.optimization.max_update == said["max_updates"]
+            assert config.dataset.max_tokens == said["max_tokens_per_gpu"]
+            assert config.optimizer.adam_betas == said["adam_betas"]
+            if "T-Fixup" not in cell.row:
+                assert config.optimization.lr == [said["learning_rate"]]
+                assert config.lr_scheduler._name == said["scheduler"]
+                assert config.lr_scheduler.warmup_updates == said["warmup_updates"]
+            size = cell.row.partition("/")[0]
+            assert effective_batch(config) == compute[f"{task}/{size}"] * said["max_tokens_per_gpu"]
+
+
+def test_settings_of_dlcl() -> None:
+    """Table 1 gives batch (x 4096, on 8 GPUs) and updates, Table 7 lr and warm-up too; rows give the depth."""
+    for name in ("dlcl/table1", "dlcl/table7"):
+        table = read_table(name)
+        for cell in table.cells:
+            config, said = read_job(cell.config).asked, table.published.rows[cell.row]
+            if name == "dlcl/table7":
+                batch, updates = said["batch"], said["updates"]
+                assert config.optimization.lr == [said["lr"]]
+                assert config.lr_scheduler.warmup_updates == said["warmup"]
+            else:
+                batch, updates = said["batch_x4096"] * 4096, said["updates_x100k"] * 100_000
+            assert effective_batch(config) == 8 * batch, cell
+            assert config.optimization.max_update == updates, cell
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if name.startswith("dlcl")])
+def test_wiring_and_depth_of_dlcl(name: str) -> None:
+    for cell in read_table(name).cells:
+        model, wirings = resolved(read_job(cell.config).asked)
+        row = cell.row
+        post = row.startswith("post")
+        dlcl = "DLCL" in row
+        variant = ("dlcl_post" if post else "dlcl_pre") if dlcl else ("post_ln" if post else "pre_ln")
+        assert {wiring.name for wiring in wirings.values()} == {variant}, cell
+        depth = re.search(r"(\d+)L|(\d+)-layer", row)
+        deep = 16 if name == "dlcl/table2" else 6
+        assert model.encoder_layers == (int(depth[1] or depth[2]) if depth else deep), cell
+        decoder = re.search(r"dec(\d)", row)
+        assert model.decoder_layers == (int(decoder[1]) if decoder else 6), cell
+        assert model.decoder_embed_dim == (1024 if "Big" in row else 512), cell
+        assert model.encoder_embed_dim == (1024 if "Big" in row or "big encoder" in row else 512), cell
+        for key, value in (("fix 1)", "fixed_one"), ("fix 1/N)", "fixed_average")):
+            assert (wirings["encoder"].value("weights") == value) == (key in row), cell
+        assert (wirings["encoder"].value("norm") is False) == ("- layer norm" in row), cell
+
+
+def test_settings_of_resi_dual_by_both_sources() -> None:
+    """Tables 9 to 11 are the paper's settings; the repository's are the default, and differ where the recipes say."""
+    said = published()["resi_dual/tables9-11"].rows
+    chosen = {
+        "IWSLT(t9)": ("resi_dual/table2/12l_resi_dual", "resi_dual/iwslt_source=paper"),
+        "WMT(t10)": ("resi_dual/table3/18l_resi_dual", "resi_dual/wmt_source=paper"),
+        "OPUS-100(t11)": ("resi_dual/table4/18l_resi_dual", "resi_dual/opus_source=paper"),
+    }
+    for column, (config, override) in chosen.items():
+        settings = compose(CONFIGS, config, [override])
+        model, _ = resolved(settings)
+        found = {
+            "dropout": model.dropout,
+            "embed_dim": model.encoder_embed_dim,
+            "ffn_dim": model.encoder_ffn_embed_dim,
+            "heads": model.encoder_attention_heads,
+            "lr": settings.optimization.lr[0],
+            "scheduler": settings.lr_scheduler._name,
+            "warmup": settings.lr_scheduler.warmup_updates,
+            "label_smoothing": settings.criterion.label_smoothing,
+            "weight_decay": settings.optimizer.weight_decay,
+            "clip": settings.optimization.clip_norm,
+            "max_update": settings.optimization.max_update,
+        }
+        assert found == {key: said[key][column] for key in found}
+        assert str(model.encoder_layers) in str(said["enc_layers"][column]).split("/")
+        assert settings.optimizer.adam_betas.strip("()").replace(" ", "") == said["adam_betas"][column]
+    assert read_job(chosen["WMT(t10)"][0]).asked.optimization.max_update == 50_000
+    opus = read_job(chosen["OPUS-100(t11)"][0]).asked
+    assert (opus.optimization.lr[0], opus.lr_scheduler.warmup_updates, opus.optimization.clip_norm) == (0.004, 8000, 1)
+
+
+def test_readme_recipe_of_b2t_differs_from_table_1s() -> None:
+    """Section 0 of what is known: the README's later recipe is not the paper's."""
+    paper, readme = (read_job(f"b2t/{name}/18l_b2t").asked for name in ("table1", "readme"))
+    assert (paper.model.dropout, paper.optimization.clip_norm) == (0.3, 0.0)
+    assert (readme.model.dropout, readme.optimization.clip_norm) == (0.5, 0.1)
+    assert resolved(paper)[1]["encoder"].value("init_scale") == 1.0
+    assert resolved(readme)[1]["encoder"].value("init_scale") == "depth"
+    assert (readme.model.encoder_word_dropout, readme.model.decoder_word_dropout) == (0.1, 0.1)
+
+
+def test_noam_schedule_of_the_lstm_peaks_where_vaswanis_does() -> None:
+    for size, dim in (("base", 512), ("big", 1024)):
+        config = read_job(f"depthwise_lstm/table1/{size}_lstm_en_de").asked
+        assert config.optimization.lr[0] == pytest.approx((8000 * dim) ** -0.5, rel=1e-5)
+        assert config.lr_scheduler.warmup_updates == 8000
+
+
+def test_runs_of_one_recipe_have_one_name_and_other_recipes_another() -> None:
+    """Whatever the machine; so a run is found again, and never taken for another."""
+    folders = {name: read_job(name).folder for name in uses()}
+    assert len(set(folders.values())) == len(folders)
+    job = read_job("b2t/table1/18l_b2t")
+    many = job_of(job.name, gpus=8, max_tokens=1000)
+    assert many.folder == job.folder
+    assert many.config_hash == job.config_hash
+    assert job_of(job.name, overrides=("model.dropout=0.1",)).folder != job.folder
+    beam = job_of(job.name, overrides=("recipe.evaluate.flags.beam=1",))
+    assert beam.folder == job.folder
+    assert beam.config_hash != job.config_hash

@@ -1,0 +1,161 @@
+"""Steps with stand-ins for fairseq's programs: what is done once, what again, and what a failure leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from recipe_files import job_of, read_table
+
+from fairseq_residuals.recipes import reproduce, steps
+from fairseq_residuals.recipes.job import Job
+from fairseq_residuals.recipes.measure import measure
+from fairseq_residuals.results import read_records
+from modern_fairseq.errors import UserError
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """``programs(name=script)`` puts shell scripts in the place of programs; each call is a line of calls.txt."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    calls = tmp_path / "calls.txt"
+    calls.touch()
+
+    def install(**scripts: str) -> None:
+        for name, script in scripts.items():
+            path = folder / name.replace("_", "-")
+            path.write_text(f'#!/bin/sh\necho "{path.name} $*" >> {calls}\n{script}\n')
+            path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    monkeypatch.setattr(steps.sysconfig, "get_path", lambda name: str(folder))
+    return install, lambda: calls.read_text().splitlines()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    job = job_of("dlcl/table7/pre_large", gpus=0)
+    job = replace(job, settings=replace(job.settings, data=tmp_path / "data", out=tmp_path / "out"))
+    job.folder.mkdir(parents=True)
+    return job
+
+
+def test_training_is_resumed_after_a_failure_and_not_repeated_after_success(job: Job, programs) -> None:
+    install, calls = programs
+    install(fairseq_hydra_train="echo out of memory; exit 3")
+    with pytest.raises(UserError, match=r"fairseq-hydra-train failed with status 3; .*train\.001\.log"):
+        steps.train(job)
+    assert not (job.folder / "trained.json").exists()
+    assert "out of memory" in (job.folder / "train.001.log").read_text()
+    install(fairseq_hydra_train="echo trained")
+    steps.train(job)
+    steps.train(job)
+    # the same command twice: fairseq goes on from checkpoint_last.pt of the same folder
+    assert len(calls()) == 2
+    assert calls()[0] == calls()[1]
+    assert f"checkpoint.save_dir={job.checkpoints}" in calls()[0]
+
+
+def test_hours_are_those_of_all_attempts(job: Job) -> None:
+    for number, (start, end) in enumerate([(1000, 4600), (10_000, 11_800)], start=1):
+        log = job.folder / f"train.{number:03}.log"
+        log.write_text(f"# started {steps.datetime.fromtimestamp(start).astimezone().isoformat()}\n...\n")
+        os.utime(log, (end, end))
+    assert steps.hours(job) == pytest.approx(1.5)
+
+
+def test_divergence_is_remembered(job: Job, programs) -> None:
+    install, calls = programs
+    install(fairseq_hydra_train="echo 'FloatingPointError: Minimum loss scale reached (0.0001).'; exit 1")
+    for _ in range(2):
+        with pytest.raises(steps.Diverged, match=r"^Minimum loss scale reached \(0\.0001\)\.$"):
+            steps.train(job)
+    assert len(calls()) == 1
+
+
+def test_an_evaluation_that_failed_leaves_nothing_that_looks_done(job: Job, programs) -> None:
+    install, calls = programs
+    [evaluation] = job.evaluate(job.recipe.measurements["BLEU"][0])
+    install(fairseq_generate="echo half; exit 1")
+    with pytest.raises(UserError, match="fairseq-generate failed with status 1"):
+        steps.evaluate(evaluation)
+    assert not evaluation.log.exists()
+    install(fairseq_generate="echo whole")
+    steps.evaluate(evaluation)
+    steps.evaluate(evaluation)
+    assert evaluation.log.read_text().endswith("whole\n")
+    assert len(calls()) == 2
+
+
+def test_a_corpus_is_prepared_once(job: Job, programs) -> None:
+    install, calls = programs
+    install(fairseq_residuals=f"mkdir -p {job.corpus}; touch {job.corpus}/prepared.json")
+    steps.prepare(job)
+    steps.prepare(job)
+    assert calls() == [f"fairseq-residuals prepare wmt14_en_de {job.corpus} --variant dlcl"]
+
+
+def test_two_processes_do_not_work_on_one_run(job: Job, programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    install, _ = programs
+    with (
+        steps.alone_in(job.folder),
+        pytest.raises(UserError, match="another process is at work in"),
+        steps.alone_in(job.folder),
+    ):
+        pass
+    # what a killed process leaves running still counts
+    install(fairseq_hydra_train="sleep 60 & echo $! > left_behind")
+    monkeypatch.chdir(job.folder)
+    with steps.alone_in(job.folder):
+        steps.train(job)
+    left_behind = int((job.folder / "left_behind").read_text())
+    try:
+        with pytest.raises(UserError, match="another process is at work in"), steps.alone_in(job.folder):
+            pass
+    finally:
+        os.kill(left_behind, 15)
+
+
+def test_a_missing_program_is_named(job: Job, programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UserError, match="the program fairseq-hydra-train is not installed"):
+        steps.train(job)
+
+
+def test_curve_of_validations_over_resumed_training(tmp_path: Path) -> None:
+    """The perplexity of JoeyNMT: exp(CE - H), H the entropy of the smoothed targets, by hand for 10 words."""
+    job = job_of("joeynmt/perplexity/baseline", gpus=0)
+    job = replace(job, settings=replace(job.settings, data=tmp_path / "data", out=tmp_path / "out"))
+    job.data.mkdir(parents=True)
+    (job.data / "dict.en.txt").write_text("".join(f"w{i} 1\n" for i in range(6)))
+    job.folder.mkdir(parents=True)
+    for number, records in ((1, {500: 3.0, 1000: 2.5}), (2, {1000: 2.4})):
+        said = [json.dumps({"valid_num_updates": str(u), "valid_loss": str(x)}) for u, x in records.items()]
+        lines = [f"[2026-01-01 00:00:00,000][valid][INFO] - {record}" for record in said]
+        (job.folder / f"train.{number:03}.log").write_text("\n".join(["# started", *lines]) + "\n")
+    [score] = measure(job, job.recipe.measurements["curve"][0])
+    # H = -0.7 ln 0.7 - 0.3 ln(0.3 / 8), the 0.3 shared by 10 - 2 words
+    entropy = 0.24967 + 0.98500
+    assert score.metric == "joeynmt_ppl"
+    assert score.value == pytest.approx({"500": 8 / 2.718282**entropy, "1000": 2**2.4 / 2.718282**entropy}, rel=1e-4)
+
+
+def test_failed_training_is_recorded_for_every_metric_and_not_repeated(tmp_path: Path, programs) -> None:
+    install, calls = programs
+    install(fairseq_hydra_train="echo 'FloatingPointError: gradients are Nan/Inf'; exit 1")
+    settings = replace(job_of("x", gpus=0).settings, data=tmp_path / "data", out=tmp_path / "out")
+    corpus = tmp_path / "data" / "wikitext103"
+    corpus.mkdir(parents=True)
+    (corpus / "prepared.json").touch()
+    table, results = read_table("b2t/table4"), tmp_path / "results.csv"
+    for _ in range(2):
+        reproduce.run(table, reproduce.plan(table, settings, ["16L/Post-LN"], None), results)
+    recorded = [(r.column, r.metric, r.value) for r in read_records(results)]
+    windows = ("ppl_context_0", "ppl_context_960")
+    assert recorded == [(column, metric, "failed") for column in ("Valid", "Test") for metric in windows]
+    assert all(record.note.startswith("diverged: gradients are Nan/Inf; ") for record in read_records(results))
+    assert len(calls()) == 1
