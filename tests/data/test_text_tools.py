@@ -1,6 +1,6 @@
 """Tokenizing, normalising, cleaning, splitting, markup: each trap by a case made by hand or by the Perl scripts.
 
-The files *_perl.json hold what the Moses scripts print; each names the script's version.
+The files *_perl.json hold what transcriptions of the Moses scripts print, run by Perl; each names the script.
 """
 
 from __future__ import annotations
