@@ -21,8 +21,8 @@ MODEL_MISTAKES: dict[str, tuple[Settings, tuple[str, ...]]] = {
     "unknown variant of the decoder": ({"decoder_residual": "pre-ln"}, ("'pre-ln'", *ALL)),
     "unknown option": ({"residual_args": "scale=2"}, ("'scale'", "b2t", "init_scale")),
     "option of another variant": (
-        {"residual": "post_ln", "residual_args": "init_scale=1"},
-        ("'init_scale'", "post_ln"),
+        {"residual": "post_ln", "residual_args": "final_norm=true"},
+        ("'final_norm'", "post_ln"),
     ),
     "option out of range": ({"residual_args": "init_scale=0"}, ("'0'", "init_scale", "1e-06")),
     "option of another type": (
@@ -60,7 +60,7 @@ def test_model_that_cannot_be_built(command, mistake, data_of, tmp_path):
 FAMILIES = [
     (LANGUAGE_MODEL, {"base_layers": 1}, ("--base-layers", "leave it out")),
     (LANGUAGE_MODEL, {"decoder_layers": 0}, ("--decoder-layers", "at least 1")),
-    (LANGUAGE_MODEL, {"residual_args": "init_scale=1"}, ("'init_scale'", "post_ln", "none")),
+    (LANGUAGE_MODEL, {"residual_args": "final_norm=true"}, ("'final_norm'", "post_ln", "init_scale")),
     (SPEECH, {"residual": "rezero"}, ("'rezero'", "b2t, post_ln, pre_ln")),
     (SPEECH, {"encoder_attention_heads": 5}, ("--encoder-embed-dim 16", "heads 5")),
 ]
