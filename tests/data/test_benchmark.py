@@ -24,6 +24,7 @@ def test_measuring_goes_through_every_step() -> None:
     found = benchmark.measure(300, workers=1, merges=20)
     assert list(found.costs) == [*benchmark.SHOWN, "all"]
     steps = [found.costs[name] for name in benchmark.SHOWN]
-    assert all(cost.seconds > 0 for cost in steps)
-    assert found.costs["all"].seconds == sum(cost.seconds for cost in steps)
+    # a step may be done before the clock moves on
+    assert all(cost.seconds >= 0 for cost in steps)
+    assert found.costs["all"].seconds == sum(cost.seconds for cost in steps) > 0
     assert found.main_memory > 50
