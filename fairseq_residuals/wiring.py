@@ -13,6 +13,7 @@ from fairseq_residuals.registry import VARIANTS, find_variant
 from fairseq_residuals.segments import Segments
 from modern_fairseq.errors import UserError
 
+_WITH_OPTIONS = re.compile(r"(?P<name>\w+)\((?P<options>.*)\)")
 _PART = re.compile(r"(?P<name>\w+):(?P<first>\d+)(?:-(?P<last>\d+))?")
 
 
@@ -41,7 +42,8 @@ class Part:
 class Wiring:
     """How one stack is wired, as ``--residual NAME --residual-args k=v,...`` choose it.
 
-    NAME is a variant, or a list such as ``post_ln:0-5,pre_ln:6-17``.
+    NAME is a variant, a variant with its options such as ``pre_ln(final_norm=false)``, or a list such as
+    ``post_ln:0-5,pre_ln:6-17``.
     """
 
     parts: tuple[Part, ...]
@@ -55,6 +57,8 @@ class Wiring:
             UserError: unknown variant or option, a value out of range, a list that is not one; the message says what
                 is valid.
         """
+        if within := _WITH_OPTIONS.fullmatch(name):
+            name, args = within["name"], ",".join(filter(None, (within["options"], args)))
         if not re.search(r"[:,]", name):
             variant = find_variant(name)
             return cls((Part(name, *parse_options(f"variant {name!r}", variant.Config, args or "")),))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny import TASKS, batch, build, logits, perturb, stacks
+from fairseq.models import ARCH_CONFIG_REGISTRY
+from tiny import TASKS, batch, build, logits, perturb, settings, stacks
 
 from fairseq_residuals.base import Shape
 from fairseq_residuals.wiring import Wiring
+from modern_fairseq.errors import UserError
 
 MIXED = ("--residual", "post_ln:0-1,resi_dual:2,pre_ln:3")
 
@@ -87,6 +89,22 @@ def test_options_scale_the_segment_that_they_name() -> None:
 
 def test_the_models_of_the_joeynmt_exercise() -> None:
     """Both pre, both post, and its baseline: pre-norm encoder without a norm on top, post-norm decoder."""
-    flags = ("--residual-args", "final_norm=false", "--decoder-residual", "post_ln")
-    encoder, decoder = stacks(build("translation", "pre_ln", *flags))
-    assert (encoder.wiring.name, encoder.wiring.norm, decoder.wiring.name) == ("pre_ln", None, "post_ln")
+    for flags in (
+        ("--residual", "pre_ln(final_norm=false)/post_ln"),
+        ("--residual", "pre_ln", "--residual-args", "final_norm=false", "--decoder-residual", "post_ln"),
+    ):
+        encoder, decoder = stacks(build("translation", "b2t", *flags))
+        assert (encoder.wiring.name, encoder.wiring.norm, decoder.wiring.name) == ("pre_ln", None, "post_ln")
+
+
+def test_one_flag_for_both_stacks_is_recorded_as_two() -> None:
+    args = settings("transformer_b2t", "--residual", "post_ln:0-2,b2t:3-5/pre_ln(final_norm=false,init_scale=0.5)")
+    assert (args.residual, args.decoder_residual) == ("post_ln:0-2,b2t:3-5", "pre_ln")
+    assert args.decoder_residual_args == "init=fairseq,init_scale=0.5,final_norm=false"
+    before = dict(vars(args))
+    ARCH_CONFIG_REGISTRY["transformer_b2t"](args)
+    assert vars(args) == before
+    with pytest.raises(UserError, match="and so does --decoder-residual; give one"):
+        settings("transformer_b2t", "--residual", "post_ln/pre_ln", "--decoder-residual", "b2t")
+    with pytest.raises(UserError, match="option 'final_norm' of variant 'pre_ln' is given twice"):
+        settings("transformer_b2t", "--residual", "pre_ln(final_norm=false)", "--residual-args", "final_norm=true")

@@ -68,7 +68,8 @@ def add_wiring_flags(parser: Any) -> None:
     parser.add_argument(
         "--residual",
         metavar="NAME",
-        help="how norms and residuals are wired: a variant's name, or a list such as post_ln:0-5,pre_ln:6-17",
+        help="how norms and residuals are wired: a variant's name, a list such as post_ln:0-5,pre_ln:6-17,"
+        " or both for encoder/decoder",
     )
     parser.add_argument("--residual-args", metavar="K=V,...", help="options of the variant")
     parser.add_argument("--decoder-residual", metavar="NAME", help="the decoder's variant, where it differs")
@@ -155,9 +156,15 @@ def for_stock_build(args: Args) -> Namespace:
 
 
 def _choose(args: Args, family: Family, variant: str) -> dict[str, Wiring]:
-    name, options = _get(args, "residual") or variant, _options(args, "residual_args")
+    name, slash, above = (_get(args, "residual") or variant).partition("/")
+    options = _options(args, "residual_args")
     first = Wiring.parse(name, options)
     own_name, own_options = _get(args, "decoder_residual"), _options(args, "decoder_residual_args")
+    if slash and own_name:
+        raise UserError(
+            f"--residual {name}/{above} names the decoder's wiring, and so does --decoder-residual; give one"
+        )
+    own_name = own_name or above
     differs = own_name or own_options is not None
     decoder = Wiring.parse(own_name or name, own_options) if differs else first
     return {stack: decoder if stack == "decoder" else first for stack in family.stacks}
