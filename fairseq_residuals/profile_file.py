@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
+from fairseq_residuals.whole_file import whole_file
 from modern_fairseq.errors import UserError
 
 Omegas = dict[str, list[dict[str, float]]]
@@ -24,14 +24,11 @@ def write_profile(path: Path, omegas: Omegas, measured_with: dict[str, Any]) -> 
     Raises:
         UserError: it cannot be written.
     """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(json.dumps({"measured_with": measured_with, "omegas": omegas}, indent=1) + "\n")
-        os.replace(temporary, path)
+        with whole_file(path) as temporary:
+            temporary.write_text(json.dumps({"measured_with": measured_with, "omegas": omegas}, indent=1) + "\n")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read_profile(path: str) -> Omegas:

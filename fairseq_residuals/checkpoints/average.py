@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fairseq_residuals.whole_file import whole_file
 from modern_fairseq.checkpoints import load_fairseq
 from modern_fairseq.errors import UserError
 
@@ -74,14 +74,11 @@ def save(checkpoint: dict[str, Any], path: Path) -> None:
     Raises:
         UserError: it cannot be written.
     """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        torch.save(checkpoint, temporary)
-        os.replace(temporary, path)
+        with whole_file(path) as temporary:
+            torch.save(checkpoint, temporary)
     except (OSError, RuntimeError) as error:
         raise UserError(f"cannot write {path}: {error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _load(path: Path) -> dict[str, Any]:

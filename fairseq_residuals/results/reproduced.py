@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from fairseq_residuals.results.published import FAILED, RESULTS, Table, find_table, load_published
+from fairseq_residuals.whole_file import whole_file
 from modern_fairseq.errors import UserError
 
 REPRODUCED = RESULTS / "reproduced.csv"
@@ -95,12 +96,10 @@ def append(records: Iterable[Record], path: Path | None = None, tables: Mapping[
         if not old:
             writer.writerow(HEADER)
         writer.writerows(dataclasses.astuple(record) for record in records)
-        new = path.with_name(f".{path.name}.new")
-        with new.open("w", encoding="utf-8", newline="") as file:
+        with whole_file(path) as new, new.open("w", encoding="utf-8", newline="") as file:
             file.write(old + buffer.getvalue())
             file.flush()
             os.fsync(file.fileno())
-        new.replace(path)
 
 
 def check(record: Record, table: Table) -> None:

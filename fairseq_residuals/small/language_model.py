@@ -11,7 +11,7 @@ from pydoc_data.topics import topics
 from typing import Any
 
 from fairseq_residuals.data.corpora.wikitext103 import ARTICLES, CORPUS, FILES
-from fairseq_residuals.small.task import Row, Sizes, Task
+from fairseq_residuals.small.task import Sizes, Task, compared
 
 UNKNOWN = "<unk>"
 EVERY = 8
@@ -77,11 +77,7 @@ TASK = Task(
     sizes=Sizes(examples=10_000, updates=400, subwords=2),
     corpus=CORPUS,
     make=make,
-    rows={
-        "16L/Post-LN": Row("b2t/table4/16l_post_ln"),
-        "16L/Pre-LN": Row("b2t/table4/16l_pre_ln"),
-        "16L/B2T": Row("b2t/table4/16l_b2t"),
-    },
+    rows=compared("16L", "b2t/table4/16l"),
     scores={"Valid": "Valid", "Test": "Test"},
     metrics=("ppl_context_0", f"ppl_context_{CONTEXT}"),
     lower_is_better=True,

@@ -19,7 +19,7 @@ import soundfile
 
 from fairseq_residuals.data.corpora.librispeech import CORPUS
 from fairseq_residuals.small.made import text, write_tar
-from fairseq_residuals.small.task import Row, Sizes, Task, narrow
+from fairseq_residuals.small.task import Sizes, Task, compared, narrow
 from modern_fairseq.audio import convert_waveform
 from modern_fairseq.errors import UserError
 
@@ -167,11 +167,7 @@ TASK = Task(
     corpus=CORPUS,
     make=make,
     check=installed_voice,
-    rows={
-        "12L-6L/Post-LN": Row("b2t/table5/12l_post_ln"),
-        "12L-6L/Pre-LN": Row("b2t/table5/12l_pre_ln"),
-        "12L-6L/B2T": Row("b2t/table5/12l_b2t"),
-    },
+    rows=compared("12L-6L", "b2t/table5/12l"),
     scores={split: split for split in HELD_OUT},
     metrics=("wer",),
     lower_is_better=True,

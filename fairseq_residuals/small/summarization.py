@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from fairseq_residuals.data.corpora.gigaword import CORPUS, ORG_DATA
 from fairseq_residuals.small.made import text, write_tar
-from fairseq_residuals.small.task import Row, Sizes, Task, narrow
+from fairseq_residuals.small.task import Sizes, Task, compared, narrow
 
 BODY, TITLE = range(5, 61), range(3, 26)
 """Words that they may have; a longer body is cut."""
@@ -92,11 +92,7 @@ TASK = Task(
     corpus=CORPUS,
     make=make,
     variant="org_data",
-    rows={
-        "18L-18L/Post-LN": Row("b2t/table3/18l_post_ln"),
-        "18L-18L/Pre-LN": Row("b2t/table3/18l_pre_ln"),
-        "18L-18L/B2T": Row("b2t/table3/18l_b2t"),
-    },
+    rows=compared("18L-18L", "b2t/table3/18l"),
     scores={name: name for name in ("R-1", "R-2", "R-L")},
     metrics=("rouge", "rouge_unstemmed"),
     overrides=(

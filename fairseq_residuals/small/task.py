@@ -109,6 +109,12 @@ class Task:
         )
 
 
+def compared(depth: str, stem: str) -> dict[str, Row]:
+    """The rows of the three wirings that every table has at ``depth``, from the configurations ``stem_...``."""
+    names = {"Post-LN": "post_ln", "Pre-LN": "pre_ln", "B2T": "b2t"}
+    return {f"{depth}/{title}": Row(f"{stem}_{name}") for title, name in names.items()}
+
+
 def narrow(width: int, ffn: int, heads: int = 4) -> tuple[str, ...]:
     """Overrides that make encoder and decoder that wide."""
     return tuple(

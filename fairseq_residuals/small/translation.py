@@ -12,7 +12,7 @@ from fairseq_residuals.data.corpora.wmt14_en_de import B2T
 from fairseq_residuals.data.corpus import Corpus
 from fairseq_residuals.data.download import Source
 from fairseq_residuals.data.translation import Bpe, Part
-from fairseq_residuals.small.task import Row, Sizes, Task, narrow
+from fairseq_residuals.small.task import Sizes, Task, compared, narrow
 
 NAME = "cldr_en_de"
 CLDR = Source(f"{NAME}/", terms="scripts/small/translation.sh makes it")
@@ -48,11 +48,7 @@ TASK = Task(
     sizes=Sizes(examples=30_000, updates=600, subwords=1000),
     corpus=Corpus(NAME, RECIPE.languages, {"made": RECIPE.variant("made from CLDR")}),
     make=make,
-    rows={
-        "18L-18L/Post-LN": Row("b2t/table1/18l_post_ln"),
-        "18L-18L/Pre-LN": Row("b2t/table1/18l_pre_ln"),
-        "18L-18L/B2T": Row("b2t/table1/18l_b2t"),
-    },
+    rows=compared("18L-18L", "b2t/table1/18l"),
     scores={"BLEU": "BLEU"},
     metrics=("sacrebleu",),
     overrides=(

@@ -22,15 +22,17 @@ from fairseq_residuals.base import Connection, Site, Stream, Variant
 from fairseq_residuals.registry import register_variant
 
 
-class B2TConnection(Connection):
+class BottomConnection(Connection):
     """Stream: "bottom" (T, B, C), the input of the current layer."""
-
-    def __init__(self, site: Site) -> None:
-        super().__init__(site)
-        self.norm = LayerNorm(site.dim)
 
     def read(self, s: Stream) -> tuple[Tensor, Stream]:
         return s["x"], s | {"bottom": s["x"]} if self.site.first else s
+
+
+class B2TConnection(BottomConnection):
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self.norm = LayerNorm(site.dim)
 
     def write(self, s: Stream, y: Tensor) -> Stream:
         x = s["x"] + y

@@ -20,18 +20,13 @@ from torch import Tensor
 from fairseq_residuals.base import Connection, Site, Stream, Variant
 from fairseq_residuals.options import option
 from fairseq_residuals.registry import register_variant
-from fairseq_residuals.variants.b2t import B2T
+from fairseq_residuals.variants.b2t import B2T, BottomConnection
 
 
-class B2TNoLNConnection(Connection):
-    """Stream: "bottom" (T, B, C), the input of the current layer."""
-
+class B2TNoLNConnection(BottomConnection):
     def __init__(self, site: Site, alpha: float, beta: float) -> None:
         super().__init__(site)
         self.alpha, self.beta = alpha, beta
-
-    def read(self, s: Stream) -> tuple[Tensor, Stream]:
-        return s["x"], s | {"bottom": s["x"]} if self.site.first else s
 
     def write(self, s: Stream, y: Tensor) -> Stream:
         x = s["x"] + y
