@@ -1,6 +1,7 @@
 """Several processes: on CPU as well as on GPUs, with one sentence for an error in any of them."""
 
 import functools
+import importlib
 import logging
 import os
 import tempfile
@@ -124,14 +125,18 @@ def leave_when_done(module: types.ModuleType) -> None:
     """Leave the process group once training is done (distributed/utils.py:315-331 never does).
 
     Threads of the group may still run when C++ destroys them at exit, and a finished run ends with "terminate called
-    without an active exception".  A process that fails does not wait for this: its error is the one to report.
-    Can go when fairseq > 0.12.2 destroys its process group.
+    without an active exception".  They end with the last reference to their group: fairseq keeps its second group for
+    good, and torch.distributed.nn, which DistributedDataParallel imports, the default group of the time of its import
+    (as the default value of arguments).  A process that fails does not wait for this: its error is the one to report.
+    Can go when fairseq > 0.12.2 destroys its process groups.
     """
     original = module.distributed_main
 
     @functools.wraps(original)
     def distributed_main(*args: Any, **kwargs: Any) -> None:
+        importlib.import_module("torch.distributed.nn")  # while there is no group yet
         original(*args, **kwargs)
+        vars(module.get_global_group).pop("_global_group", None)
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
 

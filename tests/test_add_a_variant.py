@@ -18,9 +18,8 @@ def test_following_the_page_adds_a_tested_variant(tmp_path: Path) -> None:
     places = re.findall(r"`((?:fairseq_residuals/variants|tests)/\w*my_layer_scale\.py)`", page)
     assert places == ["fairseq_residuals/variants/my_layer_scale.py", "tests/test_my_layer_scale.py"]
     for name in ("fairseq_residuals", "modern_fairseq", "tests"):
-        shutil.copytree(
-            ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("golden", "commands", "__pycache__")
-        )
+        left_out = ("golden", "commands") if name == "tests" else ()
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", *left_out))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     for place, text in zip(places, (variant, test), strict=True):
         (tmp_path / place).write_text(text, encoding="utf-8")
