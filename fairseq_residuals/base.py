@@ -15,11 +15,12 @@ Time-major shapes throughout, as in fairseq: T positions, B sequences, C channel
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
+from fairseq_residuals.norms import NormType, build_norm
 from fairseq_residuals.options import option
 
 Stream = dict[str, Tensor]
@@ -46,6 +47,13 @@ class Shape:
     dec_depth: int
     cross: bool
     """Whether the stack is part of an encoder-decoder pair (a language model: False)."""
+    norm_type: NormType = field(default="layer", kw_only=True)
+    """What :meth:`new_norm` makes."""
+
+    def new_norm(self, width: int = 0, *, eps: float = 0.0) -> nn.Module:
+        """A norm of this stack's kind, over ``width`` channels (0: those of the stream); every norm that a variant
+        has is made by this. ``eps`` 0 is the usual one of its kind."""
+        return build_norm(self.norm_type, width or self.dim, eps)
 
 
 @dataclass(frozen=True)
@@ -155,6 +163,10 @@ class Variant(nn.Module):
         )
         init_scale: float | Literal["depth"] = option(
             1.0, "factor on every weight matrix of the layers at initialisation; depth: L^-0.5", minimum=1e-6
+        )
+
+        norm_type: NormType = option(
+            "layer", "kind of every norm (short: norm, unless the variant has an option of that name)"
         )
 
     connection: ClassVar[type[Connection]]

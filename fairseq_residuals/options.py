@@ -12,6 +12,9 @@ from modern_fairseq.errors import UserError
 
 T = TypeVar("T")
 
+SHORT = {"norm": "norm_type"}
+"""Other names of options, for variants that have no option of that name themselves."""
+
 
 @dataclass(frozen=True)
 class Option:
@@ -90,6 +93,7 @@ def parse_options(owner: str, config_class: type[T], text: str) -> tuple[T, froz
     values: dict[str, Any] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = (part.strip() for part in item.partition("="))
+        name = name if name in options else SHORT.get(name, name)
         if name not in options:
             valid = f"its options are {', '.join(options)}" if options else "it has none"
             raise UserError(f"{owner} has no option {name!r}; {valid}")

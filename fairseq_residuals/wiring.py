@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fairseq_residuals.base import Shape, Variant
-from fairseq_residuals.options import format_options, options_of, parse_options
+from fairseq_residuals.options import SHORT, format_options, options_of, parse_options
 from fairseq_residuals.registry import VARIANTS, find_variant
 from fairseq_residuals.segments import Segments
 from modern_fairseq.errors import UserError
@@ -32,6 +31,10 @@ class Part:
     @property
     def variant(self) -> type[Variant]:
         return VARIANTS[self.name]
+
+    def build(self, shape: Shape) -> Variant:
+        """The variant for a stack, or for this part of it."""
+        return self.variant(self.config, replace(shape, norm_type=self.config.norm_type))
 
     @property
     def layers(self) -> str:
@@ -159,13 +162,13 @@ class Wiring:
         """
         self.check(shape.stack, shape.depth, alone=not shape.cross)
         if len(self.parts) == 1:
-            return self.parts[0].variant(self.parts[0].config, shape)
+            return self.parts[0].build(shape)
         variants = []
         for part in self.parts:
             assert part.last is not None
             depth = part.last - part.first + 1
             own = {"depth": depth, f"{shape.stack[:3]}_depth": depth}
-            variants.append(part.variant(part.config, dataclasses.replace(shape, **own)))  # type: ignore[arg-type]
+            variants.append(part.build(replace(shape, **own)))  # type: ignore[arg-type]
         return Segments(variants, shape)
 
     def __str__(self) -> str:
@@ -181,7 +184,7 @@ def _share_out(args: str, names: list[str]) -> dict[str, str]:
         if dot and owner in texts:
             texts[owner].append(option)
             continue
-        having = [name for name in texts if key in options_of(VARIANTS[name].Config)]
+        having = [name for name in texts if {key, SHORT.get(key)} & options_of(VARIANTS[name].Config).keys()]
         if not having:
             valid = dict.fromkeys(option for name in texts for option in options_of(VARIANTS[name].Config))
             raise UserError(f"none of {', '.join(texts)} has an option {key!r}; their options are {', '.join(valid)}")

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from fairseq.modules import LayerNorm
 from torch import Tensor, nn
 
 from fairseq_residuals.base import Connection, Init, Site, Stream, Variant
@@ -35,7 +34,7 @@ class AdminConnection(Connection):
             profile: the option.
         """
         super().__init__(site)
-        self.norm = LayerNorm(site.dim)
+        self.norm = site.new_norm()
         self.omega = nn.Parameter(torch.ones(site.dim))
         self.profile = profile
         self.known = False

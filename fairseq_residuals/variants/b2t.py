@@ -15,7 +15,6 @@ Paper and code: the repository's first release (c3dedea, June 2022) initialises 
 the paper mentions. Table 2 (100L-100L) multiplied by 0.1, which is the same factor there (``init_scale=0.1``).
 """
 
-from fairseq.modules import LayerNorm
 from torch import Tensor
 
 from fairseq_residuals.base import Connection, Site, Stream, Variant
@@ -32,7 +31,7 @@ class BottomConnection(Connection):
 class B2TConnection(BottomConnection):
     def __init__(self, site: Site) -> None:
         super().__init__(site)
-        self.norm = LayerNorm(site.dim)
+        self.norm = site.new_norm()
 
     def write(self, s: Stream, y: Tensor) -> Stream:
         x = s["x"] + y

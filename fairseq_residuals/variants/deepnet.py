@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from fairseq.modules import LayerNorm
 from torch import Tensor, nn
 
 from fairseq_residuals.base import Connection, Shape, Site, Stream, Variant
@@ -48,7 +47,7 @@ class DeepNetConnection(Connection):
     def __init__(self, site: Site) -> None:
         super().__init__(site)
         self.alpha = alpha_beta(site)[0]
-        self.norm = LayerNorm(site.dim)
+        self.norm = site.new_norm()
 
     def write(self, s: Stream, y: Tensor) -> Stream:
         return s | {"x": self.norm(self.alpha * s["x"] + y)}

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from fairseq.modules import LayerNorm
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
@@ -52,7 +51,7 @@ class DepthwiseLSTMConnection(Connection):
 
     def __init__(self, site: Site, config: Any, unit: dict[str, nn.Module]) -> None:
         super().__init__(site)
-        self.norm = LayerNorm(site.dim, eps=EPS) if config.input_norm else None
+        self.norm = site.new_norm(eps=EPS) if config.input_norm else None
         self.merge = nn.Linear(2 * site.dim, site.dim) if site.kind == "cross" and config.merge == "concat" else None
         self.unit = nn.ModuleDict(unit)
 
@@ -93,7 +92,7 @@ class DepthwiseLSTM(Variant):
 
     def __init__(self, config: Any, shape: Shape) -> None:
         super().__init__(config, shape)
-        self.norm = LayerNorm(shape.dim, eps=EPS) if config.output_norm else None
+        self.norm = shape.new_norm(eps=EPS) if config.output_norm else None
         self.shared: dict[str, nn.Module] = {}  # registered by the connections that use them
 
     def connect(self, site: Site) -> Connection:
@@ -108,7 +107,12 @@ class DepthwiseLSTM(Variant):
             parts["gates"] = Gates(dim, config.gate_norm)
         if "hidden" not in parts:
             width = self.shape.ffn_dim if config.hidden == 2 else dim
-            network = [nn.Linear(2 * dim, width), LayerNorm(width, eps=EPS), nn.GELU(), nn.Dropout(config.dropout)]
+            network = [
+                nn.Linear(2 * dim, width),
+                self.shape.new_norm(width, eps=EPS),
+                nn.GELU(),
+                nn.Dropout(config.dropout),
+            ]
             parts["hidden"] = nn.Sequential(*network, *([nn.Linear(width, dim)] if config.hidden == 2 else []))
         self.shared |= {name: parts[name] for name in shared}
         return parts

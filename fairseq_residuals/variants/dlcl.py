@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from fairseq.modules import LayerNorm
 from torch import Tensor, nn
 
 from fairseq_residuals.base import Init, Shape, Stream, Variant
@@ -61,7 +60,7 @@ class DLCL(Variant):
             start = start / start.sum(1, keepdim=True)
         start = start.unsqueeze(-1).repeat(1, 1, shape.dim if config.weight_type == "vector" else 1)
         self.weight = nn.Parameter(start, requires_grad=config.weights == "learned")
-        self.norms = nn.ModuleDict({str(i): LayerNorm(shape.dim) for i in range(1, rows)} if config.norm else {})
+        self.norms = nn.ModuleDict({str(i): shape.new_norm() for i in range(1, rows)} if config.norm else {})
         self.history_dropout = nn.Dropout(config.history_dropout)
 
     def normalised(self, i: int, x: Tensor) -> Tensor:
@@ -94,7 +93,7 @@ class DLCLPre(DLCL):
 
     def __init__(self, config: Any, shape: Shape) -> None:
         super().__init__(config, shape)
-        self.norm = LayerNorm(shape.dim)
+        self.norm = shape.new_norm()
 
     def after_layer(self, i: int, s: Stream) -> Stream:
         s = s | {f"y{i + 1}": self.normalised(i + 1, s["x"])}

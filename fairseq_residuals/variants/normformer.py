@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from fairseq.modules import LayerNorm
 from torch import Tensor, nn
 
 from fairseq_residuals.attention import open_attention
@@ -35,8 +34,8 @@ class NormFormerConnection(PreLNConnection):
         ffn = site.kind == "ffn"
         self.before = config.heads == "before_projection"
         self.head_gain = nn.Parameter(torch.ones(site.heads)) if attention and config.scale_heads else None
-        self.attn_norm = LayerNorm(site.dim) if attention and config.scale_attn else None
-        self.inner_norm = LayerNorm(site.ffn_dim) if ffn and config.scale_fc else None
+        self.attn_norm = site.new_norm() if attention and config.scale_attn else None
+        self.inner_norm = site.new_norm(site.ffn_dim) if ffn and config.scale_fc else None
         self.residual_gain = nn.Parameter(torch.ones(site.dim)) if ffn and config.scale_resids else None
 
     def scale_heads(self, x: Tensor) -> Tensor:

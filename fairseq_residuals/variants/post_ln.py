@@ -9,7 +9,6 @@ Vaswani et al. 2017, "Attention Is All You Need", section 3.1: LayerNorm(x + Sub
 Checked against facebookresearch/fairseq@3d262bb (``modules/transformer_layer.py``, ``normalize_before=False``).
 """
 
-from fairseq.modules import LayerNorm
 from torch import Tensor
 
 from fairseq_residuals.base import Connection, Site, Stream, Variant
@@ -19,7 +18,7 @@ from fairseq_residuals.registry import register_variant
 class PostLNConnection(Connection):
     def __init__(self, site: Site) -> None:
         super().__init__(site)
-        self.norm = LayerNorm(site.dim)
+        self.norm = site.new_norm()
 
     def write(self, s: Stream, y: Tensor) -> Stream:
         return s | {"x": self.norm(s["x"] + y)}

@@ -12,7 +12,6 @@ Checked against facebookresearch/fairseq@3d262bb (``modules/transformer_layer.py
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fairseq.modules import LayerNorm
 from torch import Tensor
 
 from fairseq_residuals.base import Connection, Shape, Site, Stock, Stream, Variant
@@ -23,7 +22,7 @@ from fairseq_residuals.registry import register_variant
 class PreLNConnection(Connection):
     def __init__(self, site: Site) -> None:
         super().__init__(site)
-        self.norm = LayerNorm(site.dim)
+        self.norm = site.new_norm()
 
     def read(self, s: Stream) -> tuple[Tensor, Stream]:
         return self.norm(s["x"]), s
@@ -53,7 +52,7 @@ class PreLN(Variant):
 
     def __init__(self, config: Any, shape: Shape) -> None:
         super().__init__(config, shape)
-        self.norm = LayerNorm(shape.dim) if config.final_norm else None
+        self.norm = shape.new_norm() if config.final_norm else None
 
     def close(self, s: Stream) -> Tensor:
         return s["x"] if self.norm is None else self.norm(s["x"])

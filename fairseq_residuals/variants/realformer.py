@@ -21,7 +21,6 @@ implementations.
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fairseq.modules import LayerNorm
 from torch import Tensor, nn
 
 from fairseq_residuals.attention import open_attention
@@ -37,7 +36,7 @@ class RealFormerConnection(Connection):
         super().__init__(site)
         self.pre = config.norm == "pre"
         self.layers_in_sum = site.layer + 1 if config.mean else 1
-        self.norm = LayerNorm(site.dim)
+        self.norm = site.new_norm()
 
     def read(self, s: Stream) -> tuple[Tensor, Stream]:
         return self.norm(s["x"]) if self.pre else s["x"], s
@@ -78,7 +77,7 @@ class RealFormer(Variant):
 
     def __init__(self, config: Any, shape: Shape) -> None:
         super().__init__(config, shape)
-        self.norm = LayerNorm(shape.dim) if config.norm == "pre" else None
+        self.norm = shape.new_norm() if config.norm == "pre" else None
 
     def connect(self, site: Site) -> Connection:
         return RealFormerConnection(site, self.config)

@@ -18,7 +18,6 @@ its eps (OPUS-100 used 0.05). ``alpha`` weighs x_L.
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq.modules import LayerNorm
 from torch import Tensor
 
 from fairseq_residuals.base import Connection, Shape, Site, Stream, Variant
@@ -32,7 +31,7 @@ class ResiDualConnection(Connection):
     def __init__(self, site: Site, scale: float) -> None:
         super().__init__(site)
         self.scale = scale
-        self.norm = LayerNorm(site.dim)
+        self.norm = site.new_norm()
 
     def write(self, s: Stream, y: Tensor) -> Stream:
         return s | {"x": self.norm(s["x"] + y), "dual": s["dual"] + self.scale * y}
@@ -54,7 +53,7 @@ class ResiDual(Variant):
 
     def __init__(self, config: Any, shape: Shape) -> None:
         super().__init__(config, shape)
-        self.norm = LayerNorm(shape.dim, eps=1e-7)
+        self.norm = shape.new_norm(eps=1e-7)
 
     def connect(self, site: Site) -> Connection:
         return ResiDualConnection(site, self.config.scale)

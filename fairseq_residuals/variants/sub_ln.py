@@ -16,7 +16,6 @@ import math
 from typing import Any
 
 import torch
-from fairseq.modules import LayerNorm
 from torch import Tensor, nn
 
 from fairseq_residuals.attention import open_attention
@@ -29,7 +28,7 @@ class SubLNConnection(PreLNConnection):
     def __init__(self, site: Site) -> None:
         super().__init__(site)
         widths = {"self": site.dim, "ffn": site.ffn_dim}
-        self.inner_norm = LayerNorm(widths[site.kind]) if site.kind in widths else None
+        self.inner_norm = site.new_norm(widths[site.kind]) if site.kind in widths else None
 
     def attend(
         self, attn: nn.Module, query: Tensor, key: Tensor, value: Tensor, s: Stream, **kwargs: Any

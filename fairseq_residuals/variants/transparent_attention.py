@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from fairseq.modules import LayerNorm
 from torch import Tensor, nn
 
 from fairseq_residuals.base import Shape, Stream, Variant
@@ -47,7 +46,7 @@ class TransparentAttention(Variant):
         super().__init__(config, shape)
         self.mixes = shape.stack == "encoder"
         if self.mixes:
-            self.embed_norm = LayerNorm(shape.dim)
+            self.embed_norm = shape.new_norm()
             self.weight = nn.Parameter(torch.zeros(shape.depth + 1, shape.dec_depth))
             self.weight_dropout = nn.Dropout(config.weight_dropout)
 

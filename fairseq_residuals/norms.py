@@ -1,0 +1,39 @@
+"""Kinds of norms: the option ``norm_type``, common to all variants.
+
+=========  ===========================================================================================================
+``layer``  LayerNorm (Ba et al. 2016) with gain and bias, eps 1e-5, as fairseq makes it
+``rms``    Zhang and Sennrich 2019, "Root Mean Square Layer Normalization": a gain and no bias, eps 1e-6
+``dyt``    Zhu et al. 2025, "Transformers without Normalization", Eq. 1: dynamic tanh (jiachenzhu/DyT@aab5dde)
+=========  ===========================================================================================================
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from fairseq.modules import LayerNorm
+from torch import Tensor, nn
+
+NormType = Literal["layer", "rms", "dyt"]
+
+
+def build_norm(norm_type: NormType, width: int, eps: float) -> nn.Module:
+    """A norm over the last ``width`` channels; ``eps`` 0 is the usual one of its kind, and DyT has none."""
+    if norm_type == "rms":
+        return nn.RMSNorm(width, eps=eps or 1e-6)
+    return DyT(width) if norm_type == "dyt" else LayerNorm(width, eps=eps or 1e-5)
+
+
+class DyT(nn.Module):
+    """w tanh(a x) + b, a scalar ``a`` that starts at 0.5; no statistic is taken of x, and nothing is normalised."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.full((1,), 0.5))
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., C) -> (..., C)"""
+        return self.weight * torch.tanh(self.alpha * x) + self.bias
