@@ -99,6 +99,14 @@ class Normalize:
 
 
 @dataclass(frozen=True)
+class ReplaceUnicodePunctuation:
+    """replace-unicode-punctuation.perl."""
+
+    def __call__(self, line: str) -> str:
+        return str(_normalizer("en").replace_unicode_punct(line))
+
+
+@dataclass(frozen=True)
 class RemoveNonPrinting:
     """remove-non-printing-char.perl: a blank for each character of Unicode's category C."""
 

@@ -36,12 +36,7 @@ class FairseqRAdam(FairseqOptimizer):  # type: ignore[misc]
             UserError: a setting out of range, or parameters in half precision.
         """
         super().__init__(cfg)
-        params = list(params)
-        if any(p.dtype in (torch.float16, torch.bfloat16) for p in params):
-            raise UserError(
-                "--optimizer radam does not go with --memory-efficient-fp16 or --memory-efficient-bf16, for its"
-                " statistics must be kept in fp32; use --fp16 or --bf16"
-            )
+        params = refuse_half_precision("radam", params)
         try:
             self._optimizer = torch.optim.RAdam(params, decoupled_weight_decay=True, **self.optimizer_config)
         except ValueError as error:
@@ -64,6 +59,21 @@ class FairseqRAdam(FairseqOptimizer):  # type: ignore[misc]
     def supports_flat_params(self) -> bool:
         """True: every weight is updated by itself, so ``--fp16`` may keep its fp32 copy in one vector."""
         return True
+
+
+def refuse_half_precision(optimizer: str, params: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+    """The parameters.
+
+    Raises:
+        UserError: some are in half precision.
+    """
+    params = list(params)
+    if any(p.dtype in (torch.float16, torch.bfloat16) for p in params):
+        raise UserError(
+            f"--optimizer {optimizer} does not go with --memory-efficient-fp16 or --memory-efficient-bf16, for its"
+            " statistics must be kept in fp32; use --fp16 or --bf16"
+        )
+    return params
 
 
 def _betas(value: Any) -> tuple[float, float]:

@@ -15,12 +15,8 @@ def retokenize(lines: Iterable[str], language: str = "de") -> list[str]:
         UserError: sacremoses is not installed.
     """
     try:
-        from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
-    except ModuleNotFoundError:
-        raise UserError("this needs the package sacremoses: pip install sacremoses") from None
-    detokenizer, tokenizer = MosesDetokenizer(lang=language), MosesTokenizer(lang=language)
-    punctuation = MosesPunctNormalizer(lang=language)
-    return [
-        tokenizer.tokenize(punctuation.replace_unicode_punct(detokenizer.detokenize(line.split())), return_str=True)
-        for line in lines
-    ]
+        from fairseq_residuals.data.moses import Chain, Detokenize, ReplaceUnicodePunctuation, Tokenize
+    except ModuleNotFoundError as missing:
+        raise UserError(f"this needs the package {missing.name}: pip install {missing.name}") from None
+    treat = Chain((Detokenize(language), ReplaceUnicodePunctuation(), Tokenize(language)))
+    return [treat(line) for line in lines]

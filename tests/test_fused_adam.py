@@ -1,0 +1,90 @@
+"""fused_adam goes the way of fairseq's adam, and each goes on where the other has stopped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from fairseq import optim
+from tiny_trainer import make_config, make_trainer, sample, update
+from torch import Tensor, nn
+
+from modern_fairseq.errors import UserError
+
+FLAGS = ("--adam-betas", "(0.9, 0.98)", "--lr", "0.01")
+UPDATES = 50
+
+
+def start() -> list[nn.Parameter]:
+    draw = torch.Generator().manual_seed(1)
+    return [nn.Parameter(torch.randn(*shape, generator=draw)) for shape in ((3, 5), (7,), (2, 2, 2))]
+
+
+def optimizer_of(name: str, parameters: list[nn.Parameter], *flags: str) -> Any:
+    return optim.build_optimizer(make_config("--optimizer", name, *FLAGS, *flags).optimizer, parameters)
+
+
+def go(optimizer: Any, parameters: list[nn.Parameter], updates: range) -> list[Tensor]:
+    """With gradients of sizes around eps too, where its place in the denominator matters; the last parameter has a
+    gradient in every third update only, as under layer dropout."""
+    for number in updates:
+        draw = torch.Generator().manual_seed(number)
+        optimizer.set_lr(0.01 / (1 + number % 4))
+        for p, size in zip(parameters, (1.0, 1e-4, 10.0), strict=True):
+            p.grad = size * torch.randn(p.shape, generator=draw)
+        if number % 3:
+            parameters[-1].grad = None
+        optimizer.step()
+    return [p.detach().clone() for p in parameters]
+
+
+@pytest.mark.parametrize("flags", ((), ("--weight-decay", "0.1", "--adam-eps", "1e-4")), ids=("plain", "decay"))
+def test_trajectory(flags: tuple[str, ...]) -> None:
+    ends = {}
+    for name in ("adam", "fused_adam"):
+        parameters = start()
+        ends[name] = go(optimizer_of(name, parameters, *flags), parameters, range(UPDATES))
+    for fairseqs, ours, origin in zip(ends["adam"], ends["fused_adam"], start(), strict=True):
+        assert (fairseqs - origin).abs().min() > 1e-4
+        torch.testing.assert_close(ours, fairseqs, rtol=2e-6, atol=2e-6)
+
+
+def test_eps_is_added_where_fairseq_adds_it() -> None:
+    """torch.optim.AdamW, which adds it elsewhere, goes another way."""
+    parameters = start()
+    other = torch.optim.AdamW(parameters, lr=0.01, betas=(0.9, 0.98), eps=1e-4, weight_decay=0.0)
+    parameters[1].grad = 1e-4 * torch.ones(7)
+    other.step()
+    mine = start()
+    mine[1].grad = 1e-4 * torch.ones(7)
+    optimizer_of("fused_adam", mine, "--adam-eps", "1e-4").step()
+    assert (parameters[1] - mine[1]).abs().min() > 1e-4
+
+
+@pytest.mark.parametrize(("first", "second"), (("adam", "fused_adam"), ("fused_adam", "adam")))
+def test_a_run_may_change_over(first: str, second: str) -> None:
+    whole = start()
+    expected = go(optimizer_of("adam", whole), whole, range(20))
+    parameters = start()
+    stopped = optimizer_of(first, parameters)
+    go(stopped, parameters, range(10))
+    resumed = optimizer_of(second, parameters)
+    resumed.load_state_dict(stopped.state_dict())
+    for found, wanted in zip(go(resumed, parameters, range(10, 20)), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("precision", ((), ("--fp16",), ("--bf16",)), ids=("fp32", "fp16", "bf16"))
+def test_it_trains_a_model(precision: tuple[str, ...]) -> None:
+    losses = {}
+    for name in ("adam", "fused_adam"):
+        trainer = make_trainer("--optimizer", name, *FLAGS, "--fp16-init-scale", "4", *precision)
+        losses[name] = [update(trainer, sample())["loss"] for _ in range(6)]
+    assert losses["fused_adam"][-1] < losses["fused_adam"][0]
+    assert losses["fused_adam"] == pytest.approx(losses["adam"], abs=0.02 if precision else 1e-3)
+
+
+def test_parameters_in_half_precision_are_refused() -> None:
+    with pytest.raises(UserError, match="--optimizer fused_adam does not go with --memory-efficient-fp16"):
+        optimizer_of("fused_adam", [nn.Parameter(torch.ones(1, dtype=torch.float16))])
