@@ -8,6 +8,7 @@ from typing import Any
 from fairseq import checkpoint_utils
 from fairseq.models import register_model
 from fairseq.models.speech_to_text import S2TTransformerModel
+from torch import Tensor
 
 from fairseq_residuals.models.building import refuse_sharding, rewire_model, wirings_of
 from fairseq_residuals.models.settings import Args, Family, add_wiring_flags, for_stock_build
@@ -78,3 +79,8 @@ class ResidualS2TTransformer(S2TTransformerModel):
                 raise UserError(f"--load-pretrained-encoder-from: there is no file {pretrained}")
             checkpoint_utils.load_pretrained_component_from_model(component=model.encoder, checkpoint=pretrained)
         return model
+
+    def forward(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor, **kwargs: Any) -> Any:
+        """As fairseq's, which has no ``features_only``: what other arguments there are goes to the decoder."""
+        encoder_out = self.encoder(src_tokens=src_tokens, src_lengths=src_lengths)
+        return self.decoder(prev_output_tokens=prev_output_tokens, encoder_out=encoder_out, **kwargs)

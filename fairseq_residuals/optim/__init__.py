@@ -10,8 +10,8 @@ ResiDual, Table 8: linear decay without warm-up  ``--lr-scheduler polynomial_dec
 
 ``--optimizer fused_adam`` is fairseq's Adam, but faster.
 
-The last line of the table is fairseq's own: with its defaults (power 1, no warm-up, final learning rate 0) the learning rate after n of
-T updates is lr * (1 - n / T), exactly.
+The last line of the table is fairseq's own: with its defaults (power 1, no warm-up, final learning rate 0) the learning
+rate after n of T updates is lr * (1 - n / T), exactly.
 """
 
 from fairseq_residuals.optim import fused_adam, inverse_sqrt_nowarmup, radam

@@ -61,6 +61,15 @@ def test_two_processes_train_as_one_does(launcher, job, accumulated, data_of, tm
     assert_same_weights(folder, tmp_path)
 
 
+def test_the_loss_in_chunks(accumulated, data_of, tmp_path):
+    """It uses the output projection outside of the model's forward, where DistributedDataParallel does not see it."""
+    folder, one = accumulated(TRANSLATION)
+    flags = ("--distributed-world-size", "2", "--criterion", "chunked_label_smoothed_cross_entropy")
+    two = train(argv_of("fairseq-train"), TRANSLATION, data_of(TRANSLATION), tmp_path, *flags)
+    assert_same_training(one, two, range(1, UPDATES + 1))
+    assert_same_weights(folder, tmp_path)
+
+
 def test_two_processes_resume(accumulated, data_of, tmp_path):
     """In the middle of an epoch; the process of rank 0 reads the checkpoint and sends it to the other."""
     folder, one = accumulated(TRANSLATION)
