@@ -1,6 +1,6 @@
-"""Attention with its insides open: for variants that touch the scores or the heads.
+"""Attention with its insides open: for variants that touch the projections, the scores or the heads.
 
-Runs a fairseq ``MultiheadAttention`` (its weights, its decoding cache in fairseq's own layout) with two places where a
+Runs a fairseq ``MultiheadAttention`` (its weights, its decoding cache in fairseq's own layout) with places where a
 variant may step in. Everything else about a layer keeps using the module itself.
 """
 
@@ -21,6 +21,9 @@ def open_attention(
     key: Tensor,
     value: Tensor,
     *,
+    edit_query: Edit | None = None,
+    edit_key: Edit | None = None,
+    edit_value: Edit | None = None,
     edit_scores: Edit | None = None,
     edit_heads: Edit | None = None,
     key_padding_mask: Tensor | None = None,
@@ -35,6 +38,8 @@ def open_attention(
         attn: fairseq's module.
         query: (T, B, C).
         key, value: (S, B, C of the keys).
+        edit_query, edit_key, edit_value: (positions, B, C) -> the same, the projection with its bias, before the
+            heads are split; what the decoding cache holds is edited.
         edit_scores: (B, H, T, S) -> (B, H, T, S), before masks and softmax.
         edit_heads: (T, B, C) -> (T, B, C), the heads' outputs side by side, before the output projection.
 
@@ -45,10 +50,11 @@ def open_attention(
     """
     positions, batch, _ = query.shape
 
-    def split(x: Tensor) -> Tensor:
+    def split(x: Tensor, edit: Edit | None) -> Tensor:
+        x = x if edit is None else edit(x)
         return x.unflatten(-1, (attn.num_heads, attn.head_dim)).permute(1, 2, 0, 3)
 
-    q = split(attn.q_proj(query)) * attn.scaling
+    q = split(attn.q_proj(query), edit_query) * attn.scaling
     cache = {} if incremental_state is None else attn._get_input_buffer(incremental_state)
     if static_kv and "prev_key" in cache:
         k, v, key_padding_mask = cache["prev_key"], cache["prev_value"], cache["prev_key_padding_mask"]
@@ -58,7 +64,7 @@ def open_attention(
             key, value = key[:, :: attn.beam_size], value[:, :: attn.beam_size]
             if key_padding_mask is not None:
                 key_padding_mask = key_padding_mask[:: attn.beam_size]
-        k, v = split(attn.k_proj(key)), split(attn.v_proj(value))
+        k, v = split(attn.k_proj(key), edit_key), split(attn.v_proj(value), edit_value)
         if "prev_key" in cache:
             k, v = torch.cat([cache["prev_key"], k], 2), torch.cat([cache["prev_value"], v], 2)
             key_padding_mask = attn._append_prev_key_padding_mask(

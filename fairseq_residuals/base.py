@@ -20,8 +20,10 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
+from fairseq_residuals.attention import open_attention
 from fairseq_residuals.norms import NormType, build_norm
 from fairseq_residuals.options import option
+from fairseq_residuals.value_residual import Mixing
 
 Stream = dict[str, Tensor]
 """What travels along depth. "x" (T, B, C) is always there; any other key is documented by its variant.
@@ -50,10 +52,10 @@ class Shape:
     norm_type: NormType = field(default="layer", kw_only=True)
     """What :meth:`new_norm` makes."""
 
-    def new_norm(self, width: int = 0, *, eps: float = 0.0) -> nn.Module:
+    def new_norm(self, width: int = 0, *, eps: float = 0.0, bias: bool = True) -> nn.Module:
         """A norm of this stack's kind, over ``width`` channels (0: those of the stream); every norm that a variant
-        has is made by this. ``eps`` 0 is the usual one of its kind."""
-        return build_norm(self.norm_type, width or self.dim, eps)
+        has is made by this. ``eps`` 0 is the usual one of its kind; without ``bias``, no kind has one."""
+        return build_norm(self.norm_type, width or self.dim, eps, bias)
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,9 @@ class Connection(nn.Module):
         """The stream after the sub-layer's output ``y`` (T, B, C), dropout already applied."""
         raise NotImplementedError(f"{type(self).__name__} does not say how a sub-layer's output is written")
 
+    norm_gain: float = 1.0
+    """What :meth:`read` multiplies the output of ``norm`` by, of a variant that is Pre-LN but for it."""
+
     def gains(self) -> tuple[Tensor | float, Tensor | float]:
         """The factors, numbers or (C,), on the stream and on the sub-layer's output before the two are added, of a
         variant that says what it is but for them (:attr:`Variant.stock`)."""
@@ -109,10 +114,20 @@ class Connection(nn.Module):
         """(T, B, F) -> (T, B, F), between the FFN's activation (and its dropout) and its second matrix."""
         return h
 
+    def outer(self, y: Tensor) -> Tensor:
+        """(T, B, C) -> (T, B, C), between the sub-layer and its dropout."""
+        return y
+
     def attend(
         self, attn: nn.Module, query: Tensor, key: Tensor, value: Tensor, s: Stream, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None, Stream]:
-        """Runs the attention module: output (T, B, C) before dropout, weights or None, stream."""
+        """Runs the attention module: output (T, B, C) before dropout, weights or None, stream.
+
+        ``kwargs`` are those of the module, and edits for :func:`fairseq_residuals.attention.open_attention`, which runs
+        it if there are any. A variant with edits of its own passes on those that it is given.
+        """
+        if any(name.startswith("edit_") for name in kwargs):
+            return *open_attention(attn, query, key, value, **kwargs), s
         y, weights = attn(query=query, key=key, value=value, **kwargs)
         return y, weights, s
 
@@ -143,6 +158,8 @@ class Variant(nn.Module):
     """The authors' code that the variant was checked against: repository@commit; empty where none was published."""
     verified: ClassVar[str]
     """What was compared, and with what."""
+    extension: ClassVar[str] = ""
+    """What no paper defines and this plugin chose, such as where cross-attention sits; empty where nothing is."""
     normalize_before: ClassVar[bool] = False
     """Whether this is what fairseq calls ``--encoder-normalize-before`` / ``--decoder-normalize-before``."""
     stock: ClassVar[Stock] = ""
@@ -164,9 +181,13 @@ class Variant(nn.Module):
         init_scale: float | Literal["depth"] = option(
             1.0, "factor on every weight matrix of the layers at initialisation; depth: L^-0.5", minimum=1e-6
         )
-
         norm_type: NormType = option(
             "layer", "kind of every norm (short: norm, unless the variant has an option of that name)"
+        )
+        value_residual: Mixing = option(
+            "none",
+            "mix the first layer's values into those of the layers above, in self-attention; see"
+            " fairseq_residuals/value_residual.py",
         )
 
     connection: ClassVar[type[Connection]]

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fairseq_residuals.base import Kind, Site, Stream, Variant
+from fairseq_residuals.value_residual import ValueResidual
 
 FAIRSEQ_NORMS: dict[Kind, str] = {
     "self": "self_attn_layer_norm",
@@ -64,6 +65,8 @@ class ResidualLayer(nn.Module):
         # registered in fairseq's order, which is the order of an optimizer's state
         self.self_attn: nn.Module = built.self_attn
         self.self_attn_connection = variant.connect(sites["self"])
+        mixing = variant.config.value_residual
+        self.value_residual = None if mixing == "none" else ValueResidual(mixing, layer, shape.depth)
         self.encoder_attn: nn.Module | None = getattr(built, "encoder_attn", None)
         if "cross" in sites:
             self.encoder_attn_connection = variant.connect(sites["cross"])
@@ -81,6 +84,8 @@ class ResidualLayer(nn.Module):
         """The stream after this layer, and the cross-attention weights (heads or none, B, T, S) where asked for."""
 
         def self_attention(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
+            kept: Stream = {}
+            edits = {} if self.value_residual is None else self.value_residual.edits(s, kept)
             y, weights, s = self.self_attn_connection.attend(
                 self.self_attn,
                 h,
@@ -91,8 +96,9 @@ class ResidualLayer(nn.Module):
                 incremental_state=context.incremental_state,
                 need_weights=False,
                 attn_mask=context.self_attn_mask,
+                **edits,
             )
-            return self.dropout_module(y), weights, s
+            return self.dropout_module(self.self_attn_connection.outer(y)), weights, s | kept
 
         def cross_attention(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
             assert self.encoder_attn is not None and context.memory is not None
@@ -108,11 +114,12 @@ class ResidualLayer(nn.Module):
                 need_weights=context.need_attn or (not self.training and self.need_attn),
                 need_head_weights=context.need_head_weights,
             )
-            return self.dropout_module(y), weights, s
+            return self.dropout_module(self.encoder_attn_connection.outer(y)), weights, s
 
         def feed_forward(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
             h = self.activation_dropout_module(self.activation_fn(self.fc1(h)))
-            return self.dropout_module(self.fc2(self.ffn_connection.inner(h))), None, s
+            y = self.fc2(self.ffn_connection.inner(h))
+            return self.dropout_module(self.ffn_connection.outer(y)), None, s
 
         attn = None
         s, _ = self.self_attn_connection(s, self_attention)

@@ -18,22 +18,27 @@ from torch import Tensor, nn
 NormType = Literal["layer", "rms", "dyt"]
 
 
-def build_norm(norm_type: NormType, width: int, eps: float) -> nn.Module:
+def build_norm(norm_type: NormType, width: int, eps: float, bias: bool = True) -> nn.Module:
     """A norm over the last ``width`` channels; ``eps`` 0 is the usual one of its kind, and DyT has none."""
     if norm_type == "rms":
         return nn.RMSNorm(width, eps=eps or 1e-6)
-    return DyT(width) if norm_type == "dyt" else LayerNorm(width, eps=eps or 1e-5)
+    if norm_type == "dyt":
+        return DyT(width, bias)
+    return LayerNorm(width, eps=eps or 1e-5) if bias else nn.LayerNorm(width, eps=eps or 1e-5, bias=False)
 
 
 class DyT(nn.Module):
     """w tanh(a x) + b, a scalar ``a`` that starts at 0.5; no statistic is taken of x, and nothing is normalised."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, bias: bool = True) -> None:
         super().__init__()
+        # what PyTorch's norms have, and by which the looks of this plugin know that something stands where a norm does
+        self.normalized_shape = (width,)
         self.alpha = nn.Parameter(torch.full((1,), 0.5))
         self.weight = nn.Parameter(torch.ones(width))
-        self.bias = nn.Parameter(torch.zeros(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., C) -> (..., C)"""
-        return self.weight * torch.tanh(self.alpha * x) + self.bias
+        y = self.weight * torch.tanh(self.alpha * x)
+        return y if self.bias is None else y + self.bias

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from fairseq_residuals.base import Connection, Variant
 from fairseq_residuals.names import fairseq_name
 from fairseq_residuals.stack import Stack
+from fairseq_residuals.value_residual import ValueResidual
 
 MOST_ENTRIES = 1024
 """A matrix of more is logged by its mean, minimum and maximum; 30 layers have 31 x 31 weights over depth."""
@@ -62,7 +63,7 @@ def learned_weights(model: nn.Module) -> dict[str, float]:
     found: dict[nn.Parameter, tuple[str, int]] = {}
     for path, stack in _stacks(model):
         for place, wiring in stack.named_modules(prefix=path):
-            if isinstance(wiring, (Connection, Variant)):
+            if isinstance(wiring, (Connection, Variant, ValueResidual)):
                 for inside, module in wiring.named_modules(prefix=place):
                     if not hasattr(module, "normalized_shape") and not isinstance(module, nn.Linear):
                         for name, parameter in module.named_parameters(inside, recurse=False):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -184,10 +185,15 @@ def _share_out(args: str, names: list[str]) -> dict[str, str]:
         if dot and owner in texts:
             texts[owner].append(option)
             continue
-        having = [name for name in texts if {key, SHORT.get(key)} & options_of(VARIANTS[name].Config).keys()]
+        # the short name is for where no variant has an option of that name itself
+        having = next(filter(None, (_having(texts, k) for k in (key, SHORT.get(key)))), [])
         if not having:
             valid = dict.fromkeys(option for name in texts for option in options_of(VARIANTS[name].Config))
             raise UserError(f"none of {', '.join(texts)} has an option {key!r}; their options are {', '.join(valid)}")
         for name in having:
             texts[name].append(item)
     return {name: ",".join(options) for name, options in texts.items()}
+
+
+def _having(names: Iterable[str], option: str | None) -> list[str]:
+    return [name for name in names if option in options_of(VARIANTS[name].Config)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
 from fairseq_residuals.attention import open_attention
+from fairseq_residuals.base import Connection, Site
 
 T, S, B, C, H = 5, 7, 3, 16, 4
 
@@ -107,3 +109,71 @@ def test_edits_step_in_where_they_say() -> None:
     q, k = (p(x).unflatten(-1, (H, -1)) for p in (attention.q_proj, attention.k_proj))
     scores = torch.einsum("tbhd,sbhd->bhts", q, k) * (C // H) ** -0.5
     torch.testing.assert_close(seen["scores"], scores)
+
+
+def edits_of_projections() -> dict[str, Any]:
+    """A map of all channels per projection, so that the heads are mixed."""
+    torch.manual_seed(3)
+    matrices = {f"edit_{name}": torch.randn(C, C) / C**0.5 for name in ("query", "key", "value")}
+    return {name: partial(torch.matmul, other=matrix) for name, matrix in matrices.items()}
+
+
+def test_edits_of_projections_are_made_after_the_bias_and_before_the_heads() -> None:
+    attention, x = make_attention(self_attention=True), torch.randn(T, B, C)
+    edits = edits_of_projections()
+    found, _ = open_attention(attention, x, x, x, **edits)
+    q, k, v = (
+        edits[f"edit_{name}"](projection(x)).unflatten(-1, (H, -1))
+        for name, projection in zip(
+            ("query", "key", "value"), (attention.q_proj, attention.k_proj, attention.v_proj), strict=True
+        )
+    )
+    weights = (torch.einsum("tbhd,sbhd->bhts", q, k) * (C // H) ** -0.5).softmax(-1)
+    heads = torch.einsum("bhts,sbhd->tbhd", weights, v).flatten(-2)
+    torch.testing.assert_close(found, attention.out_proj(heads))
+
+
+def test_what_is_cached_is_edited_once() -> None:
+    attention, x = make_attention(self_attention=True), torch.randn(T, B, C)
+    edits = edits_of_projections()
+    causal = torch.full((T, T), -torch.inf).triu(1)
+    full, _ = open_attention(attention, x, x, x, attn_mask=causal, **edits)
+    state: dict[str, Any] = {}
+    steps = [open_attention(attention, *[x[t : t + 1]] * 3, incremental_state=state, **edits)[0] for t in range(T)]
+    torch.testing.assert_close(torch.cat(steps), full)
+    cached = attention._get_input_buffer(state)["prev_value"].permute(2, 0, 1, 3).flatten(-2)
+    torch.testing.assert_close(cached, edits["edit_value"](attention.v_proj(x)))
+
+
+def test_edits_of_a_memory_are_made_once_and_for_one_hypothesis() -> None:
+    attention = make_attention(encoder_decoder_attention=True)
+    attention.set_beam_size(2)
+    memory, query = torch.randn(S, B, C).repeat_interleave(2, 1), torch.randn(T, 2 * B, C)
+    edits = edits_of_projections()
+    whole, _ = open_attention(attention, query, memory, memory, **edits)
+    edited = []
+
+    def edit_key(k: Tensor) -> Tensor:
+        edited.append(k.shape)
+        return edits["edit_key"](k)
+
+    state: dict[str, Any] = {}
+    arguments = edits | {"edit_key": edit_key, "incremental_state": state, "static_kv": True}
+    steps = [open_attention(attention, query[t : t + 1], memory, memory, **arguments)[0] for t in range(T)]
+    torch.testing.assert_close(torch.cat(steps), whole)
+    assert edited == [(S, B, C)]
+
+
+def test_a_connection_opens_attention_only_for_an_edit() -> None:
+    attention, x = make_attention(self_attention=True), torch.randn(T, B, C)
+    shape = {"depth": 1, "dim": C, "ffn_dim": C, "heads": H, "enc_depth": 1, "dec_depth": 1, "cross": True}
+    connection = Connection(Site(**shape, stack="encoder", kind="self", layer=0, index=0, n_sub=2))  # type: ignore[arg-type]
+    calls: list[str] = []
+    attention.register_forward_hook(lambda *_: calls.append("module"))
+    plain, _, _ = connection.attend(attention, x, x, x, {}, need_weights=False)
+    assert calls == ["module"]
+    same, _, _ = connection.attend(attention, x, x, x, {}, need_weights=False, edit_value=lambda v: v)
+    assert calls == ["module"]
+    torch.testing.assert_close(same, plain)
+    twice, _, _ = connection.attend(attention, x, x, x, {}, edit_value=lambda v: 2 * v)
+    torch.testing.assert_close(twice - attention.out_proj.bias, 2 * (plain - attention.out_proj.bias))

@@ -10,6 +10,7 @@ from typing import Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny import common_options
 
 from fairseq_residuals.base import Variant
 from fairseq_residuals.options import format_options, option, options_of, parse_options
@@ -72,10 +73,11 @@ def test_errors(text: str, says: str) -> None:
 
 def test_a_wiring_spells_out_its_options() -> None:
     wiring = Wiring.parse("b2t", "init_scale=depth")
-    assert (wiring.args, str(wiring)) == ("init=fairseq,init_scale=depth", "b2t (init=fairseq,init_scale=depth)")
+    spelled_out = common_options(init_scale="depth")
+    assert (wiring.args, str(wiring)) == (spelled_out, f"b2t ({spelled_out})")
     assert Wiring.parse("pre_ln").with_default("final_norm", False).value("final_norm") is False
     kept = Wiring.parse("pre_ln", "final_norm=true").with_default("final_norm", False)
-    assert kept.args == "init=fairseq,init_scale=1,final_norm=true"
+    assert kept.args == f"{common_options()},final_norm=true"
     assert Wiring.parse("post_ln").with_default("final_norm", False) == Wiring.parse("post_ln")
 
 

@@ -10,7 +10,7 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY, build_model
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import OmegaConf
-from tiny import build, dimensions, make_task, settings, stacks
+from tiny import build, common_options, dimensions, make_task, settings, stacks
 
 from fairseq_residuals.architectures import ARCHITECTURES
 from fairseq_residuals.models.settings import REFUSED
@@ -30,10 +30,6 @@ def from_yaml(**model: Any) -> Any:
     cfg = OmegaConf.create({"model": {"_name": "transformer_b2t_18l", **model}})
     OmegaConf.set_struct(cfg, True)
     return build_model(cfg.model, make_task()), cfg.model
-
-
-COMMON = "init=fairseq,init_scale=1"
-"""The options that all variants have."""
 
 
 def wired(model: Any) -> list[str]:
@@ -91,9 +87,12 @@ def test_flags_beat_the_architecture() -> None:
 
 def test_the_wiki103_language_model_has_no_final_norm_unless_asked() -> None:
     flags = dimensions("language_modeling")
-    assert settings("transformer_lm_pre_ln_wiki103", *flags).decoder_residual_args == f"{COMMON},final_norm=false"
+    assert (
+        settings("transformer_lm_pre_ln_wiki103", *flags).decoder_residual_args
+        == f"{common_options()},final_norm=false"
+    )
     kept = settings("transformer_lm_pre_ln_wiki103", *flags, "--residual-args", "final_norm=true")
-    assert kept.decoder_residual_args == f"{COMMON},final_norm=true" and kept.no_decoder_final_norm is False
+    assert kept.decoder_residual_args == f"{common_options()},final_norm=true" and kept.no_decoder_final_norm is False
 
 
 def test_the_resolved_wiring_is_recorded_and_stays() -> None:
@@ -103,9 +102,9 @@ def test_the_resolved_wiring_is_recorded_and_stays() -> None:
     recorded = {k: v for k, v in vars(args).items() if "residual" in k}
     assert recorded == {
         "residual": "post_ln",
-        "residual_args": COMMON,
+        "residual_args": common_options(),
         "decoder_residual": "b2t",
-        "decoder_residual_args": "init=fairseq,init_scale=depth",
+        "decoder_residual_args": common_options(init_scale="depth"),
     }
     before = dict(vars(args))
     ARCH_CONFIG_REGISTRY["transformer_post_ln_6l"](args)
@@ -125,7 +124,7 @@ def test_yaml(nested: bool) -> None:
     )
     assert wired(model) == ["post_ln", "b2t"] and [len(s) for s in stacks(model)] == [2, 3]
     assert stacks(model)[0].shape.ffn_dim == 32 and stacks(model)[1].wiring.config.init_scale == 0.5
-    assert cfg.encoder_layers == 2 and cfg.decoder_residual_args == "init=fairseq,init_scale=0.5"
+    assert cfg.encoder_layers == 2 and cfg.decoder_residual_args == common_options(init_scale="0.5")
     again = build_model(OmegaConf.create(OmegaConf.to_container(cfg)), make_task())
     assert wired(again) == wired(model)
 
@@ -144,7 +143,7 @@ def test_every_key_of_fairseqs_own_config_is_known_in_yaml() -> None:
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ("--residual b2tt", "unknown variant 'b2tt' (did you mean b2t?); the variants are admin, b2t,"),
+        ("--residual b2tt", "unknown variant 'b2tt' (did you mean b2t?); the variants are admin, attention_residuals,"),
         ("--residual-args alpha=1", "variant 'b2t' has no option 'alpha'; its options are init, init_scale"),
         (
             "--residual post_ln --residual-args alpha=1",

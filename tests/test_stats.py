@@ -247,3 +247,9 @@ def test_a_number_that_is_none_is_refused() -> None:
         UserError, match="--log-residual-stats must be a whole number of updates, or 0 for never, not -1"
     ):
         settings("transformer_b2t_6l", "--log-residual-stats", "-1")
+
+
+def test_weights_of_the_value_residual_are_logged() -> None:
+    learned = stats.learned_weights(build("translation", "post_ln", "--residual-args", "value_residual=learnable"))
+    place = "learned/encoder.layers.1.value_residual"
+    assert (learned[f"{place}.first_weight"], learned[f"{place}.own_weight"]) == (0.5, 0.5)

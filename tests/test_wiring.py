@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
-from tiny import TASKS, batch, build, logits, perturb, settings, stacks
+from tiny import TASKS, batch, build, common_options, logits, perturb, settings, stacks
 
 from fairseq_residuals.base import Shape
 from fairseq_residuals.wiring import Wiring
@@ -17,8 +17,9 @@ MIXED = ("--residual", "post_ln:0-1,resi_dual:2,pre_ln:3")
 def test_names_and_options_are_written_as_they_are_read() -> None:
     wiring = Wiring.parse("post_ln:0-5, pre_ln:6-17", "init_scale=0.5,pre_ln.final_norm=false")
     assert wiring.name == "post_ln:0-5,pre_ln:6-17"
-    common = "{0}.init=fairseq,{0}.init_scale=0.5"
-    assert wiring.args == f"{common.format('post_ln')},{common.format('pre_ln')},pre_ln.final_norm=false"
+    common = common_options(init_scale="0.5").split(",")
+    spelled_out = [f"{name}.{option}" for name in ("post_ln", "pre_ln") for option in common]
+    assert wiring.args == ",".join([*spelled_out, "pre_ln.final_norm=false"])
     again = Wiring.parse(wiring.name, wiring.args)
     assert [part.config for part in again.parts] == [part.config for part in wiring.parts]
     assert not wiring.normalize_before and Wiring.parse("pre_ln:0-2,pre_ln:3").normalize_before
@@ -100,7 +101,7 @@ def test_the_models_of_the_joeynmt_exercise() -> None:
 def test_one_flag_for_both_stacks_is_recorded_as_two() -> None:
     args = settings("transformer_b2t", "--residual", "post_ln:0-2,b2t:3-5/pre_ln(final_norm=false,init_scale=0.5)")
     assert (args.residual, args.decoder_residual) == ("post_ln:0-2,b2t:3-5", "pre_ln")
-    assert args.decoder_residual_args == "init=fairseq,init_scale=0.5,final_norm=false"
+    assert args.decoder_residual_args == f"{common_options(init_scale='0.5')},final_norm=false"
     before = dict(vars(args))
     ARCH_CONFIG_REGISTRY["transformer_b2t"](args)
     assert vars(args) == before
@@ -108,3 +109,10 @@ def test_one_flag_for_both_stacks_is_recorded_as_two() -> None:
         settings("transformer_b2t", "--residual", "post_ln/pre_ln", "--decoder-residual", "b2t")
     with pytest.raises(UserError, match="option 'final_norm' of variant 'pre_ln' is given twice"):
         settings("transformer_b2t", "--residual", "pre_ln(final_norm=false)", "--residual-args", "final_norm=true")
+
+
+def test_the_short_name_of_an_option_gives_way_to_an_option_of_that_name() -> None:
+    wiring = Wiring.parse("pre_ln:0-1,realformer:2-3", "norm=pre")
+    assert (wiring.parts[1].config.norm, wiring.parts[0].config.norm_type) == ("pre", "layer")
+    both = Wiring.parse("pre_ln:0-1,b2t:2-3", "norm=rms")
+    assert [part.config.norm_type for part in both.parts] == ["rms", "rms"]

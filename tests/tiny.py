@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from argparse import Namespace
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import torch
 from fairseq.data import Dictionary
@@ -14,12 +14,35 @@ from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 from torch import Tensor, nn
 
 import fairseq_residuals  # noqa: F401  registers the architectures
+from fairseq_residuals.base import Variant
 from fairseq_residuals.names import fairseq_name
+from fairseq_residuals.options import options_of
+from fairseq_residuals.registry import VARIANTS
 
 PAD, EOS = 1, 2
 TASKS = ("translation", "language_modeling", "speech")
 PREFIX = {"translation": "transformer", "language_modeling": "transformer_lm", "speech": "s2t_transformer"}
 STOCK = {"translation": "transformer", "language_modeling": "transformer_lm_big", "speech": "s2t_transformer"}
+
+
+def common_options(init: str = "fairseq", init_scale: str = "1") -> str:
+    """The options that every variant has, spelled out as the settings of a checkpoint spell them."""
+    return f"init={init},init_scale={init_scale},norm_type=layer,value_residual=none"
+
+
+def choices(name: str) -> list[str]:
+    """Every value other than the default that an option of the variant can take, as far as they can be listed."""
+    common, found = options_of(Variant.Config), []
+    for option in options_of(VARIANTS[name].Config).values():
+        if option.name in common:
+            continue
+        values: tuple[Any, ...] = get_args(option.type) if get_origin(option.type) is Literal else ()
+        if option.type is bool:
+            values = (True, False)
+        found += [f"{option.name}={str(v).lower()}" for v in values if v != option.default]
+        if option.type is int:
+            found.append(f"{option.name}=1")
+    return found
 
 
 def make_dictionary(words: int = 36) -> Dictionary:
@@ -129,6 +152,20 @@ def logits(model: nn.Module, task: str, inputs: dict[str, Tensor]) -> Tensor:
     """The model's logits at non-pad positions, (positions, vocabulary)."""
     out: Any = model(**inputs)
     return out[0][target_tokens(task, inputs).ne(PAD)]
+
+
+def step_by_step(model: Any, task: str, inputs: dict[str, Tensor]) -> Tensor:
+    """The model's logits at non-pad positions, decoded one word at a time, (positions, vocabulary)."""
+    previous, encoder_out = target_tokens(task, inputs), None
+    state: dict[str, Any] = {}
+    with torch.no_grad():
+        if task != "language_modeling":
+            encoder_out = model.encoder(inputs["src_tokens"], src_lengths=inputs["src_lengths"])
+        steps = [
+            model.decoder(previous[:, : t + 1], encoder_out=encoder_out, incremental_state=state)[0]
+            for t in range(previous.size(1))
+        ]
+    return torch.cat(steps, 1)[previous.ne(PAD)]
 
 
 def stacks(model: Any) -> list[Any]:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.analysis.models import stacks
 from fairseq_residuals.base import Variant
+from fairseq_residuals.variants.dense_former import DenseFormer
 
 SUM_OVER_DEPTH = ("into layer", "output of layer")
 """What rows and columns of a matrix W are in x_{l+1} = sum_k W[l,k] y_k; the last row makes the output."""
@@ -43,11 +44,23 @@ def depth_weights(model: nn.Module) -> list[DepthWeights]:
         for variant, layers in stack.segments():
             depths |= {len(layers), len(layers) + 1}
             inside_linear = {p for m in variant.modules() if isinstance(m, nn.Linear) for p in m.parameters()}
+            if isinstance(variant, DenseFormer):
+                found.append(_dense_former(variant, stack.shape.stack))
+                continue
             for name, parameter in variant.named_parameters():
                 matrix = _over_depth(parameter.detach().float().cpu(), stack.shape.dim)
                 if parameter not in inside_linear and matrix.dim() == 2 and depths >= set(matrix.shape):
                     found.append(_describe(variant, stack.shape.stack, name, matrix))
     return found
+
+
+def _dense_former(variant: DenseFormer, stack: str) -> DepthWeights:
+    """Whose rows are vectors of their own; where there is none, a layer is fed the output below it."""
+    matrix = torch.full((variant.shape.depth + 1,) * 2, float("nan"))
+    matrix.fill_diagonal_(1)
+    for row, terms in variant.terms.items():
+        matrix[row, list(terms)] = variant.weights[str(row)].detach().float().cpu()
+    return DepthWeights(stack, "a", matrix, *SUM_OVER_DEPTH, first_row=1)
 
 
 def _over_depth(value: Tensor, channels: int) -> Tensor:

@@ -18,6 +18,7 @@ PAGE = 6.9
 # Okabe and Ito's colours; the papers' three variants have the solid lines that differ most
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 VERMILION, BLUE, GREEN, PINK, ORANGE, SKY, GREY = COLOURS
+BLACK = "#000000"
 SOLID, DASHED, DASHDOT, DOTTED = "-", (0, (4, 1.5)), (0, (5, 1, 1, 1)), (0, (1, 1))
 STYLES: dict[str, tuple[str, Any]] = {
     "post_ln": (VERMILION, SOLID),
@@ -35,6 +36,20 @@ STYLES: dict[str, tuple[str, Any]] = {
     "dlcl_post": (SKY, DASHED),
     "transparent_attention": (GREY, DASHED),
     "sub_ln": (VERMILION, DASHDOT),
+    "mix_ln": (BLACK, SOLID),
+    "siamese_norm": (PINK, SOLID),
+    "hybrid_norm": (GREEN, DASHDOT),
+    "layernorm_scaling": (BLUE, DASHDOT),
+    "keel": (ORANGE, DASHDOT),
+    "dense_former": (SKY, DASHDOT),
+    "post_sublayer_norm": (GREY, DASHDOT),
+    "sandwich_ln": (VERMILION, DOTTED),
+    "layer_scale": (BLUE, DOTTED),
+    "re_zero": (GREEN, DOTTED),
+    "mhc": (PINK, DOTTED),
+    "hyper_connections": (ORANGE, DOTTED),
+    "attention_residuals": (SKY, DOTTED),
+    "peri_ln": (GREY, DOTTED),
 }
 MARKERS = ("", "o", "s", "^", "D", "v")
 

@@ -204,7 +204,8 @@ class _Recorder(TorchFunctionMode):
                 node = next(iter(sources))
             else:
                 norm = is_norm(module)
-                node = self.graph.add("LN" if norm else name, "norm" if norm else "operation", sources)
+                kind = {"RMSNorm": "RMS", "DyT": "DyT"}.get(type(module).__name__, "LN")
+                node = self.graph.add(kind if norm else name, "norm" if norm else "operation", sources)
             for tensor in _tensors([output]):
                 self.know(tensor, node)
 

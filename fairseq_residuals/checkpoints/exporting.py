@@ -25,6 +25,8 @@ from modern_fairseq.errors import UserError
 
 STOCK = {TRANSLATION.model: "transformer", LANGUAGE_MODEL.model: "transformer_lm", SPEECH.model: "s2t_transformer"}
 """fairseq's own model for each of ours, an architecture by the same name."""
+FAIRSEQ_HAS = {"norm_type": "layer", "value_residual": "none"}
+"""Options of every variant that fairseq's own models leave no choice."""
 TOLERANCE = 1e-4
 """Of the logits, as a part of the largest one: what rounding the folded weights to single precision may cost."""
 
@@ -43,8 +45,8 @@ class Exported:
 def export_checkpoint(path: Path) -> Exported:
     """
     Raises:
-        UserError: the file is damaged or not this plugin's, its wiring is none of fairseq's own, or the model for
-            fairseq does not compute the same.
+        UserError: the file is damaged or not this plugin's, its wiring or norms are none of fairseq's own, or the
+            model for fairseq does not compute the same.
     """
     checkpoint = load_fairseq(path, map_location="cpu")
     settings = flat_settings(checkpoint)
@@ -70,6 +72,12 @@ def export_checkpoint(path: Path) -> Exported:
                 f"{path} cannot be exported: its {side} is wired by {wiring.name} ({'; '.join(wiring.equations)}),"
                 " where fairseq's own has x = LN(x + F(x)) in all layers, or x = x + F(LN(x)), up to constant factors"
             )
+        for option, only in FAIRSEQ_HAS.items():
+            if (value := wiring.value(option)) != only:
+                raise UserError(
+                    f"{path} cannot be exported: its {side} has {option}={value}, and fairseq's own model has"
+                    f" {option}={only}"
+                )
         exactly |= _placement(path, stack, f"{side}.layer_norm.weight" in state)
         exactly |= fold(owner, stack, f"{side}.{layers}", state)
     exactly |= sharing(Found(str(path), {}, state))

@@ -9,6 +9,8 @@ multiplied by a; F sees x again if the columns of the matrices that read the str
 FFN's first) are divided by a; b multiplies the rows of F's last matrix and its bias. The last norm of a stack feeds no
 residual and stays. All this is exact, the norm's eps included; dividing the sum by a instead would not be.
 
+In Pre-LN a connection may have a ``norm_gain`` c, where F is fed c LN(x): it multiplies the norm's gain and bias.
+
 Below the first sub-layer there is no norm. The embeddings are multiplied by a, and so are the positions: sinusoids
 become a table of learned positions. Embeddings that are shared have to part.
 """
@@ -60,6 +62,9 @@ def fold(owner: Any, stack: Stack, prefix: str, state: dict[str, Tensor]) -> Set
                 if not name.startswith("norm."):
                     del state[fairseq_name(f"{layer}.{CONNECTIONS[kind]}.{name}")]
             _multiply(state, f"{layer}.{MAKES_OUTPUT[kind]}", branch)
+            if stack.wiring.stock == "pre_ln":
+                fed = _vector(connection.norm_gain, stack.shape.dim)
+                _multiply(state, f"{layer}.{FAIRSEQ_NORMS[kind]}", fed)
             if not residual.eq(1).all():
                 if stack.wiring.stock != "post_ln":
                     _refuse(where, "a Pre-LN residual has no norm before it that could take it")

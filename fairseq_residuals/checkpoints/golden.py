@@ -119,7 +119,8 @@ def read_sidecar(path: Path) -> dict[str, Any]:
 
 def variant_name(path: Path, sidecar: dict[str, Any]) -> str:
     """What the golden calls its variant: the first word in the sidecar, else in the file's name (``b2t_S``: b2t)."""
-    return str(sidecar.get("variant") or re.sub(r"_[A-Z][a-z]?\d*$", "", path.stem)).partition(" ")[0]
+    told = sidecar.get("variant") or sidecar.get("name") or re.sub(r"_[A-Z][a-z]?\d*$", "", path.stem)
+    return str(told).partition(" ")[0]
 
 
 class Arrays:

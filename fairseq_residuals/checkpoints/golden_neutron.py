@@ -35,18 +35,13 @@ _PLACES = (
     (r"^encoder\.(gate|hid)\.(\d+)\.", rf"encoder.layers.\2.{_SELF}.\1."),
     (r"^decoder\.(gate|hid)\.(\d+)\.", rf"decoder.layers.\2.{_CROSS}.\1."),
     (r"\.mg\.(\d+)\.", rf".layers.\1.{_CROSS}.merge."),
+    (r"\.gate\.ln\.", ".unit.gates.norms."),
     (r"\.hid\.w1\.", ".unit.hidden.0."),
     (r"\.hid\.ln\.", ".unit.hidden.1."),
     (r"\.hid\.w2\.", ".unit.hidden.4."),
 )
 _PARTS = {"adaptor": "qkv", "query_adaptor": "q", "kv_adaptor": "kv"}
-_GATE = re.compile(r"^(.*\.)gate\.(w|ln)\.([012])\.(weight|bias)$")
-_GATE_NAMES = {
-    ("w", "weight"): "unit.gates.linear.weight",
-    ("w", "bias"): "unit.gates.linear.bias",
-    ("ln", "weight"): "unit.gates.gain",
-    ("ln", "bias"): "unit.gates.bias",
-}
+_GATE = re.compile(r"^(.*\.)gate\.w\.[012]\.(weight|bias)$")
 
 
 def read_neutron(arrays: Arrays, sizes: Sizes) -> Golden:
@@ -87,17 +82,14 @@ def _translate(values: dict[str, Tensor]) -> dict[str, Tensor]:
             name = re.sub(pattern, replacement, name)
         place, _, last = name.removesuffix(".weight").rpartition(".")
         if gate := _GATE.match(name):
-            gates.setdefault(gate[1] + _GATE_NAMES[gate[2], gate[4]], []).append(value)
+            gates.setdefault(f"{gate[1]}unit.gates.linear.{gate[2]}", []).append(value)
         elif last in _PARTS:
             for part, rows in zip(_PARTS[last], value.chunk(len(_PARTS[last])), strict=True):
                 translated[f"{place}.{part}_proj.weight"] = rows
         else:
             translated[name] = _swap(value, 0) if last == "embed_tokens" or ".output_projection." in name else value
     # sorted by name, the three gates are in their order
-    joined = {
-        name: torch.stack(g) if name.endswith((".gain", ".gates.bias")) else torch.cat(g) for name, g in gates.items()
-    }
-    return translated | joined
+    return translated | {name: torch.cat(g) for name, g in gates.items()}
 
 
 def _swap(values: Tensor, dim: int) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fairseq_residuals.checkpoints import newer
 from modern_fairseq.errors import UserError
 
 
@@ -81,6 +82,8 @@ OTHER_KINDS = {
     " and is not Sub-LN",
     r"_initweights$": "it is an initialisation with nothing computed from it, which tests/test_init.py compares with",
     r"^admin_profile_": "it belongs to a profile of Admin, which tests/test_admin_profile.py compares with",
+    r"^mhc_lucidrains(_|$)": "it is a third party's reading of mHC and not the paper's: its norm is of each"
+    " stream alone, its router's matrix one for all streams, and its Sinkhorn steps end with the columns",
     r"^realformer_google_": "it is an encoder of Google's BERT with names of its own, which tests/test_realformer.py"
     " compares with",
 }
@@ -105,7 +108,7 @@ class LackedVariant(UserError):
         super().__init__(
             f"not verified, for this version lacks the variant: {lacking};"
             f" it can verify {', '.join(known)}, and these with what they have of {', '.join(dict.fromkeys(endings))},"
-            " _lm, _enc or _b2tfork appended"
+            f" _lm, _enc or _b2tfork appended; and of the newer designs {', '.join(sorted(newer.RECIPES))}"
         )
         self.files = files
 

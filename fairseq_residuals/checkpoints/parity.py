@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from fairseq.sequence_generator import SequenceGenerator
@@ -19,6 +20,12 @@ TOLERANCES = {"activations": 1e-6, "logits": 1e-5, "loss": 1e-6, "gradients": 3e
 """What the authors' own code keeps from one version of PyTorch to another. Activations and loss: the largest
 error as a part of the largest magnitude; the others: the largest error itself."""
 
+EXPLANATION = """\
+Activations and loss: as a part of the largest magnitude (tolerance {activations:g}, {loss:g}). Logits and
+gradients: absolute (tolerance {logits:g}, {gradients:g}); for the biases of keys, whose gradient is zero but
+for rounding, its magnitude. Generation agrees if every hypothesis has the same tokens and, within {scores:g},
+the same scores.""".format(**TOLERANCES)
+
 ROUNDINGS = 10
 """Single precision does not keep them everywhere: where gradients are in the tens, some golden files are further than
 that from the exact values of their own model. An error beyond its tolerance is therefore held against what happens to
@@ -28,6 +35,7 @@ makes 36 times."""
 SAMPLES = 8
 
 Errors = dict[str, float]
+Computed = TypeVar("Computed")
 
 
 @dataclass
@@ -41,19 +49,27 @@ class Parity:
     """For the biases of keys, whose gradients are zero but for rounding: the largest magnitude."""
     scores: Errors = field(default_factory=dict)
     """Of the hypotheses of each sentence; infinite where tokens differ."""
+    initial: Errors = field(default_factory=dict)
+    """Of the parameters of a model that was just made."""
     not_compared: list[str] = field(default_factory=list)
     """What the file holds and nothing here computes."""
     rounding: Errors = field(default_factory=dict)
     """By kind and name, for errors beyond their tolerance: what :data:`ROUNDINGS` allows."""
+    tolerances: Mapping[str, float] = field(default_factory=lambda: TOLERANCES)
+    """By kind."""
+    explanation: str = EXPLANATION
+    """What the errors of each kind are, and the tolerances."""
+    notes: list[str] = field(default_factory=list)
+    """What else has to be said of the comparison."""
 
     def errors(self) -> Errors:
         """All of them, by kind and name."""
-        return {f"{kind} {name}": e for kind in TOLERANCES for name, e in getattr(self, kind).items()}
+        return {f"{kind} {name}": e for kind in self.tolerances for name, e in getattr(self, kind).items()}
 
     def beyond(self) -> Errors:
-        """The errors that are not within :data:`TOLERANCES`."""
+        """The errors that are not within the tolerance of their kind."""
         # written so that what is not a number fails
-        return {name: e for name, e in self.errors().items() if not e <= TOLERANCES[name.split()[0]]}
+        return {name: e for name, e in self.errors().items() if not e <= self.tolerances[name.split()[0]]}
 
     def failures(self) -> Errors:
         """Those of them that rounding does not explain."""
@@ -77,7 +93,7 @@ def compare(golden: Golden, model: nn.Module) -> Parity:
         for i, error in enumerate(_score_errors(generation, model)):
             parity.scores[f"{name}, sentence {i}"] = error
     if parity.beyond():
-        found = rounding(golden, model)
+        found = rounding(model, partial(recompute, golden), measure)
         # a score is a mean of log-probabilities, and these are differences of logits
         found |= {f"scores {name}": found["logits evaluation"] for name in parity.scores}
         parity.rounding = {name: ROUNDINGS * found[name] for name in parity.beyond()}
@@ -104,10 +120,17 @@ def measure(golden: Golden, computed: Golden) -> Parity:
     return parity
 
 
-def rounding(golden: Golden, model: nn.Module) -> Errors:
-    """By kind and name, the largest error of some models whose weights are rounded otherwise."""
+def rounding(
+    model: nn.Module, run: Callable[[nn.Module], Computed], measure: Callable[[Computed, Computed], Parity]
+) -> Errors:
+    """By kind and name, the largest error of some models whose weights are rounded otherwise.
+
+    Args:
+        run: what is computed with a model.
+        measure: the errors of the second, held against the first.
+    """
     exact = copy.deepcopy(model).double()
-    expected = recompute(golden, exact)
+    expected = run(exact)
     generator = torch.Generator().manual_seed(0)
     largest: Errors = {}
     for _ in range(SAMPLES):
@@ -116,7 +139,7 @@ def rounding(golden: Golden, model: nn.Module) -> Errors:
             for parameter in moved.parameters():
                 steps = 2 * torch.rand(parameter.shape, generator=generator, dtype=torch.double) - 1
                 parameter.mul_(1 + 2**-24 * steps)
-        for name, error in measure(expected, recompute(golden, moved)).errors().items():
+        for name, error in measure(expected, run(moved)).errors().items():
             largest[name] = max(error, largest.get(name, 0.0))
     return largest
 

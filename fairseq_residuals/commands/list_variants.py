@@ -56,8 +56,8 @@ def text_table() -> str:
 def markdown_table() -> str:
     """The table of variants in README.md."""
     lines = [
-        "| Year | Variant | Paper | Wiring | Options, defaults | Authors' code | Compared | Parameters |",
-        "|--:|---|---|---|---|---|---|--:|",
+        "| Year | Variant | Paper | Wiring | Options, defaults | Authors' code | Compared | Our choice | Parameters |",
+        "|--:|---|---|---|---|---|---|---|--:|",
     ]
     least = wiring_parameters(VARIANTS["post_ln"])
     for name in _by_year():
@@ -67,7 +67,8 @@ def markdown_table() -> str:
         code = f"`{v.code}`" if v.code else "none published"
         more = wiring_parameters(v) - least
         lines.append(
-            f"| {v.year} | `{name}` | {v.paper} | {equation} | {options} | {code} | {v.verified} | {more:+,} |"
+            f"| {v.year} | `{name}` | {v.paper} | {equation} | {options} | {code} | {v.verified} | {v.extension or '-'}"
+            f" | {more:+,} |"
         )
     return "\n".join(lines)
 

@@ -24,7 +24,10 @@ def run(args: argparse.Namespace) -> int:
     for label, equation in zip(["Equations:", *[""] * 9], variant.equations, strict=False):
         print(f"{label:14}{equation}")
     print(f"{'Paper:':14}{variant.paper}\n{'Code:':14}{variant.code or 'none published'}")
-    print(f"{'Compared:':14}{variant.verified}\nOptions:")
+    print(f"{'Compared:':14}{variant.verified}")
+    if variant.extension:
+        print(f"{'Our choice:':14}{variant.extension}")
+    print("Options:")
     for option in options_of(variant.Config).values():
         print(f"  {option.name}={show_value(option.default)}\n      {option.help}; valid: {option.describe()}")
     names = [name for name, complete in ARCHITECTURES.items() if complete.keywords["variant"] == variant.name]

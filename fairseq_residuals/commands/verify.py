@@ -6,19 +6,20 @@ import argparse
 import logging
 from pathlib import Path
 
-from fairseq_residuals.checkpoints.golden_recipes import LackedVariant, OtherKind
-from fairseq_residuals.checkpoints.parity import TOLERANCES, Parity, compare
+from fairseq_residuals.checkpoints import newer
+from fairseq_residuals.checkpoints.golden import read_sidecar, variant_name
+from fairseq_residuals.checkpoints.golden_recipes import LackedVariant, OtherKind, refuse_other_kinds
+from fairseq_residuals.checkpoints.newer.compare import compare as compare_newer
+from fairseq_residuals.checkpoints.parity import Parity, compare
 from fairseq_residuals.checkpoints.rebuild import read, rebuild
 from modern_fairseq.errors import UserError
 
 HELP = "compare with the authors' own code: rebuild the model of golden files and recompute everything in them"
 HEAD = ("file", "variant", "activations", "logits", "loss", "gradients", "generation", "verdict")
 EXPLANATION = """\
-Largest errors, at positions that are not padding. Activations and loss: as a part of the largest
-magnitude (tolerance {activations:g}, {loss:g}). Logits and gradients: absolute (tolerance {logits:g},
-{gradients:g}); for the biases of keys, whose gradient is zero but for rounding, its magnitude.
-An error beyond its tolerance that rounding to single precision explains is listed and is no failure.
-Generation agrees if every hypothesis has the same tokens and, within {scores:g}, the same scores."""
+Largest errors, at positions that are not padding.
+{}
+An error beyond its tolerance that rounding to single precision explains is listed and is no failure."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -50,13 +51,13 @@ def run(args: argparse.Namespace) -> int:
 def _verify(files: list[Path], per_layer: bool) -> int:
     rows: list[tuple[str, ...]] = []
     details: list[str] = []
+    explanations: dict[str, None] = {}
     lacked: list[tuple[Path, str]] = []
     mistakes: list[str] = []
     for path in files:
         rows.append((path.name, *["-"] * 6, "not verified"))
         try:
-            golden, recipe = read(path)
-            parity = compare(golden, rebuild(golden, recipe))
+            wiring, parity = compare_file(path)
         except OtherKind as reason:
             rows[-1] = (*rows[-1][:-1], "other kind")
             details.append(str(reason))
@@ -65,7 +66,8 @@ def _verify(files: list[Path], per_layer: bool) -> int:
         except UserError as mistake:
             mistakes.append(str(mistake))
         else:
-            rows[-1] = _row(path, recipe.variant, parity)
+            rows[-1] = _row(path, wiring, parity)
+            explanations[parity.explanation] = None
             details += [f"{path.name}: {line}" for line in _details(parity, everything=per_layer)]
     if lacked:
         mistakes.append(str(LackedVariant(*lacked)))
@@ -73,10 +75,27 @@ def _verify(files: list[Path], per_layer: bool) -> int:
     if not mistakes and verdicts == {"other kind"}:
         raise UserError("; ".join(details))
     if verdicts & {"ok", "FAIL"}:
-        print("\n".join([*_table(rows), "", EXPLANATION.format(**TOLERANCES), *details]))
+        print("\n".join([*_table(rows), "", EXPLANATION.format("\n".join(explanations)), *details]))
     if mistakes:
         raise UserError("; ".join(mistakes))
     return int("FAIL" in verdicts)
+
+
+def compare_file(path: Path) -> tuple[str, Parity]:
+    """The wiring that a golden file of any kind is compared with, and its errors.
+
+    Raises:
+        LackedVariant: this plugin lacks its variant.
+        OtherKind: it is no golden file, by its name.
+        UserError: the file or its sidecar is missing or damaged, or it is not what its model needs.
+    """
+    refuse_other_kinds(path)
+    sidecar = read_sidecar(path)
+    recipe_of_newer = newer.RECIPES.get(variant_name(path, sidecar))
+    if recipe_of_newer is not None:
+        return compare_newer(path, sidecar, recipe_of_newer)
+    golden, recipe = read(path)
+    return recipe.variant, compare(golden, rebuild(golden, recipe))
 
 
 def _row(path: Path, variant: str, parity: Parity) -> tuple[str, ...]:
@@ -91,11 +110,11 @@ def _row(path: Path, variant: str, parity: Parity) -> tuple[str, ...]:
 
 def _details(parity: Parity, everything: bool) -> list[str]:
     beyond, failures = parity.beyond(), parity.failures()
-    lines = [f"{name} not compared, nothing here computes it" for name in parity.not_compared]
+    lines = parity.notes + [f"{name} not compared, nothing here computes it" for name in parity.not_compared]
     for name, error in (parity.errors() if everything else beyond).items():
         line = f"{name} {error:.1e}"
         if name in beyond:
-            line += f", beyond {TOLERANCES[name.split()[0]]:g}"
+            line += f", beyond {parity.tolerances[name.split()[0]]:g}"
         if name in beyond and name not in failures:
             line += f", within the {parity.rounding[name]:.1e} of rounding"
         lines.append(line)

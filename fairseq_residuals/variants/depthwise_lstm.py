@@ -21,7 +21,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import layer_norm
 
 from fairseq_residuals.base import Connection, Shape, Site, Stream, Variant
 from fairseq_residuals.options import option
@@ -33,16 +32,16 @@ EPS = 1e-6
 class Gates(nn.Module):
     """(T, B, 2 C) -> the gates i, f, o, each (T, B, C)."""
 
-    def __init__(self, dim: int, norm: Literal["each", "joint"]) -> None:
+    def __init__(self, shape: Shape, norm: Literal["each", "joint"]) -> None:
         super().__init__()
-        self.linear = nn.Linear(2 * dim, 3 * dim)
-        self.shape = (dim,) if norm == "each" else (3, dim)
-        self.gain = nn.Parameter(torch.ones(3, dim))
-        self.bias = nn.Parameter(torch.zeros(3, dim))
+        self.linear = nn.Linear(2 * shape.dim, 3 * shape.dim)
+        widths = [shape.dim] * 3 if norm == "each" else [3 * shape.dim]
+        self.norms = nn.ModuleList(shape.new_norm(width, eps=EPS) for width in widths)
 
     def forward(self, c: Tensor) -> tuple[Tensor, ...]:
-        z = layer_norm(self.linear(c).unflatten(-1, (3, -1)), self.shape, eps=EPS)
-        return (z * self.gain + self.bias).sigmoid().unbind(-2)
+        parts = self.linear(c).chunk(len(self.norms), -1)
+        normalised = [norm(part) for norm, part in zip(self.norms, parts, strict=True)]
+        return tuple(gate for z in normalised for gate in z.sigmoid().chunk(3 // len(parts), -1))
 
 
 class DepthwiseLSTMConnection(Connection):
@@ -104,15 +103,11 @@ class DepthwiseLSTM(Variant):
         shared = {"gates": {"gates"}, "all": {"gates", "hidden"}, "none": set()}[config.share]
         parts = {name: self.shared[name] for name in shared & self.shared.keys()}
         if "gates" not in parts:
-            parts["gates"] = Gates(dim, config.gate_norm)
+            parts["gates"] = Gates(self.shape, config.gate_norm)
         if "hidden" not in parts:
             width = self.shape.ffn_dim if config.hidden == 2 else dim
-            network = [
-                nn.Linear(2 * dim, width),
-                self.shape.new_norm(width, eps=EPS),
-                nn.GELU(),
-                nn.Dropout(config.dropout),
-            ]
+            norm = self.shape.new_norm(width, eps=EPS)
+            network = [nn.Linear(2 * dim, width), norm, nn.GELU(), nn.Dropout(config.dropout)]
             parts["hidden"] = nn.Sequential(*network, *([nn.Linear(width, dim)] if config.hidden == 2 else []))
         self.shared |= {name: parts[name] for name in shared}
         return parts

@@ -18,7 +18,8 @@ NAN = math.nan
 def test_which_variants_have_some(variant: str) -> None:
     found = [w.stack for w in depth_weights(subject(variant).model)]
     expected = {"dlcl_pre": ["encoder", "decoder"], "transparent_attention": ["encoder"]}
-    assert found == (expected | {"dlcl_post": expected["dlcl_pre"]}).get(variant, [])
+    both = expected["dlcl_pre"]
+    assert found == (expected | {"dlcl_post": both, "dense_former": both}).get(variant, [])
 
 
 def test_dlcl() -> None:
@@ -47,6 +48,17 @@ def test_softmax_and_window() -> None:
     matrix = depth_weights(model)[0].matrix
     assert matrix[3].tolist()[2:] == pytest.approx([0.25, 0.75])
     assert matrix[3].isnan().tolist() == [True, True, False, False]
+
+
+def test_dense_former() -> None:
+    """Three layers: after the second and no other, outputs 0 and 2 are summed."""
+    model = subject("dense_former/dilation=2,period=2").model
+    with torch.no_grad():
+        model.encoder.layers.wiring.weights["2"].copy_(torch.tensor([0.25, 0.5]))
+    found = depth_weights(model)[0]
+    expected = torch.tensor([[1, NAN, NAN, NAN], [NAN, 1, NAN, NAN], [0.25, NAN, 0.5, NAN], [NAN, NAN, NAN, 1]])
+    assert torch.equal(found.matrix.nan_to_num(-1), expected.nan_to_num(-1))
+    assert (found.first_row, found.rows) == (1, "into layer")
 
 
 def test_transparent_attention() -> None:

@@ -53,7 +53,10 @@ def test_a_decoder_layer_computes_the_papers_equations(variant: str) -> None:
     assert "; ".join(line[2:] for line in as_text(decoder(variant))) == EQUATIONS[variant]
 
 
-NORMS_ON_THE_WAY = {"post_ln": 3, "admin": 3, "deepnet": 3, "realformer": 3, "b2t": 1, "dlcl_post": 1}
+NORMS_ON_THE_WAY = {
+    **dict.fromkeys(("post_ln", "admin", "deepnet", "realformer", "keel"), 3),
+    **dict.fromkeys(("b2t", "dlcl_post", "hybrid_norm"), 1),
+}
 """What a gradient has to pass in a decoder layer, by the papers; none in the other variants."""
 
 

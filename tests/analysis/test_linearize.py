@@ -92,7 +92,8 @@ def test_every_variant_and_nothing_is_left(variant: str) -> None:
         for i in range(len(stack)):
             mapping = fit(model, stack[i], data)
             with replaced(stack[i], mapping):
-                assert not torch.equal(model(**inputs)[0], expected)
+                # before training ReZero is the identity, which is linear
+                assert variant == "re_zero" or not torch.equal(model(**inputs)[0], expected)
     with contextlib.suppress(ZeroDivisionError), replaced(stack[0], mapping):
         raise ZeroDivisionError
     assert torch.equal(model(**inputs)[0], expected)

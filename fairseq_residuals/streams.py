@@ -1,0 +1,98 @@
+"""Several residual streams side by side: what Hyper-Connections and mHC have in common.
+
+A sub-layer is fed a weighted sum of the streams, its output is added to each with a weight, and the streams are mixed;
+a router says with which weights. Each stream is a tensor of its own, "x", "x1", "x2", ... (T, B, C); they lie side by
+side only within a connection. What fairseq (its hidden states) and analysis take for the state is the first.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_residuals.base import Connection, Shape, Site, Stream, Variant
+from fairseq_residuals.options import option
+
+
+class Weights(NamedTuple):
+    """How a sub-layer is connected to n streams: for every position (T, B, ...), or the same for all (...)."""
+
+    read: Tensor
+    """(..., 1, n), of the streams in what the sub-layer is fed."""
+    write: Tensor
+    """(..., n, 1), of its output in each stream."""
+    mix: Tensor
+    """(..., n, n), of the old streams (last) in each new one."""
+
+
+def keys(n: int) -> list[str]:
+    """What n streams are called."""
+    return ["x", *(f"x{i}" for i in range(1, n))]
+
+
+def side_by_side(s: Stream, n: int) -> Tensor:
+    """(T, B, n, C)"""
+    return torch.stack([s[key] for key in keys(n)], -2)
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
+    """In which the streams are not rounded, as Pre-LN's stream is not under autocast either."""
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
+
+
+class StreamsConnection(Connection):
+    """Stream: "x", "x1", ... (T, B, C); while the sub-layer runs also "mixed" (T, B, n, C), the new streams but for its
+    output, and "write" of :class:`Weights`."""
+
+    def __init__(self, site: Site, n: int, router: nn.Module) -> None:
+        """
+        Args:
+            n: streams.
+            router: (T, B, n, C) -> Weights.
+        """
+        super().__init__(site)
+        self.n = n
+        self.router = router
+        self.norm = site.new_norm()
+
+    def read(self, s: Stream) -> tuple[Tensor, Stream]:
+        streams = side_by_side(s, self.n)
+        with without_autocast(streams):
+            weights: Weights = self.router(streams)
+            h = (weights.read @ streams).squeeze(-2)
+            return self.norm(h), s | {"mixed": weights.mix @ streams, "write": weights.write}
+
+    def write(self, s: Stream, y: Tensor) -> Stream:
+        mixed = s["mixed"]
+        with without_autocast(mixed):
+            streams = torch.addcmul(mixed, s["write"], y.to(mixed.dtype).unsqueeze(-2))
+        rest = {key: value for key, value in s.items() if key not in ("mixed", "write")}
+        return rest | dict(zip(keys(self.n), streams.unbind(-2), strict=True))
+
+
+class StreamsVariant(Variant):
+    """All streams are the embedding at the bottom; on top their sum and a norm."""
+
+    extension = (
+        "Cross-attention is one more sub-layer with a router of its own; encoder and decoder each start with copies of"
+        " their embedding and end in one stream."
+    )
+
+    @dataclass(frozen=True)
+    class Config(Variant.Config):
+        n: int = option(4, "streams", minimum=1)
+
+    def __init__(self, config: Any, shape: Shape) -> None:
+        super().__init__(config, shape)
+        self.norm = shape.new_norm()
+
+    def open(self, x: Tensor) -> Stream:
+        return dict.fromkeys(keys(self.config.n), x)
+
+    def close(self, s: Stream) -> Tensor:
+        return self.norm(side_by_side(s, self.config.n).sum(-2))

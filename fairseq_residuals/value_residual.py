@@ -1,0 +1,84 @@
+"""Value residual: the option ``value_residual``, common to all variants.
+
+::
+
+    layer 1:  v_1 ─────────────────┬──────────────► attention
+                                   │ · λ1
+    layer l:  v_l ─► · λ2 ─────────+──────────────► attention
+
+Zhou et al. 2024, "Value Residual Learning" (ResFormer): the values v of a layer's self-attention, projected and with
+their bias, become λ1 v_1 + λ2 v_l, where v_1 are those of the first layer; who attends to whom stays as it is.
+
+=============  =======================================================================================================
+``none``       no mixing
+``identity``   λ1 = λ2 = 0.5, the form of the authors' code
+``constant``   λ1 = 2, λ2 = 1
+``learnable``  two scalars per layer, which start at 0.5
+``sparse``     λ1 = 5, λ2 = 1 in the last third of the layers, rounded up (layers 6 to 8 of the authors' 8); none below
+=============  =======================================================================================================
+
+λ1 = 1, λ2 = 0 is their SVFormer, whose layers above the first have no values of their own. Checked against
+Zcchill/Value-Residual-Learning@95652f6 (``modeling_llama_resformer.py``, ``modeling_llama_svformer.py``), which has
+``identity`` and SVFormer; the other three follow the paper as others report it, and that λ2 is 1 in ``sparse`` is our
+reading.
+
+Published for decoders alone. Our choices: encoder and decoder have a chain each, cross-attention has none. In a list
+of variants each segment has a chain of its own. If layer dropout skips the first layer, v_1 is of the first that runs.
+Values are mixed before they enter the decoding cache, so that a step needs nothing of the steps before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+Mixing = Literal["none", "identity", "constant", "learnable", "sparse"]
+WEIGHTS: dict[Mixing, tuple[float, float]] = {
+    "identity": (0.5, 0.5),
+    "constant": (2.0, 1.0),
+    "learnable": (0.5, 0.5),
+    "sparse": (5.0, 1.0),
+}
+"""λ1, λ2."""
+
+
+class ValueResidual(nn.Module):
+    """Of the self-attention of one layer. Stream: "first_value" (T, B, C), what the first layer projected."""
+
+    def __init__(self, mixing: Mixing, layer: int, depth: int) -> None:
+        """
+        Args:
+            mixing: any but ``none``.
+            layer: from 0, of ``depth``.
+        """
+        super().__init__()
+        self.mixes = layer > 0 and (mixing != "sparse" or layer >= depth - -(-depth // 3))
+        learned = mixing == "learnable" and self.mixes
+        self.first_weight, self.own_weight = (
+            nn.Parameter(torch.tensor(weight)) if learned else weight for weight in WEIGHTS[mixing]
+        )
+
+    def edits(self, s: dict[str, Tensor], kept: dict[str, Tensor]) -> dict[str, Callable[[Tensor], Tensor]]:
+        """What :meth:`Connection.attend` is to edit: nothing, where the values stay and are those of no first layer.
+
+        Args:
+            s: the stream that the layer is given.
+            kept: a dictionary that is given what the stream is to have beside it.
+        """
+
+        def keep(value: Tensor) -> Tensor:
+            kept["first_value"] = value
+            return value
+
+        def mix(value: Tensor) -> Tensor:
+            return self.first_weight * s["first_value"] + self.own_weight * value
+
+        if "first_value" not in s:
+            return {"edit_value": keep}
+        return {"edit_value": mix} if self.mixes else {}
+
+    def extra_repr(self) -> str:
+        return "mixes" if self.mixes else "values of its own"

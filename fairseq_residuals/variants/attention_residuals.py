@@ -1,0 +1,118 @@
+"""Attention Residuals: instead of the sum of all that is below, a softmax over depth of it.
+
+::
+
+    v_0 ──┐
+    v_1 ──┼─► Σ_i a_i v_i ─► LN ─► F ─► v_{k+1}          a = softmax_i(w_k · RMSNorm_k(v_i))
+    v_k ──┘
+
+Kimi Team 2026, "Attention Residuals", Eq. 2 to 6: v_0 is the embedding, v_{k+1} the output of sub-layer k, and nothing
+is added to anything. The logits are not scaled, the values not normalised; a last softmax over all sources makes the
+stack's output, under the norm on top. With ``block=S`` (Block Attention Residuals) S consecutive sub-layers are one
+source, their sum; inside a block the sum so far is the last source. ``block=1`` is the same as no blocks, whose cost
+grows with the square of the depth. w starts at 0: h is Pre-LN's sum over the number of its terms, which the norm takes
+out again (but DyT does not), so the model starts as Pre-LN up to the norms' eps.
+
+No code was published but pseudo-code. Checked against fla-org/flash-linear-attention@bc3b101
+(``fla/ops/attnres/naive.py``), from which the gain of the keys' RMSNorm and its eps are.
+
+Ours: the variance of h falls with the number of sources, at the start of 24 layers to 0.01; the norms on it have eps
+1e-6 instead of LayerNorm's 1e-5, which is 2e-4 from Pre-LN's output there, instead of 2e-3. The first sub-layer has one
+source, whose weight is 1 whatever the logit: it has neither w nor a gain, as no gradient would reach them.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_residuals.base import Connection, Shape, Site, Stream, Variant
+from fairseq_residuals.options import option
+from fairseq_residuals.registry import register_variant
+
+NORM_EPS = 1e-6
+KEY_EPS = 1e-6
+
+
+class SoftmaxOverDepth(nn.Module):
+    """The sum of all sources of the stream, weighted by a softmax, which is in single precision at least."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.zeros(width))
+        self.key_gain = nn.Parameter(torch.ones(width))
+
+    def forward(self, s: Stream) -> Tensor:
+        """Sources (T, B, C) -> (T, B, C)"""
+        sources = [value for key, value in s.items() if key.startswith("source")]
+        # the norm's factor follows the product, so that nothing of a source's size is made and kept for every pair of
+        # sub-layers; the root of the width keeps the product in the range of half precision
+        direction = self.query * self.key_gain * len(self.query) ** -0.5
+        weights = torch.stack([source @ direction * key_factor(source) for source in sources]).softmax(0)
+        shares = weights.to(sources[0].dtype).unsqueeze(-1).unbind()
+        total = shares[0] * sources[0]
+        for share, source in zip(shares[1:], sources[1:], strict=True):
+            total = torch.addcmul(total, share, source)
+        return total
+
+
+def key_factor(source: Tensor) -> Tensor:
+    """(T, B, C) -> (T, B), sqrt(C) / RMS(source)"""
+    norm = torch.linalg.vector_norm(source, dim=-1, dtype=torch.promote_types(source.dtype, torch.float32))
+    return source.size(-1) ** 0.5 * torch.rsqrt(norm.square() / source.size(-1) + KEY_EPS)
+
+
+class AttentionResidualsConnection(Connection):
+    def __init__(self, site: Site, block: int) -> None:
+        super().__init__(site)
+        k = site.layer * site.n_sub + site.index
+        self.source = f"source{1 + k // max(block, 1)}"
+        self.over_depth = SoftmaxOverDepth(site.dim) if k else None
+        self.norm = site.new_norm(eps=NORM_EPS)
+
+    def read(self, s: Stream) -> tuple[Tensor, Stream]:
+        h = s["source0"] if self.over_depth is None else self.over_depth(s)
+        return self.norm(h), s | {"x": h}
+
+    def write(self, s: Stream, y: Tensor) -> Stream:
+        return s | {self.source: s[self.source] + y if self.source in s else y}
+
+
+@register_variant("attention_residuals")
+class AttentionResiduals(Variant):
+    """Stream: "source0", "source1", ... (T, B, C): the embedding and the outputs of sub-layers or sums over blocks of
+    them, the newest so far. "x" is what the newest sub-layer was fed, before its norm. A layer that layer dropout skips
+    is no source."""
+
+    title = "Attention Residuals"
+    paper = "Kimi Team 2026, Attention Residuals"
+    year = 2026
+    equations = (
+        "h_k = sum_i softmax_i(w_k . RMSNorm_k(v_i)) v_i",
+        "v_{k+1} = F_k(LN(h_k)), or the sum of these over a block",
+        "output LN(h_K)",
+    )
+    verified = (
+        "third-party code of the softmax (fla-org/flash-linear-attention@bc3b101) in a wiring after the paper's"
+        " pseudo-code, language model, full and in blocks: activations, gradients"
+    )
+    extension = "Each stack has its own sources. Cross-attention is one more sub-layer, and counts as one in blocks."
+
+    @dataclass(frozen=True)
+    class Config(Variant.Config):
+        block: int = option(0, "sub-layers per block; 0: no blocks", minimum=0)
+
+    def __init__(self, config: Any, shape: Shape) -> None:
+        super().__init__(config, shape)
+        self.over_depth = SoftmaxOverDepth(shape.dim)
+        self.norm = shape.new_norm(eps=NORM_EPS)
+
+    def connect(self, site: Site) -> Connection:
+        return AttentionResidualsConnection(site, self.config.block)
+
+    def open(self, x: Tensor) -> Stream:
+        return {"x": x, "source0": x}
+
+    def close(self, s: Stream) -> Tensor:
+        return self.norm(self.over_depth(s))

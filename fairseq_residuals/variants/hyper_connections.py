@@ -1,0 +1,80 @@
+"""Hyper-Connections: n residual streams side by side; each sub-layer learns what it reads, writes and mixes.
+
+::
+
+    H_1..H_n ─┬─► Σ a_i H_i ─► LN ─► F ─► · b_j ─► + ─► H'_1..H'_n        output: LN(Σ H_j)
+              └─► Σ_i A_ij H_i ─────────────────────┘
+
+Zhu et al. 2024, "Hyper-Connections", Eq. 1 to 14, Algorithms 2 and 3: u = Σ_i a_i H_i, y = F(LN(u)),
+H'_j = b_j y + Σ_i A_ij H_i. Each weight is a parameter plus, with ``dynamic``, a small one that each position computes:
+(a, A) = (a, A)_static + s tanh(LN(H) W), and b likewise. At the start a is e_(k mod n) in the k-th sub-layer, A the
+identity, b all ones and W zero, which makes the stack compute what Pre-LN computes. No code was published.
+
+The router's norm stays LayerNorm whatever ``norm_type`` says. The paper also scales the deviation of output matrices by
+sqrt(n), but not in which direction; that is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_residuals.base import Connection, Site
+from fairseq_residuals.options import option
+from fairseq_residuals.registry import register_variant
+from fairseq_residuals.routers import at_least_single, normed_product
+from fairseq_residuals.streams import StreamsConnection, StreamsVariant, Weights
+
+
+class HyperRouter(nn.Module):
+    """Columns of "static" and rows of "dynamic": what is read (0), what is mixed into stream j (j), what is written
+    (n + 1); "scale" is that of the dynamic part of the former two, and of the last."""
+
+    def __init__(self, site: Site, n: int, dynamic: bool) -> None:
+        super().__init__()
+        first = torch.zeros(n, 1)
+        first[(site.layer * site.n_sub + site.index) % n] = 1
+        self.static = nn.Parameter(torch.cat([first, torch.eye(n), torch.ones(n, 1)], 1))
+        self.dynamic = nn.Parameter(torch.zeros(n + 2, site.dim)) if dynamic else None
+        if dynamic:
+            self.scale = nn.Parameter(torch.full((2,), 0.01))
+            self.gain, self.bias = nn.Parameter(torch.ones(site.dim)), nn.Parameter(torch.zeros(site.dim))
+
+    def product(self, streams: Tensor) -> Tensor:
+        """(T, B, n, C) -> (n + 2, T, B, n), "dynamic" times the LayerNorm of each stream."""
+        assert self.dynamic is not None
+        gain, bias, matrix = (at_least_single(p) for p in (self.gain, self.bias, self.dynamic))
+        return normed_product(streams, matrix * gain, centred=True, eps=1e-5) + (matrix @ bias)[:, None, None, None]
+
+    def forward(self, streams: Tensor) -> Weights:
+        """(T, B, n, C) -> weights, computed in at least single precision."""
+        n, all_weights = len(self.static), at_least_single(self.static)
+        if self.dynamic is not None:
+            # in one piece, or batches of small matrices are not multiplied in one go
+            found = self.product(streams).permute(1, 2, 3, 0).contiguous().tanh()
+            joint, written = at_least_single(self.scale).unbind()
+            all_weights = torch.addcmul(all_weights, found, torch.cat([joint.expand(n + 1), written.expand(1)]))
+        read, mix, write = all_weights.to(streams.dtype).split([1, n, 1], -1)
+        return Weights(read.transpose(-1, -2), write, mix.transpose(-1, -2))
+
+
+@register_variant("hyper_connections")
+class HyperConnections(StreamsVariant):
+    title = "Hyper-Connections"
+    paper = "Zhu et al. 2024, Hyper-Connections"
+    year = 2024
+    equations = ("u = sum_i a_i H_i", "H_j = b_j F(LN(u)) + sum_i A_ij H_i", "output LN(sum_j H_j)")
+    verified = (
+        "transcription of the paper's Algorithms 2 and 3, and lucidrains' code (the authors published none), decoder:"
+        " activations, gradients"
+    )
+
+    @dataclass(frozen=True)
+    class Config(StreamsVariant.Config):
+        dynamic: bool = option(True, "weights depend on the position's streams; false: on nothing (SHC)")
+
+    def connect(self, site: Site) -> Connection:
+        n = self.config.n
+        return StreamsConnection(site, n, HyperRouter(site, n, self.config.dynamic))

@@ -1,0 +1,62 @@
+"""KEEL: Post-LN with the residual weighted by the number of sub-layers, and a norm at the start of each branch.
+
+::
+
+    x ─┬─► LN ─► F ─► + ─► LN ─► x'        first layer: without α; its attention also without the norm after the sum
+       └─► · α ───────┘
+
+Chen and Wei 2026, "Post-LayerNorm Is Back: Stable, ExpressivE, and Deep", section 3: x' = LN(α x + F(LN(x))), with α
+the number of sub-layers (attention and FFN). In the first layer α is 1, and its attention has no norm after the sum:
+x' = x + F(LN(x)). There is no norm on top of a stack: that of the last sub-layer is on the stream.
+No code was published. The paper's norms are RMSNorm without bias (``norm=rms``).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from fairseq_residuals.base import Connection, Site, Stream, Variant
+from fairseq_residuals.options import option
+from fairseq_residuals.registry import register_variant
+
+
+class KEELConnection(Connection):
+    def __init__(self, site: Site, alpha: float) -> None:
+        super().__init__(site)
+        self.alpha = alpha if site.layer > 0 else 1.0
+        self.branch_norm = site.new_norm()
+        self.norm = site.new_norm() if site.layer > 0 or not site.first else None
+
+    def read(self, s: Stream) -> tuple[Tensor, Stream]:
+        return self.branch_norm(s["x"]), s
+
+    def write(self, s: Stream, y: Tensor) -> Stream:
+        x = self.alpha * s["x"] + y
+        return s | {"x": x if self.norm is None else self.norm(x)}
+
+
+@register_variant("keel")
+class KEEL(Variant):
+    title = "KEEL"
+    paper = "Chen and Wei 2026, Post-LayerNorm Is Back: Stable, ExpressivE, and Deep"
+    year = 2026
+    equations = (
+        "x = LN(alpha x + F(LN(x)))",
+        "first layer: x = x + SA(LN(x)), and alpha = 1 in what follows",
+    )
+    verified = "the paper's equations; no code was published"
+    extension = (
+        "Each stack has its own alpha (2N in an encoder, 3M in a decoder with cross-attention) and its own first layer,"
+        " in which cross-attention is as the FFN."
+    )
+
+    @dataclass(frozen=True)
+    class Config(Variant.Config):
+        alpha: Literal["sublayers"] | float = option(
+            "sublayers", "factor on the residual; sublayers: how many the stack has", minimum=0.0
+        )
+
+    def connect(self, site: Site) -> Connection:
+        alpha = site.depth * site.n_sub if self.config.alpha == "sublayers" else self.config.alpha
+        return KEELConnection(site, float(alpha))

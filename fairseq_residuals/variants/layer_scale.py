@@ -1,0 +1,104 @@
+"""Learned gains on the branches: LayerScale, and ReZero, which has no norms.
+
+::
+
+    x ─┬─► LN ─► F ─► · g ─► + ─► x'     (layer_scale)      x ─┬─► F ─► · a ─► + ─► x'     (re_zero)
+       └─────────────────────┘                                 └───────────────┘
+
+``layer_scale``: Touvron et al. 2021, "Going Deeper with Image Transformers", section 2: x' = x + g * F(LN(x)), a gain
+per channel and sub-layer, which starts at 0.1 up to 18 layers, 1e-5 up to 24, and 1e-6 beyond (``gain=depth``), and a
+norm on top of the stack. Checked against facebookresearch/deit@7e160fe (``cait_models.py``). Paper and code: the paper
+has 0.1 up to 18 layers, 1e-5 at 24 and 1e-6 deeper; that 19 to 23 are as 24 is our choice. In the code the smallest
+model of 36 layers starts at 1e-5, and a layer by itself at 1e-4. Its norms have eps 1e-6.
+
+``re_zero``: Bachlechner et al. 2020, "ReZero is All You Need: Fast Convergence at Large Depth": x' = x + a F(x),
+without any norm (so the option ``norm_type`` has nothing to choose), a number per layer that starts at 0 and that all
+sub-layers of the layer share. Checked against majumderb/rezero@e2c94a8 (``rezero/transformer/rztx.py``), whose weights
+are drawn as PyTorch does, here as fairseq does. In the first update nothing of the layers moves but these numbers, and
+of a pair only the decoder's: the loss does not see the encoder before.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_residuals.base import Connection, Site, Stock, Stream, Variant
+from fairseq_residuals.options import option
+from fairseq_residuals.registry import register_variant
+from fairseq_residuals.variants.pre_ln import PreLN, PreLNConnection
+
+
+def first_gain(depth: int) -> float:
+    """Where the gains of a model of ``depth`` layers start by the paper's rule."""
+    return 0.1 if depth <= 18 else 1e-5 if depth <= 24 else 1e-6
+
+
+class LayerScaleConnection(PreLNConnection):
+    def __init__(self, site: Site, gain: float | Literal["depth"]) -> None:
+        super().__init__(site)
+        start = first_gain(max(site.enc_depth, site.dec_depth)) if gain == "depth" else gain
+        self.gain = nn.Parameter(torch.full((site.dim,), start))
+
+    def write(self, s: Stream, y: Tensor) -> Stream:
+        return super().write(s, self.gain * y)
+
+    def gains(self) -> tuple[Tensor | float, Tensor | float]:
+        return 1.0, self.gain
+
+
+@register_variant("layer_scale")
+class LayerScale(PreLN):
+    title = "LayerScale"
+    paper = "Touvron et al. 2021, Going Deeper with Image Transformers"
+    year = 2021
+    equations = ("x = x + g * F(LN(x))", "output LN(x)")
+    code = "facebookresearch/deit@7e160fe"
+    verified = "authors' code, decoder alone: activations, gradients; cross-attention: none"
+    extension = "Cross-attention has gains of its own; the deeper of the two stacks decides where gains start."
+    normalize_before = False
+    stock: ClassVar[Stock] = "pre_ln"
+
+    @dataclass(frozen=True)
+    class Config(PreLN.Config):
+        gain: Literal["depth"] | float = option(
+            "depth", "where the gains start; depth: 0.1 to 18 layers, 1e-5 to 24, 1e-6 beyond", minimum=0.0
+        )
+
+    def connect(self, site: Site) -> Connection:
+        return LayerScaleConnection(site, self.config.gain)
+
+
+class ReZeroConnection(Connection):
+    """Stream: "gain" (1,), the number of the current layer, or of the current sub-layer.
+
+    The sub-layers of a layer are handed the parameter of the first along the stream, so that the model has it once.
+    """
+
+    def __init__(self, site: Site, owns_gain: bool) -> None:
+        super().__init__(site)
+        self.gain = nn.Parameter(torch.zeros(1)) if owns_gain else None
+
+    def read(self, s: Stream) -> tuple[Tensor, Stream]:
+        return s["x"], s if self.gain is None else s | {"gain": self.gain}
+
+    def write(self, s: Stream, y: Tensor) -> Stream:
+        return s | {"x": s["x"] + s["gain"] * y}
+
+
+@register_variant("re_zero")
+class ReZero(Variant):
+    title = "ReZero"
+    paper = "Bachlechner et al. 2020, ReZero is All You Need: Fast Convergence at Large Depth"
+    year = 2020
+    equations = ("x = x + a F(x), a = 0 at first",)
+    code = "majumderb/rezero@e2c94a8"
+    verified = "authors' code, encoder and decoder: activations, gradients"
+
+    @dataclass(frozen=True)
+    class Config(Variant.Config):
+        share: Literal["layer", "sublayer"] = option("layer", "one number per layer, or per sub-layer")
+
+    def connect(self, site: Site) -> Connection:
+        return ReZeroConnection(site, owns_gain=site.first or self.config.share == "sublayer")

@@ -1,0 +1,113 @@
+"""DenseFormer: the paper's equation with dilation and period, Pre-LN at the start, and DLCL without its norms."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from sublayers import assert_close, kept_for_gradients, wired
+from tiny import TASKS, batch, build, gradients_by_fairseq_name, logits, perturb, stacks
+from torch import Tensor
+from torch.nn.functional import layer_norm
+
+from fairseq_residuals.base import Stream
+
+PAIRS = pytest.mark.parametrize(
+    ("dilation", "period"), [(1, 1), (2, 1), (1, 2), (2, 2), (3, 2), (2, 3), (4, 5), (1, 9)]
+)
+LAYERS = 6
+
+
+def rows(dilation: int, period: int) -> dict[int, list[int]]:
+    """Which outputs are summed after which layers, as the paper has it."""
+    return {
+        i: [j for j in range(i + 1) if j % dilation == i % dilation] for i in range(1, LAYERS + 1) if i % period == 0
+    }
+
+
+@PAIRS
+def test_equation(dilation: int, period: int) -> None:
+    summed = rows(dilation, period)
+    for one in wired("dense_former", f"dilation={dilation},period={period}", layers=LAYERS):
+        wiring, sublayers = one.stack.wiring, one.sublayers()
+        assert {int(i): len(weights) for i, weights in wiring.weights.items()} == {
+            i: len(js) for i, js in summed.items()
+        }
+        n_sub, y, outputs = len(sublayers) // LAYERS, one.x, [one.x]
+        for i in range(1, LAYERS + 1):
+            for connection, f in sublayers[(i - 1) * n_sub : i * n_sub]:
+                y = y + f(connection.norm(y))
+            outputs.append(y)
+            if i in summed:
+                y = sum(a * outputs[j] for a, j in zip(wiring.weights[str(i)], summed[i], strict=True))
+        expected = layer_norm(y, (16,), wiring.norm.weight, wiring.norm.bias, 1e-5)
+        assert_close(one.output(), expected)
+        found, wanted = one.gradients(one.output()), one.gradients(expected)
+        assert found.keys() == wanted.keys() == {"x", *dict(one.stack.named_parameters())}
+        assert_close(found, wanted)
+
+
+@PAIRS
+def test_outputs_live_as_long_as_they_are_summed(dilation: int, period: int) -> None:
+    summed = rows(dilation, period)
+    for one in wired("dense_former", f"dilation={dilation},period={period}", layers=LAYERS):
+        wiring = one.stack.wiring
+        s: Stream = wiring.open(one.x)
+        for i in range(LAYERS + 1):
+            if i:
+                s = wiring.after_layer(i - 1, s | {"x": one.x + i})
+            later = {j for row, js in summed.items() if row > i for j in js if j <= i}
+            assert set(s) == {"x", *(f"output{j}" for j in later)}
+            assert all(torch.equal(s[f"output{j}"], one.x + j) for j in later)
+
+
+def test_parameters() -> None:
+    """L(L + 3)/2 weights, that of the newest 1 and the others 0."""
+    for stack in stacks(build("translation", "dense_former", layers=LAYERS)):
+        weights: dict[str, Tensor] = dict(stack.wiring.weights.items())
+        assert sum(len(row) for row in weights.values()) == LAYERS * (LAYERS + 3) / 2
+        assert all(row.tolist() == [0] * (len(row) - 1) + [1] for row in weights.values())
+
+
+@pytest.mark.parametrize("args", ["", "dilation=2", "period=2", "period=9"])
+@pytest.mark.parametrize("task", TASKS)
+def test_starts_as_pre_ln_bit_for_bit(task: str, args: str) -> None:
+    pre_ln = perturb(build(task, "pre_ln", layers=3)).train()
+    dense = build(task, "dense_former", "--residual-args", args, layers=3).train()
+    missing = dense.load_state_dict(pre_ln.state_dict(), strict=False).missing_keys
+    assert all(".wiring.weights." in name for name in missing) and bool(missing) == (args != "period=9")
+    inputs = batch(task)
+    expected, found = logits(pre_ln, task, inputs), logits(dense, task, inputs)
+    assert torch.equal(found, expected)
+    for out in (expected, found):
+        out.log_softmax(-1).square().mean().backward()
+    gradients = gradients_by_fairseq_name(dense)
+    for name, gradient in gradients_by_fairseq_name(pre_ln).items():
+        assert torch.equal(gradients[name], gradient), name
+
+
+def test_is_dlcl_without_its_norms() -> None:
+    """DLCL's first row weighs the embedding for the first layer, which DenseFormer does not."""
+    dlcl = wired("dlcl_pre", "norm=false,init=fairseq")
+    for one, other in zip(wired("dense_former", like="pre_ln"), dlcl, strict=True):
+        state = other.stack.state_dict()
+        weights = state.pop("wiring.weight")
+        weights[0, 0] = 1
+        state |= {f"wiring.weights.{i}": weights[i, : i + 1, 0].clone() for i in range(1, 4)}
+        one.stack.load_state_dict(state, strict=True)
+        assert_close(one.output(), other.output())
+        found, wanted = one.gradients(one.output()), other.gradients(other.output())
+        matrix = wanted.pop("wiring.weight")
+        for i in range(1, 4):
+            assert_close(found.pop(f"wiring.weights.{i}"), matrix[i, : i + 1, 0])
+        assert_close(found, wanted)
+
+
+def test_what_is_kept_for_the_gradient_grows_with_the_outputs_alone() -> None:
+    """Each sum keeps the outputs that it is of, which the layers hold anyway, and nothing else of their size."""
+    for one in wired("dense_former", layers=LAYERS):
+        s = one.stack.wiring.open(one.x)
+        outputs = [(one.x + i).detach().requires_grad_() for i in range(1, LAYERS + 1)]
+        with kept_for_gradients(one.x.numel()) as kept:
+            for i, output in enumerate(outputs):
+                s = one.stack.wiring.after_layer(i, s | {"x": output})
+        assert kept == {value.data_ptr() for value in (one.x, *outputs)}

@@ -1,0 +1,161 @@
+"""HybridNorm: its equations, in the layers that were published and in those that are this plugin's extension."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tiny import batch, build, logits, perturb, stacks, step_by_step
+from torch import Tensor, nn
+
+SINGLE = {"rtol": 1e-5, "atol": 1e-5}
+"""Of double precision: attention takes its softmax in single precision, as fairseq does."""
+every_form = pytest.mark.parametrize("form", ("plain", "star"))
+
+
+def build_hybrid(form: str, args: str = "", task: str = "translation", *flags: str, layers: int = 3) -> nn.Module:
+    given = ",".join(filter(None, (f"first_layer={form}", args)))
+    return perturb(build(task, "hybrid_norm", "--residual-args", given, *flags, layers=layers))
+
+
+def normalise(kind: str, norm: Any, x: Tensor) -> Tensor:
+    """Over the last dimension, by the definition of each kind."""
+    if kind == "dyt":
+        y = torch.tanh(norm.alpha * x)
+    elif kind == "rms":
+        y = x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    else:
+        y = (x - x.mean(-1, keepdim=True)) / (x.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt()
+    y = norm.weight * y
+    return y if getattr(norm, "bias", None) is None else y + norm.bias
+
+
+def attend_by_hand(
+    kind: str, attention: Any, connection: Any, x: Tensor, memory: Tensor, mask: Tensor | None
+) -> Tensor:
+    q, k, v = (
+        normalise(kind, norm, projection(z).unflatten(-1, (attention.num_heads, -1)))
+        for norm, projection, z in (
+            (connection.q_norm, attention.q_proj, x),
+            (connection.k_norm, attention.k_proj, memory),
+            (connection.v_norm, attention.v_proj, memory),
+        )
+    )
+    scores = torch.einsum("tbhd,sbhd->bhts", q, k) / q.size(-1) ** 0.5
+    weights = (scores if mask is None else scores + mask).softmax(-1)
+    return attention.out_proj(torch.einsum("bhts,sbhd->tbhd", weights, v).flatten(-2))
+
+
+def stack_by_hand(kind: str, form: str, stack: Any, x: Tensor, memory: Tensor | None, mask: Tensor | None) -> Tensor:
+    for i in range(len(stack)):
+        layer, star = stack[i], form == "star" and i == 0
+        connection = layer.self_attn_connection
+        h = normalise(kind, connection.norm, x) if star else x
+        x = x + attend_by_hand(kind, layer.self_attn, connection, h, h, mask)
+        if memory is not None:
+            connection = layer.encoder_attn_connection
+            h = normalise(kind, connection.norm, x) if star else x
+            x = x + attend_by_hand(kind, layer.encoder_attn, connection, h, memory, None)
+        u = normalise(kind, layer.ffn_connection.norm, x)
+        x = (x if star else u) + layer.fc2(torch.relu(layer.fc1(u)))
+    return normalise(kind, stack.wiring.norm, x)
+
+
+@every_form
+@pytest.mark.parametrize("kind", ("layer", "rms", "dyt"))
+@pytest.mark.parametrize("task", ("translation", "language_modeling"))
+def test_the_equations(task: str, kind: str, form: str) -> None:
+    for stack in stacks(build_hybrid(form, f"norm={kind}", task).double()):
+        x = torch.randn(5, 2, stack.shape.dim, dtype=torch.double)
+        cross = stack.shape.stack == "decoder" and stack.shape.cross
+        memory = torch.randn(6, 2, stack.shape.dim, dtype=torch.double) if cross else None
+        if stack.shape.stack == "encoder":
+            found, mask = stack(x), None
+        else:
+            mask = torch.full((5, 5), -torch.inf, dtype=x.dtype).triu(1)
+            found = stack(x, memory, self_attn_mask=mask)[0]
+        torch.testing.assert_close(found, stack_by_hand(kind, form, stack, x, memory, mask), **SINGLE)
+
+
+@pytest.mark.parametrize("kind", ("layer", "rms", "dyt"))
+def test_the_heads_share_one_gain_and_there_is_no_bias(kind: str) -> None:
+    stack = stacks(build_hybrid("plain", f"norm={kind}", "language_modeling"))[0]
+    names = {"weight", "alpha"} if kind == "dyt" else {"weight"}
+    for norm in (getattr(stack[1].self_attn_connection, f"{part}_norm") for part in "qkv"):
+        assert {name for name, _ in norm.named_parameters()} == names
+        assert norm.weight.shape == (stack.shape.dim // stack.shape.heads,)
+
+
+def test_norms_before_attention_are_the_stars() -> None:
+    def norms(form: str) -> set[str]:
+        state = build_hybrid(form).state_dict()
+        return {name.removesuffix(".weight") for name in state if name.endswith("attn_layer_norm.weight")}
+
+    assert norms("plain") == set()
+    assert norms("star") == {
+        "encoder.layers.0.self_attn_layer_norm",
+        "decoder.layers.0.self_attn_layer_norm",
+        "decoder.layers.0.encoder_attn_layer_norm",
+    }
+
+
+@pytest.mark.parametrize("kind", ("layer", "rms"))
+def test_the_scale_of_the_projections_does_not_matter(kind: str) -> None:
+    """But for the norms' eps, which is small beside projections that are 1000 times as large."""
+    model, inputs = build_hybrid("plain", f"norm={kind}").double(), batch("translation")
+    outs = []
+    for _ in range(2):
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if any(f"{part}_proj" in name for part in "qkv"):
+                    parameter.mul_(1000)
+        outs.append(logits(model, "translation", inputs))
+    torch.testing.assert_close(outs[1], outs[0], rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_cached_is_normalised() -> None:
+    model, inputs = build_hybrid("plain", "norm=rms"), batch("translation")
+    state: dict = {}
+    with torch.no_grad():
+        encoder_out = model.encoder(inputs["src_tokens"], src_lengths=inputs["src_lengths"])
+        model.decoder(inputs["prev_output_tokens"][:, :1], encoder_out=encoder_out, incremental_state=state)
+        layer = stacks(model)[1][1]
+        for attention, connection in (
+            (layer.self_attn, layer.self_attn_connection),
+            (layer.encoder_attn, layer.encoder_attn_connection),
+        ):
+            cached = attention._get_input_buffer(state)
+            for part, norm in (("prev_key", connection.k_norm), ("prev_value", connection.v_norm)):
+                # RMSNorm without its gain leaves a mean square of one
+                rms = (cached[part] / norm.weight).square().mean(-1)
+                torch.testing.assert_close(rms, torch.ones_like(rms), rtol=1e-4, atol=1e-4)
+
+
+def test_values_are_mixed_before_they_are_normalised() -> None:
+    model, inputs = build_hybrid("plain", "norm=rms,value_residual=constant", layers=2), batch("translation")
+    projected: list[Tensor] = []
+    normalised: list[Tensor] = []
+    encoder = stacks(model)[0]
+    for i in range(2):
+        encoder[i].self_attn.v_proj.register_forward_hook(lambda module, inputs, out: projected.append(out))
+        norm = encoder[i].self_attn_connection.v_norm
+        norm.register_forward_pre_hook(lambda module, inputs: normalised.append(inputs[0]))
+    model.encoder(inputs["src_tokens"], src_lengths=inputs["src_lengths"])
+    first, own = projected
+    torch.testing.assert_close(normalised[0].flatten(-2), first, rtol=0, atol=0)
+    torch.testing.assert_close(normalised[1].flatten(-2), 2 * first + own)
+
+
+@pytest.mark.parametrize("task", ("translation", "language_modeling", "speech"))
+def test_the_star_keeps_the_contract(task: str) -> None:
+    model, inputs = build_hybrid("star", "value_residual=learnable", task), batch(task)
+    full = logits(model, task, inputs)
+    full.log_softmax(-1).square().mean().backward()
+    unreached = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
+    assert unreached == []
+    torch.testing.assert_close(step_by_step(model, task, inputs), full, rtol=1e-4, atol=2e-5)
+    saving = build_hybrid("star", "value_residual=learnable", task, "--checkpoint-activations").train()
+    logits(saving, task, inputs).log_softmax(-1).square().mean().backward()
+    for (name, p), q in zip(model.named_parameters(), saving.parameters(), strict=True):
+        torch.testing.assert_close(q.grad, p.grad, rtol=1e-4, atol=1e-6, msg=name)

@@ -1,0 +1,165 @@
+"""Hyper-Connections: Pre-LN at the start, the paper's equations afterwards, and the streams as they travel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tiny import batch, build, logits, perturb, stacks
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm
+
+from fairseq_residuals.streams import StreamsConnection, keys, side_by_side
+
+
+def double_without_eps(model: nn.Module) -> nn.Module:
+    """With norms that do not tell an input from a multiple of it."""
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = 1e-20
+    return model.double()
+
+
+def connections(model: Any) -> list[StreamsConnection]:
+    return [module for module in model.modules() if isinstance(module, StreamsConnection)]
+
+
+def sublayer(h: Tensor, s: Any) -> tuple[Tensor, None, Any]:
+    """Some function of every position."""
+    return (h * 3).sin() + h.roll(1, -1), None, s
+
+
+def stream_of(streams: Tensor) -> dict[str, Tensor]:
+    """(T, B, n, C) as it travels."""
+    return dict(zip(keys(streams.size(-2)), streams.unbind(-2), strict=True))
+
+
+def streams_like(connection: StreamsConnection, n: int) -> Tensor:
+    generator = torch.Generator().manual_seed(4)
+    return torch.randn(3, 2, n, connection.site.dim, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("task", ("translation", "language_modeling", "speech"))
+@pytest.mark.parametrize("args", ("", "dynamic=false", "n=1", "n=3"))
+def test_at_the_start_it_computes_what_pre_ln_computes(task: str, args: str) -> None:
+    model = double_without_eps(build(task, "hyper_connections", "--residual-args", args, layers=4))
+    pre_ln = double_without_eps(build(task, "pre_ln", layers=4))
+    inputs = {k: v.double() if v.is_floating_point() else v for k, v in batch(task).items()}
+    expected = logits(pre_ln, task, inputs)
+    torch.testing.assert_close(logits(model, task, inputs), expected, rtol=0, atol=1e-11)
+    perturb(model)
+    assert (logits(model, task, inputs) - expected).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("n", (1, 2, 3, 4))
+def test_a_perturbed_connection_is_the_papers_equation(n: int) -> None:
+    connection = connections(perturb(build("translation", "hyper_connections", "--residual-args", f"n={n}")))[
+        4
+    ].double()
+    router, streams = connection.router, streams_like(connection, n)
+    after, _ = connection(stream_of(streams), sublayer)
+    s_alpha, s_beta = router.scale
+    assert after.keys() == set(keys(n))
+    for t in range(3):
+        for b in range(2):
+            h = list(streams[t, b])
+            alpha, beta = [], []
+            for i in range(n):
+                normed = layer_norm(h[i], h[i].shape, router.gain, router.bias)
+                dynamic = torch.tanh(router.dynamic @ normed)
+                alpha.append(router.static[i, : n + 1] + s_alpha * dynamic[: n + 1])
+                beta.append(router.static[i, n + 1] + s_beta * dynamic[n + 1])
+            u = sum(alpha[i][0] * h[i] for i in range(n))
+            y = sublayer(connection.norm(u), None)[0]
+            for j in range(n):
+                expected = beta[j] * y + sum(alpha[i][1 + j] * h[i] for i in range(n))
+                torch.testing.assert_close(after[keys(n)[j]][t, b], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_each_sublayer_starts_by_reading_the_next_stream() -> None:
+    model = build("translation", "hyper_connections", "--residual-args", "n=4", layers=3)
+    for stack in stacks(model):
+        read = [connection.router.static[:, 0].argmax().item() for connection in connections(stack)]
+        assert read == [k % 4 for k in range(3 * len(stack[0].kinds))]
+
+
+@pytest.mark.parametrize("variant", ("hyper_connections", "mhc"))
+def test_every_stream_is_a_tensor_of_its_own(variant: str) -> None:
+    model = perturb(build("translation", variant))
+    seen = []
+
+    def see(module: Any, inputs: Any, output: Any) -> None:
+        before, (after, _) = inputs[0], output
+        assert list(before) == list(after) == ["x", "x1", "x2", "x3"]
+        assert all(after[key].shape == before["x"].shape for key in after)
+        seen.append(after)
+
+    for connection in connections(model):
+        connection.register_forward_hook(see)
+    logits(model, "translation", batch("translation"))
+    assert len(seen) == 2 * 2 + 2 * 3
+    assert all((s["x"] - s["x3"]).abs().max() > 0.01 for s in seen)
+
+
+@pytest.mark.parametrize("variant", ("hyper_connections", "mhc"))
+def test_streams_are_not_rounded_under_autocast(variant: str) -> None:
+    connection = connections(perturb(build("language_modeling", variant)))[0]
+    streams = streams_like(connection, 4).float()
+    s = stream_of(streams)
+    matrix = torch.randn(16, 16, generator=torch.Generator().manual_seed(0))
+    seen = []
+
+    def rounding_sublayer(h: Tensor, s: Any) -> tuple[Tensor, None, Any]:
+        seen.append((h, h @ matrix))
+        return h @ matrix, None, s
+
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = side_by_side(connection(s, rounding_sublayer)[0], 4)
+    exact = side_by_side(connection(s, rounding_sublayer)[0], 4)
+    assert seen[0][1].dtype == torch.bfloat16 and rounded.dtype == torch.float32
+    assert torch.equal(seen[0][0], seen[1][0])
+    # what differs is the sub-layer's output, each stream's weight of it included
+    weights = connection.router(streams).write
+    difference = weights * (seen[0][1].float() - seen[1][1]).unsqueeze(-2)
+    torch.testing.assert_close(rounded - exact, difference, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", ("hyper_connections", "mhc"))
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16), ids=str)
+def test_the_router_computes_in_single_precision(variant: str, dtype: torch.dtype) -> None:
+    router = connections(perturb(build("language_modeling", variant)))[0].router.to(dtype)
+    streams = (30 * torch.randn(50, 4, 4, 16, generator=torch.Generator().manual_seed(1))).to(dtype)
+    found = router(streams)
+    exact = router.double()(streams.double())
+    for rounded, value in zip(found, exact, strict=True):
+        assert rounded.dtype == dtype
+        # rounded once, at the end
+        torch.testing.assert_close(rounded.double(), value, rtol=0.51 * torch.finfo(dtype).eps, atol=2e-6)
+
+
+def mixing_over_depth(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+    """The product of all mixing matrices from the bottom, (T, B, n, n)."""
+    product = torch.eye(4)
+
+    def multiply(module: Any, args: Any, weights: Any) -> None:
+        nonlocal product
+        product = weights.mix @ product
+
+    for connection in connections(model):
+        connection.router.register_forward_hook(multiply)
+    with torch.no_grad():
+        model(**inputs)
+    return product
+
+
+def test_mixing_over_depth_keeps_its_size_in_mhc_alone() -> None:
+    inputs = batch("language_modeling")
+    sums = {}
+    for variant in ("hyper_connections", "mhc"):
+        model = perturb(build("language_modeling", variant, layers=24))
+        product = mixing_over_depth(model, inputs)
+        sums[variant] = product.sum(-1)
+        assert product.shape == (6, 3, 4, 4)
+    torch.testing.assert_close(sums["mhc"], torch.ones(6, 3, 4), rtol=0, atol=1e-5)
+    assert (sums["hyper_connections"] - 1).abs().max() > 0.5
