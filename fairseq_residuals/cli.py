@@ -32,6 +32,7 @@ COMMANDS = {
     "race": "fairseq_residuals.commands.race",
     "linearize": "fairseq_residuals.commands.linearize",
     "speed": "fairseq_residuals.commands.speed",
+    "bench": "fairseq_residuals.commands.bench",
 }
 
 
