@@ -9,7 +9,7 @@ from typing import Any
 from fairseq_residuals.analysis import plots
 from fairseq_residuals.analysis.trace import Graph, Node
 
-FILL = {"sublayer": "#DCE9F4", "norm": "#F8E3B5", "operation": "0.94"}
+FILL = {"sublayer": "#DCE9F4", "norm": "#F8E3B5", "module": "0.94", "operation": "0.94"}
 CIRCLE = 10
 """Diameter of a sum, in points."""
 LANE = 0.28

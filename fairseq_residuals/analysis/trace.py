@@ -39,7 +39,7 @@ SAME = {
 }
 """Functions whose result is their input for the purpose of a diagram."""
 SIGNS = {"add": "+", "sub": "-", "mul": "×", "div": "÷", "truediv": "÷"}
-COSTS = {"sublayer": 10_000, "norm": 100}
+COSTS = {"sublayer": 10_000, "norm": 100, "module": 2}
 """Of a gradient's way through a box; of anything else 1. The way with the fewest sub-layers, then norms, is told."""
 
 
@@ -50,7 +50,7 @@ class Node:
     number: int
     label: str
     kind: str
-    """in, out, sublayer, norm, sum, or operation."""
+    """in, out, sublayer, norm, sum, module (any other, such as gates), or operation."""
     inputs: tuple[int, ...]
 
 
@@ -205,7 +205,7 @@ class _Recorder(TorchFunctionMode):
             else:
                 norm = is_norm(module)
                 kind = {"RMSNorm": "RMS", "DyT": "DyT"}.get(type(module).__name__, "LN")
-                node = self.graph.add(kind if norm else name, "norm" if norm else "operation", sources)
+                node = self.graph.add(kind if norm else name, "norm" if norm else "module", sources)
             for tensor in _tensors([output]):
                 self.know(tensor, node)
 
