@@ -51,6 +51,8 @@ STYLES: dict[str, tuple[str, Any]] = {
     "attention_residuals": (SKY, DOTTED),
     "peri_ln": (GREY, DOTTED),
 }
+REFERENCES = {"post_ln": "0.45", "pre_ln": "0.72"}
+"""Shades of grey in which these variants stand behind each of many panels."""
 MARKERS = ("", "o", "s", "^", "D", "v")
 
 

@@ -118,7 +118,7 @@ def _record(table: TableRecipe, job: Job, cell: Cell, score: Score, failure: str
         metric=score.metric,
         signature=score.signature,
         seed=job.seed,
-        commit=_commit(),
+        commit=commit(),
         torch=torch.__version__,
         device=_device(job),
         hours=round(steps.hours(job), 3),
@@ -162,7 +162,7 @@ def _device(job: Job) -> str:
     return f"{job.settings.machine.devices} x {torch.cuda.get_device_name(0)}"
 
 
-def _commit() -> str:
+def commit() -> str:
     found = subprocess.run(
         ["git", "-C", str(PLUGIN.parent), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"],
         capture_output=True,

@@ -6,5 +6,6 @@ updates, and ``fairseq-residuals reproduce``'s way from there to the table (:mod
 
 :mod:`task` says what a task is; :mod:`translation`, :mod:`multilingual`, :mod:`summarization`, :mod:`language_model`
 and :mod:`speech` are one each; :mod:`plan` is what a call asks for, :mod:`row` trains one row of a table,
-:mod:`__main__` all of them.
+:mod:`__main__` all of them. :mod:`variants` compares all variants on the translation task: :mod:`trial` is one of its
+runs, :mod:`variants_table` what they came to. :mod:`side_by_side` and :mod:`call` are for both.
 """

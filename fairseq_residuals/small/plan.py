@@ -33,15 +33,19 @@ def find_task(name: str) -> Task:
     return task
 
 
-def work_folder(name: str, out: Path, sizes: Sizes, overrides: Sequence[str]) -> Path:
+def work_folder(name: str, out: Path, sizes: Sizes, overrides: Sequence[str], any_code: bool = False) -> Path:
     """Of all that a call makes: what is made by another call or by other code is not mixed with it.
+
+    Args:
+        any_code: work goes on with other code; whoever records it says by which.
 
     Raises:
         UserError: there cannot be such a folder.
     """
     if out.exists() and not out.is_dir():
         raise UserError(f"--out names {out}, which is not a folder")
-    made_by = [code_digest(PLUGIN, COMPATIBILITY), *versions("Babel", "fairseq", "torch")]
+    made_by = [] if any_code else [code_digest(PLUGIN, COMPATIBILITY)]
+    made_by += versions("Babel", "fairseq", "torch")
     return out.resolve() / f"{name}-{key(asdict(sizes), list(overrides), made_by)}"
 
 

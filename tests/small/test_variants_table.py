@@ -1,0 +1,213 @@
+"""The comparison of all variants: what is run next, what its table says, and that it goes on where it was stopped."""
+
+import csv
+import math
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fairseq_residuals.architectures import ARCHITECTURES
+from fairseq_residuals.registry import VARIANTS
+from fairseq_residuals.small import variants
+from fairseq_residuals.small.plan import Plan, find_task
+from fairseq_residuals.small.trial import Outcome, Trial, unigram_loss
+from fairseq_residuals.small.variants_table import (
+    HEADER,
+    best_lr,
+    failures,
+    read_outcomes,
+    still_to_do,
+    table,
+    write_outcomes,
+)
+from modern_fairseq.errors import UserError
+
+RESULTS = """\
+row,lr,seed,updates,ended,reason,train_loss,valid_loss,bleu,unigram_loss,cpu_seconds,memory_mb,commit,torch
+b2t,0.001,1,600,trained,,3.5,3.0,20.0,8.1,100.0,500.0,abc,2.0
+post_ln,0.001,1,600,diverged,"validation loss 9.00, the unigram model's is 8.10",9.5,9.0,,8.1,100.0,500.0,abc,2.0
+b2t,0.002,1,600,trained,,2.5,2.0,30.0,8.1,100.0,500.0,abc,2.0
+b2t,0.004,1,600,diverged,fairseq: gradients are Nan/Inf,,,,8.1,40.0,500.0,abc,2.0
+pre_ln,0.001,1,600,trained,,1.5,1.0,40.0,8.1,90.0,400.0,abc,2.0
+keel,0.001,1,600,failed,MemoryError: none left,,,,8.1,1.0,10.0,abc,2.0
+b2t,0.002,2,600,trained,,2.5,2.2,32.0,8.1,110.0,500.0,abc,2.0
+b2t,0.002,3,600,trained,,2.5,2.4,34.0,8.1,120.0,530.0,abc,2.0
+pre_ln,0.001,2,600,diverged,fairseq: gradients are Nan/Inf,,,,8.1,30.0,400.0,abc,2.0
+"""
+
+
+@pytest.fixture
+def outcomes(tmp_path: Path) -> list[Outcome]:
+    (tmp_path / "results.csv").write_text(RESULTS)
+    return read_outcomes(tmp_path / "results.csv")
+
+
+def test_the_table_has_means_at_the_best_learning_rate_sorted_by_validation_loss(
+    outcomes: list[Outcome],
+) -> None:
+    head, _, *body = table(outcomes, first_seed=1, markdown=True).splitlines()
+    assert (
+        head == "| variant | lr | seeds | valid loss | train loss | BLEU | CPU s | MiB | diverged at lr (valid loss) |"
+    )
+    assert body == [
+        "| pre_ln | 0.001* | 1 of 2 | 1.000 | 1.500 | 40.0 | 90 | 400 | - |",
+        "| b2t | 0.002 | 3 of 3 | 2.200 ± 0.200 | 2.500 ± 0.000 | 32.0 ± 2.0 | 110 ± 10 | 510 ± 17 | 0.004 |",
+        "| keel | - | - | - | - | - | - | - | - |",
+        "| post_ln | - | - | - | - | - | - | - | 0.001 (9.00) |",
+    ]
+    as_text = table(outcomes, first_seed=1).splitlines()
+    assert [line.split()[0] for line in as_text] == ["variant", "-------", "pre_ln", "b2t", "keel", "post_ln"]
+    assert failures(outcomes) == ["keel, lr 0.001, seed 1 failed: MemoryError: none left"]
+
+
+def test_the_file_is_written_as_it_was_read(outcomes: list[Outcome], tmp_path: Path) -> None:
+    write_outcomes(tmp_path / "again.csv", outcomes)
+    assert (tmp_path / "again.csv").read_text() == RESULTS
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("row,lr\nb2t,1\n", "its first line has to be row,lr,seed,"),
+        (RESULTS.replace(",600,trained,", ",many,trained,"), "line 2 is no result: "),
+        (RESULTS.replace("trained", "done"), "line 2 is no result: ended is 'done'"),
+        (RESULTS[:-20], "line 10 is no result: "),
+    ],
+)
+def test_a_file_that_is_no_file_of_results(text: str, complaint: str, tmp_path: Path) -> None:
+    (tmp_path / "results.csv").write_text(text)
+    with pytest.raises(UserError, match=complaint):
+        read_outcomes(tmp_path / "results.csv")
+
+
+def test_the_grid_comes_first_and_then_the_other_seeds_at_the_best_learning_rate(outcomes: list[Outcome]) -> None:
+    rows, lrs, seeds = ["b2t", "pre_ln", "post_ln"], [0.001, 0.002], [1, 2, 3]
+    assert still_to_do(rows, lrs, seeds, []) == [Trial(row, lr, 1) for row in rows for lr in lrs]
+    assert still_to_do(rows, lrs, seeds, outcomes) == [Trial("pre_ln", 0.002, 1), Trial("post_ln", 0.002, 1)]
+    # what diverged is not done again, and a row of which all diverged has no further seeds
+    only = [0.001]
+    assert best_lr(o for o in outcomes if o.row == "post_ln") is None
+    assert still_to_do(rows, only, seeds, outcomes) == [Trial("pre_ln", 0.001, 3)]
+    assert still_to_do(rows, only, [1, 2], outcomes) == []
+
+
+def test_the_unigram_model_s_loss() -> None:
+    # of 2 words the first is seen twice, the second once; each counts once more
+    assert unigram_loss([0, 0, 1], [0, 1], words=2) == pytest.approx(-(math.log2(3 / 5) + math.log2(2 / 5)) / 2)
+    assert unigram_loss([0, 0, 0], [1], words=2) == pytest.approx(math.log2(5))
+
+
+def test_every_variant_is_a_row_and_those_without_a_meaning_there_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert variants.chosen_rows(None) == (sorted(VARIANTS), {})
+    given = ["pre_ln/init_scale=depth", "post_ln:0-5,pre_ln:6-17", "pre_ln/init_scale=depth"]
+    assert variants.chosen_rows(given) == (given[:2], {})
+    monkeypatch.delitem(ARCHITECTURES, "transformer_mhc")
+    monkeypatch.setattr(VARIANTS["mhc"], "refusal", classmethod(lambda cls, alone, topmost: "it is for one stack"))
+    assert variants.chosen_rows(["mhc", "b2t"]) == (["b2t"], {"mhc": "it is for one stack"})
+
+
+@pytest.mark.parametrize(
+    ("row", "settings"),
+    [
+        ("deepnet", {"_name": "transformer_deepnet_wmt_en_de_18l"}),
+        ("dlcl_pre/window=2,init_scale=depth", {"residual_args": "window=2,init_scale=depth"}),
+        ("post_ln:0-5,pre_ln:6-17", {"residual": "post_ln:0-5,pre_ln:6-17"}),
+    ],
+)
+def test_a_trial_differs_from_the_task_in_wiring_learning_rate_and_seed_alone(row: str, settings: dict) -> None:
+    task = find_task("translation")
+    plan = Plan("translation", Path("/nowhere"), task.sizes)
+    job = Trial(row, 0.003, 7).job(plan)
+    assert {key: job.asked.model[key] for key in settings} == settings
+    assert (list(job.asked.optimization.lr), job.config.common.seed) == ([0.003], 7)
+    usual = Trial("post_ln", 0.003, 7).job(plan).asked
+    for section in ("optimization", "lr_scheduler", "dataset", "optimizer", "criterion", "task"):
+        assert job.asked[section] == usual[section]
+
+
+TOY = [
+    "--examples",
+    "200",
+    "--subwords",
+    "90",
+    "--updates",
+    "60",
+    "--seeds",
+    "1",
+    "--lrs",
+    "0.005",
+    "1000",
+    "--jobs",
+    "2",
+]
+TOY += ["--override", "model.encoder_layers=2", "model.decoder_layers=2", "lr_scheduler.warmup_updates=4"]
+
+
+def test_what_was_finished_when_it_was_killed_is_not_done_again(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    too_deep = "post_ln:0-5,pre_ln:6-17"
+    call = ["--out", str(tmp_path), "--rows", "pre_ln", too_deep, *TOY]
+    killed = subprocess.Popen(
+        [sys.executable, "-m", "fairseq_residuals.small.variants", *call], stdout=subprocess.DEVNULL
+    )
+    while killed.poll() is None and not list(tmp_path.glob("variants-*/results.csv")):
+        time.sleep(0.1)
+    killed.send_signal(signal.SIGTERM)
+    assert killed.wait() == 130
+    (results,) = tmp_path.glob("variants-*/results.csv")
+    before = read_outcomes(results)
+    assert 1 <= len(before) < 4
+    assert variants.main([*call, "--show"]) == 0
+    assert f"| {before[0].row} | " in capsys.readouterr().out
+
+    assert variants.main(call) == 0
+    printed = capsys.readouterr().out
+    assert f"{4 - len(before)} runs to do at most" in printed
+    after = read_outcomes(results)
+    assert after[: len(before)] == before
+    found = {o.trial: o for o in after}
+    assert set(found) == {Trial(row, lr, 1) for row in ("pre_ln", too_deep) for lr in (0.005, 1000.0)}
+    assert len(after) == 4
+    for outcome in after:
+        assert outcome.cpu_seconds > 0 and outcome.memory_mb > 50  # Python and PyTorch alone have more
+        if outcome.row == too_deep:
+            assert (
+                outcome.ended == "failed"
+                and "each layer of the encoder" in outcome.reason
+                and f"{outcome.reason}\n" in printed
+            )
+        elif outcome.lr == 1000:
+            assert (outcome.ended, outcome.reason) == ("diverged", "fairseq: gradients are Nan/Inf")
+        else:
+            assert outcome.ended == "trained"
+            assert 0 < outcome.valid_loss < outcome.unigram_loss and 0 <= outcome.bleu <= 100
+    assert (results.parent / "report.md").read_text().strip() in printed
+    assert {path.name for path in results.parent.rglob("*.pt")} == {"average.pt"}
+    with results.open() as file:
+        assert tuple(next(csv.reader(file))) == HEADER
+    assert variants.main(call) == 0
+    assert "0 runs to do at most" in capsys.readouterr().out
+    assert read_outcomes(results) == after
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--rows", "pre_nl"], "unknown variant 'pre_nl' (did you mean pre_ln?)"),
+        (["--rows", "pre_ln/depth=3"], "variant 'pre_ln' has no option 'depth'"),
+        (["--lrs", "0"], "--lrs has to be more than 0, not 0"),
+        (["--jobs", "0"], "--jobs is 0 and has to be at least 1"),
+        (["--updates", "3"], "--updates is 3 and has to be at least 4"),
+        (["--show"], "--show: nothing is finished in "),
+    ],
+)
+def test_bad_input_is_one_sentence_and_writes_nothing(arguments, complaint, tmp_path, capsys) -> None:
+    out = tmp_path / "out"
+    assert variants.main([*arguments, "--out", str(out)]) == 1
+    message = capsys.readouterr().err
+    assert message.startswith(f"small: error: {complaint}")
+    assert message.count("\n") == 1
+    assert not out.exists()
