@@ -12,6 +12,7 @@ from fairseq_residuals.registry import import_variants  # noqa: E402
 import_variants()
 
 from fairseq_residuals import architectures, chunked_loss, optim  # noqa: E402, F401
+from fairseq_residuals.generation import install  # noqa: E402
 from fairseq_residuals.models.language_model import LANGUAGE_MODEL  # noqa: E402
 from fairseq_residuals.models.speech_to_text import SPEECH  # noqa: E402
 from fairseq_residuals.models.translation import TRANSLATION  # noqa: E402
@@ -29,3 +30,5 @@ architectures.register_architectures(
     LANGUAGE_MODEL, "transformer_lm", architectures.language_model_bases(), ("6l", "16l")
 )
 architectures.register_architectures(SPEECH, "s2t_transformer", architectures.speech_bases(), ("6l", "12l_6l"))
+install.search_faster()
+install.search_in_bf16()

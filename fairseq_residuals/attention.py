@@ -7,10 +7,13 @@ variant may step in. Everything else about a layer keeps using the module itself
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from fairseq_residuals.generation.cache import BeamCache
 
 Edit = Callable[[Tensor], Tensor]
 
@@ -40,10 +43,11 @@ def open_attention(
         key, value: (S, B, C of the keys).
         edit_query, edit_key, edit_value: (positions, B, C) -> the same, the projection with its bias, before the
             heads are split; what the decoding cache holds is edited.
-        edit_scores: (B, H, T, S) -> (B, H, T, S), before masks and softmax.
+        edit_scores: (B, H, T, S) -> (B, H, T, S), before masks and softmax; while a beam is searched, T is the
+            hypotheses of a sentence and S all that is kept of it.
         edit_heads: (T, B, C) -> (T, B, C), the heads' outputs side by side, before the output projection.
 
-    The rest as ``MultiheadAttention.forward``.
+    The rest as ``MultiheadAttention.forward``; ``incremental_state`` may be a :class:`BeamCache`.
 
     Returns:
         output (T, B, C), and if asked for the weights (B, T, S), or (H, B, T, S) per head.
@@ -55,8 +59,17 @@ def open_attention(
         return x.unflatten(-1, (attn.num_heads, attn.head_dim)).permute(1, 2, 0, 3)
 
     q = split(attn.q_proj(query), edit_query) * attn.scaling
-    cache = {} if incremental_state is None else attn._get_input_buffer(incremental_state)
-    if static_kv and "prev_key" in cache:
+    beam = incremental_state if isinstance(incremental_state, BeamCache) else None
+    cache = {} if incremental_state is None or beam is not None else attn._get_input_buffer(incremental_state)
+    if beam is not None:
+        if static_kv and attn in beam.memories:
+            k, v, attn_mask = beam.memories[attn]
+        else:
+            k, v = split(attn.k_proj(key), edit_key), split(attn.v_proj(value), edit_value)
+            keep = partial(beam.remember, padding_mask=key_padding_mask) if static_kv else beam.extend
+            k, v, attn_mask = keep(attn, k, v)
+        q, key_padding_mask = beam.as_positions(q), None
+    elif static_kv and "prev_key" in cache:
         k, v, key_padding_mask = cache["prev_key"], cache["prev_value"], cache["prev_key_padding_mask"]
     else:
         if static_kv and attn.beam_size > 1 and batch == key.size(1):
@@ -86,7 +99,10 @@ def open_attention(
         scores = scores.masked_fill(mask, -torch.inf)
     weights = scores.softmax(-1, dtype=torch.float32)
     probs = attn.dropout_module(weights.type_as(scores)).unflatten(0, (k.size(0), -1))
-    heads = (probs @ v.unsqueeze(1)).flatten(0, 1).permute(2, 0, 1, 3).reshape(positions, batch, -1)
+    heads = (probs @ v.unsqueeze(1)).flatten(0, 1)
+    if beam is not None:
+        heads, weights = beam.as_rows(heads), beam.as_rows(weights)
+    heads = heads.permute(2, 0, 1, 3).reshape(positions, batch, -1)
     if edit_heads is not None:
         heads = edit_heads(heads)
     out = attn.out_proj(heads)
@@ -94,3 +110,15 @@ def open_attention(
         return out, None
     weights = weights.transpose(0, 1)
     return out, weights if need_head_weights else weights.mean(0)
+
+
+def open_trains_faster(attn: Any, query: Tensor, key: Tensor) -> bool:
+    """Whether training takes longer by PyTorch's fused attention, which fairseq's module calls: in bf16 on a CPU, where
+    its backward pass is slow. Between more positions it is faster, and spares the memory of the weights.
+
+    Args:
+        attn: fairseq's module.
+        query, key: (T, B, C), (S, B, C of the keys).
+    """
+    few = max(len(query), len(key)) <= 128
+    return few and attn.training and query.dtype == torch.bfloat16 and query.device.type == "cpu"

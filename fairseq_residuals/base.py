@@ -20,7 +20,8 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from fairseq_residuals.attention import open_attention
+from fairseq_residuals.attention import open_attention, open_trains_faster
+from fairseq_residuals.generation.cache import BeamCache
 from fairseq_residuals.norms import NormType, build_norm
 from fairseq_residuals.options import option
 from fairseq_residuals.value_residual import Mixing
@@ -124,9 +125,11 @@ class Connection(nn.Module):
         """Runs the attention module: output (T, B, C) before dropout, weights or None, stream.
 
         ``kwargs`` are those of the module, and edits for :func:`fairseq_residuals.attention.open_attention`, which runs
-        it if there are any. A variant with edits of its own passes on those that it is given.
+        it if there are any, while a beam is searched, and where it trains faster. A variant with edits of its own
+        passes on those that it is given.
         """
-        if any(name.startswith("edit_") for name in kwargs):
+        searching = isinstance(kwargs.get("incremental_state"), BeamCache)
+        if searching or any(name.startswith("edit_") for name in kwargs) or open_trains_faster(attn, query, key):
             return *open_attention(attn, query, key, value, **kwargs), s
         y, weights = attn(query=query, key=key, value=value, **kwargs)
         return y, weights, s

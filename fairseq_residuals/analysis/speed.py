@@ -15,6 +15,7 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_residuals.analysis.models import Subject
+from fairseq_residuals.generation.beam_search import FasterSequenceGenerator, searchable
 
 LONGEST = 200
 """Tokens of a translation, where the model is to end it by itself."""
@@ -49,7 +50,8 @@ def prepare(subject: Subject, words: Any, label: str, depths: tuple[int, int], b
     # as fairseq-generate does before it begins
     subject.model.make_generation_fast_(need_attn=False)
     longest = target_tokens or LONGEST
-    generator = SequenceGenerator(
+    kind = FasterSequenceGenerator if searchable([subject.model]) else SequenceGenerator
+    generator = kind(
         [subject.model], words, beam_size=beam, max_len_a=0, max_len_b=longest, min_len=max(1, target_tokens)
     )
     inputs = {k: v for k, v in subject.batch.sample["net_input"].items() if k != "prev_output_tokens"}

@@ -25,6 +25,8 @@ from fairseq_residuals.analysis.models import PRECISIONS, Subject
 from fairseq_residuals.analysis.size_flags import size_flags
 from fairseq_residuals.bench.case import Case
 from fairseq_residuals.bench.contestants import Contestant
+from fairseq_residuals.generation.beam_search import searchable
+from fairseq_residuals.on_cpu import keep_freed_memory
 from modern_fairseq.errors import UserError
 
 AS_USERS_GET_IT = (
@@ -71,7 +73,10 @@ def network(contestant: Contestant, case: Case) -> Network:
     settings = settings_of(contestant, case)
     task = task_of(settings, case)
     torch.manual_seed(case.seed)
-    return Network(build_model(settings, task), settings, task)
+    model = build_model(settings, task)
+    if case.device == "cpu" and searchable([model]):
+        keep_freed_memory()  # as fairseq's trainer and search do for models of this plugin
+    return Network(model, settings, task)
 
 
 def stock(contestant: Contestant, case: Case) -> Network:
@@ -124,7 +129,7 @@ class Training:
 
 
 def search(contestant: Contestant, case: Case) -> Callable[[], int]:
-    """Beam search by fairseq's SequenceGenerator; every hypothesis has ``case.tokens`` tokens and its end."""
+    """Beam search as fairseq-generate does it; every hypothesis has ``case.tokens`` tokens and its end."""
     return _search(network(contestant, case), case)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig
 from torch import nn
 
-from fairseq_residuals import profiling, stats
+from fairseq_residuals import on_cpu, profiling, stats
 from fairseq_residuals.architectures import ARCHITECTURES
 from fairseq_residuals.init import initialise
 from fairseq_residuals.models.settings import Args
@@ -66,6 +66,7 @@ def rewire_model(model: nn.Module, args: Args, wirings: dict[str, Wiring]) -> No
     for stack, (owner, _) in zip(wirings, owners, strict=True):
         if get(f"{stack}_word_dropout"):
             drop_words(owner, get(f"{stack}_word_dropout"), keep_first=stack == "decoder")
+    on_cpu.tune_training()
     if profiling.unprofiled(model):
         profiling.profile_before_training()
     if get("log_residual_stats"):

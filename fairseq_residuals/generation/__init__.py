@@ -1,0 +1,1 @@
+"""Beam search that finds the hypotheses of fairseq's, sooner."""

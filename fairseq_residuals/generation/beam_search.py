@@ -1,0 +1,205 @@
+"""fairseq's beam search for one model of this plugin: the same hypotheses, with less work between two words.
+
+What the search does at each word follows ``fairseq/sequence_generator.py`` of fairseq 0.12.2 line by line, and its
+methods finalise hypotheses and force prefixes. What differs is how much is moved: see :mod:`.cache`, :mod:`.packed`
+and :mod:`.top_words`; and the encoder's output is neither repeated per hypothesis nor reordered.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from fairseq.search import BeamSearch
+from fairseq.sequence_generator import SequenceGenerator
+from torch import Tensor
+
+from fairseq_residuals.generation.cache import BeamCache
+from fairseq_residuals.generation.packed import PackedLinears, available
+from fairseq_residuals.generation.top_words import top_words
+from fairseq_residuals.stack import Stack
+
+Hypotheses = list[list[dict[str, Tensor]]]
+
+
+def searchable(models: list[Any]) -> bool:
+    """Whether this is one model whose decoder is a wired stack."""
+    decoder = getattr(models[0], "decoder", None)
+    return len(models) == 1 and isinstance(getattr(decoder, "layers", None), Stack)
+
+
+class FasterSequenceGenerator(SequenceGenerator):
+    """Falls back to fairseq's search for what it does not cover: ensembles, other models, other searches than plain
+    beam search (sampling, diverse, constrained, of the source's length), and a language model beside the model."""
+
+    packed: PackedLinears | None = None
+
+    def _covers(self, constraints: Tensor | None) -> bool:
+        return (
+            searchable(list(self.model.models))
+            and type(self.search) is BeamSearch
+            and self.lm_model is None
+            and constraints is None
+            and not self.match_source_len
+        )
+
+    def _generate(
+        self,
+        sample: dict[str, Any],
+        prefix_tokens: Tensor | None = None,
+        constraints: Tensor | None = None,
+        bos_token: int | None = None,
+    ) -> Hypotheses:
+        if not self._covers(constraints):
+            return super()._generate(sample, prefix_tokens, constraints, bos_token)
+        inputs = sample["net_input"]
+        source = inputs["src_tokens"]
+        if source.is_floating_point():
+            # sound comes in single precision, whatever the model's
+            inputs = inputs | {"src_tokens": source.to(next(self.model.parameters()).dtype)}
+        with self._packing(source.device):
+            return self._search(inputs, prefix_tokens, self.eos if bos_token is None else bos_token)
+
+    def _packing(self, device: torch.device) -> AbstractContextManager[Any]:
+        """What packs the matrices: kept where fairseq has declared the model's training over, since an optimizer may
+        change weights without a trace."""
+        if device.type != "cpu" or not available():
+            return nullcontext()
+        if not self.model.single_model._is_generation_fast:
+            return PackedLinears()
+        if self.packed is None:
+            self.packed = PackedLinears()
+        return self.packed
+
+    def _search(self, inputs: dict[str, Any], prefix: Tensor | None, first_word: int) -> Hypotheses:
+        model, beam = self.model.single_model, self.beam_size
+        sentences, source_length = inputs["src_tokens"].size()[:2]
+        device = inputs["src_tokens"].device
+        longest = min(int(self.max_len_a * source_length + self.max_len_b), self.max_len - 1)
+        assert self.min_len <= longest, "min_len cannot be larger than max_len, please adjust these!"
+
+        memory = model.encoder.forward_torchscript(inputs) if self.model.has_encoder() else None
+        cache = BeamCache(sentences, beam, device)
+        rows = sentences * beam
+        scores = torch.zeros(rows, longest + 1, device=device)
+        tokens = torch.full((rows, longest + 2), self.pad, device=device)
+        tokens[:, 0] = first_word
+        attention: Tensor | None = None
+        ignored = torch.zeros(sentences, beam, dtype=torch.bool, device=device)
+        finalized: Hypotheses = [[] for _ in range(sentences)]
+        finished = [False] * sentences
+
+        for step in range(longest + 1):
+            lprobs, attended = self._next_words(tokens[:, : step + 1], memory, cache)
+            if attended is not None:
+                if attention is None:
+                    attention = attended.new_zeros(rows, attended.size(1), 1)
+                attention = torch.cat([attention, attended[:, :, None]], 2)
+            lprobs, tokens, scores = self._restrict(step, longest, lprobs, tokens, scores, prefix)
+            found, words, hypotheses = self._candidates(step, lprobs, scores)
+            first_rows = torch.arange(len(found), device=device)[:, None] * beam
+
+            # a hypothesis ends only if its end is among the best of as many candidates as the beam is wide
+            ends = words.eq(self.eos) & found.ne(-torch.inf)
+            ends[:, :beam][ignored] = False
+            ended, leaving = ends[:, :beam], []
+            if ended.any():
+                ended_rows = (hypotheses + first_rows)[:, :beam][ended]
+                leaving = self.finalize_hypos(
+                    step, ended_rows, found[:, :beam][ended], tokens, scores, finalized, finished, beam, attention,
+                    None, longest,
+                )  # fmt: skip
+            if all(finished):
+                break
+            assert step < longest
+
+            staying = None
+            if leaving:
+                stay = torch.ones(len(found), dtype=torch.bool, device=device)
+                stay[leaving] = False
+                staying = stay.nonzero().squeeze(1)
+                found, words, hypotheses, ends, ignored = (
+                    x[staying] for x in (found, words, hypotheses, ends, ignored)
+                )
+                tokens, scores = _of(staying, beam, tokens), _of(staying, beam, scores)
+                attention = None if attention is None else _of(staying, beam, attention)
+                prefix = None if prefix is None else prefix[staying]
+                first_rows = first_rows[: len(staying)]
+
+            # the best candidates that do not end go on; where there are too few, others are dragged along, ignored
+            ends[:, :beam] |= ignored
+            size = 2 * beam
+            order = ends * size + torch.arange(words.size(1), device=device)
+            order, going_on = order.topk(beam, dim=1, largest=False)
+            ignored = order.ge(size)
+            assert (~ignored).any(dim=1).all()
+
+            parents = (hypotheses + first_rows).gather(1, going_on).flatten()
+            tokens, scores = tokens[parents], scores[parents]
+            tokens[:, step + 1] = words.gather(1, going_on).flatten()
+            scores[:, step] = found.gather(1, going_on).flatten()
+            attention = None if attention is None else attention[parents]
+            cache.advance(parents, staying)
+
+        for hypotheses_of_one in finalized:
+            hypotheses_of_one.sort(key=lambda hypothesis: -hypothesis["score"].item())
+        return finalized
+
+    def _next_words(self, tokens: Tensor, memory: Any, cache: BeamCache) -> tuple[Tensor, Tensor | None]:
+        """Log-probabilities (rows, vocabulary), and what the last word attended to (rows, S) where the decoder says."""
+        model, first = self.model.single_model, tokens.size(1) == 1
+        if first:
+            # all hypotheses of a sentence are still the same
+            tokens = tokens[:: self.beam_size]
+        logits, extra = model.decoder(tokens, encoder_out=memory, incremental_state=cache)
+        attended = extra["attn"][0] if extra and extra["attn"] else None
+        if self.temperature != 1:
+            logits = logits / self.temperature
+        lprobs = model.get_normalized_probs((logits, extra), log_probs=True, sample=None)[:, -1]
+        attended = None if attended is None else attended[:, -1].float()
+        if first:
+            lprobs = lprobs.repeat_interleave(self.beam_size, 0)
+            attended = None if attended is None else attended.repeat_interleave(self.beam_size, 0)
+        return lprobs, attended
+
+    def _restrict(
+        self, step: int, longest: int, lprobs: Tensor, tokens: Tensor, scores: Tensor, prefix: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probabilities of the words that may come next, tokens, and scores; all may be changed in place."""
+        lprobs[:, self.pad] = -torch.inf
+        lprobs[:, self.unk] -= self.unk_penalty
+        if step >= longest:
+            lprobs[:, : self.eos] = -torch.inf
+            lprobs[:, self.eos + 1 :] = -torch.inf
+        if prefix is not None and step < prefix.size(1) and step < longest:
+            lprobs, tokens, scores = self._prefix_tokens(step, lprobs, scores, tokens, prefix, self.beam_size)
+        else:
+            if step < self.min_len:
+                lprobs[:, self.eos] = -torch.inf
+            if self.token_indices_to_suppress is not None:
+                lprobs[:, self.token_indices_to_suppress] = -torch.inf
+        scores = scores.type_as(lprobs)
+        if self.repeat_ngram_blocker is not None:
+            lprobs = self.repeat_ngram_blocker(tokens, lprobs, len(tokens) // self.beam_size, self.beam_size, step)
+        return lprobs, tokens, scores
+
+    def _candidates(self, step: int, lprobs: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The best ways to go on, twice as many as the beam is wide in case half of them end: scores, words, and which
+        hypothesis of the sentence goes on; (sentences, candidates), best first."""
+        beam, vocabulary = self.beam_size, lprobs.size(1)
+        width = 1 if step == 0 else beam
+        k = min(2 * beam, vocabulary)
+        best, words = top_words(lprobs[::beam] if step == 0 else lprobs, k)
+        if step > 0:
+            best = best + scores[:, step - 1, None]
+        best, words = best.view(-1, width * k), words.view(-1, width * k)
+        # a row of which some is not a number has no words to go on with
+        best = best.masked_fill(best.isnan(), -torch.inf)
+        found, where = best.topk(min(2 * beam, width * vocabulary - 1))
+        return found, words.gather(1, where), where // k
+
+
+def _of(sentences: Tensor, beam: int, x: Tensor) -> Tensor:
+    """The rows of some sentences."""
+    return x.unflatten(0, (-1, beam))[sentences].flatten(0, 1)

@@ -1,0 +1,61 @@
+"""What the faster beam search is made of: the best words of a row, and packed matrices."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fairseq_residuals.generation.packed import PackedLinears, available
+from fairseq_residuals.generation.top_words import CHUNK, top_words
+
+
+@pytest.mark.parametrize("k", [1, 8, 11])
+@pytest.mark.parametrize("words", [40, 12 * CHUNK, 12 * CHUNK + 1, 13 * CHUNK - 1])
+def test_top_words(words: int, k: int) -> None:
+    scores = torch.randn(6, words, generator=torch.Generator().manual_seed(1))
+    scores[0, -k:] += 10  # all in the rest of the row
+    scores[1, CHUNK : CHUNK + k] += 10  # all in one chunk
+    scores[2] = -torch.inf
+    scores[2, ::37] = 1.0 * torch.arange(len(scores[2, ::37]))
+    expected, found = scores.topk(k), top_words(scores, k)
+    assert torch.equal(found[0], expected.values)
+    possible = expected.values.isfinite()
+    assert torch.equal(found[1][possible], expected.indices[possible])
+
+
+needs_onednn = pytest.mark.skipif(not available(), reason="this PyTorch has no oneDNN")
+
+
+@needs_onednn
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.1)])
+def test_packed_matrices(dtype: torch.dtype, tolerance: float) -> None:
+    layer = nn.Linear(48, 130).to(dtype)
+    x = torch.randn(2, 5, 48, dtype=dtype)
+    linears = PackedLinears()
+    with torch.no_grad():
+        expected = layer(x)
+        with linears:
+            torch.testing.assert_close(layer(x), expected, rtol=0, atol=tolerance)
+            torch.testing.assert_close(
+                F.linear(x, layer.weight), F.linear(x.float(), layer.weight.float()).to(dtype), rtol=0, atol=tolerance
+            )
+        assert list(linears.packed) == [layer.weight]
+        layer.weight.mul_(2)
+        changed = layer(x)
+        with linears:
+            torch.testing.assert_close(layer(x), changed, rtol=0, atol=tolerance)
+        layer.weight.data = torch.randn_like(layer.weight)
+        with linears:
+            torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias), rtol=0, atol=tolerance)
+
+
+@needs_onednn
+def test_gradients_pass_through_what_is_not_packed() -> None:
+    layer = nn.Linear(8, 8)
+    linears = PackedLinears()
+    with linears:
+        layer(torch.randn(3, 8)).sum().backward()
+    assert layer.weight.grad is not None
+    assert not linears.packed
