@@ -61,7 +61,7 @@ FAMILIES = [
     (LANGUAGE_MODEL, {"base_layers": 1}, ("--base-layers", "leave it out")),
     (LANGUAGE_MODEL, {"decoder_layers": 0}, ("--decoder-layers", "at least 1")),
     (LANGUAGE_MODEL, {"residual_args": "final_norm=true"}, ("'final_norm'", "post_ln", "init_scale")),
-    (SPEECH, {"residual": "rezero"}, ("'rezero'", "post_ln, pre_ln")),
+    (SPEECH, {"residual": "rezero"}, ("'rezero'", "did you mean re_zero?", "post_ln")),
     (SPEECH, {"encoder_attention_heads": 5}, ("--encoder-embed-dim 16", "heads 5")),
 ]
 
