@@ -91,6 +91,9 @@ class Connection(nn.Module):
     The norm that fairseq has at this place is an attribute ``norm``: checkpoints then carry fairseq's name for it.
     """
 
+    norm_gain: float = 1.0
+    """What :meth:`read` multiplies the output of ``norm`` by, of a variant that is Pre-LN but for it."""
+
     def __init__(self, site: Site) -> None:
         super().__init__()
         self.site = site
@@ -102,9 +105,6 @@ class Connection(nn.Module):
     def write(self, s: Stream, y: Tensor) -> Stream:
         """The stream after the sub-layer's output ``y`` (T, B, C), dropout already applied."""
         raise NotImplementedError(f"{type(self).__name__} does not say how a sub-layer's output is written")
-
-    norm_gain: float = 1.0
-    """What :meth:`read` multiplies the output of ``norm`` by, of a variant that is Pre-LN but for it."""
 
     def gains(self) -> tuple[Tensor | float, Tensor | float]:
         """The factors, numbers or (C,), on the stream and on the sub-layer's output before the two are added, of a

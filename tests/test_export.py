@@ -9,7 +9,7 @@ import pytest
 import tiny
 import torch
 from fairseq.checkpoint_utils import load_model_ensemble
-from torch import nn
+from torch import Tensor, nn
 
 from fairseq_residuals.checkpoints.average import save
 from fairseq_residuals.checkpoints.exporting import Exported, export_checkpoint
@@ -57,6 +57,19 @@ class _Task(tiny.TinyTask):
         return tiny.build_model(cfg, self)
 
 
+def logits_of_both(folder: Path, task: str, variant: str, *flags: str, layers: int = 2) -> tuple[Tensor, Tensor]:
+    """Of a model and of what it was exported to, which agree."""
+    ours, exported = export(folder, task, variant, *flags, layers=layers)
+    theirs = loaded(exported, folder)
+    assert type(theirs).__module__.startswith("fairseq.models")
+    assert exported.deviation <= 1e-6
+    inputs = tiny.batch(task)
+    with torch.no_grad():
+        expected, found = (tiny.logits(model, task, inputs) for model in (ours, theirs))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * expected.abs().max().item())
+    return expected, found
+
+
 CASES = [
     ("translation", "post_ln", ()),
     ("translation", "pre_ln", ("--share-all-embeddings",)),
@@ -78,14 +91,7 @@ CASES = [
 
 @pytest.mark.parametrize(("task", "variant", "flags"), CASES, ids=[" ".join((t, v, *f)) for t, v, f in CASES])
 def test_the_stock_model_computes_the_same(task: str, variant: str, flags: tuple[str, ...], tmp_path: Path) -> None:
-    ours, exported = export(tmp_path, task, variant, *flags)
-    theirs = loaded(exported, tmp_path)
-    assert type(theirs).__module__.startswith("fairseq.models")
-    assert exported.deviation <= 1e-6
-    inputs = tiny.batch(task)
-    with torch.no_grad():
-        expected, found = (tiny.logits(model, task, inputs) for model in (ours, theirs))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * expected.abs().max().item())
+    expected, found = logits_of_both(tmp_path, task, variant, *flags)
     if "admin" not in (variant, *flags) and "deepnet" not in (variant, *flags):
         assert torch.equal(found, expected)
 

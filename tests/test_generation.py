@@ -11,16 +11,15 @@ from fairseq import search
 from fairseq.models import BaseFairseqModel
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
 from fairseq.tasks import FairseqTask
+from test_generation_parts import needs_onednn
 from tiny import ARCH_MODEL_REGISTRY, EOS, PAD, PREFIX, TASKS, batch, build, build_stock, make_dictionary, perturb
 from torch import Tensor, nn
 
 from fairseq_residuals.generation import beam_search
 from fairseq_residuals.generation.beam_search import FasterSequenceGenerator
 from fairseq_residuals.generation.cache import GROWTH
-from fairseq_residuals.generation.packed import available
 from fairseq_residuals.registry import VARIANTS
 
-needs_onednn = pytest.mark.skipif(not available(), reason="this PyTorch has no oneDNN")
 Found = list[list[dict[str, Tensor]]]
 PERTURBATION = {"b2t_no_ln": 0.1, "re_zero": 0.2, "t_fixup": 0.1}
 """Of what has no norms: perturbed by 0.3, as the others, logits are in the hundreds, and rounding is more than 1e-5."""

@@ -10,6 +10,8 @@ from torch.nn import functional as F
 from fairseq_residuals.generation.packed import PackedLinears, available
 from fairseq_residuals.generation.top_words import CHUNK, top_words
 
+needs_onednn = pytest.mark.skipif(not available(), reason="this PyTorch has no oneDNN")
+
 
 @pytest.mark.parametrize("k", [1, 8, 11])
 @pytest.mark.parametrize("words", [40, 12 * CHUNK, 12 * CHUNK + 1, 13 * CHUNK - 1])
@@ -23,9 +25,6 @@ def test_top_words(words: int, k: int) -> None:
     assert torch.equal(found[0], expected.values)
     possible = expected.values.isfinite()
     assert torch.equal(found[1][possible], expected.indices[possible])
-
-
-needs_onednn = pytest.mark.skipif(not available(), reason="this PyTorch has no oneDNN")
 
 
 @needs_onednn

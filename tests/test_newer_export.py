@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import tiny
-import torch
-from test_export import export, loaded, refusal
+from test_export import logits_of_both, refusal
 
 from fairseq_residuals.checkpoints.exporting import FAIRSEQ_HAS
 from fairseq_residuals.variants.layer_scale import LayerScaleConnection
@@ -26,14 +24,7 @@ CASES = [
 
 @pytest.mark.parametrize(("task", "variant", "flags"), CASES, ids=[" ".join((t, v, *f)) for t, v, f in CASES])
 def test_the_stock_model_computes_the_same(task: str, variant: str, flags: tuple[str, ...], tmp_path: Path) -> None:
-    ours, exported = export(tmp_path, task, variant, *flags, layers=3)
-    theirs = loaded(exported, tmp_path)
-    assert type(theirs).__module__.startswith("fairseq.models")
-    assert exported.deviation <= 1e-6
-    inputs = tiny.batch(task)
-    with torch.no_grad():
-        expected, found = (tiny.logits(model, task, inputs) for model in (ours, theirs))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * expected.abs().max().item())
+    logits_of_both(tmp_path, task, variant, *flags, layers=3)
 
 
 def test_a_factor_that_is_not_the_models_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
