@@ -40,16 +40,21 @@ def streams_like(connection: StreamsConnection, n: int) -> Tensor:
     return torch.randn(3, 2, n, connection.site.dim, generator=generator, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("task", ("translation", "language_modeling", "speech"))
-@pytest.mark.parametrize("args", ("", "dynamic=false", "n=1", "n=3"))
-def test_at_the_start_it_computes_what_pre_ln_computes(task: str, args: str) -> None:
-    model = double_without_eps(build(task, "hyper_connections", "--residual-args", args, layers=4))
+def assert_computes_pre_ln(model: nn.Module, task: str) -> None:
+    """A model of four layers, by :func:`double_without_eps`; once it is perturbed, it no longer does."""
     pre_ln = double_without_eps(build(task, "pre_ln", layers=4))
     inputs = {k: v.double() if v.is_floating_point() else v for k, v in batch(task).items()}
     expected = logits(pre_ln, task, inputs)
     torch.testing.assert_close(logits(model, task, inputs), expected, rtol=0, atol=1e-11)
     perturb(model)
     assert (logits(model, task, inputs) - expected).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("task", ("translation", "language_modeling", "speech"))
+@pytest.mark.parametrize("args", ("", "dynamic=false", "n=1", "n=3"))
+def test_at_the_start_it_computes_what_pre_ln_computes(task: str, args: str) -> None:
+    model = double_without_eps(build(task, "hyper_connections", "--residual-args", args, layers=4))
+    assert_computes_pre_ln(model, task)
 
 
 @pytest.mark.parametrize("n", (1, 2, 3, 4))

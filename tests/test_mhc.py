@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from test_hyper_connections import connections, double_without_eps, stream_of, streams_like, sublayer
+from test_hyper_connections import (
+    assert_computes_pre_ln,
+    connections,
+    double_without_eps,
+    stream_of,
+    streams_like,
+    sublayer,
+)
 from tiny import batch, build, logits, perturb
 from torch import Tensor, nn
 
@@ -96,14 +103,9 @@ def test_the_product_keeps_its_input_and_no_copy() -> None:
 @pytest.mark.parametrize("args", ("", "mixing=identity", "n=1", "n=3"))
 def test_with_a_zero_router_it_computes_what_pre_ln_computes(task: str, args: str) -> None:
     model = double_without_eps(build(task, "mhc", "--residual-args", args, layers=4))
-    pre_ln = double_without_eps(build(task, "pre_ln", layers=4))
     for connection in connections(model):
         nn.init.zeros_(connection.router.logits.weight)
-    inputs = {k: v.double() if v.is_floating_point() else v for k, v in batch(task).items()}
-    expected = logits(pre_ln, task, inputs)
-    torch.testing.assert_close(logits(model, task, inputs), expected, rtol=0, atol=1e-11)
-    perturb(model)
-    assert (logits(model, task, inputs) - expected).abs().max() > 0.01
+    assert_computes_pre_ln(model, task)
 
 
 @pytest.mark.parametrize("n", (1, 2, 3, 4))
