@@ -113,12 +113,14 @@ def open_attention(
 
 
 def open_trains_faster(attn: Any, query: Tensor, key: Tensor) -> bool:
-    """Whether training takes longer by PyTorch's fused attention, which fairseq's module calls: in bf16 on a CPU, where
-    its backward pass is slow. Between more positions it is faster, and spares the memory of the weights.
+    """Whether training takes longer by PyTorch's fused attention, which fairseq's module calls: on a CPU, where its
+    backward pass is slow, in bf16 more than in single precision (``--fast-on-cpu``). Between more positions it is
+    faster, and spares the memory of the weights.
 
     Args:
         attn: fairseq's module.
         query, key: (T, B, C), (S, B, C of the keys).
     """
-    few = max(len(query), len(key)) <= 128
-    return few and attn.training and query.dtype == torch.bfloat16 and query.device.type == "cpu"
+    if not attn.training or query.device.type != "cpu" or max(len(query), len(key)) > 128:
+        return False
+    return query.dtype == torch.bfloat16 or (query.dtype == torch.float32 and getattr(attn, "fast_on_cpu", False))

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from modern_fairseq.errors import UserError
 
-SCORES_AT_A_TIME, POSITIONS_AT_A_TIME = 2**23, 1024
+SCORES_AT_A_TIME, POSITIONS_AT_A_TIME = 2**22, 1024
 BOOST = {torch.float16: 16.0}
 """The loss scale of fp16 training arrives in the backward pass only, so gradients are first made larger by this much; a
 larger factor could overflow where all positions of a chunk have one target."""
@@ -74,7 +74,8 @@ class _ChunkedLoss(torch.autograd.Function):
                 d_weight.addmm_(d_scores.t(), part)
             elif d_weight is not None:
                 d_weight += d_scores.t() @ part
-        ctx.save_for_backward(d_features, d_weight)
+        # not saved for backward, so that they can be scaled in place: two of the largest tensors there are
+        ctx.gradients = d_features, d_weight
         ctx.dtype, ctx.boost = features.dtype, boost
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(nll, correct)
@@ -82,9 +83,11 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_loss: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        scale = d_loss / ctx.boost
-        gradients = (None if d is None else (scale * d.float()).to(ctx.dtype) for d in ctx.saved_tensors)
-        return *gradients, None, None, None
+        if ctx.gradients is None:
+            raise RuntimeError("the gradients of a chunked loss can be had once")
+        scale, gradients, ctx.gradients = d_loss / ctx.boost, ctx.gradients, None
+        scaled = (None if d is None else d.float().mul_(scale).to(ctx.dtype) for d in gradients)
+        return *scaled, None, None, None
 
 
 def chunked_loss(features: Tensor, weight: Tensor, target: Tensor, epsilon: float, *, count: bool = False) -> Sums:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_residuals.base import Kind, Site, Stream, Variant
@@ -74,7 +76,8 @@ class ResidualLayer(nn.Module):
             self.fc1: nn.Module = built.fc1
             self.fc2: nn.Module = built.fc2
             self.ffn_connection = variant.connect(sites["ffn"])
-            self.activation_fn = built.activation_fn
+            # in place: nobody else has what fc1 returns
+            self.activation_fn = torch.relu_ if built.activation_fn is F.relu else built.activation_fn
             self.activation_dropout_module: nn.Module = built.activation_dropout_module
         self.dropout_module: nn.Module = built.dropout_module
         self.kinds = kinds

@@ -52,6 +52,13 @@ def test_in_half_precision(dtype: torch.dtype, tolerance: float) -> None:
         assert (ours.double() - exact).abs().max() < tolerance * exact.abs().max()
 
 
+def test_gradients_can_be_had_once() -> None:
+    loss = chunked_loss.chunked_loss(*inputs(torch.float32), 0.1).loss
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="once"):
+        loss.backward()
+
+
 def test_a_gradient_that_only_the_loss_scale_lifts_into_fp16() -> None:
     features, weight, target = inputs(torch.float16)
     with torch.no_grad():

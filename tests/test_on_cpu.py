@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import batch, build, perturb
+from fairseq.models import build_model
+from fairseq.modules.fairseq_dropout import FairseqDropout
+from tiny import batch, build, make_task, perturb, settings
 from tiny_trainer import SGD, make_trainer, sample, update
 from torch import Tensor, nn
 
 from fairseq_residuals import on_cpu
 from fairseq_residuals.attention import open_trains_faster
+from fairseq_residuals.dropout import FastDropout
+from modern_fairseq.errors import UserError
 
 FAULTS = """
 import resource, torch
@@ -87,3 +91,85 @@ def test_where_attention_stays_fused() -> None:
     assert not open_trains_faster(attn, x.half(), x.half())
     assert not open_trains_faster(attn, x.bfloat16(), torch.randn(129, 1, 8).bfloat16())
     assert not open_trains_faster(attn.eval(), x.bfloat16(), x.bfloat16())
+    fast = build("translation", "post_ln", "--fast-on-cpu").encoder.layers[0].self_attn
+    assert open_trains_faster(fast.train(), x, x) and not open_trains_faster(fast, x.double(), x.double())
+
+
+@pytest.mark.parametrize("flags", ((), ("--checkpoint-activations",)), ids=("kept", "recomputed"))
+def test_fast_on_cpu_rounds_otherwise_and_no_more(flags: tuple[str, ...]) -> None:
+    model = perturb(build("translation", "b2t", "--fast-on-cpu", *flags))
+    with on_cpu.tuned(model):
+        ran, found = gradients(model, "translation")
+    assert ran == 0
+    plain, exact = gradients(perturb(build("translation", "b2t")), "translation")
+    assert plain > 0
+    smallest = 1e-6 * max(gradient.norm().item() for gradient in exact.values())
+    for name, gradient in exact.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=smallest, msg=name)
+
+
+@pytest.mark.parametrize("flags", ((), ("--fast-on-cpu",)), ids=("plain", "fast"))
+@pytest.mark.parametrize("exact", (True, False))
+def test_products_by_onednn(monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], exact: bool) -> None:
+    """In updates of such a model only, and only where oneDNN does not round factors."""
+    monkeypatch.setattr(on_cpu, "onednn_is_exact", lambda: exact)
+    trainer = make_trainer(*SGD, *flags)
+    seen = []
+    trainer.get_model().register_forward_hook(lambda *_: seen.append(torch.backends.mkldnn.matmul.fp32_precision))
+    update(trainer, sample())
+    assert seen == ["bf16" if flags and exact else "none"]
+    assert torch.backends.mkldnn.matmul.fp32_precision == "none"
+
+
+def test_rounded_factors_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a processor with AMX: the products of factors that were rounded to bf16."""
+    rounded = torch.Tensor.__matmul__
+
+    def multiply(a: Tensor, b: Tensor) -> Tensor:
+        return rounded(a, b) if a.dtype == torch.float64 else rounded(a.bfloat16().float(), b.bfloat16().float())
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", multiply)
+    assert not on_cpu.onednn_is_exact.__wrapped__()
+
+
+def test_dropout_of_the_fast_kind() -> None:
+    """Of a million values, 10% are zero within five standard deviations; the others, and the gradient, are larger by
+    what is missing."""
+    torch.manual_seed(3)
+    dropout = FastDropout(0.1).train()
+    x = torch.ones(1001, 1001, requires_grad=True)
+    y = dropout(x)
+    zeros = (y == 0).double()
+    assert abs(zeros.mean() - 0.1) < 5 * (0.09 / x.numel()) ** 0.5
+    # neither rows nor neighbours of four, which share a number, are dropped together
+    assert (zeros.mean(0) - 0.1).abs().max() < 6 * (0.09 / 1001) ** 0.5
+    quarters = zeros.flatten()[: x.numel() // 4 * 4].view(-1, 4)
+    assert (quarters.T.corrcoef() - torch.eye(4)).abs().max() < 5 / len(quarters) ** 0.5
+    assert torch.all((y == 0) | ((y * 0.9 - 1).abs() < 1e-4))
+    y.sum().backward()
+    assert x.grad is not None and torch.equal(x.grad, y.detach())
+    torch.manual_seed(3)
+    assert torch.equal(dropout(x), y)
+    assert torch.equal(dropout.eval()(x), x) and torch.equal(FastDropout(0.0).train()(x), x)
+    half = FastDropout(0.5).train()(torch.ones(64, requires_grad=True, dtype=torch.bfloat16))
+    assert half.dtype == torch.bfloat16 and set(half.tolist()) == {0.0, 2.0}
+
+
+def test_dropout_of_a_fast_model() -> None:
+    """In the layers and beside the embeddings, with the probabilities that were asked for."""
+    flags = ("--dropout=0.3", "--activation-dropout=0.2", "--attention-dropout=0.1")
+
+    def found(*more: str) -> dict[str, tuple[type, float]]:
+        model = build("translation", "post_ln", *flags, *more)
+        return {name: (type(m), m.p) for name, m in model.named_modules() if isinstance(m, FairseqDropout)}
+
+    plain, fast = found(), found("--fast-on-cpu")
+    assert {kind for kind, _ in plain.values()} == {FairseqDropout}
+    assert fast == {name: (FastDropout, p) for name, (_, p) in plain.items()}
+
+
+def test_fast_on_cpu_is_on_or_off() -> None:
+    args = settings("transformer_post_ln_6l")
+    args.fast_on_cpu = "yes"
+    with pytest.raises(UserError, match="on or off"):
+        build_model(args, make_task())

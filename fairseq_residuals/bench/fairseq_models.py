@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -26,7 +27,7 @@ from fairseq_residuals.analysis.size_flags import size_flags
 from fairseq_residuals.bench.case import Case
 from fairseq_residuals.bench.contestants import Contestant
 from fairseq_residuals.generation.beam_search import searchable
-from fairseq_residuals.on_cpu import keep_freed_memory
+from fairseq_residuals.on_cpu import tuned
 from modern_fairseq.errors import UserError
 
 AS_USERS_GET_IT = (
@@ -73,10 +74,7 @@ def network(contestant: Contestant, case: Case) -> Network:
     settings = settings_of(contestant, case)
     task = task_of(settings, case)
     torch.manual_seed(case.seed)
-    model = build_model(settings, task)
-    if case.device == "cpu" and searchable([model]):
-        keep_freed_memory()  # as fairseq's trainer and search do for models of this plugin
-    return Network(model, settings, task)
+    return Network(build_model(settings, task), settings, task)
 
 
 def stock(contestant: Contestant, case: Case) -> Network:
@@ -104,16 +102,23 @@ class Training:
             self.optimizer = kind.build_optimizer(config, self.parameters)
         else:
             self.optimizer = build_optimizer(config.optimizer, self.parameters)
+        self.on_cpu = device.type == "cpu"
         self.clip_norm = config.optimization.clip_norm
         batch = batches.make_up(case.arguments(), made.settings, made.task, Namespace(encoder=None))
         self.sample = batch.to(device, torch.float32).sample | {"ntokens": case.target_tokens}
 
     def forward(self) -> torch.Tensor:
         """The summed loss, ()."""
-        return self.criterion(self.model, self.sample)[0]
+        with self._tuned():
+            return self.criterion(self.model, self.sample)[0]
 
     def backward(self, loss: torch.Tensor) -> None:
-        self.optimizer.backward(loss)
+        with self._tuned():
+            self.optimizer.backward(loss)
+
+    def _tuned(self) -> AbstractContextManager[None]:
+        """As fairseq's trainer does for models of this plugin."""
+        return tuned(self.model) if self.on_cpu and searchable([self.model]) else nullcontext()
 
     def update(self) -> None:
         """

@@ -67,6 +67,8 @@ def rewire_model(model: nn.Module, args: Args, wirings: dict[str, Wiring]) -> No
         if get(f"{stack}_word_dropout"):
             drop_words(owner, get(f"{stack}_word_dropout"), keep_first=stack == "decoder")
     on_cpu.tune_training()
+    if get("fast_on_cpu"):
+        on_cpu.make_fast(model)
     if profiling.unprofiled(model):
         profiling.profile_before_training()
     if get("log_residual_stats"):

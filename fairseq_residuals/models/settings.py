@@ -87,6 +87,13 @@ def add_wiring_flags(parser: Any) -> None:
         metavar="N",
         help="every N updates log gradient norms per layer and the learned weights of the wiring",
     )
+    parser.add_argument(
+        "--fast-on-cpu",
+        action="store_true",
+        default=None,
+        help="train faster on a CPU by products and attention that add up in another order, and by a dropout that"
+        " draws other random numbers; no effect on other devices",
+    )
 
 
 def resolve(
@@ -197,6 +204,8 @@ def _check_training(args: Args) -> None:
     every = _get(args, "log_residual_stats")
     if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 0):
         raise UserError(f"--log-residual-stats must be a whole number of updates, or 0 for never, not {every!r}")
+    if not isinstance(fast := _get(args, "fast_on_cpu"), bool | None):
+        raise UserError(f"--fast-on-cpu is either on or off, in a YAML file true or false, not {fast!r}")
 
 
 def _check_dimensions(args: Args, stack: str) -> None:

@@ -21,6 +21,19 @@ class FusedAdam(Adam):  # type: ignore[misc]
     sqrt(v) / sqrt(c) + eps / sqrt(c) is fairseq's denominator over sqrt(c), so PyTorch is given eps / sqrt(c).
     """
 
+    def allocate(self) -> None:
+        """The moments of all parameters, which otherwise come with the first update, between gradients: an allocator
+        that keeps its memory then finds no room for large activations between them."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                self._state_of(p)
+
+    def _state_of(self, p: nn.Parameter) -> dict[str, Any]:
+        state = self.state[p]
+        if not state:
+            state.update(step=0, exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
+        return state
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update of every parameter that has a gradient."""
@@ -34,9 +47,7 @@ class FusedAdam(Adam):  # type: ignore[misc]
             for p in group["params"]:
                 if p.grad is None:
                     continue
-                state = self.state[p]
-                if not state:
-                    state.update(step=0, exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
+                state = self._state_of(p)
                 state["step"] += 1
                 by_step[state["step"]].append(p)
             for number, params in by_step.items():
@@ -77,3 +88,4 @@ class FairseqFusedAdam(FairseqAdam):  # type: ignore[misc]
         """
         FairseqOptimizer.__init__(self, cfg)
         self._optimizer = FusedAdam(refuse_half_precision("fused_adam", params), **self.optimizer_config)
+        self._optimizer.allocate()
