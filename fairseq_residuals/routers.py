@@ -18,9 +18,31 @@ def sinkhorn(logits: Tensor) -> Tensor:
     for about one matrix in a thousand. In logarithms each half of a step is one kernel forward and one backward, and no
     logit is too large.
     """
-    for _ in range(STEPS):
-        logits = logits.log_softmax(0).log_softmax(1)
-    return logits.exp()
+    made: Tensor = Sinkhorn.apply(logits)  # type: ignore[no-untyped-call]
+    return made
+
+
+class Sinkhorn(torch.autograd.Function):
+    """:func:`sinkhorn`, which keeps the logits; autograd would keep 40 tensors of their size."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor) -> Tensor:
+        ctx.save_for_backward(logits)
+        for _ in range(STEPS):
+            logits = logits.log_softmax(0).log_softmax(1)
+        return logits.exp()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        (logits,) = ctx.saved_tensors
+        made = []
+        for dim in (0, 1) * STEPS:
+            logits = logits.log_softmax(dim)
+            made.append((dim, logits.exp()))
+        gradient = gradient * made[-1][1]
+        for dim, matrix in reversed(made):
+            gradient = torch.addcmul(gradient, matrix, gradient.sum(dim, keepdim=True), value=-1)
+        return gradient
 
 
 def at_least_single(x: Tensor) -> Tensor:

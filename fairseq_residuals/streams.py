@@ -45,6 +45,56 @@ def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
     return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
 
 
+def weighed(weights: Tensor, streams: Tensor) -> Tensor:
+    """(..., m, n) @ (T, B, n, C) -> (T, B, m, C): for each of m, a weighted sum of n streams.
+
+    As a product of many tiny matrices it takes oneDNN twice as long as a sum of n terms, and MKL about as long if they
+    lie in one piece, else many times as long. In half precision a sum would be rounded n times.
+    """
+    if streams.device.type != "cpu" or streams.dtype in (torch.float16, torch.bfloat16):
+        return weights @ streams
+    total = weights[..., :1] * streams[..., :1, :]
+    for i in range(1, streams.size(-2)):
+        total.addcmul_(weights[..., i : i + 1], streams[..., i : i + 1, :])
+    return total
+
+
+class ReadAndMix(torch.autograd.Function):
+    """What a sub-layer is fed, (T, B, 1, C), and the mixed streams (T, B, n, C), of :class:`Weights` and streams.
+
+    Autograd would make three tensors of the streams' size for their gradient, and add them up.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, streams: Tensor, read: Tensor, mix: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(streams, read, mix)
+        return weighed(read, streams), weighed(mix, streams)
+
+    @staticmethod
+    def backward(ctx: Any, of_fed: Tensor, of_mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+        streams, read, mix = ctx.saved_tensors
+        of_streams = weighed(mix.mT, of_mixed).addcmul_(read.mT, of_fed)
+        of_read, of_mix = (gradient @ streams.mT for gradient in (of_fed, of_mixed))
+        return of_streams, of_read.sum_to_size(read.shape), of_mix.sum_to_size(mix.shape)
+
+
+class Write(torch.autograd.Function):
+    """mixed + write y, of mixed streams (T, B, n, C), :class:`Weights` and a sub-layer's output (T, B, 1, C).
+
+    Autograd would make two tensors of the streams' size on the way to the gradients of the latter.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, mixed: Tensor, write: Tensor, y: Tensor) -> Tensor:
+        ctx.save_for_backward(write, y)
+        return torch.addcmul(mixed, write, y)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+        write, y = ctx.saved_tensors
+        return gradient, (gradient @ y.mT).sum_to_size(write.shape), weighed(write.mT, gradient)
+
+
 class StreamsConnection(Connection):
     """Stream: "x", "x1", ... (T, B, C); while the sub-layer runs also "mixed" (T, B, n, C), the new streams but for its
     output, and "write" of :class:`Weights`."""
@@ -64,13 +114,13 @@ class StreamsConnection(Connection):
         streams = side_by_side(s, self.n)
         with without_autocast(streams):
             weights: Weights = self.router(streams)
-            h = (weights.read @ streams).squeeze(-2)
-            return self.norm(h), s | {"mixed": weights.mix @ streams, "write": weights.write}
+            h, mixed = ReadAndMix.apply(streams, weights.read, weights.mix)  # type: ignore[no-untyped-call]
+            return self.norm(h.squeeze(-2)), s | {"mixed": mixed, "write": weights.write}
 
     def write(self, s: Stream, y: Tensor) -> Stream:
         mixed = s["mixed"]
         with without_autocast(mixed):
-            streams = torch.addcmul(mixed, s["write"], y.to(mixed.dtype).unsqueeze(-2))
+            streams = Write.apply(mixed, s["write"], y.to(mixed.dtype).unsqueeze(-2))  # type: ignore[no-untyped-call]
         rest = {key: value for key, value in s.items() if key not in ("mixed", "write")}
         return rest | dict(zip(keys(self.n), streams.unbind(-2), strict=True))
 

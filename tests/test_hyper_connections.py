@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from sublayers import kept_for_gradients
 from tiny import batch, build, logits, perturb, stacks
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from fairseq_residuals.streams import StreamsConnection, keys, side_by_side
+from fairseq_residuals.streams import ReadAndMix, StreamsConnection, Write, keys, side_by_side, weighed
 
 
 def double_without_eps(model: nn.Module) -> nn.Module:
@@ -80,6 +81,40 @@ def test_a_perturbed_connection_is_the_papers_equation(n: int) -> None:
             for j in range(n):
                 expected = beta[j] * y + sum(alpha[i][1 + j] * h[i] for i in range(n))
                 torch.testing.assert_close(after[keys(n)[j]][t, b], expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("alike", (False, True))
+@pytest.mark.parametrize("n", (1, 3))
+def test_reading_mixing_and_writing_are_products(n: int, alike: bool) -> None:
+    """Also with the weights of all positions ``alike``, and gradients by finite differences."""
+    generator = torch.Generator().manual_seed(7)
+    shapes = [(1, n), (n, n), (n, 1)] if alike else [(3, 2, 1, n), (3, 2, n, n), (3, 2, n, 1)]
+    streams, y, read, mix, write = (
+        torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+        for shape in ((3, 2, n, 5), (3, 2, 1, 5), *shapes)
+    )
+    fed, mixed = ReadAndMix.apply(streams, read, mix)
+    torch.testing.assert_close((fed, mixed), (read @ streams, mix @ streams))
+    torch.testing.assert_close(Write.apply(mixed, write, y), mixed + write @ y)
+    assert torch.autograd.gradcheck(ReadAndMix.apply, (streams, read, mix))
+    assert torch.autograd.gradcheck(Write.apply, (streams, write, y))
+
+
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16), ids=str)
+def test_mixed_streams_are_rounded_once(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(8)
+    weights, streams = (torch.randn(shape, generator=generator).to(dtype) for shape in ((50, 4, 4), (50, 4, 16)))
+    exact = weights.double() @ streams.double()
+    torch.testing.assert_close(weighed(weights, streams).double(), exact, rtol=0.51 * torch.finfo(dtype).eps, atol=2e-6)
+
+
+@pytest.mark.parametrize("variant", ("hyper_connections", "mhc"))
+def test_a_connection_keeps_its_streams_once(variant: str) -> None:
+    connection = connections(perturb(build("language_modeling", variant)))[0]
+    streams = streams_like(connection, 4).float()
+    with kept_for_gradients(streams.numel()) as kept:
+        connection(stream_of(streams), sublayer)
+    assert len(kept - {parameter.data_ptr() for parameter in connection.parameters()}) == 1
 
 
 def test_each_sublayer_starts_by_reading_the_next_stream() -> None:

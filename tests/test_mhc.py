@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from sublayers import kept_for_gradients
 from test_hyper_connections import (
     assert_computes_pre_ln,
     connections,
@@ -53,6 +54,13 @@ def test_sinkhorn_is_the_plain_loop(n: int, std: float) -> None:
 
 def test_sinkhorns_gradient_is_that_of_finite_differences() -> None:
     assert torch.autograd.gradcheck(sinkhorn, random_logits(3, 2, 4, torch.float64).requires_grad_())
+
+
+def test_sinkhorn_keeps_its_logits_alone() -> None:
+    values = random_logits(4, 1, 50).requires_grad_()
+    with kept_for_gradients(1) as kept:
+        sinkhorn(values)
+    assert kept == {values.data_ptr()}
 
 
 @pytest.mark.parametrize(("std", "error"), [(1, 1.5e-4), (3, 5e-2)])

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.base import Connection, Shape, Site, Stream, Variant
+from fairseq_residuals.depth_sum import softmax_sum
 from fairseq_residuals.options import option
 from fairseq_residuals.registry import register_variant
 
@@ -46,21 +47,9 @@ class SoftmaxOverDepth(nn.Module):
     def forward(self, s: Stream) -> Tensor:
         """Sources (T, B, C) -> (T, B, C)"""
         sources = [value for key, value in s.items() if key.startswith("source")]
-        # the norm's factor follows the product, so that nothing of a source's size is made and kept for every pair of
-        # sub-layers; the root of the width keeps the product in the range of half precision
+        # the root of the width keeps the product in the range of half precision
         direction = self.query * self.key_gain * len(self.query) ** -0.5
-        weights = torch.stack([source @ direction * key_factor(source) for source in sources]).softmax(0)
-        shares = weights.to(sources[0].dtype).unsqueeze(-1).unbind()
-        total = shares[0] * sources[0]
-        for share, source in zip(shares[1:], sources[1:], strict=True):
-            total = torch.addcmul(total, share, source)
-        return total
-
-
-def key_factor(source: Tensor) -> Tensor:
-    """(T, B, C) -> (T, B), sqrt(C) / RMS(source)"""
-    norm = torch.linalg.vector_norm(source, dim=-1, dtype=torch.promote_types(source.dtype, torch.float32))
-    return source.size(-1) ** 0.5 * torch.rsqrt(norm.square() / source.size(-1) + KEY_EPS)
+        return softmax_sum(direction, sources, KEY_EPS)
 
 
 class AttentionResidualsConnection(Connection):

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.base import Shape, Stream, Variant
+from fairseq_residuals.depth_sum import weighted_sum
 from fairseq_residuals.options import option
 from fairseq_residuals.registry import register_variant
 from fairseq_residuals.variants.pre_ln import PreLNConnection
@@ -66,12 +67,7 @@ class DenseFormer(Variant):
         i += 1
         s = s | {f"output{i}": s["x"]}
         if i in self.terms:
-            outputs = [s[f"output{j}"] for j in self.terms[i]]
-            weights = self.weights[str(i)].unbind()
-            total = weights[0] * outputs[0]
-            for weight, output in zip(weights[1:], outputs[1:], strict=True):
-                total = torch.addcmul(total, weight, output)
-            s = s | {"x": total}
+            s = s | {"x": weighted_sum(self.weights[str(i)], [s[f"output{j}"] for j in self.terms[i]])}
         return self.kept(i, s)
 
     def kept(self, i: int, s: Stream) -> Stream:

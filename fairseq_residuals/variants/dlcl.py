@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.base import Init, Shape, Stream, Variant
+from fairseq_residuals.depth_sum import weighted_sum
 from fairseq_residuals.options import option
 from fairseq_residuals.registry import register_variant
 from fairseq_residuals.variants.post_ln import PostLNConnection
@@ -72,10 +73,7 @@ class DLCL(Variant):
         weights = self.weight[i, first : i + 1]
         if self.config.softmax:
             weights = weights.softmax(0)
-        total = weights[0] * s[f"y{first}"]
-        for k in range(first + 1, i + 1):
-            total = total + weights[k - first] * s[f"y{k}"]
-        return self.history_dropout(total)
+        return self.history_dropout(weighted_sum(weights, [s[f"y{k}"] for k in range(first, i + 1)]))
 
     def open(self, x: Tensor) -> Stream:
         s = {"y0": x}

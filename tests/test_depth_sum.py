@@ -1,0 +1,65 @@
+"""Sums over depth: the formulas, their gradients, also in half precision, and what is kept for these."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from sublayers import kept_for_gradients
+from torch import Tensor
+from torch.nn.functional import rms_norm
+
+from fairseq_residuals.depth_sum import softmax_sum, weighted_sum
+
+EPS = 1e-3
+
+
+def values_and_direction(dtype: torch.dtype = torch.float64) -> tuple[list[Tensor], Tensor]:
+    """Of sizes 0.1 to 10."""
+    generator = torch.Generator().manual_seed(5)
+    values = [size * torch.randn(4, 2, 8, generator=generator, dtype=torch.float64) for size in (0.1, 1, 10)]
+    direction = torch.randn(8, generator=generator, dtype=torch.float64)
+    return [value.to(dtype).requires_grad_() for value in values], direction.to(dtype).requires_grad_()
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 1), (3, 8), (3, 4, 2, 1)])
+def test_weighted_sum(shape: tuple[int, ...]) -> None:
+    values, _ = values_and_direction()
+    weights = torch.randn(shape, generator=torch.Generator().manual_seed(6), dtype=torch.float64).requires_grad_()
+    spread = weights.view(3, *[1] * (4 - weights.dim()), *shape[1:])
+    torch.testing.assert_close(weighted_sum(weights, values), (spread * torch.stack(values)).sum(0))
+    assert torch.autograd.gradcheck(lambda w, *v: weighted_sum(w, v), (weights, *values))
+
+
+def test_softmax_sum() -> None:
+    values, direction = values_and_direction()
+    v = torch.stack(values)
+    shares = (rms_norm(v, (8,), eps=EPS) @ direction * 8**0.5).softmax(0)
+    torch.testing.assert_close(softmax_sum(direction, values, EPS), (shares.unsqueeze(-1) * v).sum(0))
+    assert torch.autograd.gradcheck(lambda d, *v: softmax_sum(d, v, EPS), (direction, *values))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_gradients_of_softmax_sum_in_half_precision(dtype: torch.dtype) -> None:
+    found, exact = [], []
+    for gradients, precision in ((found, dtype), (exact, torch.float64)):
+        values, direction = values_and_direction(dtype)
+        values, direction = (
+            [v.detach().to(precision).requires_grad_() for v in values],
+            direction.detach().to(precision),
+        )
+        inputs = (direction.requires_grad_(), *values)
+        out = softmax_sum(direction, values, EPS)
+        assert out.dtype == precision
+        gradients += torch.autograd.grad(out.square().sum(), inputs)
+    for rounded, gradient in zip(found, exact, strict=True):
+        assert rounded.dtype == dtype
+        assert (rounded - gradient).norm() < 30 * torch.finfo(dtype).eps * gradient.norm()
+
+
+@pytest.mark.parametrize("scalar", [True, False])
+def test_what_is_kept_are_the_values(scalar: bool) -> None:
+    values, direction = values_and_direction()
+    weights = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    with kept_for_gradients(values[0].numel()) as kept:
+        weighted_sum(weights, values) if scalar else softmax_sum(direction, values, EPS)
+    assert kept == {value.data_ptr() for value in values}
