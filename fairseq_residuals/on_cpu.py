@@ -67,7 +67,7 @@ def onednn_is_exact() -> bool:
         return False
     generator = torch.Generator().manual_seed(1)
     left, right = torch.randn((2, 256, 256), generator=generator)
-    with torch.no_grad(), _products_by_onednn():
+    with torch.no_grad(), products_by_onednn():
         error = (left @ right).double() - left.double() @ right.double()
     exact = bool(error.norm() < 1e-5 * 256)  # the product's norm is near 256 * sqrt(256)
     if not exact:
@@ -76,7 +76,8 @@ def onednn_is_exact() -> bool:
 
 
 @contextmanager
-def _products_by_onednn() -> Iterator[None]:
+def products_by_onednn() -> Iterator[None]:
+    """In it, products in single precision are oneDNN's, which may round factors: see :func:`onednn_is_exact`."""
     switch: Any = getattr(torch.backends.mkldnn, "matmul")  # noqa: B009  PyTorch does not declare it
     before = switch.fp32_precision
     switch.fp32_precision = "bf16"
@@ -91,7 +92,7 @@ def tuned(model: nn.Module) -> Iterator[None]:
     """In it, ``model``, which is on a CPU, trains as fast as its settings permit."""
     keep_freed_memory()
     if getattr(model, "fast_on_cpu", False) and onednn_is_exact():
-        with _products_by_onednn():
+        with products_by_onednn():
             yield
     else:
         yield

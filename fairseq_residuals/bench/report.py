@@ -111,8 +111,8 @@ LEGEND = {
     "peak MiB": "the most memory of its process (on a GPU: of PyTorch's tensors)",
     "before MiB": "of it, what the libraries took before the model was made",
     "recomputed": "activations are recomputed in the backward pass (--checkpoint-activations)",
-    "of matmul": "the share of the step that its own matrix products take by torch.matmul, measured in the same rounds;"
-    " - where its kernels hide them",
+    "of matmul": "the share of the step that its own matrix products take by torch.matmul, measured in the same rounds"
+    " (in fp32 on a CPU through MKL or oneDNN, whichever is faster); - where its kernels hide them",
 }
 STOCK_LEGEND = {
     True: "speed, as a multiple of stock fairseq's (int8: of its fp32)",
