@@ -21,6 +21,7 @@ def rewire(
     dec_depth: int,
     layerdrop: float = 0.0,
     checkpoint_activations: bool = False,
+    compile_backend: str = "",
 ) -> Stack:
     """Replaces the layers of a fairseq encoder or decoder, built without a norm on top, by a wired stack.
 
@@ -41,7 +42,14 @@ def rewire(
         cross=enc_depth > 0 and dec_depth > 0,
     )
     variant = wiring.build(shape)
-    stack = Stack(built, variant, shape, layerdrop=layerdrop, checkpoint_activations=checkpoint_activations)
+    stack = Stack(
+        built,
+        variant,
+        shape,
+        layerdrop=layerdrop,
+        checkpoint_activations=checkpoint_activations,
+        compile_backend=compile_backend,
+    )
     assert owner.layer_norm is None, "fairseq's norm on top belongs to the variant here"
     setattr(owner, attribute, stack)
     translate_state_dict(owner, attribute)

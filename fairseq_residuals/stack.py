@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from fairseq_residuals import compiling
 from fairseq_residuals.base import Shape, Stream, Variant
 from fairseq_residuals.layer import Context, ResidualLayer
 
@@ -28,12 +29,15 @@ class Stack(nn.Module):
         *,
         layerdrop: float = 0.0,
         checkpoint_activations: bool = False,
+        compile_backend: str = "",
     ) -> None:
         """
         Args:
             built: fairseq's layers; their sub-layers move into this stack.
             layerdrop: probability of skipping a layer in training (Fan et al. 2020).
             checkpoint_activations: recompute each layer in the backward pass instead of keeping its activations.
+            compile_backend: of torch.compile, for the layers in training (:mod:`fairseq_residuals.compiling`); empty:
+                they run as they are.
         """
         super().__init__()
         for i, layer in enumerate(built):
@@ -42,6 +46,7 @@ class Stack(nn.Module):
         self.shape = shape
         self.layerdrop = layerdrop
         self.checkpoint_activations = checkpoint_activations
+        self.compile_backend = compile_backend
 
     def __len__(self) -> int:
         return self.shape.depth
@@ -87,10 +92,13 @@ class Pass:
         stack, attn = self.stack, None
         s = stack.wiring.open(x) if i == 0 else self.stream
         if self.keep[i]:
+            layer: compiling.Run = stack[i]
+            if stack.compile_backend and stack.training and torch.is_grad_enabled():
+                layer = compiling.in_training(stack[i], stack.compile_backend)
             if stack.checkpoint_activations and torch.is_grad_enabled():
-                s, attn = checkpoint(stack[i], s, context, use_reentrant=False)
+                s, attn = checkpoint(layer, s, context, use_reentrant=False)
             else:
-                s, attn = stack[i](s, context)
+                s, attn = layer(s, context)
         self.stream = s = stack.wiring.after_layer(i, s)
         return stack.wiring.close(s) if i == len(stack) - 1 else s["x"], attn
 

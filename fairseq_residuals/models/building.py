@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig
 from torch import nn
 
-from fairseq_residuals import on_cpu, profiling, stats
+from fairseq_residuals import compiling, on_cpu, profiling, stats
 from fairseq_residuals.architectures import ARCHITECTURES
 from fairseq_residuals.init import initialise
 from fairseq_residuals.models.settings import Args
@@ -52,6 +52,7 @@ def rewire_model(model: nn.Module, args: Args, wirings: dict[str, Wiring]) -> No
             dec_depth=depths["decoder"],
             layerdrop=get(f"{stack}_layerdrop") or 0.0,
             checkpoint_activations=bool(get("checkpoint_activations")),
+            compile_backend=compiling.BACKEND if get("compile_stack") else "",
         )
         logger.info(
             "%s: %d layers wired by %s, %s: %s",
@@ -67,6 +68,8 @@ def rewire_model(model: nn.Module, args: Args, wirings: dict[str, Wiring]) -> No
         if get(f"{stack}_word_dropout"):
             drop_words(owner, get(f"{stack}_word_dropout"), keep_first=stack == "decoder")
     on_cpu.tune_training()
+    if get("compile_stack"):
+        compiling.look_for_a_compiler_before_training()
     if get("fast_on_cpu"):
         on_cpu.make_fast(model)
     if profiling.unprofiled(model):

@@ -94,6 +94,13 @@ def add_wiring_flags(parser: Any) -> None:
         help="train faster on a CPU by products and attention that add up in another order, and by a dropout that"
         " draws other random numbers; no effect on other devices",
     )
+    parser.add_argument(
+        "--compile-stack",
+        action="store_true",
+        default=None,
+        help="train with layers compiled by torch.compile (in evaluation and generation they are not): the same numbers"
+        " up to rounding, but other random numbers for dropout",
+    )
 
 
 def resolve(
@@ -204,8 +211,10 @@ def _check_training(args: Args) -> None:
     every = _get(args, "log_residual_stats")
     if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 0):
         raise UserError(f"--log-residual-stats must be a whole number of updates, or 0 for never, not {every!r}")
-    if not isinstance(fast := _get(args, "fast_on_cpu"), bool | None):
-        raise UserError(f"--fast-on-cpu is either on or off, in a YAML file true or false, not {fast!r}")
+    for key in ("fast_on_cpu", "compile_stack"):
+        if not isinstance(value := _get(args, key), bool | None):
+            flag = f"--{key.replace('_', '-')}"
+            raise UserError(f"{flag} is either on or off, in a YAML file true or false, not {value!r}")
 
 
 def _check_dimensions(args: Args, stack: str) -> None:
