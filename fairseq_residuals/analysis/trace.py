@@ -167,6 +167,10 @@ class _Recorder(TorchFunctionMode):
                 self.nodes.setdefault(id(t), known[0])
                 self.kept.append(t)
         else:
+            if name == "addcmul" and len(known) > 1 and known[0] == self.node_of(args[0]):
+                product, _ = self._describe("mul", (), list(_tensors(args[1:])), len(known) - 1)
+                known = [known[0], self.graph.add(product, "operation", known[1:])]
+                name = "add"
             label, kind = self._describe(name, args, given, len(known))
             node = self.graph.add(label, kind, known)
             for t in made:
