@@ -98,7 +98,9 @@ def test_a_model_is_left_as_it_was() -> None:
     before = copy.deepcopy(model.state_dict())
     measure(model, lambda: model(**inputs))
     after = model.state_dict()
-    assert {name for name in before if not torch.equal(before[name], after[name])} <= set(in_model(model))
+    # fairseq's _float_tensor is memory that was never written, and may be nan
+    same = {name for name in before if torch.allclose(before[name], after[name], rtol=0, atol=0, equal_nan=True)}
+    assert set(before) - same <= set(in_model(model))
     assert not any(m._forward_pre_hooks for m in model.modules())
     assert all(p.grad is None for p in model.parameters())
 
