@@ -50,6 +50,7 @@ STYLES: dict[str, tuple[str, Any]] = {
     "hyper_connections": (ORANGE, DOTTED),
     "attention_residuals": (SKY, DOTTED),
     "peri_ln": (GREY, DOTTED),
+    "stock": (BLACK, DASHED),
 }
 REFERENCES = {"post_ln": "0.45", "pre_ln": "0.72"}
 """Shades of grey in which these variants stand behind each of many panels."""

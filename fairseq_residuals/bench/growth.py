@@ -71,12 +71,19 @@ def draw(found: Sequence[Growth]) -> Any:
     several = len({growth[1:3] for growth in found}) > 1
     for quantity, panel in zip(panels, axes[0], strict=True):
         own = [growth for growth in found if growth.quantity == quantity]
-        styles = plots.line_styles(growth.contestant for growth in own)
+        styles = plots.line_styles(growth.contestant.partition("+")[0] for growth in own)
         for growth, style in zip(own, styles, strict=True):
             label = ", ".join(growth[:3]) if several else growth.contestant
             x = np.array([x for x, _ in growth.points])
             panel.plot(x, growth.slope * x + growth.intercept, **style | {"marker": ""}, label=label)
-            panel.plot(x, [y for _, y in growth.points], color=style["color"], linestyle="", marker=".", markersize=5)
+            panel.plot(
+                x,
+                [y for _, y in growth.points],
+                color=style["color"],
+                linestyle="",
+                marker=style["marker"] or ".",
+                markersize=5,
+            )
         plots.finish(panel, "layers of encoder and of decoder", quantity, whole_x=True)
         panel.set_xlim(left=0)
         panel.set_ylim(bottom=0)
