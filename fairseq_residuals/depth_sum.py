@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_residuals.norms import inverse_rms
+
 
 def weighted_sum(weights: Tensor, values: Sequence[Tensor]) -> Tensor:
     """Σ_k w_k v_k, of (K, ...) and K times (T, B, C), where (...) broadcasts to the latter.
@@ -36,7 +38,7 @@ class SoftmaxSum(torch.autograd.Function):
     def forward(ctx: Any, direction: Tensor, eps: float, *values: Tensor) -> Tensor:
         # the norm's factor follows the product, so that nothing of a value's size is made and kept
         products = torch.stack([value @ direction for value in values])
-        factors = torch.stack([norm_factor(value, eps) for value in values])
+        factors = torch.stack([len(direction) ** 0.5 * inverse_rms(value, eps) for value in values])
         shares = (products * factors).softmax(0)
         ctx.save_for_backward(direction, products, factors, shares, *values)
         return weighted_sum(shares.to(values[0].dtype).unsqueeze(-1), values)
@@ -57,9 +59,3 @@ class SoftmaxSum(torch.autograd.Function):
             of_values.append(of_value.to(value.dtype))
             of_direction += of_product.to(value.dtype).flatten() @ value.flatten(0, -2)
         return of_direction, None, *of_values
-
-
-def norm_factor(value: Tensor, eps: float) -> Tensor:
-    """(T, B, C) -> (T, B), sqrt(C) / RMS(value), in at least single precision"""
-    norm = torch.linalg.vector_norm(value, dim=-1, dtype=torch.promote_types(value.dtype, torch.float32))
-    return value.size(-1) ** 0.5 * torch.rsqrt(norm.square() / value.size(-1) + eps)

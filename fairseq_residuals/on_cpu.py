@@ -13,7 +13,7 @@ import logging
 import os
 import platform
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -91,10 +91,8 @@ def products_by_onednn() -> Iterator[None]:
 def tuned(model: nn.Module) -> Iterator[None]:
     """In it, ``model``, which is on a CPU, trains as fast as its settings permit."""
     keep_freed_memory()
-    if getattr(model, "fast_on_cpu", False) and onednn_is_exact():
-        with products_by_onednn():
-            yield
-    else:
+    fast = getattr(model, "fast_on_cpu", False) and onednn_is_exact()
+    with products_by_onednn() if fast else nullcontext():
         yield
 
 

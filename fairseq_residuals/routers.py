@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fairseq_residuals.norms import inverse_rms
+
 STEPS = 20
 EPS = 1e-6
 
@@ -60,7 +62,7 @@ class NormedProduct(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, centred: bool, eps: float) -> Tensor:
         """(N, K), (M, K) -> (M, N)"""
         exact = _exact(x, centred)
-        inverse = (torch.linalg.vector_norm(exact, dim=1).square() / x.size(1) + eps).rsqrt()
+        inverse = inverse_rms(exact, eps)
         product = at_least_single(weight) @ exact.T * inverse
         ctx.centred = centred
         ctx.save_for_backward(x, weight, inverse, product)

@@ -56,6 +56,10 @@ class Stack(nn.Module):
         assert isinstance(layer, ResidualLayer)
         return layer
 
+    def run_plainly(self) -> None:
+        """From now on every layer runs, once, and as it is: for looks, which a stack's settings of training disturb."""
+        self.layerdrop, self.checkpoint_activations, self.compile_backend = 0.0, False, ""
+
     def segments(self) -> list[tuple[Variant, nn.ModuleList]]:
         """The variants of this stack from the bottom, each with the layers that it wires."""
         variants = dict.fromkeys(self.wiring.at(i)[0] for i in range(len(self)))

@@ -202,8 +202,7 @@ def make_subject(source: Source, args: Namespace, device: torch.device) -> Subje
     make = load if source.file else build
     model, settings, task = make(source, args)
     for stack in stacks(model):
-        # every layer is to run, and once
-        stack.layerdrop, stack.checkpoint_activations, stack.compile_backend = 0.0, False, ""
+        stack.run_plainly()
     dtype = PRECISIONS[args.precision]
     model = model.to(device, dtype)
     batch = (batches.read if args.data else batches.make_up)(args, settings, task, model).to(device, dtype)

@@ -110,7 +110,7 @@ def _look(file: Path, args: Namespace) -> Look:
         raise UserError(f"{file} is no model of translation, which linearize is for")
     model.to(device_of(args.device))
     for stack in stacks(model):
-        stack.layerdrop, stack.checkpoint_activations, stack.compile_backend = 0.0, False, ""
+        stack.run_plainly()
     corpus = Corpus(args, task, model)
     move = _mover(args)
     samples = [move(s) for s in itertools.islice(corpus.train(args.seed), args.fit)]

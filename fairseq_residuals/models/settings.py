@@ -130,7 +130,7 @@ def resolve(
         # a number is off at zero, a list or text when it is absent: layer 0 may be all that is kept
         off = (None, "", []) if key.endswith(("_to_keep", "_config")) else (None, "", 0)
         if _get(args, key) not in off:
-            raise UserError(f"--{key.replace('_', '-')}: {feature} is not carried by this plugin; leave it out")
+            raise UserError(f"{_flag(key)}: {feature} is not carried by this plugin; leave it out")
     if (_get(args, "min_params_to_wrap") or DEFAULT_MIN_PARAMS_TO_WRAP) != DEFAULT_MIN_PARAMS_TO_WRAP:
         raise UserError("--min-params-to-wrap: fully sharded training is not carried by this plugin; leave it out")
     for stack, depth in depths.items():
@@ -213,16 +213,18 @@ def _check_training(args: Args) -> None:
         raise UserError(f"--log-residual-stats must be a whole number of updates, or 0 for never, not {every!r}")
     for key in ("fast_on_cpu", "compile_stack"):
         if not isinstance(value := _get(args, key), bool | None):
-            flag = f"--{key.replace('_', '-')}"
-            raise UserError(f"{flag} is either on or off, in a YAML file true or false, not {value!r}")
+            raise UserError(f"{_flag(key)} is either on or off, in a YAML file true or false, not {value!r}")
+
+
+def _flag(key: str) -> str:
+    return f"--{key.replace('_', '-')}"
 
 
 def _check_dimensions(args: Args, stack: str) -> None:
     for key in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads"):
         value = _get(args, f"{stack}_{key}")
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            flag = f"--{stack}-{key.replace('_', '-')}"
-            raise UserError(f"{flag} must be a whole number of at least 1, not {value!r}")
+            raise UserError(f"{_flag(f'{stack}_{key}')} must be a whole number of at least 1, not {value!r}")
     dim, heads = _get(args, f"{stack}_embed_dim"), _get(args, f"{stack}_attention_heads")
     if dim % heads:
         divisors = [n for n in range(1, min(dim, 64) + 1) if dim % n == 0]
