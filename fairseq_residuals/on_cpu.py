@@ -13,7 +13,7 @@ import logging
 import os
 import platform
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -76,15 +76,27 @@ def onednn_is_exact() -> bool:
 
 
 @contextmanager
-def products_by_onednn() -> Iterator[None]:
-    """In it, products in single precision are oneDNN's, which may round factors: see :func:`onednn_is_exact`."""
-    switch: Any = getattr(torch.backends.mkldnn, "matmul")  # noqa: B009  PyTorch does not declare it
+def _products(precision: str) -> Iterator[None]:
+    switch: Any = getattr(torch.backends.mkldnn, "matmul", None)  # PyTorch does not declare it, and older ones lack it
+    if switch is None:
+        yield
+        return
     before = switch.fp32_precision
-    switch.fp32_precision = "bf16"
+    switch.fp32_precision = precision
     try:
         yield
     finally:
         switch.fp32_precision = before
+
+
+def products_by_onednn() -> AbstractContextManager[None]:
+    """In it, products in single precision are oneDNN's, which may round factors: see :func:`onednn_is_exact`."""
+    return _products("bf16")
+
+
+def products_by_mkl() -> AbstractContextManager[None]:
+    """In it, they are not, whatever else was asked for."""
+    return _products("ieee")
 
 
 @contextmanager

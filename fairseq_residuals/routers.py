@@ -40,10 +40,10 @@ class Sinkhorn(torch.autograd.Function):
         made = []
         for dim in (0, 1) * STEPS:
             logits = logits.log_softmax(dim)
-            made.append((dim, logits.exp()))
-        gradient = gradient * made[-1][1]
-        for dim, matrix in reversed(made):
-            gradient = torch.addcmul(gradient, matrix, gradient.sum(dim, keepdim=True), value=-1)
+            made.append((dim, logits))
+        gradient = gradient * logits.exp()
+        for dim, logits in reversed(made):
+            gradient = torch.ops.aten._log_softmax_backward_data(gradient, logits, dim, logits.dtype)
         return gradient
 
 
@@ -74,7 +74,7 @@ class NormedProduct(torch.autograd.Function):
         x, weight, inverse, product = ctx.saved_tensors
         exact, scaled = _exact(x, ctx.centred), gradient * inverse
         along = (gradient * product).sum(0) * inverse.square() / x.size(1)
-        of_x = torch.addcmul(scaled.T @ at_least_single(weight), exact, along[:, None], value=-1)
+        of_x = (scaled.T @ at_least_single(weight)).addcmul_(exact, along[:, None], value=-1)
         return _exact(of_x, ctx.centred).to(x.dtype), (scaled @ exact).to(weight.dtype), None, None
 
 

@@ -121,7 +121,7 @@ def test_nothing_measured_is_status_1() -> None:
     [
         (["--variants", "b3t"], "unknown variant 'b3t' (did you mean b2t?)"),
         (["--beside", "stok"], "beside variants there are stock, stock-lean, torchscale"),
-        (["--beside", "stock+keptt"], "there is no flavour 'keptt'; valid: kept"),
+        (["--beside", "stock+keptt"], "there is no flavour 'keptt'; valid: kept, tcmalloc, fast"),
         (["--variants", "post_ln,pre_ln"], "must be one contestant"),
         (["--variants", "--beside"], "there is nothing to measure"),
         (["--also", "x=b2t oops"], "--also 'x=b2t oops' is not understood"),

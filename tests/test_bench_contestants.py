@@ -12,7 +12,7 @@ import torch
 from bench_cases import TINY, here, train
 
 from fairseq_residuals.architectures import ARCHITECTURES
-from fairseq_residuals.bench import others
+from fairseq_residuals.bench import contestants, others
 from fairseq_residuals.bench.case import Case, cases
 from fairseq_residuals.bench.contestants import chosen, parse, parse_also
 from fairseq_residuals.bench.fairseq_models import Training, network, settings_of
@@ -28,6 +28,15 @@ def test_a_variant_with_options_and_a_flavour() -> None:
     assert found.environment == {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "1099511627776"}
     listed = settings_of(parse("post_ln:0-0,pre_ln:1-1"), TINY)
     assert listed.residual == "post_ln:0-0,pre_ln:1-1"
+
+
+def test_a_flavour_whose_library_is_loaded_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = {"tcmalloc_minimal": "libtcmalloc_minimal.so.4"}
+    monkeypatch.setattr(contestants, "find_library", installed.get)
+    assert parse("pre_ln+fast+tcmalloc").environment == {"LD_PRELOAD": "libtcmalloc_minimal.so.4"}
+    installed.clear()
+    with pytest.raises(UserError, match="tcmalloc_minimal is not installed"):
+        parse("pre_ln+tcmalloc")
 
 
 def parse_settings(options: str) -> str:

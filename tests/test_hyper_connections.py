@@ -11,7 +11,7 @@ from tiny import batch, build, logits, perturb, stacks
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from fairseq_residuals.streams import ReadAndMix, StreamsConnection, Write, keys, side_by_side, weighed
+from fairseq_residuals.streams import ReadAndMix, StreamsConnection, Write, keys, side_by_side
 
 
 def double_without_eps(model: nn.Module) -> nn.Module:
@@ -94,8 +94,9 @@ def test_reading_mixing_and_writing_are_products(n: int, alike: bool) -> None:
         for shape in ((3, 2, n, 5), (3, 2, 1, 5), *shapes)
     )
     fed, mixed = ReadAndMix.apply(streams, read, mix)
-    torch.testing.assert_close((fed, mixed), (read @ streams, mix @ streams))
-    torch.testing.assert_close(Write.apply(mixed, write, y), mixed + write @ y)
+    for product, weights in ((fed, read), (mixed, mix)):
+        torch.testing.assert_close(product, torch.einsum("...mn,...nc->...mc", weights, streams))
+    torch.testing.assert_close(Write.apply(mixed, write, y), mixed + write * y)
     assert torch.autograd.gradcheck(ReadAndMix.apply, (streams, read, mix))
     assert torch.autograd.gradcheck(Write.apply, (streams, write, y))
 
@@ -103,9 +104,12 @@ def test_reading_mixing_and_writing_are_products(n: int, alike: bool) -> None:
 @pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16), ids=str)
 def test_mixed_streams_are_rounded_once(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(8)
-    weights, streams = (torch.randn(shape, generator=generator).to(dtype) for shape in ((50, 4, 4), (50, 4, 16)))
-    exact = weights.double() @ streams.double()
-    torch.testing.assert_close(weighed(weights, streams).double(), exact, rtol=0.51 * torch.finfo(dtype).eps, atol=2e-6)
+    read, mix, streams = (
+        torch.randn(shape, generator=generator).to(dtype) for shape in ((50, 1, 4), (50, 4, 4), (50, 4, 16))
+    )
+    for weights, product in zip((read, mix), ReadAndMix.apply(streams, read, mix), strict=True):
+        exact = weights.double() @ streams.double()
+        torch.testing.assert_close(product.double(), exact, rtol=0.51 * torch.finfo(dtype).eps, atol=2e-6)
 
 
 @pytest.mark.parametrize("variant", ("hyper_connections", "mhc"))

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from fairseq_residuals import on_cpu
 from fairseq_residuals.attention import open_trains_faster
 from fairseq_residuals.dropout import FastDropout
+from fairseq_residuals.streams import small_products
 from modern_fairseq.errors import UserError
 
 FAULTS = """
@@ -119,6 +120,16 @@ def test_products_by_onednn(monkeypatch: pytest.MonkeyPatch, flags: tuple[str, .
     update(trainer, sample())
     assert seen == ["bf16" if flags and exact else "none"]
     assert torch.backends.mkldnn.matmul.fp32_precision == "none"
+
+
+def test_small_products_are_not_onednns() -> None:
+    seen = []
+    with on_cpu.products_by_onednn():
+        with small_products(torch.ones(1)):
+            seen.append(torch.backends.mkldnn.matmul.fp32_precision)
+        with small_products(torch.ones(1, device="meta")):
+            seen.append(torch.backends.mkldnn.matmul.fp32_precision)
+    assert seen == ["ieee", "bf16"]
 
 
 def test_rounded_factors_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

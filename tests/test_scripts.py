@@ -206,6 +206,26 @@ def test_setup_leaves_a_folder_alone_that_is_no_environment(checkout: Checkout, 
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["file"]
 
 
+def test_scripts_run_with_tcmalloc_where_it_is_installed(checkout: Checkout) -> None:
+    found = checkout.folder / "modules/ctypes/util.py"
+    found.parent.mkdir()
+    (found.parent / "__init__.py").touch()
+    checkout.setup()
+    ask = f'. "{checkout.folder}/scripts/setup.sh" 2>/dev/null; echo "${{LD_PRELOAD-unset}}"'
+    without = {key: value for key, value in os.environ.items() if key not in ("LD_PRELOAD", "MALLOC", "VENV", "PYTHON")}
+
+    def preloaded(library: str | None, **variables: str) -> str:
+        found.write_text(f"def find_library(name): return {{'tcmalloc_minimal': {library!r}}}.get(name)")
+        env = without | {"PYTHONPATH": str(checkout.folder / "modules")} | variables
+        return subprocess.run(["bash", "-c", ask], env=env, capture_output=True, text=True, check=False).stdout
+
+    assert preloaded("libtcmalloc.so") == "libtcmalloc.so\n"
+    assert preloaded(None) == preloaded("libtcmalloc.so", MALLOC="libc") == "unset\n"
+    assert preloaded("libtcmalloc.so", LD_PRELOAD="libmine.so") == "libmine.so\n"
+    done, _ = checkout.setup(MALLOC="jemalloc")
+    assert done.returncode == 1 and done.stderr.endswith("MALLOC=jemalloc is not known: valid are tcmalloc and libc\n")
+
+
 def test_no_file_names_a_machine_or_a_package_index() -> None:
     forbidden = re.compile(r"(?<![\w.$}])/(?:root|home|work|Users)/|pypi[.]org|pythonhosted[.]org|download[.]pytorch")
     found = []

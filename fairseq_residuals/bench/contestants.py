@@ -11,6 +11,7 @@ import re
 import shlex
 from argparse import Namespace
 from collections.abc import Mapping
+from ctypes.util import find_library
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -52,6 +53,20 @@ class Flavour:
     about: str
     flags: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    library: str = ""
+    """What is loaded before the C library, as the linker knows it."""
+
+    def variables(self) -> Mapping[str, str]:
+        """
+        Raises:
+            UserError: ``library`` is not installed.
+        """
+        if not self.library:
+            return self.environment
+        file = find_library(self.library)
+        if file is None:
+            raise UserError(f"the library {self.library} is not installed (Debian, Ubuntu: libtcmalloc-minimal4)")
+        return {**self.environment, "LD_PRELOAD": file}
 
 
 SEARCH = f"{HERE}.fairseq_models:search"
@@ -82,6 +97,7 @@ By default every tensor above 32 MiB is mapped anew, and the kernel zeroes its p
 FAST = ("--optimizer=fused_adam", "--criterion=chunked_label_smoothed_cross_entropy")
 FLAVOURS = {
     "kept": Flavour("its process keeps the memory that it frees (glibc)", environment=KEPT),
+    "tcmalloc": Flavour("its process allocates by tcmalloc", library="tcmalloc_minimal"),
     "fast": Flavour("the plugin's options for speed", flags=(*FAST, "--fast-on-cpu")),
 }
 
@@ -112,7 +128,7 @@ def parse(text: str) -> Contestant:
         if name not in FLAVOURS:
             raise UserError(f"{text!r}: there is no flavour {name!r}; valid: {', '.join(FLAVOURS)}")
         flavour = FLAVOURS[name]
-        environment = {**found.environment, **flavour.environment}
+        environment = {**found.environment, **flavour.variables()}
         found = replace(found, flags=(*found.flags, *flavour.flags), environment=environment)
     return found
 

@@ -52,8 +52,7 @@ class MHCRouter(nn.Module):
         gates, mixing = self.logits(streams, scale).split([2 * n, n * n])
         pre, post = gates.sigmoid().unflatten(0, (2, n)).permute(0, 2, 3, 1).unsqueeze(-1).to(streams).unbind()
         mix = sinkhorn(mixing.unflatten(0, (n, n))).permute(2, 3, 0, 1).to(streams)
-        # batches of small matrices are multiplied in one go only if each lies in one piece
-        return Weights(pre.transpose(-1, -2).contiguous(), 2 * post, mix.contiguous())
+        return Weights(pre.transpose(-1, -2), 2 * post, mix)
 
 
 class LearnedSum(nn.Module):
