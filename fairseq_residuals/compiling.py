@@ -14,11 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_residuals.base import Stream
 from fairseq_residuals.layer import Context, ResidualLayer
-from fairseq_residuals.streams import StreamsConnection
 from modern_fairseq.errors import UserError
 
 BACKEND = "inductor"
@@ -79,26 +78,11 @@ def look_for_a_compiler_before_training() -> None:
     def load_checkpoint(self: Any, *args: Any, **kwargs: Any) -> Any:
         model = self.get_model()
         backends = {m.compile_backend for m in model.modules() if getattr(m, "compile_backend", "")}
-        if backends:
-            refuse_streams(model, self.device)
         for backend in backends:
             try_out(self.device, backend)
         return original(self, *args, **kwargs)
 
     Trainer.load_checkpoint = load_checkpoint
-
-
-def refuse_streams(model: nn.Module, device: torch.device) -> None:
-    """
-    Raises:
-        UserError: the wiring has several streams, and ``device`` is a CPU. Seen with mHC and PyTorch 2.13: the code of
-            the gradients has the number of sentences of the first batch in it, and stops at a batch of another.
-    """
-    if device.type == "cpu" and any(isinstance(m, StreamsConnection) for m in model.modules()):
-        raise UserError(
-            "--compile-stack is not carried on a CPU by a wiring with several streams (hyper_connections, mhc), for"
-            " which PyTorch makes code that holds for one size of batches; leave the flag out"
-        )
 
 
 def try_out(device: torch.device, backend: str) -> None:

@@ -20,7 +20,7 @@ def weighted_sum(weights: Tensor, values: Sequence[Tensor]) -> Tensor:
     first, *others = weights.unbind()
     total = first * values[0]
     for weight, value in zip(others, values[1:], strict=True):
-        total = total + weight * value
+        total.add_(weight * value)
     return total
 
 

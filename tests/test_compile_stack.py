@@ -117,13 +117,6 @@ def test_without_a_compiler_training_does_not_start(monkeypatch: pytest.MonkeyPa
     make_trainer(*SGD).load_checkpoint("none.pt")
 
 
-def test_several_streams_are_refused_on_a_cpu() -> None:
-    trainer = make_trainer(*SGD, FLAG, variant="mhc")
-    with pytest.raises(UserError, match="--compile-stack is not carried on a CPU by a wiring with several streams"):
-        trainer.load_checkpoint("none.pt")
-    make_trainer(*SGD, variant="mhc").load_checkpoint("none.pt")
-
-
 def test_a_value_in_a_yaml_file_is_true_or_false() -> None:
     args = settings("transformer_b2t_6l", FLAG)
     assert args.compile_stack is True

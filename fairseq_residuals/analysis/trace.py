@@ -162,7 +162,11 @@ class _Recorder(TorchFunctionMode):
             return out
         if not known:
             self._name_what_is_of_parameters(given, made)
-        elif name in SAME or 1.0 in [a for a in args if isinstance(a, float)] or all(id(t) in self.nodes for t in made):
+        elif (
+            name in SAME
+            or 1.0 in [a for a in args if isinstance(a, float)]
+            or (all(id(t) in self.nodes for t in made) and not func.__name__.endswith("_"))  # in place it is another
+        ):
             for t in made:
                 self.nodes.setdefault(id(t), known[0])
                 self.kept.append(t)
