@@ -52,7 +52,7 @@ class HyperRouter(nn.Module):
         """(T, B, n, C) -> weights, computed in at least single precision."""
         n, all_weights = len(self.static), at_least_single(self.static)
         if self.dynamic is not None:
-            found = self.product(streams).permute(1, 2, 3, 0).contiguous().tanh()
+            found = self.product(streams).permute(1, 2, 3, 0).tanh()
             joint, written = at_least_single(self.scale).unbind()
             all_weights = torch.addcmul(all_weights, found, torch.cat([joint.expand(n + 1), written.expand(1)]))
         read, mix, write = all_weights.to(streams.dtype).split([1, n, 1], -1)
