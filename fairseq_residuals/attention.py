@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fairseq_residuals.generation.cache import BeamCache
+from fairseq_residuals.remade import can_be_made_again
 
 Edit = Callable[[Tensor], Tensor]
 
@@ -57,6 +58,9 @@ def open_attention(
     def split(x: Tensor, edit: Edit | None) -> Tensor:
         x = x if edit is None else edit(x)
         return x.unflatten(-1, (attn.num_heads, attn.head_dim)).permute(1, 2, 0, 3)
+
+    def side_by_side(heads: Tensor) -> Tensor:
+        return heads.permute(2, 0, 1, 3).reshape(positions, batch, -1)
 
     q = split(attn.q_proj(query), edit_query) * attn.scaling
     beam = incremental_state if isinstance(incremental_state, BeamCache) else None
@@ -102,9 +106,12 @@ def open_attention(
     heads = (probs @ v.unsqueeze(1)).flatten(0, 1)
     if beam is not None:
         heads, weights = beam.as_rows(heads), beam.as_rows(weights)
-    heads = heads.permute(2, 0, 1, 3).reshape(positions, batch, -1)
+    heads = side_by_side(heads)
     if edit_heads is not None:
         heads = edit_heads(heads)
+    elif getattr(attn, "fast_on_cpu", False) and heads.requires_grad and not torch.compiler.is_compiling():
+        factors = probs.detach(), v.detach().unsqueeze(1)
+        heads = can_be_made_again(heads, lambda: side_by_side(torch.matmul(*factors).flatten(0, 1)))
     out = attn.out_proj(heads)
     if not need_weights and not need_head_weights:
         return out, None

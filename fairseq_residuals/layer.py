@@ -120,7 +120,9 @@ class ResidualLayer(nn.Module):
             return self.dropout_module(self.encoder_attn_connection.outer(y)), weights, s
 
         def feed_forward(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
-            h = self.activation_dropout_module(self.activation_fn(self.fc1(h)))
+            # positions in one dimension: what fc1 returns is then no view, whose change in place autograd would copy
+            inner = self.activation_fn(self.fc1(h.flatten(0, 1))).unflatten(0, h.shape[:2])
+            h = self.activation_dropout_module(inner)
             y = self.fc2(self.ffn_connection.inner(h))
             return self.dropout_module(self.ffn_connection.outer(y)), None, s
 

@@ -22,6 +22,8 @@ from fairseq.modules.fairseq_dropout import FairseqDropout
 from torch import nn
 
 from fairseq_residuals.dropout import FastDropout
+from fairseq_residuals.remade import RemadeLayerNorm, making_again
+from fairseq_residuals.tied_embedding import TiedEmbedding
 
 logger = logging.getLogger(__name__)
 
@@ -33,12 +35,18 @@ LARGEST_INT = 2**31 - 1
 def make_fast(model: nn.Module) -> None:
     """What ``--fast-on-cpu`` asks of a model that was just built; on other devices nothing changes."""
     model.fast_on_cpu = True  # type: ignore[assignment]
+    last = getattr(getattr(model, "decoder", None), "output_projection", None)
+    tied = last.weight if isinstance(last, nn.Linear) else None
     for module in list(model.modules()):
         if isinstance(module, MultiheadAttention):
             module.fast_on_cpu = True
         for name, child in module.named_children():
             if type(child) is FairseqDropout:
                 setattr(module, name, FastDropout(child.p, child.module_name))
+            elif type(child) is nn.LayerNorm:
+                setattr(module, name, RemadeLayerNorm(child))
+            elif type(child) is nn.Embedding and child.weight is tied:
+                setattr(module, name, TiedEmbedding(child))
 
 
 @functools.cache
@@ -103,8 +111,11 @@ def products_by_mkl() -> AbstractContextManager[None]:
 def tuned(model: nn.Module) -> Iterator[None]:
     """In it, ``model``, which is on a CPU, trains as fast as its settings permit."""
     keep_freed_memory()
-    fast = getattr(model, "fast_on_cpu", False) and onednn_is_exact()
-    with products_by_onednn() if fast else nullcontext():
+    fast = getattr(model, "fast_on_cpu", False)
+    with (
+        products_by_onednn() if fast and onednn_is_exact() else nullcontext(),
+        making_again() if fast else nullcontext(),
+    ):
         yield
 
 

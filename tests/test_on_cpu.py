@@ -132,6 +132,19 @@ def test_small_products_are_not_onednns() -> None:
     assert seen == ["ieee", "bf16"]
 
 
+def test_relu_in_place_copies_nothing() -> None:
+    """Of a view, autograd would copy gradients of the FFN's width twice; PyTorch's own attention has such a view."""
+    out: Any = build("translation", "post_ln", "--fast-on-cpu").train()(**batch("translation"))
+    nodes, left = set(), [out[0].grad_fn]
+    while left:
+        node = left.pop()
+        if node is not None and node not in nodes:
+            nodes.add(node)
+            left += [before for before, _ in node.next_functions]
+    names = [node.name() for node in nodes]
+    assert names.count("ReluBackward0") == 4 and "CopySlices" not in " ".join(names)
+
+
 def test_rounded_factors_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a processor with AMX: the products of factors that were rounded to bf16."""
     rounded = torch.Tensor.__matmul__

@@ -1,0 +1,81 @@
+"""Tensors that are made again in the backward pass instead of kept for it: those that cost little, beside what they are
+made of, which is kept for other gradients anyway. The numbers are the same bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm
+
+MOST_USERS = 3
+"""Queries, keys and values; a tensor that more layers need for their gradients is kept, once for all of them."""
+
+
+class _Recipe:
+    """How a tensor is made again."""
+
+    def __init__(self, make: Callable[[], Tensor], version: int) -> None:
+        self.make, self.version = make, version
+        self.users = 0
+        self.kept: Tensor | None = None
+
+
+def can_be_made_again(y: Tensor, make: Callable[[], Tensor]) -> Tensor:
+    """``y``, of which layers that need it for their gradients keep ``make`` within :func:`making_again`; ``make`` is
+    called without gradients, and refers to tensors that are kept for gradients too."""
+    y.recipe = _Recipe(make, y._version)  # type: ignore[attr-defined]
+    return y
+
+
+@contextmanager
+def making_again() -> Iterator[None]:
+    """The forward pass of a training step runs in it."""
+    last: list[Any] = [None, None]  # what queries, keys and values are made of is made once for all three
+
+    def pack(x: Tensor) -> Any:
+        made = x if x._base is None else x._base
+        recipe: _Recipe | None = getattr(made, "recipe", None)
+        whole = x.numel() == made.numel() and x.is_contiguous() and made.is_contiguous()
+        if recipe is None or recipe.version != made._version or not whole:
+            return x.detach()  # x itself may be the output of what keeps it, and the two would keep each other
+        recipe.users += 1
+        if recipe.users > MOST_USERS:
+            recipe.kept = made.detach()
+        return recipe, x.shape
+
+    def unpack(packed: Any) -> Tensor:
+        if isinstance(packed, Tensor):
+            return packed
+        recipe, shape = packed
+        if recipe.kept is not None:
+            return recipe.kept.view(shape)  # type: ignore[no-any-return]
+        if last[0] is not recipe:
+            last[:] = None, None
+            with torch.no_grad():
+                last[:] = recipe, recipe.make()
+        return last[1].view(shape)  # type: ignore[no-any-return]
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        yield
+
+
+class RemadeLayerNorm(nn.LayerNorm):
+    """LayerNorm by the parameters of another, whose outputs can be made again."""
+
+    def __init__(self, norm: nn.LayerNorm) -> None:
+        super().__init__(norm.normalized_shape, norm.eps, elementwise_affine=False)
+        self.elementwise_affine = norm.elementwise_affine
+        self.weight, self.bias = norm.weight, norm.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., C) -> (..., C)"""
+        y = super().forward(x)
+        if torch.compiler.is_compiling() or not (self.training and y.requires_grad and y.dtype == x.dtype):
+            return y
+        given = x.detach()
+        return can_be_made_again(y, lambda: layer_norm(given, self.normalized_shape, self.weight, self.bias, self.eps))
