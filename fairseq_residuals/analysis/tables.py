@@ -1,4 +1,4 @@
-"""What a look has measured, as a table for the terminal and as a CSV file."""
+"""What was measured, as a table for the terminal or in Markdown, and as a CSV file."""
 
 from __future__ import annotations
 
@@ -22,6 +22,19 @@ def text_table(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
         ).rstrip()
         for line in lines
     )
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[Cell]], left: int = 1) -> str:
+    """Columns as wide as they need to be for readers without a browser; the first ``left`` are aligned to the left."""
+    lines = [[cell.replace("|", r"\|") for cell in head]]
+    lines += [[show(cell).replace("|", r"\|") for cell in row] for row in rows]
+    widths = [max(3, *(len(line[i]) for line in lines)) for i in range(len(head))]
+    rule = ["-" * width if i < left else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
+    aligned = [
+        [f"{cell:{'<' if i < left else '>'}{widths[i]}}" for i, cell in enumerate(line)]
+        for line in (lines[0], rule, *lines[1:])
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in aligned)
 
 
 def show(cell: Cell) -> str:

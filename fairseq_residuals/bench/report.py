@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 import torch
 
 from fairseq_residuals.analysis.speed import machine
-from fairseq_residuals.analysis.tables import Cell, csv_text, show, text_table
+from fairseq_residuals.analysis.tables import Cell, csv_text, markdown_table, text_table
 from fairseq_residuals.bench.contestants import STOCK
 from fairseq_residuals.bench.rounds import Line
 
@@ -176,11 +176,9 @@ class Report:
         return "\n".join([*self.head(), "", text_table([*self.columns], self._shown()), "", *self.remarks()]) + "\n"
 
     def markdown(self) -> str:
-        head, rule = [*self.columns], ["---", *["---:"] * (len(self.columns) - 1)]
-        body = [head, rule, *([show(cell) for cell in row] for row in self._shown())]
-        table = ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in body]
+        table = markdown_table([*self.columns], self._shown())
         listed = [[f"- {line}" for line in lines] for lines in (self.head(), self.remarks())]
-        return "\n".join([f"# bench {self.theme}", "", *listed[0], "", *table, "", *listed[1]]) + "\n"
+        return "\n".join([f"# bench {self.theme}", "", *listed[0], "", table, "", *listed[1]]) + "\n"
 
     def csv(self) -> str:
         """Every cell with all its digits, and with what the head and the remarks tell of its line."""

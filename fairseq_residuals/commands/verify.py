@@ -6,6 +6,7 @@ import argparse
 import logging
 from pathlib import Path
 
+from fairseq_residuals.analysis.tables import markdown_table
 from fairseq_residuals.checkpoints import newer
 from fairseq_residuals.checkpoints.golden import read_sidecar, variant_name
 from fairseq_residuals.checkpoints.golden_recipes import LackedVariant, OtherKind, refuse_other_kinds
@@ -75,7 +76,8 @@ def _verify(files: list[Path], per_layer: bool) -> int:
     if not mistakes and verdicts == {"other kind"}:
         raise UserError("; ".join(details))
     if verdicts & {"ok", "FAIL"}:
-        print("\n".join([*_table(rows), "", EXPLANATION.format("\n".join(explanations)), *details]))
+        table = markdown_table(HEAD, rows, left=len(HEAD))
+        print("\n".join([table, "", EXPLANATION.format("\n".join(explanations)), *details]))
     if mistakes:
         raise UserError("; ".join(mistakes))
     return int("FAIL" in verdicts)
@@ -119,9 +121,3 @@ def _details(parity: Parity, everything: bool) -> list[str]:
             line += f", within the {parity.rounding[name]:.1e} of rounding"
         lines.append(line)
     return lines
-
-
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(HEAD, *rows, strict=True)]
-    lines = [HEAD, tuple("-" * width for width in widths), *rows]
-    return ["| " + " | ".join(f"{cell:{w}}" for cell, w in zip(line, widths, strict=True)) + " |" for line in lines]

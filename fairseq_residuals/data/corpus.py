@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from fairseq_residuals.data import archives
 from fairseq_residuals.data.download import Downloads, Source
 from fairseq_residuals.data.parallel import count_lines
 from fairseq_residuals.data.steps import STAMP, Step, Steps, alone_in
+from fairseq_residuals.whole_file import whole_file
 from modern_fairseq.errors import UserError
 
 SUMMARY = "prepared.json"
@@ -151,10 +151,9 @@ def prepare(corpus: Corpus, variant_name: str | None, job: Job) -> Path:
             "parameters": {step.name: step.parameters for result in results for step in result.chain()},
             **_contents(job.out, [steps.folder(step) for step in results]),
         }
-        partial = summary.with_name(f"{SUMMARY}.partial")
         text = json.dumps(described, indent=1, sort_keys=True, ensure_ascii=False, default=repr)
-        partial.write_text(text + "\n", encoding="utf-8")
-        os.replace(partial, summary)
+        with whole_file(summary) as temporary:
+            temporary.write_text(text + "\n", encoding="utf-8")
         return summary
 
 

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from urllib.request import Request, url2pathname, urlopen
 
 from fairseq_residuals.data.parallel import progress
+from fairseq_residuals.whole_file import whole_file
 from modern_fairseq.errors import UserError
 
 SUMS = "SHA256SUMS"
@@ -169,9 +170,8 @@ class Downloads:
 
     def _record(self, sums: dict[str, str]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        new = self.folder / f"{SUMS}.new"
-        new.write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())), encoding="utf-8")
-        os.replace(new, self.folder / SUMS)
+        with whole_file(self.folder / SUMS) as new:
+            new.write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())), encoding="utf-8")
 
     def _recorded(self) -> dict[str, str]:
         sums = self.folder / SUMS

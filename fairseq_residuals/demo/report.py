@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Sequence
 
+from fairseq_residuals.analysis.tables import markdown_table
 from fairseq_residuals.demo.corpus import LANGUAGES, Data
 from fairseq_residuals.demo.results import Summary, bleu, cpu_seconds, train_loss, valid_loss
 from fairseq_residuals.demo.settings import Settings
@@ -22,16 +23,11 @@ CLAIMS = {"post_ln": "stays near the unigram loss", "pre_ln": "trains", "b2t": "
 
 def table(summaries: Sequence[Summary]) -> str:
     """In Markdown, one row per variant."""
-    rows = [
-        ("variant", "parameters", "train loss", "valid loss", "BLEU", "CPU seconds"),
-        ("---", "---:", "---:", "---:", "---:", "---:"),
-    ]
+    rows = []
     for s in summaries:
         measured = (s.show(train_loss, 2), s.show(valid_loss, 2), s.show(bleu, 1), s.show(cpu_seconds, 0))
         rows.append((s.variant, f"{s.parameters:,}", *measured))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = (" | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(f"| {line} |" for line in lines)
+    return markdown_table(("variant", "parameters", "train loss", "valid loss", "BLEU", "CPU seconds"), rows)
 
 
 def caption(settings: Settings, summaries: Sequence[Summary], unigram_loss: float) -> str:

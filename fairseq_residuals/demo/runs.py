@@ -21,6 +21,7 @@ from fairseq_residuals.demo.settings import (
     partial_of,
     versions,
 )
+from fairseq_residuals.whole_file import whole_file
 
 WIDTH, FFN_WIDTH, HEADS = 64, 128, 4
 VALIDATIONS = 4
@@ -116,9 +117,8 @@ class Run:
         command = [program("fairseq-generate"), str(self.data.bin), "--user-dir", str(PLUGIN), *SEARCH]
         command += ["--cpu", "--num-workers", "0", "--path", str(self.folder / "checkpoint_last.pt")]
         children.run(command, self.folder / "generate.log")
-        partial = partial_of(self.hypotheses)
-        partial.write_text("".join(f"{line}\n" for line in self._read_generated()), encoding="utf-8")
-        partial.rename(self.hypotheses)
+        with whole_file(self.hypotheses) as new:
+            new.write_text("".join(f"{line}\n" for line in self._read_generated()), encoding="utf-8")
 
     def _read_generated(self) -> list[str]:
         """The best hypothesis of every test sentence, in the order of the test set."""

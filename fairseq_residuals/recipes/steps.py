@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_residuals.recipes.job import Evaluation, Job
+from fairseq_residuals.whole_file import whole_file
 from modern_fairseq.errors import UserError
 
 _STARTED = "# started "
@@ -154,6 +155,5 @@ def _program(name: str) -> str:
 
 
 def _write_json(path: Path, content: Any) -> None:
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(content))
-    temporary.rename(path)
+    with whole_file(path) as temporary:
+        temporary.write_text(json.dumps(content))

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Literal
 
+from fairseq_residuals.analysis.tables import markdown_table
 from fairseq_residuals.results.published import Table, Value
 from fairseq_residuals.results.reproduced import Record
 from fairseq_residuals.results.view import Summary, View, put_together
@@ -133,9 +134,8 @@ def _text(view: View) -> str:
 
 def _markdown(view: View) -> str:
     head = ["row", *(f"{column} {name}" for column, below in _columns(view) for name in below)]
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *_rows(view)]
-    escaped = ("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
-    return "\n".join([_heading(view.table), "", *escaped, "", *(f"- {remark}" for remark in _remarks(view))]) + "\n"
+    remarks = (f"- {remark}" for remark in _remarks(view))
+    return "\n".join([_heading(view.table), "", markdown_table(head, _rows(view)), "", *remarks]) + "\n"
 
 
 def _latex(view: View) -> str:

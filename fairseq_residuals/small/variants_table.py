@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from fairseq_residuals.analysis.tables import Cell, show, text_table
+from fairseq_residuals.analysis.tables import Cell, markdown_table, text_table
 from fairseq_residuals.results.view import Summary
 from fairseq_residuals.small.trial import DIVERGED, FAILED, TRAINED, Outcome, Trial
 from fairseq_residuals.whole_file import whole_file
@@ -145,10 +145,7 @@ def still_to_do(
 def table(outcomes: Sequence[Outcome], first_seed: int, markdown: bool = False) -> str:
     """Means ± standard deviations over the seeds that trained at the best learning rate of each row."""
     rows = [line.cells() for line in lines(outcomes, first_seed)]
-    if not markdown:
-        return text_table(HEAD, rows)
-    body = [HEAD, ("---", *["---:"] * (len(HEAD) - 1)), *([show(cell) for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in body)
+    return markdown_table(HEAD, rows) if markdown else text_table(HEAD, rows)
 
 
 def failures(outcomes: Sequence[Outcome]) -> list[str]:

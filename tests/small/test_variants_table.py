@@ -49,7 +49,8 @@ def outcomes(tmp_path: Path) -> list[Outcome]:
 def test_the_table_has_means_at_the_best_learning_rate_sorted_by_validation_loss(
     outcomes: list[Outcome],
 ) -> None:
-    head, _, *body = table(outcomes, first_seed=1, markdown=True).splitlines()
+    lines = table(outcomes, first_seed=1, markdown=True).splitlines()
+    head, _, *body = (" ".join(line.split()) for line in lines)
     assert (
         head == "| variant | lr | seeds | valid loss | train loss | BLEU | CPU s | MiB | diverged at lr (valid loss) |"
     )
@@ -161,7 +162,7 @@ def test_what_was_finished_when_it_was_killed_is_not_done_again(tmp_path: Path, 
     before = read_outcomes(results)
     assert 1 <= len(before) < 4
     assert variants.main([*call, "--show"]) == 0
-    assert f"| {before[0].row} | " in capsys.readouterr().out
+    assert f"\n| {before[0].row} " in capsys.readouterr().out
 
     assert variants.main(call) == 0
     printed = capsys.readouterr().out
