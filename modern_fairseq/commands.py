@@ -42,6 +42,45 @@ def errors_in_hydra_job(module: types.ModuleType) -> None:
     module._hydra_main = _reported(table.COMMANDS[module.__name__])(module._hydra_main)  # type: ignore[attr-defined]
 
 
+def missing_groups(module: types.ModuleType) -> None:
+    """Say which of the groups that training needs a configuration lacks.
+
+    Without one fairseq says "Could not infer task type from None" (tasks/__init__.py:44), "optimizer is required!"
+    (registry.py:52), or trips over None. Can go when fairseq > 0.12.2 names what is missing.
+    """
+    original = module._hydra_main
+
+    @functools.wraps(original)
+    def _hydra_main(cfg: Any, **kwargs: Any) -> Any:
+        missing = [g for g in ("task", "model", "criterion", "optimizer", "lr_scheduler") if not cfg.get(g)]
+        if missing:
+            one = missing[0]
+            raise UserError(
+                f"the configuration has no {', no '.join(missing)}: give {one}=NAME on the command line,"
+                f" or {one}: {{_name: NAME, ...}} in its file"
+            )
+        return original(cfg, **kwargs)
+
+    module._hydra_main = _hydra_main  # type: ignore[attr-defined]
+
+
+def warmup_of_inverse_sqrt(module: types.ModuleType) -> None:
+    """Say that ``--lr-scheduler inverse_sqrt`` cannot do without warm-up (inverse_square_root_schedule.py:63 divides by
+    its updates).
+
+    Can go when fairseq > 0.12.2 says so itself.
+    """
+    original = module.InverseSquareRootSchedule.__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, cfg: Any, optimizer: Any) -> None:
+        if cfg.warmup_updates <= 0:
+            raise UserError("--lr-scheduler inverse_sqrt needs --warmup-updates of at least 1")
+        original(self, cfg, optimizer)
+
+    module.InverseSquareRootSchedule.__init__ = __init__  # type: ignore[attr-defined]
+
+
 def user_dir_before_compose(module: types.ModuleType) -> None:
     """Import ``common.user_dir=DIR`` before hydra composes, so that ``model=NAME`` finds the models of DIR.
 

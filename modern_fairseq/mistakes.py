@@ -28,6 +28,12 @@ _MESSAGES: tuple[tuple[type[Exception], str, str], ...] = (
         r"Error merging override lr_scheduler\.total_num_update=null\s?",
         "--lr-scheduler polynomial_decay needs --total-num-update, the updates in which the learning rate falls",
     ),
+    (
+        AttributeError,
+        r"'(\w+)' object has no attribute 'supported_targets'",
+        "the model, a {1}, is no language model, which the task language_modeling and fairseq-eval-lm need",
+    ),
+    (Exception, r"(?s)Failed to load config from .*", "{0}"),
     (AssertionError, r"(System output|Reference) file .* does not exist", "{0}"),
     (Exception, r"Cannot find dataset: (.*)", "there is no data set {1}; fairseq-preprocess makes data sets"),
 )

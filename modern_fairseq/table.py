@@ -52,18 +52,24 @@ _AFTER = {
     "fairseq.models.transformer.transformer_encoder": ("layers:no_fused_path",),
     "fairseq.options": ("precision:bf16_without_tpu", "commands:missing_choices"),
     "fairseq.nan_detector": ("nan_detector:backward_hooks_on_leaves",),
+    "fairseq.optim.lr_scheduler.inverse_square_root_schedule": ("commands:warmup_of_inverse_sqrt",),
     "fairseq.optim.fp16_optimizer": ("precision:fp16_on_cpu",),
     "fairseq.data.data_utils": ("numpy_names:removed_aliases", "commands:explain_data_folder"),
     "fairseq.modules.dynamic_crf_layer": ("numpy_names:removed_aliases",),
     "fairseq.data.token_block_dataset": ("numpy_names:removed_aliases",),
     "fairseq.data.language_pair_dataset": ("numpy_names:removed_aliases",),
+    "fairseq.data.indexed_dataset": ("data_sets:whole_files",),
     "fairseq.data.audio.audio_utils": ("audio:without_torchaudio",),
     "fairseq.data.audio.feature_transforms.delta_deltas": ("audio:deltas_without_torchaudio",),
     "fairseq.data.iterators": ("iterators:background_ends_first",),
     "fairseq.models": ("models:name_unknown_architectures",),
     "fairseq.tasks": ("tasks:tasks_without_dataclass_in_yaml",),
     "fairseq_cli.score": ("scoring:sequences_for_sacrebleu",),
-    "fairseq_cli.hydra_train": ("commands:user_dir_before_compose", "commands:errors_in_hydra_job"),
+    "fairseq_cli.hydra_train": (
+        "commands:user_dir_before_compose",
+        "commands:missing_groups",
+        "commands:errors_in_hydra_job",
+    ),
 }
 
 # Deprecations inside fairseq that still work and that no user can act upon.

@@ -4,6 +4,8 @@ import argparse
 import types
 
 import pytest
+import torch
+from omegaconf import OmegaConf
 
 from modern_fairseq import commands, mistakes
 from modern_fairseq.errors import UserError
@@ -119,3 +121,44 @@ def test_a_data_folder_without_a_language_pair_is_named(tmp_path):
         infer_language_pair(str(tmp_path))
     (tmp_path / "train.de-en.de.idx").touch()
     assert tuple(infer_language_pair(str(tmp_path))) == ("de", "en")
+
+
+def test_a_translation_model_for_a_language_modeling_task(monkeypatch):
+    from fairseq.tasks.language_modeling import LanguageModelingTask
+
+    task = LanguageModelingTask(argparse.Namespace(), [], targets=["future"])
+    monkeypatch.setattr("fairseq.tasks.fairseq_task.LegacyFairseqTask.build_model", lambda *_: torch.nn.Linear(1, 1))
+    with pytest.raises(AttributeError) as caught:
+        task.build_model(argparse.Namespace())
+    assert str(mistakes.explain(caught.value)).startswith("the model, a Linear, is no language model")
+
+
+def test_a_config_of_speech_that_is_no_yaml(tmp_path):
+    from fairseq.data.audio.data_cfg import S2TDataConfig
+
+    (tmp_path / "config.yaml").write_text("a: [1\n")
+    with pytest.raises(Exception, match="Failed to load") as caught:
+        S2TDataConfig(tmp_path / "config.yaml")
+    sentence = str(mistakes.explain(caught.value))
+    assert str(tmp_path / "config.yaml") in sentence and "\n" not in sentence
+
+
+def test_inverse_sqrt_without_warm_up():
+    from fairseq.optim.lr_scheduler.inverse_square_root_schedule import InverseSquareRootSchedule
+
+    cfg = argparse.Namespace(lr=[0.1], warmup_updates=0, warmup_init_lr=-1)
+    with pytest.raises(UserError, match="--warmup-updates of at least 1"):
+        InverseSquareRootSchedule(cfg, None)
+
+
+@pytest.mark.parametrize("missing", [("model",), ("task", "lr_scheduler")])
+def test_a_configuration_that_lacks_a_group(missing):
+    groups = ("task", "model", "criterion", "optimizer", "lr_scheduler")
+    cfg = OmegaConf.create({group: None if group in missing else {"_name": "x"} for group in groups})
+    module = types.ModuleType("fairseq_cli.hydra_train")
+    module._hydra_main = lambda cfg: "trained"
+    commands.missing_groups(module)
+    with pytest.raises(UserError) as caught:
+        module._hydra_main(cfg)
+    assert str(caught.value).startswith(f"the configuration has no {', no '.join(missing)}: give {missing[0]}=NAME")
+    assert module._hydra_main({group: {"_name": "x"} for group in groups}) == "trained"

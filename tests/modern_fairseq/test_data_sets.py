@@ -1,0 +1,46 @@
+"""Data sets whose files were cut off."""
+
+import warnings
+
+import pytest
+import torch
+from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder
+
+from modern_fairseq.errors import UserError
+
+SENTENCES = [torch.arange(n) for n in (3, 5, 2)]
+
+
+@pytest.fixture
+def path(tmp_path):
+    builder = MMapIndexedDatasetBuilder(str(tmp_path / "train.bin"))
+    for sentence in SENTENCES:
+        builder.add_item(sentence)
+    builder.finalize(str(tmp_path / "train.idx"))
+    return tmp_path / "train"
+
+
+def test_whole_ones_are_as_they_were(path):
+    dataset = MMapIndexedDataset(str(path))
+    assert len(dataset) == 3
+    assert all(torch.equal(found, wanted) for found, wanted in zip(dataset, SENTENCES, strict=True))
+
+
+def test_empty_ones_too(tmp_path):
+    builder = MMapIndexedDatasetBuilder(str(tmp_path / "train.bin"))
+    builder.add_item(torch.arange(0))
+    builder.finalize(str(tmp_path / "train.idx"))
+    (tmp_path / "train.bin").write_bytes(b"\0")  # NumPy maps no file without a byte
+    assert MMapIndexedDataset(str(tmp_path / "train"))[0].tolist() == []
+
+
+@pytest.mark.filterwarnings("error")  # such as of an exception while an object is freed
+@pytest.mark.parametrize("kept", (0, 10, 25, 30, -1))
+@pytest.mark.parametrize("ending", (".idx", ".bin"))
+def test_the_file_is_named(path, ending, kept):
+    file = path.with_suffix(ending)
+    if ending == ".bin" and kept == 0:
+        kept = 1  # NumPy maps no file without a byte
+    file.write_bytes(file.read_bytes()[:kept])
+    with warnings.catch_warnings(), pytest.raises(UserError, match=f"{file} is cut off"):
+        MMapIndexedDataset(str(path))
