@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fairseq_residuals.norms import inverse_rms
+from fairseq_residuals.remade import keeping
 
 
 def weighted_sum(weights: Tensor, values: Sequence[Tensor]) -> Tensor:
@@ -18,16 +19,18 @@ def weighted_sum(weights: Tensor, values: Sequence[Tensor]) -> Tensor:
     which would copy all of them for every layer.
     """
     first, *others = weights.unbind()
-    total = first * values[0]
-    for weight, value in zip(others, values[1:], strict=True):
-        total.add_(weight * value)
+    with keeping(values):
+        total = first * values[0]
+        for weight, value in zip(others, values[1:], strict=True):
+            total.add_(weight * value)
     return total
 
 
 def softmax_sum(direction: Tensor, values: Sequence[Tensor], eps: float) -> Tensor:
     """Σ_k softmax_k(sqrt(C) direction . v_k / RMS(v_k)) v_k, of (C) and K times (T, B, C); the softmax is in single
     precision at least, and ``eps`` is added to mean squares."""
-    total: Tensor = SoftmaxSum.apply(direction, eps, *values)  # type: ignore[no-untyped-call]
+    with keeping(values):
+        total: Tensor = SoftmaxSum.apply(direction, eps, *values)  # type: ignore[no-untyped-call]
     return total
 
 

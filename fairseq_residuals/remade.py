@@ -4,8 +4,8 @@ made of, which is kept for other gradients anyway. The numbers are the same bit 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -32,12 +32,14 @@ def can_be_made_again(y: Tensor, make: Callable[[], Tensor]) -> Tensor:
     return y
 
 
-@contextmanager
-def making_again() -> Iterator[None]:
-    """The forward pass of a training step runs in it."""
-    last: list[Any] = [None, None]  # what queries, keys and values are made of is made once for all three
+class _Step:
+    """What autograd calls for each tensor that it keeps, and when it needs it."""
 
-    def pack(x: Tensor) -> Any:
+    def __init__(self) -> None:
+        self.last: tuple[_Recipe, Tensor] | None = None
+        """What queries, keys and values are made of is made once for all three."""
+
+    def pack(self, x: Tensor) -> Any:
         made = x if x._base is None else x._base
         recipe: _Recipe | None = getattr(made, "recipe", None)
         whole = x.numel() == made.numel() and x.is_contiguous() and made.is_contiguous()
@@ -48,20 +50,44 @@ def making_again() -> Iterator[None]:
             recipe.kept = made.detach()
         return recipe, x.shape
 
-    def unpack(packed: Any) -> Tensor:
+    def unpack(self, packed: Any) -> Tensor:
         if isinstance(packed, Tensor):
             return packed
         recipe, shape = packed
         if recipe.kept is not None:
             return recipe.kept.view(shape)  # type: ignore[no-any-return]
-        if last[0] is not recipe:
-            last[:] = None, None
+        if self.last is None or self.last[0] is not recipe:
+            self.last = None
             with torch.no_grad():
-                last[:] = recipe, recipe.make()
-        return last[1].view(shape)  # type: ignore[no-any-return]
+                self.last = recipe, recipe.make()
+        return self.last[1].view(shape)
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+
+def making_again() -> AbstractContextManager[None]:
+    """The forward pass of a training step runs in it."""
+    step = _Step()
+    return torch.autograd.graph.saved_tensors_hooks(step.pack, step.unpack)
+
+
+def keeping(tensors: Iterable[Tensor]) -> AbstractContextManager[None]:
+    """In it, autograd keeps tensors as they are, these among them, also within :func:`making_again`. A sum over depth
+    has a term for each layer below, and calls for each cost more than there is to gain."""
+    hooks = None if torch.compiler.is_compiling() else torch._C._autograd._top_saved_tensors_default_hooks(False)
+    if hooks is None or not isinstance(getattr(hooks[0], "__self__", None), _Step):
+        return nullcontext()
+    for x in tensors:
+        if hasattr(x, "recipe"):
+            x.recipe.kept = x.detach()
+    return _without(*hooks)
+
+
+@contextmanager
+def _without(pack: Any, unpack: Any) -> Iterator[None]:
+    torch._C._autograd._pop_saved_tensors_default_hooks()
+    try:
         yield
+    finally:
+        torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
 
 
 class RemadeLayerNorm(nn.LayerNorm):

@@ -13,9 +13,20 @@ from tiny import TASKS, batch, build, perturb
 from torch import Tensor, nn
 
 from fairseq_residuals import on_cpu
+from fairseq_residuals.depth_sum import weighted_sum
 from fairseq_residuals.remade import RemadeLayerNorm, can_be_made_again, making_again
 
-VARIANTS = ("post_ln", "pre_ln", "dlcl_post", "realformer", "normformer", "siamese_norm", "mhc", "depthwise_lstm")
+VARIANTS = (
+    "post_ln",
+    "pre_ln",
+    "dlcl_post",
+    "realformer",
+    "normformer",
+    "siamese_norm",
+    "mhc",
+    "attention_residuals",
+    "depthwise_lstm",
+)
 DROPOUT = ("--dropout=0.2", "--attention-dropout=0.1", "--activation-dropout=0.1")
 
 
@@ -130,6 +141,27 @@ def test_what_was_changed_in_place_is_kept() -> None:
         y.add_(1)
         (y * w).sum().backward()
     assert again.times == 0 and w.grad is not None and torch.equal(w.grad, 2 * x + 1)
+
+
+def test_terms_of_a_sum_over_depth_are_kept() -> None:
+    """And what comes after the sum is made again."""
+    x, weights = torch.randn(3, 4), torch.randn(2, requires_grad=True)
+    first, second = Counted(x), Counted(x)
+    with making_again():
+        terms = [can_be_made_again(x * 2, first), torch.ones(3, 4)]
+        total = weighted_sum(weights, terms)
+        loss = (can_be_made_again(x * 2, second) * total).sum()
+    loss.backward()
+    assert (first.times, second.times) == (0, 1)
+    torch.testing.assert_close(weights.grad, torch.stack([(4 * x.square()).sum(), (2 * x).sum()]))
+
+
+def test_hooks_of_others_see_a_sum_over_depth() -> None:
+    seen: list[Tensor] = []
+    weights, term = torch.randn(2, requires_grad=True), torch.ones(3, 4)
+    with making_again(), torch.autograd.graph.saved_tensors_hooks(lambda x: seen.append(x) or x, lambda x: x):
+        weighted_sum(weights, [term, term])
+    assert any(x is term for x in seen)
 
 
 class Exp(torch.autograd.Function):
