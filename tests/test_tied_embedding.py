@@ -132,7 +132,7 @@ def test_training(monkeypatch: pytest.MonkeyPatch, criterion: str) -> None:
         trainer = make_trainer(*flags)
         for _ in range(3):
             update(trainer, sample(), sample())
-        return dict(trainer.get_model().state_dict())
+        return dict(trainer.get_model().named_parameters())
 
     found = trained()
     monkeypatch.setattr(TiedEmbedding, "forward", nn.Embedding.forward)
