@@ -72,7 +72,8 @@ def making_again() -> AbstractContextManager[None]:
 def keeping(tensors: Iterable[Tensor]) -> AbstractContextManager[None]:
     """In it, autograd keeps tensors as they are, these among them, also within :func:`making_again`. A sum over depth
     has a term for each layer below, and calls for each cost more than there is to gain."""
-    hooks = None if torch.compiler.is_compiling() else torch._C._autograd._top_saved_tensors_default_hooks(False)
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # older versions of PyTorch have none
+    hooks = None if top is None or torch.compiler.is_compiling() else top(False)
     if hooks is None or not isinstance(getattr(hooks[0], "__self__", None), _Step):
         return nullcontext()
     for x in tensors:

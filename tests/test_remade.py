@@ -156,6 +156,14 @@ def test_terms_of_a_sum_over_depth_are_kept() -> None:
     torch.testing.assert_close(weights.grad, torch.stack([(4 * x.square()).sum(), (2 * x).sum()]))
 
 
+def test_a_sum_over_depth_where_pytorch_does_not_tell_its_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch._C._autograd, "_top_saved_tensors_default_hooks", raising=False)
+    x, weights = torch.randn(3, 4), torch.randn(2, requires_grad=True)
+    with making_again():
+        weighted_sum(weights, [can_be_made_again(x * 2, Counted(x)), torch.ones(3, 4)]).sum().backward()
+    torch.testing.assert_close(weights.grad, torch.stack([2 * x.sum(), torch.tensor(12.0)]))
+
+
 def test_hooks_of_others_see_a_sum_over_depth() -> None:
     seen: list[Tensor] = []
     weights, term = torch.randn(2, requires_grad=True), torch.ones(3, 4)
