@@ -29,6 +29,8 @@ def whole_files(module: types.ModuleType) -> None:
             sentences = _HEADER.unpack(header)[-1] if len(header) == _HEADER.size else None
             if sentences is None or os.path.getsize(index) < _HEADER.size + 12 * sentences:
                 raise _cut_off(index)
+        if sentences and not os.path.getsize(data):
+            raise _cut_off(data)  # NumPy maps no empty file
         original(self, path)
         if sentences:
             begin, size = self._index[sentences - 1]
