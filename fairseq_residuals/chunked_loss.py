@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from modern_fairseq.errors import UserError
 
 SCORES_AT_A_TIME, POSITIONS_AT_A_TIME = 2**22, 1024
+ROWS_AT_A_TIME = 32
+"""Of a chunk, while scores become log-probabilities in their place."""
 BOOST = {torch.float16: 16.0}
 """The loss scale of fp16 training arrives in the backward pass only, so gradients are first made larger by this much; a
 larger factor could overflow where all positions of a chunk have one target."""
@@ -33,6 +35,15 @@ class Sums(NamedTuple):
     nll: Tensor
     correct: Tensor
     """Positions at which the target has the highest score; 0 if they were not to be counted."""
+
+
+def _log_softmax_(scores: Tensor) -> Tensor:
+    """(N, V) -> (N, V) in single precision, in place if ``scores`` are."""
+    if scores.dtype != torch.float32:
+        return scores.log_softmax(-1, dtype=torch.float32)
+    for rows in scores.split(ROWS_AT_A_TIME):
+        rows.copy_(rows.log_softmax(-1))
+    return scores
 
 
 class _ChunkedLoss(torch.autograd.Function):
@@ -55,7 +66,7 @@ class _ChunkedLoss(torch.autograd.Function):
             scores = part @ weight.t()
             if count:
                 correct = correct + scores.argmax(-1, keepdim=True).eq(wanted).sum()
-            log_probs = scores.log_softmax(-1, dtype=torch.float32)
+            log_probs = _log_softmax_(scores)
             del scores
             nll = nll - log_probs.gather(-1, wanted).sum()
             if epsilon:
@@ -121,7 +132,7 @@ class ChunkedLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):  # t
                 "chunked_label_smoothed_cross_entropy is for models whose output is a projection by a matrix, and for"
                 " losses summed over a batch; use --criterion label_smoothed_cross_entropy, or adaptive_loss"
             )
-        features, _ = model(**sample["net_input"], features_only=True)
+        features = model(**sample["net_input"], features_only=True)[0]  # the rest holds each layer's output
         target = model.get_targets(sample, None)[:, self.ignore_prefix_size :]
         real = target.ne(self.padding_idx)
         features = features[:, self.ignore_prefix_size :][real]
