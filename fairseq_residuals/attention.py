@@ -100,7 +100,8 @@ def open_attention(
         scores = scores + attn_mask
     if key_padding_mask is not None:
         mask = key_padding_mask.bool()[:, None, None, None].expand(-1, q.size(1), -1, -1, -1).flatten(0, 1)
-        scores = scores.masked_fill(mask, -torch.inf)
+        # not infinity: a query that may see padding alone, such as padding on the left, is to have some weights
+        scores = scores.masked_fill(mask, torch.finfo(scores.dtype).min)
     weights = scores.softmax(-1, dtype=torch.float32)
     probs = attn.dropout_module(weights.type_as(scores)).unflatten(0, (k.size(0), -1))
     heads = (probs @ v.unsqueeze(1)).flatten(0, 1)

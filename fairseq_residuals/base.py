@@ -175,8 +175,9 @@ class Variant(nn.Module):
 
     @dataclass(frozen=True)
     class Config:
-        """The options: typed, documented, the defaults are what the published numbers used. Those here are common to
-        all variants; a variant with options of its own derives its ``Config`` from this one."""
+        """The options: typed, documented, the defaults are what the published numbers used, but for the
+        kind of norm. Those here are common to all variants; a variant with options of its own derives its ``Config``
+        from this one."""
 
         init: Init = option(
             "fairseq", "how weights are drawn before the variant scales them; see fairseq_residuals/init.py"
@@ -189,8 +190,8 @@ class Variant(nn.Module):
         )
         value_residual: Mixing = option(
             "none",
-            "mix the first layer's values into those of the layers above, in self-attention; see"
-            " fairseq_residuals/value_residual.py",
+            "mix the first layer's values into those of the layers above, in self-attention (our choice: each stack by"
+            " itself, nothing in cross-attention); see fairseq_residuals/value_residual.py",
         )
 
     connection: ClassVar[type[Connection]]
@@ -221,6 +222,11 @@ class Variant(nn.Module):
     def after_layer(self, i: int, s: Stream) -> Stream:
         """The stream after layer ``i`` (also where layer dropout skipped it)."""
         return s
+
+    def state(self, s: Stream) -> Tensor:
+        """What looks take for the output of a layer (T, B, C): "x", or of several tensors what the top would make of
+        them, but for its norm."""
+        return s["x"]
 
     def close(self, s: Stream) -> Tensor:
         """The stack's output (T, B, C)."""

@@ -17,6 +17,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
     LabelSmoothedCrossEntropyCriterionConfig,
 )
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from modern_fairseq.errors import UserError
 
@@ -110,6 +111,8 @@ def chunked_loss(features: Tensor, weight: Tensor, target: Tensor, epsilon: floa
         epsilon: the part of the probability that label smoothing spreads over the other words.
         count: whether to count where the target has the highest score.
     """
+    if not torch.is_grad_enabled():  # which the function would not learn
+        features, weight = features.detach(), weight.detach()
     return Sums(*_ChunkedLoss.apply(features, weight, target, epsilon, count))
 
 
@@ -123,14 +126,21 @@ class ChunkedLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):  # t
         """The loss, its sample size, and what is logged.
 
         Raises:
-            UserError: the model's output is no projection by a matrix (adaptive softmax), or one loss per position is
-                asked for.
+            UserError: the model's output is no projection by a matrix (adaptive softmax), one loss per position is
+                asked for, or PyTorch's DDP would take the projection, which its forward pass does not use, for unused.
         """
         projection = getattr(model.decoder, "output_projection", None)
         if not isinstance(projection, nn.Linear) or projection.bias is not None or not reduce:
             raise UserError(
                 "chunked_label_smoothed_cross_entropy is for models whose output is a projection by a matrix, and for"
                 " losses summed over a batch; use --criterion label_smoothed_cross_entropy, or adaptive_loss"
+            )
+        wrapped = getattr(model, "module", None)
+        finds_unused = isinstance(wrapped, DistributedDataParallel) and wrapped.find_unused_parameters
+        if finds_unused and projection.weight is not model.decoder.embed_tokens.weight:
+            raise UserError(
+                "chunked_label_smoothed_cross_entropy with --find-unused-parameters needs an output projection that is"
+                " shared (--share-decoder-input-output-embed), or --ddp-backend legacy_ddp"
             )
         features = model(**sample["net_input"], features_only=True)[0]  # the rest holds each layer's output
         target = model.get_targets(sample, None)[:, self.ignore_prefix_size :]
@@ -148,3 +158,7 @@ class ChunkedLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):  # t
         if self.report_accuracy:
             logged |= {"n_correct": sums.correct.item(), "total": int(real.sum())}
         return sums.loss, sample_size, logged
+
+
+# a checkpoint names the class of its criterion, and fairseq resumes by that class alone
+ChunkedLabelSmoothedCrossEntropy.__name__ = LabelSmoothedCrossEntropyCriterion.__name__

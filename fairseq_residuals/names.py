@@ -11,6 +11,7 @@ module                                       state dict
 ``layers.3.self_attn_connection.head_gain``  ``layers.3.c_attn``
 ``layers.3.ffn_connection.inner_norm``       ``layers.3.ffn_layernorm``
 ``layers.3.ffn_connection.residual_gain``    ``layers.3.w_resid``
+``layers.3.self_attn_connection.out_norm``   ``layers.3.self_attn_out_layer_norm`` (and so of the others)
 ===========================================  ====================================
 
 (In the speech encoder ``layers`` is ``transformer_layers``.) Everything else is called the same in both.
@@ -32,6 +33,10 @@ _OURS = {f"{CONNECTIONS[kind]}.norm": norm for kind, norm in FAIRSEQ_NORMS.items
     f"{CONNECTIONS['self']}.head_gain": "c_attn",
     f"{CONNECTIONS['ffn']}.inner_norm": "ffn_layernorm",
     f"{CONNECTIONS['ffn']}.residual_gain": "w_resid",
+}
+_OURS |= {
+    f"{CONNECTIONS[kind]}.out_norm": norm.replace("layer_norm", "out_layer_norm")
+    for kind, norm in FAIRSEQ_NORMS.items()
 }
 _THEIRS = {theirs: ours for ours, theirs in _OURS.items()}
 _OUR_PLACE = re.compile(rf"\b(\d+)\.({'|'.join(map(re.escape, _OURS))})(?=\.|$)")

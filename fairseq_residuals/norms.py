@@ -1,5 +1,8 @@
 """Kinds of norms: the option ``norm_type``, common to all variants.
 
+That LayerNorm is the default is our choice where authors had another: from 2024 on nearly all had RMSNorm (DenseFormer
+LayerNorm without bias).
+
 =========  ===========================================================================================================
 ``layer``  LayerNorm (Ba et al. 2016) with gain and bias, eps 1e-5, as fairseq makes it
 ``rms``    Zhang and Sennrich 2019, "Root Mean Square Layer Normalization": a gain and no bias, eps 1e-6

@@ -30,11 +30,17 @@ logger = logging.getLogger(__name__)
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """Of mallopt(3)."""
 LARGEST_INT = 2**31 - 1
+LEAST_WIDTH = 256
+"""Channels from which on oneDNN's products are faster than MKL's also where hardly two batches have one shape: it has
+to make code for each. At 64 channels they took longer, at 128 as long."""
+CACHED_PRODUCTS = 64
 
 
 def make_fast(model: nn.Module) -> None:
     """What ``--fast-on-cpu`` asks of a model that was just built; on other devices nothing changes."""
     model.fast_on_cpu = True  # type: ignore[assignment]
+    widths = [m.embed_dim for m in model.modules() if isinstance(m, MultiheadAttention)]
+    model.is_wide = max(widths) >= LEAST_WIDTH  # type: ignore[assignment]
     last = getattr(getattr(model, "decoder", None), "output_projection", None)
     tied = last.weight if isinstance(last, nn.Linear) else None
     for module in list(model.modules()):
@@ -60,6 +66,15 @@ def keep_freed_memory() -> bool:
         return False
     mallopt = ctypes.CDLL(None).mallopt
     return bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, LARGEST_INT))
+
+
+@functools.cache
+def bound_caches() -> None:
+    """oneDNN makes code for every shape of a product, and both it and PyTorch keep that of 1,024 shapes: half a GB,
+    where hardly two batches have one shape. From its first product on these are fewer, unless the environment says how
+    many."""
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(name, str(CACHED_PRODUCTS))
 
 
 @functools.cache
@@ -111,9 +126,10 @@ def products_by_mkl() -> AbstractContextManager[None]:
 def tuned(model: nn.Module) -> Iterator[None]:
     """In it, ``model``, which is on a CPU, trains as fast as its settings permit."""
     keep_freed_memory()
+    bound_caches()
     fast = getattr(model, "fast_on_cpu", False)
     with (
-        products_by_onednn() if fast and onednn_is_exact() else nullcontext(),
+        products_by_onednn() if fast and model.is_wide and onednn_is_exact() else nullcontext(),
         making_again() if fast else nullcontext(),
     ):
         yield

@@ -27,8 +27,10 @@ class _Recipe:
 
 def can_be_made_again(y: Tensor, make: Callable[[], Tensor]) -> Tensor:
     """``y``, of which layers that need it for their gradients keep ``make`` within :func:`making_again`; ``make`` is
-    called without gradients, and refers to tensors that are kept for gradients too."""
-    y.recipe = _Recipe(make, y._version)  # type: ignore[attr-defined]
+    called without gradients, and refers to tensors that are kept for gradients too. Elsewhere these are not kept, as in
+    a layer under activation checkpointing, and ``y`` is as it was."""
+    if _hooks_in_force() is not None:
+        y.recipe = _Recipe(make, y._version)  # type: ignore[attr-defined]
     return y
 
 
@@ -69,12 +71,18 @@ def making_again() -> AbstractContextManager[None]:
     return torch.autograd.graph.saved_tensors_hooks(step.pack, step.unpack)
 
 
+def _hooks_in_force() -> tuple[Any, Any] | None:
+    """Those of :func:`making_again`, unless others are above them; None too where PyTorch does not tell."""
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # older versions have none
+    hooks = None if top is None or torch.compiler.is_compiling() else top(False)
+    return hooks if hooks is not None and isinstance(getattr(hooks[0], "__self__", None), _Step) else None
+
+
 def keeping(tensors: Iterable[Tensor]) -> AbstractContextManager[None]:
     """In it, autograd keeps tensors as they are, these among them, also within :func:`making_again`. A sum over depth
     has a term for each layer below, and calls for each cost more than there is to gain."""
-    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # older versions of PyTorch have none
-    hooks = None if top is None or torch.compiler.is_compiling() else top(False)
-    if hooks is None or not isinstance(getattr(hooks[0], "__self__", None), _Step):
+    hooks = _hooks_in_force()
+    if hooks is None:
         return nullcontext()
     for x in tensors:
         if hasattr(x, "recipe"):

@@ -2,14 +2,14 @@
 
 A sub-layer is fed a weighted sum of the streams, its output is added to each with a weight, and the streams are mixed;
 a router says with which weights. Each stream is a tensor of its own, "x", "x1", "x2", ... (T, B, C); they lie side by
-side only within a connection. What fairseq (its hidden states) and analysis take for the state is the first.
+side only within a connection. fairseq's hidden states are the first.
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -124,7 +124,7 @@ class StreamsConnection(Connection):
 class StreamsVariant(Variant):
     """All streams are the embedding at the bottom; on top their sum and a norm."""
 
-    extension = (
+    extension: ClassVar[str] = (
         "Cross-attention is one more sub-layer with a router of its own; encoder and decoder each start with copies of"
         " their embedding and end in one stream."
     )
@@ -140,5 +140,8 @@ class StreamsVariant(Variant):
     def open(self, x: Tensor) -> Stream:
         return dict.fromkeys(keys(self.config.n), x)
 
+    def state(self, s: Stream) -> Tensor:
+        return side_by_side(s, self.config.n).sum(-2)
+
     def close(self, s: Stream) -> Tensor:
-        return self.norm(side_by_side(s, self.config.n).sum(-2))
+        return self.norm(self.state(s))

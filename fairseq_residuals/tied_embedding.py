@@ -19,6 +19,10 @@ class LateRows:
         self.waiting: list[tuple[int, Tensor, Tensor]] = []
         """Of which backward pass they are, indices (N), rows (N, C)."""
 
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """A pickled weight keeps its attributes, but not its hooks: it is to have neither."""
+        return type(None), ()
+
     def wait(self, indices: Tensor, rows: Tensor) -> None:
         """Until the backward pass that calls this comes to the weight."""
         self.waiting.append((torch._C._current_graph_task_id(), indices, rows))

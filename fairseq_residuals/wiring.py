@@ -33,6 +33,11 @@ class Part:
     def variant(self) -> type[Variant]:
         return VARIANTS[self.name]
 
+    @property
+    def equations(self) -> tuple[str, ...]:
+        without_norm = getattr(self.config, "final_norm", True) is False
+        return tuple(line for line in self.variant.equations if not (without_norm and line == "output LN(x)"))
+
     def build(self, shape: Shape) -> Variant:
         """The variant for a stack, or for this part of it."""
         return self.variant(self.config, replace(shape, norm_type=self.config.norm_type))
@@ -103,12 +108,17 @@ class Wiring:
         return all(part.variant.normalize_before for part in self.parts)
 
     @property
+    def is_stock_post_ln(self) -> bool:
+        """Whether all layers are fairseq's Post-LN but for gains: nothing is on top, asked for or not."""
+        return all(part.variant.stock == "post_ln" for part in self.parts)
+
+    @property
     def title(self) -> str:
         return ", ".join(f"{part.variant.title}{part.layers}" for part in self.parts)
 
     @property
     def equations(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(line for part in self.parts for line in part.variant.equations))
+        return tuple(dict.fromkeys(line for part in self.parts for line in part.equations))
 
     def value(self, option: str) -> Any:
         """Of the topmost part; None if it has no such option."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from fairseq.criterions import build_criterion
 from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
+from fairseq.distributed.module_proxy_wrapper import ModuleProxyWrapper
 from tiny import PAD, TASKS, batch, build, perturb, target_tokens
-from tiny_trainer import Task, make_config, make_trainer, sample, update
+from tiny_trainer import SGD, Task, make_config, make_trainer, sample, update
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from fairseq_residuals import chunked_loss
 from fairseq_residuals.chunked_loss import ChunkedLabelSmoothedCrossEntropy
@@ -50,6 +54,33 @@ def test_in_half_precision(dtype: torch.dtype, tolerance: float) -> None:
     (1024 * chunked_loss.chunked_loss(features, weight, target, 0.0).loss).backward()
     for ours, exact in zip((features.grad, weight.grad), exact_gradients(features, weight, target), strict=True):
         assert (ours.double() - exact).abs().max() < tolerance * exact.abs().max()
+
+
+def test_without_gradients_none_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(torch.Tensor, "addmm_", lambda *args: made.append(args))
+    monkeypatch.setattr(torch, "mm", lambda *args, **kwargs: made.append(args))
+    features, weight, target = inputs(torch.float32)
+    with torch.no_grad():
+        found = chunked_loss.chunked_loss(features, weight, target, 0.1).loss
+    assert not made
+    whole = chunked_loss.chunked_loss(features, weight, target, 0.1).loss
+    assert made and found == whole
+
+
+def test_ddp_that_looks_for_unused_parameters(tmp_path: Path) -> None:
+    """It takes a projection that is not an embedding too for one; fairseq's own loss is within its forward pass."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        flags = ("--criterion", "chunked_label_smoothed_cross_entropy", *SGD)
+        criterion = build_criterion(make_config(*flags).criterion, Task(None))
+        for flags, refused in (((), True), (("--share-all-embeddings",), False)):
+            model = build("translation", "post_ln", *flags).train()
+            wrapped = ModuleProxyWrapper(DistributedDataParallel(model, find_unused_parameters=True))
+            with pytest.raises(UserError, match="legacy_ddp") if refused else nullcontext():
+                criterion(wrapped, sample())[0].backward()
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_gradients_can_be_had_once() -> None:

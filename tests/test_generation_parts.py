@@ -30,9 +30,13 @@ def test_top_words(words: int, k: int) -> None:
 @needs_onednn
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.1)])
 def test_packed_matrices(dtype: torch.dtype, tolerance: float) -> None:
-    layer = nn.Linear(48, 130).to(dtype)
-    x = torch.randn(2, 5, 48, dtype=dtype)
+    layer = nn.Linear(256, 260).to(dtype)
+    x = torch.randn(2, 5, 256, dtype=dtype)
+    small = nn.Linear(48, 130).to(dtype)
     linears = PackedLinears()
+    with torch.no_grad(), linears:
+        small(x[..., :48])
+    assert not linears.packed
     with torch.no_grad():
         expected = layer(x)
         with linears:

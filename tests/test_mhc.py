@@ -167,9 +167,10 @@ def test_streams_part_unless_the_router_is_zero(mixing: str) -> None:
 
 
 def test_a_router_that_keeps_the_streams_alike_is_refused() -> None:
-    for args in ("router=0", "router=0,mixing=identity", "n=2,router=0"):
-        with pytest.raises(UserError, match=r"router=0 .* streams alike.* give a number above 0"):
+    for args in ("router=0", "router=0,mixing=identity", "n=2,router=0,close=learned", "router=1e-50", "router=0.009"):
+        with pytest.raises(UserError, match=r"router=\S+ .* streams alike.* give a number of at least 0\.01"):
             build(LM, "mhc", "--residual-args", args)
+    build(LM, "mhc", "--residual-args", "router=0.01")
     build(LM, "mhc", "--residual-args", "n=1,router=0")
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from fairseq.models import build_model
 from fairseq.modules.fairseq_dropout import FairseqDropout
-from tiny import batch, build, make_task, perturb, settings
+from tiny import PAD, batch, build, make_task, perturb, settings
 from tiny_trainer import SGD, make_trainer, sample, update
 from torch import Tensor, nn
 
@@ -114,6 +114,7 @@ def test_fast_on_cpu_rounds_otherwise_and_no_more(flags: tuple[str, ...]) -> Non
 def test_products_by_onednn(monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], exact: bool) -> None:
     """In updates of such a model only, and only where oneDNN does not round factors."""
     monkeypatch.setattr(on_cpu, "onednn_is_exact", lambda: exact)
+    monkeypatch.setattr(on_cpu, "LEAST_WIDTH", 16)
     trainer = make_trainer(*SGD, *flags)
     seen = []
     trainer.get_model().register_forward_hook(lambda *_: seen.append(torch.backends.mkldnn.matmul.fp32_precision))
@@ -197,3 +198,54 @@ def test_fast_on_cpu_is_on_or_off() -> None:
     args.fast_on_cpu = "yes"
     with pytest.raises(UserError, match="on or off"):
         build_model(args, make_task())
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
+@pytest.mark.parametrize(
+    "flags",
+    ((), ("--fast-on-cpu",), ("--residual", "realformer"), ("--residual-args", "value_residual=identity")),
+    ids=str,
+)
+def test_a_query_may_see_padding_alone(flags: tuple[str, ...], dtype: torch.dtype) -> None:
+    """As the first ones do where sentences are padded on the left."""
+    model, inputs = perturb(build("language_modeling", "post_ln", *flags)).to(dtype).train(), batch("language_modeling")
+    words = inputs["src_tokens"]
+    for row in words:
+        row.copy_(torch.cat([row[row.eq(PAD)], row[row.ne(PAD)]]))
+    assert words[:, 0].eq(PAD).any()
+    out: Any = model(**inputs)
+    out[0][words.ne(PAD)].float().square().sum().backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
+CACHES = """
+import os, sys, torch
+from fairseq_residuals import on_cpu
+def in_use():
+    return int(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("RssAnon:")))
+if sys.argv[1] == "bounded":
+    on_cpu.bound_caches()
+with on_cpu.products_by_onednn():
+    for n in range(1, 500):
+        torch.ones(n, 64) @ torch.ones(64, 64)
+        if n == 100:
+            before = in_use()
+print(in_use() - before)
+"""
+
+
+def test_code_of_many_shapes_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KiB more after 400 shapes."""
+    grown = {}
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        monkeypatch.delenv(name, raising=False)
+    for how in ("bounded", "as it is"):
+        command = [sys.executable, "-W", "ignore", "-c", CACHES, how]
+        grown[how] = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert grown["bounded"] < grown["as it is"] / 3 or grown["as it is"] < 1000
+
+
+def test_narrow_models_multiply_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    for least, wide in ((64, False), (16, True)):
+        monkeypatch.setattr(on_cpu, "LEAST_WIDTH", least)
+        assert build("translation", "post_ln", "--fast-on-cpu").is_wide is wide

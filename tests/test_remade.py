@@ -11,8 +11,9 @@ import pytest
 import torch
 from tiny import TASKS, batch, build, perturb
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from fairseq_residuals import on_cpu
+from fairseq_residuals import on_cpu, remade
 from fairseq_residuals.depth_sum import weighted_sum
 from fairseq_residuals.remade import RemadeLayerNorm, can_be_made_again, making_again
 
@@ -63,17 +64,14 @@ def test_gradients_are_the_same_bit_for_bit(
 def bytes_kept(*, again: bool) -> int:
     """By autograd, after a forward pass."""
     model = build("translation", "post_ln", "--fast-on-cpu").train()
-    inside, all_packed = torch.autograd.graph.saved_tensors_hooks, []
+    pack, all_packed = remade._Step.pack, []
 
-    def hooks(pack: Any, unpack: Any) -> Any:
-        def counting(x: Tensor) -> Any:
-            all_packed.append(pack(x) if again else x.detach())
-            return all_packed[-1]
-
-        return inside(counting, unpack)
+    def counting(step: Any, x: Tensor) -> Any:
+        all_packed.append(pack(step, x) if again else x.detach())
+        return all_packed[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.autograd.graph, "saved_tensors_hooks", hooks)
+        patch.setattr(remade._Step, "pack", counting)
         with on_cpu.tuned(model):
             out = model(**batch("translation"))
     kept = [packed if isinstance(packed, Tensor) else packed[0].kept for packed in all_packed]
@@ -89,6 +87,15 @@ def test_what_is_not_kept() -> None:
     source, target = inputs["src_tokens"].numel(), inputs["prev_output_tokens"].numel()
     in_encoder, in_decoder = 2 * (1 + 2) - 1, 2 * (2 + 3) - 1
     assert bytes_kept(again=False) - bytes_kept(again=True) == (in_encoder * source + in_decoder * target) * 16 * 4
+
+
+def test_what_a_checkpoint_hands_on_keeps_nothing() -> None:
+    """Such as the input of a norm, which the layer above would keep with its output."""
+    norm, x = RemadeLayerNorm(nn.LayerNorm(4)), torch.randn(3, 4, requires_grad=True)
+    with making_again():
+        within, outside = checkpoint(norm, x, use_reentrant=False), norm(x)
+    assert not hasattr(within, "recipe") and hasattr(outside, "recipe")
+    assert not hasattr(norm(x), "recipe")
 
 
 class Counted:

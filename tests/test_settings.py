@@ -15,6 +15,7 @@ from tiny import build, common_options, dimensions, make_task, settings, stacks
 from fairseq_residuals.architectures import ARCHITECTURES
 from fairseq_residuals.models.settings import REFUSED
 from fairseq_residuals.registry import VARIANTS
+from fairseq_residuals.wiring import Wiring
 from modern_fairseq.errors import UserError
 
 TINY = {
@@ -95,6 +96,17 @@ def test_the_wiki103_language_model_has_no_final_norm_unless_asked() -> None:
     assert kept.decoder_residual_args == f"{common_options()},final_norm=true" and kept.no_decoder_final_norm is False
 
 
+@pytest.mark.parametrize("variant", ("layernorm_scaling", "peri_ln", "normformer", "dense_former", "post_ln"))
+def test_the_norm_on_top_of_other_designs_stays_there(variant: str) -> None:
+    args = settings(f"transformer_lm_{variant}_wiki103", *dimensions("language_modeling"))
+    assert "final_norm=false" not in args.decoder_residual_args and args.no_decoder_final_norm is False
+
+
+def test_equations_of_a_stack_without_its_top_norm_do_not_have_it() -> None:
+    whole, without = Wiring.parse("pre_ln"), Wiring.parse("pre_ln", "final_norm=false")
+    assert set(whole.equations) - set(without.equations) == {"output LN(x)"}
+
+
 def test_the_resolved_wiring_is_recorded_and_stays() -> None:
     args = settings(
         "transformer_post_ln_6l", "--decoder-residual", "b2t", "--decoder-residual-args", "init_scale=depth"
@@ -162,6 +174,7 @@ def test_every_key_of_fairseqs_own_config_is_known_in_yaml() -> None:
             "--residual pre_ln --residual-args final_norm=true --no-decoder-final-norm",
             "contradicts final_norm=true",
         ),
+        ("--residual dense_former --no-decoder-final-norm", "not for the wiring dense_former"),
         ("--encoder-layers 0", "--encoder-layers must be a whole number of at least 1, not 0"),
         ("--decoder-layers -3", "--decoder-layers must be"),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 from typing import Any
 
 import pytest
@@ -108,6 +109,17 @@ def test_a_copy() -> None:
     assert again.weight.grad is not None and weight.grad is not None
     torch.testing.assert_close(again.weight.grad, weight.grad, rtol=1e-6, atol=1e-7)
     assert embed.weight.grad is None
+
+
+def test_a_pickled_one() -> None:
+    embed, weight = tied()
+    file = io.BytesIO()
+    torch.save(embed, file)
+    file.seek(0)
+    again = torch.load(file, weights_only=False)
+    loss(WORDS, again(WORDS), again.weight).backward()
+    loss(WORDS, embedding(WORDS, weight, PAD), weight).backward()
+    torch.testing.assert_close(again.weight.grad, weight.grad, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("task", TIED)

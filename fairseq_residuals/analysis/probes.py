@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Literal
 
 import torch
@@ -19,7 +20,8 @@ from fairseq_residuals.base import Kind, Stream, SubLayer
 from fairseq_residuals.layer import CONNECTIONS
 
 Point = Literal["layer input", "norm input", "norm", "fed", "sublayer", "stream", "layer output"]
-"""``layer input`` and ``layer output``: "x" of the stream before and after a layer; ``norm input`` and ``norm``: what a
+"""``layer input`` and ``layer output``: "x" of the stream before and after a layer (the latter in a pass without
+gradients: :meth:`~fairseq_residuals.base.Variant.state`); ``norm input`` and ``norm``: what a
 norm of the wiring takes and gives; ``fed``: what a sub-layer is given; ``sublayer``: its output after dropout;
 ``stream``: "x" after a connection wrote."""
 
@@ -45,10 +47,11 @@ See = Callable[[Event], None]
 
 
 @contextmanager
-def watch(model: nn.Module, see: See) -> Iterator[None]:
+def watch(model: nn.Module, see: See, *, whole: bool = False) -> Iterator[None]:
     """Calls ``see`` for every point of every pass of ``model`` while the context is open, in the order of the pass.
 
-    Tensors are the model's own, not copies. No hook is left afterwards, whatever is raised.
+    Tensors are the model's own, not copies, but for layers' outputs if those are to be ``whole``: all that the stream
+    holds, collapsed. No hook is left afterwards, whatever is raised.
     """
     with ExitStack() as undo:
         for stack in stacks(model):
@@ -59,7 +62,8 @@ def watch(model: nn.Module, see: See) -> Iterator[None]:
             for i in range(len(stack)):
                 layer = stack[i]
                 undo.callback(layer.register_forward_pre_hook(watcher.before_layer(i + 1)).remove)
-                undo.callback(layer.register_forward_hook(watcher.after_layer).remove)
+                state = stack.wiring.at(i)[0].state if whole else itemgetter("x")
+                undo.callback(layer.register_forward_hook(watcher.after_layer(state)).remove)
                 for kind in layer.kinds:
                     connection = getattr(layer, CONNECTIONS[kind])
                     undo.callback(connection.register_forward_pre_hook(watcher.before_connection(kind)).remove)
@@ -99,8 +103,11 @@ class _Watcher:
 
         return hook
 
-    def after_layer(self, module: nn.Module, inputs: Any, output: tuple[Stream, Any]) -> None:
-        self.tell("layer output", output[0]["x"])
+    def after_layer(self, state: Callable[[Stream], Tensor]) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: Any, output: tuple[Stream, Any]) -> None:
+            self.tell("layer output", state(output[0]))
+
+        return hook
 
     def before_connection(self, kind: Kind) -> Callable[..., tuple[Stream, SubLayer]]:
         def hook(module: nn.Module, inputs: tuple[Stream, SubLayer]) -> tuple[Stream, SubLayer]:
@@ -139,7 +146,7 @@ def norm_of(tensor: Tensor) -> float:
 def run_forward(subject: Subject) -> list[Event]:
     """One pass without gradients."""
     seen: list[Event] = []
-    with torch.no_grad(), watch(subject.model, seen.append):
+    with torch.no_grad(), watch(subject.model, seen.append, whole=True):
         subject.loss()
     return seen
 

@@ -45,16 +45,17 @@ def train(contestant: Mapping[str, Any], case: Mapping[str, Any]) -> Measured:
     device = torch.device(what.device)
     before = resident()
     training = Training(make(who, what), what)
-    with Recorder() as recorder:
-        _step(training, device)
-    for _ in range(OVERFLOWS):
-        if what.precision != "fp16" or _step(training, device) is not None:
+    for _ in range(1 + OVERFLOWS):
+        if _step(training, device) is not None:
             break
     for _ in range(what.warmup - 1):
         _step(training, device)
     timed = [taken for _ in range(what.steps) if (taken := _step(training, device)) is not None]
     if len(timed) < what.steps:
         raise UserError("the gradients overflow in fp16")
+    memory = _memory(before, device)
+    with Recorder() as recorder:
+        _step(training, device)
     step, forward, backward, optimizer = sorted(timed)[(len(timed) - 1) // 2]
     parameters = list(training.model.parameters())
     return {
@@ -65,7 +66,8 @@ def train(contestant: Mapping[str, Any], case: Mapping[str, Any]) -> Measured:
         "tokens": what.target_tokens,
         "parameters": sum(p.numel() for p in parameters),
         "parameter_bytes": sum(p.nbytes for p in parameters),
-    } | _costs(recorder, before, device)
+        "products": _products(recorder),
+    } | memory
 
 
 def _step(training: Training, device: torch.device) -> tuple[float, float, float, float] | None:
@@ -90,16 +92,18 @@ def generate(contestant: Mapping[str, Any], case: Mapping[str, Any]) -> Measured
     device = torch.device(what.device)
     before = resident()
     run: Callable[[], int] = make(who, what)
-    with Recorder() as recorder:
-        run()
-    for _ in range(what.warmup - 1):
+    for _ in range(what.warmup):
         run()
     timed = []
     for _ in range(what.steps):
         began = now(device)
         tokens = run()
         timed.append(now(device) - began)
-    return {"step": sorted(timed)[(len(timed) - 1) // 2], "tokens": tokens} | _costs(recorder, before, device)
+    memory = _memory(before, device)
+    with Recorder() as recorder:
+        run()
+    step = sorted(timed)[(len(timed) - 1) // 2]
+    return {"step": step, "tokens": tokens, "products": _products(recorder)} | memory
 
 
 def products(products: list[list[Any]], device: str) -> Measured:
@@ -110,13 +114,17 @@ def products(products: list[list[Any]], device: str) -> Measured:
 MODES: dict[str, Callable[..., Measured]] = {"train": train, "generate": generate, "products": products}
 
 
-def _costs(recorder: Recorder, before: int, device: torch.device) -> Measured:
+def _products(recorder: Recorder) -> list[tuple[Product, int]]:
+    return [*recorder.counts.items()] if recorder.complete else []
+
+
+def _memory(before: int, device: torch.device) -> Measured:
+    """Until now: a recorded step takes more of it."""
     gpu = device.type == "cuda"
     return {
         # of libraries that do not allocate by PyTorch, nothing is known
         "peak_bytes": (torch.cuda.max_memory_allocated(device) or None) if gpu else resident("VmHWM"),
         "bytes_before": 0 if gpu else before,
-        "products": [*recorder.counts.items()] if recorder.complete else [],
     }
 
 

@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 PACKED = (torch.float32, torch.bfloat16)
+LEAST_SIZE = 2**16
+"""Entries of a matrix from which on it pays that oneDNN makes code for every number of hypotheses that there is."""
 
 
 class PackedLinears(TorchFunctionMode):
@@ -43,6 +45,7 @@ def _packable(x: Tensor, weight: Tensor) -> bool:
         and x.device.type == "cpu"
         and x.dtype == weight.dtype
         and weight.dtype in PACKED
+        and weight.numel() >= LEAST_SIZE
         and not torch.is_grad_enabled()
     )
 

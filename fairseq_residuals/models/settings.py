@@ -139,8 +139,9 @@ def resolve(
     wirings = _choose(args, family, variant)
     asked = {stack: _get(args, f"{stack}_normalize_before") for stack in family.stacks}
     decoder = wirings["decoder"]
-    if _get(args, "no_decoder_final_norm") and decoder.is_given("final_norm") and decoder.value("final_norm"):
-        raise UserError(f"--no-decoder-final-norm contradicts final_norm=true of {decoder.name}; give one of them")
+    without_norm = bool(_get(args, "no_decoder_final_norm"))
+    if without_norm:
+        _check_omitted_norm(decoder)
     base(args)
     _check_training(args)
     for stack, wiring in wirings.items():
@@ -152,7 +153,8 @@ def resolve(
         _set(args, f"{stack}_normalize_before", wiring.normalize_before)
         _check_dimensions(args, stack)
         wiring.check(stack, _get(args, f"{stack}_layers"), alone="encoder" not in family.stacks)
-    if _get(args, "no_decoder_final_norm"):
+    # what an architecture of fairseq leaves out is the norm of fairseq's own wiring
+    if without_norm or (_get(args, "no_decoder_final_norm") and decoder.normalize_before):
         wirings["decoder"] = decoder.with_default("final_norm", False)
     _record(args, wirings)
     return wirings
@@ -197,8 +199,17 @@ def _record(args: Args, wirings: dict[str, Wiring]) -> None:
     _set(args, "residual_args", first.args)
     _set(args, "decoder_residual", decoder.name)
     _set(args, "decoder_residual_args", decoder.args)
-    if decoder.value("final_norm") is not None:
-        _set(args, "no_decoder_final_norm", not decoder.value("final_norm"))
+    _set(args, "no_decoder_final_norm", decoder.value("final_norm") is False)
+
+
+def _check_omitted_norm(decoder: Wiring) -> None:
+    if decoder.is_given("final_norm") and decoder.value("final_norm"):
+        raise UserError(f"--no-decoder-final-norm contradicts final_norm=true of {decoder.name}; give one of them")
+    if decoder.value("final_norm") is None and not decoder.is_stock_post_ln:
+        raise UserError(
+            f"--no-decoder-final-norm is not for the wiring {decoder.name}, which has no option final_norm;"
+            " leave it out"
+        )
 
 
 def _check_training(args: Args) -> None:

@@ -89,3 +89,7 @@ class FairseqFusedAdam(FairseqAdam):  # type: ignore[misc]
         FairseqOptimizer.__init__(self, cfg)
         self._optimizer = FusedAdam(refuse_half_precision("fused_adam", params), **self.optimizer_config)
         self._optimizer.allocate()
+
+
+# a checkpoint names the class of its optimizer, and fairseq resumes by that class alone
+FairseqFusedAdam.__name__ = FairseqAdam.__name__

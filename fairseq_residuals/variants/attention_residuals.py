@@ -86,7 +86,10 @@ class AttentionResiduals(Variant):
         "third-party code of the softmax (fla-org/flash-linear-attention@bc3b101) in a wiring after the paper's"
         " pseudo-code, language model, full and in blocks: activations, gradients"
     )
-    extension = "Each stack has its own sources. Cross-attention is one more sub-layer, and counts as one in blocks."
+    extension = (
+        "Each stack has its own sources. Cross-attention is one more sub-layer, and counts as one in blocks. The first"
+        " sub-layer has no query; norms on sums have eps 1e-6."
+    )
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
@@ -103,5 +106,8 @@ class AttentionResiduals(Variant):
     def open(self, x: Tensor) -> Stream:
         return {"x": x, "source0": x}
 
+    def state(self, s: Stream) -> Tensor:
+        return self.over_depth(s)  # type: ignore[no-any-return]
+
     def close(self, s: Stream) -> Tensor:
-        return self.norm(self.over_depth(s))
+        return self.norm(self.state(s))

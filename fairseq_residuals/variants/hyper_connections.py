@@ -8,10 +8,13 @@
 Zhu et al. 2024, "Hyper-Connections", Eq. 1 to 14, Algorithms 2 and 3: u = Σ_i a_i H_i, y = F(LN(u)),
 H'_j = b_j y + Σ_i A_ij H_i. Each weight is a parameter plus, with ``dynamic``, a small one that each position computes:
 (a, A) = (a, A)_static + s tanh(LN(H) W), and b likewise. At the start a is e_(k mod n) in the k-th sub-layer, A the
-identity, b all ones and W zero, which makes the stack compute what Pre-LN computes. No code was published.
+identity, b all ones and W zero, which makes the stack compute what Pre-LN computes (but with DyT, which sees that the
+sum on top is n times as large). No code was published.
 
 The router's norm stays LayerNorm whatever ``norm_type`` says. The paper also scales the deviation of output matrices by
-sqrt(n), but not in which direction; that is left out.
+sqrt(n), but not in which direction; that is left out. It decays W and not the static weights; fairseq's
+``--weight-decay`` decays both. Streams that no sub-layer reads at the start, in stacks of fewer sub-layers than
+streams, stay alike.
 """
 
 from __future__ import annotations
@@ -69,6 +72,8 @@ class HyperConnections(StreamsVariant):
         "transcription of the paper's Algorithms 2 and 3, and lucidrains' code (the authors published none), decoder:"
         " activations, gradients"
     )
+
+    extension = f"{StreamsVariant.extension} The deviation of output matrices is not scaled by sqrt(n)."
 
     @dataclass(frozen=True)
     class Config(StreamsVariant.Config):

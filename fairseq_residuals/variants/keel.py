@@ -8,7 +8,8 @@
 Chen and Wei 2026, "Post-LayerNorm Is Back: Stable, ExpressivE, and Deep", section 3: x' = LN(α x + F(LN(x))), with α
 the number of sub-layers (attention and FFN). In the first layer α is 1, and its attention has no norm after the sum:
 x' = x + F(LN(x)). There is no norm on top of a stack: that of the last sub-layer is on the stream.
-No code was published. The paper's norms are RMSNorm without bias (``norm=rms``).
+No code was published. The paper's norms are RMSNorm without bias (``norm=rms``); LayerNorm
+here has a bias in both places.
 """
 
 from dataclasses import dataclass

@@ -8,7 +8,8 @@
 ``layer_scale``: Touvron et al. 2021, "Going Deeper with Image Transformers", section 2: x' = x + g * F(LN(x)), a gain
 per channel and sub-layer, which starts at 0.1 up to 18 layers, 1e-5 up to 24, and 1e-6 beyond (``gain=depth``), and a
 norm on top of the stack. Checked against facebookresearch/deit@7e160fe (``cait_models.py``). Paper and code: the paper
-has 0.1 up to 18 layers, 1e-5 at 24 and 1e-6 deeper; that 19 to 23 are as 24 is our choice. In the code the smallest
+has 0.1 up to 18 layers, 1e-5 at 24 and 1e-6 deeper. In a list of variants a stack's own layers are those of this part.
+Weights decay as any do in fairseq, gains too; the authors spare these. In the code the smallest
 model of 36 layers starts at 1e-5, and a layer by itself at 1e-4. Its norms have eps 1e-6.
 
 ``re_zero``: Bachlechner et al. 2020, "ReZero is All You Need: Fast Convergence at Large Depth": x' = x + a F(x),
@@ -56,7 +57,10 @@ class LayerScale(PreLN):
     equations = ("x = x + g * F(LN(x))", "output LN(x)")
     code = "facebookresearch/deit@7e160fe"
     verified = "authors' code, decoder alone: activations, gradients; cross-attention: none"
-    extension = "Cross-attention has gains of its own; the deeper of the two stacks decides where gains start."
+    extension = (
+        "Cross-attention has gains of its own; the deeper of the two stacks decides where gains start, for 19 to 23"
+        " layers as for 24."
+    )
     normalize_before = False
     stock: ClassVar[Stock] = "pre_ln"
 
@@ -95,6 +99,7 @@ class ReZero(Variant):
     equations = ("x = x + a F(x), a = 0 at first",)
     code = "majumderb/rezero@e2c94a8"
     verified = "authors' code, encoder and decoder: activations, gradients"
+    extension = "share=sublayer."
 
     @dataclass(frozen=True)
     class Config(Variant.Config):

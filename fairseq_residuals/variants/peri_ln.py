@@ -15,7 +15,7 @@ paper leaves open.
   sqrt(2L)) is a part of its recipe, and not of this wiring.
 * Kim et al. 2025, "Peri-LN: Revisiting Normalization Layer in the Transformer Architecture". No code was published.
 
-Dropout is on what is added to the stream, as in allenai/OLMo-core@fa6c501, which has this block too
+By our choice dropout is on what is added to the stream, as in allenai/OLMo-core@fa6c501, which has this block too
 (``dropout=after_norm``), or between F and its norm, as in CogView (``before_norm``).
 """
 
@@ -51,7 +51,10 @@ class SandwichLN(PreLN):
     equations: ClassVar[tuple[str, ...]] = ("x = x + LN(F(LN(x)))", "output LN(x)")
     code = "THUDM/CogView@189a12b"
     verified = "another group's code (LayerNorm-Scaling), decoder alone: activations, gradients; cross-attention: none"
-    extension = "Cross-attention is one more sub-layer with both norms; the encoder's output is not normalised again."
+    extension = (
+        "Cross-attention is one more sub-layer with both norms; the encoder's output is not normalised again. Dropout"
+        " after the norm."
+    )
     normalize_before = False
     stock = ""
 

@@ -55,7 +55,10 @@ class PostSublayerNorm(PreLN):
     equations = ("x = x + LN(F(x))", "output LN(x)")
     code = "allenai/OLMo-core@fa6c501"
     verified = "authors' port to transformers, decoder alone: activations, gradients; cross-attention: none"
-    extension = "Cross-attention is one more sub-layer with a norm of its own."
+    extension = (
+        "Cross-attention is one more sub-layer with a norm of its own; with qk_norm=true, as OLMo 2 is, its queries and"
+        " keys have theirs too."
+    )
     normalize_before = False
     stock = ""
 

@@ -85,7 +85,7 @@ class SiameseNorm(Variant):
     )
     extension = (
         "Cross-attention is a third sub-layer between the two, with norms of its own and its layer's scale; the decoder"
-        " reads the encoder's one output."
+        " reads the encoder's one output. What scale=paper counts."
     )
 
     @dataclass(frozen=True)

@@ -114,6 +114,18 @@ def test_every_variant_in_every_task(variant: str, task: str) -> None:
     assert {p.point for p in found} >= {"self-attention", "layer input"}
 
 
+@pytest.mark.parametrize("variant", ("hyper_connections", "mhc", "mhc/close=learned", "attention_residuals", "pre_ln"))
+def test_without_gradients_a_layer_gives_all_that_the_top_reads(variant: str) -> None:
+    look_at = subject(variant, *TINY, "--task", "language_modeling")
+    generator = torch.Generator().manual_seed(1)
+    for p in look_at.model.parameters():
+        p.data += 0.1 * torch.randn(p.shape, generator=generator)
+    *_, last = [e for e in run_forward(look_at) if e.point == "layer output"]
+    top = look_at.model.decoder.layers.wiring.norm(last.tensor).transpose(0, 1)
+    expected = look_at.model(**look_at.batch.sample["net_input"], features_only=True)[0]
+    torch.testing.assert_close(top, expected, rtol=1e-5, atol=1e-5)
+
+
 def by_point(found: list[Part]) -> dict[tuple[str, int, str], float]:
     return {(p.stack, p.layer, p.point): p.norm for p in found}
 

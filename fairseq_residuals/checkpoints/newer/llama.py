@@ -16,9 +16,9 @@ PRE_NORMS = {"input_layernorm": "self_attn_layer_norm", "post_attention_layernor
 POST_NORMS = {"post_attention_layernorm": "self_attn_layer_norm", "post_feedforward_layernorm": "final_layer_norm"}
 SANDWICH_NORMS = {
     "input_layernorm": "self_attn_layer_norm",
-    "post_attention_layernorm": "self_attn_connection.out_norm",
+    "post_attention_layernorm": "self_attn_out_layer_norm",
     "pre_feedforward_layernorm": "final_layer_norm",
-    "post_feedforward_layernorm": "ffn_connection.out_norm",
+    "post_feedforward_layernorm": "final_out_layer_norm",
 }
 _NORM = re.compile(r"layers\.(\d+)\.(\w+_layernorm)\.(\w+)")
 
