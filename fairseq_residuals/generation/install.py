@@ -9,7 +9,7 @@ from fairseq.models import BaseFairseqModel
 from fairseq.tasks import FairseqTask
 
 from fairseq_residuals.generation.beam_search import FasterSequenceGenerator, searchable
-from fairseq_residuals.on_cpu import bound_caches, keep_freed_memory
+from fairseq_residuals.on_cpu import keep_freed_memory
 
 
 def search_faster() -> None:
@@ -24,7 +24,6 @@ def search_faster() -> None:
             seq_gen_cls = FasterSequenceGenerator
             if next(models[0].parameters()).device.type == "cpu":
                 keep_freed_memory()
-                bound_caches()
         return original(self, models, args, seq_gen_cls, *rest, **kwargs)
 
     FairseqTask.build_generator = build_generator

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from fairseq_residuals.on_cpu import bound_caches
+
 PACKED = (torch.float32, torch.bfloat16)
 LEAST_SIZE = 2**16
 """Entries of a matrix from which on it pays that oneDNN makes code for every number of hypotheses that there is."""
@@ -24,6 +26,7 @@ class PackedLinears(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
+        bound_caches()
         self.packed: dict[Tensor, tuple[tuple[int, int], Tensor]] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
