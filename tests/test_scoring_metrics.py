@@ -15,7 +15,7 @@ from sacrebleu.significance import PairedTest
 
 import fairseq_residuals  # noqa: F401  registers the scorers
 from fairseq_residuals.scoring import METRICS, paired_bootstrap, retokenize, score
-from fairseq_residuals.scoring.metrics import split_compounds
+from fairseq_residuals.scoring.metrics import make_metric, split_compounds
 from modern_fairseq.errors import UserError
 
 WORDS = ["the", "a", "cat", "dog", "sat", "lay", "on", "under", "mat", "well-known", "house", "."]
@@ -115,8 +115,15 @@ def test_compound_bleu_splits_both_sides() -> None:
 
 
 def test_empty_reference_is_refused_by_bleu() -> None:
-    with pytest.raises(UserError, match="a reference is empty"):
+    with pytest.raises(UserError, match="reference 2 is empty"):
         score("compound_bleu", ["a", "b"], ["a", " "])
+    # but no training ends at it
+    assert make_metric("compound_bleu").statistics("a b", "")[:2] == [2, 0]
+
+
+def test_lower_case_is_that_of_bytes() -> None:
+    assert value("tokenized_bleu_lc", ["A b c d \u00dc"], ["a b c d \u00fc"]) < 90
+    assert value("tokenized_bleu_lc", ["A b c d \u00dc"], ["a B c d \u00dc"]) == pytest.approx(100)
 
 
 def test_rouge_counted_by_hand() -> None:
@@ -223,6 +230,12 @@ def test_significance_is_sacrebleu_s() -> None:
         assert (comparison.mean, comparison.ci) == (theirs.mean, theirs.ci)
     assert found[1].score > found[0].score and found[1].p_value < 0.05
     assert "bs:200" in found[0].signature and "seed:12345" in found[0].signature
+
+
+def test_a_system_may_be_called_baseline() -> None:
+    baseline, references = corpus(seed=3)
+    found = paired_bootstrap(baseline, {"baseline": references}, references, samples=10)
+    assert [c.name for c in found] == ["baseline", "baseline"] and found[0].score < found[1].score == pytest.approx(100)
 
 
 def test_a_system_does_not_differ_from_itself() -> None:

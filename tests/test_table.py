@@ -113,6 +113,9 @@ def test_runs_of_several_configurations_are_pointed_out() -> None:
     records = [record(seed=1, config_hash="abc"), record(seed=2, config_hash="def")]
     assert "Caution, runs of several configurations are put together in: post (2)." in remarks(records)
     assert "Caution" not in remarks([record(seed=1), record(seed=2)])
+    # one that took another's place, and columns with configurations of their own
+    assert "post (2)" in remarks([record(config_hash="abc"), record(config_hash="def")])
+    assert "Caution" not in remarks([record(config_hash="abc"), record(column="2011", config_hash="def")])
 
 
 def test_signatures_are_printed() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -40,18 +40,24 @@ def depth_weights(model: nn.Module) -> list[DepthWeights]:
     over channels, its mean."""
     found = []
     for stack in stacks(model):
+        below = 0  # layers of parts of a list that come before
         depths = {n for d in (stack.shape.enc_depth, stack.shape.dec_depth, stack.shape.depth) if d for n in (d, d + 1)}
         for variant, layers in stack.segments():
+            first, below = below, below + len(layers)
             depths |= {len(layers), len(layers) + 1}
             inside_linear = {p for m in variant.modules() if isinstance(m, nn.Linear) for p in m.parameters()}
             if isinstance(variant, DenseFormer):
-                found.append(_dense_former(variant, stack.shape.stack))
+                found.append(_from_layer(first, _dense_former(variant, stack.shape.stack)))
                 continue
             for name, parameter in variant.named_parameters():
                 matrix = _over_depth(parameter.detach().float().cpu(), stack.shape.dim)
                 if parameter not in inside_linear and matrix.dim() == 2 and depths >= set(matrix.shape):
-                    found.append(_describe(variant, stack.shape.stack, name, matrix))
+                    found.append(_from_layer(first, _describe(variant, stack.shape.stack, name, matrix)))
     return found
+
+
+def _from_layer(first: int, weights: DepthWeights) -> DepthWeights:
+    return replace(weights, first_row=weights.first_row + first, first_column=weights.first_column + first)
 
 
 def _dense_former(variant: DenseFormer, stack: str) -> DepthWeights:

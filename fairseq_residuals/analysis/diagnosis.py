@@ -87,8 +87,10 @@ def losses(log: Log, subset: str) -> dict[int, float]:
 
 def _norms(log: Log) -> dict[Place, dict[int, float]]:
     found: dict[Place, dict[int, float]] = {}
+    # an epoch may be shorter than --log-interval
+    logged = {r.subset for r in log.records if any(map(_LAYER.match, r.values))}
     for record in log.records:
-        if record.subset == TRAIN:
+        if record.subset == (TRAIN if TRAIN in logged else EPOCH):
             for name, value in record.values.items():
                 layer = _LAYER.match(name)
                 if layer:
@@ -165,7 +167,10 @@ def _errors(log: Log, found: Diagnosis) -> bool:
     }
     for pattern, (sentence, advice) in known.items():
         line = next(((u, text) for u, text in log.troubles if re.search(pattern, text)), None)
-        if line:
+        if line and "memory" in pattern and (log.finished or any(r.update > line[0] for r in log.records)):
+            found.happened.append(f"after update {line[0]} {sentence} for a batch, which fairseq left out")
+            found.advise(*advice)
+        elif line:
             found.happened.append(f"after update {line[0]} training ended: {sentence}")
             found.advise(*advice)
             return True

@@ -20,7 +20,8 @@ _PAIR = re.compile(r"([\w/.]+)(?:=\s*|\s+)([^\s,|\]]+)")
 _JSON = re.compile(r"\{\"epoch\".*\}\s*$")
 _JOEYNMT = re.compile(r"^\W*Steps:?\s+(?P<update>\d+):?\s+(?P<rest>\w.*)$")
 _JOEYNMT_PAIR = re.compile(r"([A-Za-z]\w*):\s*(-?[\d.]+)")
-_GENERATED = re.compile(r"Generate (?P<subset>\S+) with beam=\d+: (?P<name>[A-Za-z]+)\d* = (?P<value>[\d.]+)")
+_GENERATED = re.compile(r"Generate (?P<subset>\S+) with beam=\d+: (?P<scores>[^(]*)")
+_SCORE = re.compile(r"([A-Za-z]\w*)\s*[=:]\s*([\d.]+)")
 _WIRED = re.compile(
     r"(?P<stack>encoder|decoder): (?P<layers>\d+) layers wired by (?P<name>\S+?)(?: \((?P<options>.*?)\))?, "
 )
@@ -134,7 +135,8 @@ def _record(line: str) -> Record | None:
         return Record(VALID, int(found["update"]), _numbers(pairs))
     found = _GENERATED.search(line)
     if found:
-        return Record(found["subset"], 0, {found["name"].lower(): float(found["value"])})
+        scores = {name.lower(): float(value) for name, value in _SCORE.findall(found["scores"])}
+        return Record(found["subset"], 0, {"bleu" if name == "bleu4" else name: v for name, v in scores.items()})
     return None
 
 

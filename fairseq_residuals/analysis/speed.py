@@ -16,6 +16,7 @@ from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_residuals.analysis.models import Subject
 from fairseq_residuals.generation.beam_search import FasterSequenceGenerator, searchable
+from modern_fairseq.errors import UserError
 
 LONGEST = 200
 """Tokens of a translation, where the model is to end it by itself."""
@@ -46,10 +47,18 @@ def prepare(subject: Subject, words: Any, label: str, depths: tuple[int, int], b
     """
     Args:
         target_tokens: that every hypothesis has before its end; 0: as many as the model gives it.
+
+    Raises:
+        UserError: these are more than the decoder has positions for.
     """
     # as fairseq-generate does before it begins
     subject.model.make_generation_fast_(need_attn=False)
-    longest = target_tokens or LONGEST
+    longest, positions = target_tokens or LONGEST, subject.model.max_decoder_positions()
+    if target_tokens >= positions:
+        raise UserError(
+            f"--target-tokens {target_tokens} and the end of a sentence do not fit into {label}, which has {positions}"
+            " positions"
+        )
     kind = FasterSequenceGenerator if searchable([subject.model]) else SequenceGenerator
     generator = kind(
         [subject.model], words, beam_size=beam, max_len_a=0, max_len_b=longest, min_len=max(1, target_tokens)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import Any
 
 from fairseq_residuals.analysis import measures, plots
@@ -79,7 +80,9 @@ def _draw_parts(panel: Any, wiring: str, found: list[Part]) -> None:
         here = [p for p in found if (p.stack, p.layer) == (stack, layer)]
         heights = [points.index(p.point) for p in here]
         line |= {"marker": line["marker"] or ".", "markevery": None, "markersize": 3.5}
-        panel.plot([p.norm / here[-1].norm for p in here], heights, **line, label=f"{stack} layer {layer}")
+        panel.plot(
+            [p.norm / (here[-1].norm or math.nan) for p in here], heights, **line, label=f"{stack} layer {layer}"
+        )
     panel.set_yticks(range(len(points)), points)
     panel.set_xlim(left=0)
 

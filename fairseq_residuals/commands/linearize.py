@@ -23,7 +23,7 @@ from fairseq_residuals.analysis.progress import say
 from fairseq_residuals.analysis.race_data import Corpus, Sample
 from fairseq_residuals.analysis.tables import Cell, text_table
 from fairseq_residuals.scoring.metrics import make_metric
-from fairseq_residuals.scoring.scorers import UNKNOWN
+from fairseq_residuals.scoring.text import UNKNOWN
 from fairseq_residuals.wiring import Wiring
 from modern_fairseq.errors import UserError
 

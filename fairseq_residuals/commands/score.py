@@ -9,7 +9,7 @@ from fairseq_residuals.scoring.metrics import METRICS, score
 from fairseq_residuals.scoring.perplexity import Perplexity, perplexity_of_eval_lm, perplexity_of_validate
 from fairseq_residuals.scoring.retokenize import retokenize
 from fairseq_residuals.scoring.significance import paired_bootstrap
-from fairseq_residuals.scoring.text import Generation, is_generation, parse_generation, read_lines
+from fairseq_residuals.scoring.text import Generation, is_generation, parse_generation, read_lines, without_unknown
 from modern_fairseq.errors import UserError
 
 HELP = "score hypotheses by a metric of the papers, and say what exactly was computed"
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         if not references:
             if generation is None or generation.targets is None:
                 raise UserError(f"name the references: {args.hypotheses} has no T- lines of fairseq-generate")
-            references = [generation.targets]
+            references = [[*map(without_unknown, generation.targets)]]
         lines, *references = (_treat(text, args.retokenize) for text in (lines, *references))
         scores = score(args.metric, lines, *references)
         print("\n".join(f"{name} = {value:.2f}" for name, value in scores.values.items()))

@@ -35,19 +35,32 @@ def share_out(wanted: int, devices: int, at_most: int, at_least: int = 1) -> Bat
     Args:
         wanted: tokens per update.
         at_most: tokens that a device can take in a pass.
-        at_least: tokens that a pass must have, because a single sample has as many.
+        at_least: tokens of one sample, where all have as many: a pass is filled with whole ones.
 
     Raises:
         UserError: it cannot be done.
     """
     if at_most < at_least:
         raise UserError(f"one sample of this recipe has {at_least} tokens: a device must take at least as many")
-    passes = -(-wanted // (devices * at_most))
-    tokens = wanted // (devices * passes)
-    if tokens < at_least:
+    if at_least > 1:
+        tokens, passes = _whole_samples(wanted // at_least, devices, at_most // at_least)
+        tokens *= at_least
+    else:
+        passes = -(-wanted // (devices * at_most))
+        tokens = wanted // (devices * passes)
+    if not tokens:
         fitting = [n for n in range(1, wanted // at_least + 1) if wanted % (n * at_most) == 0]
         raise UserError(
-            f"{wanted} tokens per update on {devices} devices would be passes of {tokens} tokens, and one sample of"
-            f" this recipe has {at_least}; choose a number of devices out of {', '.join(map(str, fitting))}"
+            f"{wanted} tokens per update on {devices} devices would be passes of less than {at_least} tokens, which one"
+            f" sample of this recipe has; choose a number of devices out of {', '.join(map(str, fitting))}"
         )
     return Batch(devices, tokens, passes, wanted)
+
+
+def _whole_samples(wanted: int, devices: int, at_most: int) -> tuple[int, int]:
+    """Samples in a pass, and passes, that come closest to ``wanted`` samples per update from below; zeros if none do.
+    fairseq takes less than eight samples at a time, or a multiple of eight."""
+    sizes = [n for n in range(1, at_most + 1) if n < 8 or n % 8 == 0]
+    _, size = max((wanted // (devices * n) * n, n) for n in sizes)
+    passes = wanted // (devices * size)
+    return (size, passes) if passes else (0, 0)

@@ -60,6 +60,7 @@ class Machine:
             f"--nproc-per-node={self.gpus}",
             "--rdzv-backend=c10d",
             f"--rdzv-endpoint={self.rendezvous}",
+            "--no-python",
             *command,
         ]
 

@@ -22,6 +22,7 @@ from fairseq_residuals.scoring import (
     retokenize,
     score,
 )
+from fairseq_residuals.scoring.text import without_unknown
 from modern_fairseq.errors import UserError
 
 _SPEED = re.compile(r"Translated [\d,]+ sentences \([\d,]+ tokens\) in \S+ \(\S+ sentences/s, (\S+) tokens/s\)")
@@ -115,7 +116,7 @@ def _generated(job: Job, measurement: Measurement, evaluation: Evaluation, metri
     if measurement.references == "targets":
         if generated.targets is None:
             raise UserError(f"{evaluation.log} has no references: the test set has no target side")
-        references = [generated.targets]
+        references = [[*map(without_unknown, generated.targets)]]
     else:
         read = _lines if measurement.references == "text" else read_lines
         references = [read(path) for path in _reference_files(job, measurement, evaluation)]

@@ -53,7 +53,8 @@ class View:
     signatures: Mapping[str, tuple[str, ...]]
     """Of each metric."""
     mixed: Mapping[str, int]
-    """Of each row whose records are of several configurations, how many."""
+    """Of each row with a column whose records, those that count no longer too, are of several configurations, how many.
+    """
 
 
 def put_together(table: Table, records: Iterable[Record]) -> View:
@@ -64,10 +65,12 @@ def put_together(table: Table, records: Iterable[Record]) -> View:
         UserError: a record whose row or column the table does not have.
     """
     last: dict[tuple[str, str, str, int], Record] = {}
+    hashes: dict[tuple[str, str], set[str]] = {}
     for record in records:
         if record.key == table.key:
             check(record, table)
             last[record.row, record.column, record.metric, record.seed] = record
+            hashes.setdefault((record.row, record.column), set()).add(record.config_hash)
     seeds: dict[tuple[str, str, str], dict[int, float | None]] = {}
     for (row, column, metric, seed), record in sorted(last.items()):
         value = None if record.value == FAILED else float(record.value)
@@ -87,7 +90,7 @@ def put_together(table: Table, records: Iterable[Record]) -> View:
         row: sorted({s for key, summary in cells.items() if key[0] == row for s in summary.failed})
         for row in table.rows
     }
-    configurations = {row: {r.config_hash for r in last.values() if r.row == row} for row in table.rows}
+    configurations = {row: max((len(h) for (r, _), h in hashes.items() if r == row), default=0) for row in table.rows}
     return View(
         table,
         cells,
@@ -95,7 +98,7 @@ def put_together(table: Table, records: Iterable[Record]) -> View:
         {row: columns for row, columns in missing.items() if columns},
         {row: tuple(numbers) for row, numbers in failed.items() if numbers},
         {m: tuple(sorted({r.signature for r in last.values() if r.metric == m})) for m in order},
-        {row: len(hashes) for row, hashes in configurations.items() if len(hashes) > 1},
+        {row: number for row, number in configurations.items() if number > 1},
     )
 
 

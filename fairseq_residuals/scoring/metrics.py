@@ -24,6 +24,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 from modern_fairseq.errors import UserError
@@ -70,8 +71,6 @@ class Bleu(Metric):
 
     def statistics(self, hypothesis: str, *references: str) -> list[float]:
         """Lengths of hypothesis and closest reference, then matched and all n-grams of orders 1 to 4."""
-        if not all(reference.strip() for reference in references):
-            raise UserError(f"{self.name}: a reference is empty, but every sentence needs one")
         result = self.bleu.corpus_score([self.prepare(hypothesis)], [[self.prepare(r)] for r in references])
         return [result.sys_len, result.ref_len, *result.counts, *result.totals]
 
@@ -159,12 +158,19 @@ def split_compounds(line: str) -> str:
     return re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", line, flags=re.ASCII)
 
 
+_LOWER_CASE = str.maketrans(ascii_uppercase, ascii_lowercase)
+"""Perl's lc of bytes."""
 _MULTI_BLEU: dict[str, Any] = {"tokenize": "none", "smooth_method": "none", "force": True}
 
 METRICS: dict[str, Callable[[], Metric]] = {
     "sacrebleu": lambda: Bleu("sacrebleu", tokenize="13a"),
     "tokenized_bleu": lambda: Bleu("tokenized_bleu", multi_bleu_tokens, **_MULTI_BLEU),
-    "tokenized_bleu_lc": lambda: Bleu("tokenized_bleu_lc", multi_bleu_tokens, lowercase=True, **_MULTI_BLEU),
+    "tokenized_bleu_lc": lambda: Bleu(
+        "tokenized_bleu_lc",
+        lambda line: multi_bleu_tokens(line).translate(_LOWER_CASE),
+        label="BLEU|lower case:a-z",
+        **_MULTI_BLEU,
+    ),
     "compound_bleu": lambda: Bleu(
         "compound_bleu",
         lambda line: multi_bleu_tokens(split_compounds(line)),
@@ -213,6 +219,9 @@ def score(metric: str, hypotheses: Sequence[str], *references: Sequence[str]) ->
     check_lengths(hypotheses, *references)
     if computed.takes_references is not None and len(references) > computed.takes_references:
         raise UserError(f"{metric} takes one reference per sentence, not {len(references)}")
+    for number, lines in enumerate(zip(*references, strict=True), 1):
+        if isinstance(computed, Bleu) and not all(line.strip() for line in lines):
+            raise UserError(f"{metric}: reference {number} is empty, but every sentence needs one")
     statistics = [computed.statistics(*sentence) for sentence in zip(hypotheses, *references, strict=True)]
     totals = [sum(column) for column in zip(*statistics, strict=True)]
     scores = Scores(metric, computed.values(totals), computed.signature())

@@ -88,7 +88,8 @@ def joeynmt_perplexity(loss: float, vocabulary: int, smoothing: float) -> float:
     difference of ``smoothing / vocabulary`` in one probability.)
     """
     others = vocabulary - 2
-    entropy = -(1 - smoothing) * math.log(1 - smoothing) - smoothing * math.log(smoothing / others)
+    spread = smoothing * math.log(smoothing / others) if smoothing else 0.0
+    entropy = -(1 - smoothing) * math.log(1 - smoothing) - spread
     return math.exp(loss * math.log(2) - entropy)
 
 

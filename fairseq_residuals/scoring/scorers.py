@@ -11,11 +11,9 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.scoring import BaseScorer, register_scorer
 
 from fairseq_residuals.scoring.metrics import make_metric
+from fairseq_residuals.scoring.text import without_unknown
 
 REGISTERED = ("tokenized_bleu", "tokenized_bleu_lc", "compound_bleu", "rouge", "rouge_unstemmed")
-UNKNOWN = "UNKNOWNTOKENINREF"
-"""A word outside the dictionary in a reference, which no hypothesis may match. fairseq writes ``<<unk>>``, of which
-ROUGE sees the letters only, and so the ``<unk>`` of a hypothesis would match."""
 
 
 class MetricScorer(BaseScorer):
@@ -29,7 +27,7 @@ class MetricScorer(BaseScorer):
         self.totals: list[float] = []
 
     def add_string(self, ref: str, pred: str) -> None:
-        statistics = self.metric.statistics(pred, ref.replace("<<unk>>", UNKNOWN))
+        statistics = self.metric.statistics(pred, without_unknown(ref))
         self.totals = [sum(pair) for pair in zip(self.totals or [0.0] * len(statistics), statistics, strict=True)]
 
     def score(self) -> float:

@@ -48,7 +48,7 @@ def paired_bootstrap(
     for lines in (baseline, *systems.values()):
         check_lengths(lines, references)
     named: list[tuple[str, Sequence[str]]] = [
-        (name, [*map(bleu.prepare, lines)]) for name, lines in {"baseline": baseline, **systems}.items()
+        (name, [*map(bleu.prepare, lines)]) for name, lines in [("baseline", baseline), *systems.items()]
     ]
     prepared = [*map(bleu.prepare, references)]
     signatures, found = PairedTest(named, {"BLEU": bleu.bleu}, [prepared], test_type="bs", n_samples=samples)()

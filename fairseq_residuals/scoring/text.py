@@ -9,6 +9,9 @@ from pathlib import Path
 
 from modern_fairseq.errors import UserError
 
+UNKNOWN = "UNKNOWNTOKENINREF"
+"""A word outside the dictionary in a reference, which no hypothesis may match. fairseq writes ``<<unk>>``, of which
+ROUGE sees the letters only, and so the ``<unk>`` of a hypothesis would match."""
 _GENERATED = re.compile(r"^([STHD])-(\d+)\t")
 
 
@@ -28,6 +31,11 @@ def read_lines(path: str | Path) -> list[str]:
     if not text:
         raise UserError(f"{path} is empty: one sentence a line is needed")
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+
+
+def without_unknown(reference: str) -> str:
+    """Of a T- line: what was not in the dictionary is no ``<unk>`` that a hypothesis could have."""
+    return reference.replace("<<unk>>", UNKNOWN)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor
 
 from fairseq_residuals.scoring.metrics import METRICS, Metric, make_metric
-from fairseq_residuals.scoring.scorers import UNKNOWN
+from fairseq_residuals.scoring.text import UNKNOWN
 from modern_fairseq.errors import UserError
 
 SCORING_HELP = (

@@ -74,6 +74,8 @@ def test_transparent_attention() -> None:
 def test_segments() -> None:
     found = depth_weights(built("dlcl_pre:0-1,post_ln:2-2")[0])
     assert [(w.stack, tuple(w.matrix.shape)) for w in found] == [("encoder", (3, 3)), ("decoder", (3, 3))]
+    alone, above = depth_weights(built("dlcl_pre")[0])[0], depth_weights(built("post_ln:0-0,dlcl_pre:1-2")[0])[0]
+    assert (above.first_row, above.first_column) == (alone.first_row + 1, alone.first_column + 1)
 
 
 def test_masked_as_in_the_paper() -> None:

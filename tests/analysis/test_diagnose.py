@@ -51,6 +51,15 @@ def test_a_healthy_run(diagnose: Callable[..., str]) -> None:
     assert "Where" not in text and "What to try" not in text
 
 
+def test_epochs_shorter_than_the_log_interval(diagnose: Callable[..., str]) -> None:
+    """Norms are then logged at the end of each."""
+    falling = {n: 0.1 ** (LAYERS - n) for n in range(1, LAYERS + 1)}
+    lines = [record(10 * i, 8 / i, falling) for i in range(1, 12)]
+    at_ends = [f"epoch 001 | {line[18:].replace(', ', ' | ').replace('=', ' ')}" for line in lines]
+    for logged in (lines, at_ends):
+        assert "vanish" in diagnose(*logged, DONE)
+
+
 def test_the_layer_that_left_its_band_first(diagnose: Callable[..., str], tmp_path: Path) -> None:
     lines = healthy(10)
     usual = dict.fromkeys(range(1, LAYERS + 1), 0.5)
@@ -161,6 +170,11 @@ def test_what_fairseq_says_of_nan_is_understood(
             "--update-freq",
         ),
         ([record(10 * i, v) for i, v in enumerate([9, 5, 4, 7.5, 8])], "diverged: it was 4 at update 20", "--lr"),
+        (
+            [record(10, 8.0), "| WARNING: attempting to recover from OOM: out of memory", record(20, 7.0), DONE],
+            "for a batch, which fairseq left out",
+            "--update-freq",
+        ),
         ([record(10, 8.0), record(20, 7.0)], "ends after update 20 without an error", ""),
         ([record(10, 8.0), "KeyError: 'x'"], "ended with an error: KeyError: 'x'", ""),
     ],

@@ -106,6 +106,14 @@ def test_validations_of_joeynmt(tmp_path: Path) -> None:
 def test_score_of_generate(tmp_path: Path) -> None:
     line = "Generate test with beam=4: BLEU4 = 27.33, 58.1/33.0/20.9/13.6 (BP=1.000, ratio=1.013, syslen=6, reflen=5)"
     assert read_log(write(tmp_path, WIRED, line)).curve("bleu", "test") == {0: 27.33}
+    for scores, name, value in (
+        ("rouge1 = 22.16, rouge2 = 5.00, rougeL = 20.00, rouge = 14.66 (ROUGE|stem:yes)", "rouge", 14.66),
+        ("rouge1 = 22.16, rouge2 = 5.00, rougeL = 20.00, rouge = 14.66 (ROUGE|stem:yes)", "rouge2", 5.0),
+        ("tokenized_bleu = 12.30 (BLEU|nrefs:1)", "tokenized_bleu", 12.3),
+        ("WER: 8.50", "wer", 8.5),
+    ):
+        log = read_log(write(tmp_path, WIRED, f"Generate test with beam=4: {scores}"))
+        assert log.curve(name, "test") == {0: value}
 
 
 def test_seeds_are_put_together_and_others_are_not(tmp_path: Path) -> None:

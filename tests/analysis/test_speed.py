@@ -11,6 +11,7 @@ from looking import TINY, built, checkpoint, subject
 
 from fairseq_residuals.analysis.speed import Timed, generate, prepare
 from fairseq_residuals.cli import main
+from modern_fairseq.errors import UserError
 
 SMALL = ["--dim", "16", "--ffn-dim", "32", "--heads", "2", "--sentences", "3", "--tokens", "6", "--vocabulary", "40"]
 SMALL += ["--repeats", "2", "--target-tokens", "5"]
@@ -25,6 +26,12 @@ def test_every_token_is_counted(beam: int) -> None:
     hypotheses = timed.generator.generate([timed.model], {"net_input": timed.inputs})
     assert {len(beams) for beams in hypotheses} == {beam}
     assert {len(h["tokens"]) for beams in hypotheses for h in beams} == {8}
+
+
+def test_tokens_beyond_the_positions_are_refused() -> None:
+    found = subject("b2t", *TINY)
+    with pytest.raises(UserError, match="has 1024 positions"):
+        prepare(found, found.model.decoder.dictionary, "B2T", (3, 3), 2, target_tokens=1024)
 
 
 def test_median_least_and_most() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from fairseq.data.data_utils import batch_by_size
 from hypothesis import given
 from hypothesis import strategies as st
 from recipe_files import job_of
@@ -45,9 +47,23 @@ def test_never_more_than_asked_for_and_hardly_less(wanted: int, devices: int, at
 def test_blocks_of_a_language_model_must_fit_into_a_pass() -> None:
     assert share_out(131_072, 8, 1024, at_least=1024).update_freq == 16
     with pytest.raises(UserError, match=r"choose a number of devices out of 1, 2, 4, 8, 16, 32, 64, 128$"):
-        share_out(131_072, 24, 1024, at_least=1024)
+        share_out(131_072, 129, 1024, at_least=1024)
     with pytest.raises(UserError, match="at least as many"):
         share_out(131_072, 8, 512, at_least=1024)
+
+
+@pytest.mark.parametrize(
+    ("devices", "at_most", "expected"),
+    [(5, 2048, (1024, 25)), (1, 1500, (1024, 128)), (3, 4096, (3072, 14)), (1, 30 * 1024, (16 * 1024, 8))],
+)
+def test_passes_of_a_language_model_are_whole_blocks(devices: int, at_most: int, expected: tuple[int, int]) -> None:
+    """fairseq takes no part of a block, and of more than eight a multiple of eight."""
+    batch = share_out(131_072, devices, at_most, at_least=1024)
+    assert (batch.max_tokens, batch.update_freq) == expected
+    blocks = batch_by_size(np.arange(999), lambda _: 1024, max_tokens=batch.max_tokens, required_batch_size_multiple=8)[
+        0
+    ]
+    assert len(blocks) * 1024 == batch.max_tokens
 
 
 def test_less_memory_means_more_passes() -> None:
@@ -59,5 +75,5 @@ def test_less_memory_means_more_passes() -> None:
 
 def test_block_size_is_the_recipes() -> None:
     with pytest.raises(UserError, match="one sample of this recipe has 1024"):
-        _ = job_of("b2t/table4/6l_b2t", gpus=24).batch
+        _ = job_of("b2t/table4/6l_b2t", gpus=200).batch
     assert job_of("b2t/table4/16l_b2t", gpus=24).batch.update_freq == 8
