@@ -74,6 +74,6 @@ def test_less_memory_means_more_passes() -> None:
 
 
 def test_block_size_is_the_recipes() -> None:
-    with pytest.raises(UserError, match="one sample of this recipe has 1024"):
+    with pytest.raises(UserError, match="less than the 1024 tokens that one sample"):
         _ = job_of("b2t/table4/6l_b2t", gpus=200).batch
     assert job_of("b2t/table4/16l_b2t", gpus=24).batch.update_freq == 8
