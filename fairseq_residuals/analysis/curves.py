@@ -13,7 +13,7 @@ from fairseq_residuals.analysis.logs import Log, read_log
 from fairseq_residuals.registry import VARIANTS
 from modern_fairseq.errors import UserError
 
-LARGER_IS_BETTER = ("bleu", "sacrebleu", "accuracy", "rouge")
+LARGER_IS_BETTER = ("bleu", "sacrebleu", "tokenized_bleu", "compound_bleu", "accuracy", "rouge")
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def groups(names: Sequence[str], by_depth: bool = False) -> list[Group]:
     """
     given: list[tuple[str, Log]] = []
     for name in names:
-        label, _, pattern = name.rpartition("=")
+        label, _, pattern = ("", "", name) if Path(name).exists() else name.rpartition("=")
         files = sorted(glob.glob(pattern)) or [pattern]
         given += [(label, read_log(Path(file))) for file in files]
     labels = _automatic([log for label, log in given if not label], by_depth)
@@ -136,6 +136,7 @@ def _automatic(logs: list[Log], by_depth: bool) -> dict[int, str]:
         own = log.options - log.options.intersection(*(o.options for o in alike))
         everywhere = {text for stack, text in own if all((other, text) in own for other in log.layers)}
         told = everywhere | {f"{stack} {text}" for stack, text in own if text not in everywhere}
+        told |= {choice for choice in log.choices if any(o.choices and choice not in o.choices for o in alike)}
         labels[id(log)] = title + (f" ({', '.join(sorted(told))})" if told else "")
     return labels
 

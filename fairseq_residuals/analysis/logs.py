@@ -26,6 +26,11 @@ _WIRED = re.compile(
     r"(?P<stack>encoder|decoder): (?P<layers>\d+) layers wired by (?P<name>\S+?)(?: \((?P<options>.*?)\))?, "
 )
 _SETTING = re.compile(r"\b(?P<key>encoder_layers|decoder_layers|seed)'?(?:=|: )(?P<value>\d+)\b")
+_CHOICE = re.compile(
+    r"\b(?P<key>lr|warmup_updates|update_freq|max_tokens|batch_size|dropout|label_smoothing|weight_decay|clip_norm"
+    r"|(?:en|de)coder_(?:embed_dim|ffn_embed_dim|attention_heads))'?(?:=|: )"
+    r"(?P<value>\[[^\]]*\]|[\d.]\S*?)(?=[,)}\s]|$)"
+)
 _TROUBLE = re.compile(
     r"overflow detected|(?:NaN|Inf) detected in output of|nan/inf grad norm|Minimum loss scale reached"
     r"|gradients are inconsistent|out of memory|OutOfMemory|^(?:\w+\.)*\w+(?:Error|Exception|Interrupt): |error: \S"
@@ -55,6 +60,8 @@ class Log:
     """By stack, the name of its variant."""
     options: set[tuple[str, str]] = field(default_factory=set)
     """Stack and ``option=value``, as a run of this plugin writes them."""
+    choices: set[str] = field(default_factory=set)
+    """``name=value`` of what runs are often compared in besides the wiring, where the configuration was logged."""
     layers: dict[str, int] = field(default_factory=dict)
     """By stack."""
     seed: int | None = None
@@ -181,6 +188,7 @@ def _settings(log: Log, line: str) -> None:
             log.seed = int(found["value"]) if log.seed is None else log.seed
         else:
             log.layers.setdefault(found["key"].removesuffix("_layers"), int(found["value"]))
+    log.choices |= {f"{found['key']}={found['value'].strip('[]')}" for found in _CHOICE.finditer(line)}
 
 
 def _without_repetition(records: list[Record]) -> list[Record]:

@@ -136,6 +136,21 @@ def test_seeds_are_put_together_and_others_are_not(tmp_path: Path) -> None:
     assert [len(group.logs) for group in groups([f"mine={one}", f"mine={other}"])] == [2]
 
 
+def test_runs_of_other_learning_rates_are_told_apart(tmp_path: Path) -> None:
+    names = []
+    for seed, rate in ((1, 0.01), (2, 0.01), (1, 1e-6)):
+        config = f"{{'seed': {seed}, 'lr': [{rate}], 'model': Namespace(dropout=0.1, lr=[{rate}])}}"
+        path = tmp_path / f"lr={rate}" / f"{seed}.log"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join([config, WIRED, *FORMATS["json"]]))
+        names.append(str(path))
+    found = groups(names)
+    assert [(group.label, len(group.logs)) for group in found] == [
+        ("B2T connection (lr=0.01)", 2),
+        ("B2T connection (lr=1e-06)", 1),
+    ]
+
+
 @pytest.mark.parametrize(
     ("metric", "subset", "sentence"),
     [
