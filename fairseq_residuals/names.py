@@ -65,6 +65,9 @@ def _save(layers: str, owner: nn.Module, state: dict[str, Tensor], prefix: str, 
 
 def _load(layers: str, owner: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
     stack, top = f"{prefix}{layers}.", f"{prefix}layer_norm."
+    if getattr(owner, "adaptive_softmax", None) is not None:
+        # fairseq adds it to every checkpoint with shared embeddings (transformer_decoder.py, upgrade_state_dict_named)
+        state.pop(f"{prefix}output_projection.weight", None)
     for key in list(state):
         if key.startswith(top):
             state[f"{stack}wiring.norm.{key[len(top) :]}"] = state.pop(key)

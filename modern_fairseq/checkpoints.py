@@ -1,5 +1,6 @@
 """Checkpoints: loaded without running code, copied atomically, and named when they do not fit."""
 
+import ast
 import contextlib
 import errno
 import functools
@@ -227,6 +228,18 @@ def explain_misfits(module: types.ModuleType) -> None:
     module.load_model_ensemble_and_task = load_model_ensemble_and_task  # type: ignore[attr-defined]
 
 
+def literals_only(module: types.ModuleType) -> None:
+    """Settings of a checkpoint are read and not run: utils.py:791, :802 and :810 evaluate those that are text when a
+    model is built. Can go when fairseq does so no more."""
+
+    def literal(text: Any) -> Any:
+        if not isinstance(text, str):
+            raise TypeError("only text can be read")  # which fairseq expects of what is a value already
+        return ast.literal_eval(text.strip())
+
+    module.eval = literal  # type: ignore[attr-defined]
+
+
 def explain_trainer_misfits(module: types.ModuleType) -> None:
     """Say why a checkpoint cannot be resumed from: trainer.py:579 hides the reason.
 
@@ -238,6 +251,10 @@ def explain_trainer_misfits(module: types.ModuleType) -> None:
 
     @functools.wraps(original)
     def load_checkpoint(self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
+        asked = self.cfg.checkpoint.get("restore_file")
+        # unless asked for by name, a run begins where there is none
+        if asked == filename and not module.PathManager.isfile(filename):
+            raise UserError(f"there is no checkpoint {filename} to go on from")
         try:
             extra_state = original(self, filename, *args, **kwargs)
         except Exception as error:

@@ -36,6 +36,7 @@ _AFTER = {
         "checkpoints:atomic_copy",
         "checkpoints:explain_misfits",
     ),
+    "fairseq.utils": ("checkpoints:literals_only",),
     "fairseq.trainer": ("checkpoints:explain_trainer_misfits", "precision:overflow_on_cpu"),
     "fairseq.models.text_to_speech.vocoder": ("checkpoints:safe_load",),
     "fairseq.models.speech_to_text.xm_transformer": ("checkpoints:safe_load",),

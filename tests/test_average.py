@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,27 @@ def test_checkpoints_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "is not a fairseq checkpoint" in refused(capsys, output, "--inputs", tmp_path / "list.pt", good)
     (tmp_path / "half.pt").write_bytes(good.read_bytes()[: good.stat().st_size // 2])
     assert "is damaged" in refused(capsys, output, "--inputs", good, tmp_path / "half.pt")
+
+
+def test_other_wirings_are_not_averaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """B2T's parameters are Post-LN's."""
+    paths = []
+    for name in ("b2t", "post_ln"):
+        paths.append(write(tmp_path / f"{name}.pt", {"a": torch.ones(2)}))
+        state = torch.load(paths[-1], weights_only=False)
+        state["cfg"]["model"] = Namespace(arch="x", residual=name, residual_args="init=fairseq")
+        torch.save(state, paths[-1])
+    said = refused(capsys, tmp_path / "average.pt", "--inputs", *paths)
+    assert "wired by b2t init=fairseq, the other by post_ln init=fairseq" in said
+
+
+def test_a_link_stays_one_and_a_pipe_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = write(tmp_path / "one.pt", {"a": torch.ones(2)})
+    (tmp_path / "link.pt").symlink_to(tmp_path / "target.pt")
+    average(one, output=tmp_path / "link.pt")
+    assert (tmp_path / "link.pt").is_symlink() and (tmp_path / "target.pt").is_file()
+    os.mkfifo(tmp_path / "pipe")
+    assert "is a device or a pipe" in refused(capsys, tmp_path / "pipe", "--inputs", one)
 
 
 def test_an_old_output_is_replaced_only_by_a_whole_one(

@@ -15,7 +15,7 @@ from test_generation_parts import needs_onednn
 from tiny import ARCH_MODEL_REGISTRY, EOS, PAD, PREFIX, TASKS, batch, build, build_stock, make_dictionary, perturb
 from torch import Tensor, nn
 
-from fairseq_residuals.generation import beam_search
+from fairseq_residuals.generation import beam_search, packed
 from fairseq_residuals.generation.beam_search import FasterSequenceGenerator
 from fairseq_residuals.generation.cache import GROWTH
 from fairseq_residuals.registry import VARIANTS
@@ -58,6 +58,11 @@ def both(
         for kind in (SequenceGenerator, FasterSequenceGenerator)
     )
     return expected, found
+
+
+@pytest.fixture(autouse=True)
+def _small_matrices_are_packed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "LEAST_SIZE", 0)
 
 
 def assert_same(expected: Found, found: Found, *, attention: bool = True) -> None:

@@ -94,6 +94,27 @@ def test_moments_follow_their_parameters(repository: str, name: str, no_gradient
         assert torch.equal(own["exp_avg_sq"], expected[parameter] ** 2)
 
 
+def test_parameters_by_their_addresses(tmp_path: Path) -> None:
+    """As PyTorch had them until 1.5."""
+
+    def change(state: State) -> None:
+        new = adam(learned(state["model"]))
+        (group,) = new["param_groups"]
+        address = {i: 140_000_000 - 640 * i for i in group["params"]}
+        state["last_optimizer_state"] = {
+            "state": {address[i]: own for i, own in reversed(new["state"].items())},
+            "param_groups": [group | {"params": list(address.values())}],
+        }
+
+    def as_today(state: State) -> None:
+        state["last_optimizer_state"] = adam(learned(state["model"]))
+
+    old, today = (do_import(tmp_path, "b2t", "b2t_S", change) for change in (change, as_today))
+    assert old.report == today.report
+    for name, own in by_name(today).items():
+        assert all(torch.equal(own[key], by_name(old)[name][key]) for key in ("exp_avg", "exp_avg_sq"))
+
+
 def test_the_moments_of_a_joint_projection_are_split(tmp_path: Path) -> None:
     """Independently of the translation of names: thirds of rows, in the order of queries, keys, values."""
 

@@ -301,3 +301,13 @@ def test_pretrained_speech_encoder_is_loaded_into_the_wired_stack(tmp_path: Any)
     for name, value in donor.encoder.state_dict().items():
         # fairseq fills this placeholder with whatever the memory held
         assert name.endswith("_float_tensor") or torch.equal(model.encoder.state_dict()[name], value), name
+
+
+def test_a_checkpoint_of_shared_embeddings_and_adaptive_softmax_can_be_loaded() -> None:
+    """fairseq adds a projection to it that such a model does not have."""
+    flags = ("--share-all-embeddings", "--adaptive-softmax-cutoff", "10,20")
+    model, again = (build("translation", "b2t", *flags) for _ in range(2))
+    state = model.state_dict()
+    again.load_state_dict(state, strict=True)
+    for name, value in model.state_dict().items():
+        assert name.endswith("_float_tensor") or torch.equal(again.state_dict()[name], value)

@@ -34,6 +34,14 @@ def test_a_segment_is_a_stack_of_its_own() -> None:
     assert [segments.at(i)[1] for i in (0, 5, 6, 17)] == [0, 5, 0, 11]
 
 
+def test_an_option_in_parentheses_may_be_a_path() -> None:
+    args = settings("transformer_b2t", "--residual", "admin(profile=/tmp/a/b.json)/pre_ln(final_norm=false)")
+    assert "profile=/tmp/a/b.json" in args.residual_args and args.residual == "admin"
+    assert args.decoder_residual == "pre_ln" and "final_norm=false" in args.decoder_residual_args
+    args = settings("transformer_b2t", "--residual", "admin(profile=/tmp/b.json)")
+    assert args.residual == args.decoder_residual == "admin"
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_a_mixed_stack_is_its_segments_one_after_the_other(task: str) -> None:
     model = perturb(build(task, "post_ln", *MIXED, layers=4))

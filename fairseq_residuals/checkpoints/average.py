@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fairseq_residuals.checkpoints.settings import flat_settings
 from fairseq_residuals.whole_file import whole_file
 from modern_fairseq.checkpoints import load_fairseq
 from modern_fairseq.errors import UserError
@@ -55,11 +56,12 @@ def average(inputs: Sequence[Path]) -> dict[str, Any]:
         UserError: a file is missing, damaged or no fairseq checkpoint, or its parameters are not the first's.
     """
     result = _load(inputs[0])
+    wiring = _wiring(result)
     # tied parameters are one tensor, which must not be added to twice
     total = {name: _summand(value).clone() for name, value in result["model"].items()}
     result["model"] = total
     for path in inputs[1:]:
-        _add(total, path, first=inputs[0])
+        _add(total, path, inputs[0], wiring)
     for value in total.values():
         if value.is_floating_point():
             value.div_(len(inputs))
@@ -93,8 +95,21 @@ def _summand(value: Tensor) -> Tensor:
     return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
 
 
-def _add(total: dict[str, Tensor], path: Path, first: Path) -> None:
-    parameters = _load(path)["model"]
+def _wiring(checkpoint: dict[str, Any]) -> str:
+    """Of a model of this plugin, which parameters do not always show."""
+    settings = flat_settings(checkpoint)
+    names = ("residual", "residual_args", "decoder_residual", "decoder_residual_args")
+    return " ".join(str(settings[name]) for name in names if settings.get(name))
+
+
+def _add(total: dict[str, Tensor], path: Path, first: Path, wiring: str) -> None:
+    checkpoint = _load(path)
+    if _wiring(checkpoint) != wiring:
+        raise UserError(
+            f"{first} and {path} cannot be averaged: the one is wired by {wiring or 'fairseq'}, the other by"
+            f" {_wiring(checkpoint) or 'fairseq'}"
+        )
+    parameters = checkpoint["model"]
     different = sorted(total.keys() ^ parameters.keys())
     if different:
         has, lacks = (first, path) if different[0] in total else (path, first)

@@ -45,7 +45,12 @@ def translate_state(
         raise Untranslatable("it has several groups of parameters")
     learned, places = _learned(parameters, translate, model), _places(model)
     count = len(set(places.values()))
-    group, values = state["param_groups"][0], state["state"]
+    group = state["param_groups"][0]
+    # until 1.5 PyTorch called parameters by their addresses
+    order = {key: i for i, key in enumerate(group["params"])}
+    values = {order[key]: own for key, own in state.get("state", {}).items() if key in order}
+    if not values:
+        raise Untranslatable("it is empty")
     flat = len(group["params"]) == 1 < len(learned)
     by_name = _taken_apart(values[0], learned) if flat else _named(values, list(learned), len(group["params"]))
     new: dict[int, dict[str, Any]] = {}

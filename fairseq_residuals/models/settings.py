@@ -6,6 +6,7 @@ Both become flat and complete here, in place, so that a checkpoint carries the r
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -172,7 +173,9 @@ def for_stock_build(args: Args) -> Namespace:
 
 
 def _choose(args: Args, family: Family, variant: str) -> dict[str, Wiring]:
-    name, slash, above = (_get(args, "residual") or variant).partition("/")
+    # options in parentheses may be paths
+    name, *rest = re.split(r"/(?![^()]*\))", _get(args, "residual") or variant, maxsplit=1)
+    slash, above = bool(rest), "".join(rest)
     options = _options(args, "residual_args")
     first = Wiring.parse(name, options)
     own_name, own_options = _get(args, "decoder_residual"), _options(args, "decoder_residual_args")

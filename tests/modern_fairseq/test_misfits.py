@@ -4,6 +4,7 @@ import types
 
 import pytest
 import torch
+from fairseq import utils
 from omegaconf import OmegaConf
 
 from modern_fairseq import checkpoints
@@ -75,14 +76,21 @@ def test_of_several_checkpoints_the_one_that_does_not_fit_is_named(tmp_path):
     assert str(caught.value) == f"{bad} does not fit the model: it has another shape of weight"
 
 
-def resume(path, model):
+def resume(path, model, restore_file="checkpoint_last.pt"):
     """Call fairseq's Trainer.load_checkpoint with as much of a trainer as it looks at up to the weights."""
     from fairseq.trainer import Trainer
 
-    cfg = OmegaConf.create({"checkpoint": {"load_checkpoint_on_all_dp_ranks": False}, "model": {}})
+    checkpoint = {"load_checkpoint_on_all_dp_ranks": False, "restore_file": restore_file}
+    cfg = OmegaConf.create({"checkpoint": checkpoint, "model": {}})
     cfg.distributed_training = {"zero_sharding": "none"}
     trainer = types.SimpleNamespace(
-        cfg=cfg, model=model, data_parallel_world_size=1, data_parallel_rank=0, tpu=False, is_fsdp=False
+        cfg=cfg,
+        model=model,
+        data_parallel_world_size=1,
+        data_parallel_rank=0,
+        tpu=False,
+        is_fsdp=False,
+        _optimizer=None,
     )
     return Trainer.load_checkpoint(trainer, path)
 
@@ -102,6 +110,23 @@ def test_the_trainer_names_the_reason_that_it_hides(tmp_path, content, sentence)
         resume(save(tmp_path / "a.pt", content), Model(2, 2))
 
 
+def test_a_checkpoint_that_was_asked_for_must_be_there(tmp_path):
+    path = str(tmp_path / "a.pt")
+    with pytest.raises(UserError, match="there is no checkpoint"):
+        resume(path, Model(2, 2), restore_file=path)
+    assert resume(path, Model(2, 2), restore_file="checkpoint_last.pt") is None
+
+
+def test_settings_of_a_checkpoint_are_not_run(tmp_path):
+    mark = tmp_path / "mark"
+    for read in (utils.eval_str_list, utils.eval_str_dict, utils.eval_bool):
+        with pytest.raises((ValueError, SyntaxError)):
+            read(f"open({str(mark)!r}, 'w') or [1]")
+    assert not mark.exists()
+    assert utils.eval_str_list(" 10, 20", int) == [10, 20] and utils.eval_str_list("0.5") == [0.5]
+    assert utils.eval_str_dict("{'a': 1}") == {"a": 1} and utils.eval_bool("True") and utils.eval_bool(3, True)
+
+
 def test_the_trainer_keeps_bugs_apart(tmp_path):
     with pytest.raises(Exception, match="Cannot load model parameters") as caught:
         resume(save(tmp_path / "a.pt", {"bug": torch.zeros(1)}), Model(2, 2))
@@ -115,6 +140,7 @@ def test_a_flat_optimizer_state_of_another_size_is_refused_before_the_first_upda
 
     class Trainer:
         _optimizer = types.SimpleNamespace(optimizer=torch.optim.Adam([flat]))
+        cfg = OmegaConf.create({"checkpoint": {}})
 
         def load_checkpoint(self, filename):
             self._optimizer.optimizer.state[flat] = {"exp_avg": torch.zeros(size)}
