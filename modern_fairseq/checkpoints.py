@@ -229,15 +229,23 @@ def explain_misfits(module: types.ModuleType) -> None:
 
 
 def literals_only(module: types.ModuleType) -> None:
-    """Settings of a checkpoint are read and not run: utils.py:791, :802 and :810 evaluate those that are text when a
-    model is built. Can go when fairseq does so no more."""
+    """Settings of a checkpoint are read and not run: utils.py:791, :802 and :810, and models with convolutions,
+    evaluate those that are text when a model is built. Can go when fairseq does so no more."""
+    module.eval = _literal  # type: ignore[attr-defined]
 
-    def literal(text: Any) -> Any:
-        if not isinstance(text, str):
-            raise TypeError("only text can be read")  # which fairseq expects of what is a value already
-        return ast.literal_eval(text.strip())
 
-    module.eval = literal  # type: ignore[attr-defined]
+def _literal(text: Any) -> Any:
+    """Literals, and sums and products of them, as fairseq's convolutional models have: ``[(512, 3)] * 4``."""
+    if not isinstance(text, str):
+        raise TypeError("only text can be read")  # which fairseq expects of what is a value already
+
+    def value(node: ast.expr) -> Any:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mult):
+            left, right = value(node.left), value(node.right)
+            return left + right if isinstance(node.op, ast.Add) else left * right
+        return ast.literal_eval(node)
+
+    return value(ast.parse(text.strip(), mode="eval").body)
 
 
 def explain_trainer_misfits(module: types.ModuleType) -> None:

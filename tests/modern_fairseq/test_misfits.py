@@ -5,6 +5,7 @@ import types
 import pytest
 import torch
 from fairseq import utils
+from fairseq.models.wav2vec import wav2vec2
 from omegaconf import OmegaConf
 
 from modern_fairseq import checkpoints
@@ -124,6 +125,8 @@ def test_settings_of_a_checkpoint_are_not_run(tmp_path):
             read(f"open({str(mark)!r}, 'w') or [1]")
     assert not mark.exists()
     assert utils.eval_str_list(" 10, 20", int) == [10, 20] and utils.eval_str_list("0.5") == [0.5]
+    assert utils.eval("[(512, 10, 5)] + [(512, 3, 2)] * 2") == [(512, 10, 5), (512, 3, 2), (512, 3, 2)]
+    assert wav2vec2.eval is utils.eval
     assert utils.eval_str_dict("{'a': 1}") == {"a": 1} and utils.eval_bool("True") and utils.eval_bool(3, True)
 
 
