@@ -105,36 +105,17 @@ def _wiring(checkpoint: dict[str, Any]) -> str:
 def _add(total: dict[str, Tensor], path: Path, first: Path, wiring: str) -> None:
     checkpoint = _load(path)
     parameters = checkpoint["model"]
-    if not isinstance(parameters, dict) or not all(isinstance(value, Tensor) for value in parameters.values()):
-        raise UserError(f"{path} is not a fairseq checkpoint: its 'model' must hold tensors by name")
-    return checkpoint
-
-
-def _summand(value: Tensor) -> Tensor:
-    return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
-
-
-def _wiring(checkpoint: dict[str, Any]) -> str:
-    """Of a model of this plugin, which parameters do not always show."""
-    settings = flat_settings(checkpoint)
-    names = ("residual", "residual_args", "decoder_residual", "decoder_residual_args")
-    return " ".join(str(settings[name]) for name in names if settings.get(name))
-
-
-def _add(total: dict[str, Tensor], path: Path, first: Path, wiring: str) -> None:
-    checkpoint = _load(path)
-    if _wiring(checkpoint) != wiring:
-        raise UserError(
-            f"{first} and {path} cannot be averaged: the one is wired by {wiring or 'fairseq'}, the other by"
-            f" {_wiring(checkpoint) or 'fairseq'}"
-        )
-    parameters = checkpoint["model"]
     different = sorted(total.keys() ^ parameters.keys())
     if different:
         has, lacks = (first, path) if different[0] in total else (path, first)
         raise UserError(
             f"{first} and {path} cannot be averaged: {has} has {different[0]}, {lacks} does not"
             + (f" ({len(different)} parameters differ so)" if len(different) > 1 else "")
+        )
+    if _wiring(checkpoint) != wiring:
+        raise UserError(
+            f"{first} and {path} cannot be averaged: the one is wired by {wiring or 'fairseq'}, the other by"
+            f" {_wiring(checkpoint) or 'fairseq'}"
         )
     for name, value in parameters.items():
         value, mean = _summand(value), total[name]
