@@ -33,10 +33,7 @@ _OURS = {f"{CONNECTIONS[kind]}.norm": norm for kind, norm in FAIRSEQ_NORMS.items
     f"{CONNECTIONS['self']}.head_gain": "c_attn",
     f"{CONNECTIONS['ffn']}.inner_norm": "ffn_layernorm",
     f"{CONNECTIONS['ffn']}.residual_gain": "w_resid",
-}
-_OURS |= {
-    f"{CONNECTIONS[kind]}.out_norm": norm.replace("layer_norm", "out_layer_norm")
-    for kind, norm in FAIRSEQ_NORMS.items()
+    **{f"{CONNECTIONS[kind]}.out_norm": norm.replace("layer", "out_layer") for kind, norm in FAIRSEQ_NORMS.items()},
 }
 _THEIRS = {theirs: ours for ours, theirs in _OURS.items()}
 _OUR_PLACE = re.compile(rf"\b(\d+)\.({'|'.join(map(re.escape, _OURS))})(?=\.|$)")

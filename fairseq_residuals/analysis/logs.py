@@ -21,7 +21,7 @@ _JSON = re.compile(r"\{\"epoch\".*\}\s*$")
 _JOEYNMT = re.compile(r"^\W*Steps:?\s+(?P<update>\d+):?\s+(?P<rest>\w.*)$")
 _JOEYNMT_PAIR = re.compile(r"([A-Za-z]\w*):\s*(-?[\d.]+)")
 _GENERATED = re.compile(r"Generate (?P<subset>\S+) with beam=\d+: (?P<scores>[^(]*)")
-_SCORE = re.compile(r"([A-Za-z]\w*)\s*[=:]\s*([\d.]+)")
+_SCORE = re.compile(r"([A-Za-z]\w*)\s*[=:]\s*(\d+\.?\d*)")
 _WIRED = re.compile(
     r"(?P<stack>encoder|decoder): (?P<layers>\d+) layers wired by (?P<name>\S+?)(?: \((?P<options>.*?)\))?, "
 )

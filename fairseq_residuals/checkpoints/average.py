@@ -112,10 +112,10 @@ def _add(total: dict[str, Tensor], path: Path, first: Path, wiring: str) -> None
             f"{first} and {path} cannot be averaged: {has} has {different[0]}, {lacks} does not"
             + (f" ({len(different)} parameters differ so)" if len(different) > 1 else "")
         )
-    if _wiring(checkpoint) != wiring:
+    if (other := _wiring(checkpoint)) != wiring:
         raise UserError(
             f"{first} and {path} cannot be averaged: the one is wired by {wiring or 'fairseq'}, the other by"
-            f" {_wiring(checkpoint) or 'fairseq'}"
+            f" {other or 'fairseq'}"
         )
     for name, value in parameters.items():
         value, mean = _summand(value), total[name]

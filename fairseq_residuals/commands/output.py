@@ -17,7 +17,7 @@ def check_output(output: Path, inputs: Iterable[Path]) -> None:
         raise UserError(f"{output} is one of the checkpoints to be read; choose another name for what is written")
     if not output.parent.is_dir():
         raise UserError(f"there is no folder {output.parent} to write {output.name} to")
-    if output.exists() and not output.is_file() and not output.is_dir():
-        raise UserError(f"{output} is a device or a pipe; give the name of a file to write")
     if output.is_dir():
         raise UserError(f"{output} is a folder; give the name of a file to write")
+    if output.exists() and not output.is_file():
+        raise UserError(f"{output} is a device or a pipe; give the name of a file to write")

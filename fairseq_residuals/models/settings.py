@@ -175,11 +175,11 @@ def for_stock_build(args: Args) -> Namespace:
 def _choose(args: Args, family: Family, variant: str) -> dict[str, Wiring]:
     # options in parentheses may be paths
     name, *rest = re.split(r"/(?![^()]*\))", _get(args, "residual") or variant, maxsplit=1)
-    slash, above = bool(rest), "".join(rest)
+    above = "".join(rest)
     options = _options(args, "residual_args")
     first = Wiring.parse(name, options)
     own_name, own_options = _get(args, "decoder_residual"), _options(args, "decoder_residual_args")
-    if slash and own_name:
+    if rest and own_name:
         raise UserError(
             f"--residual {name}/{above} names the decoder's wiring, and so does --decoder-residual; give one"
         )

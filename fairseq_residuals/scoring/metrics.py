@@ -219,8 +219,8 @@ def score(metric: str, hypotheses: Sequence[str], *references: Sequence[str]) ->
     check_lengths(hypotheses, *references)
     if computed.takes_references is not None and len(references) > computed.takes_references:
         raise UserError(f"{metric} takes one reference per sentence, not {len(references)}")
-    for number, lines in enumerate(zip(*references, strict=True), 1):
-        if isinstance(computed, Bleu) and not all(line.strip() for line in lines):
+    for number, lines in enumerate(zip(*references, strict=True) if isinstance(computed, Bleu) else (), 1):
+        if not all(line.strip() for line in lines):
             raise UserError(f"{metric}: reference {number} is empty, but every sentence needs one")
     statistics = [computed.statistics(*sentence) for sentence in zip(hypotheses, *references, strict=True)]
     totals = [sum(column) for column in zip(*statistics, strict=True)]
