@@ -1,6 +1,5 @@
 """Checkpoints: loaded without running code, copied atomically, and named when they do not fit."""
 
-import ast
 import contextlib
 import errno
 import functools
@@ -226,61 +225,3 @@ def explain_misfits(module: types.ModuleType) -> None:
         return ensemble, cfg, task
 
     module.load_model_ensemble_and_task = load_model_ensemble_and_task  # type: ignore[attr-defined]
-
-
-def literals_only(module: types.ModuleType) -> None:
-    """Settings of a checkpoint are read and not run: utils.py:791, :802 and :810, and models with convolutions,
-    evaluate those that are text when a model is built. Can go when fairseq does so no more."""
-    module.eval = _literal  # type: ignore[attr-defined]
-
-
-def _literal(text: Any) -> Any:
-    """Literals, and sums and products of them, as fairseq's convolutional models have: ``[(512, 3)] * 4``."""
-    if not isinstance(text, str):
-        raise TypeError("only text can be read")  # which fairseq expects of what is a value already
-
-    def value(node: ast.expr) -> Any:
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mult):
-            left, right = value(node.left), value(node.right)
-            return left + right if isinstance(node.op, ast.Add) else left * right
-        return ast.literal_eval(node)
-
-    return value(ast.parse(text.strip(), mode="eval").body)
-
-
-def explain_trainer_misfits(module: types.ModuleType) -> None:
-    """Say why a checkpoint cannot be resumed from: trainer.py:579 hides the reason.
-
-    The optimizer state of a checkpoint of stock fairseq 0.12.2 counts the dead parameters of every encoder
-    layer (see :mod:`modern_fairseq.layers`) and fits no model without them. Can stay as long as fairseq
-    raises "Cannot load model parameters".
-    """
-    original = module.Trainer.load_checkpoint
-
-    @functools.wraps(original)
-    def load_checkpoint(self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
-        asked = self.cfg.checkpoint.get("restore_file")
-        # unless asked for by name, a run begins where there is none
-        if asked == filename and not module.PathManager.isfile(filename):
-            raise UserError(f"there is no checkpoint {filename} to go on from")
-        try:
-            extra_state = original(self, filename, *args, **kwargs)
-        except Exception as error:
-            if "parameter group that doesn't match" in str(error):
-                raise _other_optimizer(filename) from error
-            raise misfit(error.__context__, filename) or error from error
-        # --fp16 keeps all parameters in one: torch finds no mismatch before the first update
-        for parameter, state in getattr(getattr(self._optimizer, "optimizer", None), "state", {}).items():
-            if "exp_avg" in state and state["exp_avg"].shape != parameter.shape:
-                raise _other_optimizer(filename)
-        return extra_state
-
-    module.Trainer.load_checkpoint = load_checkpoint
-
-
-def _other_optimizer(filename: str) -> UserError:
-    return UserError(
-        f"{filename} holds the optimizer state of other parameters than the model has (stock fairseq 0.12.2 "
-        "kept a second copy of each encoder layer's weights): pass --reset-optimizer to go on from its "
-        "weights alone"
-    )

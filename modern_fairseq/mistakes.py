@@ -35,6 +35,18 @@ _MESSAGES: tuple[tuple[type[Exception], str, str], ...] = (
     ),
     (Exception, r"(?s)Failed to load config from .*", "{0}"),
     (AssertionError, r"(System output|Reference) file .* does not exist", "{0}"),
+    (
+        AssertionError,
+        r"Sentences lengths should not exceed max_tokens=(\d+)",
+        "--max-tokens {1} is less than the longest sentence has; raise it, or leave long ones out by"
+        " --max-source-positions, --max-target-positions and --skip-invalid-size-inputs-valid-test",
+    ),
+    (
+        ValueError,
+        r"Incorrect dictionary format, expected '<token> <cnt> \[flags\]': (.*)",
+        "a dictionary has the line {1}, not a token and how often it occurred; fairseq-preprocess makes dictionaries",
+    ),
+    (Exception, r"Incorrect encoding detected in (.*), please rebuild the dataset", "{1} is not UTF-8"),
     (Exception, r"Cannot find dataset: (.*)", "there is no data set {1}; fairseq-preprocess makes data sets"),
 )
 

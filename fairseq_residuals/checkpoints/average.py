@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fairseq_residuals.checkpoints.settings import flat_settings
+from fairseq_residuals.checkpoints.settings import flat_settings, wiring_of
 from fairseq_residuals.whole_file import whole_file
 from modern_fairseq.checkpoints import load_fairseq
 from modern_fairseq.errors import UserError
@@ -56,7 +56,7 @@ def average(inputs: Sequence[Path]) -> dict[str, Any]:
         UserError: a file is missing, damaged or no fairseq checkpoint, or its parameters are not the first's.
     """
     result = _load(inputs[0])
-    wiring = _wiring(result)
+    wiring = wiring_of(flat_settings(result))
     # tied parameters are one tensor, which must not be added to twice
     total = {name: _summand(value).clone() for name, value in result["model"].items()}
     result["model"] = total
@@ -95,13 +95,6 @@ def _summand(value: Tensor) -> Tensor:
     return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
 
 
-def _wiring(checkpoint: dict[str, Any]) -> str:
-    """Of a model of this plugin, which parameters do not always show."""
-    settings = flat_settings(checkpoint)
-    names = ("residual", "residual_args", "decoder_residual", "decoder_residual_args")
-    return " ".join(str(settings[name]) for name in names if settings.get(name))
-
-
 def _add(total: dict[str, Tensor], path: Path, first: Path, wiring: str) -> None:
     checkpoint = _load(path)
     parameters = checkpoint["model"]
@@ -112,7 +105,7 @@ def _add(total: dict[str, Tensor], path: Path, first: Path, wiring: str) -> None
             f"{first} and {path} cannot be averaged: {has} has {different[0]}, {lacks} does not"
             + (f" ({len(different)} parameters differ so)" if len(different) > 1 else "")
         )
-    if (other := _wiring(checkpoint)) != wiring:
+    if (other := wiring_of(flat_settings(checkpoint))) != wiring:
         raise UserError(
             f"{first} and {path} cannot be averaged: the one is wired by {wiring or 'fairseq'}, the other by"
             f" {other or 'fairseq'}"

@@ -49,6 +49,12 @@ def flat_settings(checkpoint: dict[str, Any]) -> Settings:
     return {key: {"True": True, "False": False}.get(v, v) if isinstance(v, str) else v for key, v in found.items()}
 
 
+def wiring_of(settings: Settings) -> str:
+    """Of a model of this plugin, which parameters do not always show; empty for fairseq's own."""
+    names = ("residual", "residual_args", "decoder_residual", "decoder_residual_args")
+    return " ".join(str(settings[name]) for name in names if settings.get(name))
+
+
 def _plain(section: Any) -> Settings:
     section = OmegaConf.to_container(section) if isinstance(section, DictConfig) else section
     return dict(vars(section)) if isinstance(section, Namespace) else dict(section or {})

@@ -37,6 +37,13 @@ def refuse_sharding(args: Args) -> None:
         )
 
 
+def forget_files(args: Args, *keys: str) -> None:
+    """Checkpoints hold the parameters that a model was begun with: they are not to ask for these files again."""
+    for key in keys:
+        if key in args:
+            setattr(args, key, None)
+
+
 def rewire_model(model: nn.Module, args: Args, wirings: dict[str, Wiring]) -> None:
     """Replaces the layers of a stock model's stacks, and prints what is going to be trained."""
     get: Callable[[str], Any] = args.get if isinstance(args, DictConfig) else vars(args).get

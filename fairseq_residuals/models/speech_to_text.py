@@ -10,7 +10,7 @@ from fairseq.models import register_model
 from fairseq.models.speech_to_text import S2TTransformerModel
 from torch import Tensor
 
-from fairseq_residuals.models.building import refuse_sharding, rewire_model, wirings_of
+from fairseq_residuals.models.building import forget_files, refuse_sharding, rewire_model, wirings_of
 from fairseq_residuals.models.settings import Args, Family, add_wiring_flags, for_stock_build
 from modern_fairseq.errors import UserError
 
@@ -78,6 +78,7 @@ class ResidualS2TTransformer(S2TTransformerModel):
             if not Path(pretrained).exists():
                 raise UserError(f"--load-pretrained-encoder-from: there is no file {pretrained}")
             checkpoint_utils.load_pretrained_component_from_model(component=model.encoder, checkpoint=pretrained)
+            forget_files(args, "load_pretrained_encoder_from")
         return model
 
     def forward(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor, **kwargs: Any) -> Any:

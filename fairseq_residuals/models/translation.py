@@ -7,7 +7,7 @@ from typing import Any
 from fairseq.models import register_model
 from fairseq.models.transformer import TransformerModel
 
-from fairseq_residuals.models.building import refuse_sharding, rewire_model, wirings_of
+from fairseq_residuals.models.building import forget_files, refuse_sharding, rewire_model, wirings_of
 from fairseq_residuals.models.settings import Args, Family, add_wiring_flags, for_stock_build
 from modern_fairseq.errors import UserError
 
@@ -41,5 +41,6 @@ class ResidualTransformer(TransformerModel):
             model = super().build_model(for_stock_build(args), task)
         except ValueError as error:
             raise UserError(str(error)) from error
+        forget_files(args, "encoder_embed_path", "decoder_embed_path")
         rewire_model(model, args, wirings)
         return model

@@ -1,6 +1,5 @@
 """RAdam, the optimizer of Admin's recipes: PyTorch's, as a fairseq optimizer."""
 
-import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +11,7 @@ from omegaconf import II
 from torch import nn
 
 from modern_fairseq.errors import UserError
+from modern_fairseq.literals import betas
 
 
 @dataclass
@@ -41,8 +41,7 @@ class FairseqRAdam(FairseqOptimizer):  # type: ignore[misc]
             self._optimizer = torch.optim.RAdam(params, decoupled_weight_decay=True, **self.optimizer_config)
         except ValueError as error:
             raise UserError(
-                f"--optimizer radam: {error}; --lr, --adam-eps and --weight-decay must be at least 0, and --adam-betas"
-                " two numbers of at least 0 and less than 1"
+                f"--optimizer radam: {error}; --lr, --adam-eps and --weight-decay must be at least 0"
             ) from error
 
     @property
@@ -50,7 +49,7 @@ class FairseqRAdam(FairseqOptimizer):  # type: ignore[misc]
         """What replaces, when training is resumed, the settings in the checkpoint."""
         return {
             "lr": self.cfg.lr[0],
-            "betas": _betas(self.cfg.adam_betas),
+            "betas": betas(self.cfg.adam_betas),
             "eps": self.cfg.adam_eps,
             "weight_decay": self.cfg.weight_decay,
         }
@@ -74,11 +73,3 @@ def refuse_half_precision(optimizer: str, params: Iterable[nn.Parameter]) -> lis
             " statistics must be kept in fp32; use --fp16 or --bf16"
         )
     return params
-
-
-def _betas(value: Any) -> tuple[float, float]:
-    try:
-        first, second = ast.literal_eval(value) if isinstance(value, str) else value
-        return float(first), float(second)
-    except (SyntaxError, TypeError, ValueError) as error:
-        raise UserError(f"--adam-betas must be two numbers such as '(0.9, 0.98)', not {value!r}") from error

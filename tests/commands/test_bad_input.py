@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from running import argv_of, assert_argparse_says, assert_one_sentence, execute, files_under, load
-from tiny_jobs import ADAM, LANGUAGE_MODEL, SPEECH, TRANSLATION, as_flags, without_plugin
+from running import argv_of, assert_argparse_says, assert_one_sentence, execute, files_under, load, succeed
+from tiny_jobs import ADAM, LANGUAGE_MODEL, SPEECH, TRANSLATION, UPDATES, as_flags, without_plugin
 from yaml_configs import config, hydra_argv
 
 Settings = dict[str, Any]
@@ -166,6 +166,32 @@ class Call:
         return os.mkdir, (str(self.path),)
 
 
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (("--batch-size", "4", "--model-overrides", "{'data"), ("--model-overrides", "{'data", "dictionary")),
+        (("--batch-size", "4", "--model-overrides", "[1]"), ("--model-overrides", "[1]", "dictionary")),
+        (("--max-tokens", "3"), ("--max-tokens 3", "longest sentence")),
+    ],
+)
+@pytest.mark.parametrize("command", ["fairseq-generate", "fairseq-validate"])
+def test_value_that_cannot_be_used(command, flags, named, data_of, trained):
+    checkpoint = trained(TRANSLATION)[0] / "checkpoint_last.pt"
+    uses = TRANSLATION.use_flags(data_of(TRANSLATION), checkpoint, batch_size=None)
+    assert_one_sentence(execute(argv_of(command, *uses, *flags)), *named)
+
+
+@pytest.mark.parametrize("line", [b"word count\n", b"\xff 3\n"])
+def test_dictionary_that_is_damaged(line, data_of, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(data_of(TRANSLATION), data)
+    with open(data / "dict.s.txt", "ab") as file:
+        file.write(line)
+    run = execute(argv_of("fairseq-train", *TRANSLATION.train_flags(data, tmp_path / "save"), *ADAM))
+    assert_one_sentence(run, "word" if line.isascii() else f"{data / 'dict.s.txt'} is not UTF-8")
+    assert not files_under(tmp_path / "save")
+
+
 def test_checkpoint_that_runs_code_does_not(data_of, tmp_path):
     """The reason for the allow-list: what is pickled may call anything."""
     bad, witness = tmp_path / "bad.pt", tmp_path / "witness"
@@ -225,6 +251,15 @@ def test_checkpoint_of_another_variant_is_not_resumed(data_of, trained, tmp_path
     run = execute(argv_of("fairseq-train", *flags, "--residual", "pre_ln", "--restore-file", checkpoint))
     assert_one_sentence(run, str(checkpoint), "encoder.layer_norm.weight")
     assert not files_under(tmp_path)
+
+
+def test_another_wiring_of_the_same_parameters_is_not_resumed(data_of, trained, tmp_path):
+    checkpoint = trained(TRANSLATION)[0] / "checkpoint_last.pt"
+    flags = [*TRANSLATION.train_flags(data_of(TRANSLATION), tmp_path / "save"), *ADAM, "--residual", "post_ln"]
+    flags += ["--restore-file", checkpoint, "--max-update", UPDATES + 1]
+    assert_one_sentence(execute(argv_of("fairseq-train", *flags)), str(checkpoint), "b2t", "post_ln")
+    assert not files_under(tmp_path)
+    assert list(succeed("fairseq-train", *flags, "--reset-optimizer").updates)
 
 
 def test_flag_that_does_not_exist(data_of, tmp_path):

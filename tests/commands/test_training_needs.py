@@ -125,10 +125,13 @@ def test_two_processes_log_the_gradients_of_both(data_of, tmp_path):
         assert stats_in(two[n]) == pytest.approx(expected, rel=1e-3)
 
 
-def test_a_wrong_setting_of_radam_is_one_sentence(data_of, tmp_path):
-    flags = [*TRANSLATION.train_flags(data_of(TRANSLATION), tmp_path), *OPTIMIZER, "--adam-betas", "0.9", *LENGTH]
+@pytest.mark.parametrize("optimizer", ["radam", "adam", "fused_adam"])
+@pytest.mark.parametrize("betas", ["0.9", "(0.9", "(0.9, 1.98)"])
+def test_wrong_betas_are_one_sentence(optimizer, betas, data_of, tmp_path):
+    flags = [*TRANSLATION.train_flags(data_of(TRANSLATION), tmp_path), *OPTIMIZER, *LENGTH]
+    flags += ["--optimizer", optimizer, "--adam-betas", betas]
     run = execute(argv_of("fairseq-train", *flags))
-    assert_one_sentence(run, "--adam-betas must be two numbers such as '(0.9, 0.98)'")
+    assert_one_sentence(run, "--adam-betas must be two numbers", "such as '(0.9, 0.98)'", betas)
     assert not files_under(tmp_path)
 
 

@@ -8,7 +8,7 @@ from fairseq import utils
 from fairseq.models.wav2vec import wav2vec2
 from omegaconf import OmegaConf
 
-from modern_fairseq import checkpoints
+from modern_fairseq import checkpoints, resuming
 from modern_fairseq.errors import UserError
 
 
@@ -82,7 +82,7 @@ def resume(path, model, restore_file="checkpoint_last.pt"):
     from fairseq.trainer import Trainer
 
     checkpoint = {"load_checkpoint_on_all_dp_ranks": False, "restore_file": restore_file}
-    cfg = OmegaConf.create({"checkpoint": checkpoint, "model": {}})
+    cfg = OmegaConf.create({"checkpoint": checkpoint, "model": {}, "ema": {"store_ema": False}})
     cfg.distributed_training = {"zero_sharding": "none"}
     trainer = types.SimpleNamespace(
         cfg=cfg,
@@ -151,7 +151,7 @@ def test_a_flat_optimizer_state_of_another_size_is_refused_before_the_first_upda
 
     module = types.ModuleType("fairseq.trainer")
     module.Trainer = Trainer
-    checkpoints.explain_trainer_misfits(module)
+    resuming.explain_trainer_misfits(module)
     if size == 7:
         assert module.Trainer().load_checkpoint("a.pt") == "extra state"
     else:
