@@ -144,6 +144,11 @@ def test_perplexity_of_validation() -> None:
     assert perplexity_of_validate(log).value == pytest.approx(2**2.5)
     with pytest.raises(UserError, match="on test"):
         perplexity_of_validate(log, "test")
+    # fairseq's cross_entropy logs one loss
+    plain = line.replace("loss 3.9 | nll_loss {}", "loss {}")
+    assert perplexity_of_validate(plain.format("valid", 3, 8)).value == 8
+    with pytest.raises(UserError, match=r"loss of 3\.0 bits is no perplexity of 7\.0"):
+        perplexity_of_validate(plain.format("valid", 3, 7))
 
 
 def test_perplexity_of_joeynmt() -> None:

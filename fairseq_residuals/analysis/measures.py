@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from dataclasses import dataclass
 
 import torch
@@ -60,14 +61,19 @@ class Part:
 
 
 def parts(subject: Subject) -> list[Part]:
-    """Every tensor that the wiring of a layer handles, in the order in which they are made."""
+    """Every tensor that the wiring of a layer handles, in the order in which they are made. Points of one name in a
+    layer are counted: "norm FFN", "norm FFN (2)"."""
     seen, norms, _ = run_backward(subject)
     told: set[int] = set()
+    named: Counter[tuple[str, int, str]] = Counter()
     found = []
     for event in seen:
         # what one module gives the next takes as it is; a layer's input is listed in that layer too
         if event.layer and id(event.tensor) in norms and (event.point == "layer input" or id(event.tensor) not in told):
-            found.append(Part(event.stack, event.layer, _name(event), event.point == "norm", norms[id(event.tensor)]))
+            place = (event.stack, event.layer, _name(event))
+            named[place] += 1
+            point = place[-1] if named[place] == 1 else f"{place[-1]} ({named[place]})"
+            found.append(Part(event.stack, event.layer, point, event.point == "norm", norms[id(event.tensor)]))
         told.add(id(event.tensor))
     return found
 

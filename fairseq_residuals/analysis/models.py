@@ -211,11 +211,15 @@ def make_subject(source: Source, args: Namespace, device: torch.device) -> Subje
         profiling.start_from(profiling.unprofiled(model), profiling.measure(model, partial(batch.loss, model)))
     torch.manual_seed(args.seed)
     model.train(args.training)
+    scale = FP16_LOSS_SCALE if args.precision == "fp16" else 1.0
+    return Subject(*label_and_wiring(settings), model, batch, scale)
+
+
+def label_and_wiring(settings: Namespace) -> tuple[str, str]:
+    """The titles of the variants of a model's stacks, and the name of its decoder's variant."""
     wirings = [Wiring.parse(settings.residual, settings.residual_args)]
     wirings += [Wiring.parse(settings.decoder_residual, settings.decoder_residual_args)]
-    label = " / ".join(dict.fromkeys(wiring.title for wiring in wirings))
-    scale = FP16_LOSS_SCALE if args.precision == "fp16" else 1.0
-    return Subject(label, wirings[-1].name, model, batch, scale)
+    return " / ".join(dict.fromkeys(wiring.title for wiring in wirings)), wirings[-1].name
 
 
 def stacks(model: nn.Module) -> list[Stack]:

@@ -20,9 +20,8 @@ from fairseq.optim import build_optimizer
 from fairseq.optim.lr_scheduler import build_lr_scheduler
 
 from fairseq_residuals import profiling
-from fairseq_residuals.analysis.models import Source, build, device_of, sources
+from fairseq_residuals.analysis.models import Source, build, device_of, label_and_wiring, sources
 from fairseq_residuals.analysis.race_data import Corpus, MadeUp, Sample, unigram_loss
-from fairseq_residuals.wiring import Wiring
 from modern_fairseq.errors import UserError
 
 POINTS = 40
@@ -117,11 +116,9 @@ def run_lane(lane: Lane, args: Namespace, tell: Tell) -> Result:
     move = partial(_move, device=device)
     valid = [move(sample) for sample in data.valid()]
     stream = map(move, data.train(lane.seed))
-    wiring = Wiring.parse(settings.decoder_residual, settings.decoder_residual_args)
     result = Result(
         lane,
-        wiring.title,
-        wiring.name,
+        *label_and_wiring(settings),
         sum(p.numel() for p in model.parameters()),
         unigram_loss(valid, task.target_dictionary.pad()),
     )

@@ -17,14 +17,13 @@ from fairseq import utils
 
 from fairseq_residuals.analysis import plots
 from fairseq_residuals.analysis.linearize import fit, replaced, train
-from fairseq_residuals.analysis.models import Source, device_of, load, stacks
+from fairseq_residuals.analysis.models import Source, device_of, label_and_wiring, load, stacks
 from fairseq_residuals.analysis.output import add_output_flags, check_folder, write
 from fairseq_residuals.analysis.progress import say
 from fairseq_residuals.analysis.race_data import Corpus, Sample
 from fairseq_residuals.analysis.tables import Cell, text_table
 from fairseq_residuals.scoring.metrics import make_metric
 from fairseq_residuals.scoring.text import UNKNOWN
-from fairseq_residuals.wiring import Wiring
 from modern_fairseq.errors import UserError
 
 HELP = (
@@ -118,7 +117,6 @@ def _look(file: Path, args: Namespace) -> Look:
     padding = task.target_dictionary.pad()
     score = _bleu(model, task, args) if args.metric == "bleu" else lambda found: _loss(model, found, padding)
     whole = score(held_out)
-    wiring = Wiring.parse(settings.decoder_residual, settings.decoder_residual_args)
     rows: list[list[Cell]] = [["whole model", None, args.metric, whole, 0.0, None]]
     for stack in stacks(model):
         for i in range(len(stack)):
@@ -131,7 +129,7 @@ def _look(file: Path, args: Namespace) -> Look:
             change = 100 * (value - whole) / whole if whole else None
             say(f"{file}: {stack.shape.stack} layer {i + 1}: {args.metric} {value:.4g} for {whole:.4g}")
             rows.append([stack.shape.stack, i + 1, args.metric, value, change, mapping.explained])
-    return Look(wiring.title, wiring.name, rows)
+    return Look(*label_and_wiring(settings), rows)
 
 
 def _mover(args: Namespace) -> Callable[[Sample], Sample]:

@@ -75,8 +75,13 @@ def perplexity_of_validate(log: str, subset: str = "valid") -> Perplexity:
     Raises:
         UserError: the log is not of exactly one complete run on ``subset``.
     """
-    wanted = re.compile(rf"valid on '{re.escape(subset)}' subset[^\n]*\| nll_loss (\S+)[^\n]*\| ppl (\S+)")
-    loss, _ = map(float, _only(wanted, log, f"result of fairseq-validate on {subset}, '... nll_loss ... ppl ...'"))
+    wanted = re.compile(rf"valid on '{re.escape(subset)}' subset( \|[^\n]*\| ppl [^\n]*)")
+    (line,) = _only(wanted, log, f"result of fairseq-validate on {subset}, '... loss ... ppl ...'")
+    values = dict(re.findall(r"\| (\w+) (\S+)", line))
+    # fairseq's cross_entropy has nothing but the likelihood in its loss, and does not say it twice
+    loss, ppl = float(values["nll_loss" if "nll_loss" in values else "loss"]), float(values["ppl"])
+    if not math.isclose(2**loss, ppl, rel_tol=1e-3, abs_tol=0.01):
+        raise UserError(f"the log's loss of {loss} bits is no perplexity of {ppl}: its criterion is not the likelihood")
     return Perplexity(2**loss, loss, "PPL|per:token of the dictionary|eos:counted|forced decoding", None)
 
 

@@ -15,6 +15,7 @@ from fairseq_residuals.analysis.models import PREFIXES, Subject, stacks
 from fairseq_residuals.analysis.probes import Event, run_forward, watch
 from fairseq_residuals.architectures import ARCHITECTURES
 from fairseq_residuals.registry import VARIANTS
+from modern_fairseq.errors import UserError
 
 PLACES = [(v, task) for v in sorted(VARIANTS) for task in PREFIXES if f"{PREFIXES[task]}_{v}" in ARCHITECTURES]
 LISTS = [("post_ln:0-0,pre_ln:1-2", "translation"), ("dlcl_pre:0-1,b2t:2-2", "language_modeling")]
@@ -112,6 +113,7 @@ def test_every_variant_in_every_task(variant: str, task: str) -> None:
     found = measures.parts(look_at)
     assert {(p.stack, p.layer) for p in found} == {(s, n) for s in depths for n in (1, 2, 3)}
     assert {p.point for p in found} >= {"self-attention", "layer input"}
+    assert len(by_point(found)) == len(found)
 
 
 @pytest.mark.parametrize("variant", ("hyper_connections", "mhc", "mhc/close=learned", "attention_residuals", "pre_ln"))
@@ -124,6 +126,14 @@ def test_without_gradients_a_layer_gives_all_that_the_top_reads(variant: str) ->
     top = look_at.model.decoder.layers.wiring.norm(last.tensor).transpose(0, 1)
     expected = look_at.model(**look_at.batch.sample["net_input"], features_only=True)[0]
     torch.testing.assert_close(top, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("task", PREFIXES)
+def test_a_model_has_no_room_for_more_tokens_than_it_has_positions(task: str) -> None:
+    room = ["--max-target-positions", "5", *(["--conv-channels", "8"] if task == "speech_to_text" else [])]
+    assert subject("pre_ln", *TINY, "--task", task, *room, "--tokens", "5").loss().isfinite()
+    with pytest.raises(UserError, match="--tokens 6: the model has room for 5 tokens"):
+        subject("pre_ln", *TINY, "--task", task, *room)
 
 
 def by_point(found: list[Part]) -> dict[tuple[str, int, str], float]:

@@ -141,6 +141,12 @@ def test_a_seed_gives_the_same_run_again_and_another_does_not() -> None:
     assert first.train == again.train and first.valid == again.valid and first.train != other.train
 
 
+def test_a_lane_is_labelled_by_the_wiring_of_both_stacks() -> None:
+    args = arguments("--variants", "pre_ln", "--decoder-residual", "b2t")
+    result = run_lane(lanes(args)[0], args, quiet)
+    assert (result.label, result.wiring) == ("Pre-LN / B2T connection", "b2t")
+
+
 def test_in_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--variants", "pre_ln", "b2t", "--out", str(tmp_path)]
     assert main(["race", *TINY, *flags, "--jobs", "2"]) == 0
