@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.checkpoints.average import save
 from fairseq_residuals.checkpoints.exporting import Exported, export_checkpoint
+from fairseq_residuals.checkpoints.importing import import_checkpoint
 from fairseq_residuals.variants.b2t import B2T
 from fairseq_residuals.variants.deepnet import DeepNetConnection
 from fairseq_residuals.variants.pre_ln import PreLNConnection
@@ -94,6 +95,19 @@ def test_the_stock_model_computes_the_same(task: str, variant: str, flags: tuple
     expected, found = logits_of_both(tmp_path, task, variant, *flags)
     if "admin" not in (variant, *flags) and "deepnet" not in (variant, *flags):
         assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("task", ["translation", "language_modeling", "speech"])
+def test_what_was_exported_can_be_imported(task: str, tmp_path: Path) -> None:
+    ours, exported = export(tmp_path, task, "post_ln", "--decoder-residual", "deepnet")
+    save(exported.checkpoint, tmp_path / "stock.pt")
+    again = import_checkpoint(tmp_path / "stock.pt", "fairseq").checkpoint
+    model = tiny.build_model(again["args"], tiny.make_task()).eval()
+    model.load_state_dict(again["model"])
+    inputs = tiny.batch(task)
+    with torch.no_grad():
+        expected, found = (tiny.logits(m, task, inputs) for m in (ours, model))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * expected.abs().max().item())
 
 
 def test_nothing_is_folded_approximately(tmp_path: Path) -> None:

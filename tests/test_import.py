@@ -108,6 +108,30 @@ def test_models_of_fairseq_that_have_no_golden(task: str, flags: tuple[str, ...]
         assert torch.equal(tiny.logits(ours, task, inputs), tiny.logits(stock, task, inputs))
 
 
+def test_the_dictionary_of_speech_is_the_one_that_its_configuration_names(tmp_path: Path) -> None:
+    args = Namespace(**vars(tiny.settings(tiny.STOCK["speech"], *tiny.dimensions("speech"))))
+    args.task, args.config_yaml = "speech_to_text", "config_st.yaml"
+    torch.save(
+        {"args": args, "model": tiny.build_stock("speech", normalize_before=False).state_dict()}, tmp_path / "stock.pt"
+    )
+    data = tmp_path / "data"
+    data.mkdir()
+    with pytest.raises(FileNotFoundError, match=r"config_st\.yaml not found"):
+        import_checkpoint(tmp_path / "stock.pt", "fairseq", data)
+    (data / "config_st.yaml").write_text("vocab_filename: spm_unigram.txt\n")
+    with pytest.raises(UserError, match=r"there is no .*spm_unigram\.txt"):
+        import_checkpoint(tmp_path / "stock.pt", "fairseq", data)
+    words = len(tiny.make_task().target_dictionary)
+    for count in (words + 1, words):
+        lines = [f"w{i} 1\n" for i in range(count - 4)]
+        (data / "spm_unigram.txt").write_text("".join(lines))
+        if count == words:
+            assert import_checkpoint(tmp_path / "stock.pt", "fairseq", data).report
+        else:
+            with pytest.raises(UserError, match=rf"spm_unigram\.txt has {count} words"):
+                import_checkpoint(tmp_path / "stock.pt", "fairseq", data)
+
+
 def report(repository: str, name: str, folder: Path, **changed: Any) -> list[str]:
     return import_checkpoint(write(folder, name, **changed), repository).report
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from fairseq.data import Dictionary
+from fairseq.data.audio.data_cfg import S2TDataConfig
 
 from fairseq_residuals.checkpoints.authors_wiring import Found, Side
 from fairseq_residuals.checkpoints.settings import Settings
@@ -77,7 +78,10 @@ def check_dictionaries(folder: Path, found: Found, sizes: dict[str, int]) -> Non
         UserError: ``folder`` lacks the dictionaries, or one has another number of words than the model.
     """
     languages = [found.settings.get(f"{side}_lang") for side in sizes]
-    if len(sizes) == 2 and all(languages):
+    if found.settings.get("task") == "speech_to_text":
+        config = S2TDataConfig(folder / (found.settings.get("config_yaml") or "config.yaml"))
+        expected = {folder / config.vocab_filename: {sizes["target"]}}
+    elif len(sizes) == 2 and all(languages):
         expected = {folder / f"dict.{lang}.txt": {size} for lang, size in zip(languages, sizes.values(), strict=True)}
     else:
         expected = {path: set(sizes.values()) for path in sorted(folder.glob("dict*.txt"))}

@@ -55,7 +55,7 @@ def import_checkpoint(path: Path, repository: str, data: Path | None = None) -> 
     to_ours = partial(translate, authors=AUTHORS[repository])
     found = Found(str(path), flat_settings(state), to_ours(theirs))
     check_repository(repository, found)
-    exactly = dimensions(found, sides(found)) | sharing(found) | _word_dropout(found)
+    exactly = dimensions(found, sides(found)) | _learned_positions(found) | sharing(found) | _word_dropout(found)
     choices = wiring(repository, found)
     exactly |= _wiring_settings(choices)
     known = {key: value for key, value in found.settings.items() if key not in CHOSEN_BY_WIRING}
@@ -91,6 +91,13 @@ def _wiring_settings(choices: dict[Side, Choice]) -> Settings:
     first, last = next(iter(choices.values())), choices["decoder"]
     settings = {"residual_args": first[1]} if first[1] else {}
     return settings if last == first else settings | {"decoder_residual": last[0], "decoder_residual_args": last[1]}
+
+
+def _learned_positions(found: Found) -> Settings:
+    """For some models there is no flag that says so."""
+    return {
+        f"{side}_learned_pos": True for side in sides(found) if f"{side}.embed_positions.weight" in found.parameters
+    }
 
 
 def _word_dropout(found: Found) -> Settings:
