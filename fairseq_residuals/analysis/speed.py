@@ -88,7 +88,7 @@ def machine(device: torch.device) -> dict[str, str]:
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
     else:
-        name = f"{_processor()}, {torch.get_num_threads()} of {os.cpu_count()} threads"
+        name = f"{processor()}, {torch.get_num_threads()} of {os.cpu_count()} threads"
     return {
         "device": name,
         "torch": torch.__version__,
@@ -97,7 +97,7 @@ def machine(device: torch.device) -> dict[str, str]:
     }
 
 
-def _processor() -> str:
+def processor() -> str:
     described = Path("/proc/cpuinfo")
     lines = described.read_text().splitlines() if described.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

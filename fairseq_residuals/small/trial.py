@@ -20,6 +20,7 @@ import torch
 from fairseq.data import Dictionary, data_utils
 
 from fairseq_residuals.analysis.logs import TRAIN, VALID, read_log
+from fairseq_residuals.analysis.speed import processor
 from fairseq_residuals.recipes import steps
 from fairseq_residuals.recipes.job import Job
 from fairseq_residuals.recipes.measure import measure
@@ -91,6 +92,8 @@ class Outcome:
     """MiB that the process of training had at most."""
     commit: str
     torch: str
+    device: str
+    """The processor that was at work."""
 
     @property
     def trial(self) -> Trial:
@@ -153,6 +156,7 @@ def run(plan: Plan, trial: Trial) -> Outcome:
             memory_mb=0.0,
             commit=commit(),
             torch=torch.__version__,
+            device=processor(),
         )
         try:
             return _score(job, _train(job, begun))

@@ -118,7 +118,7 @@ def report(plan: Plan, outcomes: Sequence[Outcome], refused: dict[str, str], see
     """The table, as text and in Markdown, and what its numbers are and are not."""
     warmup = Trial("pre_ln", LEARNING_RATES[0], 1).job(plan).asked.lr_scheduler.warmup_updates
     unigram = ", ".join(sorted({f"{o.unigram_loss:.2f}" for o in outcomes}))
-    made_by = ", ".join(sorted({f"{o.commit} with torch {o.torch}" for o in outcomes}))
+    made_by = ", ".join(sorted({f"{o.commit} with torch {o.torch} on {o.device}" for o in outcomes}))
     caption = [
         f"Data: {plan.task.data}; at most {plan.sizes.examples:,} pairs for training, {plan.sizes.held_out} each for "
         f"validation and test. {plan.sizes.updates} updates.",

@@ -27,16 +27,16 @@ from fairseq_residuals.small.variants_table import (
 from modern_fairseq.errors import UserError
 
 RESULTS = """\
-row,lr,seed,updates,ended,reason,train_loss,valid_loss,bleu,unigram_loss,cpu_seconds,memory_mb,commit,torch
-b2t,0.001,1,600,trained,,3.5,3.0,20.0,8.1,100.0,500.0,abc,2.0
-post_ln,0.001,1,600,diverged,"validation loss 9.00, the unigram model's is 8.10",9.5,9.0,,8.1,100.0,500.0,abc,2.0
-b2t,0.002,1,600,trained,,2.5,2.0,30.0,8.1,100.0,500.0,abc,2.0
-b2t,0.004,1,600,diverged,fairseq: gradients are Nan/Inf,,,,8.1,40.0,500.0,abc,2.0
-pre_ln,0.001,1,600,trained,,1.5,1.0,40.0,8.1,90.0,400.0,abc,2.0
-keel,0.001,1,600,failed,MemoryError: none left,,,,8.1,1.0,10.0,abc,2.0
-b2t,0.002,2,600,trained,,2.5,2.2,32.0,8.1,110.0,500.0,abc,2.0
-b2t,0.002,3,600,trained,,2.5,2.4,34.0,8.1,120.0,530.0,abc,2.0
-pre_ln,0.001,2,600,diverged,fairseq: gradients are Nan/Inf,,,,8.1,30.0,400.0,abc,2.0
+row,lr,seed,updates,ended,reason,train_loss,valid_loss,bleu,unigram_loss,cpu_seconds,memory_mb,commit,torch,device
+b2t,0.001,1,600,trained,,3.5,3.0,20.0,8.1,100.0,500.0,abc,2.0,Abacus
+post_ln,0.001,1,600,diverged,"validation loss 9.00, the unigram model's is 8.10",9.5,9.0,,8.1,100.0,500.0,abc,2.0,Abacus
+b2t,0.002,1,600,trained,,2.5,2.0,30.0,8.1,100.0,500.0,abc,2.0,Abacus
+b2t,0.004,1,600,diverged,fairseq: gradients are Nan/Inf,,,,8.1,40.0,500.0,abc,2.0,Abacus
+pre_ln,0.001,1,600,trained,,1.5,1.0,40.0,8.1,90.0,400.0,abc,2.0,Abacus
+keel,0.001,1,600,failed,MemoryError: none left,,,,8.1,1.0,10.0,abc,2.0,Abacus
+b2t,0.002,2,600,trained,,2.5,2.2,32.0,8.1,110.0,500.0,abc,2.0,Abacus
+b2t,0.002,3,600,trained,,2.5,2.4,34.0,8.1,120.0,530.0,abc,2.0,Abacus
+pre_ln,0.001,2,600,diverged,fairseq: gradients are Nan/Inf,,,,8.1,30.0,400.0,abc,2.0,Abacus
 """
 
 
@@ -76,7 +76,7 @@ def test_the_file_is_written_as_it_was_read(outcomes: list[Outcome], tmp_path: P
         ("row,lr\nb2t,1\n", "its first line has to be row,lr,seed,"),
         (RESULTS.replace(",600,trained,", ",many,trained,"), "line 2 is no result: "),
         (RESULTS.replace("trained", "done"), "line 2 is no result: ended is 'done'"),
-        (RESULTS[:-20], "line 10 is no result: "),
+        (RESULTS[:-30], "line 10 is no result: "),
     ],
 )
 def test_a_file_that_is_no_file_of_results(text: str, complaint: str, tmp_path: Path) -> None:
