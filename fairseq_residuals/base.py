@@ -156,7 +156,9 @@ class Variant(nn.Module):
     paper: ClassVar[str]
     year: ClassVar[int]
     equations: ClassVar[tuple[str, ...]]
-    """F a sub-layer with its dropout, x the stream."""
+    """F a sub-layer with its dropout, x the stream; with the options' defaults."""
+    rewrites: ClassVar[tuple[tuple[str, Any, str, str], ...]] = ()
+    """An option, one of its values, and what this value makes of a part of the equations: old text, new text."""
     code: ClassVar[str] = ""
     """The authors' code that the variant was checked against: repository@commit; empty where none was published."""
     verified: ClassVar[str]
@@ -175,9 +177,9 @@ class Variant(nn.Module):
 
     @dataclass(frozen=True)
     class Config:
-        """The options: typed, documented, the defaults are what the published numbers used, but for the
-        kind of norm. Those here are common to all variants; a variant with options of its own derives its ``Config``
-        from this one."""
+        """The options: typed, documented; the defaults are the design by itself, without what else its authors' models
+        had (initialisation, norms of another kind or of queries and keys). Those here are common to all variants; a
+        variant with options of its own derives its ``Config`` from this one."""
 
         init: Init = option(
             "fairseq", "how weights are drawn before the variant scales them; see fairseq_residuals/init.py"
@@ -210,6 +212,15 @@ class Variant(nn.Module):
             topmost: with no layers of another variant above its own.
         """
         return ""
+
+    @classmethod
+    def equations_of(cls, config: Any) -> tuple[str, ...]:
+        """Those of a stack with these options."""
+        text = "\n".join(cls.equations)
+        for name, value, old, new in (("final_norm", False, "output LN(x)", ""), *cls.rewrites):
+            if getattr(config, name, None) == value:
+                text = text.replace(old, new)
+        return tuple(filter(None, text.split("\n")))
 
     def connect(self, site: Site) -> Connection:
         """A new connection for ``site``."""
@@ -246,4 +257,4 @@ class Variant(nn.Module):
         """
 
     def extra_repr(self) -> str:
-        return f"{self.name}: {'; '.join(self.equations)}"
+        return f"{self.name}: {'; '.join(self.equations_of(self.config))}"

@@ -15,7 +15,8 @@
 ``xavier``      Xavier uniform for every matrix of the layers, biases 0
 ==============  =====================================================================================================
 
-``init_scale`` then multiplies every weight matrix of the layers; embeddings, biases, norms and gains stay.
+``init_scale`` then multiplies every weight matrix of the layers; embeddings, biases, norms and gains stay. Matrices are
+those of linear maps: the weights by which a variant combines layers, and the routers of its streams, start as it says.
 """
 
 from __future__ import annotations
@@ -37,14 +38,15 @@ def initialise(owners: list[tuple[nn.Module, Stack]]) -> None:
     Args:
         owners: fairseq's encoders and decoders, each with the stack that it holds.
     """
-    shared: set[int] = set()
+    # what two stacks share belongs to the first of them
+    taken: set[nn.Parameter] = set()
     for owner, stack in owners:
         embed_tokens = getattr(owner, "embed_tokens", None)
-        if id(embed_tokens) in shared:
+        if embed_tokens is not None and not taken.isdisjoint(embed_tokens.parameters()):
             embed_tokens = None
-        shared.add(id(embed_tokens))
         inside = set(stack.modules())
-        outside = [module for module in owner.modules() if module not in inside]
+        outside = [m for m in owner.modules() if m not in inside and taken.isdisjoint(m.parameters(recurse=False))]
+        taken.update(owner.parameters())
         for variant, layers in stack.segments():
             _initialise(variant, layers, outside, embed_tokens)
             # what lies outside of the layers belongs to the first segment

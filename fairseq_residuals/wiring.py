@@ -35,8 +35,7 @@ class Part:
 
     @property
     def equations(self) -> tuple[str, ...]:
-        without_norm = getattr(self.config, "final_norm", True) is False
-        return tuple(line for line in self.variant.equations if not (without_norm and line == "output LN(x)"))
+        return self.variant.equations_of(self.config)
 
     def build(self, shape: Shape) -> Variant:
         """The variant for a stack, or for this part of it."""

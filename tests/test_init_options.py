@@ -90,6 +90,21 @@ def test_lipschitz_leaves_a_shared_output_matrix_drawn_as_the_embedding() -> Non
     is_uniform(parameters["decoder.embed_tokens.weight"][4:], (2 / (WORDS + DIM)) ** 0.5)
 
 
+@pytest.mark.parametrize("decoder", ["t_fixup", "post_ln"])
+def test_a_table_of_both_stacks_is_drawn_and_scaled_by_the_encoder(decoder: str) -> None:
+    flags = ("--share-all-embeddings", "--decoder-residual", decoder, "--decoder-residual-args", "init=lipschitz")
+    table = drawn("init=lipschitz", *flags, arch="transformer_t_fixup")["encoder.embed_tokens.weight"]
+    is_uniform(table[torch.arange(WORDS) != 1], (2 / (WORDS + DIM)) ** 0.5 * (9 * LAYERS) ** -0.25)
+
+
+def test_t_fixup_gives_values_the_gain_back_that_they_lost() -> None:
+    for init in ("xavier", "fairseq_0.9"):
+        for name, p in matrices(drawn(f"init={init}", arch="transformer_t_fixup")).items():
+            if name.endswith("v_proj.weight"):
+                factor = 0.67 * LAYERS**-0.25 if name.startswith("encoder") else (9 * LAYERS) ** -0.25
+                is_uniform(p, factor * xavier(p))
+
+
 @pytest.mark.parametrize("version", ["0.8", "0.9"])
 def test_older_fairseq(version: str) -> None:
     parameters = drawn(f"init=fairseq_{version}")

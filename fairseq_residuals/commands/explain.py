@@ -29,9 +29,8 @@ BYTES_PER_PARAMETER = 4
 class Drawn:
     """A variant in one stack of one model."""
 
-    title: str
+    variant: Variant
     stack: str
-    variant: type[Variant]
     layer: int
     """Which was drawn, from 1."""
     of: str
@@ -84,13 +83,13 @@ def _picture(drawn: list[Drawn], notes: list[tuple[str, ...]]) -> Any:
     below = max(text.count("\n") for text in wrapped) + 1
     figure, axes = plots.new_figure(1, len(drawn), width=width, height=0.5 + 0.1 * below + 0.25 * rows)
     for one, text, panel in zip(drawn, wrapped, axes[0], strict=True):
-        draw(panel, one.graph, f"{one.title}\n{one.stack}{one.of}", text)
+        draw(panel, one.graph, f"{one.variant.title}\n{one.stack}{one.of}", text)
     return figure
 
 
 def _equations(one: Drawn) -> list[str]:
     """Each in a line of its own."""
-    return [part for line in one.variant.equations for part in line.split("; ")]
+    return [part for line in one.variant.equations_of(one.variant.config) for part in line.split("; ")]
 
 
 def _stacks(args: argparse.Namespace) -> Iterator[tuple[str, Stack]]:
@@ -117,14 +116,14 @@ def _drawn(stack: Stack) -> Iterator[Drawn]:
         place = below + min(1, len(layers) - 1)
         several = f", layers {below + 1} to {below + len(layers)}" if len(layers) < len(stack) else ""
         graph = trace_layer(stack, place)
-        yield Drawn(variant.title, stack.shape.stack, type(variant), place + 1, several, graph)
+        yield Drawn(variant, stack.shape.stack, place + 1, several, graph)
         below += len(layers)
 
 
 def _tell(one: Drawn) -> list[str]:
     return [
-        f"{one.title}, {one.stack}{one.of}: {one.variant.paper}",
-        *(f"    {equation}" for equation in one.variant.equations),
+        f"{one.variant.title}, {one.stack}{one.of}: {one.variant.paper}",
+        *(f"    {equation}" for equation in one.variant.equations_of(one.variant.config)),
         "  A layer, as it runs; * is the gradient's easiest way:",
         *(f"    {line}" for line in as_text(one.graph)),
         f"  That way passes {one.graph.crossed('norm')} norms and {one.graph.crossed('sublayer')} sub-layers.",

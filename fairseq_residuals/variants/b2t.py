@@ -12,7 +12,8 @@ Checked against takase/b2t_connection@c8e2ad4 (``fairseq/modules/transformer_lay
 
 Paper and code: the repository's first release (c3dedea, June 2022) initialises as fairseq does; since 4d80167 (May
 2023) it multiplies every weight matrix of a layer, biases not, by L^-0.5 (``init_scale=depth``), which no table of
-the paper mentions. Table 2 (100L-100L) multiplied by 0.1, which is the same factor there (``init_scale=0.1``).
+the paper mentions. Table 2 (100L-100L) multiplied by 0.1, which is the same factor there (``init_scale=0.1``), by the
+paper's words all parameters but embeddings, and so biases too.
 """
 
 from torch import Tensor

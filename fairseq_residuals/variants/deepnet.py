@@ -17,9 +17,10 @@ encoder, decoder alone     (2L)^(1/4)             (8L)^(-1/4)
 =========================  =====================  ======================
 
 Checked against microsoft/torchscale@4d1e0e8 and LiyuanLucasLiu/Transformer-Clinic@70f72b7. Paper and code: the paper
-draws from xavier_normal(gain β), queries and keys with gain 1 (``beta=paper``). torchscale keeps PyTorch's
-initialisation of linear layers for all, and scales weights and biases; its factor for the encoder of a pair is 1.15
-(N^4 M)^(-1/16), where 1.15 = 1/0.87 looks like a constant turned upside down (``beta=torchscale``).
+draws from xavier_normal(gain β), queries and keys with gain 1 (``beta=paper``); of biases it says nothing, and they
+stay as fairseq draws them (Transformer-Clinic's fairseq: 0). torchscale keeps PyTorch's initialisation of linear layers
+for all, and scales weights and biases; its factor for the encoder of a pair is 1.15 (N^4 M)^(-1/16), where 1.15 =
+1/0.87 looks like a constant turned upside down (``beta=torchscale``).
 """
 
 from dataclasses import dataclass

@@ -6,14 +6,15 @@
                                 ▲ i·h    ▼
     x ─► LN ─► SA (+ CA) ─► c=[in,x] ─► i,f,o,h ─► ·o ──► x'
 
-Xu et al. 2020, "Transformer with Depth-Wise LSTM", Eq. 3 to 10: c = [in, x]; i, f, o = σ(LN(W c + b)); cell' = f cell
+Xu et al. 2020, "Transformer with Depth-Wise LSTM", Eq. 2 to 10: c = [in, x]; i, f, o = σ(LN(W c + b)); cell' = f cell
 + i h; x' = o cell'; h = W2 gelu(LN(W1 c + b1)) + b2 (``hidden=2``) or gelu(LN(W c + b)) (``hidden=1``). ``in`` is
 self-attention's output; in a decoder its sum with (``merge=add``), or a projection of it beside (``merge=concat``),
 cross-attention's, which is fed self-attention's output plus x. The unit replaces the FFN; layers ``share`` parts of it.
 
 No code was published. What the paper leaves open are options: where the cell starts (``cell``), whether attention
 reads through a norm (``input_norm``) and the stack ends in one (``output_norm``), whether Eq. 3 to 5 have a norm per
-gate (``gate_norm``), ``dropout`` inside the unit. The output starts as the embedding, and h is as wide as the FFN.
+gate (``gate_norm``), ``dropout`` inside the unit, and what brings a concatenation back to C channels. The output starts
+as the embedding, and h is as wide as the FFN.
 """
 
 from dataclasses import dataclass
@@ -23,25 +24,9 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.base import Connection, Shape, Site, Stream, Variant
+from fairseq_residuals.gates import EPS, Gates
 from fairseq_residuals.options import option
 from fairseq_residuals.registry import register_variant
-
-EPS = 1e-6
-
-
-class Gates(nn.Module):
-    """(T, B, 2 C) -> the gates i, f, o, each (T, B, C)."""
-
-    def __init__(self, shape: Shape, norm: Literal["each", "joint"]) -> None:
-        super().__init__()
-        self.linear = nn.Linear(2 * shape.dim, 3 * shape.dim)
-        widths = [shape.dim] * 3 if norm == "each" else [3 * shape.dim]
-        self.norms = nn.ModuleList(shape.new_norm(width, eps=EPS) for width in widths)
-
-    def forward(self, c: Tensor) -> tuple[Tensor, ...]:
-        parts = self.linear(c).chunk(len(self.norms), -1)
-        normalised = [norm(part) for norm, part in zip(self.norms, parts, strict=True)]
-        return tuple(gate for z in normalised for gate in z.sigmoid().chunk(3 // len(parts), -1))
 
 
 class DepthwiseLSTMConnection(Connection):
@@ -74,7 +59,20 @@ class DepthwiseLSTM(Variant):
     title = "Depth-wise LSTM"
     paper = "Xu et al. 2020, Transformer with Depth-Wise LSTM"
     year = 2020
-    equations = ("c = [in, x]; i, f, o = sigmoid(LN(W c)); h = W2 gelu(LN(W1 c))", "cell = f cell + i h; x = o cell")
+    equations = (
+        "in = SA(LN(x)), c = [in, x]; i, f, o = sigmoid(LN(W c)); h = W2 gelu(LN(W1 c))",
+        "cell = f cell + i h; x = o cell",
+        "output LN(x)",
+    )
+    rewrites = (
+        ("hidden", 1, "W2 gelu(LN(W1 c))", "gelu(LN(W c))"),
+        ("input_norm", False, "SA(LN(x))", "SA(x)"),
+        ("output_norm", False, "output LN(x)", ""),
+    )
+    extension = (
+        "Where the cell starts, the norms on what attention reads and on top, the width of the network for h (the"
+        " FFN's), gates of each stack's own, the projection of merge=concat."
+    )
     verified = "re-implementation of the equations (no code was published): activations, gradients"
     has_ffn = False
 

@@ -87,6 +87,7 @@ class DLCLPre(DLCL):
         "x_{l+1} = sum_k W[l,k] LN_k(y_k), in the layers x = x + F(LN(x))",
         "output LN(sum_k W[L,k] LN_k(y_k))",
     )
+    rewrites = (("norm", False, "LN_k(y_k)", "y_k"),)
     connection = PreLNConnection
 
     def __init__(self, config: Any, shape: Shape) -> None:
@@ -105,6 +106,7 @@ class DLCLPre(DLCL):
 class DLCLPost(DLCL):
     title = "DLCL, Post-LN"
     equations = ("x_{l+1} = LN_l(sum_k W[l,k] y_k), in the layers x = LN(x + F(x))", "output LN_L(sum_k W[L,k] y_k)")
+    rewrites = tuple(("norm", False, f"LN_{i}(sum_k W[{i},k] y_k)", f"sum_k W[{i},k] y_k") for i in "lL")
     connection = PostLNConnection
 
     def after_layer(self, i: int, s: Stream) -> Stream:

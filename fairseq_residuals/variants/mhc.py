@@ -84,6 +84,7 @@ class MHC(StreamsVariant):
         "X_j = post_j F(LN(u)) + sum_i res_ji X_i, res doubly stochastic",
         "output LN(sum_j X_j)",
     )
+    rewrites = (("close", "learned", "sum_j X_j", "sum_j a_j X_j"),)
     extension = f"{StreamsVariant.extension} The start of the router's matrix and biases, and the sum at the end."
     verified = "DeepSeek-V4's router and read-out in huggingface/transformers, decoder: activations, gradients"
 

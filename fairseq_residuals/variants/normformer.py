@@ -66,13 +66,20 @@ class NormFormer(PreLN):
     year = 2021
     equations = (
         "x = x + LN(gain_head SA(LN(x)))",
-        "x = gain x + W2 LN(act(W1 LN(x)))",
+        "x = x + W2 LN(act(W1 LN(x)))",
         "output LN(x)",
+    )
+    rewrites = (
+        ("scale_attn", False, "LN(gain_head SA(LN(x)))", "gain_head SA(LN(x))"),
+        ("scale_heads", False, "gain_head ", ""),
+        ("scale_fc", False, "LN(act(W1 LN(x)))", "act(W1 LN(x))"),
+        ("scale_resids", True, "x = x + W2", "x = gain x + W2"),
     )
     code = "facebookresearch/fairseq@3d262bb"
     verified = (
         "authors' code, decoder: activations, gradients, generation, initialisation; encoder and cross-attention: none"
     )
+    extension = "Encoder layers have the same norms and gains, and so has cross-attention (cross)."
     normalize_before = False
     stock = ""
 

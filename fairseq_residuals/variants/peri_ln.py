@@ -72,6 +72,7 @@ class PeriLN(SandwichLN):
     paper = "Kim et al. 2025, Peri-LN: Revisiting Normalization Layer in the Transformer Architecture"
     year = 2025
     equations = ("x = LN(embedding)", "x = x + LN(F(LN(x)))", "output LN(x)")
+    rewrites = (("embed_norm", False, "x = LN(embedding)", ""),)
     code = ""
     verified = "the paper's equations; without the embedding's norm it is sandwich_ln"
 

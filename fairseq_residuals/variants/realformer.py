@@ -10,7 +10,8 @@ He et al. 2021, "RealFormer: Transformer Likes Residual Attention", Eq. 5: S' = 
 softmax(S')V; around it Post-LN. Three chains, none connected to another: encoder self-attention, decoder
 self-attention, cross-attention; the first layer has nothing to add. No parameters of its own. The scores travel
 without masks, each layer masks for itself. For deep stacks the authors divide the sum by the number of layers in it
-before the softmax (``mean=true``; their README: 30 layers or more), and pass on the sum.
+before the softmax (``mean=true``; their README: 30 layers or more), and pass on the sum. Here layers that layer
+dropout skips count in that number.
 
 Checked against google-research/google-research@5b09c22 (``realformer/realformer.py``), a BERT encoder. No
 encoder-decoder was published; that decoder and cross-attention have chains of their own is the reading of later
@@ -64,7 +65,15 @@ class RealFormer(Variant):
     paper = "He et al. 2021, RealFormer: Transformer Likes Residual Attention"
     year = 2021
     equations = ("S = QK^T / sqrt(d) + S of the layer below, attention softmax(S) V", "x = LN(x + F(x))")
+    rewrites = (
+        ("mean", True, "softmax(S) V", "softmax(S / l) V in layer l"),
+        ("norm", "pre", "x = LN(x + F(x))", "x = x + F(LN(x))\noutput LN(x)"),
+    )
     code = "google-research/google-research@5b09c22"
+    extension = (
+        "Encoder-decoders (only an encoder was published): chains of scores for the encoder, the decoder and"
+        " cross-attention, each by itself."
+    )
     verified = (
         "authors' code, encoder: scores, activations, gradients; encoder-decoder (none was published):"
         " re-implementation of the equations"
@@ -72,7 +81,7 @@ class RealFormer(Variant):
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
-        mean: bool = option(False, "divide the scores by the number of layers in their sum; for deep stacks")
+        mean: bool = option(False, "divide the sums of scores by the number of the layer, from 1; for deep stacks")
         norm: Literal["post", "pre"] = option("post", "residuals as Post-LN or as Pre-LN")
 
     def __init__(self, config: Any, shape: Shape) -> None:

@@ -6,13 +6,13 @@
        └──────│───┘
     d ────────└─► + ───────► d'          output: x_L + LN(d_L)
 
-Xie et al. 2023, "ResiDual: Transformer with Dual Residual Connections", Eq. 6 and section 3: x' = LN(x + F(x)),
-d' = d + F(x), y = x_L + LN(d_L).
+Xie et al. 2023, "ResiDual: Transformer with Dual Residual Connections", section 2.2: x' = LN(x + F(x)), d' = d + F(x),
+y = x_L + LN(d_L).
 Checked against microsoft/ResiDual@8682f75 (``resi_dual.py``, ``resi_dual_layers.py``).
 
 Paper and code: the paper does not say where d starts (code: at the embedding), nor that the last norm has eps 1e-7.
 Against overflow in half precision d is kept smaller by a factor ``scale``, which the last norm takes out again up to
-its eps (OPUS-100 used 0.05). ``alpha`` weighs x_L.
+its eps (but DyT does not; OPUS-100 used 0.05). ``alpha`` weighs x_L.
 """
 
 from dataclasses import dataclass

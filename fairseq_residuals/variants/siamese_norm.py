@@ -78,6 +78,7 @@ class SiameseNorm(Variant):
     paper = "Li et al. 2026, SiameseNorm: Breaking the Barrier to Reconciling Pre/Post-Norm"
     year = 2026
     equations = ("x = LN(x), z = F(LN(x + LN(y)))", "x = x + z / c", "y = y + z", "output LN(LN(x) + LN(y))")
+    rewrites = (("post_stream", "hybrid_norm", "x = LN(x), z", "SA: z = F(g x + LN(y)); FFN: x = LN(x), z"),)
     code = "Qwen-Applications/SiameseNorm@70efa00"
     verified = (
         "authors' code, encoder of a vision Transformer, and with post_stream=hybrid_norm language model: both streams,"

@@ -11,9 +11,10 @@ N^(-1/4) in the encoder and (9N)^(-1/4) in the decoder; embeddings times (9N)^(-
 layer6ai-labs/T-Fixup@b17e166 (``modules/transformer_layer.py``, ``models/transformer.py``).
 
 Paper and code: the paper has one N, the code each stack's own. In the code (and here) queries and keys keep fairseq's
-gain of 1/sqrt(2), the values get theirs back by sqrt(2), the biases of queries, keys and values keep PyTorch's random
-values, and a table that encoder and decoder share is scaled once, by the encoder's N. The code's unused
-cross-attention norm is left out. ``init`` is that of the authors' fairseq by default.
+gain of 1/sqrt(2), the values get theirs back by sqrt(2) (with an ``init`` of other gains they never lost it), the
+biases of queries, keys and values keep PyTorch's random values, and a table that encoder and decoder share is scaled
+once, by the encoder's N. The code's unused cross-attention norm is left out. ``init`` is that of the authors' fairseq
+by default.
 """
 
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ class TFixup(Variant):
         factor = 0.67 * depth**-0.25 if encoder else (9 * depth) ** -0.25
         for name, module in layers.named_modules():
             if name.endswith("v_proj"):
-                module.weight.mul_(factor * 2**0.5)
+                module.weight.mul_(factor * (2**0.5 if self.config.init.startswith("fairseq") else 1.0))
             elif name.endswith(("fc1", "fc2", "out_proj")):
                 module.weight.mul_(factor)
         for module in () if embed_tokens is None else embed_tokens.modules():

@@ -36,6 +36,7 @@ class TransparentAttention(Variant):
     year = 2018
     equations = ("x = LN(x + F(x))", "memory of decoder layer j: sum_i softmax(W)[i,j] h_i over all encoder layers i")
     verified = "the paper's equations (no code was published)"
+    extension = "W starts at 0, so the mix at the mean; the embedding passes a norm, as in another group's code."
     connection = PostLNConnection
 
     @dataclass(frozen=True)
