@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +15,17 @@ from subword_nmt.learn_bpe import learn_bpe
 from fairseq_residuals.data.parallel import blocks, decode, ordered, progress
 from modern_fairseq.errors import UserError
 
+JOIN = re.compile(r"@@( |$)")
 REMEMBERED = 100_000
 """Words whose segmentation a process keeps; subword-nmt itself never forgets one."""
+
+
+@dataclass(frozen=True)
+class Join:
+    """Subwords to words."""
+
+    def __call__(self, line: str) -> str:
+        return JOIN.sub("", line)
 
 
 def count_block(block: bytes) -> Counter[str]:

@@ -136,7 +136,13 @@ def prepare(corpus: Corpus, variant_name: str | None, job: Job) -> Path:
         key = hashlib.sha256("".join(step.key for step in results).encode()).hexdigest()
         summary = job.out / SUMMARY
         if summary.is_file():
-            if json.loads(summary.read_text(encoding="utf-8"))["key"] == key and all(map(steps.done, results)):
+            known = json.loads(summary.read_text(encoding="utf-8"))
+            if (known["corpus"], known["variant"]) != (corpus.name, chosen):
+                raise UserError(
+                    f"{job.out} holds {known['corpus']}, variant {known['variant']}: name another folder for"
+                    f" {corpus.name}, variant {chosen}"
+                )
+            if known["key"] == key and all(map(steps.done, results)):
                 return summary
             summary.unlink()
         for step in results:

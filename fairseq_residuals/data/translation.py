@@ -87,8 +87,6 @@ class Parallel:
     """A file that lists the dictionary, a word a line, if it is not to be collected from the training data."""
     lines: Mapping[str, int] = field(default_factory=dict)
     """What is known of the published data: lines by test set, ``valid`` and (before all cleaning) ``train``."""
-    raw: bool = True
-    """Whether there is an untokenized text of the test sets to be kept for scoring."""
 
     def variant(self, summary: str) -> Variant:
         """This recipe as a corpus's variant."""
@@ -123,7 +121,7 @@ class Pipeline:
         recipe = self.recipe
         held_out = recipe.valid if isinstance(recipe.valid, tuple) else ()
         described = {"train": recipe.train, "valid": held_out, "tests": dict(recipe.tests), "lines": self.expected}
-        raw = Step("raw" if recipe.raw else "work/raw", self.extract, described, tuple(self.unpacked.values()))
+        raw = Step("raw", self.extract, described, tuple(self.unpacked.values()))
         treatment = {
             language: [repr(recipe.treat_train(language)), repr(recipe.treat_held_out(language))]
             for language in self.languages
@@ -141,7 +139,7 @@ class Pipeline:
         text = Step("text", self.finish, {"limits": recipe.limits_encoded}, (encoded,))
         listed = (self.unpacked[recipe.vocabulary[0]],) if recipe.vocabulary else ()
         binary = Step("data-bin", self.binarize, {"flags": recipe.dictionary}, (text, *listed))
-        return (*((raw,) if recipe.raw else ()), *((codes,) if recipe.bpe else ()), text, binary)
+        return (raw, *((codes,) if recipe.bpe else ()), text, binary)
 
     def _held_out(self) -> dict[str, tuple[Part, ...]]:
         """The held-out data sets that come as files, under fairseq's names."""

@@ -107,14 +107,15 @@ def whole_hash(config: DictConfig) -> str:
 
 def _training(config: DictConfig) -> dict[str, Any]:
     settings = plain(config)
-    del settings["recipe"]
+    recipe = settings.pop("recipe")
     for key in _OF_THE_MACHINE:
         group, _, name = key.partition(".")
         if name:
             settings[group].pop(name, None)
         else:
             del settings[group]
-    return settings | {"effective_batch": effective_batch(config)}
+    data = [recipe["corpus"], recipe.get("variant")]
+    return settings | {"effective_batch": effective_batch(config), "trained_on": data}
 
 
 def _hash(content: Any) -> str:

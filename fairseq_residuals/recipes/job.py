@@ -214,7 +214,7 @@ class Job:
         key = sha256(json.dumps([measurement.tool, flags], sort_keys=True).encode()).hexdigest()[:8]
         log = self.folder / "evaluated" / f"{'.'.join(filter(None, [subset, pair]))}-{key}.log"
         paths = [str(self.data), "--user-dir", str(PLUGIN), "--path", str(self.checkpoint)]
-        return Evaluation([measurement.tool, *paths, *as_flags(flags)], log, subset, target)
+        return Evaluation([measurement.tool, *paths, *as_flags(flags)], log, subset, target, pair)
 
     def _directions(self, pattern: str | None) -> Sequence[str | None]:
         if pattern is None:
@@ -268,6 +268,8 @@ class Evaluation:
     subset: str
     target: str | None
     """The language of the hypotheses."""
+    pair: str | None
+    """The direction, of a model for several."""
 
 
 def _override(key: str, value: str | int | bool | list[int]) -> str:

@@ -6,10 +6,11 @@ import json
 import re
 import shlex
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairseq_residuals.data.bpe import Join
 from fairseq_residuals.recipes.job import Evaluation, Job
 from fairseq_residuals.recipes.recipe import Measurement
 from fairseq_residuals.recipes.steps import logs_of
@@ -131,7 +132,11 @@ def _generated(job: Job, measurement: Measurement, evaluation: Evaluation, metri
 def _reference(job: Job, measurement: Measurement, evaluation: Evaluation) -> Path:
     """The file of references; those of further ones have a digit after its name."""
     name = measurement.set if measurement.references == "raw" else evaluation.subset
-    return job.corpus / measurement.references / f"{name}.{evaluation.target}"
+    folder = job.corpus / measurement.references
+    if evaluation.pair:  # one folder for both directions
+        turned = folder / "-".join(reversed(evaluation.pair.split("-")))
+        folder = turned if turned.is_dir() else folder / evaluation.pair
+    return folder / f"{name}.{evaluation.target}"
 
 
 def _reference_files(job: Job, measurement: Measurement, evaluation: Evaluation) -> list[Path]:
@@ -142,9 +147,21 @@ def _reference_files(job: Job, measurement: Measurement, evaluation: Evaluation)
     return found
 
 
+def check_references(job: Job, measurements: Iterable[Measurement]) -> None:
+    """Before anything is trained that could not be scored.
+
+    Raises:
+        UserError: the prepared corpus has no references for a measurement.
+    """
+    for measurement in measurements:
+        if measurement.tool == "fairseq-generate" and measurement.references != "targets":
+            for evaluation in job.evaluate(measurement):
+                _reference_files(job, measurement, evaluation)
+
+
 def _lines(path: Path) -> list[str]:
     """Of binarized text, in which what subword-nmt cut is joined."""
-    return [re.sub(r"@@( |$)", "", line) for line in read_lines(path)]
+    return list(map(Join(), read_lines(path)))
 
 
 def _curve(job: Job) -> Score:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import platform
 import shlex
 import subprocess
@@ -15,7 +16,14 @@ import torch
 import fairseq_residuals
 from fairseq_residuals.recipes import steps
 from fairseq_residuals.recipes.job import PLUGIN, Job, Settings
-from fairseq_residuals.recipes.measure import Score, expected_metrics, mean_of, measure, score_commands
+from fairseq_residuals.recipes.measure import (
+    Score,
+    check_references,
+    expected_metrics,
+    mean_of,
+    measure,
+    score_commands,
+)
 from fairseq_residuals.recipes.recipe import Measurement
 from fairseq_residuals.recipes.tables import Cell, TableRecipe
 from fairseq_residuals.results import FAILED, Record, append, read_records
@@ -83,6 +91,8 @@ def _records(table: TableRecipe, job: Job, cells: list[Cell]) -> list[Record]:
     print(f"{job.name}, seed {job.seed}: {job.batch}", flush=True)
     steps.prepare(job)
     job = Job(job.settings, job.name, job.given_seed)  # now the corpus can say what its language pairs are
+    needed = _needed(job, cells)
+    check_references(job, itertools.chain.from_iterable(needed.values()))
     print(f"# the same: {shlex.join(job.train_by_flags)}", flush=True)
     try:
         steps.train(job)
@@ -95,7 +105,7 @@ def _records(table: TableRecipe, job: Job, cells: list[Cell]) -> list[Record]:
         ]
     steps.average(job)
     found: dict[str, list[Score]] = {}
-    for name, measurements in _needed(job, cells).items():
+    for name, measurements in needed.items():
         found[name] = []
         for measurement in measurements:
             for evaluation in job.evaluate(measurement):

@@ -6,7 +6,7 @@
 . "$(dirname "${BASH_SOURCE[0]}")/runs.sh"
 LAYERS="${LAYERS:-18}"
 for variant in deepnet b2t; do
-    model "$variant" b2t/table2/100l_b2t \
+    model "$variant-${UPDATE_FREQ:-4}" b2t/table2/100l_b2t \
         "model._name=transformer_${variant}_wmt_en_de_100l optimization.update_freq=[${UPDATE_FREQ:-4}]" \
         --arch "transformer_$variant" --encoder-layers "$LAYERS" --decoder-layers "$LAYERS"
 done

@@ -10,6 +10,7 @@
 
 FIGURE="$(basename "$0" .sh)"
 OUT="${OUT:-figures}"
+[[ $OUT = /* ]] || OUT="$PWD/$OUT"
 WORK="$OUT/$FIGURE"
 SCALE=small
 LOGS=()
@@ -66,7 +67,7 @@ model() {
     if [ $SCALE = paper ]; then
         # shellcheck disable=SC2086
         execute "$WORK/$name.log" fairseq-hydra-train --config-dir "$ROOT/configs" --config-name "$recipe" \
-            "checkpoint.save_dir=$PWD/$WORK/$name" "common.user_dir=$ROOT/fairseq_residuals" $overrides
+            "checkpoint.save_dir=$WORK/$name" "common.user_dir=$ROOT/fairseq_residuals" $overrides
         LOGS+=("$WORK/$name.log")
     elif [ $SCALE = small ]; then
         corpus

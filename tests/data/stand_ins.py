@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import soundfile
 from made_files import Files, StandIn, made, plain, sgm, text
+from subword_nmt.apply_bpe import BPE
 
 NEWS = {"newstest2010": 4, "newstest2011": 5, "newstest2012": 6, "newstest2013": 7, "newstest2014": 8}
+GOOGLE_CODES = b"#version: 0.2\nk a\nka n\ni n\nin g</w>\n"
 NEWS |= {"newstest2015": 9, "newstest2016": 10}
 
 
@@ -43,16 +45,14 @@ def wmt14_en_de() -> StandIn:
 
 
 def google_archive() -> StandIn:
-    """The archive that is gone: tokenized, in subwords, flat."""
-    names = {"train.tok.clean.bpe.32000": 40} | {f"{name}.tok.bpe.32000": count for name, count in NEWS.items()}
-    files: Files = {"bpe.32000": b"#version: 0.2\nk a\n", "vocab.bpe.32000": b"ka@@\n"}
-    for name, count in names.items():
-        lines = made(name, count, "en", "de")
-        split = {
-            lang: [s.replace(",", " ,").replace(".", " .").replace("a", "a@@ ") for s in lines[lang]] for lang in lines
-        }
-        files |= plain(f"{name}.{{lang}}", split)
-    return StandIn({"wmt16_en_de.tar.gz": files}, {"lines": NEWS})
+    """The archive that is gone: tokenized, in subwords, flat; and the sources of test sets."""
+    files: Files = {"bpe.32000": GOOGLE_CODES, "vocab.bpe.32000": b"ka@@\n"}
+    lines = made("train", 40, "en", "de")
+    codes = BPE(io.StringIO(GOOGLE_CODES.decode()))
+    split = {lang: [codes.process_line(s.replace(",", " ,").replace(".", " .")) for s in lines[lang]] for lang in lines}
+    files |= plain("train.tok.clean.bpe.32000.{lang}", split)
+    sources = wmt14_en_de()
+    return StandIn(sources.archives | {"wmt16_en_de.tar.gz": files}, {"lines": NEWS})
 
 
 def wmt17_en_de() -> StandIn:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from made_files import StandIn, pack
-from prepared import Prepared, run
+from prepared import Prepared, prepare_stand_in, run
 from stand_ins import STAND_INS, build
 
 from fairseq_residuals.data import steps
@@ -177,6 +177,14 @@ def test_folders_with_a_comma_and_unknown_variants_are_refused(clean: Prepared, 
     with pytest.raises(UserError, match="wmt17_en_de has no variant icml: choose one of wmt17, icml17"):
         run(CORPUS, tmp_path / "out", clean.mirror, "icml")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_holds_another_variant_is_left_as_it_is(tmp_path: Path) -> None:
+    found = prepare_stand_in("wmt17_en_de", tmp_path)
+    before = found.files()
+    with pytest.raises(UserError, match=r"holds wmt17_en_de, variant wmt17: name another folder for .* variant icml17"):
+        run("wmt17_en_de", found.out, found.mirror, "icml17")
+    assert found.files() == before
 
 
 def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

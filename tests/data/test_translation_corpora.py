@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from made_files import made
 from prepared import Prepared, prepare_stand_in
-from stand_ins import NEWS, google_archive
+from stand_ins import GOOGLE_CODES, NEWS, google_archive
+from subword_nmt.apply_bpe import BPE
 
 from fairseq_residuals.data.corpora import CORPORA, corpus_module
 
@@ -79,9 +81,11 @@ def test_wmt14_en_de_from_the_archive_that_is_gone(tmp_path: Path) -> None:
     found = prepare_stand_in("wmt14_en_de", tmp_path, "google")
     counts = {subset: NEWS[name] for name, subset in corpus_module("wmt14_en_de").TEST_SETS.items()}
     check_binarized(found, "en-de", {"train": 40, "valid": 7, **counts})
-    plain = tokenized(made("newstest2014.tok.bpe.32000", 8, "en", "de")["en"])
-    assert found.lines("text/test.en") == [line.replace("a", "a@@ ") for line in plain]
-    assert not (found.out / "raw").exists()
+    codes = BPE(io.StringIO(GOOGLE_CODES.decode()))
+    for name, text, count in (("train", "train", 40), ("newstest2014", "test", 8)):
+        lines = tokenized(made(name, count, "en", "de")["en"])
+        assert found.lines(f"text/{text}.en") == [codes.process_line(line) for line in lines]
+    assert found.lines("raw/newstest2014.de") == made("newstest2014", 8, "en", "de")["de"]
 
 
 def test_wmt17_en_de(tmp_path: Path) -> None:

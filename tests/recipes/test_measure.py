@@ -9,7 +9,7 @@ import pytest
 from recipe_files import job_of
 
 from fairseq_residuals.recipes.job import Job
-from fairseq_residuals.recipes.measure import Score, mean_of, measure
+from fairseq_residuals.recipes.measure import Score, check_references, mean_of, measure
 from fairseq_residuals.recipes.recipe import Recipe
 from fairseq_residuals.scoring import score
 from modern_fairseq.errors import UserError
@@ -80,9 +80,15 @@ def test_opus_is_the_mean_over_the_directions_that_the_corpus_has(tmp_path: Path
     assert all("--lang-pairs en-de,en-fr,de-en,fr-en" in flag for flag in flags)
     assert len(list(job.evaluate(to_english))) == 2
     assert "task.lang_pairs='en-de,en-fr,de-en,fr-en'" in job.train
-    write(evaluations[0].log, generated(ENGLISH, ENGLISH))
-    write(evaluations[1].log, generated(ENGLISH, ["Nothing at all .", "Not the same ."]))
-    worse = score("sacrebleu", ENGLISH, ["Nothing at all .", "Not the same ."]).value
+    other = ["Nothing at all .", "A dog ran over there ."]
+    write(evaluations[0].log, generated(ENGLISH, other))
+    write(evaluations[1].log, generated(other, other))
+    write(job.corpus / "raw/de-en/test.de", "".join(f"{line}\n" for line in ENGLISH))
+    with pytest.raises(UserError, match=r"there are no references .*raw/en-fr/test\.fr"):
+        check_references(job, [from_english])
+    write(job.corpus / "raw/en-fr/test.fr", "".join(f"{line}\n" for line in ENGLISH))
+    check_references(job, [from_english])
+    worse = score("sacrebleu", other, ENGLISH).value
     [found] = measure(job, from_english)
     assert found.value == pytest.approx((100 + worse) / 2)
     assert found.signature.endswith("|mean:2 directions en-*")

@@ -1,11 +1,14 @@
 """The JoeyNMT exercise's German-English: 100,000 pairs, tokenized, with a BPE of 3,200 merges and its vocabulary.
 
+As in JoeyNMT, pairs of more than 100 subwords are left out of training.
+
 The target side of the test set is untokenized, unlike all else, so only the validation set's perplexity means
 anything; the paper reports no other. The dictionary is the exercise's, 4,113 words, and fairseq's four symbols.
 """
 
 from __future__ import annotations
 
+from fairseq_residuals.data.clean import Limits
 from fairseq_residuals.data.corpus import Corpus
 from fairseq_residuals.data.download import Source
 from fairseq_residuals.data.translation import Bpe, Parallel, Part, subsets, untouched
@@ -23,6 +26,7 @@ EXERCISE = Parallel(
     treat_held_out=untouched,
     bpe=Bpe(codes=(DATA, "data/codes3200.bpe")),
     vocabulary=(MODELS, "shared_models/joint-vocab.txt"),
+    limits_encoded=Limits(1, 100, float("inf")),
     lines={"train": 100_000, "valid": 500, "test": 2999},
 )
 
