@@ -2,8 +2,10 @@
 
 import argparse
 import contextlib
+import difflib
 import functools
 import os
+import re
 import sys
 import types
 from collections.abc import Iterator
@@ -124,6 +126,32 @@ def missing_choices(module: types.ModuleType) -> None:
             raise UserError("--task is missing: name the task, such as translation or language_modeling") from error
 
     module.parse_args_and_arch = parse_args_and_arch  # type: ignore[attr-defined]
+
+
+def short_refusals(module: types.ModuleType) -> None:
+    """Of hundreds of valid choices (--arch) name those that are near, not all (options.py:228, argparse).
+
+    Can stay as long as fairseq's choices are argparse's.
+    """
+    original = module.get_parser
+
+    @functools.wraps(original)
+    def get_parser(*args: Any, **kwargs: Any) -> argparse.ArgumentParser:
+        parser: Any = original(*args, **kwargs)
+        refuse = parser.error
+        parser.error = lambda message: refuse(_shortened(message))
+        return parser  # type: ignore[no-any-return]
+
+    module.get_parser = get_parser  # type: ignore[attr-defined]
+
+
+def _shortened(message: str, most: int = 20) -> str:
+    found = re.fullmatch(r"(argument \S+: invalid choice: '(.*)') \(choose from (.*)\)", message, re.DOTALL)
+    choices = found[3].replace("'", "").split(", ") if found else []
+    if found is None or len(choices) <= most:
+        return message
+    close = difflib.get_close_matches(found[2], choices, n=5)
+    return f"{found[1]} " + (f"(did you mean {', '.join(close)}?)" if close else f"(none of {len(choices):,})")
 
 
 def explain_data_folder(module: types.ModuleType) -> None:

@@ -17,6 +17,13 @@ _MESSAGES: tuple[tuple[type[Exception], str, str], ...] = (
     (AssertionError, r"--path required for .*", "--path is missing: name the checkpoint to use"),
     # fairseq asserts what its options have to satisfy, in messages that name them
     (AssertionError, r"(.*[\s(])?--[a-z][-a-z]+\b.*", "{0}"),
+    (ValueError, r"optimizer is required!", "--optimizer is missing: name one, such as adam"),
+    (
+        ImportError,
+        r"Cannot find FullyShardedDataParallel\..*",
+        "--ddp-backend fully_sharded needs the package fairscale (and is not for models of fairseq_residuals); choose"
+        " pytorch_ddp, legacy_ddp or no_c10d",
+    ),
     (AssertionError, r"Please specify criterion to train a model", "--criterion is missing"),
     (
         argparse.ArgumentError,

@@ -65,7 +65,7 @@ _AFTER = {
     "fairseq.models.distributed_fairseq_model": ("distributed:ddp_on_cpu",),
     "fairseq.modules.transformer_layer": ("layers:no_fused_path", "layers:no_dead_parameters"),
     "fairseq.models.transformer.transformer_encoder": ("layers:no_fused_path",),
-    "fairseq.options": ("precision:bf16_without_tpu", "commands:missing_choices"),
+    "fairseq.options": ("precision:bf16_without_tpu", "commands:missing_choices", "commands:short_refusals"),
     "fairseq.nan_detector": ("nan_detector:backward_hooks_on_leaves",),
     "fairseq.optim.lr_scheduler.inverse_square_root_schedule": ("commands:warmup_of_inverse_sqrt",),
     "fairseq.optim.fp16_optimizer": ("precision:fp16_on_cpu",),

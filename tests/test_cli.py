@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+
 import pytest
 
 from fairseq_residuals.architectures import ARCHITECTURES
@@ -43,6 +47,15 @@ def test_show_an_unknown_variant(capsys: pytest.CaptureFixture[str]) -> None:
     assert captured.out == ""
     assert captured.err.startswith("fairseq-residuals show: error: unknown variant 'b2t_' (did you mean b2t?)")
     assert captured.err.count("\n") == 1
+
+
+def test_output_that_is_not_read_to_its_end_is_no_error() -> None:
+    command = [sys.executable, "-m", "fairseq_residuals.cli", "list", "--architectures"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert b"Error" not in process.stderr.read()
+    assert process.returncode == 128 + signal.SIGPIPE
 
 
 def test_no_command_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

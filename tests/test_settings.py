@@ -6,7 +6,6 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY, build_model
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import OmegaConf
@@ -15,7 +14,6 @@ from tiny import build, common_options, dimensions, make_task, settings, stacks
 from fairseq_residuals.architectures import ARCHITECTURES
 from fairseq_residuals.models.settings import REFUSED
 from fairseq_residuals.registry import VARIANTS
-from fairseq_residuals.wiring import Wiring
 from modern_fairseq.errors import UserError
 
 TINY = {
@@ -100,41 +98,6 @@ def test_the_wiki103_language_model_has_no_final_norm_unless_asked() -> None:
 def test_the_norm_on_top_of_other_designs_stays_there(variant: str) -> None:
     args = settings(f"transformer_lm_{variant}_wiki103", *dimensions("language_modeling"))
     assert "final_norm=false" not in args.decoder_residual_args and args.no_decoder_final_norm is False
-
-
-def test_equations_of_a_stack_without_its_top_norm_do_not_have_it() -> None:
-    whole, without = Wiring.parse("pre_ln"), Wiring.parse("pre_ln", "final_norm=false")
-    assert set(whole.equations) - set(without.equations) == {"output LN(x)"}
-
-
-@pytest.mark.parametrize(
-    ("variant", "options", "expected"),
-    [
-        ("realformer", "norm=pre", "x = x + F(LN(x))"),
-        ("realformer", "mean=true", "S = QK^T / sqrt(d) + S of the layer below, attention softmax(S / l) V in layer l"),
-        ("normformer", "", "x = x + W2 LN(act(W1 LN(x)))"),
-        ("normformer", "scale_resids=true,scale_fc=false", "x = gain x + W2 act(W1 LN(x))"),
-        ("normformer", "scale_attn=false,scale_heads=false", "x = x + SA(LN(x))"),
-        ("normformer", "scale_heads=false", "x = x + LN(SA(LN(x)))"),
-        ("peri_ln", "embed_norm=false", "x = x + LN(F(LN(x)))"),
-        ("dlcl_pre", "norm=false", "x_{l+1} = sum_k W[l,k] y_k, in the layers x = x + F(LN(x))"),
-        ("dlcl_post", "norm=false", "x_{l+1} = sum_k W[l,k] y_k, in the layers x = LN(x + F(x))"),
-        ("mhc", "close=learned", "output LN(sum_j a_j X_j)"),
-        ("depthwise_lstm", "hidden=1", "in = SA(LN(x)), c = [in, x]; i, f, o = sigmoid(LN(W c)); h = gelu(LN(W c))"),
-        ("siamese_norm", "post_stream=hybrid_norm", "SA: z = F(g x + LN(y)); FFN: x = LN(x), z = F(LN(x + LN(y)))"),
-    ],
-)
-def test_equations_are_those_of_the_options(variant: str, options: str, expected: str) -> None:
-    assert expected in Wiring.parse(variant, options).equations
-
-
-@pytest.mark.parametrize("variant", sorted(VARIANTS))
-def test_what_an_option_rewrites_is_in_the_equations(variant: str) -> None:
-    for option, value, old, _ in VARIANTS[variant].rewrites:
-        assert old in "\n".join(VARIANTS[variant].equations)
-        text = str(value).lower() if isinstance(value, bool) else value
-        equations = Wiring.parse(variant, f"{option}={text}").equations
-        assert equations and equations != Wiring.parse(variant).equations, option
 
 
 def test_the_resolved_wiring_is_recorded_and_stays() -> None:
@@ -255,7 +218,10 @@ def test_every_refused_flag_of_a_language_model_is_refused() -> None:
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
-        ({"encoder_layerz": 3}, "unknown key encoder_layerz under model; valid: .*encoder_layers"),
+        (
+            {"encoder_layerz": 3},
+            r"unknown key encoder_layerz under model \(did you mean encoder_layers\?\); valid: ",
+        ),
         ({"encoder": {"layer": 3}}, "unknown key encoder_layer under model"),
         (
             {"encoder": {"layers": 3}, "encoder_layers": 4},
@@ -312,32 +278,3 @@ def test_refused_keys_are_keys_of_fairseq() -> None:
     known = set().union(*(vars(a) for a in args), flat, {f.name for f in fields(TransformerConfig)})
     known |= {"scale_fc", "scale_attn", "scale_heads", "scale_resids", "quant_noise_scalar", "quant_noise_pq"}
     assert set(REFUSED) <= known
-
-
-def test_pretrained_speech_encoder_is_loaded_into_the_wired_stack(tmp_path: Any) -> None:
-    from tiny import perturb
-
-    donor = perturb(build("speech", "pre_ln"))
-    args = settings("s2t_transformer_pre_ln", *dimensions("speech"))
-    path = tmp_path / "encoder.pt"
-    state = {
-        "model": donor.state_dict(),
-        "cfg": {"model": args, "common": {}},
-        "extra_state": {"train_iterator": None},
-    }
-    history = {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {}, "num_updates": 1}
-    torch.save(state | {"optimizer_history": [history]}, path)
-    model = build("speech", "pre_ln", "--load-pretrained-encoder-from", str(path), seed=9)
-    for name, value in donor.encoder.state_dict().items():
-        # fairseq fills this placeholder with whatever the memory held
-        assert name.endswith("_float_tensor") or torch.equal(model.encoder.state_dict()[name], value), name
-
-
-def test_a_checkpoint_of_shared_embeddings_and_adaptive_softmax_can_be_loaded() -> None:
-    """fairseq adds a projection to it that such a model does not have."""
-    flags = ("--share-all-embeddings", "--adaptive-softmax-cutoff", "10,20")
-    model, again = (build("translation", "b2t", *flags) for _ in range(2))
-    state = model.state_dict()
-    again.load_state_dict(state, strict=True)
-    for name, value in model.state_dict().items():
-        assert name.endswith("_float_tensor") or torch.equal(again.state_dict()[name], value)

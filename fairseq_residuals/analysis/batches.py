@@ -64,18 +64,24 @@ def made_up_task(settings: Namespace, sizes: dict[str, int]) -> Namespace:
     return Namespace(source_dictionary=source, target_dictionary=target, args=settings)
 
 
-def make_up(args: Namespace, settings: Namespace, task: Any, model: Any) -> Batch:
-    """``args.sentences`` sequences of ``args.tokens`` tokens, the last of which ends the sentence; no padding.
-
-    Raises:
-        UserError: the model has no room for as many.
+def check_room(args: Namespace, settings: Namespace, model: Any) -> None:
     """
-    sound = bool(getattr(settings, "input_feat_per_channel", None))
-    most = _room(model.max_positions(), FRAMES_PER_POSITION if sound else 1)
-    if args.tokens > most:
+    Raises:
+        UserError: the model has no positions for sentences of ``args.tokens`` made-up tokens.
+    """
+    positions = model.max_positions()
+    source, most = positions if isinstance(positions, tuple) else (positions, positions)
+    if getattr(settings, "input_feat_per_channel", None):
+        source //= FRAMES_PER_POSITION
+    if args.tokens > min(source, most):
         raise UserError(
-            f"--tokens {args.tokens}: the model has room for {most} tokens of a sentence; give as many or less"
+            f"--tokens {args.tokens}: the model has room for {min(source, most)} tokens of a sentence; give as many or"
+            " less"
         )
+
+
+def make_up(args: Namespace, settings: Namespace, task: Any, model: Any) -> Batch:
+    """``args.sentences`` sequences of ``args.tokens`` tokens, the last of which ends the sentence; no padding."""
     generator = torch.Generator().manual_seed(args.seed)
     shape = (args.sentences, args.tokens)
     target = _tokens(shape, task.target_dictionary, generator)
@@ -84,7 +90,7 @@ def make_up(args: Namespace, settings: Namespace, task: Any, model: Any) -> Batc
     lengths = torch.full((args.sentences,), args.tokens)
     if not hasattr(model, "encoder"):
         inputs = {"src_tokens": previous, "src_lengths": lengths}
-    elif sound:
+    elif getattr(settings, "input_feat_per_channel", None):
         frames = FRAMES_PER_POSITION * lengths
         features = torch.randn(args.sentences, int(frames[0]), settings.input_feat_per_channel, generator=generator)
         inputs = {"src_tokens": features, "src_lengths": frames, "prev_output_tokens": previous}
@@ -92,12 +98,6 @@ def make_up(args: Namespace, settings: Namespace, task: Any, model: Any) -> Batc
         source = _tokens(shape, task.source_dictionary, generator)
         inputs = {"src_tokens": source, "src_lengths": lengths, "prev_output_tokens": previous}
     return Batch({"net_input": inputs, "target": target}, task.target_dictionary.pad())
-
-
-def _room(positions: int | tuple[int, int], source_of_one: int) -> int:
-    """Tokens of a sentence, where a position of the encoder's input is ``1 / source_of_one`` of one."""
-    source, target = positions if isinstance(positions, tuple) else (positions * source_of_one, positions)
-    return min(source // source_of_one, target)
 
 
 def _tokens(shape: tuple[int, int], words: Dictionary, generator: torch.Generator) -> Tensor:

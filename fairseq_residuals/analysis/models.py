@@ -203,6 +203,8 @@ def make_subject(source: Source, args: Namespace, device: torch.device) -> Subje
     model, settings, task = make(source, args)
     for stack in stacks(model):
         stack.run_plainly()
+    if not args.data:
+        batches.check_room(args, settings, model)
     dtype = PRECISIONS[args.precision]
     model = model.to(device, dtype)
     batch = (batches.read if args.data else batches.make_up)(args, settings, task, model).to(device, dtype)

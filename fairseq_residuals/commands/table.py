@@ -8,6 +8,7 @@ from pathlib import Path
 from fairseq_residuals.results import find_table, load_published, read_records, render
 from fairseq_residuals.results.published import PUBLISHED
 from fairseq_residuals.results.reproduced import REPRODUCED
+from modern_fairseq.errors import UserError
 
 HELP = "print a table of a paper with the numbers reproduced here beside it; without a name, list the tables"
 
@@ -33,6 +34,8 @@ def run(args: argparse.Namespace) -> int:
         UserError: there is no such table, or a file is not what it should be.
     """
     tables = load_published(args.published)
+    if args.reproduced != REPRODUCED and not args.reproduced.exists():
+        raise UserError(f"--reproduced: there is no file {args.reproduced}")
     records = read_records(args.reproduced)
     if args.table is not None:
         print(render(find_table(args.table, tables), records, args.format), end="")

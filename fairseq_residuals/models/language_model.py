@@ -50,6 +50,8 @@ class ResidualTransformerLM(TransformerLanguageModel):
         for key, default in vars(TransformerLanguageModelConfig()).items():
             if not hasattr(stock, key) and not str(default).startswith("${"):
                 setattr(stock, key, default)
+        if not hasattr(task, "args"):
+            raise UserError(f"--arch {args.arch} is a language model, which --task language_modeling trains")
         for key in FROM_THE_TASK:
             if getattr(stock, key, None) is None:
                 setattr(stock, key, getattr(task.args, key, None))

@@ -6,6 +6,7 @@ Both become flat and complete here, in place, so that a checkpoint carries the r
 
 from __future__ import annotations
 
+import difflib
 import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
@@ -122,11 +123,12 @@ def resolve(
     """
     _flatten(args)
     if isinstance(args, DictConfig):
-        unknown = sorted(set(map(str, args)) - family.keys(base))
+        valid = sorted(family.keys(base))
+        unknown = sorted(set(map(str, args)).difference(valid))
         if unknown:
-            raise UserError(
-                f"unknown key {', '.join(unknown)} under model; valid: {', '.join(sorted(family.keys(base)))}"
-            )
+            close = difflib.get_close_matches(unknown[0], valid, n=1)
+            hint = f" (did you mean {close[0]}?)" if close else ""
+            raise UserError(f"unknown key {', '.join(unknown)} under model{hint}; valid: {', '.join(valid)}")
     for key, feature in (REFUSED | family.refused).items():
         # a number is off at zero, a list or text when it is absent: layer 0 may be all that is kept
         off = (None, "", []) if key.endswith(("_to_keep", "_config")) else (None, "", 0)

@@ -64,6 +64,8 @@ class ResidualS2TTransformer(S2TTransformerModel):
         refuse_sharding(args)
         wirings = wirings_of(args)
         stock = for_stock_build(args)
+        if not hasattr(stock, "input_feat_per_channel"):
+            raise UserError(f"--arch {stock.arch} is for speech, which --task speech_to_text reads")
         for key in FROM_THE_TASK:
             if getattr(stock, key, None) is None:
                 setattr(stock, key, getattr(task.args, key))

@@ -16,6 +16,7 @@ from typing import Literal
 from omegaconf import DictConfig, OmegaConf
 
 import fairseq_residuals
+from fairseq_residuals.architectures import ARCHITECTURES
 from fairseq_residuals.data.corpora import CORPORA, corpus_module
 from fairseq_residuals.recipes.batch import Batch, share_out
 from fairseq_residuals.recipes.compose import compose, effective_batch, plain, training_hash, whole_hash
@@ -97,8 +98,15 @@ class Job:
 
     @cached_property
     def asked(self) -> DictConfig:
-        """What is to be trained, on one device."""
-        return compose(self.settings.configs, self.name, self._asked_overrides)
+        """What is to be trained, on one device.
+
+        Raises:
+            UserError: a configuration, or a model's setting, that cannot be.
+        """
+        config = compose(self.settings.configs, self.name, self._asked_overrides)
+        if config.model._name in ARCHITECTURES:  # which complete settings in place
+            ARCHITECTURES[config.model._name](copy.deepcopy(config.model))
+        return config
 
     @cached_property
     def config(self) -> DictConfig:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from running import argv_of, assert_argparse_says, assert_one_sentence, execute, files_under, load, succeed
+from running import PLUGIN, argv_of, assert_argparse_says, assert_one_sentence, execute, files_under, load, succeed
 from tiny_jobs import ADAM, LANGUAGE_MODEL, SPEECH, TRANSLATION, UPDATES, as_flags, without_plugin
 from yaml_configs import config, hydra_argv
 
@@ -222,11 +222,33 @@ def test_architecture_that_is_unknown(command, data_of, trained, tmp_path):
         assert_one_sentence(execute(hydra_argv(settings, tmp_path)), "'transformer_b2x_6l'", "transformer_b2t_6l")
     elif command == "train":
         flags = [*TRANSLATION.train_flags(data, save_dir), *ADAM, "--arch", "transformer_b2x_6l"]
-        assert_argparse_says(execute(argv_of("fairseq-train", *flags)), "'transformer_b2x_6l'", "transformer_b2t_6l")
+        run = execute(argv_of("fairseq-train", *flags))
+        assert_argparse_says(run, "'transformer_b2x_6l'", "did you mean transformer_b2t_6l")
+        assert len(run.err.splitlines()[-1]) < 300
     else:
         flags = without_plugin(TRANSLATION.use_flags(data, trained(TRANSLATION)[0] / "checkpoint_last.pt"))
         assert_one_sentence(execute(argv_of("fairseq-generate", *flags)), TRANSLATION.arch, "--user-dir")
     assert not files_under(save_dir)
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (("--arch", "transformer_lm_b2t_6l"), ("transformer_lm_b2t_6l", "--task language_modeling")),
+        (("--arch", "s2t_transformer_b2t_s"), ("s2t_transformer_b2t_s", "--task speech_to_text")),
+        (("--arch", "transformer_b2t_6l", "--ddp-backend", "fully_sharded"), ("fully_sharded", "pytorch_ddp")),
+    ],
+)
+def test_choices_that_do_not_go_together(flags, named, data_of, tmp_path):
+    common = [data_of(TRANSLATION), "--user-dir", PLUGIN, "--save-dir", tmp_path, "--cpu", "--batch-size", "4", *ADAM]
+    assert_one_sentence(execute(argv_of("fairseq-train", *common, *flags)), *named)
+    assert not files_under(tmp_path)
+
+
+def test_no_optimizer(data_of, tmp_path):
+    flags = TRANSLATION.train_flags(data_of(TRANSLATION), tmp_path)
+    assert_one_sentence(execute(argv_of("fairseq-train", *flags)), "--optimizer is missing")
+    assert not files_under(tmp_path)
 
 
 @pytest.mark.parametrize(("content", "workers"), [(None, "2"), (b"no audio", "0")], ids=["missing", "no audio"])

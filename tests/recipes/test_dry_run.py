@@ -142,6 +142,7 @@ def test_the_other_source_of_a_recipe_can_be_chosen(dry_run) -> None:
             "fairseq has no setting checkpoint.sve_dir",
         ),
         (("b2t/table1", "--gpus", "1", "--override", "recipe.averge=1"), "unknown keys averge; valid: average, "),
+        (("b2t/table1", "--gpus", "1", "--override", "model.dropuot=1"), "dropuot under model (did you mean dropout?)"),
         (("b2t/table4", "--gpus", "200"), "choose a number of devices out of"),
     ],
 )

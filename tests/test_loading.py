@@ -1,0 +1,37 @@
+"""Parameters that models are given: by another model's encoder, by a checkpoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tiny import build, dimensions, settings
+
+
+def test_pretrained_speech_encoder_is_loaded_into_the_wired_stack(tmp_path: Any) -> None:
+    from tiny import perturb
+
+    donor = perturb(build("speech", "pre_ln"))
+    args = settings("s2t_transformer_pre_ln", *dimensions("speech"))
+    path = tmp_path / "encoder.pt"
+    state = {
+        "model": donor.state_dict(),
+        "cfg": {"model": args, "common": {}},
+        "extra_state": {"train_iterator": None},
+    }
+    history = {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {}, "num_updates": 1}
+    torch.save(state | {"optimizer_history": [history]}, path)
+    model = build("speech", "pre_ln", "--load-pretrained-encoder-from", str(path), seed=9)
+    for name, value in donor.encoder.state_dict().items():
+        # fairseq fills this placeholder with whatever the memory held
+        assert name.endswith("_float_tensor") or torch.equal(model.encoder.state_dict()[name], value), name
+
+
+def test_a_checkpoint_of_shared_embeddings_and_adaptive_softmax_can_be_loaded() -> None:
+    """fairseq adds a projection to it that such a model does not have."""
+    flags = ("--share-all-embeddings", "--adaptive-softmax-cutoff", "10,20")
+    model, again = (build("translation", "b2t", *flags) for _ in range(2))
+    state = model.state_dict()
+    again.load_state_dict(state, strict=True)
+    for name, value in model.state_dict().items():
+        assert name.endswith("_float_tensor") or torch.equal(again.state_dict()[name], value)
