@@ -64,10 +64,12 @@ def _apart(stacks: Sequence[str], measured: Measured, y: str, log: bool) -> Any:
             for stack in stacks:
                 line = {"color": grey, "linestyle": DASHES[stack], "linewidth": 0.7}
                 _draw(panel, other.get(stack, []), label=f"{name}, {stack}", **line)
+        colour = plots.style(wiring)[0]
+        colour = plots.BLACK if colour == plots.GREY else colour  # which is that of the others here
         for stack in stacks:
             line = {"linestyle": DASHES[stack], "linewidth": 1.2}
             panel.plot([], [], label=f"titled, {stack}", color=plots.BLACK, **line)
-            _draw(panel, found.get(stack, []), color=plots.style(wiring)[0], **line)
+            _draw(panel, found.get(stack, []), color=colour, **line)
         plots.finish(panel, whole_x=True)
         panel.set_title(textwrap.fill(label, TITLE_WIDTH), fontsize=6.5, pad=2)
         panel.tick_params(labelsize=6, labelbottom=panel in panels[len(measured) - COLUMNS : len(measured)])
