@@ -47,7 +47,7 @@ def _overrides(text: str) -> dict[str, Any]:
 
 
 def read_betas(module: types.ModuleType) -> None:
-    """The same of ``--adam-betas``: optim/adam.py:91."""
+    """The same of ``--adam-betas``: optim/adam.py:91. Can go when fairseq > 0.12.2 reads it."""
     module.eval = betas  # type: ignore[attr-defined]
 
 

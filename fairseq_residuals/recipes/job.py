@@ -98,15 +98,16 @@ class Job:
 
     @cached_property
     def asked(self) -> DictConfig:
-        """What is to be trained, on one device.
+        """What is to be trained, on one device."""
+        return compose(self.settings.configs, self.name, self._asked_overrides)
 
-        Raises:
-            UserError: a configuration, or a model's setting, that cannot be.
+    def check_model(self) -> None:
         """
-        config = compose(self.settings.configs, self.name, self._asked_overrides)
-        if config.model._name in ARCHITECTURES:  # which complete settings in place
-            ARCHITECTURES[config.model._name](copy.deepcopy(config.model))
-        return config
+        Raises:
+            UserError: a setting of the model that cannot be.
+        """
+        if (name := self.asked.model._name) in ARCHITECTURES:  # which complete settings in place
+            ARCHITECTURES[name](copy.deepcopy(self.asked.model))
 
     @cached_property
     def config(self) -> DictConfig:

@@ -42,6 +42,8 @@ def plan(table: TableRecipe, settings: Settings, rows: Sequence[str] | None, see
     for cell in table.select(rows):
         for seed in seeds or table.seeds:
             work.setdefault(Job(settings, cell.config, seed), []).append(cell)
+    for job in work:
+        job.check_model()
     return work
 
 
