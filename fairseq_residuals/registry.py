@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 from collections.abc import Callable
 
 from fairseq_residuals.base import Variant
-from modern_fairseq.errors import UserError
+from modern_fairseq.errors import UserError, did_you_mean
 
 VARIANTS: dict[str, type[Variant]] = {}
 
@@ -42,7 +41,6 @@ def find_variant(name: str) -> type[Variant]:
         UserError: there is none; the message lists the valid names.
     """
     if name not in VARIANTS:
-        close = difflib.get_close_matches(name, VARIANTS, n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
+        hint = did_you_mean(name, VARIANTS)
         raise UserError(f"unknown variant {name!r}{hint}; the variants are {', '.join(sorted(VARIANTS))}")
     return VARIANTS[name]

@@ -1,11 +1,10 @@
 """Models that fairseq does not know."""
 
-import difflib
 import functools
 import types
 from typing import Any
 
-from modern_fairseq.errors import UserError
+from modern_fairseq.errors import UserError, did_you_mean
 
 
 def name_unknown_architectures(module: types.ModuleType) -> None:
@@ -21,7 +20,7 @@ def name_unknown_architectures(module: types.ModuleType) -> None:
         name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
         known = {*module.ARCH_MODEL_REGISTRY, *module.MODEL_DATACLASS_REGISTRY}
         if name and name not in known:
-            close = "".join(f" (did you mean {match}?)" for match in difflib.get_close_matches(name, known, n=1))
+            close = did_you_mean(name, known)
             raise UserError(
                 f"unknown architecture {name!r}{close}; if a plugin defines it, name the plugin's folder by --user-dir,"
                 " or common.user_dir in YAML"

@@ -6,7 +6,6 @@ Both become flat and complete here, in place, so that a checkpoint carries the r
 
 from __future__ import annotations
 
-import difflib
 import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from fairseq.models.transformer import DEFAULT_MIN_PARAMS_TO_WRAP
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_residuals.wiring import Wiring
-from modern_fairseq.errors import UserError
+from modern_fairseq.errors import UserError, did_you_mean
 
 REFUSED = {
     "encoder_layers_to_keep": "layer pruning",
@@ -126,8 +125,7 @@ def resolve(
         valid = sorted(family.keys(base))
         unknown = sorted(set(map(str, args)).difference(valid))
         if unknown:
-            close = difflib.get_close_matches(unknown[0], valid, n=1)
-            hint = f" (did you mean {close[0]}?)" if close else ""
+            hint = did_you_mean(unknown[0], valid)
             raise UserError(f"unknown key {', '.join(unknown)} under model{hint}; valid: {', '.join(valid)}")
     for key, feature in (REFUSED | family.refused).items():
         # a number is off at zero, a list or text when it is absent: layer 0 may be all that is kept
