@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor, nn
 
 from fairseq_residuals.attention import open_attention, open_trains_faster
+from fairseq_residuals.depth_sum import DepthWeights
 from fairseq_residuals.generation.cache import BeamCache
 from fairseq_residuals.norms import NormType, build_norm
 from fairseq_residuals.options import option
@@ -220,7 +221,12 @@ class Variant(nn.Module):
         for name, value, old, new in (("final_norm", False, "output LN(x)", ""), *cls.rewrites):
             if getattr(config, name, None) == value:
                 text = text.replace(old, new)
-        return tuple(filter(None, text.split("\n")))
+        lines = list(filter(None, text.split("\n")))
+        if config.norm_type != "layer" and "LN" in text:
+            lines.append(f"LN is norm_type={config.norm_type}")
+        if config.value_residual != "none":
+            lines.append(f"self-attention's values v = a v_1 + b v (value_residual={config.value_residual})")
+        return tuple(lines)
 
     def connect(self, site: Site) -> Connection:
         """A new connection for ``site``."""
@@ -236,8 +242,16 @@ class Variant(nn.Module):
 
     def state(self, s: Stream) -> Tensor:
         """What looks take for the output of a layer (T, B, C): "x", or of several tensors what the top would make of
-        them, but for its norm."""
+        them, but for a norm of the whole."""
         return s["x"]
+
+    def depth_weights(self, below: int) -> DepthWeights | None:
+        """What was learned to combine over layers; None where that is no matrix of weights.
+
+        Args:
+            below: number of layers that other variants wire below this one's.
+        """
+        return None
 
     def close(self, s: Stream) -> Tensor:
         """The stack's output (T, B, C)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,6 +11,31 @@ from torch import Tensor
 
 from fairseq_residuals.norms import inverse_rms
 from fairseq_residuals.remade import keeping
+
+
+@dataclass(frozen=True)
+class DepthWeights:
+    """What a wiring has learned to combine over depth, for looks.
+
+    Attributes:
+        name: of the weights, as in the equations.
+        matrix: (R, K), single precision, on the CPU; nan where a layer would combine what lies above it.
+        first_row, first_column: the numbers of the first layers.
+        rows, columns: what they are.
+    """
+
+    name: str
+    matrix: Tensor
+    first_row: int
+    first_column: int
+    rows: str = "into layer"
+    columns: str = "output of layer"
+
+
+def band(size: int, window: int) -> Tensor:
+    """(K, K): 1 on the diagonal and below, in the last ``window`` columns of each row if it is not 0; else 0."""
+    ones = torch.ones(size, size).tril()
+    return ones.triu(1 - window) if window else ones
 
 
 def weighted_sum(weights: Tensor, values: Sequence[Tensor]) -> Tensor:

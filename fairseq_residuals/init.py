@@ -9,7 +9,8 @@
                 U(±sqrt(1/fan_in)), embeddings U(±sqrt(2/(V + d))), biases 0; also outside the layers
                 (anoidgit/transformer, ``utils/init.py``)
 ``ds_init``     Zhang et al. 2019, "Improving Deep Transformer with Depth-Scaled Initialization and Merged Attention",
-                Eq. 8: Xavier uniform over sqrt(l) in layer l, counted from 1 in each stack; biases 0
+                Eq. 8: Xavier uniform over sqrt(l) in layer l, counted from 1 in each stack, or in each part of a
+                stack that is a list of variants; biases 0
 ``ds_init_code``  the same over l^(1/4): what the authors' repository (bzhangGo/zero@d97e2c2) comes to, since
                 TensorFlow takes its factor for one on the variance
 ``xavier``      Xavier uniform for every matrix of the layers, biases 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from dataclasses import dataclass
@@ -128,9 +129,8 @@ def _parse_as(t: Any, text: str) -> Any:
             if text.lower() in ("true", "false", "1", "0")
             else _reject(text)
         )
-    if t is float and text.lower() in ("nan", "inf", "-inf"):
-        return _reject(text)
-    return t(text)
+    value = t(text)
+    return value if t is not float or math.isfinite(value) else _reject(text)
 
 
 def _reject(text: str) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +17,12 @@ from torch import Tensor, nn
 from fairseq_residuals.base import Connection, Shape, Site, Stream, Variant
 from fairseq_residuals.on_cpu import products_by_mkl
 from fairseq_residuals.options import option
+from fairseq_residuals.routers import EPS, StreamLogits
 
 
 class Weights(NamedTuple):
-    """How a sub-layer is connected to n streams: for every position (T, B, ...), or the same for all (...)."""
+    """How a sub-layer is connected to n streams: for every position (T, B, ...), or the same for all (...); in single
+    precision where the streams are in half. What a router adds to their start would else be rounded away."""
 
     read: Tensor
     """(..., 1, n), of the streams in what the sub-layer is fed."""
@@ -54,21 +56,24 @@ def small_products(x: Tensor) -> AbstractContextManager[None]:
 class ReadAndMix(torch.autograd.Function):
     """What a sub-layer is fed, (T, B, 1, C), and the mixed streams (T, B, n, C), of :class:`Weights` and streams.
 
-    Autograd would make three tensors of the streams' size for their gradient, and add them up.
+    Autograd would make three tensors of the streams' size for their gradient, and add them up, and would keep a copy of
+    the streams in the weights' precision.
     """
 
     @staticmethod
     def forward(ctx: Any, streams: Tensor, read: Tensor, mix: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(streams, read, mix)
+        exact = streams.to(mix.dtype)
         with small_products(streams):
-            return read @ streams, mix @ streams
+            return (read @ exact).to(streams.dtype), (mix @ exact).to(streams.dtype)
 
     @staticmethod
     def backward(ctx: Any, of_fed: Tensor, of_mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
         streams, read, mix = ctx.saved_tensors
+        exact, of_fed, of_mixed = (x.to(mix.dtype) for x in (streams, of_fed, of_mixed))
         with small_products(streams):
-            of_streams = (mix.mT @ of_mixed).addcmul_(read.mT, of_fed)
-            of_read, of_mix = (gradient @ streams.mT for gradient in (of_fed, of_mixed))
+            of_streams = (mix.mT @ of_mixed).addcmul_(read.mT, of_fed).to(streams.dtype)
+            of_read, of_mix = (gradient @ exact.mT for gradient in (of_fed, of_mixed))
         return of_streams, of_read.sum_to_size(read.shape), of_mix.sum_to_size(mix.shape)
 
 
@@ -81,13 +86,15 @@ class Write(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, mixed: Tensor, write: Tensor, y: Tensor) -> Tensor:
         ctx.save_for_backward(write, y)
-        return torch.addcmul(mixed, write, y)
+        return torch.addcmul(mixed.to(write.dtype), write, y.to(write.dtype)).to(mixed.dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
         write, y = ctx.saved_tensors
+        exact = gradient.to(write.dtype)
         with small_products(y):
-            return gradient, (gradient @ y.mT).sum_to_size(write.shape), write.mT @ gradient
+            of_write, of_y = exact @ y.to(write.dtype).mT, (write.mT @ exact).to(y.dtype)
+        return gradient, of_write.sum_to_size(write.shape), of_y
 
 
 class StreamsConnection(Connection):
@@ -121,8 +128,24 @@ class StreamsConnection(Connection):
         return rest | dict(zip(keys(self.n), streams.unbind(-2), strict=True))
 
 
+class LearnedSum(nn.Module):
+    """DeepSeek-V4's read-out: each stream by a sigmoid."""
+
+    def __init__(self, n: int, dim: int, std: float) -> None:
+        super().__init__()
+        self.logits = StreamLogits(n, dim, n, std)
+        self.scale = nn.Parameter(torch.full((1,), 0.01))
+
+    def forward(self, streams: Tensor) -> Tensor:
+        """(T, B, n, C) -> (T, B, C)"""
+        with without_autocast(streams):
+            weights = self.logits(streams, self.scale).sigmoid() + EPS
+            weights = weights.permute(1, 2, 0).unsqueeze(-2)
+            return (weights @ streams.to(weights.dtype)).squeeze(-2).to(streams.dtype)
+
+
 class StreamsVariant(Variant):
-    """All streams are the embedding at the bottom; on top their sum and a norm."""
+    """All streams are the embedding at the bottom; on top their sum, or what a read-out makes of them, and a norm."""
 
     extension: ClassVar[str] = (
         "Cross-attention is one more sub-layer with a router of its own; encoder and decoder each start with copies of"
@@ -132,16 +155,23 @@ class StreamsVariant(Variant):
     @dataclass(frozen=True)
     class Config(Variant.Config):
         n: int = option(4, "streams", minimum=1)
+        close: Literal["sum", "learned"] = option("sum", "the streams at the top; learned: as in DeepSeek-V4")
 
-    def __init__(self, config: Any, shape: Shape) -> None:
+    def __init__(self, config: Any, shape: Shape, router: float = 1.0) -> None:
+        """
+        Args:
+            router: standard deviation of the read-out's matrix at the start, times (n C)^-0.5.
+        """
         super().__init__(config, shape)
         self.norm = shape.new_norm()
+        self.read_out = LearnedSum(config.n, shape.dim, router) if config.close == "learned" else None
 
     def open(self, x: Tensor) -> Stream:
         return dict.fromkeys(keys(self.config.n), x)
 
     def state(self, s: Stream) -> Tensor:
-        return side_by_side(s, self.config.n).sum(-2)
+        streams = side_by_side(s, self.config.n)
+        return streams.sum(-2) if self.read_out is None else self.read_out(streams)
 
     def close(self, s: Stream) -> Tensor:
         return self.norm(self.state(s))

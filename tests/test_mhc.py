@@ -190,8 +190,9 @@ def test_where_the_router_starts() -> None:
     torch.testing.assert_close(mix, expected.expand_as(mix), rtol=0, atol=0.02)
 
 
-def test_the_learned_read_out_is_a_gate_per_stream() -> None:
-    model = perturb(build(LM, "mhc", "--residual-args", "close=learned"), scale=0.5).double()
+@pytest.mark.parametrize("variant", ("hyper_connections", "mhc"))
+def test_the_learned_read_out_is_a_gate_per_stream(variant: str) -> None:
+    model = perturb(build(LM, variant, "--residual-args", "close=learned"), scale=0.5).double()
     wiring = model.decoder.layers.wiring
     streams = streams_like(connections(model)[0], 4)
     out = wiring.close(stream_of(streams))

@@ -240,7 +240,16 @@ def test_norms_of_queries_and_keys_of_cross_attention() -> None:
 
 def test_our_choices_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     rows = {line.split("|")[2].strip(" `"): line for line in markdown_table().splitlines()}
-    for name in SIMPLE:
+    others = (
+        "dense_former",
+        "attention_residuals",
+        "hyper_connections",
+        "mhc",
+        "siamese_norm",
+        "hybrid_norm",
+        "re_zero",
+    )
+    for name in (*SIMPLE, *others):
         extension = VARIANTS[name].extension
         assert extension.endswith(".") and f"| {extension} |" in rows[name]
         show(Namespace(variant=name))

@@ -86,14 +86,14 @@ class _Watcher:
         self.stack, self.see = stack, see
         self.layer = 0
         self.kind: Kind | None = None
-        self.inside = False
+        self.silent = False
         self.padding: Tensor | None = None
 
     def tell(self, point: Point, tensor: Tensor) -> None:
         self.see(Event(self.stack, self.layer, self.kind, point, tensor, self.padding))
 
     def before_pass(self, module: nn.Module, inputs: Any) -> None:
-        self.layer, self.kind, self.inside, self.padding = 0, None, False, None
+        self.layer, self.kind, self.silent, self.padding = 0, None, False, None
 
     def before_layer(self, number: int) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: tuple[Stream, Any]) -> None:
@@ -105,7 +105,11 @@ class _Watcher:
 
     def after_layer(self, state: Callable[[Stream], Tensor]) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: Any, output: tuple[Stream, Any]) -> None:
-            self.tell("layer output", state(output[0]))
+            # the norms that this runs are none of the pass
+            self.silent = True
+            tensor = state(output[0])
+            self.silent = False
+            self.tell("layer output", tensor)
 
         return hook
 
@@ -116,9 +120,9 @@ class _Watcher:
 
             def watched(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
                 self.tell("fed", h)
-                self.inside = True
+                self.silent = True
                 y, weights, s = sublayer(h, s)
-                self.inside = False
+                self.silent = False
                 self.tell("sublayer", y)
                 return y, weights, s
 
@@ -132,7 +136,7 @@ class _Watcher:
 
     def after_norm(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         # a norm inside of a sub-layer is a part of it
-        if not self.inside and output.shape[-1] == inputs[0].shape[-1]:
+        if not self.silent and output.shape[-1] == inputs[0].shape[-1]:
             self.tell("norm input", inputs[0])
             self.tell("norm", output)
 

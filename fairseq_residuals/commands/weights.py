@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairseq_residuals.analysis import plots
-from fairseq_residuals.analysis.depth_weights import DepthWeights, depth_weights, masked
+from fairseq_residuals.analysis.depth_weights import depth_weights, masked
 from fairseq_residuals.analysis.models import add_flags, subjects
 from fairseq_residuals.analysis.output import add_output_flags, check_folder, write
 from fairseq_residuals.analysis.tables import Cell, few, text_table
+from fairseq_residuals.base import Variant
+from fairseq_residuals.depth_sum import DepthWeights
+from fairseq_residuals.registry import VARIANTS
 from modern_fairseq.errors import UserError
 
 HELP = "draw the weights over depth that DLCL and its relatives have learned"
@@ -39,21 +42,21 @@ def run(args: argparse.Namespace) -> int:
     for subject in subjects(args):
         found = depth_weights(subject.model)
         if not found:
+            having = [name for name, v in VARIANTS.items() if v.depth_weights is not Variant.depth_weights]
             raise UserError(
-                f"{subject.label} has no weights over depth; those have that are wired by dlcl_pre, dlcl_post or"
-                " transparent_attention"
+                f"{subject.label} has no weights over depth; those have that are wired by {', '.join(sorted(having))}"
             )
-        measured += [(subject.label, subject.wiring, weights) for weights in found]
-    columns = [_column(args.of_layer, weights) for _, _, weights in measured]
+        measured += [(subject.label, subject.wiring, stack, weights) for stack, weights in found]
+    columns = [_column(args.of_layer, stack, weights) for _, _, stack, weights in measured]
     figure, axes = plots.new_figure(len(measured), 2, width=plots.COLUMN, height=0.3 + 1.7 * len(measured))
-    for (label, wiring, weights), column, (left, right) in zip(measured, columns, axes, strict=True):
-        _draw_matrix(figure, left, f"{label}, {weights.stack}", weights, args)
+    for (label, wiring, stack, weights), column, (left, right) in zip(measured, columns, axes, strict=True):
+        _draw_matrix(figure, left, f"{label}, {stack}", weights, args)
         _draw_column(right, wiring, weights, column)
     head = ("model", "stack", "row", "kept", "largest", "of column")
-    print(text_table(head, [line for label, _, weights in measured for line in _table(label, weights, args)]))
+    print(text_table(head, [line for label, _, *of_stack in measured for line in _table(label, *of_stack, args)]))
     rows: list[Sequence[Cell]] = [
-        [label, w.stack, w.name, i + w.first_row, j + w.first_column, value]
-        for label, _, w in measured
+        [label, stack, w.name, i + w.first_row, j + w.first_column, value]
+        for label, _, stack, w in measured
         for i, line in enumerate(w.matrix.tolist())
         for j, value in enumerate(line)
         if not math.isnan(value)
@@ -62,14 +65,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _column(wanted: int | None, weights: DepthWeights) -> int:
+def _column(wanted: int | None, stack: str, weights: DepthWeights) -> int:
     """Index of the column of a layer."""
     last = weights.first_column + weights.matrix.size(1) - 1
     number = weights.first_column + weights.matrix.size(1) // 3 if wanted is None else wanted
     if not weights.first_column <= number <= last:
-        raise UserError(
-            f"--of-layer {number}: the {weights.stack} has {weights.first_column} to {last} (0 is the embedding)"
-        )
+        raise UserError(f"--of-layer {number}: the {stack} has {weights.first_column} to {last} (0 is the embedding)")
     return number - weights.first_column
 
 
@@ -94,13 +95,11 @@ def _draw_column(panel: Any, wiring: str, weights: DepthWeights, column: int) ->
     panel.set_xlabel(weights.rows, fontsize=7)
 
 
-def _table(label: str, weights: DepthWeights, args: argparse.Namespace) -> list[list[Cell]]:
+def _table(label: str, stack: str, weights: DepthWeights, args: argparse.Namespace) -> list[list[Cell]]:
     kept = masked(weights.matrix, args.least, args.share).isfinite()
     lines: list[list[Cell]] = []
     for i in few(range(weights.matrix.size(0)), 6):
         row = weights.matrix[i].nan_to_num()
         j = int(row.abs().argmax())
-        lines.append(
-            [label, weights.stack, i + weights.first_row, int(kept[i].sum()), row[j].item(), j + weights.first_column]
-        )
+        lines.append([label, stack, i + weights.first_row, int(kept[i].sum()), row[j].item(), j + weights.first_column])
     return lines

@@ -18,7 +18,8 @@ No code was published but pseudo-code. Checked against fla-org/flash-linear-atte
 
 Ours: the variance of h falls with the number of sources, at the start of 24 layers to 0.01; the norms on it have eps
 1e-6 instead of LayerNorm's 1e-5, which is 2e-4 from Pre-LN's output there, instead of 2e-3. The first sub-layer has one
-source, whose weight is 1 whatever the logit: it has neither w nor a gain, as no gradient would reach them.
+source, whose weight is 1 whatever the logit: it has neither w nor a gain, as no gradient would reach them. Each stack
+has sources of its own, and cross-attention is one more sub-layer.
 """
 
 from dataclasses import dataclass

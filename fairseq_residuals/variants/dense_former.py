@@ -16,7 +16,8 @@ Paper and code: the package of the repository follows the paper. In the code of 
 one: an average after every p-th layer, over the outputs of every p-th layer only. The weights are decayed there, as
 they are here by fairseq's ``--weight-decay``, which spares no parameter.
 
-This is DLCL around Pre-LN layers, without its norms, starting from the last layer instead of the average.
+By our choice encoder and decoder each sum outputs of their own layers. This is DLCL around Pre-LN layers, without its
+norms, starting from the last layer instead of the average.
 """
 
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.base import Shape, Stream, Variant
-from fairseq_residuals.depth_sum import weighted_sum
+from fairseq_residuals.depth_sum import DepthWeights, weighted_sum
 from fairseq_residuals.options import option
 from fairseq_residuals.registry import register_variant
 from fairseq_residuals.variants.pre_ln import PreLNConnection
@@ -57,7 +58,7 @@ class DenseFormer(Variant):
         rows = range(config.period, shape.depth + 1, config.period)
         self.terms = {i: range(i % config.dilation, i + 1, config.dilation) for i in rows}
         self.last_use = {j: i for i, terms in self.terms.items() for j in terms}
-        self.weights = nn.ParameterDict({str(i): torch.eye(len(terms))[-1] for i, terms in self.terms.items()})
+        self.weights = nn.ParameterDict({str(i): torch.eye(len(terms))[-1].clone() for i, terms in self.terms.items()})
         self.norm = shape.new_norm()
 
     def open(self, x: Tensor) -> Stream:
@@ -74,6 +75,13 @@ class DenseFormer(Variant):
         """The stream after ``i`` layers without the outputs that no layer above sums."""
         spent = {f"output{j}" for j in range(i + 1) if self.last_use.get(j, 0) <= i}
         return {key: value for key, value in s.items() if key not in spent}
+
+    def depth_weights(self, below: int) -> DepthWeights:
+        """Where there is no row of weights, a layer is fed the output below it."""
+        matrix = torch.full((self.shape.depth + 1,) * 2, float("nan")).fill_diagonal_(1)
+        for row, terms in self.terms.items():
+            matrix[row, list(terms)] = self.weights[str(row)].detach().float().cpu()
+        return DepthWeights("a", matrix, below + 1, below)
 
     def close(self, s: Stream) -> Tensor:
         return self.norm(s["x"])

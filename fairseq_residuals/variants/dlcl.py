@@ -22,11 +22,10 @@ trained as well, as in the code. The dense residual network of the paper's Figur
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.base import Init, Shape, Stream, Variant
-from fairseq_residuals.depth_sum import weighted_sum
+from fairseq_residuals.depth_sum import DepthWeights, band, weighted_sum
 from fairseq_residuals.options import option
 from fairseq_residuals.registry import register_variant
 from fairseq_residuals.variants.post_ln import PostLNConnection
@@ -54,9 +53,7 @@ class DLCL(Variant):
     def __init__(self, config: Any, shape: Shape) -> None:
         super().__init__(config, shape)
         rows = shape.depth + 1
-        start = torch.ones(rows, rows).tril()
-        if config.window:
-            start = start.triu(1 - config.window)
+        start = band(rows, config.window)
         if config.weights != "fixed_one":
             start = start / start.sum(1, keepdim=True)
         start = start.unsqueeze(-1).repeat(1, 1, shape.dim if config.weight_type == "vector" else 1)
@@ -78,6 +75,13 @@ class DLCL(Variant):
     def open(self, x: Tensor) -> Stream:
         s = {"y0": x}
         return s | {"x": self.combined(0, s)}
+
+    def depth_weights(self, below: int) -> DepthWeights:
+        weights, name = self.weight.detach().float().cpu(), "weight"
+        left_out = band(len(weights), self.config.window if self.config.softmax else 0).eq(0).unsqueeze(-1)
+        if self.config.softmax:
+            weights, name = weights.masked_fill(left_out, float("-inf")).softmax(1), "softmax(weight)"
+        return DepthWeights(name, weights.masked_fill(left_out, float("nan")).mean(-1), below + 1, below)
 
 
 @register_variant("dlcl_pre")

@@ -13,6 +13,7 @@ its FFN as in Pre-LN. Checked against BryceZhuo/HybridNorm@f0dd605 (``dense_mode
 
 The authors' norms are RMSNorm with eps 1e-5 (``norm=rms`` has 1e-6). Here all norms are of the kind that ``norm_type``
 says, but those of q, k and v never have a bias: the authors' have none, and softmax would not see that of the keys.
+By our choice cross-attention is as self-attention, and the FFN's norm follows it.
 With the option ``value_residual`` values are mixed first, then normalised. The authors' initialisation
 (``full_megatron``: truncated normal, std sqrt(2/(5d)), output projections over sqrt(2L)) is a part of their recipe, and
 not of this wiring; users of their code report that it does not converge without (issue 2 of the repository).
@@ -69,6 +70,14 @@ class HybridNorm(Variant):
         "u = LN(x + SA(x) with LN(q), LN(k), LN(v) per head)",
         "x = u + FFN(u)",
         "output LN(x)",
+    )
+    rewrites = (
+        (
+            "first_layer",
+            "star",
+            "x = u + FFN(u)",
+            "x = u + FFN(u)\nfirst layer: u = x + SA(LN(x)) with those of q, k, v; x = u + FFN(LN(u))",
+        ),
     )
     code = "BryceZhuo/HybridNorm@f0dd605"
     verified = "authors' code, decoder: activations, gradients; encoder and cross-attention: none"

@@ -12,9 +12,10 @@ identity, b all ones and W zero, which makes the stack compute what Pre-LN compu
 sum on top is n times as large). No code was published.
 
 The router's norm stays LayerNorm whatever ``norm_type`` says. The paper also scales the deviation of output matrices by
-sqrt(n), but not in which direction; that is left out. It decays W and not the static weights; fairseq's
-``--weight-decay`` decays both. Streams that no sub-layer reads at the start, in stacks of fewer sub-layers than
-streams, stay alike.
+sqrt(n), but does not say in which direction: ``out_scale`` is 1 unless it is given. ``close=learned`` is mHC's as in
+DeepSeek-V4, and not of this paper, which decays W and not the static weights; fairseq's ``--weight-decay`` decays both.
+By our choice cross-attention has a router too, and each stack streams of its own. Streams that no sub-layer reads at
+the start, in stacks of fewer sub-layers than streams, stay alike.
 """
 
 from __future__ import annotations
@@ -52,13 +53,13 @@ class HyperRouter(nn.Module):
         return normed_product(streams, matrix * gain, centred=True, eps=1e-5) + (matrix @ bias)[:, None, None, None]
 
     def forward(self, streams: Tensor) -> Weights:
-        """(T, B, n, C) -> weights, computed in at least single precision."""
+        """(T, B, n, C) -> weights, in at least single precision."""
         n, all_weights = len(self.static), at_least_single(self.static)
         if self.dynamic is not None:
             found = self.product(streams).permute(1, 2, 3, 0).tanh()
             joint, written = at_least_single(self.scale).unbind()
             all_weights = torch.addcmul(all_weights, found, torch.cat([joint.expand(n + 1), written.expand(1)]))
-        read, mix, write = all_weights.to(streams.dtype).split([1, n, 1], -1)
+        read, mix, write = all_weights.split([1, n, 1], -1)
         return Weights(read.transpose(-1, -2), write, mix.transpose(-1, -2))
 
 
@@ -68,17 +69,26 @@ class HyperConnections(StreamsVariant):
     paper = "Zhu et al. 2024, Hyper-Connections"
     year = 2024
     equations = ("u = sum_i a_i H_i", "H_j = b_j F(LN(u)) + sum_i A_ij H_i", "output LN(sum_j H_j)")
+    rewrites = (("close", "learned", "sum_j H_j", "sum_j a_j H_j"),)
     verified = (
         "transcription of the paper's Algorithms 2 and 3, and lucidrains' code (the authors published none), decoder:"
         " activations, gradients"
     )
 
-    extension = f"{StreamsVariant.extension} The deviation of output matrices is not scaled by sqrt(n)."
+    extension = f"{StreamsVariant.extension} Output matrices start as without it (out_scale=1)."
 
     @dataclass(frozen=True)
     class Config(StreamsVariant.Config):
         dynamic: bool = option(True, "weights depend on the position's streams; false: on nothing (SHC)")
+        out_scale: float = option(
+            1.0, "factor on the sub-layers' output matrices at the start (the paper's: by sqrt(n))", minimum=0.0
+        )
 
     def connect(self, site: Site) -> Connection:
         n = self.config.n
         return StreamsConnection(site, n, HyperRouter(site, n, self.config.dynamic))
+
+    def init_weights(self, layers: nn.ModuleList, embed_tokens: nn.Module | None) -> None:
+        for name, module in layers.named_modules():
+            if isinstance(module, nn.Linear) and name.endswith(("out_proj", "fc2")):
+                module.weight.mul_(self.config.out_scale)

@@ -8,8 +8,9 @@
 Chen and Wei 2026, "Post-LayerNorm Is Back: Stable, ExpressivE, and Deep", section 3: x' = LN(α x + F(LN(x))), with α
 the number of sub-layers (attention and FFN). In the first layer α is 1, and its attention has no norm after the sum:
 x' = x + F(LN(x)). There is no norm on top of a stack: that of the last sub-layer is on the stream.
-No code was published. The paper's norms are RMSNorm without bias (``norm=rms``); LayerNorm
-here has a bias in both places.
+No code was published. The paper's norms are RMSNorm without bias (``norm=rms``); of LayerNorm, those at the start of
+the branches have one unless ``branch_bias=false``, the others always. By our choice each stack has its own α and first
+layer, and cross-attention counts as a sub-layer.
 """
 
 from dataclasses import dataclass
@@ -23,10 +24,10 @@ from fairseq_residuals.registry import register_variant
 
 
 class KEELConnection(Connection):
-    def __init__(self, site: Site, alpha: float) -> None:
+    def __init__(self, site: Site, alpha: float, branch_bias: bool) -> None:
         super().__init__(site)
         self.alpha = alpha if site.layer > 0 else 1.0
-        self.branch_norm = site.new_norm()
+        self.branch_norm = site.new_norm(bias=branch_bias)
         self.norm = site.new_norm() if site.layer > 0 or not site.first else None
 
     def read(self, s: Stream) -> tuple[Tensor, Stream]:
@@ -57,7 +58,8 @@ class KEEL(Variant):
         alpha: Literal["sublayers"] | float = option(
             "sublayers", "factor on the residual; sublayers: how many the stack has", minimum=0.0
         )
+        branch_bias: bool = option(True, "biases of the norms at the start of the branches (RMSNorm has none)")
 
     def connect(self, site: Site) -> Connection:
         alpha = site.depth * site.n_sub if self.config.alpha == "sublayers" else self.config.alpha
-        return KEELConnection(site, float(alpha))
+        return KEELConnection(site, float(alpha), self.config.branch_bias)

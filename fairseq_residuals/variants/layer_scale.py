@@ -9,8 +9,9 @@
 per channel and sub-layer, which starts at 0.1 up to 18 layers, 1e-5 up to 24, and 1e-6 beyond (``gain=depth``), and a
 norm on top of the stack. Checked against facebookresearch/deit@7e160fe (``cait_models.py``). Paper and code: the paper
 has 0.1 up to 18 layers, 1e-5 at 24 and 1e-6 deeper. In a list of variants a stack's own layers are those of this part.
-Weights decay as any do in fairseq, gains too; the authors spare these. In the code the smallest
-model of 36 layers starts at 1e-5, and a layer by itself at 1e-4. Its norms have eps 1e-6.
+Weights decay as any do in fairseq, gains too; the authors spare these. In the code the smallest model of 36 layers
+starts at 1e-5, and a layer by itself at 1e-4. Its norms have eps 1e-6. By our choice cross-attention has gains of its
+own, and the deeper stack decides where gains start.
 
 ``re_zero``: Bachlechner et al. 2020, "ReZero is All You Need: Fast Convergence at Large Depth": x' = x + a F(x),
 without any norm (so the option ``norm_type`` has nothing to choose), a number per layer that starts at 0 and that all

@@ -11,10 +11,11 @@ plus a learned bias: pre = sigmoid, post = 2 sigmoid, and res = exp, columns and
 (Sinkhorn and Knopp). Rows then sum to one, columns nearly. No code was published.
 
 The paper tells neither how the matrix and the biases start nor how the streams end; ours: N(0, ``router``^2 / (n C)),
-zero, the sum. ``mixing=identity`` starts the biases of res at 4 I, ``close=learned`` is the read-out of DeepSeek-V4
-(huggingface/transformers 5.23.0, ``deepseek_v4``). Streams that start alike and are treated alike stay alike but for
-rounding; only the matrix tells them apart, so it may not start at zero, nor close to it. In the first sub-layer they
-are still alike, and mixing them does nothing.
+zero, the sum; also that cross-attention has a router too, and each stack streams of its own. ``mixing=identity`` starts
+the biases of res at 4 I, ``close=learned`` is the read-out of DeepSeek-V4 (huggingface/transformers 5.23.0,
+``deepseek_v4``). Streams that start alike and are treated alike stay alike but for rounding; only the matrix tells them
+apart, so it may not start at zero, nor close to it. In the first sub-layer they are still alike, and mixing them does
+nothing.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.base import Connection, Shape, Site, Stream
+from fairseq_residuals.base import Connection, Shape, Site
 from fairseq_residuals.options import option
 from fairseq_residuals.registry import register_variant
-from fairseq_residuals.routers import EPS, StreamLogits, sinkhorn
-from fairseq_residuals.streams import StreamsConnection, StreamsVariant, Weights, side_by_side, without_autocast
+from fairseq_residuals.routers import StreamLogits, sinkhorn
+from fairseq_residuals.streams import StreamsConnection, StreamsVariant, Weights
 from modern_fairseq.errors import UserError
 
 LEAST_ROUTER = 0.01
@@ -54,24 +55,9 @@ class MHCRouter(nn.Module):
         n = self.n
         scale = torch.cat([s.expand(k) for s, k in zip(self.scale.unbind(), (n, n, n * n), strict=True)])
         gates, mixing = self.logits(streams, scale).split([2 * n, n * n])
-        pre, post = gates.sigmoid().unflatten(0, (2, n)).permute(0, 2, 3, 1).unsqueeze(-1).to(streams).unbind()
-        mix = sinkhorn(mixing.unflatten(0, (n, n))).permute(2, 3, 0, 1).to(streams)
+        pre, post = gates.sigmoid().unflatten(0, (2, n)).permute(0, 2, 3, 1).unsqueeze(-1).unbind()
+        mix = sinkhorn(mixing.unflatten(0, (n, n))).permute(2, 3, 0, 1)
         return Weights(pre.transpose(-1, -2), 2 * post, mix)
-
-
-class LearnedSum(nn.Module):
-    """DeepSeek-V4's read-out: each stream by a sigmoid."""
-
-    def __init__(self, n: int, dim: int, std: float) -> None:
-        super().__init__()
-        self.logits = StreamLogits(n, dim, n, std)
-        self.scale = nn.Parameter(torch.full((1,), 0.01))
-
-    def forward(self, streams: Tensor) -> Tensor:
-        """(T, B, n, C) -> (T, B, C)"""
-        with without_autocast(streams):
-            weights = self.logits(streams, self.scale).sigmoid() + EPS
-            return (weights.to(streams.dtype).permute(1, 2, 0).unsqueeze(-2) @ streams).squeeze(-2)
 
 
 @register_variant("mhc")
@@ -90,7 +76,6 @@ class MHC(StreamsVariant):
 
     @dataclass(frozen=True)
     class Config(StreamsVariant.Config):
-        close: Literal["sum", "learned"] = option("sum", "the streams at the top; learned: as in DeepSeek-V4")
         router: float = option(
             1.0, "standard deviation of the router's matrix at the start, times (n C)^-0.5", minimum=0.0
         )
@@ -106,12 +91,8 @@ class MHC(StreamsVariant):
                 )
 
     def __init__(self, config: Any, shape: Shape) -> None:
-        super().__init__(config, shape)
-        self.read_out = LearnedSum(config.n, shape.dim, config.router) if config.close == "learned" else None
+        super().__init__(config, shape, config.router)
 
     def connect(self, site: Site) -> Connection:
         router = MHCRouter(site, self.config.n, self.config.router, self.config.mixing == "identity")
         return StreamsConnection(site, self.config.n, router)
-
-    def state(self, s: Stream) -> Tensor:
-        return super().state(s) if self.read_out is None else self.read_out(side_by_side(s, self.config.n))

@@ -8,7 +8,8 @@
 Li et al. 2024, "Mix-LN: Unleashing the Power of Deeper Layers by Combining Pre-LN and Post-LN". Nothing joins the two,
 and the norm on top stays. Checked against pixeli99/MixLN@ff45826 (``modeling_llama.py``, ``NORM_TYPE=post_pre``).
 
-In 12 layers it is the list ``post_ln:0-2,pre_ln:3-11``.
+In 12 layers it is the list ``post_ln:0-2,pre_ln:3-11``. By our choice each stack has its own quarter, and
+cross-attention is as its layer is.
 """
 
 import math

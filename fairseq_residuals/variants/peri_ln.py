@@ -16,7 +16,8 @@ paper leaves open.
 * Kim et al. 2025, "Peri-LN: Revisiting Normalization Layer in the Transformer Architecture". No code was published.
 
 By our choice dropout is on what is added to the stream, as in allenai/OLMo-core@fa6c501, which has this block too
-(``dropout=after_norm``), or between F and its norm, as in CogView (``before_norm``).
+(``dropout=after_norm``), or between F and its norm, as in CogView (``before_norm``), and cross-attention is one more
+sub-layer with both norms.
 """
 
 from dataclasses import dataclass
@@ -48,7 +49,10 @@ class SandwichLN(PreLN):
     title = "Sandwich-LN"
     paper = "Ding et al. 2021, CogView: Mastering Text-to-Image Generation via Transformers"
     year = 2021
-    equations: ClassVar[tuple[str, ...]] = ("x = x + LN(F(LN(x)))", "output LN(x)")
+    equations: ClassVar[tuple[str, ...]] = ("x = x + LN(F(LN(x))), dropout after LN", "output LN(x)")
+    rewrites: ClassVar[tuple[tuple[str, Any, str, str], ...]] = (
+        ("dropout", "before_norm", "dropout after LN", "dropout before LN"),
+    )
     code = "THUDM/CogView@189a12b"
     verified = "another group's code (LayerNorm-Scaling), decoder alone: activations, gradients; cross-attention: none"
     extension = (
@@ -71,8 +75,11 @@ class PeriLN(SandwichLN):
     title = "Peri-LN"
     paper = "Kim et al. 2025, Peri-LN: Revisiting Normalization Layer in the Transformer Architecture"
     year = 2025
-    equations = ("x = LN(embedding)", "x = x + LN(F(LN(x)))", "output LN(x)")
-    rewrites = (("embed_norm", False, "x = LN(embedding)", ""),)
+    equations = ("x = LN(embedding)", *SandwichLN.equations)
+    rewrites = (
+        *SandwichLN.rewrites,
+        ("embed_norm", False, "x = LN(embedding)", ""),
+    )
     code = ""
     verified = "the paper's equations; without the embedding's norm it is sandwich_ln"
 

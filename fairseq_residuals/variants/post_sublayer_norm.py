@@ -7,7 +7,8 @@
 
 Team OLMo 2024, "2 OLMo 2 Furious", section 3.2: x' = x + RMSNorm(F(x)), and a norm on top of the stack; before it Liu
 et al. 2022, "Swin Transformer V2" (there res-post-norm). Written after allenai/OLMo-core@fa6c501
-(``nn/transformer/block.py``). Dropout is on what is added to the stream.
+(``nn/transformer/block.py``). Dropout is on what is added to the stream. By our choice cross-attention is one more
+sub-layer with a norm.
 
 OLMo 2 has norms of queries and keys as well, over all heads together (``qk_norm=true``; without bias, which softmax
 would not see in the keys). They are needed in deep stacks: the stream that attention reads grows, and scores with it.
@@ -52,7 +53,8 @@ class PostSublayerNorm(PreLN):
     title = "Post-sub-layer norm (OLMo 2)"
     paper = "Team OLMo 2024, 2 OLMo 2 Furious"
     year = 2024
-    equations = ("x = x + LN(F(x))", "output LN(x)")
+    equations = ("x = x + LN(F(x)), dropout after the norm", "output LN(x)")
+    rewrites = (("qk_norm", True, "x = x + LN(F(x))", "x = x + LN(F(x)), in attention with LN(q), LN(k)"),)
     code = "allenai/OLMo-core@fa6c501"
     verified = "authors' port to transformers, decoder alone: activations, gradients; cross-attention: none"
     extension = (

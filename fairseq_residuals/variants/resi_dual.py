@@ -61,5 +61,8 @@ class ResiDual(Variant):
     def open(self, x: Tensor) -> Stream:
         return {"x": x, "dual": self.config.scale * x}
 
+    def state(self, s: Stream) -> Tensor:
+        return self.close(s)
+
     def close(self, s: Stream) -> Tensor:
         return self.config.alpha * s["x"] + self.norm(s["dual"])

@@ -20,7 +20,8 @@ g x + LN(y), g a gain per channel that starts at 1, x and the sum without norms;
 Paper and code: the code has x's norm before a sub-layer instead of after it, which puts one on the embedding, and one
 more norm on the output: as here. Its factor is 1/sqrt(2 l), l the layer, counted from 1 (``scale=code``). Of the paper
 only summaries were at hand for the factor; its l is read here as its algorithm's index, which counts sub-layers from 0:
-``scale=paper`` is 1/sqrt(k) for the k-th sub-layer. In a layer's second sub-layer, of two, that is the code's.
+``scale=paper`` is 1/sqrt(k) for the k-th sub-layer. In a layer's second sub-layer, of two, that is the code's. By our
+choice cross-attention is a third sub-layer with its layer's scale.
 """
 
 from dataclasses import dataclass
@@ -112,5 +113,8 @@ class SiameseNorm(Variant):
     def open(self, x: Tensor) -> Stream:
         return {"x": x, "y": x}
 
+    def state(self, s: Stream) -> Tensor:
+        return self.post_norm(s["x"]) + self.pre_norm(s["y"])
+
     def close(self, s: Stream) -> Tensor:
-        return self.norm(self.post_norm(s["x"]) + self.pre_norm(s["y"]))
+        return self.norm(self.state(s))

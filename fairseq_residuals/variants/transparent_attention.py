@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.base import Shape, Stream, Variant
+from fairseq_residuals.depth_sum import DepthWeights
 from fairseq_residuals.options import option
 from fairseq_residuals.registry import register_variant
 from fairseq_residuals.variants.post_ln import PostLNConnection
@@ -65,6 +66,12 @@ class TransparentAttention(Variant):
 
     def after_layer(self, i: int, s: Stream) -> Stream:
         return s | {f"h{i + 1}": s["x"]} if self.mixes else s
+
+    def depth_weights(self, below: int) -> DepthWeights | None:
+        if not self.mixes:
+            return None
+        matrix = self.weight.detach().float().cpu().softmax(0).T
+        return DepthWeights("softmax(W)", matrix, 1, below, "into decoder layer", "output of encoder layer")
 
     def close(self, s: Stream) -> Tensor:
         """(S, B, M * C) in the encoder: the memories of the decoder's M layers side by side."""

@@ -16,7 +16,7 @@ NAN = math.nan
 
 @pytest.mark.parametrize("variant", sorted(VARIANTS))
 def test_which_variants_have_some(variant: str) -> None:
-    found = [w.stack for w in depth_weights(subject(variant).model)]
+    found = [stack for stack, _ in depth_weights(subject(variant).model)]
     expected = {"dlcl_pre": ["encoder", "decoder"], "transparent_attention": ["encoder"]}
     both = expected["dlcl_pre"]
     assert found == (expected | {"dlcl_post": both, "dense_former": both}).get(variant, [])
@@ -28,7 +28,7 @@ def test_dlcl() -> None:
     values = torch.arange(1.0, 17.0).view(4, 4)
     with torch.no_grad():
         weight.copy_(values.unsqueeze(-1))
-    found = depth_weights(model)[0]
+    found = depth_weights(model)[0][1]
     assert torch.equal(found.matrix.nan_to_num(), values.tril())
     assert torch.equal(found.matrix.isnan(), torch.ones(4, 4).triu(1).bool())
     assert (found.first_row, found.first_column, found.rows) == (1, 0, "into layer")
@@ -38,14 +38,14 @@ def test_a_weight_per_channel_is_told_by_its_mean() -> None:
     model = subject("dlcl_pre/weight_type=vector").model
     with torch.no_grad():
         model.decoder.layers.wiring.weight[2, 1] = torch.arange(16.0)
-    assert depth_weights(model)[1].matrix[2, 1] == 7.5
+    assert depth_weights(model)[1][1].matrix[2, 1] == 7.5
 
 
 def test_softmax_and_window() -> None:
     model = subject("dlcl_pre/softmax=true,window=2").model
     with torch.no_grad():
         model.encoder.layers.wiring.weight[3, :, 0] = torch.tensor([9.0, 9.0, 0.0, math.log(3)])
-    matrix = depth_weights(model)[0].matrix
+    matrix = depth_weights(model)[0][1].matrix
     assert matrix[3].tolist()[2:] == pytest.approx([0.25, 0.75])
     assert matrix[3].isnan().tolist() == [True, True, False, False]
 
@@ -55,7 +55,7 @@ def test_dense_former() -> None:
     model = subject("dense_former/dilation=2,period=2").model
     with torch.no_grad():
         model.encoder.layers.wiring.weights["2"].copy_(torch.tensor([0.25, 0.5]))
-    found = depth_weights(model)[0]
+    found = depth_weights(model)[0][1]
     expected = torch.tensor([[1, NAN, NAN, NAN], [NAN, 1, NAN, NAN], [0.25, NAN, 0.5, NAN], [NAN, NAN, NAN, 1]])
     assert torch.equal(found.matrix.nan_to_num(-1), expected.nan_to_num(-1))
     assert (found.first_row, found.rows) == (1, "into layer")
@@ -65,7 +65,7 @@ def test_transparent_attention() -> None:
     model = subject("transparent_attention", "--layers", "3-2", *TINY[2:]).model
     with torch.no_grad():
         model.encoder.layers.wiring.weight[2, 1] = math.log(3)
-    found = depth_weights(model)[0]
+    found = depth_weights(model)[0][1]
     assert found.matrix.shape == (2, 4)
     assert found.matrix[0].tolist() == pytest.approx([0.25] * 4)
     assert found.matrix[1].tolist() == pytest.approx([1 / 6, 1 / 6, 1 / 2, 1 / 6])
@@ -73,9 +73,11 @@ def test_transparent_attention() -> None:
 
 def test_segments() -> None:
     found = depth_weights(built("dlcl_pre:0-1,post_ln:2-2")[0])
-    assert [(w.stack, tuple(w.matrix.shape)) for w in found] == [("encoder", (3, 3)), ("decoder", (3, 3))]
-    alone, above = depth_weights(built("dlcl_pre")[0])[0], depth_weights(built("post_ln:0-0,dlcl_pre:1-2")[0])[0]
-    assert (above.first_row, above.first_column) == (alone.first_row + 1, alone.first_column + 1)
+    assert [(stack, tuple(w.matrix.shape)) for stack, w in found] == [("encoder", (3, 3)), ("decoder", (3, 3))]
+    above = depth_weights(built("post_ln:0-0,dlcl_pre:1-2")[0])[0][1]
+    assert (above.first_row, above.first_column) == (2, 1)
+    memories = depth_weights(built("post_ln:0-0,transparent_attention:1-2")[0])[0][1]
+    assert (memories.first_row, memories.first_column) == (1, 1), "rows count the decoder's layers"
 
 
 def test_masked_as_in_the_paper() -> None:

@@ -18,7 +18,23 @@ from fairseq_residuals.registry import VARIANTS
 from modern_fairseq.errors import UserError
 
 PLACES = [(v, task) for v in sorted(VARIANTS) for task in PREFIXES if f"{PREFIXES[task]}_{v}" in ARCHITECTURES]
+COMBINED_LATER = {"dlcl_pre", "dlcl_post", "dense_former", "transparent_attention"}
+"""What these combine with other layers' outputs is what a layer itself gave."""
 LISTS = [("post_ln:0-0,pre_ln:1-2", "translation"), ("dlcl_pre:0-1,b2t:2-2", "language_modeling")]
+
+
+@pytest.mark.parametrize("variant", sorted(set(VARIANTS) - COMBINED_LATER))
+def test_the_last_layers_output_is_what_the_top_makes_of_the_stream(variant: str) -> None:
+    """But for a norm of it."""
+    look_at = subject(variant)
+    outputs = {e.stack: e.tensor for e in run_forward(look_at) if e.point == "layer output"}
+    for stack in stacks(look_at.model):
+        closed: list[Tensor] = []
+        closing = stack.wiring.close
+        stack.wiring.close = lambda s, closing=closing, closed=closed: closed.append(closing(s)) or closed[-1]
+        run_forward(look_at)
+        state, norm = outputs[stack.shape.stack], getattr(stack.wiring, "norm", None)
+        assert torch.equal(state, closed[-1]) or (norm is not None and torch.equal(norm(state), closed[-1]))
 
 
 def post_ln_layer(layer: Any, x: Tensor, points: list[Tensor]) -> Tensor:
