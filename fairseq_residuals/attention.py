@@ -122,8 +122,9 @@ def open_attention(
 
 def open_trains_faster(attn: Any, query: Tensor, key: Tensor) -> bool:
     """Whether training takes longer by PyTorch's fused attention, which fairseq's module calls: on a CPU, where its
-    backward pass is slow, in bf16 more than in single precision (``--fast-on-cpu``). Between more positions it is
-    faster, and spares the memory of the weights.
+    backward pass is slow. In bf16, in which fairseq itself does not train there, it is left by itself; in single
+    precision, where a run of fairseq's is to be continued bit for bit, by ``--fast-on-cpu``. Between more positions it
+    is faster, and spares the memory of the weights.
 
     Args:
         attn: fairseq's module.

@@ -4,7 +4,7 @@ sub-layer reads from and writes to the stream.
     stream = variant.open(x)                          x: embeddings after dropout
     for every layer, for every sub-layer F of it:
         h, stream = connection.read(stream)           what F is fed
-        y = dropout(F(h))
+        y = dropout(connection.outer(F(h)))
         stream = connection.write(stream, y)
       stream = variant.after_layer(i, stream)
     output = variant.close(stream)

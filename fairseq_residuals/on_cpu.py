@@ -2,7 +2,8 @@
 
 fairseq's trainer (:func:`tune_training`) and its beam search keep freed memory by themselves for models of this plugin;
 a training loop of your own enters :func:`tuned`. ``--fast-on-cpu`` adds what changes the order of sums, and the random
-numbers of dropout: a run without it continues one of stock fairseq bit for bit.
+numbers of dropout: in single precision a run without it continues one of stock fairseq bit for bit. (In bf16, which
+stock fairseq does not train in on a CPU, attention is opened without being asked, see ``attention.py``.)
 """
 
 from __future__ import annotations

@@ -96,8 +96,7 @@ def parse_options(owner: str, config_class: type[T], text: str) -> tuple[T, froz
         name, equals, value = (part.strip() for part in item.partition("="))
         name = name if name in options else SHORT.get(name, name)
         if name not in options:
-            valid = f"its options are {', '.join(options)}" if options else "it has none"
-            raise UserError(f"{owner} has no option {name!r}; {valid}")
+            raise UserError(f"{owner} has no option {name!r}; its options are {', '.join(options)}")
         if not equals:
             raise UserError(f"option {name!r} of {owner} needs a value: {name}={options[name].describe()}")
         if name in values:

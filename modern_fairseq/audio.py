@@ -81,10 +81,10 @@ def fbank(waveform: np.ndarray, sample_rate: int, n_bins: int = 80) -> np.ndarra
     return np.stack(frames) if frames else np.zeros((0, n_bins), dtype=np.float32)
 
 
-def compute_deltas(features: torch.Tensor, win_length: int = 5) -> torch.Tensor:
-    """Slope over time by least squares over ``win_length`` frames; the outermost frames are repeated.
+def compute_deltas(features: torch.Tensor) -> torch.Tensor:
+    """Slope over time by least squares over 5 frames; the outermost frames are repeated.
 
-    ``d[t] = sum_n n (c[t+n] - c[t-n]) / (2 sum_n n^2)``, n = 1 .. (win_length - 1) / 2, as
+    ``d[t] = sum_n n (c[t+n] - c[t-n]) / (2 sum_n n^2)``, n = 1, 2, as
     torchaudio.functional's.
 
     Args:
@@ -93,7 +93,7 @@ def compute_deltas(features: torch.Tensor, win_length: int = 5) -> torch.Tensor:
     Returns:
         (F, T).
     """
-    n = (win_length - 1) // 2
+    n = 2
     kernel = torch.arange(-n, n + 1, dtype=features.dtype)
     padded = torch.nn.functional.pad(features.unsqueeze(1), (n, n), mode="replicate")
     return torch.nn.functional.conv1d(padded, (kernel / kernel.square().sum())[None, None]).squeeze(1)

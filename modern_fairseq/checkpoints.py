@@ -107,7 +107,7 @@ def load(path_or_file: str | os.PathLike | IO[bytes], map_location: Any = None) 
             raise
         raise _damaged(name) from error  # torch sought a place before the start of a short file
     except _PARSE_ERRORS as error:
-        if "CUDA" in str(error) or (trusted and not isinstance(error, pickle.UnpicklingError)):
+        if re.search("CUDA|allocate memory", str(error)) or (trusted and not isinstance(error, pickle.UnpicklingError)):
             raise
         refused = re.search(r"GLOBAL (\w[\w.]*\.\w+) ", str(error))
         if refused is None:

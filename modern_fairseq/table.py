@@ -1,7 +1,8 @@
 """Which fairseq module gets which patches.
 
-Every patch is a function that takes the executed module, changes its globals or classes, and says in its
-docstring why (with file and line of fairseq 0.12.2) and when it can go.  A patch is named here as
+Every patch is a function that takes the executed module and changes its globals or classes, or a context in
+which a module is executed, and says in its docstring why (with file and line of fairseq 0.12.2) and when it can
+go.  A patch is named here as
 "module:function" and imported when it is needed, so that the import hook itself stays light.
 """
 

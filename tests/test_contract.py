@@ -43,10 +43,8 @@ def test_forward_is_finite(task: str, variant: str, dtype: torch.dtype) -> None:
     out = logits(model, task, inputs)
     assert out.dtype == dtype and out.isfinite().all()
     full = logits(model.float(), task, {k: v.float() if v.is_floating_point() else v for k, v in inputs.items()})
-    spread = full.std()
-    assert (out.float() - full).abs().max() < {torch.float32: 1e-5, torch.bfloat16: 0.2, torch.float16: 0.03}[
-        dtype
-    ] * spread
+    if dtype != torch.float32:
+        assert (out.float() - full).abs().max() < {torch.bfloat16: 0.2, torch.float16: 0.03}[dtype] * full.std()
 
 
 @every_variant

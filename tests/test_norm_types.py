@@ -22,8 +22,6 @@ from modern_fairseq.errors import UserError
 KINDS = {"layer": nn.LayerNorm, "rms": nn.RMSNorm, "dyt": DyT}
 WITHOUT_NORMS = {"b2t_no_ln", "re_zero", "t_fixup"}
 OWN_NORM = sorted(name for name in VARIANTS if "norm" in options_of(VARIANTS[name].Config))
-ROUTERS = {"hyper_connections": "layer_norm"}
-"""What a router calls, whatever the kind of the other norms."""
 
 
 def by_definition(kind: str, norm: Any, x: Tensor, eps: float) -> Tensor:
@@ -101,7 +99,7 @@ def test_all_norms_of_a_stack_are_of_the_kind(variant: str, choice: str) -> None
     assert not any("norm" in n and n.endswith(".bias") for stack in stacks(model) for n, _ in stack.named_parameters())
     with torch.no_grad(), Called() as called:
         logits(model, "translation", inputs)
-    assert called.names - {ROUTERS.get(variant)} == (set() if variant in WITHOUT_NORMS else {"rms_norm"})
+    assert called.names == (set() if variant in WITHOUT_NORMS else {"rms_norm"})
 
 
 @pytest.mark.parametrize("kind", ("rms", "dyt"))

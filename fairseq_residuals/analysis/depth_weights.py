@@ -10,7 +10,7 @@ from fairseq_residuals.depth_sum import DepthWeights
 
 def depth_weights(model: nn.Module) -> list[tuple[str, DepthWeights]]:
     """Stack and matrix of all that have one; rows and columns count the layers of the whole stack."""
-    found = []
+    found: list[tuple[str, DepthWeights]] = []
     for stack in stacks(model):
         below = 0  # layers of parts that come before
         for variant, layers in stack.segments():

@@ -9,6 +9,7 @@ import argparse
 import re
 from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -286,7 +287,7 @@ def load(source: Source, args: Namespace) -> tuple[nn.Module, Namespace, Any]:
             " one of a checkpoint of stock fairseq"
         )
     if args.data:
-        with open_dict(cfg_task) if isinstance(cfg_task, DictConfig) else torch.no_grad():
+        with open_dict(cfg_task) if isinstance(cfg_task, DictConfig) else nullcontext():
             cfg_task.data = str(args.data)
         task = tasks.setup_task(cfg_task)
     else:

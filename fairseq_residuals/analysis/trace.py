@@ -190,9 +190,7 @@ class _Recorder(TorchFunctionMode):
     def _describe(self, name: str, args: Any, given: list[Tensor], known: int) -> tuple[str, str]:
         sign = SIGNS.get(name, SIGNS.get(name.removeprefix("r")))
         if sign is None:
-            return {"cat": "concat", "layer_norm": "LN"}.get(
-                name, name
-            ), "norm" if name == "layer_norm" else "operation"
+            return {"cat": "concat"}.get(name, name), "operation"
         if known > 1 and sign in "+-":
             return sign, "sum"
         factor = next((f"{a:.3g}" for a in args if isinstance(a, (int, float))), "")

@@ -20,8 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         dest="repository",
         required=True,
         choices=tuple(AUTHORS),
-        help="whose: "
-        + ", ".join(f"{name} is {authors.repository}" for name, authors in AUTHORS.items() if authors.repository),
+        help="whose: " + ", ".join(f"{name} is {authors.repository}" for name, authors in AUTHORS.items()),
     )
     parser.add_argument("--data", type=Path, metavar="DIR", help="compare the model with this folder's dict.*.txt")
     parser.add_argument("file", type=Path, metavar="FILE", help="the authors' checkpoint")

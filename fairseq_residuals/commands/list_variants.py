@@ -40,7 +40,7 @@ def _by_year() -> list[str]:
 
 
 def text_table() -> str:
-    """One line per variant: name, equation, options with their defaults."""
+    """Some lines per variant: name and paper, equations, options with their defaults."""
     width = max(map(len, VARIANTS))
     lines = []
     for name in _by_year():

@@ -53,7 +53,8 @@ def run(args: argparse.Namespace) -> int:
         _draw_matrix(figure, left, f"{label}, {stack}", weights, args)
         _draw_column(right, wiring, weights, column)
     head = ("model", "stack", "row", "kept", "largest", "of column")
-    print(text_table(head, [line for label, _, *of_stack in measured for line in _table(label, *of_stack, args)]))
+    lines = [line for label, _, stack, weights in measured for line in _table(label, stack, weights, args)]
+    print(text_table(head, lines))
     rows: list[Sequence[Cell]] = [
         [label, stack, w.name, i + w.first_row, j + w.first_column, value]
         for label, _, stack, w in measured

@@ -86,6 +86,8 @@ class Variant:
     plan: Plan
     sources: tuple[Source, ...]
     summary: str
+    test_sets: Mapping[str, str]
+    """What fairseq calls them."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,6 @@ class Corpus:
     """A corpus as papers use it. The first variant is the default."""
 
     name: str
-    languages: tuple[str, ...]
     variants: Mapping[str, Variant] = field(default_factory=dict)
 
     def variant(self, name: str | None) -> tuple[str, Variant]:
@@ -108,18 +109,17 @@ class Corpus:
         return chosen, self.variants[chosen]
 
 
-def check_lines(path: Path, data_set: str, expected: Mapping[str, int]) -> int:
-    """The number of lines of a file.
+def check_lines(path: Path, data_set: str, expected: Mapping[str, int]) -> None:
+    """Compares the number of lines of a file with what is known of the data set.
 
     Raises:
-        UserError: it is not the one that is expected of this data set.
+        UserError: it is another.
     """
     count = count_lines(path)
     if count != expected.get(data_set, count):
         raise UserError(
             f"{data_set} has {count:,} lines and should have {expected[data_set]:,}: it is another data set"
         )
-    return count
 
 
 def prepare(corpus: Corpus, variant_name: str | None, job: Job) -> Path:

@@ -90,7 +90,7 @@ class Parallel:
 
     def variant(self, summary: str) -> Variant:
         """This recipe as a corpus's variant."""
-        return Variant(lambda job: Pipeline(self, job).results(), tuple(self.archives()), summary)
+        return Variant(lambda job: Pipeline(self, job).results(), tuple(self.archives()), summary, subsets(self))
 
     def archives(self) -> dict[Source, tuple[str, ...]]:
         """The sources and what is wanted of each."""

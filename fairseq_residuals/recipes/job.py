@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import fairseq_residuals
 from fairseq_residuals.architectures import ARCHITECTURES
-from fairseq_residuals.data.corpora import CORPORA, corpus_module
+from fairseq_residuals.data.corpora import CORPORA, find_corpus
 from fairseq_residuals.recipes.batch import Batch, share_out
 from fairseq_residuals.recipes.compose import compose, effective_batch, plain, training_hash, whole_hash
 from fairseq_residuals.recipes.flags import as_flags, train_flags
@@ -202,11 +202,10 @@ class Job:
 
     def subset(self, measurement: Measurement) -> str:
         """What fairseq calls a test set."""
-        sets: dict[str, str] = {}
-        if self.recipe.corpus in CORPORA:
-            module = corpus_module(self.recipe.corpus)
-            sets = getattr(module, "TEST_SETS_OF", {}).get(self.recipe.variant, module.TEST_SETS)
-        return sets.get(measurement.set, measurement.set)
+        if self.recipe.corpus not in CORPORA:
+            return measurement.set
+        _, prepared = find_corpus(self.recipe.corpus).variant(self.recipe.variant)
+        return prepared.test_sets.get(measurement.set, measurement.set)
 
     def _evaluation(self, measurement: Measurement, pair: str | None) -> Evaluation:
         subset = self.subset(measurement)

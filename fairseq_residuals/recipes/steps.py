@@ -41,8 +41,8 @@ def prepare(job: Job) -> None:
         _run(job.prepare, job.corpus.parent / f"{job.corpus.name}.prepare.log")
 
 
-def train(job: Job) -> float:
-    """Trains unless that is done, from where an earlier attempt left off; returns the hours that all attempts took.
+def train(job: Job) -> None:
+    """Trains unless that is done, from where an earlier attempt left off.
 
     Raises:
         Diverged: fairseq gave up, now or in an earlier call.
@@ -62,7 +62,6 @@ def train(job: Job) -> float:
                 raise Diverged(reason[-1]) from None
             raise
         _write_json(done, {"hours": hours(job)})
-    return hours(job)
 
 
 def average(job: Job) -> None:

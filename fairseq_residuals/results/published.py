@@ -36,7 +36,6 @@ class Table:
     source: str = ""
     metrics: tuple[str, ...] = ()
     """The reproduced metrics that are comparable, the closest one first."""
-    lower_is_better: bool = False
     averages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Columns that are the mean of others: computed per seed, never recorded."""
     stated: tuple[str, ...] = ()
@@ -128,7 +127,6 @@ def _table(experiment: str, name: str, source: str, content: Any, path: Path) ->
         "title",
         "definition",
         "metrics",
-        "lower_is_better",
         "columns",
         "averages",
         "stated",

@@ -33,7 +33,6 @@ from modern_fairseq.errors import UserError
 class Metric(ABC):
     """One metric; an instance belongs to one evaluation."""
 
-    lower_is_better = False
     takes_references: int | None = 1
     """How many references a sentence may have; None: any number."""
 
@@ -122,8 +121,6 @@ class Wer(Metric):
 
     Words that are recognised where the reference is empty are insertions, as everywhere else.
     """
-
-    lower_is_better = True
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

@@ -80,7 +80,6 @@ TASK = Task(
     rows=compared("16L", "b2t/table4/16l"),
     scores={"Valid": "Valid", "Test": "Test"},
     metrics=("ppl_context_0", f"ppl_context_{CONTEXT}"),
-    lower_is_better=True,
     overrides=(
         f"task.tokens_per_sample={BLOCK}",
         "dataset.max_tokens=2048",

@@ -170,7 +170,6 @@ TASK = Task(
     rows=compared("12L-6L", "b2t/table5/12l"),
     scores={split: split for split in HELD_OUT},
     metrics=("wer",),
-    lower_is_better=True,
     overrides=(
         "dataset.max_tokens=8000",
         "lr_scheduler.warmup_updates=100",

@@ -68,7 +68,6 @@ class Task:
     """Raises UserError if what makes the data is not installed."""
     variant: str | None = None
     averages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    lower_is_better: bool = False
 
     @property
     def table(self) -> Table:
@@ -82,7 +81,6 @@ class Task:
             definition=self.data,
             source="not the paper's data, widths or updates: its numbers compare with each other only",
             metrics=self.metrics,
-            lower_is_better=self.lower_is_better,
             averages=self.averages,
         )
 

@@ -46,7 +46,7 @@ TASK = Task(
     twin="b2t/table1",
     data="English to German: dates, prices, countries, ... as CLDR has them in both languages",
     sizes=Sizes(examples=30_000, updates=600, subwords=1000),
-    corpus=Corpus(NAME, RECIPE.languages, {"made": RECIPE.variant("made from CLDR")}),
+    corpus=Corpus(NAME, {"made": RECIPE.variant("made from CLDR")}),
     make=make,
     rows=compared("18L-18L", "b2t/table1/18l"),
     scores={"BLEU": "BLEU"},

@@ -88,7 +88,7 @@ class Outcome:
     unigram_loss: float
     cpu_seconds: float
     """Of training alone, its start included."""
-    memory_mb: float
+    memory_mib: float
     """MiB that the process of training had at most."""
     commit: str
     torch: str
@@ -153,7 +153,7 @@ def run(plan: Plan, trial: Trial) -> Outcome:
             bleu=None,
             unigram_loss=unigram_loss_of(job.data, task.target_lang, f"{task.source_lang}-{task.target_lang}"),
             cpu_seconds=0.0,
-            memory_mb=0.0,
+            memory_mib=0.0,
             commit=commit(),
             torch=torch.__version__,
             device=processor(),
@@ -176,7 +176,7 @@ def _train(job: Job, begun: Outcome) -> Outcome:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
     unit = 1 if sys.platform == "darwin" else 1024
-    return replace(begun, cpu_seconds=round(seconds, 1), memory_mb=round(used.ru_maxrss * unit / MIB))
+    return replace(begun, cpu_seconds=round(seconds, 1), memory_mib=round(used.ru_maxrss * unit / MIB))
 
 
 def _last_words(log: Path) -> str:

@@ -15,8 +15,8 @@ from fairseq_residuals.whole_file import whole_file
 from modern_fairseq.errors import UserError
 
 HEADER = tuple(field.name for field in fields(Outcome))
-COLUMNS = ("valid_loss", "train_loss", "bleu", "cpu_seconds", "memory_mb")
-DECIMALS = {"valid_loss": 3, "train_loss": 3, "bleu": 1, "cpu_seconds": 0, "memory_mb": 0}
+COLUMNS = ("valid_loss", "train_loss", "bleu", "cpu_seconds", "memory_mib")
+DECIMALS = {"valid_loss": 3, "train_loss": 3, "bleu": 1, "cpu_seconds": 0, "memory_mib": 0}
 HEAD = ("variant", "lr", "seeds", "valid loss", "train loss", "BLEU", "CPU s", "MiB", "diverged at lr (valid loss)")
 EDGE = "*"
 
@@ -39,7 +39,7 @@ def read_outcomes(path: Path) -> list[Outcome]:
 def _read(line: dict[str, str], where: str) -> Outcome:
     entries: dict[str, object] = dict(line)
     try:
-        for name in ("lr", "unigram_loss", "cpu_seconds", "memory_mb"):
+        for name in ("lr", "unigram_loss", "cpu_seconds", "memory_mib"):
             entries[name] = float(line[name])
         for name in ("train_loss", "valid_loss", "bleu"):
             entries[name] = float(line[name]) if line[name] else None

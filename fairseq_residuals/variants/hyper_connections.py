@@ -75,7 +75,7 @@ class HyperConnections(StreamsVariant):
         " activations, gradients"
     )
 
-    extension = f"{StreamsVariant.extension} Output matrices start as without it (out_scale=1)."
+    extension = f"{StreamsVariant.extension} Output matrices are not scaled unless out_scale says so."
 
     @dataclass(frozen=True)
     class Config(StreamsVariant.Config):

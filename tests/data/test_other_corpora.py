@@ -19,7 +19,7 @@ from made_files import made
 from prepared import prepare_stand_in, run
 from stand_ins import SPLITS, flac, librispeech, wikitext103
 
-from fairseq_residuals.data.corpora import corpus_module
+from fairseq_residuals.data.corpora import find_corpus
 from modern_fairseq.audio import fbank
 from modern_fairseq.errors import UserError
 
@@ -98,7 +98,12 @@ def test_librispeech_tables(speech) -> None:
         assert {row["speaker"] for row in rows} == {str(84 + number)}
         words = [line.lower().strip(".").replace(",", "") for line in made(split, count, "en")["en"]]
         assert [row["tgt_text"] for row in rows] == words == speech.lines(f"text/{split}")
-    assert set(corpus_module("librispeech").TEST_SETS) == {"dev-clean", "dev-other", "test-clean", "test-other"}
+    assert set(find_corpus("librispeech").variants["960h"].test_sets) == {
+        "dev-clean",
+        "dev-other",
+        "test-clean",
+        "test-other",
+    }
 
 
 def test_librispeech_features(speech) -> None:

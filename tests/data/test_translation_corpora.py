@@ -12,7 +12,7 @@ from prepared import Prepared, prepare_stand_in
 from stand_ins import GOOGLE_CODES, NEWS, google_archive
 from subword_nmt.apply_bpe import BPE
 
-from fairseq_residuals.data.corpora import CORPORA, corpus_module
+from fairseq_residuals.data.corpora import CORPORA, find_corpus
 
 
 def tokenized(lines: list[str]) -> list[str]:
@@ -41,7 +41,7 @@ def same(found: Prepared, first: str, second: str) -> bool:
 def test_wmt14_en_de(tmp_path: Path) -> None:
     """130 pairs, of which three are too long, empty or too unequal; seven test sets, none of them cleaned."""
     found = prepare_stand_in("wmt14_en_de", tmp_path)
-    subsets = corpus_module("wmt14_en_de").TEST_SETS
+    subsets = find_corpus("wmt14_en_de").variants["b2t"].test_sets
     assert list(subsets) == [f"newstest{year}" for year in (2014, 2010, 2011, 2012, 2013, 2015, 2016)]
     assert list(subsets.values()) == ["test", *(f"test{n}" for n in range(1, 7))]
     counts = {subset: NEWS[name] for name, subset in subsets.items()}
@@ -79,7 +79,7 @@ def test_wmt14_en_de_lstm_drops_by_subwords_only(tmp_path: Path) -> None:
 def test_wmt14_en_de_from_the_archive_that_is_gone(tmp_path: Path) -> None:
     google_archive().write(tmp_path / "mirror")
     found = prepare_stand_in("wmt14_en_de", tmp_path, "google")
-    counts = {subset: NEWS[name] for name, subset in corpus_module("wmt14_en_de").TEST_SETS.items()}
+    counts = {subset: NEWS[name] for name, subset in find_corpus("wmt14_en_de").variants["google"].test_sets.items()}
     check_binarized(found, "en-de", {"train": 40, "valid": 7, **counts})
     codes = BPE(io.StringIO(GOOGLE_CODES.decode()))
     for name, text, count in (("train", "train", 40), ("newstest2014", "test", 8)):
@@ -172,9 +172,9 @@ def test_gigaword(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", CORPORA)
 def test_descriptions_are_complete(name: str) -> None:
     """Every file has an address or says where it comes from; no name stands for two files."""
-    module = corpus_module(name)
-    assert module.CORPUS.name == name
-    for variant in module.CORPUS.variants.values():
+    corpus = find_corpus(name)
+    assert corpus.name == name
+    for variant in corpus.variants.values():
         names = [source.name for source in variant.sources]
         assert len(names) == len(set(names)) > 0
         for source in variant.sources:

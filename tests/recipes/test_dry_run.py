@@ -10,7 +10,7 @@ import pytest
 from torch.distributed.run import get_args_parser
 
 from fairseq_residuals import cli
-from fairseq_residuals.data.corpora.wmt14_en_de import TEST_SETS
+from fairseq_residuals.data.corpora import find_corpus
 
 
 @pytest.fixture
@@ -58,9 +58,10 @@ def test_one_row_of_b2t_from_corpus_to_score(dry_run) -> None:
     assert all(flag(command, "--beam") == "4" for command in generated)
     # length penalty 0.6 for newstest2014, 1.0 for the other years
     penalties = {flag(command, "--gen-subset"): flag(command, "--lenpen") for command in generated}
-    assert penalties == dict.fromkeys(TEST_SETS.values(), "1.0") | {TEST_SETS["newstest2014"]: "0.6"}
+    test_sets = find_corpus("wmt14_en_de").variants["b2t"].test_sets
+    assert penalties == dict.fromkeys(test_sets.values(), "1.0") | {test_sets["newstest2014"]: "0.6"}
     scored = commands(lines, "fairseq-residuals score sacrebleu")
-    assert {Path(command[4]).name for command in scored} == {f"{name}.de*" for name in TEST_SETS}
+    assert {Path(command[4]).name for command in scored} == {f"{name}.de*" for name in test_sets}
 
 
 def test_all_rows_of_a_table_prepare_its_corpus_once(dry_run) -> None:

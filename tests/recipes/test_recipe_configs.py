@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from recipe_files import CONFIGS, TABLES, job_of, published, read_job, read_table, uses
 
 from fairseq_residuals.architectures import ARCHITECTURES
-from fairseq_residuals.data.corpora import CORPORA, corpus_module
+from fairseq_residuals.data.corpora import CORPORA, find_corpus
 from fairseq_residuals.recipes.compose import compose, effective_batch, plain
 from fairseq_residuals.recipes.flags import train_flags
 from fairseq_residuals.wiring import Wiring
@@ -50,9 +50,7 @@ def test_corpora_and_their_test_sets_exist() -> None:
         seen.setdefault((recipe.corpus, recipe.variant), set()).update(names)
     for (corpus, variant), names in seen.items():
         assert corpus in CORPORA
-        module = corpus_module(corpus)
-        module.CORPUS.variant(variant)
-        known = set(getattr(module, "TEST_SETS_OF", {}).get(variant, module.TEST_SETS))
+        known = set(find_corpus(corpus).variant(variant)[1].test_sets)
         # opus100 has a subset of that name for each direction, and names none
         assert names <= known | {"valid"} | ({"test"} if corpus == "opus100" else set()), corpus
 

@@ -27,7 +27,7 @@ from fairseq_residuals.small.variants_table import (
 from modern_fairseq.errors import UserError
 
 RESULTS = """\
-row,lr,seed,updates,ended,reason,train_loss,valid_loss,bleu,unigram_loss,cpu_seconds,memory_mb,commit,torch,device
+row,lr,seed,updates,ended,reason,train_loss,valid_loss,bleu,unigram_loss,cpu_seconds,memory_mib,commit,torch,device
 b2t,0.001,1,600,trained,,3.5,3.0,20.0,8.1,100.0,500.0,abc,2.0,Abacus
 post_ln,0.001,1,600,diverged,"validation loss 9.00, the unigram model's is 8.10",9.5,9.0,,8.1,100.0,500.0,abc,2.0,Abacus
 b2t,0.002,1,600,trained,,2.5,2.0,30.0,8.1,100.0,500.0,abc,2.0,Abacus
@@ -173,7 +173,7 @@ def test_what_was_finished_when_it_was_killed_is_not_done_again(tmp_path: Path, 
     assert set(found) == {Trial(row, lr, 1) for row in ("pre_ln", too_deep) for lr in (0.005, 1000.0)}
     assert len(after) == 4
     for outcome in after:
-        assert outcome.cpu_seconds > 0 and outcome.memory_mb > 50  # Python and PyTorch alone have more
+        assert outcome.cpu_seconds > 0 and outcome.memory_mib > 50  # Python and PyTorch alone have more
         if outcome.row == too_deep:
             assert (
                 outcome.ended == "failed"

@@ -1,9 +1,8 @@
-"""The corpora of the papers, one module each: ``CORPUS`` describes it, ``TEST_SETS`` names fairseq's subsets."""
+"""The corpora of the papers, one module each; its ``CORPUS`` describes it."""
 
 from __future__ import annotations
 
 import importlib
-from types import ModuleType
 
 from fairseq_residuals.data.corpus import Corpus
 from modern_fairseq.errors import UserError
@@ -23,8 +22,8 @@ CORPORA = (
 )
 
 
-def corpus_module(name: str) -> ModuleType:
-    """The module of a corpus.
+def find_corpus(name: str) -> Corpus:
+    """The corpus of that name.
 
     Raises:
         UserError: there is none of that name, or a library that it needs is not installed.
@@ -32,14 +31,9 @@ def corpus_module(name: str) -> ModuleType:
     if name not in CORPORA:
         raise UserError(f"there is no corpus {name}: choose one of {', '.join(CORPORA)}")
     try:
-        return importlib.import_module(f"{__name__}.{name}")
+        corpus: Corpus = importlib.import_module(f"{__name__}.{name}").CORPUS
     except ModuleNotFoundError as error:
         raise UserError(
             f"{name} needs the library {error.name}, which is not there: pip install 'fairseq-residuals[text,speech]'"
         ) from error
-
-
-def find_corpus(name: str) -> Corpus:
-    """The corpus of that name; raises `UserError` if there is none."""
-    corpus: Corpus = corpus_module(name).CORPUS
     return corpus

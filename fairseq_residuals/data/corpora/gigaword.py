@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from fairseq_residuals.data.corpus import Corpus
 from fairseq_residuals.data.download import Source
 from fairseq_residuals.data.moses import Function
-from fairseq_residuals.data.translation import Bpe, Parallel, Part, subsets
+from fairseq_residuals.data.translation import Bpe, Parallel, Part
 
 UNKNOWN = "<unk>"
 
@@ -73,10 +73,8 @@ LICENSED = replace(
     ORIGINAL, train=files(LDC, "train"), valid=files(LDC, "dev"), tests={"test": files(LDC, "test")}, lines={}
 )
 
-TEST_SETS = subsets(ORIGINAL)
 CORPUS = Corpus(
     "gigaword",
-    ORIGINAL.languages,
     {
         "org_data": ORIGINAL.variant("UniLM's public copy, 3.8M pairs, '#' for digits"),
         "sumdata": HARVARD.variant("Harvard NLP's public copy, the same pairs"),

@@ -13,7 +13,7 @@ from fairseq_residuals.data.clean import Limits
 from fairseq_residuals.data.corpus import Corpus
 from fairseq_residuals.data.download import Source
 from fairseq_residuals.data.moses import Function, Lowercase, PlainApostrophe, Tokenize
-from fairseq_residuals.data.translation import Bpe, Parallel, Part, subsets
+from fairseq_residuals.data.translation import Bpe, Parallel, Part
 
 TALKS = Source(
     "iwslt14-de-en.tgz",
@@ -46,10 +46,8 @@ JOINED = Parallel(
 )
 SEPARATE = replace(JOINED, dictionary=())
 
-TEST_SETS = subsets(JOINED)
 CORPUS = Corpus(
     "iwslt14_de_en",
-    JOINED.languages,
     {
         "joined": JOINED.variant("one dictionary for both languages (ResiDual, Admin)"),
         "separate": SEPARATE.variant("a dictionary each (fairseq's example, T-Fixup)"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from fairseq_residuals.data.clean import Limits
 from fairseq_residuals.data.corpus import Corpus
 from fairseq_residuals.data.download import Source
-from fairseq_residuals.data.translation import Bpe, Parallel, Part, subsets, untouched
+from fairseq_residuals.data.translation import Bpe, Parallel, Part, untouched
 
 ADDRESS = "https://files.ifi.uzh.ch/cl/archiv/2021/mt21"
 DATA = Source("joeynmt-data.tar.gz", (f"{ADDRESS}/data.tar.gz",))
@@ -30,5 +30,4 @@ EXERCISE = Parallel(
     lines={"train": 100_000, "valid": 500, "test": 2999},
 )
 
-TEST_SETS = subsets(EXERCISE)
-CORPUS = Corpus("joeynmt_de_en", EXERCISE.languages, {"exercise": EXERCISE.variant("as the exercise has it")})
+CORPUS = Corpus("joeynmt_de_en", {"exercise": EXERCISE.variant("as the exercise has it")})

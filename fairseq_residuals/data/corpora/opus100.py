@@ -99,6 +99,5 @@ def plan(job: Job) -> tuple[Step, ...]:
     return (raw, model, text, Step("data-bin", make, {}, (text, model)))
 
 
-TEST_SETS: dict[str, str] = {}
-"""Which directions there are is told by data-bin/lang_pairs.txt; the test set of each is called test."""
-CORPUS = Corpus("opus100", ("en",), {"all": Variant(plan, (ARCHIVE,), "all languages that have test data")})
+# which directions there are is told by data-bin/lang_pairs.txt; the test set of each is called test
+CORPUS = Corpus("opus100", {"all": Variant(plan, (ARCHIVE,), "all languages that have test data", {})})

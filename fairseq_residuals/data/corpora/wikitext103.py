@@ -40,5 +40,6 @@ def plan(job: Job) -> tuple[Step, ...]:
     return (text, Step("data-bin", make, {"flags": ["--only-source"]}, (text,)))
 
 
-TEST_SETS = {"test": "test"}
-CORPUS = Corpus("wikitext103", ("",), {"words": Variant(plan, (ARTICLES,), "all 267,735 words, no threshold")})
+CORPUS = Corpus(
+    "wikitext103", {"words": Variant(plan, (ARTICLES,), "all 267,735 words, no threshold", {"test": "test"})}
+)

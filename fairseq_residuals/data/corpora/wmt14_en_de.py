@@ -21,7 +21,7 @@ from fairseq_residuals.data.corpora import statmt
 from fairseq_residuals.data.corpus import Corpus
 from fairseq_residuals.data.download import Source
 from fairseq_residuals.data.moses import Blanks, Function, Tokenize
-from fairseq_residuals.data.translation import Bpe, Parallel, Part, subsets
+from fairseq_residuals.data.translation import Bpe, Parallel, Part
 
 EUROPARL = Source("europarl-v7-de-en.tgz", ("https://www.statmt.org/europarl/v7/de-en.tgz",))
 NEWS_COMMENTARY_11 = statmt.statmt(
@@ -94,10 +94,8 @@ GOOGLE = replace(
     bpe=Bpe(codes=(ARCHIVE, "bpe.32000")),
 )
 
-TEST_SETS = subsets(B2T)
 CORPUS = Corpus(
     "wmt14_en_de",
-    B2T.languages,
     {
         "b2t": B2T.variant("rebuilt; 32,768 words (B2T, ResiDual)"),
         "dlcl": DLCL.variant("rebuilt; all words that occur 5 times (DLCL)"),

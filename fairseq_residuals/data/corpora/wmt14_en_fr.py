@@ -14,7 +14,7 @@ from dataclasses import replace
 from fairseq_residuals.data.clean import Limits
 from fairseq_residuals.data.corpora import statmt
 from fairseq_residuals.data.corpus import Corpus
-from fairseq_residuals.data.translation import Bpe, Parallel, Part, subsets
+from fairseq_residuals.data.translation import Bpe, Parallel, Part
 
 UN = statmt.statmt("training-parallel-un.tgz", "wmt13/training-parallel-un.tgz")
 GIGA = statmt.statmt("training-giga-fren.tar", "wmt10/training-giga-fren.tar")
@@ -46,10 +46,8 @@ LSTM = replace(
     lines={"newstest2014": 3003, "valid": 6003},
 )
 
-TEST_SETS = subsets(LSTM)
 CORPUS = Corpus(
     "wmt14_en_fr",
-    LSTM.languages,
     {
         "lstm": LSTM.variant("32,000 merges, valid newstest2012 and 2013, at most 256 subwords (depth-wise LSTM)"),
         "fairseq": FAIRSEQ.variant("40,000 merges, valid every 1333rd pair"),

@@ -13,7 +13,7 @@ from fairseq_residuals.data.clean import Limits
 from fairseq_residuals.data.corpora import statmt
 from fairseq_residuals.data.corpus import Corpus
 from fairseq_residuals.data.download import Source
-from fairseq_residuals.data.translation import Bpe, Parallel, Part, subsets
+from fairseq_residuals.data.translation import Bpe, Parallel, Part
 
 NEWS_COMMENTARY_10 = statmt.statmt("training-parallel-nc-v10.tgz", "wmt15/training-parallel-nc-v10.tgz")
 DEV_2015 = statmt.statmt("wmt15-dev-v2.tgz", "wmt15/dev-v2.tgz")
@@ -40,10 +40,8 @@ PUBLIC = Parallel(
 )
 WITH_CZENG = replace(PUBLIC, train=(*PUBLIC.train, Part(CZENG, "train.{lang}")))
 
-TEST_SETS = subsets(PUBLIC)
 CORPUS = Corpus(
     "wmt15_cs_en",
-    PUBLIC.languages,
     {
         "czeng": WITH_CZENG.variant("with the CzEng 1.0 that you supply"),
         "public": PUBLIC.variant("what can be downloaded: Europarl 7, Common Crawl, News Commentary 10"),

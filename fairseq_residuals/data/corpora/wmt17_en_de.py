@@ -11,7 +11,7 @@ from dataclasses import replace
 from fairseq_residuals.data.clean import Limits
 from fairseq_residuals.data.corpora import statmt
 from fairseq_residuals.data.corpus import Corpus
-from fairseq_residuals.data.translation import Bpe, Parallel, Part, subsets
+from fairseq_residuals.data.translation import Bpe, Parallel, Part
 
 NEWS_COMMENTARY_12 = statmt.statmt(
     "training-parallel-nc-v12.tgz", "wmt17/translation-task/training-parallel-nc-v12.tgz"
@@ -34,10 +34,8 @@ WMT17 = Parallel(
 )
 ICML17 = replace(WMT17, train=(*OTHERS, Part(statmt.NEWS_COMMENTARY_9, "training/news-commentary-v9.de-en.{lang}")))
 
-TEST_SETS = subsets(WMT17)
 CORPUS = Corpus(
     "wmt17_en_de",
-    WMT17.languages,
     {
         "wmt17": WMT17.variant("with News Commentary 12"),
         "icml17": ICML17.variant("with News Commentary 9, as in Convolutional Sequence to Sequence Learning"),

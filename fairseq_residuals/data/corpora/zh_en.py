@@ -12,7 +12,7 @@ from fairseq_residuals.data.clean import Limits
 from fairseq_residuals.data.corpus import Corpus
 from fairseq_residuals.data.download import Source
 from fairseq_residuals.data.moses import Function, Tokenize
-from fairseq_residuals.data.translation import Bpe, Parallel, Part, subsets, untouched
+from fairseq_residuals.data.translation import Bpe, Parallel, Part, untouched
 
 NIST = Source(
     "zh_en-small/",
@@ -54,11 +54,8 @@ LARGE = replace(
     tests={name: (Part(WMT18, f"{name}.{{lang}}"),) for name in ("newstest2017", "newstest2018")},
 )
 
-TEST_SETS = subsets(SMALL)
-TEST_SETS_OF = {"small": TEST_SETS, "large": subsets(LARGE)}
 CORPUS = Corpus(
     "zh_en",
-    SMALL.languages,
     {
         "small": SMALL.variant("1.9M pairs of the LDC, NIST's tests with four references (Table 3)"),
         "large": LARGE.variant("16.5M pairs of WMT18, newstest2017 and 2018 (Table 4)"),
