@@ -20,14 +20,13 @@ from fairseq.optim import build_optimizer
 from fairseq.optim.lr_scheduler import build_lr_scheduler
 
 from fairseq_residuals import profiling
+from fairseq_residuals.analysis.losses import TRAINED, final_loss
 from fairseq_residuals.analysis.models import Source, build, device_of, label_and_wiring, sources
 from fairseq_residuals.analysis.race_data import Corpus, MadeUp, Sample, unigram_loss
 from modern_fairseq.errors import UserError
 
 POINTS = 40
 """Of a curve."""
-TRAINED = 0.5
-"""A model whose training loss comes below this share of the unigram loss has learned more than frequencies."""
 SCHEDULES = ("inverse_sqrt", "constant", "linear")
 Tell = Callable[[int, float], None]
 """Is told updates and the loss since the last time."""
@@ -68,9 +67,8 @@ class Result:
 
     @property
     def final(self) -> float:
-        """The training loss of the last twentieth; nan if the run died."""
-        last = self.train[-max(1, len(self.train) // 20) :]
-        return math.nan if self.died is not None else statistics.fmean(loss for _, loss in last)
+        """The training loss; nan if the run died."""
+        return math.nan if self.died is not None else final_loss([loss for _, loss in self.train])
 
     @property
     def trained(self) -> bool:

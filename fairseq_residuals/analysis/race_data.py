@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import math
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_residuals.analysis.batches import SPECIAL
+from fairseq_residuals.analysis.losses import entropy
 from modern_fairseq.errors import UserError
 
 Sample = dict[str, Any]
@@ -106,9 +106,8 @@ class Corpus:
 
 def unigram_loss(samples: list[Sample], padding: int) -> float:
     """Bits per target token of a model that knows nothing but how frequent each token of these samples is."""
-    counts: Counter[int] = Counter()
+    counts: Counter[Hashable] = Counter()
     for sample in samples:
         target = sample["target"]
         counts.update(target[target.ne(padding)].tolist())
-    total = counts.total()
-    return -sum(n / total * math.log2(n / total) for n in counts.values())
+    return entropy(counts)

@@ -14,8 +14,9 @@ from rich.live import Live
 from rich.table import Table
 
 from fairseq_residuals.analysis import plots
+from fairseq_residuals.analysis.losses import TRAINED
 from fairseq_residuals.analysis.progress import say
-from fairseq_residuals.analysis.race import TRAINED, Lane, Result
+from fairseq_residuals.analysis.race import Lane, Result
 from fairseq_residuals.analysis.tables import Cell
 
 SECONDS_BETWEEN_LINES = 10.0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairseq_residuals.analysis.losses import entropy
 from fairseq_residuals.data.cldr import make_corpus, write_corpus
 from fairseq_residuals.demo.processes import Children, program
 from fairseq_residuals.demo.settings import PLUGIN, Settings, code_digest, fresh_folder, key, versions
@@ -34,12 +35,11 @@ class Data:
 
     def unigram_loss(self) -> float:
         """Bits per token of a model that knows only how frequent each token is in the training targets."""
-        counts: Counter[str] = Counter()
+        counts: Counter[Hashable] = Counter()
         with self.text("train", LANGUAGES[1], bpe=True).open(encoding="utf-8") as lines:
             for line in lines:
                 counts.update([*line.split(), "</s>"])
-        total = counts.total()
-        return -sum(n / total * math.log2(n / total) for n in counts.values())
+        return entropy(counts)
 
 
 def prepare_data(settings: Settings, children: Children) -> Data:

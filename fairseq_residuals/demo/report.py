@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Sequence
 
-from fairseq_residuals.analysis.tables import markdown_table
+from fairseq_residuals.analysis.losses import TRAINED
+from fairseq_residuals.analysis.tables import csv_text, markdown_table
 from fairseq_residuals.demo.corpus import LANGUAGES, Data
 from fairseq_residuals.demo.results import Summary, bleu, cpu_seconds, train_loss, valid_loss
 from fairseq_residuals.demo.settings import Settings
@@ -16,7 +15,6 @@ from fairseq_residuals.registry import VARIANTS
 SAMPLES = 3
 SAMPLE_WORDS = 7  # at least: one-word sentences show little
 NEAR_UNIGRAM = (0.75, 1.1)
-TRAINED = 0.5
 CLAIMS = {"post_ln": "stays near the unigram loss", "pre_ln": "trains", "b2t": "trains"}
 """Figure 1 of Takase et al. 2023 (B2T connection), 18 + 18 layers: what it shows of each variant."""
 
@@ -92,14 +90,13 @@ def samples(data: Data, summaries: Sequence[Summary]) -> str:
 
 def as_csv(summaries: Sequence[Summary], unigram_loss: float) -> str:
     """The numbers that are plotted; losses in bits per token."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["variant", "seed", "update", "train_loss", "unigram_loss"])
-    for summary in summaries:
-        for result in summary.results:
-            for update, loss in result.training.curve:
-                writer.writerow([summary.variant, result.seed, update, loss, f"{unigram_loss:.3f}"])
-    return stream.getvalue()
+    rows = [
+        (summary.variant, result.seed, update, loss, f"{unigram_loss:.3f}")
+        for summary in summaries
+        for result in summary.results
+        for update, loss in result.training.curve
+    ]
+    return csv_text(("variant", "seed", "update", "train_loss", "unigram_loss"), rows)
 
 
 def as_json(settings: Settings, summaries: Sequence[Summary], unigram_loss: float, versions: Sequence[str]) -> str:

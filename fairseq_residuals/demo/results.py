@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sacrebleu.metrics import BLEU
 
+from fairseq_residuals.analysis.losses import final_loss
 from fairseq_residuals.demo.corpus import LANGUAGES
 from fairseq_residuals.demo.runs import Run
 
@@ -44,8 +45,7 @@ class Training:
 
     @property
     def final_loss(self) -> float:
-        """The training loss, averaged over the last twentieth of the curve: single points are noisy."""
-        return statistics.fmean(loss for _, loss in self.curve[-max(1, len(self.curve) // 20) :])
+        return final_loss([loss for _, loss in self.curve])
 
 
 @dataclass(frozen=True)

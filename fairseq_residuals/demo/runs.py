@@ -21,6 +21,7 @@ from fairseq_residuals.demo.settings import (
     partial_of,
     versions,
 )
+from fairseq_residuals.scoring.text import read_generation
 from fairseq_residuals.whole_file import whole_file
 
 WIDTH, FFN_WIDTH, HEADS = 64, 128, 4
@@ -118,16 +119,9 @@ class Run:
         command += ["--cpu", "--num-workers", "0", "--path", str(self.folder / "checkpoint_last.pt")]
         children.run(command, self.folder / "generate.log")
         with whole_file(self.hypotheses) as new:
-            new.write_text("".join(f"{line}\n" for line in self._read_generated()), encoding="utf-8")
-
-    def _read_generated(self) -> list[str]:
-        """The best hypothesis of every test sentence, in the order of the test set."""
-        best: dict[int, str] = {}
-        for line in (self.folder / "generate.log").read_text(encoding="utf-8").splitlines():
-            if line.startswith("D-"):
-                number, _, text = line.removeprefix("D-").split("\t")
-                best[int(number)] = text
-        expected = self.settings.sizes["test"]
-        if sorted(best) != list(range(expected)):
-            raise StepFailed(f"{self.folder}/generate.log has {len(best)} of {expected} translations")
-        return [best[number] for number in range(expected)]
+            found = read_generation(self.folder / "generate.log").detokenized
+            if len(found) != self.settings.sizes["test"]:
+                raise StepFailed(
+                    f"{self.folder}/generate.log has {len(found)} of {self.settings.sizes['test']} translations"
+                )
+            new.write_text("".join(f"{line}\n" for line in found), encoding="utf-8")

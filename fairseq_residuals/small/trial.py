@@ -20,6 +20,7 @@ import torch
 from fairseq.data import Dictionary, data_utils
 
 from fairseq_residuals.analysis.logs import TRAIN, VALID, read_log
+from fairseq_residuals.analysis.losses import final_loss
 from fairseq_residuals.analysis.speed import processor
 from fairseq_residuals.recipes import steps
 from fairseq_residuals.recipes.job import Job
@@ -189,8 +190,7 @@ def _score(job: Job, trained: Outcome) -> Outcome:
     (log,) = map(read_log, steps.logs_of(job))
     train = list(log.curve("nll_loss", TRAIN).values())
     valid = list(log.curve("nll_loss", VALID).values())[-1]
-    last = train[-max(1, len(train) // 20) :]
-    found = replace(trained, train_loss=statistics.fmean(last), valid_loss=valid)
+    found = replace(trained, train_loss=final_loss(train), valid_loss=valid)
     if not valid <= trained.unigram_loss:  # nan too
         reason = f"validation loss {valid:.2f}, the unigram model's is {trained.unigram_loss:.2f}"
         return replace(found, ended=DIVERGED, reason=reason)
