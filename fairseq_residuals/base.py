@@ -183,10 +183,15 @@ class Variant(nn.Module):
         variant with options of its own derives its ``Config`` from this one."""
 
         init: Init = option(
-            "fairseq", "how weights are drawn before the variant scales them; see fairseq_residuals/init.py"
+            "fairseq",
+            "how weights are drawn before the variant scales them; see fairseq_residuals/init.py",
+            for_training=True,
         )
         init_scale: float | Literal["depth"] = option(
-            1.0, "factor on every weight matrix of the layers at initialisation; depth: L^-0.5", minimum=1e-6
+            1.0,
+            "factor on every weight matrix of the layers at initialisation; depth: L^-0.5",
+            minimum=1e-6,
+            for_training=True,
         )
         norm_type: NormType = option(
             "layer", "kind of every norm (short: norm, unless the variant has an option of that name)"

@@ -111,6 +111,7 @@ def chunked_loss(features: Tensor, weight: Tensor, target: Tensor, epsilon: floa
         epsilon: the part of the probability that label smoothing spreads over the other words.
         count: whether to count where the target has the highest score.
     """
+    features = features.to(weight.dtype)  # autocast makes them of a projection in half
     if not torch.is_grad_enabled():  # which the function would not learn
         features, weight = features.detach(), weight.detach()
     return Sums(*_ChunkedLoss.apply(features, weight, target, epsilon, count))
@@ -135,9 +136,14 @@ class ChunkedLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):  # t
                 "chunked_label_smoothed_cross_entropy is for models whose output is a projection by a matrix, and for"
                 " losses summed over a batch; use --criterion label_smoothed_cross_entropy, or adaptive_loss"
             )
-        wrapped = getattr(model, "module", None)
-        finds_unused = isinstance(wrapped, DistributedDataParallel) and wrapped.find_unused_parameters
-        if finds_unused and projection.weight is not model.decoder.embed_tokens.weight:
+        # around each other, with --heartbeat-timeout
+        wrappers = [model]
+        while isinstance(inner := getattr(wrappers[-1], "module", None), nn.Module):
+            wrappers.append(inner)
+        if (
+            any(isinstance(w, DistributedDataParallel) and w.find_unused_parameters for w in wrappers)
+            and projection.weight is not model.decoder.embed_tokens.weight
+        ):
             raise UserError(
                 "chunked_label_smoothed_cross_entropy with --find-unused-parameters needs an output projection that is"
                 " shared (--share-decoder-input-output-embed), or --ddp-backend legacy_ddp"

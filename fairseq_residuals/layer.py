@@ -76,12 +76,16 @@ class ResidualLayer(nn.Module):
             self.fc1: nn.Module = built.fc1
             self.fc2: nn.Module = built.fc2
             self.ffn_connection = variant.connect(sites["ffn"])
-            # in place: nobody else has what fc1 returns
-            self.activation_fn = torch.relu_ if built.activation_fn is F.relu else built.activation_fn
+            self.activation_fn = built.activation_fn
             self.activation_dropout_module: nn.Module = built.activation_dropout_module
         self.dropout_module: nn.Module = built.dropout_module
         self.kinds = kinds
         self.need_attn = True
+
+    def activation(self, h: Tensor) -> Tensor:
+        """Of what fc1 returns, in place where nobody else has it."""
+        hooked = self.fc1._forward_hooks or self.fc1._backward_hooks or self.fc1._backward_pre_hooks
+        return torch.relu_(h) if self.activation_fn is F.relu and not hooked else self.activation_fn(h)
 
     def forward(self, s: Stream, context: Context) -> tuple[Stream, Tensor | None]:
         """The stream after this layer, and the cross-attention weights (heads or none, B, T, S) where asked for."""
@@ -121,7 +125,7 @@ class ResidualLayer(nn.Module):
 
         def feed_forward(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
             # positions in one dimension: what fc1 returns is then no view, whose change in place autograd would copy
-            inner = self.activation_fn(self.fc1(h.flatten(0, 1))).unflatten(0, h.shape[:2])
+            inner = self.activation(self.fc1(h.flatten(0, 1))).unflatten(0, h.shape[:2])
             h = self.activation_dropout_module(inner)
             y = self.fc2(self.ffn_connection.inner(h))
             return self.dropout_module(self.ffn_connection.outer(y)), None, s

@@ -27,6 +27,8 @@ class Option:
     help: str
     minimum: float | None
     maximum: float | None
+    for_training: bool
+    """Whether a trained model is the same whatever the value: it says how weights start, or what is dropped."""
 
     def describe(self) -> str:
         """The values that are valid, in words."""
@@ -69,10 +71,13 @@ class Option:
         return (self.minimum is None or value >= self.minimum) and (self.maximum is None or value <= self.maximum)
 
 
-def option(default: T, help: str, *, minimum: float | None = None, maximum: float | None = None) -> T:
-    """A field of a variant's ``Config``; its annotation is bool, int, float, str, a Literal, or a union of them."""
-    bounds = {"help": help, "minimum": minimum, "maximum": maximum}
-    return typing.cast(T, dataclasses.field(default=default, metadata=bounds))
+def option(
+    default: T, help: str, *, minimum: float | None = None, maximum: float | None = None, for_training: bool = False
+) -> T:
+    """A field of a variant's ``Config``; its annotation is bool, int, float, str, a Literal, or a union of them. The
+    other arguments are those of :class:`Option`."""
+    said = {"help": help, "minimum": minimum, "maximum": maximum, "for_training": for_training}
+    return typing.cast(T, dataclasses.field(default=default, metadata=said))
 
 
 def options_of(config_class: type) -> dict[str, Option]:

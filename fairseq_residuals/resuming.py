@@ -16,7 +16,7 @@ def refuse_another_wiring(trainer: Any, state: dict[str, Any], filename: str, re
             optimizer is to go on.
     """
     then, now = wiring_of(flat_settings(state)), wiring_of(flat_settings({"cfg": trainer.cfg}))
-    if reset_optimizer or not then or not now or then == now:
+    if reset_optimizer or "last_optimizer_state" not in state or not then or not now or then == now:
         return
     if state["model"].keys() == trainer.get_model().state_dict().keys():
         raise UserError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fairseq_residuals.base import Shape, Variant
-from fairseq_residuals.options import SHORT, format_options, options_of, parse_options
+from fairseq_residuals.options import SHORT, format_options, options_of, parse_options, show_value
 from fairseq_residuals.registry import VARIANTS, find_variant
 from fairseq_residuals.segments import Segments
 from modern_fairseq.errors import UserError
@@ -100,6 +100,16 @@ class Wiring:
             return format_options(self.parts[0].config)
         texts = {part.name: format_options(part.config).split(",") for part in self.parts}
         return ",".join(f"{name}.{option}" for name, options in texts.items() for option in options)
+
+    @property
+    def computes(self) -> str:
+        """What a trained model depends on: the variants, and of the options those that are not for training alone."""
+        parts = []
+        for part in self.parts:
+            options = options_of(part.variant.Config).values()
+            values = {o.name: show_value(getattr(part.config, o.name)) for o in options if not o.for_training}
+            parts.append(f"{part.name}{part.layers}({','.join(f'{k}={v}' for k, v in values.items())})")
+        return ",".join(parts)
 
     @property
     def normalize_before(self) -> bool:

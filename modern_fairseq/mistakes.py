@@ -17,11 +17,18 @@ _MESSAGES: tuple[tuple[type[Exception], str, str], ...] = (
     (AssertionError, r"--path required for .*", "--path is missing: name the checkpoint to use"),
     # fairseq asserts what its options have to satisfy, in messages that name them
     (AssertionError, r"(.*[\s(])?--[a-z][-a-z]+\b.*", "{0}"),
+    (ValueError, r"(.*[\s(])?--[a-z][-a-z0-9]+\b.*", "{0}"),
+    (
+        AssertionError,
+        r"cannot specify cutoff larger than vocab size",
+        "the dictionary has fewer words than --adaptive-softmax-cutoff (or --adaptive-input-cutoff) says; give lower"
+        " numbers, each less than its number of words",
+    ),
     (ValueError, r"optimizer is required!", "--optimizer is missing: name one, such as adam"),
     (
         ImportError,
-        r"Cannot find FullyShardedDataParallel\..*",
-        "--ddp-backend fully_sharded needs the package fairscale (and is not for models of fairseq_residuals); choose"
+        r"Cannot find FullyShardedDataParallel\..*|Cannot find SlowMoDistributedDataParallel\..*",
+        "this --ddp-backend needs the package fairscale (and is not for models of fairseq_residuals); choose"
         " pytorch_ddp, legacy_ddp or no_c10d",
     ),
     (AssertionError, r"Please specify criterion to train a model", "--criterion is missing"),
@@ -34,6 +41,16 @@ _MESSAGES: tuple[tuple[type[Exception], str, str], ...] = (
         Exception,
         r"Error merging override lr_scheduler\.total_num_update=null\s?",
         "--lr-scheduler polynomial_decay needs --total-num-update, the updates in which the learning rate falls",
+    ),
+    (
+        Exception,
+        r"Error merging override tokenizer\.(?:source|target)_lang=null\s?",
+        "--tokenizer moses needs --source-lang and --target-lang",
+    ),
+    (
+        Exception,
+        r"(?s)In 'config': Could not find '(bpe|tokenizer)/(\w+)'.*",
+        "--{1} {2} has no settings that fairseq's commands can read; `fairseq-generate --help` has others",
     ),
     (
         AttributeError,

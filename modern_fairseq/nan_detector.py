@@ -4,6 +4,8 @@ import functools
 import types
 from typing import Any
 
+import torch
+
 
 def backward_hooks_on_leaves(module: types.ModuleType) -> None:
     """Hook the backward pass of modules without children only.
@@ -23,3 +25,13 @@ def backward_hooks_on_leaves(module: types.ModuleType) -> None:
         self.backward = wanted
 
     module.NanDetector.add_hooks = add_hooks
+
+
+def look_without_gradients(module: types.ModuleType) -> None:
+    """Let the search take the extremes of an input without a graph (nan_detector.py:84).
+
+    Under activation checkpointing the layer that it looks into runs a second time, when it no longer looks: another
+    number of tensors was then kept, and training ended in PyTorch's CheckpointError instead of the reason.
+    Can go when fairseq > 0.12.2 takes them under ``no_grad``.
+    """
+    module.NanDetector.fhook_fn = torch.no_grad()(module.NanDetector.fhook_fn)  # type: ignore[attr-defined]

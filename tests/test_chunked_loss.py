@@ -77,6 +77,7 @@ def test_ddp_that_looks_for_unused_parameters(tmp_path: Path) -> None:
         for flags, refused in (((), True), (("--share-all-embeddings",), False)):
             model = build("translation", "post_ln", *flags).train()
             wrapped = ModuleProxyWrapper(DistributedDataParallel(model, find_unused_parameters=True))
+            wrapped = wrapped if flags else ModuleProxyWrapper(wrapped)  # as with --heartbeat-timeout
             with pytest.raises(UserError, match="legacy_ddp") if refused else nullcontext():
                 criterion(wrapped, sample())[0].backward()
     finally:
@@ -154,3 +155,16 @@ def test_a_model_with_another_output_is_refused() -> None:
     with pytest.raises(UserError, match="use --criterion label_smoothed_cross_entropy, or adaptive_loss"):
         criterion("chunked_label_smoothed_cross_entropy")(model, {})
     assert isinstance(criterion("chunked_label_smoothed_cross_entropy"), ChunkedLabelSmoothedCrossEntropy)
+
+
+def test_a_projection_of_another_width_under_autocast() -> None:
+    inputs = {"net_input": batch("translation"), "ntokens": 9}
+    inputs["target"] = target_tokens("translation", inputs["net_input"])
+    losses = []
+    for name in ("label_smoothed_cross_entropy", "chunked_label_smoothed_cross_entropy"):
+        model = build("translation", "b2t", "--decoder-output-dim", "8").train()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = criterion(name)(model, inputs)[0]
+        loss.backward()
+        losses.append(loss.item())
+    assert losses[1] == pytest.approx(losses[0], rel=0.01)

@@ -109,3 +109,17 @@ def test_it_trains_a_model(precision: tuple[str, ...]) -> None:
 def test_parameters_in_half_precision_are_refused() -> None:
     with pytest.raises(UserError, match="--optimizer fused_adam does not go with --memory-efficient-fp16"):
         optimizer_of("fused_adam", [nn.Parameter(torch.ones(1, dtype=torch.float16))])
+
+
+def test_moments_of_what_was_not_updated_are_not_in_the_state() -> None:
+    """From the state at its start, ``--use-bmuf`` begins anew."""
+    trainer = make_trainer("--optimizer", "fused_adam", "--lr", "0.01")
+    inner = trainer.optimizer.optimizer
+    assert inner.state and not inner.state_dict()["state"]
+    update(trainer, sample())
+    assert len(inner.state_dict()["state"]) == sum(p.grad is not None for p in trainer.model.parameters())
+
+
+def test_moments_in_half_precision_are_refused() -> None:
+    with pytest.raises(UserError, match="--fp16-adam-stats is not for --optimizer fused_adam"):
+        make_trainer("--optimizer", "fused_adam", "--fp16-adam-stats", "--lr", "0.01").optimizer  # noqa: B018

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq import search
 from fairseq.models import BaseFairseqModel
-from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
+from fairseq.sequence_generator import EnsembleModel, SequenceGenerator, SequenceGeneratorWithAlignment
 from fairseq.tasks import FairseqTask
 from test_generation_parts import needs_onednn
 from tiny import ARCH_MODEL_REGISTRY, EOS, PAD, PREFIX, TASKS, batch, build, build_stock, make_dictionary, perturb
@@ -61,8 +60,9 @@ def both(
 
 
 @pytest.fixture(autouse=True)
-def _small_matrices_are_packed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_matrices_are_packed_and_all_beams_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "LEAST_SIZE", 0)
+    monkeypatch.setattr(beam_search, "WIDEST_BEAM", 100)
 
 
 def assert_same(expected: Found, found: Found, *, attention: bool = True) -> None:
@@ -203,36 +203,14 @@ def test_half_precision(task: str, dtype: torch.dtype) -> None:
 def test_sound_in_single_precision_reaches_a_model_in_half() -> None:
     model = model_of("speech", "pre_ln").bfloat16()
     inputs = net_input("speech")
-    _, expected = both_of_ours(model, inputs | {"src_tokens": inputs["src_tokens"].bfloat16()})
-    _, found = both_of_ours(model, inputs)
-    assert_same(expected, found)
+    in_half = inputs | {"src_tokens": inputs["src_tokens"].bfloat16()}
+    for found in zip(both([model], in_half), both([model], inputs), strict=True):
+        assert_same(*found)
 
 
 def both_of_ours(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[FasterSequenceGenerator, Found]:
     generator = FasterSequenceGenerator([model], make_dictionary(), beam_size=4, max_len_b=12)
     return generator, generator.generate([model], {"net_input": inputs})
-
-
-def test_what_is_left_to_fairseq(searched: list[int]) -> None:
-    ours, other = model_of("translation", "pre_ln"), model_of("translation", "post_ln")
-    words = make_dictionary()
-    inputs = net_input("translation")
-    lists: dict[str, Any] = {
-        "an ensemble": ([ours, other], {}),
-        "fairseq's own model": ([perturb(build_stock("translation", normalize_before=True), scale=0.3)], {}),
-        "groups": ([ours], {"search_strategy": search.DiverseBeamSearch(words, 2, 0.5)}),
-        "the source's length": (
-            [ours],
-            {"match_source_len": True, "search_strategy": search.LengthConstrainedBeamSearch(words, 1, 0, 1, 0)},
-        ),
-        "a language model": ([ours], {"lm_model": model_of("language_modeling", "pre_ln"), "lm_weight": 0.3}),
-    }
-    for models, settings in lists.values():
-        assert_same(*both(models, inputs, **settings))
-    torch.manual_seed(1)
-    sampling = FasterSequenceGenerator([ours], words, beam_size=4, max_len_b=12, search_strategy=search.Sampling(words))
-    assert sampling.generate([ours], {"net_input": inputs})
-    assert not searched
 
 
 class Task(FairseqTask):
@@ -247,6 +225,7 @@ def test_tasks_build_it_for_one_model_of_this_plugin() -> None:
     kinds = {
         "ours": type(task.build_generator([ours], Namespace(beam=3, lenpen=0.6, unkpen=1))),
         "stock": type(task.build_generator([stock], Namespace())),
+        "one in an ensemble": type(task.build_generator(EnsembleModel([ours]), Namespace())),
         "ensemble": type(task.build_generator([ours, ours], Namespace())),
         "alignment": type(task.build_generator([ours], Namespace(print_alignment="hard"))),
         "asked for": type(task.build_generator([ours], Namespace(), SequenceGenerator)),
@@ -254,6 +233,7 @@ def test_tasks_build_it_for_one_model_of_this_plugin() -> None:
     assert kinds == {
         "ours": FasterSequenceGenerator,
         "stock": SequenceGenerator,
+        "one in an ensemble": FasterSequenceGenerator,
         "ensemble": SequenceGenerator,
         "alignment": SequenceGeneratorWithAlignment,
         "asked for": SequenceGenerator,
@@ -262,12 +242,15 @@ def test_tasks_build_it_for_one_model_of_this_plugin() -> None:
     assert (generator.beam_size, generator.len_penalty, generator.unk_penalty) == (3, 0.6, 1)
 
 
-@pytest.mark.parametrize(("ours", "flag", "dtype"), [(True, True, torch.bfloat16), (True, False, torch.float32),
-                                                     (False, True, torch.float32)])  # fmt: skip
-def test_bf16_is_a_precision_of_generation(ours: bool, flag: bool, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("ours", "flag", "path", "dtype"), [
+    (True, True, "a.pt", torch.bfloat16), (True, False, "a.pt", torch.float32), (False, True, "a.pt", torch.float32),
+    (True, True, None, torch.float32)])  # fmt: skip
+def test_bf16_is_a_precision_of_generation(ours: bool, flag: bool, path: str | None, dtype: torch.dtype) -> None:
+    """And not of a model that was trained in it and comes from ``from_pretrained``, by the settings of its training."""
     model: Any = build("translation", "pre_ln") if ours else build_stock("translation", normalize_before=True)
     assert isinstance(model, BaseFairseqModel)
-    model.prepare_for_inference_(Namespace(generation=Namespace(), common=Namespace(bf16=flag, fp16=False)))
+    common, common_eval = Namespace(bf16=flag, fp16=False), Namespace(path=path)
+    model.prepare_for_inference_(Namespace(generation=Namespace(), common=common, common_eval=common_eval))
     assert {p.dtype for p in model.parameters()} == {dtype}
 
 

@@ -97,6 +97,8 @@ def test_several_references() -> None:
         ("2-3-4-5", "2 ##AT##-##AT## 3-4 ##AT##-##AT## 5"),
         ("well-known - fact -x y- a--b", "well ##AT##-##AT## known - fact -x y- a ##AT##-##AT## -b"),
         ("ü-b-ü", "ü ##AT##-##AT## b-ü"),
+        ("a-ü-b", "a ##AT##-##AT## ü ##AT##-##AT## b"),
+        ("1-€-2", "1 ##AT##-##AT## € ##AT##-##AT## 2"),
         ("a\u00a0-b", "a\u00a0 ##AT##-##AT## b"),
     ],
 )

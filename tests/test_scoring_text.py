@@ -88,7 +88,7 @@ def test_plain_text_is_no_generation() -> None:
 SETTINGS = (
     "2026 | INFO | fairseq_cli.eval_lm | {'common_eval': {'post_process': %s}, 'eval_lm': {'context_window': %d, "
     "'softmax_batch': 9}, 'dataset': {'num_workers': %d}, 'task': {'tokens_per_sample': 512, "
-    "'sample_break_mode': 'complete'}}"
+    "'sample_break_mode': 'complete', 'add_bos_token': False}}"
 )
 
 
@@ -123,6 +123,7 @@ def test_perplexity_of_subwords_is_turned_into_one_of_words() -> None:
         (eval_lm_log().rpartition("\n")[0], None, "the log has 0 times"),
         (eval_lm_log().partition("\n")[2], None, "does not say context_window"),
         (eval_lm_log().replace("Perplexity: 8.00", "Perplexity: 9.00"), None, "contradicts itself"),
+        (eval_lm_log().replace("'add_bos_token': False", "'add_bos_token': True"), None, "leave the flag out"),
         (eval_lm_log(post_process="'@@ '"), 600, "per word already"),
         (eval_lm_log(), 1001, "every word has at least one"),
     ],

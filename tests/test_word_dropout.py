@@ -155,6 +155,7 @@ def test_it_is_stored_with_the_settings() -> None:
         ("transformer_lm_b2t_6l", BOTH[:2], "--encoder-word-dropout.*a language model has none"),
         ("s2t_transformer_b2t_6l", BOTH[:2], "--encoder-word-dropout.*whose input is sound"),
         ("transformer_lm_b2t_6l", (*BOTH[2:], "--adaptive-input"), "--decoder-word-dropout.*--adaptive-input"),
+        ("transformer_lm_b2t_6l", (*BOTH[2:], "--character-embeddings"), "--decoder-word-dropout.*--character-embed"),
         ("transformer_lm_b2t_wiki103", BOTH[2:], "--decoder-word-dropout.*--adaptive-input"),
     ],
 )

@@ -16,6 +16,7 @@ from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
+from fairseq_residuals.wiring import Wiring
 from modern_fairseq.checkpoints import misfit
 from modern_fairseq.errors import UserError
 
@@ -50,9 +51,14 @@ def flat_settings(checkpoint: dict[str, Any]) -> Settings:
 
 
 def wiring_of(settings: Settings) -> str:
-    """Of a model of this plugin, which parameters do not always show; empty for fairseq's own."""
-    names = ("residual", "residual_args", "decoder_residual", "decoder_residual_args")
-    return " ".join(str(settings[name]) for name in names if settings.get(name))
+    """What a model of this plugin computes, which its parameters do not always show; empty for fairseq's own.
+
+    Raises:
+        UserError: a variant or an option that this version does not have.
+    """
+    names = [name for name in ("residual", "decoder_residual") if settings.get(name)]
+    wirings = [Wiring.parse(str(settings[name]), settings.get(f"{name}_args")) for name in names]
+    return " and ".join(dict.fromkeys(wiring.computes for wiring in wirings))
 
 
 def _plain(section: Any) -> Settings:

@@ -74,6 +74,11 @@ def run(args: argparse.Namespace) -> int:
         if not references:
             if generation is None or generation.targets is None:
                 raise UserError(f"name the references: {args.hypotheses} has no T- lines of fairseq-generate")
+            if lines is generation.hypotheses and lines != generation.detokenized:
+                raise UserError(
+                    f"the H- lines of {args.hypotheses} are tokens, its T- lines are not, as fairseq-generate ran with"
+                    f" --tokenizer or --bpe: name the tokenized references, or a metric of text, not {args.metric}"
+                )
             references = [[*map(without_unknown, generation.targets)]]
         lines, *references = (_treat(text, args.retokenize) for text in (lines, *references))
         scores = score(args.metric, lines, *references)

@@ -25,13 +25,19 @@ Hypotheses = list[list[dict[str, Tensor]]]
 
 def searchable(models: list[Any]) -> bool:
     """Whether this is one model whose decoder is a wired stack."""
-    decoder = getattr(models[0], "decoder", None)
-    return len(models) == 1 and isinstance(getattr(decoder, "layers", None), Stack)
+    decoder = getattr(models[0], "decoder", None) if len(models) == 1 else None
+    return isinstance(getattr(decoder, "layers", None), Stack)
+
+
+WIDEST_BEAM = 24
+"""A hypothesis' word is compared with those of all hypotheses of its sentence, which from here on takes longer than to
+reorder what was kept (docs/PERFORMANCE.md)."""
 
 
 class FasterSequenceGenerator(SequenceGenerator):
     """Falls back to fairseq's search for what it does not cover: ensembles, other models, other searches than plain
-    beam search (sampling, diverse, constrained, of the source's length), and a language model beside the model."""
+    beam search (sampling, diverse, constrained, of the source's length), wide beams, a language model beside the model,
+    and dropout in inference, whose random numbers are one for every hypothesis."""
 
     packed: PackedLinears | None = None
 
@@ -39,9 +45,11 @@ class FasterSequenceGenerator(SequenceGenerator):
         return (
             searchable(list(self.model.models))
             and type(self.search) is BeamSearch
+            and self.beam_size <= WIDEST_BEAM
             and self.lm_model is None
             and constraints is None
             and not self.match_source_len
+            and not any(getattr(m, "apply_during_inference", False) for m in self.model.modules())
         )
 
     def _generate(
@@ -54,11 +62,7 @@ class FasterSequenceGenerator(SequenceGenerator):
         if not self._covers(constraints):
             return super()._generate(sample, prefix_tokens, constraints, bos_token)
         inputs = sample["net_input"]
-        source = inputs["src_tokens"]
-        if source.is_floating_point():
-            # sound comes in single precision, whatever the model's
-            inputs = inputs | {"src_tokens": source.to(next(self.model.parameters()).dtype)}
-        with self._packing(source.device):
+        with self._packing(inputs["src_tokens"].device):
             return self._search(inputs, prefix_tokens, self.eos if bos_token is None else bos_token)
 
     def _packing(self, device: torch.device) -> AbstractContextManager[Any]:

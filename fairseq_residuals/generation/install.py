@@ -20,9 +20,10 @@ def search_faster() -> None:
 
     @functools.wraps(original)
     def build_generator(self: Any, models: Any, args: Any, seq_gen_cls: Any = None, *rest: Any, **kwargs: Any) -> Any:
-        if seq_gen_cls is None and not getattr(args, "print_alignment", False) and searchable(models):
+        each = list(getattr(models, "models", models))
+        if seq_gen_cls is None and not getattr(args, "print_alignment", False) and searchable(each):
             seq_gen_cls = FasterSequenceGenerator
-            if next(models[0].parameters()).device.type == "cpu":
+            if next(each[0].parameters()).device.type == "cpu":
                 keep_freed_memory()
         return original(self, models, args, seq_gen_cls, *rest, **kwargs)
 
@@ -30,14 +31,15 @@ def search_faster() -> None:
 
 
 def search_in_bf16() -> None:
-    """From now on ``--bf16`` of fairseq-generate and fairseq-interactive, which fairseq 0.12.2 takes and ignores
-    (fairseq_cli/generate.py:132 knows ``--fp16`` alone), puts a model of this plugin into that precision."""
+    """From now on ``--bf16`` of fairseq-generate, fairseq-interactive and fairseq-eval-lm, which fairseq 0.12.2 takes
+    and ignores (fairseq_cli/generate.py:132 knows ``--fp16`` alone), puts a model of this plugin into that precision.
+    With ``from_pretrained`` the flag is that of the training, and the model stays as it is."""
     original = BaseFairseqModel.prepare_for_inference_
 
     @functools.wraps(original)
     def prepare_for_inference_(self: Any, cfg: Any) -> None:
         original(self, cfg)
-        if cfg.common.bf16 and not cfg.common.fp16 and searchable([self]):
+        if cfg.common.bf16 and not cfg.common.fp16 and cfg.common_eval.path and searchable([self]):
             self.bfloat16()
 
     BaseFairseqModel.prepare_for_inference_ = prepare_for_inference_

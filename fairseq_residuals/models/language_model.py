@@ -58,6 +58,8 @@ class ResidualTransformerLM(TransformerLanguageModel):
         try:
             model = super().build_model(stock, task)
         except AssertionError as error:
+            if str(error):  # of one flag by itself
+                raise
             raise UserError(
                 "--tie-adaptive-weights needs --adaptive-input, equal cutoffs and factors of input and softmax, and"
                 " equal input and output dimensions"

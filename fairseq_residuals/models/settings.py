@@ -222,6 +222,8 @@ def _check_training(args: Args) -> None:
             raise UserError(f"--{stack}-word-dropout must be a number of at least 0 and less than 1, not {p!r}")
     if _get(args, "decoder_word_dropout") and _get(args, "adaptive_input"):
         raise UserError("--decoder-word-dropout is not carried with --adaptive-input; leave one of them out")
+    if _get(args, "decoder_word_dropout") and _get(args, "character_embeddings"):
+        raise UserError("--decoder-word-dropout is not carried with --character-embeddings; leave one of them out")
     every = _get(args, "log_residual_stats")
     if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 0):
         raise UserError(f"--log-residual-stats must be a whole number of updates, or 0 for never, not {every!r}")

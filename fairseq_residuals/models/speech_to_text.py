@@ -8,7 +8,7 @@ from typing import Any
 from fairseq import checkpoint_utils
 from fairseq.models import register_model
 from fairseq.models.speech_to_text import S2TTransformerModel
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_residuals.models.building import forget_files, refuse_sharding, rewire_model, wirings_of
 from fairseq_residuals.models.settings import Args, Family, add_wiring_flags, for_stock_build
@@ -24,6 +24,11 @@ def _add_flags(parser: Any) -> None:
     parser.add_argument(
         "--checkpoint-activations", action="store_true", help="recompute each layer in the backward pass"
     )
+
+
+def _in_its_precision(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Sound comes in single precision where the model's parameters may not be: in fairseq's generation."""
+    return inputs[0].to(next(module.parameters()).dtype), *inputs[1:]
 
 
 SPEECH = Family(
@@ -76,6 +81,7 @@ class ResidualS2TTransformer(S2TTransformerModel):
         )
         model = super().build_model(stock, task)
         rewire_model(model, args, wirings)
+        model.encoder.subsample.register_forward_pre_hook(_in_its_precision)
         if pretrained:
             if not Path(pretrained).exists():
                 raise UserError(f"--load-pretrained-encoder-from: there is no file {pretrained}")

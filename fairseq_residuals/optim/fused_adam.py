@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim.adamw import adamw
 
 from fairseq_residuals.optim.radam import refuse_half_precision
+from modern_fairseq.errors import UserError
 
 
 class FusedAdam(Adam):  # type: ignore[misc]
@@ -27,6 +28,11 @@ class FusedAdam(Adam):  # type: ignore[misc]
         for group in self.param_groups:
             for p in group["params"]:
                 self._state_of(p)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As fairseq's, which has no moments of what was not updated yet: ``--use-bmuf`` begins anew from that."""
+        state = super().state_dict()
+        return state | {"state": {number: of for number, of in state["state"].items() if of["step"]}}
 
     def _state_of(self, p: nn.Parameter) -> dict[str, Any]:
         state = self.state[p]
@@ -84,8 +90,10 @@ class FairseqFusedAdam(FairseqAdam):  # type: ignore[misc]
     def __init__(self, cfg: FairseqAdamConfig, params: Iterable[nn.Parameter]) -> None:
         """
         Raises:
-            UserError: parameters in half precision.
+            UserError: parameters in half precision, or moments that are to be.
         """
+        if cfg.fp16_adam_stats:
+            raise UserError("--fp16-adam-stats is not for --optimizer fused_adam; leave it out, or take adam")
         FairseqOptimizer.__init__(self, cfg)
         self._optimizer = FusedAdam(refuse_half_precision("fused_adam", params), **self.optimizer_config)
         self._optimizer.allocate()

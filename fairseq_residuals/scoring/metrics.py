@@ -151,8 +151,9 @@ def multi_bleu_tokens(line: str) -> str:
 
 def split_compounds(line: str) -> str:
     r"""``a-b`` becomes ``a ##AT##-##AT## b``, from left to right without overlap: of ``a-b-c`` only the first
-    hyphen is split, since the ``b`` is used up. Perl's ``\S`` is a byte that is not ASCII white space."""
-    return re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", line, flags=re.ASCII)
+    hyphen is split, since the ``b`` is used up. Perl's ``\S`` is a byte that is not ASCII white space, so that a letter
+    of several bytes is not used up."""
+    return re.sub(rb"(\S)-(\S)", rb"\1 ##AT##-##AT## \2", line.encode()).decode()
 
 
 _LOWER_CASE = str.maketrans(ascii_uppercase, ascii_lowercase)

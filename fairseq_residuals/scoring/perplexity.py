@@ -43,7 +43,8 @@ def perplexity_of_eval_lm(log: str, *, words: int | None = None) -> Perplexity:
 
     Raises:
         UserError: the log is not of exactly one complete run; its settings are missing; several data workers ran with
-            a context window, which gives each the context of the wrong blocks.
+            a context window, which gives each the context of the wrong blocks; ``--add-bos-token`` was given, with
+            which fairseq counts tokens that it does not score.
     """
     loss, printed = map(float, _only(_EVAL_LM, log, "result of fairseq-eval-lm, 'Loss (base 2): ..., Perplexity: ...'"))
     if not math.isclose(2**loss, printed, rel_tol=1e-3, abs_tol=0.01):
@@ -53,6 +54,11 @@ def perplexity_of_eval_lm(log: str, *, words: int | None = None) -> Perplexity:
         raise UserError(
             f"fairseq-eval-lm ran with --context-window {window} and --num-workers {workers}, and so with the context "
             "of other blocks; --num-workers 0 or 1 is needed"
+        )
+    if _setting(log, "add_bos_token") == "True":
+        raise UserError(
+            "fairseq-eval-lm ran with --add-bos-token, and counted the <s> of each block as a token that it does not"
+            " score; leave the flag out"
         )
     tokens = int(_only(_TOKENS, log, "count, 'Evaluated ... tokens'")[0].replace(",", ""))
     post_process = _setting(log, "post_process")

@@ -43,6 +43,10 @@ class Scored:
         """A sentence from its tokens."""
         raise NotImplementedError
 
+    def given_words(self) -> int:
+        """How many words of the reference each hypothesis begins with."""
+        return 0
+
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Raises:
         UserError: an unknown metric, or arguments that are not a JSON object.
@@ -51,13 +55,15 @@ class Scored:
         name, arguments = self.scoring_settings()
         if name:
             self.metric = make_metric(name)
-            self.scoring_generator = self.build_generator([model], argparse.Namespace(**_parse(arguments)))  # type: ignore[attr-defined]
+            settings = {"prefix_size": self.given_words(), **_parse(arguments)}
+            self.scoring_generator = self.build_generator([model], argparse.Namespace(**settings))  # type: ignore[attr-defined]
         return model
 
     def valid_step(self, sample: Any, model: Any, criterion: Any) -> tuple[Any, Any, dict[str, Any]]:
         loss, sample_size, log = super().valid_step(sample, model, criterion)  # type: ignore[misc]
         if self.metric is not None:
-            found = self.inference_step(self.scoring_generator, [model], sample)  # type: ignore[attr-defined]
+            prefix = sample["target"][:, : self.given_words()] if self.given_words() else None
+            found = self.inference_step(self.scoring_generator, [model], sample, prefix)  # type: ignore[attr-defined]
             pad = self.target_dictionary.pad()  # type: ignore[attr-defined]
             for hypotheses, target in zip(found, sample["target"], strict=True):
                 reference = self.decode(utils.strip_pad(target, pad), UNKNOWN)
@@ -146,8 +152,13 @@ class ScoredSpeechToTextTask(Scored, SpeechToTextTask):
             self.steps = [s for s in (self.build_bpe(self.args), self.build_tokenizer(self.args)) if s is not None]
         return model
 
+    def given_words(self) -> int:
+        """The tag of the language, where the data has one."""
+        return int(self.data_cfg.prepend_tgt_lang_tag)
+
     def decode(self, tokens: Tensor, unknown: str) -> str:
-        text = self.tgt_dict.string(tokens.int().cpu(), unk_string=unknown)
+        left_out = self.scoring_generator.symbols_to_strip_from_output
+        text = self.tgt_dict.string(tokens.int().cpu(), unk_string=unknown, extra_symbols_to_ignore=left_out)
         for step in self.steps:
             text = step.decode(text)
         return text

@@ -64,11 +64,12 @@ class Admin(Variant):
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
-        init: Init = option("fairseq_0.8", "as for every variant; see fairseq_residuals/init.py")
+        init: Init = option("fairseq_0.8", "as for every variant; see fairseq_residuals/init.py", for_training=True)
         profile: Literal["auto"] | str = option(
             "auto",
             "where the omegas start; auto: profiled on the first batch of training, else a file that"
             " fairseq-residuals profile-admin wrote",
+            for_training=True,
         )
 
     def connect(self, site: Site) -> Connection:

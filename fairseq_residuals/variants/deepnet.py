@@ -71,7 +71,7 @@ class DeepNet(Variant):
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
-        beta: Literal["paper", "torchscale"] = option("paper", "whose initialisation")
+        beta: Literal["paper", "torchscale"] = option("paper", "whose initialisation", for_training=True)
 
     @torch.no_grad()
     def init_weights(self, layers: nn.ModuleList, embed_tokens: nn.Module | None) -> None:

@@ -42,13 +42,13 @@ class DLCL(Variant):
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
-        init: Init = option("fairseq_0.8", "as for every variant; see fairseq_residuals/init.py")
+        init: Init = option("fairseq_0.8", "as for every variant; see fairseq_residuals/init.py", for_training=True)
         weights: Literal["learned", "fixed_one", "fixed_average"] = option("learned", "of the combination")
         norm: bool = option(True, "norms of the combination (the layers keep theirs)")
         weight_type: Literal["scalar", "vector"] = option("scalar", "a weight per layer, or per layer and channel")
         softmax: bool = option(False, "normalise each row of weights by a softmax")
         window: int = option(0, "combine only this many of the layers below; 0: all", minimum=0)
-        history_dropout: float = option(0.0, "dropout on the combination", minimum=0.0, maximum=0.99)
+        history_dropout: float = option(0.0, "dropout on the combination", minimum=0.0, maximum=0.99, for_training=True)
 
     def __init__(self, config: Any, shape: Shape) -> None:
         super().__init__(config, shape)

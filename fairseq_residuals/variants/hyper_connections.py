@@ -81,7 +81,10 @@ class HyperConnections(StreamsVariant):
     class Config(StreamsVariant.Config):
         dynamic: bool = option(True, "weights depend on the position's streams; false: on nothing (SHC)")
         out_scale: float = option(
-            1.0, "factor on the sub-layers' output matrices at the start (the paper's: by sqrt(n))", minimum=0.0
+            1.0,
+            "factor on the sub-layers' output matrices at the start (the paper's: by sqrt(n))",
+            minimum=0.0,
+            for_training=True,
         )
 
     def connect(self, site: Site) -> Connection:

@@ -68,7 +68,10 @@ class LayerScale(PreLN):
     @dataclass(frozen=True)
     class Config(PreLN.Config):
         gain: Literal["depth"] | float = option(
-            "depth", "where the gains start; depth: 0.1 to 18 layers, 1e-5 to 24, 1e-6 beyond", minimum=0.0
+            "depth",
+            "where the gains start; depth: 0.1 to 18 layers, 1e-5 to 24, 1e-6 beyond",
+            minimum=0.0,
+            for_training=True,
         )
 
     def connect(self, site: Site) -> Connection:

@@ -77,10 +77,13 @@ class MHC(StreamsVariant):
     @dataclass(frozen=True)
     class Config(StreamsVariant.Config):
         router: float = option(
-            1.0, "standard deviation of the router's matrix at the start, times (n C)^-0.5", minimum=0.0
+            1.0,
+            "standard deviation of the router's matrix at the start, times (n C)^-0.5",
+            minimum=0.0,
+            for_training=True,
         )
         mixing: Literal["uniform", "identity"] = option(
-            "uniform", "where the mixing of streams starts; identity: near it"
+            "uniform", "where the mixing of streams starts; identity: near it", for_training=True
         )
 
         def __post_init__(self) -> None:

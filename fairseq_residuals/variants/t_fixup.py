@@ -44,7 +44,7 @@ class TFixup(Variant):
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
-        init: Init = option("fairseq_0.9", "as for every variant; see fairseq_residuals/init.py")
+        init: Init = option("fairseq_0.9", "as for every variant; see fairseq_residuals/init.py", for_training=True)
 
     @torch.no_grad()
     def init_weights(self, layers: nn.ModuleList, embed_tokens: nn.Module | None) -> None:

@@ -42,7 +42,7 @@ class TransparentAttention(Variant):
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
-        weight_dropout: float = option(0.0, "dropout on W in training", minimum=0.0, maximum=0.99)
+        weight_dropout: float = option(0.0, "dropout on W in training", minimum=0.0, maximum=0.99, for_training=True)
 
     def __init__(self, config: Any, shape: Shape) -> None:
         super().__init__(config, shape)

@@ -94,7 +94,12 @@ def test_the_score_command_on_what_generation_printed(translation, tmp_path, cap
         main(["score", "significance", str(hypotheses), str(output), "--ref", str(references), "--samples", "9"]) == 0
     )
     assert re.search(r"output: sacrebleu = [\d.]+ \([\d.]+ ± [\d.]+\), p = 1.0000\n", capsys.readouterr().out)
+    texts = tmp_path / "texts"
+    texts.write_text(re.sub(r"^(D-\d+\t\S+\t)(.*)", r"\1A \2.", output.read_text(), flags=re.MULTILINE))
+    assert main(["score", "tokenized_bleu", str(texts), str(references)]) == 0
+    capsys.readouterr()
     for wrong, sentence in (
+        (["score", "tokenized_bleu", str(texts)], "are tokens, its T- lines are not"),
         (["score", "rouge", str(hypotheses)], "name the references"),
         (["score", "rouge", str(hypotheses), str(references), "--lines", "D"], "is for what fairseq-generate printed"),
         (["score", "wer", str(hypotheses), str(tmp_path / "none")], "there is no file"),

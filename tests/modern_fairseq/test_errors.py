@@ -79,6 +79,17 @@ def test_a_missing_dictionary_tells_a_missing_folder_from_a_wrong_one(tmp_path):
             AssertionError("Optimizer does not match; please reset the optimizer (--reset-optimizer). A vs B"),
             "A vs B",
         ),
+        (
+            ValueError("--fp16-scale-window must be given explicitly when using a custom --update-freq schedule"),
+            "--fp16",
+        ),
+        (AssertionError("cannot specify cutoff larger than vocab size"), "the dictionary has fewer words"),
+        (ImportError("Cannot find SlowMoDistributedDataParallel. Please install"), "choose pytorch_ddp, legacy_ddp"),
+        (Exception("Error merging override tokenizer.source_lang=null"), "needs --source-lang and --target-lang"),
+        (
+            Exception("In 'config': Could not find 'bpe/bytes'\n\nAvailable options in 'bpe':\n\tbert"),
+            "--bpe bytes has no",
+        ),
         (argparse.ArgumentError(None, "argument --a: conflicting option string: --a"), "--arch"),
     ],
 )
