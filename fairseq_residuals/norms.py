@@ -30,6 +30,11 @@ def build_norm(norm_type: NormType, width: int, eps: float, bias: bool = True) -
     return LayerNorm(width, eps=eps or 1e-5) if bias else nn.LayerNorm(width, eps=eps or 1e-5, bias=False)
 
 
+def is_norm(module: nn.Module) -> bool:
+    """Whether it is a norm of any kind, or stands where one does."""
+    return hasattr(module, "normalized_shape")
+
+
 def inverse_rms(x: Tensor, eps: float) -> Tensor:
     """(..., C) -> (...), 1 / sqrt(mean of squares + eps), in at least single precision; no copy of x is made for it."""
     norm = torch.linalg.vector_norm(x, dim=-1, dtype=torch.promote_types(x.dtype, torch.float32))
@@ -41,7 +46,7 @@ class DyT(nn.Module):
 
     def __init__(self, width: int, bias: bool = True) -> None:
         super().__init__()
-        # what PyTorch's norms have, and by which the looks of this plugin know that something stands where a norm does
+        # what PyTorch's norms have
         self.normalized_shape = (width,)
         self.alpha = nn.Parameter(torch.full((1,), 0.5))
         self.weight = nn.Parameter(torch.ones(width))

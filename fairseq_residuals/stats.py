@@ -8,8 +8,8 @@ a checkpoint calls a parameter:
 ``gnorm/encoder.layers.wiring``    the same for what spans the layers: the norm on top, weights over depth
 ``learned/NAME``                   a parameter of the wiring that is one number
 ``learned/NAME.mean``              also ``.min`` and ``.max``: of a vector (a gain per channel or head)
-``learned/NAME.4.2``               row 4, column 2 of a matrix over depth, unless it is zero; where each of its entries
-                                   is one weight per channel, their mean
+``learned/NAME.4.2``               row 4, column 2 of a matrix over depth or streams, unless it is zero; where an
+                                   entry is one weight per channel, their mean
 =================================  ===================================================================================
 
 Gradients are those of the update: averaged over workers, accumulated over ``--update-freq``, without the loss scale of
@@ -31,6 +31,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.base import Connection, Variant
 from fairseq_residuals.names import fairseq_name
+from fairseq_residuals.norms import is_norm
 from fairseq_residuals.stack import Stack
 from fairseq_residuals.value_residual import ValueResidual
 
@@ -65,7 +66,7 @@ def learned_weights(model: nn.Module) -> dict[str, float]:
         for place, wiring in stack.named_modules(prefix=path):
             if isinstance(wiring, (Connection, Variant, ValueResidual)):
                 for inside, module in wiring.named_modules(prefix=place):
-                    if not hasattr(module, "normalized_shape") and not isinstance(module, nn.Linear):
+                    if not is_norm(module) and not isinstance(module, nn.Linear):
                         for name, parameter in module.named_parameters(inside, recurse=False):
                             found.setdefault(parameter, (fairseq_name(name), stack.shape.dim))
     return {

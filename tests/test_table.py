@@ -183,7 +183,10 @@ def test_records_come_back_as_they_were(tmp_path: Path) -> None:
         ({"column": "2012"}, "made/up has no column '2012' to record; its scores are 2010, 2011"),
         ({"column": "Mean"}, "made/up has no column 'Mean' to record; its scores are 2010, 2011"),
         ({"column": "params"}, "made/up has no column 'params' to record; its scores are 2010, 2011"),
-        ({"table": "down"}, "there is no table 'made/down'; did you mean made/up?"),
+        (
+            {"table": "down"},
+            "there is no table 'made/down' (did you mean made/up?); 'fairseq-residuals table' lists them",
+        ),
     ],
 )
 def test_all_records_are_written_or_none(tmp_path: Path, wrong: dict, sentence: str) -> None:

@@ -115,7 +115,7 @@ def test_the_reproduced_scores_belong_to_tables(tmp_path: Path) -> None:
 
 
 def test_an_unknown_table() -> None:
-    with pytest.raises(UserError, match="there is no table 'b2t/tabel1'; did you mean b2t/table1"):
+    with pytest.raises(UserError, match=r"there is no table 'b2t/tabel1' \(did you mean b2t/table1\?\)"):
         find_table("b2t/tabel1")
 
 

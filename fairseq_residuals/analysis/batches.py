@@ -11,6 +11,7 @@ from fairseq import utils
 from fairseq.data import Dictionary
 from torch import Tensor
 
+from fairseq_residuals.checkpoints.settings import made_up_dictionary
 from modern_fairseq.errors import UserError
 
 SPECIAL = 4
@@ -43,14 +44,6 @@ class Batch:
         return Batch(moved, self.padding)
 
 
-def dictionary(words: int) -> Dictionary:
-    """Made-up words, special symbols included."""
-    made = Dictionary()
-    for i in range(len(made), words):
-        made.add_symbol(f"w{i}")
-    return made
-
-
 def made_up_task(settings: Namespace, sizes: dict[str, int]) -> Namespace:
     """What a model asks of its task, for dictionaries of these sizes ("source" may be missing).
 
@@ -59,8 +52,8 @@ def made_up_task(settings: Namespace, sizes: dict[str, int]) -> Namespace:
     """
     if min(sizes.values()) <= SPECIAL:
         raise UserError(f"--vocabulary must be at least {SPECIAL + 1}: {SPECIAL} symbols are special")
-    target = dictionary(sizes["target"])
-    source = dictionary(sizes["source"]) if "source" in sizes else target
+    target = made_up_dictionary(sizes["target"])
+    source = made_up_dictionary(sizes["source"]) if "source" in sizes else target
     return Namespace(source_dictionary=source, target_dictionary=target, args=settings)
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from fairseq_residuals.analysis.models import Subject, stacks
 from fairseq_residuals.base import Kind, Stream, SubLayer
 from fairseq_residuals.layer import CONNECTIONS
+from fairseq_residuals.norms import is_norm
 
 Point = Literal["layer input", "norm input", "norm", "fed", "sublayer", "stream", "layer output"]
 """``layer input`` and ``layer output``: "x" of the stream before and after a layer (the latter in a pass without
@@ -72,11 +73,6 @@ def watch(model: nn.Module, see: See, *, whole: bool = False) -> Iterator[None]:
             for norm in norms:
                 undo.callback(norm.register_forward_hook(watcher.after_norm).remove)
         yield
-
-
-def is_norm(module: nn.Module) -> bool:
-    """Whether it is a LayerNorm, RMSNorm or one of their fused kinds."""
-    return hasattr(module, "normalized_shape")
 
 
 class _Watcher:

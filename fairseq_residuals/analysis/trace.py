@@ -17,9 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from fairseq_residuals.analysis.probes import SUBLAYERS, is_norm
+from fairseq_residuals.analysis.probes import SUBLAYERS
 from fairseq_residuals.base import Stream, SubLayer
 from fairseq_residuals.layer import CONNECTIONS, Context
+from fairseq_residuals.norms import is_norm
 from fairseq_residuals.stack import Stack
 
 SAME = {

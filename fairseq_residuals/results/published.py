@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, Literal
 
 import yaml
 
-from modern_fairseq.errors import UserError
+from modern_fairseq.errors import UserError, did_you_mean
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 """In the checkout; an installed copy of the package alone has no results."""
@@ -112,9 +111,7 @@ def find_table(key: str, tables: Mapping[str, Table] | None = None) -> Table:
     """
     tables = load_published() if tables is None else tables
     if key not in tables:
-        close = difflib.get_close_matches(key, tables, n=1)
-        hint = f"did you mean {close[0]}?" if close else "'fairseq-residuals table' lists them"
-        raise UserError(f"there is no table {key!r}; {hint}")
+        raise UserError(f"there is no table {key!r}{did_you_mean(key, tables)}; 'fairseq-residuals table' lists them")
     return tables[key]
 
 

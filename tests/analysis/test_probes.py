@@ -175,7 +175,7 @@ def hooks_of(model: nn.Module) -> list[Any]:
 def test_the_model_stays_as_it_was(variant: str) -> None:
     look_at = subject(variant)
     model, inputs = look_at.model, look_at.batch.sample["net_input"]
-    hooks, before, state = hooks_of(model), model(**inputs)[0], {k: v.clone() for k, v in model.state_dict().items()}
+    hooks, before, state = hooks_of(model), model(**inputs)[0], {k: v.clone() for k, v in model.named_parameters()}
     with watch(model, lambda event: None):
         assert torch.equal(model(**inputs)[0], before)
         assert hooks_of(model) != hooks
@@ -189,7 +189,7 @@ def test_the_model_stays_as_it_was(variant: str) -> None:
         model(**inputs)
     assert hooks_of(model) == hooks
     assert torch.equal(model(**inputs)[0], before)
-    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+    assert all(torch.equal(value, state[key]) for key, value in model.named_parameters())
     assert not model.training
 
 

@@ -19,10 +19,10 @@ from fairseq.optim.lr_scheduler import build_lr_scheduler
 from looking import corpus
 
 from fairseq_residuals.analysis import race, race_report
-from fairseq_residuals.analysis.batches import dictionary
 from fairseq_residuals.analysis.models import build
 from fairseq_residuals.analysis.race import Lane, Result, lanes, run_lane
 from fairseq_residuals.analysis.race_data import MadeUp, unigram_loss
+from fairseq_residuals.checkpoints.settings import made_up_dictionary
 from fairseq_residuals.cli import main
 from fairseq_residuals.commands import race as command
 from modern_fairseq.errors import UserError
@@ -45,7 +45,7 @@ def quiet(update: int, loss: float) -> None:
 
 @pytest.mark.parametrize("game", ["copy", "reverse", "sort"])
 def test_games(game: str) -> None:
-    data = MadeUp(arguments("--game", game), dictionary(12))
+    data = MadeUp(arguments("--game", game), made_up_dictionary(12))
     sample = next(data.train(seed=1))
     inputs, tokens = sample["net_input"], 0
     for source, target, previous, length in zip(
@@ -59,7 +59,7 @@ def test_games(game: str) -> None:
         assert source[-1] == EOS and previous[0] == EOS  # padding is on the left, and on the right
         tokens += int(length)
     assert sample["ntokens"] == tokens
-    again = next(MadeUp(arguments("--game", game), dictionary(12)).train(seed=1))
+    again = next(MadeUp(arguments("--game", game), made_up_dictionary(12)).train(seed=1))
     assert torch.equal(again["target"], sample["target"])
 
 
