@@ -27,9 +27,14 @@ _MESSAGES: tuple[tuple[type[Exception], str, str], ...] = (
     (ValueError, r"optimizer is required!", "--optimizer is missing: name one, such as adam"),
     (
         ImportError,
-        r"Cannot find FullyShardedDataParallel\..*|Cannot find SlowMoDistributedDataParallel\..*",
-        "this --ddp-backend needs the package fairscale (and is not for models of fairseq_residuals); choose"
+        r"Cannot find FullyShardedDataParallel\..*",
+        "--ddp-backend fully_sharded needs the package fairscale (and is not for models of fairseq_residuals); choose"
         " pytorch_ddp, legacy_ddp or no_c10d",
+    ),
+    (
+        ImportError,
+        r"Cannot find SlowMoDistributedDataParallel\..*",
+        "--ddp-backend slowmo needs the package fairscale; choose pytorch_ddp, legacy_ddp or no_c10d",
     ),
     (AssertionError, r"Please specify criterion to train a model", "--criterion is missing"),
     (
