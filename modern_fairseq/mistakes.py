@@ -13,7 +13,6 @@ _MESSAGES: tuple[tuple[type[Exception], str, str], ...] = (
     (FileNotFoundError, r"(Dict not found: .*|.* not found)", "{0}"),
     (FileExistsError, r"(\S*dict\.\S*txt)", "{1} exists already: remove it or choose another --destdir"),
     (OSError, r"Model file not found: (.*)", "there is no checkpoint {1}"),
-    (ValueError, r"--finetune-from-model .*", "{0}"),
     (AssertionError, r"--path required for .*", "--path is missing: name the checkpoint to use"),
     # fairseq asserts what its options have to satisfy, in messages that name them
     (AssertionError, r"(.*[\s(])?--[a-z][-a-z]+\b.*", "{0}"),

@@ -78,15 +78,8 @@ def plan(job: Job) -> tuple[Step, ...]:
     return (*splits, text, Step("data-bin", make, {"pieces": wanted, "at": str(data)}, (text, *splits)))
 
 
-TEST_SETS = ("dev-clean", "dev-other", "test-clean", "test-other")
+TEST_SETS = {split: split for split in ("dev-clean", "dev-other", "test-clean", "test-other")}
 CORPUS = Corpus(
     "librispeech",
-    {
-        "960h": Variant(
-            plan,
-            tuple(SOURCES.values()),
-            "all of it, 10,000 unigram pieces",
-            dict(zip(TEST_SETS, TEST_SETS, strict=True)),
-        )
-    },
+    {"960h": Variant(plan, tuple(SOURCES.values()), "all of it, 10,000 unigram pieces", TEST_SETS)},
 )
