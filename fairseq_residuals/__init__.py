@@ -11,7 +11,7 @@ from fairseq_residuals.registry import import_variants  # noqa: E402
 
 import_variants()
 
-from fairseq_residuals import architectures, chunked_loss, optim, resuming  # noqa: E402, F401
+from fairseq_residuals import architectures, chunked_criterion, optim, resuming  # noqa: E402, F401
 from fairseq_residuals.generation import install  # noqa: E402
 from fairseq_residuals.models.language_model import LANGUAGE_MODEL  # noqa: E402
 from fairseq_residuals.models.speech_to_text import SPEECH  # noqa: E402

@@ -11,17 +11,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from fairseq.criterions import register_criterion
-from fairseq.criterions.label_smoothed_cross_entropy import (
-    LabelSmoothedCrossEntropyCriterion,
-    LabelSmoothedCrossEntropyCriterionConfig,
-)
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
-from modern_fairseq.errors import UserError
-
-SCORES_AT_A_TIME, POSITIONS_AT_A_TIME = 2**22, 1024
+SCORES_AT_A_TIME, SCORES_ON_GPU, POSITIONS_AT_A_TIME = 2**22, 2**24, 1024
 ROWS_AT_A_TIME = 32
 """Of a chunk, while scores become log-probabilities in their place."""
 BOOST = {torch.float16: 16.0}
@@ -38,13 +30,85 @@ class Sums(NamedTuple):
     """Positions at which the target has the highest score; 0 if they were not to be counted."""
 
 
+class Ends(NamedTuple):
+    """The sums, and the gradients of the loss."""
+
+    sums: Sums
+    of_features: Tensor | None
+    """(N, C), times ``boost``."""
+    of_weight: Tensor | None
+    """(V, C), times ``boost``, in single precision."""
+    boost: float
+
+
 def _log_softmax_(scores: Tensor) -> Tensor:
-    """(N, V) -> (N, V) in single precision, in place if ``scores`` are."""
-    if scores.dtype != torch.float32:
+    """(N, V) -> (N, V) in single precision, on a CPU in place if ``scores`` are."""
+    if scores.dtype != torch.float32 or scores.device.type != "cpu":
         return scores.log_softmax(-1, dtype=torch.float32)
     for rows in scores.split(ROWS_AT_A_TIME):
         rows.copy_(rows.log_softmax(-1))
     return scores
+
+
+@torch.no_grad()
+def loss_and_gradients(
+    features: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    epsilon: float,
+    *,
+    count: bool,
+    padding: Tensor | None = None,
+    need: tuple[bool, bool] = (True, True),
+) -> Ends:
+    """(N, C), (V, C), (N,) -> the loss with both gradients.
+
+    Args:
+        padding: (N,), True where there is no target; None: nowhere.
+        need: which of the gradients to compute.
+    """
+    words, boost = len(weight), BOOST.get(features.dtype, 1.0)
+    spread = epsilon / (words - 1)
+    kept = 1 - epsilon - spread
+    # sums over many chunks, hence in fp32
+    d_features = torch.empty_like(features) if need[0] else None
+    d_weight = torch.zeros_like(weight, dtype=torch.float32) if need[1] else None
+    nll, smooth = features.new_zeros((2,), dtype=torch.float32)
+    correct = target.new_zeros(())
+    scores_at_a_time = SCORES_AT_A_TIME if features.device.type == "cpu" else SCORES_ON_GPU
+    size = min(POSITIONS_AT_A_TIME, max(1, scores_at_a_time // words))
+    for start in range(0, len(features), size):
+        part, wanted = features[start : start + size], target[start : start + size, None]
+        none = None if padding is None else padding[start : start + size, None]
+        scores = part @ weight.t()
+        if count:
+            right = scores.argmax(-1, keepdim=True).eq(wanted)
+            correct = correct + (right if none is None else right & ~none).sum()
+        log_probs = _log_softmax_(scores)
+        del scores
+        nll = nll - _without(none, log_probs.gather(-1, wanted)).sum()
+        if epsilon:
+            smooth = smooth - (log_probs if none is None else _without(none, log_probs.sum(-1, keepdim=True))).sum()
+        if d_features is None and d_weight is None:
+            continue
+        d_scores = log_probs.exp_()
+        if epsilon or boost != 1:
+            shift = d_scores.new_full((), -spread * boost)
+            torch.add(shift, d_scores, alpha=(kept + words * spread) * boost, out=d_scores)
+        d_scores.scatter_add_(-1, wanted, d_scores.new_full((), -kept * boost).expand_as(wanted))
+        d_scores = _without(none, d_scores.to(features.dtype))
+        if d_features is not None:
+            torch.mm(d_scores, weight, out=d_features[start : start + size])
+        if d_weight is not None and d_scores.dtype == torch.float32:
+            d_weight.addmm_(d_scores.t(), part)
+        elif d_weight is not None:
+            d_weight += d_scores.t() @ part
+    return Ends(Sums(kept * nll + spread * smooth, nll, correct), d_features, d_weight, boost)
+
+
+def _without(none: Tensor | None, x: Tensor) -> Tensor:
+    """``x``, in place, with zeros for some rows."""
+    return x if none is None else x.masked_fill_(none, 0)
 
 
 class _ChunkedLoss(torch.autograd.Function):
@@ -52,46 +116,14 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, weight: Tensor, target: Tensor, epsilon: float, count: bool) -> Sums:
-        words, boost = len(weight), BOOST.get(features.dtype, 1.0)
-        spread = epsilon / (words - 1)
-        kept = 1 - epsilon - spread
-        need_features, need_weight, *_ = ctx.needs_input_grad
-        # sums over many chunks, hence in fp32
-        d_features = torch.empty_like(features) if need_features else None
-        d_weight = torch.zeros_like(weight, dtype=torch.float32) if need_weight else None
-        nll, smooth = features.new_zeros((2,), dtype=torch.float32)
-        correct = target.new_zeros(())
-        size = min(POSITIONS_AT_A_TIME, max(1, SCORES_AT_A_TIME // words))
-        for start in range(0, len(features), size):
-            part, wanted = features[start : start + size], target[start : start + size, None]
-            scores = part @ weight.t()
-            if count:
-                correct = correct + scores.argmax(-1, keepdim=True).eq(wanted).sum()
-            log_probs = _log_softmax_(scores)
-            del scores
-            nll = nll - log_probs.gather(-1, wanted).sum()
-            if epsilon:
-                smooth = smooth - log_probs.sum()
-            if d_features is None and d_weight is None:
-                continue
-            d_scores = log_probs.exp_()
-            if epsilon or boost != 1:
-                shift = d_scores.new_tensor(-spread * boost)
-                torch.add(shift, d_scores, alpha=(kept + words * spread) * boost, out=d_scores)
-            d_scores.scatter_add_(-1, wanted, d_scores.new_full((), -kept * boost).expand_as(wanted))
-            d_scores = d_scores.to(features.dtype)
-            if d_features is not None:
-                torch.mm(d_scores, weight, out=d_features[start : start + size])
-            if d_weight is not None and d_scores.dtype == torch.float32:
-                d_weight.addmm_(d_scores.t(), part)
-            elif d_weight is not None:
-                d_weight += d_scores.t() @ part
+        need = ctx.needs_input_grad[:2]
+        sums, *gradients, ctx.boost = loss_and_gradients(features, weight, target, epsilon, count=count, need=need)
         # not saved for backward, so that they can be scaled in place: two of the largest tensors there are
-        ctx.gradients = d_features, d_weight
-        ctx.dtype, ctx.boost = features.dtype, boost
+        ctx.gradients = gradients
+        ctx.dtype = features.dtype
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(nll, correct)
-        return Sums(kept * nll + spread * smooth, nll, correct)
+        ctx.mark_non_differentiable(sums.nll, sums.correct)
+        return sums
 
     @staticmethod
     def backward(ctx: Any, d_loss: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
@@ -115,56 +147,3 @@ def chunked_loss(features: Tensor, weight: Tensor, target: Tensor, epsilon: floa
     if not torch.is_grad_enabled():  # which the function would not learn
         features, weight = features.detach(), weight.detach()
     return Sums(*_ChunkedLoss.apply(features, weight, target, epsilon, count))
-
-
-@register_criterion("chunked_label_smoothed_cross_entropy", dataclass=LabelSmoothedCrossEntropyCriterionConfig)
-class ChunkedLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):  # type: ignore[misc]
-    """``--criterion chunked_label_smoothed_cross_entropy``, with the flags and the log of fairseq's."""
-
-    def forward(
-        self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
-    ) -> tuple[Tensor, int, dict[str, Any]]:
-        """The loss, its sample size, and what is logged.
-
-        Raises:
-            UserError: the model's output is no projection by a matrix (adaptive softmax), one loss per position is
-                asked for, or PyTorch's DDP would take the projection, which its forward pass does not use, for unused.
-        """
-        projection = getattr(model.decoder, "output_projection", None)
-        if not isinstance(projection, nn.Linear) or projection.bias is not None or not reduce:
-            raise UserError(
-                "chunked_label_smoothed_cross_entropy is for models whose output is a projection by a matrix, and for"
-                " losses summed over a batch; use --criterion label_smoothed_cross_entropy, or adaptive_loss"
-            )
-        # around each other, with --heartbeat-timeout
-        wrappers = [model]
-        while isinstance(inner := getattr(wrappers[-1], "module", None), nn.Module):
-            wrappers.append(inner)
-        if (
-            any(isinstance(w, DistributedDataParallel) and w.find_unused_parameters for w in wrappers)
-            and projection.weight is not model.decoder.embed_tokens.weight
-        ):
-            raise UserError(
-                "chunked_label_smoothed_cross_entropy with --find-unused-parameters needs an output projection that is"
-                " shared (--share-decoder-input-output-embed), or --ddp-backend legacy_ddp"
-            )
-        features = model(**sample["net_input"], features_only=True)[0]  # the rest holds each layer's output
-        target = model.get_targets(sample, None)[:, self.ignore_prefix_size :]
-        real = target.ne(self.padding_idx)
-        features = features[:, self.ignore_prefix_size :][real]
-        sums = chunked_loss(features, projection.weight, target[real], self.eps, count=self.report_accuracy)
-        sample_size = len(target) if self.sentence_avg else sample["ntokens"]
-        logged = {
-            "loss": sums.loss.data,
-            "nll_loss": sums.nll.data,
-            "ntokens": sample["ntokens"],
-            "nsentences": len(target),
-            "sample_size": sample_size,
-        }
-        if self.report_accuracy:
-            logged |= {"n_correct": sums.correct.item(), "total": int(real.sum())}
-        return sums.loss, sample_size, logged
-
-
-# a checkpoint names the class of its criterion, and fairseq resumes by that class alone
-ChunkedLabelSmoothedCrossEntropy.__name__ = LabelSmoothedCrossEntropyCriterion.__name__

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_residuals.base import Stream
 from fairseq_residuals.layer import Context, ResidualLayer
@@ -31,10 +31,14 @@ Run = Callable[[Stream, Context], tuple[Stream, Tensor | None]]
 
 def in_training(layer: ResidualLayer, backend: str) -> Run:
     """What runs ``layer`` in a step of training: its compiled code, or itself if it has hooks."""
-    hooked = any(
-        m._forward_pre_hooks or m._forward_hooks or m._backward_pre_hooks or m._backward_hooks for m in layer.modules()
+    return layer if hooked(layer) else functools.partial(_run_compiled, backend, layer)
+
+
+def hooked(module: nn.Module) -> bool:
+    """Whether somebody looks into it, or changes what is in it."""
+    return any(
+        m._forward_pre_hooks or m._forward_hooks or m._backward_pre_hooks or m._backward_hooks for m in module.modules()
     )
-    return layer if hooked else functools.partial(_run_compiled, backend, layer)
 
 
 def _run_compiled(backend: str, layer: ResidualLayer, s: Stream, context: Context) -> tuple[Stream, Tensor | None]:

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fairseq_residuals import compiling
 from fairseq_residuals.base import Shape, Stream, Variant
+from fairseq_residuals.generation.replayed import Outputs, ReplayedBeamCache
 from fairseq_residuals.layer import Context, ResidualLayer
 
 
@@ -130,7 +131,41 @@ class DecoderPass(Pass):
 
         Args:
             encoder_out: (S, B, C), or (S, B, L * C) where the encoder has made each layer a memory of its own.
+            incremental_state: where it replays all layers at once, the first runs them, and each returns the output.
         """
+
+        def run(i: int, x: Tensor, need_attn: bool, need_head_weights: bool) -> tuple[Tensor, Tensor | None]:
+            return self._run(
+                i, x, encoder_out, encoder_padding_mask, incremental_state, self_attn_mask, self_attn_padding_mask,
+                need_attn, need_head_weights,
+            )  # fmt: skip
+
+        def run_all(x: Tensor) -> Outputs:
+            weights: list[Tensor | None] = []
+            for j in range(len(self.stack)):
+                asked = j == len(self.stack) - 1  # fairseq's search asks for the attention of the last layer
+                x, attn = run(j, x, asked, asked)
+                weights.append(attn)
+            return x, weights
+
+        if isinstance(incremental_state, ReplayedBeamCache) and incremental_state.ready:
+            if i == 0:
+                self.replayed = incremental_state.layers(x, run_all)
+            return self.replayed[0], self.replayed[1][i], None
+        return *run(i, x, need_attn, need_head_weights), None
+
+    def _run(
+        self,
+        i: int,
+        x: Tensor,
+        encoder_out: Tensor | None,
+        encoder_padding_mask: Tensor | None,
+        incremental_state: Any,
+        self_attn_mask: Tensor | None,
+        self_attn_padding_mask: Tensor | None,
+        need_attn: bool,
+        need_head_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
         attention: Any = self.stack[i].encoder_attn
         if encoder_out is not None and attention is not None and encoder_out.size(-1) != attention.kdim:
             encoder_out = encoder_out.chunk(len(self.stack), -1)[i]
@@ -143,4 +178,4 @@ class DecoderPass(Pass):
             need_attn=need_attn or need_head_weights,
             need_head_weights=need_head_weights,
         )
-        return *self.run(i, x, context), None
+        return self.run(i, x, context)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fairseq_residuals import chunked_loss
-from fairseq_residuals.chunked_loss import ChunkedLabelSmoothedCrossEntropy
+from fairseq_residuals.chunked_criterion import ChunkedLabelSmoothedCrossEntropy
 from modern_fairseq.errors import UserError
 
 N, C, V = 23, 8, 31

@@ -99,6 +99,7 @@ FLAVOURS = {
     "kept": Flavour("its process keeps the memory that it frees (glibc)", environment=KEPT),
     "tcmalloc": Flavour("its process allocates by tcmalloc", library="tcmalloc_minimal"),
     "fast": Flavour("the plugin's options for speed", flags=(*FAST, "--fast-on-cpu")),
+    "graphs": Flavour("those for a GPU: steps as CUDA graphs", flags=(*FAST, "--cuda-graphs")),
 }
 
 

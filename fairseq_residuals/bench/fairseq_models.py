@@ -2,7 +2,8 @@
 
 Stock "as it ships" still runs by ``modern_fairseq``: without the patches of its dataclasses, of hydra's and NumPy's
 names, and of half precision on CPU, fairseq 0.12.2 cannot be imported, or not be run, on current Python. What is undone
-for it are the patches that change what its layers compute and hold (``modern_fairseq/layers.py``).
+for it are the patches that change what its layers compute and hold (``modern_fairseq/layers.py``), and those
+that spare launches of kernels (``modern_fairseq/at_once.py``).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, NoReturn
 
 import torch
-from fairseq import options
+from fairseq import options, utils
 from fairseq.criterions import build_criterion
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import build_model
@@ -28,6 +29,7 @@ from fairseq_residuals.bench.case import Case
 from fairseq_residuals.bench.contestants import Contestant
 from fairseq_residuals.generation.beam_search import searchable
 from fairseq_residuals.on_cpu import tuned
+from modern_fairseq.at_once import ONE_BY_ONE
 from modern_fairseq.errors import UserError
 
 AS_USERS_GET_IT = (
@@ -83,6 +85,9 @@ def stock(contestant: Contestant, case: Case) -> Network:
     assert transformer_layer.__spec__ is not None and transformer_layer.__spec__.loader is not None
     transformer_layer.__spec__.loader.exec_module(transformer_layer)
     transformer_encoder.torch = torch
+    for owner, name, method in ONE_BY_ONE:
+        setattr(owner, name, method)
+    utils.multi_tensor_l2norm_available = False
     return network(contestant, case)
 
 

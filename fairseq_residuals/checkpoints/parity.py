@@ -13,6 +13,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 
 from fairseq_residuals.checkpoints.golden import PAD, Generation, Golden
+from fairseq_residuals.checkpoints.moving import moved
 from fairseq_residuals.checkpoints.recompute import recompute
 from modern_fairseq.errors import UserError
 
@@ -33,6 +34,7 @@ the same quantity, computed in double precision, when every weight is moved by a
 up to this many times that much is rounding. The files of tests/golden need 3.6 times; a norm's eps of 1e-6 for 1e-5
 makes 36 times."""
 SAMPLES = 8
+CPU = torch.device("cpu")
 
 Errors = dict[str, float]
 Computed = TypeVar("Computed")
@@ -76,12 +78,13 @@ class Parity:
         return {name: e for name, e in self.beyond().items() if not e <= self.rounding.get(name, 0.0)}
 
 
-def compare(golden: Golden, model: nn.Module) -> Parity:
-    """Runs ``model``, which has the golden's weights, on the golden's batch; leaves it in evaluation mode.
+def compare(golden: Golden, model: nn.Module, device: torch.device = CPU) -> Parity:
+    """Runs ``model``, which has the golden's weights, on the golden's batch; leaves it there, in evaluation mode.
 
     Raises:
         UserError: the golden lacks the gradient of a parameter, or has one that the model lacks.
     """
+    golden, model = moved(golden, device), model.to(device)
     computed = recompute(golden, model)
     different = sorted(computed.gradients.keys() ^ golden.gradients.keys())
     if different:
@@ -138,7 +141,7 @@ def rounding(
         with torch.no_grad():
             for parameter in moved.parameters():
                 steps = 2 * torch.rand(parameter.shape, generator=generator, dtype=torch.double) - 1
-                parameter.mul_(1 + 2**-24 * steps)
+                parameter.mul_(1 + 2**-24 * steps.to(parameter.device))
         for name, error in measure(expected, run(moved)).errors().items():
             largest[name] = max(error, largest.get(name, 0.0))
     return largest

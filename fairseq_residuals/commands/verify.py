@@ -6,12 +6,15 @@ import argparse
 import logging
 from pathlib import Path
 
+import torch
+
+from fairseq_residuals.analysis.models import device_of
 from fairseq_residuals.analysis.tables import markdown_table
 from fairseq_residuals.checkpoints import newer
 from fairseq_residuals.checkpoints.golden import read_sidecar, variant_name
 from fairseq_residuals.checkpoints.golden_recipes import LackedVariant, OtherKind, refuse_other_kinds
 from fairseq_residuals.checkpoints.newer.compare import compare as compare_newer
-from fairseq_residuals.checkpoints.parity import Parity, compare
+from fairseq_residuals.checkpoints.parity import CPU, Parity, compare
 from fairseq_residuals.checkpoints.rebuild import read, rebuild
 from modern_fairseq.errors import UserError
 
@@ -31,6 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.npz",
         help="golden files, each with its description FILE.json beside it",
     )
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:1 (%(default)s)")
     parser.add_argument("--per-layer", action="store_true", help="also list every error of every file")
 
 
@@ -44,12 +48,12 @@ def run(args: argparse.Namespace) -> int:
     # what a run prints before it trains says nothing here
     logging.disable(logging.INFO)
     try:
-        return _verify(args.files, args.per_layer)
+        return _verify(args.files, device_of(args.device), args.per_layer)
     finally:
         logging.disable(logging.NOTSET)
 
 
-def _verify(files: list[Path], per_layer: bool) -> int:
+def _verify(files: list[Path], device: torch.device, per_layer: bool) -> int:
     rows: list[tuple[str, ...]] = []
     details: list[str] = []
     explanations: dict[str, None] = {}
@@ -58,7 +62,7 @@ def _verify(files: list[Path], per_layer: bool) -> int:
     for path in files:
         rows.append((path.name, *["-"] * 6, "not verified"))
         try:
-            wiring, parity = compare_file(path)
+            wiring, parity = compare_file(path, device)
         except OtherKind as reason:
             rows[-1] = (*rows[-1][:-1], "other kind")
             details.append(str(reason))
@@ -83,7 +87,7 @@ def _verify(files: list[Path], per_layer: bool) -> int:
     return int("FAIL" in verdicts)
 
 
-def compare_file(path: Path) -> tuple[str, Parity]:
+def compare_file(path: Path, device: torch.device = CPU) -> tuple[str, Parity]:
     """The wiring that a golden file of any kind is compared with, and its errors.
 
     Raises:
@@ -95,9 +99,9 @@ def compare_file(path: Path) -> tuple[str, Parity]:
     sidecar = read_sidecar(path)
     recipe_of_newer = newer.RECIPES.get(variant_name(path, sidecar))
     if recipe_of_newer is not None:
-        return compare_newer(path, sidecar, recipe_of_newer)
+        return compare_newer(path, sidecar, recipe_of_newer, device)
     golden, recipe = read(path)
-    return recipe.variant, compare(golden, rebuild(golden, recipe))
+    return recipe.variant, compare(golden, rebuild(golden, recipe), device)
 
 
 def _row(path: Path, variant: str, parity: Parity) -> tuple[str, ...]:

@@ -15,8 +15,10 @@ from fairseq.search import BeamSearch
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
+from fairseq_residuals.compiling import hooked
 from fairseq_residuals.generation.cache import BeamCache
 from fairseq_residuals.generation.packed import PackedLinears, available
+from fairseq_residuals.generation.replayed import ReplayedBeamCache
 from fairseq_residuals.generation.top_words import top_words
 from fairseq_residuals.stack import Stack
 
@@ -76,6 +78,11 @@ class FasterSequenceGenerator(SequenceGenerator):
             self.packed = PackedLinears()
         return self.packed
 
+    def _cache(self, device: torch.device) -> type[BeamCache]:
+        """Whose layers are replayed where launching kernels takes longer than they do."""
+        replayed = device.type == "cuda" and not hooked(self.model.single_model.decoder)
+        return ReplayedBeamCache if replayed else BeamCache
+
     def _search(self, inputs: dict[str, Any], prefix: Tensor | None, first_word: int) -> Hypotheses:
         model, beam = self.model.single_model, self.beam_size
         sentences, source_length = inputs["src_tokens"].size()[:2]
@@ -84,7 +91,7 @@ class FasterSequenceGenerator(SequenceGenerator):
         assert self.min_len <= longest, "min_len cannot be larger than max_len, please adjust these!"
 
         memory = model.encoder.forward_torchscript(inputs) if self.model.has_encoder() else None
-        cache = BeamCache(sentences, beam, device)
+        cache = self._cache(device)(sentences, beam, device)
         rows = sentences * beam
         scores = torch.zeros(rows, longest + 1, device=device)
         tokens = torch.full((rows, longest + 2), self.pad, device=device)

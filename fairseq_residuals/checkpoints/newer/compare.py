@@ -8,11 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from fairseq_residuals.checkpoints.moving import moved
 from fairseq_residuals.checkpoints.newer.host import build, load
 from fairseq_residuals.checkpoints.newer.recipe import NewerGolden, Recipe, read
-from fairseq_residuals.checkpoints.parity import ROUNDINGS, Parity, rounding
+from fairseq_residuals.checkpoints.parity import CPU, ROUNDINGS, Parity, rounding
 from fairseq_residuals.names import fairseq_name
 from modern_fairseq.errors import UserError
 
@@ -24,7 +26,7 @@ biases of keys, which may be zero but for rounding, as a part of that in the gra
 what parameters of the wiring are before they are trained, exactly."""
 
 
-def compare(path: Path, sidecar: dict[str, Any], recipe: Recipe) -> tuple[str, Parity]:
+def compare(path: Path, sidecar: dict[str, Any], recipe: Recipe, device: torch.device = CPU) -> tuple[str, Parity]:
     """The wiring that the file was compared with, and the errors.
 
     Raises:
@@ -34,6 +36,7 @@ def compare(path: Path, sidecar: dict[str, Any], recipe: Recipe) -> tuple[str, P
     model = build(golden)
     initial = {fairseq_name(name): p.detach().clone() for name, p in model.named_parameters()}
     load(golden, model)
+    golden, model, initial = moved(golden, device), model.to(device), moved(initial, device)
     parity = compare_model(golden, model)
     parity.gradients |= {name: _largest(value) for name, value in golden.unused_gradients.items()}
     if recipe.initial_values:

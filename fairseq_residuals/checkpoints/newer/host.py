@@ -72,8 +72,8 @@ class Rotary:
 
     def __call__(self, module: nn.Module, inputs: Any, x: Tensor) -> Tensor:
         heads = x.unflatten(-1, (-1, self.head_dim)) if x.dim() == 3 else x
-        rate = self.base ** (-torch.arange(0, self.head_dim, 2, dtype=x.dtype) / self.head_dim)
-        angle = torch.outer(torch.arange(len(x), dtype=x.dtype), rate)[:, None, None]
+        rate = self.base ** (-torch.arange(0, self.head_dim, 2, dtype=x.dtype, device=x.device) / self.head_dim)
+        angle = torch.outer(torch.arange(len(x), dtype=x.dtype, device=x.device), rate)[:, None, None]
         pairs = (-1, 2) if self.style == "interleaved" else (2, -1)
         a, b = heads.unflatten(-1, pairs).unbind(-1 if self.style == "interleaved" else -2)
         turned = [a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()]
@@ -183,7 +183,7 @@ class Host(nn.Module):
 
 def future_mask(x: Tensor) -> Tensor:
     """(T, B, C) -> (T, T), -inf where a position would see a later one."""
-    return torch.full((len(x), len(x)), -torch.inf, dtype=x.dtype).triu(1)
+    return torch.full((len(x), len(x)), -torch.inf, dtype=x.dtype, device=x.device).triu(1)
 
 
 def _add_norm(projection: nn.Module, norm: nn.Module) -> None:

@@ -1,0 +1,90 @@
+"""CUDA graphs: work of fixed shapes, recorded once and launched as a whole, where Python takes longer to launch kernels
+than a GPU takes to run them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+Result = TypeVar("Result")
+
+
+class Graph(Generic[Result]):
+    """Work that, replayed, reads and writes the same memory as when it was recorded."""
+
+    def __init__(self, work: Callable[[], Result], device: torch.device, pool: Any) -> None:
+        """
+        Args:
+            work: is run once, recorded but not computed.
+            pool: of :func:`new_pool`; graphs of one pool share the memory of what they compute on the way, and so are
+                not replayed in one another.
+
+        Raises:
+            RuntimeError: ``work`` waits for the device.
+        """
+        self.graph = torch.cuda.CUDAGraph()
+        with aside(device):
+            # other threads, such as those that fetch batches, may go on meanwhile
+            self.graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                self.result = work()
+            except BaseException:
+                with suppress(RuntimeError):  # it is broken, and what broke it says why
+                    self.graph.capture_end()
+                raise
+            self.graph.capture_end()
+
+    def replay(self) -> None:
+        """Computes what is in ``result`` anew."""
+        self.graph.replay()
+
+
+def new_pool() -> Any:
+    """Memory for graphs."""
+    return torch.cuda.graph_pool_handle()
+
+
+@functools.cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """One for everything that is recorded, so that libraries make what they need for a stream once."""
+    return torch.cuda.Stream(device)
+
+
+class aside:
+    """In it, work is queued beside what a device does otherwise: after what was asked for before, and before what is
+    asked for afterwards."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.entered = torch.cuda.stream(_stream(device))
+
+    def __enter__(self) -> None:
+        _stream(self.device).wait_stream(torch.cuda.current_stream(self.device))
+        self.entered.__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        self.entered.__exit__(*raised)
+        torch.cuda.current_stream(self.device).wait_stream(_stream(self.device))
+
+
+def warm_up(work: Callable[[], object], device: torch.device, times: int = 2) -> None:
+    """Runs ``work``, so that all is there that kernels need, and leaves random numbers as they were."""
+    with torch.random.fork_rng([device]), aside(device):
+        for _ in range(times):
+            work()
+
+
+class AnyPadding(TorchFunctionMode):
+    """Within it, whether a mask has any entry is answered by yes without a look, for which fairseq's models would wait:
+    a mask of nothing changes no number."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.any and len(args) == 1 and not kwargs and args[0].dtype == torch.bool:
+            return True
+        return func(*args, **(kwargs or {}))

@@ -1,0 +1,116 @@
+"""What fairseq's optimizers do to one parameter after the other, done to all by a few kernels: a GPU waits for Python
+otherwise. The same numbers, but for the rounding of a norm on GPUs."""
+
+import types
+from typing import Any
+
+import torch
+
+ONE_BY_ONE: list[tuple[type, str, Any]] = []
+"""fairseq's own methods that were replaced: class, name, function."""
+
+
+def _replace(owner: type, name: str, function: Any) -> Any:
+    """What was there before."""
+    original = getattr(owner, name)
+    ONE_BY_ONE.append((owner, name, original))
+    setattr(owner, name, function)
+    return original
+
+
+def copies(module: types.ModuleType) -> None:
+    """Gradients to single precision, and weights back (optim/fp16_optimizer.py:99 and :136).
+
+    Pipeline parallelism, whose parameters are on several devices, is left to fairseq. Can stay as long as fairseq
+    copies them one by one.
+    """
+
+    def pieces(optimizer: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]] | None:
+        """What belongs to the parameters in single precision, weights and gradients, in their shapes; None where it is
+        on several devices."""
+        copy = optimizer.fp32_params
+        if not optimizer.has_flat_params:
+            return [p32.data for p32 in copy], [p32.grad for p32 in copy]
+        if len(copy) > 1:
+            return None
+        (flat,) = copy.values()
+        memory, lists = optimizer.__dict__.get("pieces", (None, None))
+        if memory != (flat.data_ptr(), flat.grad.data_ptr()):
+            params = optimizer.fp16_params
+            sizes = [p.numel() for p in params]
+            lists = tuple(
+                [part.view(p.shape) for part, p in zip(whole.split(sizes), params, strict=True)]
+                for whole in (flat.data, flat.grad)
+            )
+            optimizer.pieces = (flat.data_ptr(), flat.grad.data_ptr()), lists
+        return lists  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def sync_gradients(self: Any) -> None:
+        made = [p.grad for p in self.fp16_params]
+        to = pieces(self) if self._needs_sync and all(gradient is not None for gradient in made) else None
+        if to is None or any(gradient is None for gradient in to[1]):
+            one_by_one[0](self)
+            return
+        torch._foreach_copy_(to[1], made)
+        self._needs_sync = False
+
+    @torch.no_grad()
+    def sync_parameters(self: Any) -> None:
+        of = pieces(self)
+        if of is None or not all(p.requires_grad for p in self.fp16_params):
+            one_by_one[1](self)
+            return
+        torch._foreach_copy_(self.fp16_params, of[0])
+
+    mixin = module._FP16OptimizerMixin  # type: ignore[attr-defined]
+    one_by_one = [
+        _replace(mixin, "_sync_fp16_grads_to_fp32", sync_gradients),
+        _replace(mixin, "_sync_fp32_params_to_fp16", sync_parameters),
+    ]
+
+
+def zeros(module: types.ModuleType) -> None:
+    """Gradients in single precision (optim/fp16_optimizer.py:216). Can stay as long as fairseq makes them zero one by
+    one."""
+
+    def zero_grad(self: Any) -> None:
+        gradients = [] if self.has_flat_params else [p32.grad for p32 in self.fp32_params if p32.grad is not None]
+        if not gradients:
+            original(self)
+            return
+        torch._foreach_zero_(gradients)
+        copies_of, self.fp32_params = self.fp32_params, []
+        try:
+            original(self)
+        finally:
+            self.fp32_params = copies_of
+
+    original = _replace(module._FP16OptimizerMixin, "zero_grad", zero_grad)  # type: ignore[attr-defined]
+
+
+def products(module: types.ModuleType) -> None:
+    """Gradients times a number (optim/fairseq_optimizer.py:102), where they are in one place. Can stay as long as
+    fairseq multiplies them one by one."""
+
+    def multiply_grads(self: Any, c: Any) -> None:
+        gradients = [p.grad.data for p in self.params if p.grad is not None]
+        if len({gradient.device for gradient in gradients}) != 1:
+            original(self, c)
+            return
+        torch._foreach_mul_(gradients, c.to(gradients[0].device) if torch.is_tensor(c) else c)
+
+    original = _replace(module.FairseqOptimizer, "multiply_grads", multiply_grads)  # type: ignore[attr-defined]
+
+
+def norms(module: types.ModuleType) -> None:
+    """The norm of all gradients on a GPU (utils.py:370), for which fairseq wants apex. Can go when fairseq > 0.12.2
+    needs no apex for it."""
+    if not torch.cuda.is_available() or module.multi_tensor_l2norm_available:  # type: ignore[attr-defined]
+        return
+
+    def norm_of_all(chunk_size: int, overflowed: torch.Tensor, tensors: list[list[torch.Tensor]], each: bool) -> Any:
+        return (torch.stack(torch._foreach_norm(tensors[0], 2, dtype=torch.float32)).norm(),)
+
+    module.multi_tensor_l2norm = norm_of_all  # type: ignore[attr-defined]
+    module.multi_tensor_l2norm_available = True  # type: ignore[attr-defined]

@@ -1,0 +1,65 @@
+"""What is done to all parameters at once has the numbers of what fairseq does to one after the other."""
+
+import types
+
+import pytest
+import torch
+from fairseq import optim
+from tiny_trainer import make_config, make_trainer, sample, update
+
+from modern_fairseq import at_once
+
+HALF = ("--optimizer", "adam", "--lr", "0.01", "--lr-scheduler", "fixed", "--clip-norm", "0.5")
+REPLACED = {"_sync_fp16_grads_to_fp32", "_sync_fp32_params_to_fp16", "zero_grad", "multiply_grads"}
+PRECISIONS = (
+    ("--fp16", "--fp16-init-scale", "4"),
+    ("--fp16", "--fp16-no-flatten-grads", "--fp16-init-scale", "4"),
+    ("--bf16",),
+    (),
+)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS, ids=" ".join)
+@pytest.mark.parametrize("flags", ((), ("--no-cross-attention", "--encoder-layerdrop", "0.5")), ids=" ".join)
+def test_updates(precision: tuple[str, ...], flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several batches each; with layer dropout, some parameters have no gradient."""
+    ends = []
+    for own in (False, True):
+        for owner, name, method in at_once.ONE_BY_ONE if own else ():
+            assert getattr(owner, name) is not method
+            monkeypatch.setattr(owner, name, method)
+        trainer = make_trainer(*HALF, "--criterion", "label_smoothed_cross_entropy", *precision, *flags)
+        for seed in range(4):
+            update(trainer, sample(seed), sample(seed + 10, 5))
+        ends.append([p.detach().clone() for p in trainer.model.parameters()])
+    assert {name for _, name, _ in at_once.ONE_BY_ONE} == REPLACED
+    for ours, theirs in zip(*ends, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_gradients_times_a_number_on_the_device() -> None:
+    parameters = [
+        torch.nn.Parameter(torch.ones(2)),
+        torch.nn.Parameter(torch.ones(3)),
+        torch.nn.Parameter(torch.ones(1)),
+    ]
+    for p in parameters[:2]:
+        p.grad = torch.full_like(p, 3.0)
+    optimizer = optim.build_optimizer(make_config("--optimizer", "sgd", "--lr", "1").optimizer, parameters)
+    optimizer.multiply_grads(torch.tensor(0.5))
+    optimizer.multiply_grads(4)
+    assert [p.grad.tolist() for p in parameters[:2]] == [[6.0] * 2, [6.0] * 3] and parameters[2].grad is None
+
+
+def test_the_norm_of_all_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As fairseq calls it where there is a GPU."""
+    draw = torch.Generator().manual_seed(1)
+    tensors = [torch.randn(n, generator=draw) for n in (3, 50, 7)]
+    module = types.SimpleNamespace(multi_tensor_l2norm_available=False)
+    at_once.norms(module)
+    assert module.multi_tensor_l2norm_available == torch.cuda.is_available()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    at_once.norms(module)
+    assert module.multi_tensor_l2norm_available
+    (norm,) = module.multi_tensor_l2norm(2048, torch.zeros(1, 1), [tensors], False)
+    torch.testing.assert_close(norm, torch.cat(tensors).norm())

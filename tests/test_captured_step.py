@@ -1,0 +1,142 @@
+"""--cuda-graphs: what surrounds the graphs; tests/test_on_gpu.py has the graphs themselves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from reruns import instead_of_graphs
+from tiny import perturb
+from tiny_trainer import SGD, make_trainer, sample, update
+from torch import Tensor
+
+from fairseq_residuals import captured_step, chunked_criterion
+from fairseq_residuals.registry import VARIANTS
+from modern_fairseq.errors import UserError
+
+FLAGS = ("--criterion", "chunked_label_smoothed_cross_entropy", "--label-smoothing", "0.1")
+
+
+@pytest.fixture
+def reruns(monkeypatch: pytest.MonkeyPatch) -> None:
+    instead_of_graphs(monkeypatch)
+    monkeypatch.setattr(chunked_criterion, "_check_for_graphs", lambda model, device: None)
+
+
+BATCHES = [sample(1), sample(2, sentences=5), sample(3), sample(4, sentences=5), sample(1)]
+
+
+@pytest.mark.usefixtures("reruns")
+@pytest.mark.parametrize(
+    "flags",
+    (
+        (),
+        ("--share-all-embeddings", "--report-accuracy"),
+        ("--bf16", "--ignore-prefix-size", "1"),
+        ("--fp16", "--fp16-init-scale", "4"),
+        ("--sentence-avg", "--clip-norm", "0.1"),
+    ),
+    ids=" ".join,
+)
+def test_training(flags: tuple[str, ...]) -> None:
+    logs = []
+    parameters: list[dict[str, Tensor]] = []
+    for more in ((), ("--cuda-graphs",)):
+        trainer = make_trainer(*FLAGS, *SGD, *flags, *more, variant="b2t")
+        # one update of one batch each, then one of several batches, of which two have one shape
+        logs.append([update(trainer, batch) for batch in BATCHES] + [update(trainer, *BATCHES)])
+        parameters.append(dict(trainer.model.named_parameters()))
+    steps = trainer.criterion.steps
+    assert len(steps.steps) == 2
+    half = "--bf16" in flags or "--fp16" in flags
+    for theirs, ours in zip(*logs, strict=True):
+        assert ours.keys() == theirs.keys()
+        for key in theirs.keys() - {"wall", "train_wall", "wps", "ups", "gnorm", "clip"}:
+            assert ours[key] == pytest.approx(theirs[key], rel=1e-2 if half else 1e-5), key
+        assert ours["gnorm"] == pytest.approx(theirs["gnorm"], rel=3e-2 if half else 1e-4)
+    for name, value in parameters[0].items():
+        torch.testing.assert_close(
+            parameters[1][name], value, rtol=0, atol=3e-2 if half else 1e-5, msg=lambda m, name=name: f"{name}: {m}"
+        )
+
+
+@pytest.mark.usefixtures("reruns")
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+def test_every_variant(variant: str) -> None:
+    results = []
+    for more in ((), ("--cuda-graphs",)):
+        trainer = make_trainer(*FLAGS, *SGD, *more, variant=variant)
+        model = perturb(trainer.model).train()
+        for batch in BATCHES[:2]:
+            model.zero_grad()
+            loss, _, _ = trainer.criterion(model, batch)
+            loss.backward()
+        results.append((loss.item(), {n: p.grad for n, p in model.named_parameters() if p.grad is not None}))
+    (expected, gradients_expected), (found, gradients) = results
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert gradients.keys() == gradients_expected.keys()
+    for name, gradient in gradients_expected.items():
+        scale = gradient.abs().max().item() + 1
+        torch.testing.assert_close(gradients[name], gradient, rtol=0, atol=1e-4 * scale, msg=name)
+
+
+@pytest.mark.usefixtures("reruns")
+def test_shapes_beyond_the_limit_are_computed_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captured_step, "MOST_SHAPES", 1)
+    losses = []
+    for more in ((), ("--cuda-graphs",)):
+        trainer = make_trainer(*FLAGS, *SGD, *more)
+        # within one update too, where gradients of both kinds are added up
+        losses.append([update(trainer, *BATCHES)["loss"], update(trainer, *BATCHES[::-1])["loss"]])
+    assert len(trainer.criterion.steps.steps) == 1
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+@pytest.mark.usefixtures("reruns")
+def test_what_has_no_gradient_stays_without() -> None:
+    trainer = make_trainer(*FLAGS, *SGD, "--cuda-graphs", "--no-cross-attention")
+    unused = torch.nn.Parameter(torch.ones(3))
+    trainer.get_model().unused = unused
+    update(trainer, sample())
+    assert unused.grad is None
+
+
+def test_validation_is_computed_without() -> None:
+    trainer = make_trainer(*FLAGS, *SGD, "--cuda-graphs")
+    trainer.valid_step(sample())
+    assert trainer.criterion.steps is None
+
+
+def test_a_cpu_is_refused() -> None:
+    trainer = make_trainer(*FLAGS, *SGD, "--cuda-graphs")
+    with pytest.raises(UserError, match="--cuda-graphs is for training on a CUDA device"):
+        trainer.criterion(trainer.model.train(), sample())
+
+
+@pytest.mark.usefixtures("reruns")
+def test_a_model_with_hooks_is_computed_without() -> None:
+    trainer = make_trainer(*FLAGS, *SGD, "--cuda-graphs")
+    seen: list[Tensor] = []
+    trainer.get_model().encoder.layers[0].fc1.register_forward_hook(lambda module, args, out: seen.append(out))
+    update(trainer, sample())
+    assert len(seen) == 1 and not trainer.criterion.steps.steps
+
+
+@pytest.mark.usefixtures("reruns")
+def test_what_cannot_be_recorded_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait(work: object, device: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    monkeypatch.setattr(captured_step.cuda_graphs, "warm_up", wait)
+    trainer = make_trainer(*FLAGS, *SGD, "--cuda-graphs")
+    with pytest.raises(UserError, match=r"cannot be recorded \(operation not permitted when stream is capturing\);"):
+        trainer.criterion(trainer.model.train(), sample())
+
+
+OTHERS = (("--encoder-layerdrop", "0.1"), ("--checkpoint-activations",), ("--compile-stack",))
+
+
+@pytest.mark.parametrize("flags", OTHERS, ids=" ".join)
+def test_what_does_not_go_with_graphs_is_refused(flags: tuple[str, ...]) -> None:
+    model = make_trainer(*SGD, *flags).model
+    with pytest.raises(UserError, match="--cuda-graphs does not go with"):
+        chunked_criterion._check_for_graphs(model, torch.device("cuda"))

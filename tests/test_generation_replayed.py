@@ -1,0 +1,50 @@
+"""A search whose layers are replayed finds fairseq's hypotheses; tests/test_on_gpu.py has the graphs themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from reruns import instead_of_graphs
+from test_generation import SETTINGS, WIRINGS, assert_same, both, model_of, net_input, registered
+
+from fairseq_residuals.generation import cache
+from fairseq_residuals.generation.beam_search import FasterSequenceGenerator
+from fairseq_residuals.generation.replayed import ReplayedBeamCache
+
+
+@pytest.fixture(autouse=True)
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of words of every replay; there is little room for words, so that more has to be made."""
+    seen: list[int] = []
+    original = ReplayedBeamCache.layers
+
+    def layers(self: Any, *args: Any) -> Any:
+        seen.append(self.past.size(1))
+        return original(self, *args)
+
+    instead_of_graphs(monkeypatch)
+    monkeypatch.setattr(cache, "GROWTH", 4)
+    monkeypatch.setattr(FasterSequenceGenerator, "_cache", lambda self, device: ReplayedBeamCache)
+    monkeypatch.setattr(ReplayedBeamCache, "layers", layers)
+    return seen
+
+
+@pytest.mark.parametrize(("task", "variant"), registered())
+def test_every_variant(task: str, variant: str, runs: list[int]) -> None:
+    inputs = net_input(task)
+    prefix = inputs["src_tokens"][:, 1:3] if task == "language_modeling" else None
+    assert_same(*both([model_of(task, variant)], inputs, prefix))
+    assert max(runs) > 8
+
+
+@pytest.mark.parametrize("name", WIRINGS)
+def test_other_wirings(name: str, runs: list[int]) -> None:
+    variant, flags = WIRINGS[name]
+    assert_same(*both([model_of("translation", variant, *flags)], net_input("translation")))
+    assert runs
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings(name: str) -> None:
+    assert_same(*both([model_of("translation", "realformer")], net_input("translation", 5), **SETTINGS[name]))
