@@ -1,7 +1,7 @@
 """Times steps or searches of contestants of `fairseq-residuals bench`, one after the other in this process, and
 profiles one of each: no rounds in turns, as that command has.
 
-    python results/gpu/measure.py train|generate PRECISION LAYERS SENTENCES CONTESTANT...
+    python results/bench/h100-2026-11-22/measure.py train|generate PRECISION LAYERS SENTENCES CONTESTANT...
 """
 
 import collections
