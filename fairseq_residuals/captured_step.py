@@ -6,6 +6,8 @@ the same numbers, and draw the same kind of random numbers for dropout.
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -18,6 +20,8 @@ from fairseq_residuals import cuda_graphs
 from fairseq_residuals.chunked_loss import Ends, Sums
 from fairseq_residuals.compiling import hooked
 from modern_fairseq.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 MOST_SHAPES = 256
 """That graphs are made for; batches of others are computed as without."""
@@ -46,72 +50,66 @@ class Gradients:
 class Step:
     """The two graphs of one shape."""
 
-    def __init__(
-        self,
-        features_of: Callable[[Inputs], Tensor],
-        ends_of: Callable[[Tensor, Tensor, Tensor], Ends],
-        weight: nn.Parameter,
-        inputs: Inputs,
-        target: Tensor,
-        leaves: list[Tensor],
-        gradients: Gradients,
-        pool: Any,
-    ) -> None:
+    def __init__(self, of: Steps, inputs: Inputs, target: Tensor) -> None:
         """
         Args:
-            features_of, ends_of: as :class:`Steps` has them, of its model.
-            weight: of the output's projection.
             inputs, target: a batch of the shape.
-            leaves: what the gradients are of, in the order of ``gradients``.
         """
-        device = weight.device
+        self.of = of
         self.inputs, self.target = {name: x.clone() for name, x in inputs.items()}, target.clone()
-        self.scale = torch.ones((), device=device)
-        self.gradients = gradients
+        self.scale = torch.ones((), device=target.device)
         self.which: list[int] = []
-
-        def forward() -> Sums:
-            features = features_of(self.inputs)
-            self.made = features, ends_of(features.detach(), weight, self.target)
-            return self.made[1].sums
-
-        def backward() -> list[Tensor]:
-            features, ends = self.made
-            assert ends.of_features is not None and ends.of_weight is not None
-            scale = self.scale / ends.boost
-            made = torch.autograd.grad(
-                features,
-                leaves,
-                (ends.of_features.float() * scale).view_as(features).to(features.dtype),
-                allow_unused=True,
-            )
-            found = {i: gradient for i, gradient in enumerate(made) if gradient is not None}
-            place = next(i for i, p in enumerate(gradients.parameters) if p is weight)
-            of_weight = (ends.of_weight * scale).to(weight.dtype)
-            found[place] = of_weight + found[place] if place in found else of_weight
-            self.which = sorted(found)
-            return [found[i] for i in self.which]
-
-        def add() -> None:
-            made = backward()
-            torch._foreach_add_([gradients.memory[i] for i in self.which], made)
-
         with cuda_graphs.AnyPadding():
-            cuda_graphs.warm_up(lambda: (forward(), backward()), device)
-            self.forward = cuda_graphs.Graph(forward, device, pool)
-            self.backward = cuda_graphs.Graph(add, device, pool)
+            cuda_graphs.warm_up(lambda: (self._forward(), self._backward()), target.device)
+            self.forward = cuda_graphs.Graph(self._forward, target.device, of.pool)
+            self.backward = cuda_graphs.Graph(self._add, target.device, of.pool)
         del self.made
+        # tensors that the model has made for batches like this (masks, positions), and may make anew for longer ones
+        self.kept = [
+            x for m in of.model.modules() for x in (*vars(m).values(), *m._buffers.values()) if isinstance(x, Tensor)
+        ]
+
+    def _forward(self) -> Sums:
+        features = self.of.features_of(self.inputs)
+        self.made = features, self.of.ends_of(features.detach(), self.of.weight, self.target)
+        return self.made[1].sums
+
+    def _backward(self) -> list[Tensor]:
+        """The gradients of those parameters that have any, of which :attr:`which` are the places."""
+        features, ends = self.made
+        assert ends.of_features is not None and ends.of_weight is not None
+        scale = self.scale / ends.boost
+        of_features = (ends.of_features.float() * scale).view_as(features).to(features.dtype)
+        made = torch.autograd.grad(features, self.of.leaves, of_features, allow_unused=True)
+        found = {i: gradient for i, gradient in enumerate(made) if gradient is not None}
+        place = next(i for i, p in enumerate(self.of.gradients.parameters) if p is self.of.weight)
+        of_weight = (ends.of_weight * scale).to(self.of.weight.dtype)
+        found[place] = of_weight + found[place] if place in found else of_weight
+        self.which = sorted(found)
+        return [found[i] for i in self.which]
+
+    def _add(self) -> None:
+        made = self._backward()
+        torch._foreach_add_([self.of.gradients.memory[i] for i in self.which], made)
 
     def run(self, inputs: Inputs, target: Tensor) -> Sums:
         for name, x in inputs.items():
             self.inputs[name].copy_(x)
         self.target.copy_(target)
         self.forward.replay()
+        self.of.latest = self
         return Sums(*(x.clone() for x in self.forward.result))
 
     def add_gradients(self, of_loss: Tensor) -> None:
+        """
+        Raises:
+            RuntimeError: what the forward pass has computed is gone.
+        """
+        if self.of.latest is not self:
+            raise RuntimeError("--cuda-graphs: one backward pass has to follow each forward pass")
+        self.of.latest = None
         self.scale.copy_(of_loss)
-        self.gradients.attach(self.which)
+        self.of.gradients.attach(self.which)
         self.backward.replay()
 
 
@@ -172,35 +170,32 @@ class Steps:
         self.model, self.weight = model, model.decoder.output_projection.weight
         self.gradients = Gradients([p for p in model.parameters() if p.requires_grad])
         self.leaves = [p for p in own.values() if p.requires_grad]
-        self.pool = cuda_graphs.new_pool()
         self.steps: dict[Any, Step] = {}
+        self.latest: Step | None = None
+        """Whose backward pass is to come."""
 
-    def sums(self, inputs: Inputs, target: Tensor) -> Sums | None:
-        """Of a batch; None where graphs do not serve: there are some of enough shapes, or somebody looks into the
-        model.
+    def sums(self, inputs: dict[str, Any], target: Tensor) -> Sums | None:
+        """Of a batch; None where graphs do not serve: there are some of enough shapes, somebody looks into the model,
+        or not all of its inputs are tensors.
 
         Raises:
             UserError: the model waits for the device in its forward or backward pass.
         """
-        shape = tuple((name, x.shape, x.dtype) for name, x in [*inputs.items(), ("target", target)])
-        if hooked(self.model) or (shape not in self.steps and len(self.steps) == MOST_SHAPES):
+        if hooked(self.model) or not all(isinstance(x, Tensor) for x in inputs.values()):
             return None
+        shape = tuple((name, x.shape, x.dtype) for name, x in [*inputs.items(), ("target", target)])
         if shape not in self.steps:
+            if len(self.steps) == MOST_SHAPES:
+                _tell_of_too_many_shapes()
+                return None
             self.steps[shape] = self._record(inputs, target)
         return Sums(*_Replayed.apply(self.weight, self.steps[shape], inputs, target))  # type: ignore[no-untyped-call]
 
     def _record(self, inputs: Inputs, target: Tensor) -> Step:
+        if not self.steps:  # memory belongs to the graphs that use it
+            self.pool = cuda_graphs.new_pool()
         try:
-            return Step(
-                self.features_of,
-                self.ends_of,
-                self.weight,
-                inputs,
-                target,
-                self.leaves,
-                self.gradients,
-                self.pool,
-            )
+            return Step(self, inputs, target)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -208,3 +203,12 @@ class Steps:
             raise UserError(
                 f"--cuda-graphs: a step of this model cannot be recorded ({reason}); leave it out"
             ) from error
+
+
+@functools.cache
+def _tell_of_too_many_shapes() -> None:
+    logger.warning(
+        "--cuda-graphs: batches have more than %d shapes, and those of others are computed without graphs;"
+        " --num-batch-buckets makes them fewer",
+        MOST_SHAPES,
+    )

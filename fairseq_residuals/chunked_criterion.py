@@ -45,7 +45,7 @@ class ChunkedLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):  # t
     ) -> None:
         super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
         self.cuda_graphs = cuda_graphs
-        self.steps: Steps | None = None
+        self.steps: dict[nn.Module, Steps] = {}
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
         """The loss, its sample size, and what is logged.
@@ -86,10 +86,10 @@ class ChunkedLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):  # t
         """None where a batch is not computed by graphs."""
         if not self.cuda_graphs or not model.training or not torch.is_grad_enabled():
             return None
-        if self.steps is None:
+        if model not in self.steps:
             _check_for_graphs(model, target.device)
-            self.steps = Steps(model, self._features, self._ends)
-        return self.steps.sums(sample["net_input"], target)
+            self.steps[model] = Steps(model, self._features, self._ends)
+        return self.steps[model].sums(sample["net_input"], target)
 
     def _ends(self, features: Tensor, weight: Tensor, target: Tensor) -> Ends:
         wanted = target[:, self.ignore_prefix_size :].flatten()
@@ -106,14 +106,16 @@ def _wrappers(model: nn.Module) -> Iterator[nn.Module]:
         yield from _wrappers(inner)
 
 
-def _check_for_graphs(model: nn.Module, device: torch.device) -> None:
+def _check_for_graphs(model: Any, device: torch.device) -> None:
     if device.type != "cuda":
         raise UserError("--cuda-graphs is for training on a CUDA device; leave it out on a CPU")
     if any(isinstance(w, DistributedDataParallel) for w in _wrappers(model)):
         raise UserError("--cuda-graphs on several GPUs needs --ddp-backend legacy_ddp")
+    if not model.decoder.output_projection.weight.requires_grad:
+        raise UserError("--cuda-graphs needs an output projection that is trained")
     if torch.is_autocast_enabled("cuda"):
         raise UserError("--cuda-graphs is not for --amp; train with --fp16 or --bf16")
-    others = ("layerdrop", "checkpoint_activations", "compile_backend")
+    others = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop", "checkpoint_activations", "compile_backend")
     if any(getattr(m, name, None) for m in model.modules() for name in others):
         raise UserError(
             "--cuda-graphs does not go with --encoder-layerdrop, --decoder-layerdrop, --checkpoint-activations and"

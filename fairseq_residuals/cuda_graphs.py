@@ -52,7 +52,8 @@ def new_pool() -> Any:
 
 @functools.cache
 def _stream(device: torch.device) -> torch.cuda.Stream:
-    """One for everything that is recorded, so that libraries make what they need for a stream once."""
+    """One for everything that is recorded, so that libraries make what they need for a stream once; of two threads,
+    only one may record at a time."""
     return torch.cuda.Stream(device)
 
 
@@ -74,10 +75,13 @@ class aside:
 
 
 def warm_up(work: Callable[[], object], device: torch.device, times: int = 2) -> None:
-    """Runs ``work``, so that all is there that kernels need, and leaves random numbers as they were."""
+    """Runs ``work``, so that all is there that kernels need, and leaves random numbers as they were. Memory that it has
+    freed goes back to the device: what is recorded could not use it."""
     with torch.random.fork_rng([device]), aside(device):
         for _ in range(times):
             work()
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
 
 
 class AnyPadding(TorchFunctionMode):

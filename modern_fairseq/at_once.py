@@ -19,7 +19,7 @@ def _replace(owner: type, name: str, function: Any) -> Any:
 
 
 def copies(module: types.ModuleType) -> None:
-    """Gradients to single precision, and weights back (optim/fp16_optimizer.py:99 and :136).
+    """Gradients to single precision, and weights back (optim/fp16_optimizer.py:109 and :146).
 
     Pipeline parallelism, whose parameters are on several devices, is left to fairseq. Can stay as long as fairseq
     copies them one by one.
@@ -71,7 +71,7 @@ def copies(module: types.ModuleType) -> None:
 
 
 def zeros(module: types.ModuleType) -> None:
-    """Gradients in single precision (optim/fp16_optimizer.py:216). Can stay as long as fairseq makes them zero one by
+    """Gradients in single precision (optim/fp16_optimizer.py:225). Can stay as long as fairseq makes them zero one by
     one."""
 
     def zero_grad(self: Any) -> None:
@@ -98,7 +98,7 @@ def products(module: types.ModuleType) -> None:
         if len({gradient.device for gradient in gradients}) != 1:
             original(self, c)
             return
-        torch._foreach_mul_(gradients, c.to(gradients[0].device) if torch.is_tensor(c) else c)
+        torch._foreach_mul_(gradients, c.to(gradients[0].device).reshape(()) if torch.is_tensor(c) else c)
 
     original = _replace(module.FairseqOptimizer, "multiply_grads", multiply_grads)  # type: ignore[attr-defined]
 
@@ -106,7 +106,7 @@ def products(module: types.ModuleType) -> None:
 def norms(module: types.ModuleType) -> None:
     """The norm of all gradients on a GPU (utils.py:370), for which fairseq wants apex. Can go when fairseq > 0.12.2
     needs no apex for it."""
-    if not torch.cuda.is_available() or module.multi_tensor_l2norm_available:  # type: ignore[attr-defined]
+    if module.multi_tensor_l2norm_available:  # type: ignore[attr-defined]
         return
 
     def norm_of_all(chunk_size: int, overflowed: torch.Tensor, tensors: list[list[torch.Tensor]], each: bool) -> Any:

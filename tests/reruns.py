@@ -12,6 +12,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from fairseq_residuals import cuda_graphs
+from fairseq_residuals.generation import replayed
 
 
 class Rerun:
@@ -20,6 +21,10 @@ class Rerun:
     def __init__(self, work: Callable[[], Any], device: torch.device, pool: Any) -> None:
         self.work, self.result = work, work()
         self.with_gradients = torch.is_grad_enabled()
+        self.graph = self
+
+    def pool(self) -> None:
+        """There is no memory of its own."""
 
     def replay(self) -> None:
         with torch.set_grad_enabled(self.with_gradients):
@@ -31,6 +36,7 @@ class Rerun:
 
 def instead_of_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_graphs, "Graph", Rerun)
+    monkeypatch.setattr(replayed, "_LATEST", {})
     monkeypatch.setattr(cuda_graphs, "warm_up", lambda work, device: work())
     monkeypatch.setattr(cuda_graphs, "aside", lambda device: nullcontext())
     monkeypatch.setattr(cuda_graphs, "new_pool", lambda: None)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
+from typing import Any
+
 import pytest
 import torch
 from reruns import instead_of_graphs
-from tiny import perturb
+from tiny import build_stock, perturb
 from tiny_trainer import SGD, make_trainer, sample, update
 from torch import Tensor
 
 from fairseq_residuals import captured_step, chunked_criterion
+from fairseq_residuals.captured_step import Steps
 from fairseq_residuals.registry import VARIANTS
 from modern_fairseq.errors import UserError
 
@@ -20,6 +24,11 @@ FLAGS = ("--criterion", "chunked_label_smoothed_cross_entropy", "--label-smoothi
 def reruns(monkeypatch: pytest.MonkeyPatch) -> None:
     instead_of_graphs(monkeypatch)
     monkeypatch.setattr(chunked_criterion, "_check_for_graphs", lambda model, device: None)
+
+
+def steps_of(trainer: Any) -> Steps:
+    (steps,) = trainer.criterion.steps.values()
+    return steps
 
 
 BATCHES = [sample(1), sample(2, sentences=5), sample(3), sample(4, sentences=5), sample(1)]
@@ -45,8 +54,7 @@ def test_training(flags: tuple[str, ...]) -> None:
         # one update of one batch each, then one of several batches, of which two have one shape
         logs.append([update(trainer, batch) for batch in BATCHES] + [update(trainer, *BATCHES)])
         parameters.append(dict(trainer.model.named_parameters()))
-    steps = trainer.criterion.steps
-    assert len(steps.steps) == 2
+    assert len(steps_of(trainer).steps) == 2
     half = "--bf16" in flags or "--fp16" in flags
     for theirs, ours in zip(*logs, strict=True):
         assert ours.keys() == theirs.keys()
@@ -80,14 +88,18 @@ def test_every_variant(variant: str) -> None:
 
 
 @pytest.mark.usefixtures("reruns")
-def test_shapes_beyond_the_limit_are_computed_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shapes_beyond_the_limit_are_computed_without(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    captured_step._tell_of_too_many_shapes.cache_clear()
     monkeypatch.setattr(captured_step, "MOST_SHAPES", 1)
     losses = []
     for more in ((), ("--cuda-graphs",)):
         trainer = make_trainer(*FLAGS, *SGD, *more)
         # within one update too, where gradients of both kinds are added up
         losses.append([update(trainer, *BATCHES)["loss"], update(trainer, *BATCHES[::-1])["loss"]])
-    assert len(trainer.criterion.steps.steps) == 1
+    assert len(steps_of(trainer).steps) == 1
+    assert caplog.text.count("batches have more than 1 shapes") == 1
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
 
@@ -103,7 +115,7 @@ def test_what_has_no_gradient_stays_without() -> None:
 def test_validation_is_computed_without() -> None:
     trainer = make_trainer(*FLAGS, *SGD, "--cuda-graphs")
     trainer.valid_step(sample())
-    assert trainer.criterion.steps is None
+    assert not trainer.criterion.steps
 
 
 def test_a_cpu_is_refused() -> None:
@@ -118,7 +130,7 @@ def test_a_model_with_hooks_is_computed_without() -> None:
     seen: list[Tensor] = []
     trainer.get_model().encoder.layers[0].fc1.register_forward_hook(lambda module, args, out: seen.append(out))
     update(trainer, sample())
-    assert len(seen) == 1 and not trainer.criterion.steps.steps
+    assert len(seen) == 1 and not steps_of(trainer).steps
 
 
 @pytest.mark.usefixtures("reruns")
@@ -130,6 +142,54 @@ def test_what_cannot_be_recorded_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
     trainer = make_trainer(*FLAGS, *SGD, "--cuda-graphs")
     with pytest.raises(UserError, match=r"cannot be recorded \(operation not permitted when stream is capturing\);"):
         trainer.criterion(trainer.model.train(), sample())
+
+
+@pytest.mark.usefixtures("reruns")
+def test_tensors_that_the_model_makes_anew_are_kept() -> None:
+    """A graph reads the mask that there was when it was recorded; a longer batch replaces it."""
+    trainer = make_trainer(*FLAGS, *SGD, "--cuda-graphs")
+    update(trainer, sample())
+    mask = weakref.ref(trainer.get_model().decoder._future_mask)
+    longer = sample()
+    longer["target"] = longer["target"].repeat(1, 3)
+    longer["net_input"]["prev_output_tokens"] = longer["net_input"]["prev_output_tokens"].repeat(1, 3)
+    trainer.valid_step(longer)
+    assert trainer.get_model().decoder._future_mask is not mask() is not None
+
+
+@pytest.mark.usefixtures("reruns")
+def test_a_forward_pass_has_one_backward_pass() -> None:
+    trainer = make_trainer(*FLAGS, *SGD, "--cuda-graphs")
+    first, second = (trainer.criterion(trainer.model.train(), batch)[0] for batch in BATCHES[:2])
+    second.backward(retain_graph=True)
+    for loss in (first, second):
+        with pytest.raises(RuntimeError, match="one backward pass has to follow each forward pass"):
+            loss.backward()
+
+
+@pytest.mark.usefixtures("reruns")
+def test_two_models_of_one_criterion() -> None:
+    criterion = make_trainer(*FLAGS, *SGD, "--cuda-graphs").criterion
+    models = [make_trainer(*SGD, seed=seed).model.train() for seed in (1, 2)]
+    losses = [criterion(model, sample())[0] for model in models]
+    losses[1].backward()
+    assert losses[0] != losses[1] and len(criterion.steps) == 2
+    assert all(p.grad is None for p in models[0].parameters()) and any(
+        p.grad is not None for p in models[1].parameters()
+    )
+
+
+def test_an_output_projection_that_stays_is_refused() -> None:
+    model = make_trainer(*SGD).model
+    model.decoder.output_projection.weight.requires_grad = False
+    with pytest.raises(UserError, match="--cuda-graphs needs an output projection that is trained"):
+        chunked_criterion._check_for_graphs(model, torch.device("cuda"))
+
+
+def test_layer_dropout_of_a_stock_model_is_refused() -> None:
+    model = build_stock("translation", "--encoder-layerdrop", "0.1", normalize_before=False)
+    with pytest.raises(UserError, match="--cuda-graphs does not go with --encoder-layerdrop"):
+        chunked_criterion._check_for_graphs(model, torch.device("cuda"))
 
 
 OTHERS = (("--encoder-layerdrop", "0.1"), ("--checkpoint-activations",), ("--compile-stack",))

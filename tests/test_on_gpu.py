@@ -130,7 +130,35 @@ def test_cuda_graphs(variant: str, dtype: torch.dtype) -> None:
         for name, gradient in gradients_expected.items():
             scale = gradient.abs().max() + gradients_expected[name.replace("k_proj.bias", "k_proj.weight")].abs().max()
             assert (gradients_found[name] - gradient).abs().max() <= tolerance * scale, name
-    assert len(graphs.steps.steps) == 3
+    assert len(graphs.steps[model].steps) == 3
+
+
+def test_a_longer_batch_between_those_of_a_graph() -> None:
+    """For which fairseq's decoder makes its causal mask anew; what was the old one's memory is used by others."""
+    flags = ("--criterion", "chunked_label_smoothed_cross_entropy", *SGD, *GRAPHS)
+    criterion = build_criterion(make_config(*flags).criterion, Task(None))
+    model: Any = perturb(build("translation", "pre_ln")).to(GPU).train()
+    one, longer = on_gpu(sample()), on_gpu(sample())
+    longer["target"] = longer["target"].repeat(1, 3)
+    longer["net_input"]["prev_output_tokens"] = longer["net_input"]["prev_output_tokens"].repeat(1, 3)
+    losses = []
+    for between in (one, longer, one):
+        losses.append(criterion(model, one)[0].item())
+        criterion(model, between)
+        torch.cuda.empty_cache()
+        junk = [torch.full((6, 6), 7.0, device=GPU) for _ in range(100)]
+    assert len(junk) == 100 and losses[1:] == losses[:1] * 2
+
+
+def test_memory_of_many_searches() -> None:
+    model: Any = perturb(build("translation", "pre_ln"), scale=0.3).to(GPU)
+    generator = FasterSequenceGenerator([model], make_dictionary(), beam_size=4, max_len_b=40, min_len=35)
+    reserved = []
+    for seed in range(30):
+        inputs = {k: v for k, v in there(batch("translation", 3 + seed % 3)).items() if k != "prev_output_tokens"}
+        generator.generate([model], {"net_input": inputs})
+        reserved.append(torch.cuda.memory_reserved())
+    assert reserved[-1] == reserved[9]
 
 
 def test_dropout_by_cuda_graphs() -> None:

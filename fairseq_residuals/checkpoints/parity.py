@@ -137,12 +137,12 @@ def rounding(
     generator = torch.Generator().manual_seed(0)
     largest: Errors = {}
     for _ in range(SAMPLES):
-        moved = copy.deepcopy(exact)
+        other = copy.deepcopy(exact)
         with torch.no_grad():
-            for parameter in moved.parameters():
+            for parameter in other.parameters():
                 steps = 2 * torch.rand(parameter.shape, generator=generator, dtype=torch.double) - 1
                 parameter.mul_(1 + 2**-24 * steps.to(parameter.device))
-        for name, error in measure(expected, run(moved)).errors().items():
+        for name, error in measure(expected, run(other)).errors().items():
             largest[name] = max(error, largest.get(name, 0.0))
     return largest
 

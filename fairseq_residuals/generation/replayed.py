@@ -17,9 +17,31 @@ from torch import Tensor
 
 from fairseq_residuals import cuda_graphs
 from fairseq_residuals.generation.cache import BeamCache
+from modern_fairseq.errors import UserError
 
 Outputs = tuple[Tensor, list[Tensor | None]]
 """Of the last layer (1, rows, C), and the attention weights of each."""
+
+
+_LATEST: dict[torch.device, Any] = {}
+"""The graph that was recorded last on a device. Its memory is that of the next one: what belongs to no graph is not
+used again."""
+
+
+def _record(work: Callable[[], Outputs], device: torch.device) -> Any:
+    latest = _LATEST.get(device)
+    try:
+        graph = cuda_graphs.Graph(work, device, latest.graph.pool() if latest else cuda_graphs.new_pool())
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(
+            f"the layers of this decoder cannot be recorded as a CUDA graph ({reason}): while a beam is searched on a"
+            " GPU, a variant may not look at values of its tensors"
+        ) from error
+    _LATEST[device] = graph
+    return graph
 
 
 class ReplayedBeamCache(BeamCache):
@@ -76,7 +98,7 @@ class ReplayedBeamCache(BeamCache):
             run = partial(self._of_all_sentences, work, self.fed)
             with cuda_graphs.aside(x.device):
                 run()
-            self.graph = cuda_graphs.Graph(run, x.device, cuda_graphs.new_pool())
+            self.graph = _record(run, x.device)
         self.graph.replay()
         out, weights = self.graph.result
         return out[:, :rows], [None if w is None else w.narrow(w.dim() - 3, 0, rows) for w in weights]
