@@ -59,11 +59,11 @@ class ChunkedLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):  # t
         target = model.get_targets(sample, None)
         sums = self._by_graphs(model, sample, target)
         if sums is None:
-            features = self._features(model, sample["net_input"])
             wanted = target[:, self.ignore_prefix_size :]
             real = wanted.ne(self.padding_idx)
+            features = self._features(model, sample["net_input"])[real]
             weight = model.decoder.output_projection.weight
-            sums = chunked_loss(features[real], weight, wanted[real], self.eps, count=self.report_accuracy)
+            sums = chunked_loss(features, weight, wanted[real], self.eps, count=self.report_accuracy)
         sample_size = len(target) if self.sentence_avg else sample["ntokens"]
         logged = {
             "loss": sums.loss.data,
