@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from fairseq_residuals import cuda_graphs
 from fairseq_residuals.chunked_loss import Ends, Sums
 from fairseq_residuals.compiling import hooked
-from modern_fairseq.errors import UserError
 
 logger = logging.getLogger(__name__)
 
@@ -194,15 +193,8 @@ class Steps:
     def _record(self, inputs: Inputs, target: Tensor) -> Step:
         if not self.steps:  # memory belongs to the graphs that use it
             self.pool = cuda_graphs.new_pool()
-        try:
+        with cuda_graphs.explained("--cuda-graphs: a step of this model cannot be recorded ({}); leave it out"):
             return Step(self, inputs, target)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            reason = str(error).strip().splitlines()[0]
-            raise UserError(
-                f"--cuda-graphs: a step of this model cannot be recorded ({reason}); leave it out"
-            ) from error
 
 
 @functools.cache

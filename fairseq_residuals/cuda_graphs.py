@@ -4,13 +4,15 @@ than a GPU takes to run them."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+
+from modern_fairseq.errors import UserError
 
 Result = TypeVar("Result")
 
@@ -82,6 +84,22 @@ def warm_up(work: Callable[[], object], device: torch.device, times: int = 2) ->
             work()
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
+
+
+@contextmanager
+def explained(sentence: str) -> Iterator[None]:
+    """In it, what goes wrong while something is recorded, but for memory that runs out, ends in ``sentence``, with the
+    reason for its "{}".
+
+    Raises:
+        UserError: it went wrong.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise UserError(sentence.format(str(error).strip().splitlines()[0])) from error
 
 
 class AnyPadding(TorchFunctionMode):

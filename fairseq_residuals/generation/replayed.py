@@ -17,7 +17,6 @@ from torch import Tensor
 
 from fairseq_residuals import cuda_graphs
 from fairseq_residuals.generation.cache import BeamCache
-from modern_fairseq.errors import UserError
 
 Outputs = tuple[Tensor, list[Tensor | None]]
 """Of the last layer (1, rows, C), and the attention weights of each."""
@@ -30,16 +29,11 @@ used again."""
 
 def _record(work: Callable[[], Outputs], device: torch.device) -> Any:
     latest = _LATEST.get(device)
-    try:
+    with cuda_graphs.explained(
+        "the layers of this decoder cannot be recorded as a CUDA graph ({}): while a beam is searched on a GPU, a"
+        " variant may not look at values of its tensors"
+    ):
         graph = cuda_graphs.Graph(work, device, latest.graph.pool() if latest else cuda_graphs.new_pool())
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(
-            f"the layers of this decoder cannot be recorded as a CUDA graph ({reason}): while a beam is searched on a"
-            " GPU, a variant may not look at values of its tensors"
-        ) from error
     _LATEST[device] = graph
     return graph
 
