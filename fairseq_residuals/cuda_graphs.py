@@ -59,21 +59,17 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-class aside:
+@contextmanager
+def aside(device: torch.device) -> Iterator[None]:
     """In it, work is queued beside what a device does otherwise: after what was asked for before, and before what is
     asked for afterwards."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.entered = torch.cuda.stream(_stream(device))
-
-    def __enter__(self) -> None:
-        _stream(self.device).wait_stream(torch.cuda.current_stream(self.device))
-        self.entered.__enter__()
-
-    def __exit__(self, *raised: Any) -> None:
-        self.entered.__exit__(*raised)
-        torch.cuda.current_stream(self.device).wait_stream(_stream(self.device))
+    stream = _stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    try:
+        with torch.cuda.stream(stream):
+            yield
+    finally:
+        torch.cuda.current_stream(device).wait_stream(stream)
 
 
 def warm_up(work: Callable[[], object], device: torch.device, times: int = 2) -> None:

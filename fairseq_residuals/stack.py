@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -133,42 +134,6 @@ class DecoderPass(Pass):
             encoder_out: (S, B, C), or (S, B, L * C) where the encoder has made each layer a memory of its own.
             incremental_state: where it replays all layers at once, the first runs them, and each returns the output.
         """
-
-        def run(i: int, x: Tensor, need_attn: bool, need_head_weights: bool) -> tuple[Tensor, Tensor | None]:
-            return self._run(
-                i, x, encoder_out, encoder_padding_mask, incremental_state, self_attn_mask, self_attn_padding_mask,
-                need_attn, need_head_weights,
-            )  # fmt: skip
-
-        def run_all(x: Tensor) -> Outputs:
-            weights: list[Tensor | None] = []
-            for j in range(len(self.stack)):
-                asked = j == len(self.stack) - 1  # fairseq's search asks for the attention of the last layer
-                x, attn = run(j, x, asked, asked)
-                weights.append(attn)
-            return x, weights
-
-        if isinstance(incremental_state, ReplayedBeamCache) and incremental_state.ready:
-            if i == 0:
-                self.replayed = incremental_state.layers(x, run_all)
-            return self.replayed[0], self.replayed[1][i], None
-        return *run(i, x, need_attn, need_head_weights), None
-
-    def _run(
-        self,
-        i: int,
-        x: Tensor,
-        encoder_out: Tensor | None,
-        encoder_padding_mask: Tensor | None,
-        incremental_state: Any,
-        self_attn_mask: Tensor | None,
-        self_attn_padding_mask: Tensor | None,
-        need_attn: bool,
-        need_head_weights: bool,
-    ) -> tuple[Tensor, Tensor | None]:
-        attention: Any = self.stack[i].encoder_attn
-        if encoder_out is not None and attention is not None and encoder_out.size(-1) != attention.kdim:
-            encoder_out = encoder_out.chunk(len(self.stack), -1)[i]
         context = Context(
             padding_mask=self_attn_padding_mask,
             self_attn_mask=self_attn_mask,
@@ -178,4 +143,22 @@ class DecoderPass(Pass):
             need_attn=need_attn or need_head_weights,
             need_head_weights=need_head_weights,
         )
+        if isinstance(incremental_state, ReplayedBeamCache) and incremental_state.ready:
+            if i == 0:
+                self.replayed = incremental_state.layers(x, partial(self._all, context))
+            return self.replayed[0], self.replayed[1][i], None
+        return *self._one(i, x, context), None
+
+    def _one(self, i: int, x: Tensor, context: Context) -> tuple[Tensor, Tensor | None]:
+        memory, attention = context.memory, self.stack[i].encoder_attn
+        if memory is not None and attention is not None and memory.size(-1) != attention.kdim:
+            context = replace(context, memory=memory.chunk(len(self.stack), -1)[i])
         return self.run(i, x, context)
+
+    def _all(self, context: Context, x: Tensor) -> Outputs:
+        weights: list[Tensor | None] = []
+        for i in range(len(self.stack)):
+            asked = i == len(self.stack) - 1  # fairseq's search asks for the attention of the last layer
+            x, attn = self._one(i, x, replace(context, need_attn=asked, need_head_weights=asked))
+            weights.append(attn)
+        return x, weights

@@ -55,15 +55,19 @@ class BeamCache(dict[str, Any]):
             self.past = self.past.repeat_interleave(self.beam, 0)
         if sentences is not None:
             self.past = self.past.unflatten(0, (self.sentences, -1))[sentences].flatten(0, 1)
-            self.words = {attn: kept[:, sentences] for attn, kept in self.words.items()}
-            self.memories = {
-                attn: Kept(*[None if kept is None else kept[sentences] for kept in memory])  # type: ignore[arg-type]
-                for attn, memory in self.memories.items()
-            }
+            self._leave(sentences)
             self.sentences = len(sentences)
         own = torch.arange(self.beam, device=parents.device).repeat(self.sentences)
         self.past = torch.cat([self.past[parents], own[:, None]], 1)
         self.mask = None
+
+    def _leave(self, sentences: Tensor) -> None:
+        """Of keys and values, those of ``sentences`` stay."""
+        self.words = {attn: kept[:, sentences] for attn, kept in self.words.items()}
+        self.memories = {
+            attn: Kept(*[None if kept is None else kept[sentences] for kept in memory])  # type: ignore[arg-type]
+            for attn, memory in self.memories.items()
+        }
 
     def as_positions(self, x: Tensor) -> Tensor:
         """(rows, heads, 1, C) -> (sentences, heads, hypotheses, C)."""

@@ -52,16 +52,11 @@ class ReplayedBeamCache(BeamCache):
         """Whether there is one row for each hypothesis, as from the second word on."""
         return self.past.size(1) > 1
 
-    def advance(self, parents: Tensor, sentences: Tensor | None) -> None:
-        words, memories = self.words, self.memories
-        self.words, self.memories = {}, {}
-        super().advance(parents, sentences)
-        self.words, self.memories = words, memories
-        if sentences is not None:
-            for kept in words.values():
-                kept[:, : len(sentences)] = kept[:, sentences]
-            for kept in (x for memory in memories.values() for x in memory if x is not None):
-                kept[: len(sentences)] = kept[sentences]
+    def _leave(self, sentences: Tensor) -> None:
+        for kept in self.words.values():
+            kept[:, : len(sentences)] = kept[:, sentences]
+        for kept in (x for memory in self.memories.values() for x in memory if x is not None):
+            kept[: len(sentences)] = kept[sentences]
 
     def extend(self, attn: Any, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if not self.ready:
@@ -81,10 +76,10 @@ class ReplayedBeamCache(BeamCache):
             self.words = {attn: torch.cat([kept, torch.zeros_like(kept)], 3) for attn, kept in self.words.items()}
             self.graph, room = None, 2 * room
         new = self.graph is None
-        if self.fed is None:
-            self.fed = x.new_zeros(1, self.most * self.beam, x.size(2))
         if new:
+            self.fed = x.new_zeros(1, self.most * self.beam, x.size(2))
             self.fixed_mask = x.new_zeros(self.most, 1, self.beam, room * self.beam)
+        assert self.fed is not None
         self.fed[:, :rows] = x
         self.place.fill_(position)
         self._mask(position)
