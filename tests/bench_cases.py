@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fairseq_residuals.bench import worker
-from fairseq_residuals.bench.case import Case
-from fairseq_residuals.bench.contestants import Contestant, parse
-from fairseq_residuals.bench.rounds import Failed
+from fairseq_residuals.benchmark import worker
+from fairseq_residuals.benchmark.case import Case
+from fairseq_residuals.benchmark.contestants import Contestant, parse
+from fairseq_residuals.benchmark.rounds import Failed
 from modern_fairseq.errors import UserError
 
 TINY = Case(
@@ -62,7 +62,7 @@ def train(contestant: str | Contestant, case: Case = TINY) -> worker.Measured:
 
 
 def here(mode: str, told: Mapping[str, Any], timeout: float, environment: Mapping[str, str] | None = None) -> Any:
-    """In place of :func:`fairseq_residuals.bench.rounds.work`: the same in this process, through the same JSON."""
+    """In place of :func:`fairseq_residuals.benchmark.rounds.work`: the same in this process, through the same JSON."""
     try:
         return json.loads(json.dumps(worker.MODES[mode](**json.loads(json.dumps(told)))))
     except UserError as error:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fairseq_residuals.checkpoints.parity import Parity, compare
-from fairseq_residuals.checkpoints.rebuild import read, rebuild
+from fairseq_residuals.verification.parity import Parity, compare
+from fairseq_residuals.verification.rebuild import read, rebuild
 
 FOLDER = Path(__file__).parent / "golden"
 SLASHED, FLAT = FOLDER / "postln_S.npz", FOLDER / "clinic_postln_S.npz"

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-from fairseq_residuals import cuda_graphs
-from fairseq_residuals.generation import replayed
+from fairseq_residuals.generation import cuda_graph_cache
+from fairseq_residuals.performance import cuda_graphs
 
 
 class Rerun:
@@ -36,7 +36,7 @@ class Rerun:
 
 def instead_of_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_graphs, "Graph", Rerun)
-    monkeypatch.setattr(replayed, "_LATEST", {})
+    monkeypatch.setattr(cuda_graph_cache, "_LATEST", {})
     monkeypatch.setattr(cuda_graphs, "warm_up", lambda work, device: work())
     monkeypatch.setattr(cuda_graphs, "aside", lambda device: nullcontext())
     monkeypatch.setattr(cuda_graphs, "new_pool", lambda: None)

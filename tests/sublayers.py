@@ -11,7 +11,7 @@ import torch
 from tiny import build, perturb, stacks
 from torch import Tensor, nn
 
-from fairseq_residuals.layer import CONNECTIONS
+from fairseq_residuals.core.layer import CONNECTIONS
 
 SubLayer = Callable[[Tensor], Tensor]
 

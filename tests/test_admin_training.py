@@ -11,8 +11,8 @@ from tiny import batch, build
 from tiny_trainer import SGD, make_trainer, sample, update
 from torch import Tensor, nn
 
-from fairseq_residuals.profile_file import Omegas, read_profile, write_profile
-from fairseq_residuals.profiling import measure, profile, take_from_files, unprofiled
+from fairseq_residuals.training.admin_profile import measure, profile, take_from_files, unprofiled
+from fairseq_residuals.training.admin_profile_file import Omegas, read_profile, write_profile
 from modern_fairseq.errors import UserError
 
 NOWHERE = "no_such_checkpoint.pt"

@@ -10,8 +10,8 @@ import torch
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
-from fairseq_residuals.attention import open_attention
-from fairseq_residuals.base import Connection, Site
+from fairseq_residuals.core.attention import open_attention
+from fairseq_residuals.core.base import Connection, Site
 
 T, S, B, C, H = 5, 7, 3, 16, 4
 

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_residuals.cli import main
+from fairseq_residuals.cli.__main__ import main
 
 
 def write(path: Path, model: dict[str, Any], number: int = 0) -> Path:

@@ -11,10 +11,10 @@ from shutil import copy
 import pytest
 from bench_cases import FLAGS, TINY, failing_package, here
 
-from fairseq_residuals.bench import products, rounds
-from fairseq_residuals.bench.contestants import parse
-from fairseq_residuals.bench.fairseq_models import network
-from fairseq_residuals.cli import main
+from fairseq_residuals.benchmark import products, rounds
+from fairseq_residuals.benchmark.contestants import parse
+from fairseq_residuals.benchmark.fairseq_models import network
+from fairseq_residuals.cli.__main__ import main
 
 ROOT = Path(__file__).parents[1]
 DIM, FFN, ENCODER_LAYERS = 16, 32, 2

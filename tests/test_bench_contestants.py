@@ -11,13 +11,13 @@ import pytest
 import torch
 from bench_cases import TINY, here, train
 
-from fairseq_residuals.architectures import ARCHITECTURES
-from fairseq_residuals.bench import contestants, others
-from fairseq_residuals.bench.case import Case, cases
-from fairseq_residuals.bench.contestants import chosen, parse, parse_also
-from fairseq_residuals.bench.fairseq_models import Training, network, settings_of
-from fairseq_residuals.bench.rounds import Failed
-from fairseq_residuals.registry import VARIANTS
+from fairseq_residuals.benchmark import contestants, others
+from fairseq_residuals.benchmark.case import Case, cases
+from fairseq_residuals.benchmark.contestants import chosen, parse, parse_also
+from fairseq_residuals.benchmark.fairseq_models import Training, network, settings_of
+from fairseq_residuals.benchmark.rounds import Failed
+from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.models.architectures import ARCHITECTURES
 from modern_fairseq.errors import UserError
 
 

@@ -12,9 +12,10 @@ from tiny import build_stock, perturb
 from tiny_trainer import SGD, make_trainer, sample, update
 from torch import Tensor
 
-from fairseq_residuals import captured_step, chunked_criterion
-from fairseq_residuals.captured_step import Steps
-from fairseq_residuals.registry import VARIANTS
+from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.performance import cuda_graph_step
+from fairseq_residuals.performance.cuda_graph_step import Steps
+from fairseq_residuals.training.criterions import chunked_label_smoothed_cross_entropy
 from modern_fairseq.errors import UserError
 
 FLAGS = ("--criterion", "chunked_label_smoothed_cross_entropy", "--label-smoothing", "0.1")
@@ -23,7 +24,7 @@ FLAGS = ("--criterion", "chunked_label_smoothed_cross_entropy", "--label-smoothi
 @pytest.fixture
 def reruns(monkeypatch: pytest.MonkeyPatch) -> None:
     instead_of_graphs(monkeypatch)
-    monkeypatch.setattr(chunked_criterion, "_check_for_graphs", lambda model, device: None)
+    monkeypatch.setattr(chunked_label_smoothed_cross_entropy, "_check_for_graphs", lambda model, device: None)
 
 
 def steps_of(trainer: Any) -> Steps:
@@ -91,8 +92,8 @@ def test_every_variant(variant: str) -> None:
 def test_shapes_beyond_the_limit_are_computed_without(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    captured_step._tell_of_too_many_shapes.cache_clear()
-    monkeypatch.setattr(captured_step, "MOST_SHAPES", 1)
+    cuda_graph_step._tell_of_too_many_shapes.cache_clear()
+    monkeypatch.setattr(cuda_graph_step, "MOST_SHAPES", 1)
     losses = []
     for more in ((), ("--cuda-graphs",)):
         trainer = make_trainer(*FLAGS, *SGD, *more)
@@ -138,7 +139,7 @@ def test_what_cannot_be_recorded_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
     def wait(work: object, device: object) -> None:
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    monkeypatch.setattr(captured_step.cuda_graphs, "warm_up", wait)
+    monkeypatch.setattr(cuda_graph_step.cuda_graphs, "warm_up", wait)
     trainer = make_trainer(*FLAGS, *SGD, "--cuda-graphs")
     with pytest.raises(UserError, match=r"cannot be recorded \(operation not permitted when stream is capturing\);"):
         trainer.criterion(trainer.model.train(), sample())
@@ -183,13 +184,13 @@ def test_an_output_projection_that_stays_is_refused() -> None:
     model = make_trainer(*SGD).model
     model.decoder.output_projection.weight.requires_grad = False
     with pytest.raises(UserError, match="--cuda-graphs needs an output projection that is trained"):
-        chunked_criterion._check_for_graphs(model, torch.device("cuda"))
+        chunked_label_smoothed_cross_entropy._check_for_graphs(model, torch.device("cuda"))
 
 
 def test_layer_dropout_of_a_stock_model_is_refused() -> None:
     model = build_stock("translation", "--encoder-layerdrop", "0.1", normalize_before=False)
     with pytest.raises(UserError, match="--cuda-graphs does not go with --encoder-layerdrop"):
-        chunked_criterion._check_for_graphs(model, torch.device("cuda"))
+        chunked_label_smoothed_cross_entropy._check_for_graphs(model, torch.device("cuda"))
 
 
 OTHERS = (("--encoder-layerdrop", "0.1"), ("--checkpoint-activations",), ("--compile-stack",))
@@ -199,4 +200,4 @@ OTHERS = (("--encoder-layerdrop", "0.1"), ("--checkpoint-activations",), ("--com
 def test_what_does_not_go_with_graphs_is_refused(flags: tuple[str, ...]) -> None:
     model = make_trainer(*SGD, *flags).model
     with pytest.raises(UserError, match="--cuda-graphs does not go with"):
-        chunked_criterion._check_for_graphs(model, torch.device("cuda"))
+        chunked_label_smoothed_cross_entropy._check_for_graphs(model, torch.device("cuda"))

@@ -16,8 +16,8 @@ from tiny_trainer import SGD, Task, make_config, make_trainer, sample, update
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fairseq_residuals import chunked_loss
-from fairseq_residuals.chunked_criterion import ChunkedLabelSmoothedCrossEntropy
+from fairseq_residuals.ops import chunked_cross_entropy
+from fairseq_residuals.training.criterions.chunked_label_smoothed_cross_entropy import ChunkedLabelSmoothedCrossEntropy
 from modern_fairseq.errors import UserError
 
 N, C, V = 23, 8, 31
@@ -34,9 +34,9 @@ def inputs(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("positions", (1, 5, N, 100))
 def test_in_double_precision(monkeypatch: pytest.MonkeyPatch, epsilon: float, positions: int) -> None:
     """Whatever the size of the chunks; the sums are in single precision."""
-    monkeypatch.setattr(chunked_loss, "SCORES_AT_A_TIME", positions * V)
+    monkeypatch.setattr(chunked_cross_entropy, "SCORES_AT_A_TIME", positions * V)
     features, weight, target = inputs(torch.float32)
-    sums = chunked_loss.chunked_loss(features, weight, target, epsilon, count=True)
+    sums = chunked_cross_entropy.chunked_loss(features, weight, target, epsilon, count=True)
     (3 * sums.loss).backward()
     found = (sums.loss, sums.nll, features.grad, weight.grad)
     features, weight, target = inputs(torch.float64)
@@ -51,7 +51,7 @@ def test_in_double_precision(monkeypatch: pytest.MonkeyPatch, epsilon: float, po
 @pytest.mark.parametrize(("dtype", "tolerance"), ((torch.bfloat16, 2e-2), (torch.float16, 2e-3)), ids=str)
 def test_in_half_precision(dtype: torch.dtype, tolerance: float) -> None:
     features, weight, target = inputs(dtype)
-    (1024 * chunked_loss.chunked_loss(features, weight, target, 0.0).loss).backward()
+    (1024 * chunked_cross_entropy.chunked_loss(features, weight, target, 0.0).loss).backward()
     for ours, exact in zip((features.grad, weight.grad), exact_gradients(features, weight, target), strict=True):
         assert (ours.double() - exact).abs().max() < tolerance * exact.abs().max()
 
@@ -62,9 +62,9 @@ def test_without_gradients_none_is_computed(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch, "mm", lambda *args, **kwargs: made.append(args))
     features, weight, target = inputs(torch.float32)
     with torch.no_grad():
-        found = chunked_loss.chunked_loss(features, weight, target, 0.1).loss
+        found = chunked_cross_entropy.chunked_loss(features, weight, target, 0.1).loss
     assert not made
-    whole = chunked_loss.chunked_loss(features, weight, target, 0.1).loss
+    whole = chunked_cross_entropy.chunked_loss(features, weight, target, 0.1).loss
     assert made and found == whole
 
 
@@ -85,7 +85,7 @@ def test_ddp_that_looks_for_unused_parameters(tmp_path: Path) -> None:
 
 
 def test_gradients_can_be_had_once() -> None:
-    loss = chunked_loss.chunked_loss(*inputs(torch.float32), 0.1).loss
+    loss = chunked_cross_entropy.chunked_loss(*inputs(torch.float32), 0.1).loss
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="once"):
         loss.backward()
@@ -99,7 +99,7 @@ def test_a_gradient_that_only_the_loss_scale_lifts_into_fp16() -> None:
         weight[target[0], 0] = 4
         features[0] = 0
         features[0, 0] = 4
-    (2.0**15 * chunked_loss.chunked_loss(features, weight, target, 0.0).loss).backward()
+    (2.0**15 * chunked_cross_entropy.chunked_loss(features, weight, target, 0.0).loss).backward()
     exact = 2.0**15 * exact_gradients(features, weight, target)[0][0] / 1024
     assert exact[1:].abs().max() < 2.0**15 * 1e-6
     assert (features.grad[0].double() - exact)[1:].abs().max() < 0.05 * exact[1:].abs().max()

@@ -14,7 +14,7 @@ from babel.numbers import get_currency_precision, parse_decimal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_residuals.data import cldr
+from fairseq_residuals.data.synthetic import cldr
 
 # fmt: off
 GERMAN_MONTHS = [

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from fairseq_residuals.architectures import ARCHITECTURES
-from fairseq_residuals.base import Variant
-from fairseq_residuals.cli import main
-from fairseq_residuals.options import options_of
-from fairseq_residuals.registry import VARIANTS
+from fairseq_residuals.cli.__main__ import main
+from fairseq_residuals.core.base import Variant
+from fairseq_residuals.core.config import options_of
+from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.models.architectures import ARCHITECTURES
 
 
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,8 +13,8 @@ from tiny_trainer import SGD, make_trainer
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
-from fairseq_residuals import compiling
-from fairseq_residuals.models import building
+from fairseq_residuals.models import builder
+from fairseq_residuals.performance import compile_layers
 from modern_fairseq.errors import UserError
 
 FLAG = "--compile-stack"
@@ -25,7 +25,7 @@ def graphs_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Traced as for inductor, but no code is made."""
     torch.compiler.reset()
     counters.clear()
-    monkeypatch.setattr(compiling, "BACKEND", "eager")
+    monkeypatch.setattr(compile_layers, "BACKEND", "eager")
 
 
 def compilations() -> int:
@@ -48,7 +48,7 @@ def assert_same_step(model: nn.Module, plain: nn.Module, inputs: dict[str, Tenso
 
 
 def test_layers_of_one_kind_share_their_code_for_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "BACKEND", "aot_eager")
+    monkeypatch.setattr(compile_layers, "BACKEND", "aot_eager")
     model, plain = (perturb(build("translation", "pre_ln", *flags, layers=3)).train() for flags in ((FLAG,), ()))
     for sentences in (3, 5, 2, 6):
         assert_same_step(model, plain, batch("translation", sentences, seed=sentences))
@@ -77,7 +77,7 @@ def test_a_layer_with_hooks_runs_as_it_is() -> None:
 
 
 def test_with_activation_checkpointing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "BACKEND", "aot_eager")
+    monkeypatch.setattr(compile_layers, "BACKEND", "aot_eager")
     saving, plain = (
         perturb(build("language_modeling", "resi_dual", *flags)).train()
         for flags in ((FLAG, "--checkpoint-activations"), ())
@@ -108,7 +108,7 @@ def test_state_and_copies_are_those_of_a_plain_model() -> None:
 
 
 def test_without_a_compiler_training_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "BACKEND", "inductor")
+    monkeypatch.setattr(compile_layers, "BACKEND", "inductor")
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "no-such-compiler"))
     trainer = make_trainer(*SGD, FLAG)
     with pytest.raises(UserError, match=r"cannot make code for cpu here .*no-such-compiler"):
@@ -120,6 +120,6 @@ def test_without_a_compiler_training_does_not_start(monkeypatch: pytest.MonkeyPa
 def test_a_value_in_a_yaml_file_is_true_or_false() -> None:
     args = settings("transformer_b2t_6l", FLAG)
     assert args.compile_stack is True
-    building.wirings_of(OmegaConf.create({"_name": "transformer_b2t_6l", "compile_stack": True}))
+    builder.wirings_of(OmegaConf.create({"_name": "transformer_b2t_6l", "compile_stack": True}))
     with pytest.raises(UserError, match="--compile-stack is either on or off"):
-        building.wirings_of(OmegaConf.create({"_name": "transformer_b2t_6l", "compile_stack": "yes"}))
+        builder.wirings_of(OmegaConf.create({"_name": "transformer_b2t_6l", "compile_stack": "yes"}))

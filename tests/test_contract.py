@@ -12,7 +12,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from tiny import EOS, PAD, TASKS, batch, build, logits, make_dictionary, perturb, stacks, target_tokens
 from torch import Tensor, nn
 
-from fairseq_residuals.registry import VARIANTS
+from fairseq_residuals.core.registry import VARIANTS
 
 every_variant = pytest.mark.parametrize(
     ("task", "variant"),

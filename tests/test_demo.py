@@ -14,19 +14,19 @@ from pathlib import Path
 import pytest
 from sacrebleu.metrics import BLEU
 
-from fairseq_residuals.demo import report
-from fairseq_residuals.demo.__main__ import OUTPUTS, locked, main
-from fairseq_residuals.demo.corpus import Data
-from fairseq_residuals.demo.processes import Children, StepFailed
-from fairseq_residuals.demo.results import Result, Training, summarize
-from fairseq_residuals.demo.settings import Settings
+from fairseq_residuals.experiments.demo import report
+from fairseq_residuals.experiments.demo.__main__ import OUTPUTS, locked, main
+from fairseq_residuals.experiments.demo.corpus import Data
+from fairseq_residuals.experiments.demo.processes import Children, StepFailed
+from fairseq_residuals.experiments.demo.results import Result, Training, summarize
+from fairseq_residuals.experiments.demo.settings import Settings
 from modern_fairseq.errors import UserError
 
 TOY = ["--layers", "2", "--pairs", "300", "--variants", "b2t"]
 
 
 def demo(out: Path, *options: str) -> list[str]:
-    return [sys.executable, "-m", "fairseq_residuals.demo", *TOY, "--out", str(out), *options]
+    return [sys.executable, "-m", "fairseq_residuals.experiments.demo", *TOY, "--out", str(out), *options]
 
 
 def test_a_demo_interrupted_then_finished_then_repeated(tmp_path, monkeypatch, capsys):

@@ -9,7 +9,7 @@ from tiny import TASKS, batch, build, gradients_by_fairseq_name, logits, perturb
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
-from fairseq_residuals.base import Stream
+from fairseq_residuals.core.base import Stream
 
 PAIRS = pytest.mark.parametrize(
     ("dilation", "period"), [(1, 1), (2, 1), (1, 2), (2, 2), (3, 2), (2, 3), (4, 5), (1, 9)]

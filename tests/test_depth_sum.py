@@ -8,7 +8,7 @@ from sublayers import kept_for_gradients
 from torch import Tensor
 from torch.nn.functional import rms_norm
 
-from fairseq_residuals.depth_sum import softmax_sum, weighted_sum
+from fairseq_residuals.ops.depth_sum import softmax_sum, weighted_sum
 
 EPS = 1e-3
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_residuals.architectures import ARCHITECTURES
-from fairseq_residuals.cli import build_parser
-from fairseq_residuals.commands.list_variants import markdown_table
+from fairseq_residuals.cli.__main__ import build_parser
+from fairseq_residuals.cli.list_variants import markdown_table
+from fairseq_residuals.models.architectures import ARCHITECTURES
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

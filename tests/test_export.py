@@ -12,8 +12,8 @@ from fairseq.checkpoint_utils import load_model_ensemble
 from torch import Tensor, nn
 
 from fairseq_residuals.checkpoints.average import save
-from fairseq_residuals.checkpoints.exporting import Exported, export_checkpoint
-from fairseq_residuals.checkpoints.importing import import_checkpoint
+from fairseq_residuals.checkpoints.exporting.exporter import Exported, export_checkpoint
+from fairseq_residuals.checkpoints.importing.importer import import_checkpoint
 from fairseq_residuals.variants.b2t import B2T
 from fairseq_residuals.variants.deepnet import DeepNetConnection
 from fairseq_residuals.variants.pre_ln import PreLNConnection

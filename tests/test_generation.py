@@ -14,10 +14,10 @@ from test_generation_parts import needs_onednn
 from tiny import ARCH_MODEL_REGISTRY, EOS, PAD, PREFIX, TASKS, batch, build, build_stock, make_dictionary, perturb
 from torch import Tensor, nn
 
-from fairseq_residuals.generation import beam_search, packed
+from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.generation import beam_search, packed_linear
 from fairseq_residuals.generation.beam_search import FasterSequenceGenerator
-from fairseq_residuals.generation.cache import GROWTH
-from fairseq_residuals.registry import VARIANTS
+from fairseq_residuals.generation.kv_cache import GROWTH
 
 Found = list[list[dict[str, Tensor]]]
 PERTURBATION = {"b2t_no_ln": 0.1, "re_zero": 0.2, "t_fixup": 0.1}
@@ -61,7 +61,7 @@ def both(
 
 @pytest.fixture(autouse=True)
 def _small_matrices_are_packed_and_all_beams_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "LEAST_SIZE", 0)
+    monkeypatch.setattr(packed_linear, "LEAST_SIZE", 0)
     monkeypatch.setattr(beam_search, "WIDEST_BEAM", 100)
 
 
@@ -272,10 +272,10 @@ def test_a_model_that_is_done_with_training_is_packed_once() -> None:
     model: Any = model_of("translation", "pre_ln")
     model.make_generation_fast_()
     generator, _ = both_of_ours(model, net_input("translation"))
-    packed = dict(generator.packed.packed)
-    assert model.decoder.output_projection.weight in packed
+    packed_linear = dict(generator.packed.packed)
+    assert model.decoder.output_projection.weight in packed_linear
     generator.generate([model], {"net_input": net_input("translation")})
-    assert all(generator.packed.packed[weight] is kept for weight, kept in packed.items())
+    assert all(generator.packed.packed[weight] is kept for weight, kept in packed_linear.items())
 
 
 def test_without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fairseq_residuals.generation.packed import PackedLinears, available
-from fairseq_residuals.generation.top_words import CHUNK, top_words
+from fairseq_residuals.generation.packed_linear import PackedLinears, available
+from fairseq_residuals.ops.topk import CHUNK, top_words
 
 needs_onednn = pytest.mark.skipif(not available(), reason="this PyTorch has no oneDNN")
 

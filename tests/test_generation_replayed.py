@@ -8,9 +8,9 @@ import pytest
 from reruns import instead_of_graphs
 from test_generation import SETTINGS, WIRINGS, assert_same, both, model_of, net_input, registered
 
-from fairseq_residuals.generation import cache
+from fairseq_residuals.generation import kv_cache
 from fairseq_residuals.generation.beam_search import FasterSequenceGenerator
-from fairseq_residuals.generation.replayed import ReplayedBeamCache
+from fairseq_residuals.generation.cuda_graph_cache import ReplayedBeamCache
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return original(self, *args)
 
     instead_of_graphs(monkeypatch)
-    monkeypatch.setattr(cache, "GROWTH", 4)
+    monkeypatch.setattr(kv_cache, "GROWTH", 4)
     monkeypatch.setattr(FasterSequenceGenerator, "_cache", lambda self, device: ReplayedBeamCache)
     monkeypatch.setattr(ReplayedBeamCache, "layers", layers)
     return seen

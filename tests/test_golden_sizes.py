@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from golden_files import FOLDER
 
-from fairseq_residuals.checkpoints.rebuild import read, rebuild
-from fairseq_residuals.checkpoints.recompute import recompute
+from fairseq_residuals.verification.rebuild import read, rebuild
+from fairseq_residuals.verification.recompute import recompute
 
 ENCODER, DECODER = 3, 1
 DIM, FFN, HEADS = 24, 20, 3

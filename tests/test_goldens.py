@@ -13,10 +13,10 @@ import torch
 from golden_files import FLAT, FOLDER, SLASHED, Arrays, changed, label, measure, wrong
 from stock_golden import write_golden
 
-from fairseq_residuals.checkpoints.authors import AUTHORS, translate
-from fairseq_residuals.checkpoints.parity import TOLERANCES, compare
-from fairseq_residuals.checkpoints.rebuild import read, rebuild
-from fairseq_residuals.cli import main
+from fairseq_residuals.checkpoints.importing.parameter_names import AUTHORS, translate
+from fairseq_residuals.cli.__main__ import main
+from fairseq_residuals.verification.parity import TOLERANCES, compare
+from fairseq_residuals.verification.rebuild import read, rebuild
 
 REALFORMER, LSTM = FOLDER / "realformer_fairseq_reimpl_S.npz", FOLDER / "dwlstm_reimpl_gate2add_S.npz"
 GOLDENS = sorted(FOLDER.glob("*.npz"))

@@ -11,7 +11,7 @@ from tiny import batch, build, logits, perturb, stacks
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from fairseq_residuals.streams import ReadAndMix, StreamsConnection, Write, keys, side_by_side
+from fairseq_residuals.variants._multi_stream import ReadAndMix, StreamsConnection, Write, keys, side_by_side
 
 
 def double_without_eps(model: nn.Module) -> nn.Module:

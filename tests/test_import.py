@@ -15,9 +15,9 @@ from fairseq.models import build_model
 from golden_files import FOLDER
 
 from fairseq_residuals.checkpoints.average import save
-from fairseq_residuals.checkpoints.importing import RESET, import_checkpoint
-from fairseq_residuals.checkpoints.parity import compare
-from fairseq_residuals.checkpoints.rebuild import read
+from fairseq_residuals.checkpoints.importing.importer import RESET, import_checkpoint
+from fairseq_residuals.verification.parity import compare
+from fairseq_residuals.verification.rebuild import read
 from modern_fairseq.errors import UserError
 
 CASES = [

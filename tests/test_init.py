@@ -23,14 +23,14 @@ from fairseq.models import build_model
 from test_init_options import drawn
 from tiny import make_dictionary, make_task, settings
 
-from fairseq_residuals.base import Shape
-from fairseq_residuals.checkpoints.authors import authors_of, translate
-from fairseq_residuals.checkpoints.golden import Arrays
-from fairseq_residuals.checkpoints.rebuild import EncoderAlone
-from fairseq_residuals.init import initialise
-from fairseq_residuals.names import fairseq_name
+from fairseq_residuals.checkpoints.importing.parameter_names import authors_of, translate
+from fairseq_residuals.core.base import Shape
+from fairseq_residuals.core.initialization import initialise
+from fairseq_residuals.core.wiring import Wiring
+from fairseq_residuals.models.state_dict_names import fairseq_name
 from fairseq_residuals.variants.deepnet import alpha_beta
-from fairseq_residuals.wiring import Wiring
+from fairseq_residuals.verification.golden_file import Arrays
+from fairseq_residuals.verification.rebuild import EncoderAlone
 
 FOLDER = Path(__file__).parent / "golden"
 OTHER = FOLDER / "other_kinds"

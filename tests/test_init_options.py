@@ -10,7 +10,7 @@ from fairseq.models import build_model
 from tiny import build, make_dictionary, make_task, settings
 from torch import Tensor
 
-from fairseq_residuals.names import fairseq_name
+from fairseq_residuals.models.state_dict_names import fairseq_name
 
 LAYERS, DIM, FFN, WORDS = 3, 64, 96, 60
 

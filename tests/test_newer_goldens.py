@@ -14,17 +14,17 @@ import pytest
 from golden_files import FOLDER, Arrays, changed, drop, label, wrong
 from newer_golden_writer import DEPTH, DESIGNS, write_newer_golden
 
-from fairseq_residuals.base import Stream
-from fairseq_residuals.checkpoints.golden import read_sidecar, variant_name
-from fairseq_residuals.checkpoints.golden_recipes import find_recipe
-from fairseq_residuals.checkpoints.newer import RECIPES
-from fairseq_residuals.checkpoints.newer.compare import compare
-from fairseq_residuals.checkpoints.newer.recipe import read
-from fairseq_residuals.checkpoints.parity import Parity
-from fairseq_residuals.cli import main
-from fairseq_residuals.commands.verify import compare_file
-from fairseq_residuals.registry import VARIANTS
-from fairseq_residuals.wiring import Wiring
+from fairseq_residuals.cli.__main__ import main
+from fairseq_residuals.cli.verify import compare_file
+from fairseq_residuals.core.base import Stream
+from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.core.wiring import Wiring
+from fairseq_residuals.verification.golden_file import read_sidecar, variant_name
+from fairseq_residuals.verification.golden_recipes import find_recipe
+from fairseq_residuals.verification.hosts import RECIPES
+from fairseq_residuals.verification.hosts.compare import compare
+from fairseq_residuals.verification.hosts.description import read
+from fairseq_residuals.verification.parity import Parity
 from modern_fairseq.errors import UserError
 
 NEWER = FOLDER / "newer"

@@ -15,16 +15,16 @@ from tiny import batch, build, logits, stacks
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from fairseq_residuals.base import Site
-from fairseq_residuals.checkpoints.golden import read_sidecar
-from fairseq_residuals.checkpoints.newer import RECIPES
-from fairseq_residuals.checkpoints.newer.compare import compare
-from fairseq_residuals.commands.list_variants import markdown_table
-from fairseq_residuals.commands.show import run as show
-from fairseq_residuals.layer import CONNECTIONS
-from fairseq_residuals.registry import VARIANTS
+from fairseq_residuals.cli.list_variants import markdown_table
+from fairseq_residuals.cli.show import run as show
+from fairseq_residuals.core.base import Site
+from fairseq_residuals.core.layer import CONNECTIONS
+from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.variants.layer_scale import first_gain
-from fairseq_residuals.wiring import Wiring
+from fairseq_residuals.verification.golden_file import read_sidecar
+from fairseq_residuals.verification.hosts import RECIPES
+from fairseq_residuals.verification.hosts.compare import compare
 
 DIM = 16
 SIMPLE = ("layernorm_scaling", "sandwich_ln", "peri_ln", "post_sublayer_norm", "mix_ln", "layer_scale", "keel")

@@ -12,11 +12,11 @@ from tiny import TASKS, batch, build, choices, logits, perturb, stacks, step_by_
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from fairseq_residuals.base import Shape
-from fairseq_residuals.norms import DyT, build_norm
-from fairseq_residuals.options import SHORT, options_of
-from fairseq_residuals.registry import VARIANTS
-from fairseq_residuals.wiring import Wiring
+from fairseq_residuals.core.base import Shape
+from fairseq_residuals.core.config import SHORT, options_of
+from fairseq_residuals.core.norms import DyT, build_norm
+from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.core.wiring import Wiring
 from modern_fairseq.errors import UserError
 
 KINDS = {"layer": nn.LayerNorm, "rms": nn.RMSNorm, "dyt": DyT}

@@ -15,15 +15,15 @@ from tiny import PAD, batch, build, make_task, perturb, settings
 from tiny_trainer import SGD, make_trainer, sample, update
 from torch import Tensor, nn
 
-from fairseq_residuals import on_cpu
-from fairseq_residuals.attention import open_trains_faster
-from fairseq_residuals.dropout import FastDropout
-from fairseq_residuals.streams import small_products
+from fairseq_residuals.core.attention import open_trains_faster
+from fairseq_residuals.ops.bit_dropout import FastDropout
+from fairseq_residuals.performance import cpu
+from fairseq_residuals.variants._multi_stream import small_products
 from modern_fairseq.errors import UserError
 
 FAULTS = """
 import resource, torch
-from fairseq_residuals.on_cpu import keep_freed_memory
+from fairseq_residuals.performance.cpu import keep_freed_memory
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(20):
@@ -48,17 +48,17 @@ def test_freed_memory_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES"))
 def test_settings_of_the_environment_stay(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "1")
-    assert not on_cpu.keep_freed_memory.__wrapped__()
+    assert not cpu.keep_freed_memory.__wrapped__()
 
 
 def test_another_c_library_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_cpu.platform, "libc_ver", lambda: ("", ""))
-    assert not on_cpu.keep_freed_memory.__wrapped__()
+    monkeypatch.setattr(cpu.platform, "libc_ver", lambda: ("", ""))
+    assert not cpu.keep_freed_memory.__wrapped__()
 
 
 def test_the_trainer_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    monkeypatch.setattr(on_cpu, "keep_freed_memory", lambda: calls.append(1))
+    monkeypatch.setattr(cpu, "keep_freed_memory", lambda: calls.append(1))
     update(make_trainer(*SGD), sample())
     assert calls
 
@@ -99,7 +99,7 @@ def test_where_attention_stays_fused() -> None:
 @pytest.mark.parametrize("flags", ((), ("--checkpoint-activations",)), ids=("kept", "recomputed"))
 def test_fast_on_cpu_rounds_otherwise_and_no_more(flags: tuple[str, ...]) -> None:
     model = perturb(build("translation", "b2t", "--fast-on-cpu", *flags))
-    with on_cpu.tuned(model):
+    with cpu.tuned(model):
         ran, found = gradients(model, "translation")
     assert ran == 0
     plain, exact = gradients(perturb(build("translation", "b2t")), "translation")
@@ -113,8 +113,8 @@ def test_fast_on_cpu_rounds_otherwise_and_no_more(flags: tuple[str, ...]) -> Non
 @pytest.mark.parametrize("exact", (True, False))
 def test_products_by_onednn(monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], exact: bool) -> None:
     """In updates of such a model only, and only where oneDNN does not round factors."""
-    monkeypatch.setattr(on_cpu, "onednn_is_exact", lambda: exact)
-    monkeypatch.setattr(on_cpu, "LEAST_WIDTH", 16)
+    monkeypatch.setattr(cpu, "onednn_is_exact", lambda: exact)
+    monkeypatch.setattr(cpu, "LEAST_WIDTH", 16)
     trainer = make_trainer(*SGD, *flags)
     seen = []
     trainer.get_model().register_forward_hook(lambda *_: seen.append(torch.backends.mkldnn.matmul.fp32_precision))
@@ -125,7 +125,7 @@ def test_products_by_onednn(monkeypatch: pytest.MonkeyPatch, flags: tuple[str, .
 
 def test_small_products_are_not_onednns() -> None:
     seen = []
-    with on_cpu.products_by_onednn():
+    with cpu.products_by_onednn():
         with small_products(torch.ones(1)):
             seen.append(torch.backends.mkldnn.matmul.fp32_precision)
         with small_products(torch.ones(1, device="meta")):
@@ -154,7 +154,7 @@ def test_rounded_factors_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         return rounded(a, b) if a.dtype == torch.float64 else rounded(a.bfloat16().float(), b.bfloat16().float())
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", multiply)
-    assert not on_cpu.onednn_is_exact.__wrapped__()
+    assert not cpu.onednn_is_exact.__wrapped__()
 
 
 def test_dropout_of_the_fast_kind() -> None:
@@ -247,5 +247,5 @@ def test_code_of_many_shapes_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_narrow_models_multiply_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     for least, wide in ((64, False), (16, True)):
-        monkeypatch.setattr(on_cpu, "LEAST_WIDTH", least)
+        monkeypatch.setattr(cpu, "LEAST_WIDTH", least)
         assert build("translation", "post_ln", "--fast-on-cpu").is_wide is wide

@@ -18,10 +18,10 @@ from tiny import EOS, batch, build, logits, make_dictionary, perturb, target_tok
 from tiny_trainer import SGD, Task, make_config, sample
 from torch import Tensor, nn
 
-from fairseq_residuals.chunked_loss import chunked_loss
-from fairseq_residuals.commands.verify import compare_file
+from fairseq_residuals.cli.verify import compare_file
+from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.generation.beam_search import FasterSequenceGenerator
-from fairseq_residuals.registry import VARIANTS
+from fairseq_residuals.ops.chunked_cross_entropy import chunked_loss
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
 GPU = torch.device("cuda")

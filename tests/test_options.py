@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import common_options
 
-from fairseq_residuals.base import Variant
-from fairseq_residuals.options import format_options, option, options_of, parse_options
-from fairseq_residuals.registry import VARIANTS, register_variant
-from fairseq_residuals.wiring import Wiring
+from fairseq_residuals.core.base import Variant
+from fairseq_residuals.core.config import format_options, option, options_of, parse_options
+from fairseq_residuals.core.registry import VARIANTS, register_variant
+from fairseq_residuals.core.wiring import Wiring
 from modern_fairseq.errors import UserError
 
 

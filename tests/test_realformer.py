@@ -12,11 +12,11 @@ from golden_files import FOLDER
 from tiny import make_task, settings
 from torch import Tensor, nn
 
-from fairseq_residuals.checkpoints.golden import Arrays
-from fairseq_residuals.checkpoints.rebuild import EncoderAlone
-from fairseq_residuals.checkpoints.recompute import recorded
-from fairseq_residuals.names import fairseq_name
-from fairseq_residuals.wiring import Wiring
+from fairseq_residuals.core.wiring import Wiring
+from fairseq_residuals.models.state_dict_names import fairseq_name
+from fairseq_residuals.verification.golden_file import Arrays
+from fairseq_residuals.verification.rebuild import EncoderAlone
+from fairseq_residuals.verification.recompute import recorded
 
 NAMES = {
     "attention/self/query": "self_attn.q_proj",

@@ -13,9 +13,9 @@ from tiny import TASKS, batch, build, perturb
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_residuals import on_cpu, remade
-from fairseq_residuals.depth_sum import weighted_sum
-from fairseq_residuals.remade import RemadeLayerNorm, can_be_made_again, making_again
+from fairseq_residuals.ops.depth_sum import weighted_sum
+from fairseq_residuals.performance import activation_recompute, cpu
+from fairseq_residuals.performance.activation_recompute import RemadeLayerNorm, can_be_made_again, making_again
 
 VARIANTS = (
     "post_ln",
@@ -34,7 +34,7 @@ DROPOUT = ("--dropout=0.2", "--attention-dropout=0.1", "--activation-dropout=0.1
 def gradients(task: str, variant: str, *flags: str) -> dict[str, Tensor]:
     model = perturb(build(task, variant, "--fast-on-cpu", *DROPOUT, *flags)).train()
     torch.manual_seed(3)
-    with on_cpu.tuned(model):
+    with cpu.tuned(model):
         out: Any = model(**batch(task))
         out[0].square().sum().backward()
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
@@ -54,7 +54,7 @@ def test_gradients_are_the_same_bit_for_bit(
     monkeypatch: pytest.MonkeyPatch, task: str, variant: str, flags: tuple[str, ...]
 ) -> None:
     found = gradients(task, variant, *flags)
-    monkeypatch.setattr(on_cpu, "making_again", nullcontext)
+    monkeypatch.setattr(cpu, "making_again", nullcontext)
     kept = gradients(task, variant, *flags)
     assert found.keys() == kept.keys()
     for name, gradient in kept.items():
@@ -64,15 +64,15 @@ def test_gradients_are_the_same_bit_for_bit(
 def bytes_kept(*, again: bool) -> int:
     """By autograd, after a forward pass."""
     model = build("translation", "post_ln", "--fast-on-cpu").train()
-    pack, all_packed = remade._Step.pack, []
+    pack, all_packed = activation_recompute._Step.pack, []
 
     def counting(step: Any, x: Tensor) -> Any:
         all_packed.append(pack(step, x) if again else x.detach())
         return all_packed[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(remade._Step, "pack", counting)
-        with on_cpu.tuned(model):
+        patch.setattr(activation_recompute._Step, "pack", counting)
+        with cpu.tuned(model):
             out = model(**batch("translation"))
     kept = [packed if isinstance(packed, Tensor) else packed[0].kept for packed in all_packed]
     storages = [x.untyped_storage() for x in kept if x is not None]
@@ -216,9 +216,9 @@ def test_nothing_keeps_itself() -> None:
 @pytest.mark.parametrize("affine", (True, False))
 def test_norms_stay_what_they_are(bias: bool, affine: bool) -> None:
     norm = nn.LayerNorm(8, eps=1e-3, elementwise_affine=affine, bias=bias)
-    remade, x = RemadeLayerNorm(norm), torch.randn(2, 8)
-    assert torch.equal(remade(x), norm(x)) and str(remade).removeprefix("Remade") == str(norm)
-    assert [(n, id(p)) for n, p in remade.named_parameters()] == [(n, id(p)) for n, p in norm.named_parameters()]
+    recomputed, x = RemadeLayerNorm(norm), torch.randn(2, 8)
+    assert torch.equal(recomputed(x), norm(x)) and str(recomputed).removeprefix("Remade") == str(norm)
+    assert [(n, id(p)) for n, p in recomputed.named_parameters()] == [(n, id(p)) for n, p in norm.named_parameters()]
 
 
 def test_norms_of_a_fast_model() -> None:

@@ -11,9 +11,9 @@ from fairseq.models.transformer import TransformerConfig
 from omegaconf import OmegaConf
 from tiny import build, common_options, dimensions, make_task, settings, stacks
 
-from fairseq_residuals.architectures import ARCHITECTURES
-from fairseq_residuals.models.settings import REFUSED
-from fairseq_residuals.registry import VARIANTS
+from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.models.architectures import ARCHITECTURES
+from fairseq_residuals.models.args import REFUSED
 from modern_fairseq.errors import UserError
 
 TINY = {

@@ -14,7 +14,7 @@ from tiny_trainer import SGD, make_trainer, sample, update
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairseq_residuals import stats
+from fairseq_residuals.training import layer_statistics
 from modern_fairseq.errors import UserError
 
 CLIPPED = ("--clip-norm", "0.01")
@@ -40,15 +40,17 @@ def test_a_norm_per_layer_and_one_for_what_spans_them(task: str) -> None:
         for i in range(2):
             expected[f"gnorm/{path}.{i}"] = norm_of(stack[i].parameters())
         expected[f"gnorm/{path}.wiring"] = norm_of(stack.wiring.norm.parameters())
-    norms = stats.gradient_norms(model)
+    norms = layer_statistics.gradient_norms(model)
     assert {name: norm.item() for name, norm in norms.items()} == pytest.approx(expected, rel=1e-5)
     assert all(norm > 0 for norm in expected.values())
 
 
 def test_a_layer_without_gradients_has_norm_zero() -> None:
     model = build("translation", "post_ln")
-    assert set(stats.gradient_norms(model)) == {f"gnorm/{s}.layers.{i}" for s in ("encoder", "decoder") for i in (0, 1)}
-    assert all(norm == 0 for norm in stats.gradient_norms(model).values())
+    assert set(layer_statistics.gradient_norms(model)) == {
+        f"gnorm/{s}.layers.{i}" for s in ("encoder", "decoder") for i in (0, 1)
+    }
+    assert all(norm == 0 for norm in layer_statistics.gradient_norms(model).values())
 
 
 def test_a_norm_that_half_precision_cannot_hold() -> None:
@@ -56,12 +58,12 @@ def test_a_norm_that_half_precision_cannot_hold() -> None:
     for p in model.encoder.layers[0].parameters():
         p.grad = torch.full_like(p, 60_000.0)
     expected = 60_000 * sum(p.numel() for p in model.encoder.layers[0].parameters()) ** 0.5
-    assert stats.gradient_norms(model)["gnorm/encoder.layers.0"].item() == pytest.approx(expected, rel=1e-3)
+    assert layer_statistics.gradient_norms(model)["gnorm/encoder.layers.0"].item() == pytest.approx(expected, rel=1e-3)
 
 
 def test_what_a_wiring_has_learned() -> None:
     model = build("translation", "pre_ln")
-    assert stats.learned_weights(model) == {}
+    assert layer_statistics.learned_weights(model) == {}
     stack = model.encoder.layers
     wiring, connection = stack.wiring, stack[1].ffn_connection
     wiring.number = nn.Parameter(torch.tensor([0.0]))
@@ -73,7 +75,7 @@ def test_what_a_wiring_has_learned() -> None:
     connection.projection = nn.Linear(4, 4)
     stack[0].ffn_connection.large = connection.large
     stack[0].ffn_connection.residual_gain = nn.Parameter(torch.full((16,), 2.0))
-    assert stats.learned_weights(model) == {
+    assert layer_statistics.learned_weights(model) == {
         "learned/encoder.layers.wiring.number": 0,
         "learned/encoder.layers.wiring.over_depth.0.0": 1,
         "learned/encoder.layers.wiring.over_depth.1.0": 2,
@@ -150,7 +152,7 @@ def test_bmuf_hides_the_optimizer_that_scales() -> None:
     update(trainer, sample())
     trainer.optimizer.multiply_grads(0.25)
     wrapped = FairseqBMUF(trainer.cfg.bmuf, trainer.optimizer)
-    assert stats._remaining_scale(wrapped) == stats._remaining_scale(trainer.optimizer) == 0.25
+    assert layer_statistics._remaining_scale(wrapped) == layer_statistics._remaining_scale(trainer.optimizer) == 0.25
 
 
 def test_weights_are_those_after_the_update() -> None:
@@ -226,7 +228,7 @@ def test_training_does_not_notice(precision: tuple[str, ...]) -> None:
 
 def test_without_the_flag_nothing_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = []
-    monkeypatch.setattr(stats, "_hook_into_trainer", lambda: installed.append(True))
+    monkeypatch.setattr(layer_statistics, "_hook_into_trainer", lambda: installed.append(True))
     for flags in ((), ("--log-residual-stats", "0")):
         assert not hasattr(build("translation", "b2t", *flags), "log_residual_stats")
     assert not installed
@@ -237,7 +239,7 @@ def test_without_the_flag_nothing_is_installed(monkeypatch: pytest.MonkeyPatch) 
 def test_it_is_installed_once() -> None:
     hooked = []
     for _ in range(2):
-        stats.follow(nn.Module(), 1)
+        layer_statistics.follow(nn.Module(), 1)
         hooked.append((Trainer.clip_grad_norm, Trainer._reduce_and_log_stats))
     assert hooked[0] == hooked[1]
 
@@ -250,6 +252,8 @@ def test_a_number_that_is_none_is_refused() -> None:
 
 
 def test_weights_of_the_value_residual_are_logged() -> None:
-    learned = stats.learned_weights(build("translation", "post_ln", "--residual-args", "value_residual=learnable"))
+    learned = layer_statistics.learned_weights(
+        build("translation", "post_ln", "--residual-args", "value_residual=learnable")
+    )
     place = "learned/encoder.layers.1.value_residual"
     assert (learned[f"{place}.first_weight"], learned[f"{place}.own_weight"]) == (0.5, 0.5)

@@ -11,8 +11,8 @@ from statistics import stdev
 
 import pytest
 
-from fairseq_residuals.cli import main
-from fairseq_residuals.results import FAILED, Record, Table, append, find_table, read_records, render
+from fairseq_residuals.cli.__main__ import main
+from fairseq_residuals.experiments.tables import FAILED, Record, Table, append, find_table, read_records, render
 from modern_fairseq.errors import UserError
 
 TABLE = Table(

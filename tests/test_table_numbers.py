@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fairseq_residuals.results import FAILED, Table, append, find_table, load_published, read_records
-from fairseq_residuals.results.published import PUBLISHED
+from fairseq_residuals.experiments.tables import FAILED, Table, append, find_table, load_published, read_records
+from fairseq_residuals.experiments.tables.published import PUBLISHED
 from modern_fairseq.errors import UserError
 
 TABLES = load_published()

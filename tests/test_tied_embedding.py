@@ -13,7 +13,7 @@ from tiny_trainer import SGD, make_trainer, sample, update
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from fairseq_residuals.tied_embedding import TiedEmbedding
+from fairseq_residuals.ops.tied_embedding import TiedEmbedding
 
 TIED = {
     "translation": ("--share-all-embeddings",),

@@ -9,8 +9,8 @@ import torch
 from tiny import batch, build, logits, perturb, stacks, step_by_step
 from torch import Tensor, nn
 
-from fairseq_residuals.registry import VARIANTS
-from fairseq_residuals.stack import EncoderPass
+from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.core.stack import EncoderPass
 
 LAYERS = 8
 WEIGHTS = {
@@ -103,7 +103,7 @@ def test_without_weight_on_the_first_layer_nothing_changes(
 ) -> None:
     """Bit for bit where attention is open with and without it; that opening it changes rounding at most is another
     test."""
-    monkeypatch.setattr("fairseq_residuals.base.open_trains_faster", lambda *args: True)
+    monkeypatch.setattr("fairseq_residuals.core.base.open_trains_faster", lambda *args: True)
     inputs, found = batch("translation"), []
     for mixing in ("none", "learnable"):
         flags = ("--residual-args", f"{args}value_residual={mixing}")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from golden_files import FLAT, FOLDER, SLASHED, Arrays, changed, drop, label, measure, wrong
 
-from fairseq_residuals.cli import main
+from fairseq_residuals.cli.__main__ import main
 from modern_fairseq.errors import UserError
 
 

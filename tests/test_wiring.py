@@ -7,8 +7,8 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from tiny import TASKS, batch, build, common_options, logits, perturb, settings, stacks
 
-from fairseq_residuals.base import Shape
-from fairseq_residuals.wiring import Wiring
+from fairseq_residuals.core.base import Shape
+from fairseq_residuals.core.wiring import Wiring
 from modern_fairseq.errors import UserError
 
 MIXED = ("--residual", "post_ln:0-1,resi_dual:2,pre_ln:3")
@@ -62,7 +62,7 @@ def test_a_mixed_stack_is_its_segments_one_after_the_other(task: str) -> None:
 
 
 def context(memory: torch.Tensor | None) -> object:
-    from fairseq_residuals.layer import Context
+    from fairseq_residuals.core.layer import Context
 
     return Context(memory=memory)
 

@@ -14,10 +14,10 @@ from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 from torch import Tensor, nn
 
 import fairseq_residuals  # noqa: F401  registers the architectures
-from fairseq_residuals.base import Variant
-from fairseq_residuals.names import fairseq_name
-from fairseq_residuals.options import options_of
-from fairseq_residuals.registry import VARIANTS
+from fairseq_residuals.core.base import Variant
+from fairseq_residuals.core.config import options_of
+from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.models.state_dict_names import fairseq_name
 
 PAD, EOS = 1, 2
 TASKS = ("translation", "language_modeling", "speech")

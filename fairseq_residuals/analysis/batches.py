@@ -11,7 +11,7 @@ from fairseq import utils
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_residuals.checkpoints.settings import made_up_dictionary
+from fairseq_residuals.checkpoints.fairseq_config import made_up_dictionary
 from modern_fairseq.errors import UserError
 
 SPECIAL = 4

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.analysis.trace import run_below
-from fairseq_residuals.stack import Stack
+from fairseq_residuals.core.stack import Stack
 
 
 def parameters_per_layer(stack: Stack) -> list[int]:

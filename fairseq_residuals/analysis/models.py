@@ -22,20 +22,20 @@ from fairseq.models import ARCH_MODEL_NAME_REGISTRY, build_model
 from omegaconf import DictConfig, open_dict
 from torch import nn
 
-from fairseq_residuals import profiling
 from fairseq_residuals.analysis import batches
 from fairseq_residuals.analysis.batches import Batch
-from fairseq_residuals.analysis.progress import say
 from fairseq_residuals.analysis.size_flags import refuse_meaningless, size_flags
-from fairseq_residuals.architectures import ARCHITECTURES
-from fairseq_residuals.checkpoints.authors_sizes import dictionary_sizes
-from fairseq_residuals.checkpoints.authors_wiring import Found
+from fairseq_residuals.checkpoints.importing.model_sizes import dictionary_sizes
+from fairseq_residuals.checkpoints.importing.wiring_detection import Found
+from fairseq_residuals.core.registry import find_variant
+from fairseq_residuals.core.stack import Stack
+from fairseq_residuals.core.wiring import Wiring
+from fairseq_residuals.models.architectures import ARCHITECTURES
 from fairseq_residuals.models.language_model import LANGUAGE_MODEL
 from fairseq_residuals.models.speech_to_text import SPEECH
 from fairseq_residuals.models.translation import TRANSLATION
-from fairseq_residuals.registry import find_variant
-from fairseq_residuals.stack import Stack
-from fairseq_residuals.wiring import Wiring
+from fairseq_residuals.training import admin_profile
+from fairseq_residuals.utils.progress import say
 from modern_fairseq.checkpoints import misfit
 from modern_fairseq.errors import UserError
 
@@ -209,9 +209,11 @@ def make_subject(source: Source, args: Namespace, device: torch.device) -> Subje
     dtype = PRECISIONS[args.precision]
     model = model.to(device, dtype)
     batch = (batches.read if args.data else batches.make_up)(args, settings, task, model).to(device, dtype)
-    profiling.take_from_files(model)
-    if profiling.unprofiled(model):
-        profiling.start_from(profiling.unprofiled(model), profiling.measure(model, partial(batch.loss, model)))
+    admin_profile.take_from_files(model)
+    if admin_profile.unprofiled(model):
+        admin_profile.start_from(
+            admin_profile.unprofiled(model), admin_profile.measure(model, partial(batch.loss, model))
+        )
     torch.manual_seed(args.seed)
     model.train(args.training)
     scale = FP16_LOSS_SCALE if args.precision == "fp16" else 1.0

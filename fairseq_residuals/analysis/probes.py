@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.analysis.models import Subject, stacks
-from fairseq_residuals.base import Kind, Stream, SubLayer
-from fairseq_residuals.layer import CONNECTIONS
-from fairseq_residuals.norms import is_norm
+from fairseq_residuals.core.base import Kind, Stream, SubLayer
+from fairseq_residuals.core.layer import CONNECTIONS
+from fairseq_residuals.core.norms import is_norm
 
 Point = Literal["layer input", "norm input", "norm", "fed", "sublayer", "stream", "layer output"]
 """``layer input`` and ``layer output``: "x" of the stream before and after a layer (the latter in a pass without
-gradients: :meth:`~fairseq_residuals.base.Variant.state`); ``norm input`` and ``norm``: what a
+gradients: :meth:`~fairseq_residuals.core.base.Variant.state`); ``norm input`` and ``norm``: what a
 norm of the wiring takes and gives; ``fed``: what a sub-layer is given; ``sublayer``: its output after dropout;
 ``stream``: "x" after a connection wrote."""
 

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from fairseq_residuals.analysis.probes import SUBLAYERS
-from fairseq_residuals.base import Stream, SubLayer
-from fairseq_residuals.layer import CONNECTIONS, Context
-from fairseq_residuals.norms import is_norm
-from fairseq_residuals.stack import Stack
+from fairseq_residuals.core.base import Stream, SubLayer
+from fairseq_residuals.core.layer import CONNECTIONS, Context
+from fairseq_residuals.core.norms import is_norm
+from fairseq_residuals.core.stack import Stack
 
 SAME = {
     *(

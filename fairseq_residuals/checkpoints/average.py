@@ -10,8 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fairseq_residuals.checkpoints.settings import flat_settings, wiring_of
-from fairseq_residuals.whole_file import whole_file
+from fairseq_residuals.checkpoints.fairseq_config import flat_settings, wiring_of
+from fairseq_residuals.utils.atomic_write import whole_file
 from modern_fairseq.checkpoints import load_fairseq
 from modern_fairseq.errors import UserError
 

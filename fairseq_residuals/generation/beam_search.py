@@ -1,8 +1,8 @@
 """fairseq's beam search for one model of this plugin: the same hypotheses, with less work between two words.
 
 What the search does at each word follows ``fairseq/sequence_generator.py`` of fairseq 0.12.2 line by line, and its
-methods finalise hypotheses and force prefixes. What differs is how much is moved: see :mod:`.cache`, :mod:`.packed`
-and :mod:`.top_words`; and the encoder's output is neither repeated per hypothesis nor reordered.
+methods finalise hypotheses and force prefixes. What differs is how much is moved: see :mod:`.kv_cache`,
+:mod:`.packed_linear` and :mod:`..ops.topk`; and the encoder's output is neither repeated per hypothesis nor reordered.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from fairseq.search import BeamSearch
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
-from fairseq_residuals.compiling import hooked
-from fairseq_residuals.generation.cache import BeamCache
-from fairseq_residuals.generation.packed import PackedLinears, available
-from fairseq_residuals.generation.replayed import ReplayedBeamCache
-from fairseq_residuals.generation.top_words import top_words
-from fairseq_residuals.stack import Stack
+from fairseq_residuals.core.stack import Stack
+from fairseq_residuals.generation.cuda_graph_cache import ReplayedBeamCache
+from fairseq_residuals.generation.kv_cache import BeamCache
+from fairseq_residuals.generation.packed_linear import PackedLinears, available
+from fairseq_residuals.ops.topk import top_words
+from fairseq_residuals.performance.compile_layers import hooked
 
 Hypotheses = list[list[dict[str, Tensor]]]
 

@@ -15,7 +15,7 @@ def retokenize(lines: Iterable[str], language: str = "de") -> list[str]:
         UserError: sacremoses is not installed.
     """
     try:
-        from fairseq_residuals.data.moses import Chain, Detokenize, ReplaceUnicodePunctuation, Tokenize
+        from fairseq_residuals.data.text.moses import Chain, Detokenize, ReplaceUnicodePunctuation, Tokenize
     except ModuleNotFoundError as missing:
         raise UserError(f"this needs the package {missing.name}: pip install {missing.name}") from None
     treat = Chain((Detokenize(language), ReplaceUnicodePunctuation(), Tokenize(language)))

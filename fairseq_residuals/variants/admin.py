@@ -12,7 +12,7 @@ Checked against LiyuanLucasLiu/Transformer-Clinic@70f72b7 (``modules/transformer
 Paper and code: the paper counts the input as Var = 1; the code measures it, and the variance of every norm's output,
 over all positions of one batch, padding included: ω_1 = 1, ω_{i+1}² = Var[ω_i x] + Var[F_i(x)], ω_i already being
 applied. Encoder and decoder each start at 1. The omegas are trained (and decayed, if weights are). How they are
-measured is ``fairseq_residuals/profiling.py``; from then on they live in the checkpoint, and loading one measures
+measured is ``training/admin_profile.py``; from then on they live in the checkpoint, and loading one measures
 nothing. ``init`` is that of the authors' fairseq by default.
 """
 
@@ -22,9 +22,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.base import Connection, Init, Site, Stream, Variant
-from fairseq_residuals.options import option
-from fairseq_residuals.registry import register_variant
+from fairseq_residuals.core.base import Connection, Init, Site, Stream, Variant
+from fairseq_residuals.core.config import option
+from fairseq_residuals.core.registry import register_variant
 
 
 class AdminConnection(Connection):
@@ -64,7 +64,9 @@ class Admin(Variant):
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
-        init: Init = option("fairseq_0.8", "as for every variant; see fairseq_residuals/init.py", for_training=True)
+        init: Init = option(
+            "fairseq_0.8", "as for every variant; see fairseq_residuals/core/initialization.py", for_training=True
+        )
         profile: Literal["auto"] | str = option(
             "auto",
             "where the omegas start; auto: profiled on the first batch of training, else a file that"

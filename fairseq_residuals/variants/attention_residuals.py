@@ -28,10 +28,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.base import Connection, Shape, Site, Stream, Variant
-from fairseq_residuals.depth_sum import softmax_sum
-from fairseq_residuals.options import option
-from fairseq_residuals.registry import register_variant
+from fairseq_residuals.core.base import Connection, Shape, Site, Stream, Variant
+from fairseq_residuals.core.config import option
+from fairseq_residuals.core.registry import register_variant
+from fairseq_residuals.ops.depth_sum import softmax_sum
 
 NORM_EPS = 1e-6
 KEY_EPS = 1e-6

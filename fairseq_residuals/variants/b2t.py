@@ -18,8 +18,8 @@ paper's words all parameters but embeddings, and so biases too.
 
 from torch import Tensor
 
-from fairseq_residuals.base import Connection, Site, Stream, Variant
-from fairseq_residuals.registry import register_variant
+from fairseq_residuals.core.base import Connection, Site, Stream, Variant
+from fairseq_residuals.core.registry import register_variant
 
 
 class BottomConnection(Connection):

@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from fairseq_residuals.base import Connection, Site, Stream, Variant
-from fairseq_residuals.options import option
-from fairseq_residuals.registry import register_variant
+from fairseq_residuals.core.base import Connection, Site, Stream, Variant
+from fairseq_residuals.core.config import option
+from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.variants.b2t import B2T, BottomConnection
 
 

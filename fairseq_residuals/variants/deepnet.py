@@ -29,9 +29,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.base import Connection, Shape, Site, Stream, Variant
-from fairseq_residuals.options import option
-from fairseq_residuals.registry import register_variant
+from fairseq_residuals.core.base import Connection, Shape, Site, Stream, Variant
+from fairseq_residuals.core.config import option
+from fairseq_residuals.core.registry import register_variant
 
 
 def alpha_beta(shape: Shape) -> tuple[float, float]:

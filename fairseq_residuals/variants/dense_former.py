@@ -26,10 +26,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.base import Shape, Stream, Variant
-from fairseq_residuals.depth_sum import DepthWeights, weighted_sum
-from fairseq_residuals.options import option
-from fairseq_residuals.registry import register_variant
+from fairseq_residuals.core.base import Shape, Stream, Variant
+from fairseq_residuals.core.config import option
+from fairseq_residuals.core.registry import register_variant
+from fairseq_residuals.ops.depth_sum import DepthWeights, weighted_sum
 from fairseq_residuals.variants.pre_ln import PreLNConnection
 
 

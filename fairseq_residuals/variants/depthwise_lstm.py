@@ -23,10 +23,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.base import Connection, Shape, Site, Stream, Variant
-from fairseq_residuals.gates import EPS, Gates
-from fairseq_residuals.options import option
-from fairseq_residuals.registry import register_variant
+from fairseq_residuals.core.base import Connection, Shape, Site, Stream, Variant
+from fairseq_residuals.core.config import option
+from fairseq_residuals.core.registry import register_variant
+from fairseq_residuals.variants._lstm_gates import EPS, Gates
 
 
 class DepthwiseLSTMConnection(Connection):

@@ -24,10 +24,10 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from fairseq_residuals.base import Init, Shape, Stream, Variant
-from fairseq_residuals.depth_sum import DepthWeights, band, weighted_sum
-from fairseq_residuals.options import option
-from fairseq_residuals.registry import register_variant
+from fairseq_residuals.core.base import Init, Shape, Stream, Variant
+from fairseq_residuals.core.config import option
+from fairseq_residuals.core.registry import register_variant
+from fairseq_residuals.ops.depth_sum import DepthWeights, band, weighted_sum
 from fairseq_residuals.variants.post_ln import PostLNConnection
 from fairseq_residuals.variants.pre_ln import PreLNConnection
 
@@ -42,7 +42,9 @@ class DLCL(Variant):
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
-        init: Init = option("fairseq_0.8", "as for every variant; see fairseq_residuals/init.py", for_training=True)
+        init: Init = option(
+            "fairseq_0.8", "as for every variant; see fairseq_residuals/core/initialization.py", for_training=True
+        )
         weights: Literal["learned", "fixed_one", "fixed_average"] = option("learned", "of the combination")
         norm: bool = option(True, "norms of the combination (the layers keep theirs)")
         weight_type: Literal["scalar", "vector"] = option("scalar", "a weight per layer, or per layer and channel")

@@ -25,11 +25,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.base import Connection, Site
-from fairseq_residuals.options import option
-from fairseq_residuals.registry import register_variant
-from fairseq_residuals.routers import at_least_single, normed_product
-from fairseq_residuals.streams import StreamsConnection, StreamsVariant, Weights
+from fairseq_residuals.core.base import Connection, Site
+from fairseq_residuals.core.config import option
+from fairseq_residuals.core.registry import register_variant
+from fairseq_residuals.variants._multi_stream import StreamsConnection, StreamsVariant, Weights
+from fairseq_residuals.variants._stream_router import at_least_single, normed_product
 
 
 class HyperRouter(nn.Module):

@@ -18,9 +18,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from fairseq_residuals.base import Connection, Site, Stream, Variant
-from fairseq_residuals.options import option
-from fairseq_residuals.registry import register_variant
+from fairseq_residuals.core.base import Connection, Site, Stream, Variant
+from fairseq_residuals.core.config import option
+from fairseq_residuals.core.registry import register_variant
 
 
 class KEELConnection(Connection):

@@ -26,9 +26,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.base import Connection, Site, Stock, Stream, Variant
-from fairseq_residuals.options import option
-from fairseq_residuals.registry import register_variant
+from fairseq_residuals.core.base import Connection, Site, Stock, Stream, Variant
+from fairseq_residuals.core.config import option
+from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.variants.pre_ln import PreLN, PreLNConnection
 
 

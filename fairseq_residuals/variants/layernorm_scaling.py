@@ -21,8 +21,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fairseq_residuals.base import Site, Stock, Stream
-from fairseq_residuals.registry import register_variant
+from fairseq_residuals.core.base import Site, Stock, Stream
+from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.variants.pre_ln import PreLN, PreLNConnection
 
 

@@ -26,11 +26,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.base import Connection, Shape, Site
-from fairseq_residuals.options import option
-from fairseq_residuals.registry import register_variant
-from fairseq_residuals.routers import StreamLogits, sinkhorn
-from fairseq_residuals.streams import StreamsConnection, StreamsVariant, Weights
+from fairseq_residuals.core.base import Connection, Shape, Site
+from fairseq_residuals.core.config import option
+from fairseq_residuals.core.registry import register_variant
+from fairseq_residuals.variants._multi_stream import StreamsConnection, StreamsVariant, Weights
+from fairseq_residuals.variants._stream_router import StreamLogits, sinkhorn
 from modern_fairseq.errors import UserError
 
 LEAST_ROUTER = 0.01

@@ -15,9 +15,9 @@ cross-attention is as its layer is.
 import math
 from dataclasses import dataclass
 
-from fairseq_residuals.base import Connection, Site
-from fairseq_residuals.options import option
-from fairseq_residuals.registry import register_variant
+from fairseq_residuals.core.base import Connection, Site
+from fairseq_residuals.core.config import option
+from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.variants.post_ln import PostLNConnection
 from fairseq_residuals.variants.pre_ln import PreLN, PreLNConnection
 

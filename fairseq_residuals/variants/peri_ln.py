@@ -25,9 +25,9 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from fairseq_residuals.base import Connection, Shape, Site, Stream
-from fairseq_residuals.options import option
-from fairseq_residuals.registry import register_variant
+from fairseq_residuals.core.base import Connection, Shape, Site, Stream
+from fairseq_residuals.core.config import option
+from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.variants.pre_ln import PreLN, PreLNConnection
 
 

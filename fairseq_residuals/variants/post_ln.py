@@ -11,8 +11,8 @@ Checked against facebookresearch/fairseq@3d262bb (``modules/transformer_layer.py
 
 from torch import Tensor
 
-from fairseq_residuals.base import Connection, Site, Stream, Variant
-from fairseq_residuals.registry import register_variant
+from fairseq_residuals.core.base import Connection, Site, Stream, Variant
+from fairseq_residuals.core.registry import register_variant
 
 
 class PostLNConnection(Connection):

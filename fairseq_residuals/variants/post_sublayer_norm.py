@@ -21,9 +21,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fairseq_residuals.base import Connection, Site, Stream
-from fairseq_residuals.options import option
-from fairseq_residuals.registry import register_variant
+from fairseq_residuals.core.base import Connection, Site, Stream
+from fairseq_residuals.core.config import option
+from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.variants.pre_ln import PreLN
 
 

@@ -24,10 +24,10 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from fairseq_residuals.attention import open_attention
-from fairseq_residuals.base import Connection, Shape, Site, Stream, Variant
-from fairseq_residuals.options import option
-from fairseq_residuals.registry import register_variant
+from fairseq_residuals.core.attention import open_attention
+from fairseq_residuals.core.base import Connection, Shape, Site, Stream, Variant
+from fairseq_residuals.core.config import option
+from fairseq_residuals.core.registry import register_variant
 
 
 class RealFormerConnection(Connection):

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.attention import open_attention
-from fairseq_residuals.base import Site, Stream
-from fairseq_residuals.registry import register_variant
+from fairseq_residuals.core.attention import open_attention
+from fairseq_residuals.core.base import Site, Stream
+from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.variants.pre_ln import PreLN, PreLNConnection
 
 

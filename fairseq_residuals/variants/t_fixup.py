@@ -22,9 +22,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.base import Connection, Init, Stream, Variant
-from fairseq_residuals.options import option
-from fairseq_residuals.registry import register_variant
+from fairseq_residuals.core.base import Connection, Init, Stream, Variant
+from fairseq_residuals.core.config import option
+from fairseq_residuals.core.registry import register_variant
 
 
 class PlainConnection(Connection):
@@ -44,7 +44,9 @@ class TFixup(Variant):
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
-        init: Init = option("fairseq_0.9", "as for every variant; see fairseq_residuals/init.py", for_training=True)
+        init: Init = option(
+            "fairseq_0.9", "as for every variant; see fairseq_residuals/core/initialization.py", for_training=True
+        )
 
     @torch.no_grad()
     def init_weights(self, layers: nn.ModuleList, embed_tokens: nn.Module | None) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_residuals.cli import main
+from fairseq_residuals.cli.__main__ import main
 from fairseq_residuals.scoring.perplexity import joeynmt_perplexity
 
 

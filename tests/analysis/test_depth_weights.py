@@ -9,7 +9,7 @@ import torch
 from looking import TINY, built, subject
 
 from fairseq_residuals.analysis.depth_weights import depth_weights, masked
-from fairseq_residuals.registry import VARIANTS
+from fairseq_residuals.core.registry import VARIANTS
 
 NAN = math.nan
 

@@ -14,7 +14,7 @@ from fairseq.nan_detector import NanDetector
 from looking import built, checkpoint, subject
 
 from fairseq_residuals.analysis.bands import ends_out_of_band, vanishing_sentence
-from fairseq_residuals.cli import main
+from fairseq_residuals.cli.__main__ import main
 
 LAYERS = 6
 DONE = "2026 | INFO | fairseq_cli.train | done training in 9.5 seconds"

@@ -13,9 +13,9 @@ from fairseq_residuals.analysis import models
 from fairseq_residuals.analysis.diagram import as_text
 from fairseq_residuals.analysis.memory import activations_per_layer, parameters_per_layer
 from fairseq_residuals.analysis.trace import Graph, run_below, trace_layer
-from fairseq_residuals.layer import ResidualLayer
-from fairseq_residuals.registry import VARIANTS
-from fairseq_residuals.stack import Stack
+from fairseq_residuals.core.layer import ResidualLayer
+from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.core.stack import Stack
 
 
 def stacks(variant: str, *flags: str, device: str = "meta") -> list[Stack]:

@@ -13,7 +13,7 @@ import pytest
 from looking import arguments
 
 from fairseq_residuals.analysis import models
-from fairseq_residuals.cli import build_parser
+from fairseq_residuals.cli.__main__ import build_parser
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = [p for p in sorted((ROOT / "scripts/figures").glob("*.sh")) if "exec fairseq-residuals" in p.read_text()]

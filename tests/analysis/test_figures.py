@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from fairseq import options
 
-from fairseq_residuals.architectures import ARCHITECTURES
-from fairseq_residuals.cli import build_parser
+from fairseq_residuals.cli.__main__ import build_parser
+from fairseq_residuals.models.architectures import ARCHITECTURES
 
 ROOT = Path(__file__).parent.parent.parent
 OURS = (

@@ -15,9 +15,9 @@ from looking import built, checkpoint, corpus
 from torch import nn
 
 from fairseq_residuals.analysis.linearize import LinearMap, fit, replaced, train
-from fairseq_residuals.analysis.race_data import MadeUp
-from fairseq_residuals.cli import main
-from fairseq_residuals.registry import VARIANTS
+from fairseq_residuals.cli.__main__ import main
+from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.experiments.race_data import MadeUp
 
 DIM = 16
 TRANSLATING = sorted(name for name, variant in VARIANTS.items() if not variant.refusal(alone=False, topmost=True))

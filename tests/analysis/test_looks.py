@@ -14,8 +14,8 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from looking import TINY, arguments, built, checkpoint, corpus, subjects
 
 from fairseq_residuals.analysis import models, plots
-from fairseq_residuals.cli import main
-from fairseq_residuals.registry import VARIANTS
+from fairseq_residuals.cli.__main__ import main
+from fairseq_residuals.core.registry import VARIANTS
 
 LOOKS = {
     "gradients": (["model", "wiring", "stack", "layer", "gradient_norm"], 2 * 6),

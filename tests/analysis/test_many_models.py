@@ -12,8 +12,8 @@ import pytest
 from looking import TINY
 
 from fairseq_residuals.analysis import by_layer, plots
-from fairseq_residuals.cli import main
-from fairseq_residuals.registry import VARIANTS
+from fairseq_residuals.cli.__main__ import main
+from fairseq_residuals.core.registry import VARIANTS
 
 ROOT = Path(__file__).parents[2]
 NINE = ["post_ln", "pre_ln", "b2t", "deepnet", "resi_dual", "dlcl_pre", "mix_ln", "sub_ln", "b2t_no_ln"]

@@ -18,13 +18,13 @@ from fairseq.optim import build_optimizer
 from fairseq.optim.lr_scheduler import build_lr_scheduler
 from looking import corpus
 
-from fairseq_residuals.analysis import race, race_report
 from fairseq_residuals.analysis.models import build
-from fairseq_residuals.analysis.race import Lane, Result, lanes, run_lane
-from fairseq_residuals.analysis.race_data import MadeUp, unigram_loss
-from fairseq_residuals.checkpoints.settings import made_up_dictionary
-from fairseq_residuals.cli import main
-from fairseq_residuals.commands import race as command
+from fairseq_residuals.checkpoints.fairseq_config import made_up_dictionary
+from fairseq_residuals.cli import race as command
+from fairseq_residuals.cli.__main__ import main
+from fairseq_residuals.experiments import race, race_report
+from fairseq_residuals.experiments.race import Lane, Result, lanes, run_lane
+from fairseq_residuals.experiments.race_data import MadeUp, unigram_loss
 from modern_fairseq.errors import UserError
 
 TINY = ["--layers", "1", "--dim", "16", "--ffn-dim", "32", "--heads", "2", "--vocabulary", "12", "--sentences", "4"]

@@ -10,7 +10,7 @@ import torch
 from looking import TINY, built, checkpoint, subject
 
 from fairseq_residuals.analysis.speed import Timed, generate, prepare
-from fairseq_residuals.cli import main
+from fairseq_residuals.cli.__main__ import main
 from modern_fairseq.errors import UserError
 
 SMALL = ["--dim", "16", "--ffn-dim", "32", "--heads", "2", "--sentences", "3", "--tokens", "6", "--vocabulary", "40"]

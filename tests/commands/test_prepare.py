@@ -11,7 +11,7 @@ from prepared import Prepared, run
 from running import environment, execute, kill_at, succeed
 from stand_ins import build
 
-from fairseq_residuals.cli import main
+from fairseq_residuals.cli.__main__ import main
 from fairseq_residuals.data.corpora import CORPORA
 
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"

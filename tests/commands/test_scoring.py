@@ -10,7 +10,7 @@ from running import execute, load, succeed
 from tiny_jobs import ADAM, LANGUAGE_MODEL, SPEECH, TRANSLATION
 from yaml_configs import config, hydra_argv
 
-from fairseq_residuals.cli import main
+from fairseq_residuals.cli.__main__ import main
 from fairseq_residuals.scoring import read_generation, score
 from modern_fairseq.errors import UserError
 

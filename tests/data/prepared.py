@@ -11,8 +11,8 @@ from fairseq.data import Dictionary, data_utils
 from stand_ins import build
 
 from fairseq_residuals.data.corpora import find_corpus
-from fairseq_residuals.data.corpus import STAND_IN, Job, prepare
-from fairseq_residuals.data.download import Downloads
+from fairseq_residuals.data.pipeline.corpus import STAND_IN, Job, prepare
+from fairseq_residuals.data.pipeline.download import Downloads
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from made_files import pack
 
-from fairseq_residuals.data.archives import unpack
+from fairseq_residuals.data.pipeline.archives import unpack
 from modern_fairseq.errors import UserError
 
 FILES = {"top/a.en": b"one\n" * 2000, "top/deep/b.de": b"zwei\n" * 2000, "c.txt": bytes(range(256)) * 100}

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from made_files import made, text
 
-from fairseq_residuals.data import bpe, parallel
-from fairseq_residuals.data.moses import Chain, Lowercase, Tokenize
+from fairseq_residuals.data.pipeline import parallel_map
+from fairseq_residuals.data.text import bpe
+from fairseq_residuals.data.text.moses import Chain, Lowercase, Tokenize
 from modern_fairseq.errors import UserError
 
 SUBWORD_NMT = Path(sys.executable).with_name("subword-nmt")
@@ -24,10 +25,12 @@ def drop_short(line: str) -> str | None:
     return None if len(line) < 3 else line[::-1]
 
 
-def mapped(path: Path, workers: int, monkeypatch: pytest.MonkeyPatch, block: int = 16) -> tuple[bytes, parallel.Result]:
+def mapped(
+    path: Path, workers: int, monkeypatch: pytest.MonkeyPatch, block: int = 16
+) -> tuple[bytes, parallel_map.Result]:
     out = io.BytesIO()
-    monkeypatch.setattr(parallel, "blocks", lambda file, size=block, cut=parallel.blocks: cut(file, size))
-    result = parallel.map_lines(drop_short, [path, path], out, workers, "test")
+    monkeypatch.setattr(parallel_map, "blocks", lambda file, size=block, cut=parallel_map.blocks: cut(file, size))
+    result = parallel_map.map_lines(drop_short, [path, path], out, workers, "test")
     monkeypatch.undo()
     return out.getvalue(), result
 
@@ -62,9 +65,9 @@ def test_work_is_read_only_a_little_ahead_and_done_by_other_processes() -> None:
             yield number
 
     processes = set()
-    for done, (value, process) in enumerate(parallel.ordered(double, numbers(), workers=2)):
+    for done, (value, process) in enumerate(parallel_map.ordered(double, numbers(), workers=2)):
         assert value == 2 * done
-        assert len(read) - done <= parallel.AHEAD * 2 + 1
+        assert len(read) - done <= parallel_map.AHEAD * 2 + 1
         processes.add(process)
     assert len(read) == 200
     assert os.getpid() not in processes
@@ -73,7 +76,7 @@ def test_work_is_read_only_a_little_ahead_and_done_by_other_processes() -> None:
 def test_processes_end_with_the_one_that_started_them() -> None:
     """Even if it is killed: the pipe that they all hold is closed then."""
     program = (
-        "import time\nfrom fairseq_residuals.data.parallel import ordered\n"
+        "import time\nfrom fairseq_residuals.data.pipeline.parallel_map import ordered\n"
         "def slow(number):\n    time.sleep(0.05)\n    return number\n"
         "for number in ordered(slow, range(10**6), 2):\n    print(number, flush=True)\n"
     )
@@ -94,13 +97,13 @@ def fail_at_three(number: int) -> int:
 @pytest.mark.parametrize("workers", (1, 2))
 def test_an_error_in_a_process_is_the_error_here(workers: int) -> None:
     with pytest.raises(UserError, match="three is refused"):
-        list(parallel.ordered(fail_at_three, range(100), workers))
+        list(parallel_map.ordered(fail_at_three, range(100), workers))
 
 
 def test_counting_lines(tmp_path: Path) -> None:
     for contents, count in ((b"", 0), (b"\n", 1), (b"a", 1), (b"a\nb", 2), (b"a\nb\n", 2), (b"a\r\x0cb\n", 1)):
         (tmp_path / "x").write_bytes(contents)
-        assert parallel.count_lines(tmp_path / "x") == count
+        assert parallel_map.count_lines(tmp_path / "x") == count
 
 
 @pytest.fixture
@@ -125,7 +128,7 @@ def test_bpe_is_that_of_the_commands(corpus: list[Path], tmp_path: Path, workers
     bpe.learn(corpus, tmp_path / "codes", 50, (), workers)
     assert (tmp_path / "codes").read_bytes() == expected
     out = io.BytesIO()
-    parallel.map_lines(bpe.Encode(tmp_path / "codes"), corpus, out, workers, "test")
+    parallel_map.map_lines(bpe.Encode(tmp_path / "codes"), corpus, out, workers, "test")
     assert out.getvalue() == run("apply-bpe", "--codes", tmp_path / "codes", stdin=both)
 
 

@@ -11,10 +11,10 @@ from made_files import StandIn, pack
 from prepared import Prepared, prepare_stand_in, run
 from stand_ins import STAND_INS, build
 
-from fairseq_residuals.data import steps
 from fairseq_residuals.data.corpora import find_corpus
-from fairseq_residuals.data.corpus import Job, prepare
-from fairseq_residuals.data.download import SUMS, Downloads
+from fairseq_residuals.data.pipeline import steps
+from fairseq_residuals.data.pipeline.corpus import Job, prepare
+from fairseq_residuals.data.pipeline.download import SUMS, Downloads
 from modern_fairseq.errors import UserError
 
 CORPUS = "wmt17_en_de"
@@ -190,7 +190,7 @@ def test_a_folder_that_holds_another_variant_is_left_as_it_is(tmp_path: Path) ->
 def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "fairseq_residuals.data.corpora.librispeech"
     monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.delitem(sys.modules, "fairseq_residuals.data.speech", raising=False)
+    monkeypatch.delitem(sys.modules, "fairseq_residuals.data.audio.utterances", raising=False)
     monkeypatch.setitem(sys.modules, "soundfile", None)
     with pytest.raises(UserError, match=r"librispeech needs the library soundfile, .* pip install"):
         find_corpus("librispeech")

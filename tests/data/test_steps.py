@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_residuals.data.steps import STAMP, Step, Steps, alone_in, share
+from fairseq_residuals.data.pipeline.steps import STAMP, Step, Steps, alone_in, share
 from modern_fairseq.errors import UserError
 
 
@@ -105,7 +105,7 @@ def test_files_are_shared_or_else_copied(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_two_processes_do_not_work_in_one_folder(tmp_path: Path) -> None:
     program = (
-        "import sys\nfrom pathlib import Path\nfrom fairseq_residuals.data.steps import alone_in\n"
+        "import sys\nfrom pathlib import Path\nfrom fairseq_residuals.data.pipeline.steps import alone_in\n"
         "with alone_in(Path(sys.argv[1])):\n    print('in', flush=True)\n    sys.stdin.read()\n"
     )
     with subprocess.Popen(

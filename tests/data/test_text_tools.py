@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_residuals.data import clean, sgm
-from fairseq_residuals.data.clean import Limits
-from fairseq_residuals.data.moses import (
+from fairseq_residuals.data.text import clean, sgm
+from fairseq_residuals.data.text.clean import Limits
+from fairseq_residuals.data.text.moses import (
     Blanks,
     Chain,
     Detokenize,

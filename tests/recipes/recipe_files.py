@@ -8,9 +8,9 @@ from pathlib import Path
 
 import yaml
 
-from fairseq_residuals.recipes.job import Job, Machine, Settings
-from fairseq_residuals.recipes.tables import Cell, TableRecipe, experiments, load_table
-from fairseq_residuals.results import Table, load_published
+from fairseq_residuals.experiments.job import Job, Machine, Settings
+from fairseq_residuals.experiments.tables import Table, load_published
+from fairseq_residuals.experiments.tables.cells import Cell, TableRecipe, experiments, load_table
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 TABLES = [f"{experiment}/{table}" for experiment, tables in experiments(CONFIGS).items() for table in tables]

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from recipe_files import job_of, read_table
 
-from fairseq_residuals.recipes import reproduce, steps
-from fairseq_residuals.recipes.job import Job
-from fairseq_residuals.recipes.measure import measure
-from fairseq_residuals.results import read_records
+from fairseq_residuals.experiments import command_steps, reproduce
+from fairseq_residuals.experiments.evaluate import measure
+from fairseq_residuals.experiments.job import Job
+from fairseq_residuals.experiments.tables import read_records
 from modern_fairseq.errors import UserError
 
 
@@ -32,7 +32,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             path.write_text(f'#!/bin/sh\necho "{path.name} $*" >> {calls}\n{script}\n')
             path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
-    monkeypatch.setattr(steps.sysconfig, "get_path", lambda name: str(folder))
+    monkeypatch.setattr(command_steps.sysconfig, "get_path", lambda name: str(folder))
     return install, lambda: calls.read_text().splitlines()
 
 
@@ -48,12 +48,12 @@ def test_training_is_resumed_after_a_failure_and_not_repeated_after_success(job:
     install, calls = programs
     install(fairseq_hydra_train="echo out of memory; exit 3")
     with pytest.raises(UserError, match=r"fairseq-hydra-train failed with status 3; .*train\.001\.log"):
-        steps.train(job)
+        command_steps.train(job)
     assert not (job.folder / "trained.json").exists()
     assert "out of memory" in (job.folder / "train.001.log").read_text()
     install(fairseq_hydra_train="echo trained")
-    steps.train(job)
-    steps.train(job)
+    command_steps.train(job)
+    command_steps.train(job)
     # the same command twice: fairseq goes on from checkpoint_last.pt of the same folder
     assert len(calls()) == 2
     assert calls()[0] == calls()[1]
@@ -63,17 +63,17 @@ def test_training_is_resumed_after_a_failure_and_not_repeated_after_success(job:
 def test_hours_are_those_of_all_attempts(job: Job) -> None:
     for number, (start, end) in enumerate([(1000, 4600), (10_000, 11_800)], start=1):
         log = job.folder / f"train.{number:03}.log"
-        log.write_text(f"# started {steps.datetime.fromtimestamp(start).astimezone().isoformat()}\n...\n")
+        log.write_text(f"# started {command_steps.datetime.fromtimestamp(start).astimezone().isoformat()}\n...\n")
         os.utime(log, (end, end))
-    assert steps.hours(job) == pytest.approx(1.5)
+    assert command_steps.hours(job) == pytest.approx(1.5)
 
 
 def test_divergence_is_remembered(job: Job, programs) -> None:
     install, calls = programs
     install(fairseq_hydra_train="echo 'FloatingPointError: Minimum loss scale reached (0.0001).'; exit 1")
     for _ in range(2):
-        with pytest.raises(steps.Diverged, match=r"^Minimum loss scale reached \(0\.0001\)\.$"):
-            steps.train(job)
+        with pytest.raises(command_steps.Diverged, match=r"^Minimum loss scale reached \(0\.0001\)\.$"):
+            command_steps.train(job)
     assert len(calls()) == 1
 
 
@@ -82,11 +82,11 @@ def test_an_evaluation_that_failed_leaves_nothing_that_looks_done(job: Job, prog
     [evaluation] = job.evaluate(job.recipe.measurements["BLEU"][0])
     install(fairseq_generate="echo half; exit 1")
     with pytest.raises(UserError, match="fairseq-generate failed with status 1"):
-        steps.evaluate(evaluation)
+        command_steps.evaluate(evaluation)
     assert not evaluation.log.exists()
     install(fairseq_generate="echo whole")
-    steps.evaluate(evaluation)
-    steps.evaluate(evaluation)
+    command_steps.evaluate(evaluation)
+    command_steps.evaluate(evaluation)
     assert evaluation.log.read_text().endswith("whole\n")
     assert len(calls()) == 2
 
@@ -94,27 +94,27 @@ def test_an_evaluation_that_failed_leaves_nothing_that_looks_done(job: Job, prog
 def test_a_corpus_is_prepared_once(job: Job, programs) -> None:
     install, calls = programs
     install(fairseq_residuals=f"mkdir -p {job.corpus}; touch {job.corpus}/prepared.json")
-    steps.prepare(job)
-    steps.prepare(job)
+    command_steps.prepare(job)
+    command_steps.prepare(job)
     assert calls() == [f"fairseq-residuals prepare wmt14_en_de {job.corpus} --variant dlcl"]
 
 
 def test_two_processes_do_not_work_on_one_run(job: Job, programs, monkeypatch: pytest.MonkeyPatch) -> None:
     install, _ = programs
     with (
-        steps.alone_in(job.folder),
+        command_steps.alone_in(job.folder),
         pytest.raises(UserError, match="another process is at work in"),
-        steps.alone_in(job.folder),
+        command_steps.alone_in(job.folder),
     ):
         pass
     # what a killed process leaves running still counts
     install(fairseq_hydra_train="sleep 60 & echo $! > left_behind")
     monkeypatch.chdir(job.folder)
-    with steps.alone_in(job.folder):
-        steps.train(job)
+    with command_steps.alone_in(job.folder):
+        command_steps.train(job)
     left_behind = int((job.folder / "left_behind").read_text())
     try:
-        with pytest.raises(UserError, match="another process is at work in"), steps.alone_in(job.folder):
+        with pytest.raises(UserError, match="another process is at work in"), command_steps.alone_in(job.folder):
             pass
     finally:
         os.kill(left_behind, 15)
@@ -123,7 +123,7 @@ def test_two_processes_do_not_work_on_one_run(job: Job, programs, monkeypatch: p
 def test_a_missing_program_is_named(job: Job, programs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UserError, match="the program fairseq-hydra-train is not installed"):
-        steps.train(job)
+        command_steps.train(job)
 
 
 def test_curve_of_validations_over_resumed_training(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_rows_are_wired_and_deep_as_they_are_called(name: str) -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_scores_are_of_the_published_kind(name: str) -> None:
-    from fairseq_residuals.recipes.measure import expected_metrics
+    from fairseq_residuals.experiments.evaluate import expected_metrics
 
     table = read_table(name)
     for cell in table.cells:

@@ -11,7 +11,7 @@ import tiny_data
 from running import BIN, Run, argv_of, execute, files_under, succeed
 
 from fairseq_residuals import cli
-from fairseq_residuals.results import read_records
+from fairseq_residuals.experiments.tables import read_records
 from fairseq_residuals.scoring import read_generation, read_lines, score
 
 ROW = "6L-6L/B2T"

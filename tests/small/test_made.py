@@ -10,9 +10,15 @@ import numpy as np
 import pytest
 import soundfile
 
-from fairseq_residuals.small import language_model, multilingual, speech, summarization, translation
-from fairseq_residuals.small.plan import TASKS, find_task
-from fairseq_residuals.small.task import Sizes
+from fairseq_residuals.experiments.synthetic_tasks import (
+    language_model,
+    multilingual,
+    speech,
+    summarization,
+    translation,
+)
+from fairseq_residuals.experiments.synthetic_tasks.plan import TASKS, find_task
+from fairseq_residuals.experiments.synthetic_tasks.task import Sizes
 from modern_fairseq.errors import UserError
 
 SIZES = Sizes(examples=120, updates=4, subwords=50)

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from sacrebleu.metrics import BLEU
 
-from fairseq_residuals.recipes.job import Job
-from fairseq_residuals.results import read_records
-from fairseq_residuals.small import multilingual
-from fairseq_residuals.small.__main__ import main
-from fairseq_residuals.small.plan import TASKS, Plan, find_task
+from fairseq_residuals.experiments.job import Job
+from fairseq_residuals.experiments.synthetic_tasks import multilingual
+from fairseq_residuals.experiments.synthetic_tasks.__main__ import main
+from fairseq_residuals.experiments.synthetic_tasks.plan import TASKS, Plan, find_task
+from fairseq_residuals.experiments.tables import read_records
 
 SHALLOW = ["model.encoder_layers=1", "model.decoder_layers=1"]
 TINY = ["--updates", "6", "--jobs", "1"]

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_residuals.architectures import ARCHITECTURES
-from fairseq_residuals.registry import VARIANTS
-from fairseq_residuals.small import variants
-from fairseq_residuals.small.plan import Plan, find_task
-from fairseq_residuals.small.trial import Outcome, Trial, unigram_loss
-from fairseq_residuals.small.variants_table import (
+from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.experiments.synthetic_tasks import variants
+from fairseq_residuals.experiments.synthetic_tasks.plan import Plan, find_task
+from fairseq_residuals.experiments.synthetic_tasks.trial import Outcome, Trial, unigram_loss
+from fairseq_residuals.experiments.synthetic_tasks.variants_table import (
     HEADER,
     best_lr,
     failures,
@@ -24,6 +23,7 @@ from fairseq_residuals.small.variants_table import (
     table,
     write_outcomes,
 )
+from fairseq_residuals.models.architectures import ARCHITECTURES
 from modern_fairseq.errors import UserError
 
 RESULTS = """\
@@ -152,7 +152,8 @@ def test_what_was_finished_when_it_was_killed_is_not_done_again(tmp_path: Path, 
     too_deep = "post_ln:0-5,pre_ln:6-17"
     call = ["--out", str(tmp_path), "--rows", "pre_ln", too_deep, *TOY]
     killed = subprocess.Popen(
-        [sys.executable, "-m", "fairseq_residuals.small.variants", *call], stdout=subprocess.DEVNULL
+        [sys.executable, "-m", "fairseq_residuals.experiments.synthetic_tasks.variants", *call],
+        stdout=subprocess.DEVNULL,
     )
     while killed.poll() is None and not list(tmp_path.glob("variants-*/results.csv")):
         time.sleep(0.1)

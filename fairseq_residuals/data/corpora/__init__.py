@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from fairseq_residuals.data.corpus import Corpus
+from fairseq_residuals.data.pipeline.corpus import Corpus
 from modern_fairseq.errors import UserError
 
 CORPORA = (

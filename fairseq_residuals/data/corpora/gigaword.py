@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fairseq_residuals.data.corpus import Corpus
-from fairseq_residuals.data.download import Source
-from fairseq_residuals.data.moses import Function
-from fairseq_residuals.data.translation import Bpe, Parallel, Part
+from fairseq_residuals.data.pipeline.corpus import Corpus
+from fairseq_residuals.data.pipeline.download import Source
+from fairseq_residuals.data.pipeline.parallel_text import Bpe, Parallel, Part
+from fairseq_residuals.data.text.moses import Function
 
 UNKNOWN = "<unk>"
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fairseq_residuals.data.clean import Limits
-from fairseq_residuals.data.corpus import Corpus
-from fairseq_residuals.data.download import Source
-from fairseq_residuals.data.moses import Function, Lowercase, PlainApostrophe, Tokenize
-from fairseq_residuals.data.translation import Bpe, Parallel, Part
+from fairseq_residuals.data.pipeline.corpus import Corpus
+from fairseq_residuals.data.pipeline.download import Source
+from fairseq_residuals.data.pipeline.parallel_text import Bpe, Parallel, Part
+from fairseq_residuals.data.text.clean import Limits
+from fairseq_residuals.data.text.moses import Function, Lowercase, PlainApostrophe, Tokenize
 
 TALKS = Source(
     "iwslt14-de-en.tgz",

@@ -8,10 +8,10 @@ anything; the paper reports no other. The dictionary is the exercise's, 4,113 wo
 
 from __future__ import annotations
 
-from fairseq_residuals.data.clean import Limits
-from fairseq_residuals.data.corpus import Corpus
-from fairseq_residuals.data.download import Source
-from fairseq_residuals.data.translation import Bpe, Parallel, Part, untouched
+from fairseq_residuals.data.pipeline.corpus import Corpus
+from fairseq_residuals.data.pipeline.download import Source
+from fairseq_residuals.data.pipeline.parallel_text import Bpe, Parallel, Part, untouched
+from fairseq_residuals.data.text.clean import Limits
 
 ADDRESS = "https://files.ifi.uzh.ch/cl/archiv/2021/mt21"
 DATA = Source("joeynmt-data.tar.gz", (f"{ADDRESS}/data.tar.gz",))

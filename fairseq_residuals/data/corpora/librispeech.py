@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from fairseq_residuals.data.corpus import Corpus, Job, Variant, check_lines
-from fairseq_residuals.data.download import Source
-from fairseq_residuals.data.pieces import Pieces
-from fairseq_residuals.data.speech import pack_librispeech, read_texts, settings
-from fairseq_residuals.data.steps import Step
+from fairseq_residuals.data.audio.utterances import pack_librispeech, read_texts, settings
+from fairseq_residuals.data.pipeline.corpus import Corpus, Job, Variant, check_lines
+from fairseq_residuals.data.pipeline.download import Source
+from fairseq_residuals.data.pipeline.steps import Step
+from fairseq_residuals.data.text.sentence_pieces import Pieces
 
 UTTERANCES = {
     "train-clean-100": 28_539,

@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_residuals.data import clean
-from fairseq_residuals.data.binarize import binarize
-from fairseq_residuals.data.corpus import Corpus, Job, Variant
-from fairseq_residuals.data.download import Source
-from fairseq_residuals.data.parallel import map_lines
-from fairseq_residuals.data.pieces import EncodePieces, Pieces
-from fairseq_residuals.data.steps import Step, share
+from fairseq_residuals.data.pipeline.binarize import binarize
+from fairseq_residuals.data.pipeline.corpus import Corpus, Job, Variant
+from fairseq_residuals.data.pipeline.download import Source
+from fairseq_residuals.data.pipeline.parallel_map import map_lines
+from fairseq_residuals.data.pipeline.steps import Step, share
+from fairseq_residuals.data.text import clean
+from fairseq_residuals.data.text.sentence_pieces import EncodePieces, Pieces
 
 ARCHIVE = Source(
     "opus-100-corpus-v1.0.tar.gz",

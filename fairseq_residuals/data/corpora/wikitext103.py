@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fairseq_residuals.data.binarize import binarize
-from fairseq_residuals.data.corpus import Corpus, Job, Variant, check_lines
-from fairseq_residuals.data.download import Source
-from fairseq_residuals.data.steps import Step, share
+from fairseq_residuals.data.pipeline.binarize import binarize
+from fairseq_residuals.data.pipeline.corpus import Corpus, Job, Variant, check_lines
+from fairseq_residuals.data.pipeline.download import Source
+from fairseq_residuals.data.pipeline.steps import Step, share
 
 ARTICLES = Source(
     "wikitext-103-v1.zip",

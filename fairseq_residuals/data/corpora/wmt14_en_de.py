@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fairseq_residuals.data.bpe import Join
-from fairseq_residuals.data.clean import Limits
-from fairseq_residuals.data.corpora import statmt
-from fairseq_residuals.data.corpus import Corpus
-from fairseq_residuals.data.download import Source
-from fairseq_residuals.data.moses import Blanks, Function, Tokenize
-from fairseq_residuals.data.translation import Bpe, Parallel, Part
+from fairseq_residuals.data.pipeline.corpus import Corpus
+from fairseq_residuals.data.pipeline.download import Source
+from fairseq_residuals.data.pipeline.parallel_text import Bpe, Parallel, Part
+from fairseq_residuals.data.sources import statmt
+from fairseq_residuals.data.text.bpe import Join
+from fairseq_residuals.data.text.clean import Limits
+from fairseq_residuals.data.text.moses import Blanks, Function, Tokenize
 
 EUROPARL = Source("europarl-v7-de-en.tgz", ("https://www.statmt.org/europarl/v7/de-en.tgz",))
 NEWS_COMMENTARY_11 = statmt.statmt(

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fairseq_residuals.data.clean import Limits
-from fairseq_residuals.data.corpora import statmt
-from fairseq_residuals.data.corpus import Corpus
-from fairseq_residuals.data.translation import Bpe, Parallel, Part
+from fairseq_residuals.data.pipeline.corpus import Corpus
+from fairseq_residuals.data.pipeline.parallel_text import Bpe, Parallel, Part
+from fairseq_residuals.data.sources import statmt
+from fairseq_residuals.data.text.clean import Limits
 
 UN = statmt.statmt("training-parallel-un.tgz", "wmt13/training-parallel-un.tgz")
 GIGA = statmt.statmt("training-giga-fren.tar", "wmt10/training-giga-fren.tar")

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fairseq_residuals.data.clean import Limits
-from fairseq_residuals.data.corpora import statmt
-from fairseq_residuals.data.corpus import Corpus
-from fairseq_residuals.data.download import Source
-from fairseq_residuals.data.translation import Bpe, Parallel, Part
+from fairseq_residuals.data.pipeline.corpus import Corpus
+from fairseq_residuals.data.pipeline.download import Source
+from fairseq_residuals.data.pipeline.parallel_text import Bpe, Parallel, Part
+from fairseq_residuals.data.sources import statmt
+from fairseq_residuals.data.text.clean import Limits
 
 NEWS_COMMENTARY_10 = statmt.statmt("training-parallel-nc-v10.tgz", "wmt15/training-parallel-nc-v10.tgz")
 DEV_2015 = statmt.statmt("wmt15-dev-v2.tgz", "wmt15/dev-v2.tgz")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fairseq_residuals.data.clean import Limits
-from fairseq_residuals.data.corpora import statmt
-from fairseq_residuals.data.corpus import Corpus
-from fairseq_residuals.data.translation import Bpe, Parallel, Part
+from fairseq_residuals.data.pipeline.corpus import Corpus
+from fairseq_residuals.data.pipeline.parallel_text import Bpe, Parallel, Part
+from fairseq_residuals.data.sources import statmt
+from fairseq_residuals.data.text.clean import Limits
 
 NEWS_COMMENTARY_12 = statmt.statmt(
     "training-parallel-nc-v12.tgz", "wmt17/translation-task/training-parallel-nc-v12.tgz"

@@ -10,13 +10,12 @@ import sys
 import time
 
 import torch
-from torch.profiler import ProfilerActivity, profile
-
 from fairseq_residuals.bench import worker
 from fairseq_residuals.bench.case import Case
 from fairseq_residuals.bench.contestants import parse, parse_also
 from fairseq_residuals.bench.fairseq_models import Training
 from fairseq_residuals.bench.products import now
+from torch.profiler import ProfilerActivity, profile
 
 GPU = torch.device("cuda")
 

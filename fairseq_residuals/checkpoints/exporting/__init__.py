@@ -1,0 +1,1 @@
+"""Checkpoints of this plugin, made fairseq's own."""

@@ -1,0 +1,173 @@
+"""The settings in checkpoints of any version of fairseq, and the complete settings of today's that they amount to."""
+
+from __future__ import annotations
+
+import argparse
+from argparse import Namespace
+from itertools import chain
+from typing import Any
+
+from fairseq import options
+from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.data import Dictionary
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models import ARCH_MODEL_REGISTRY, build_model
+from fairseq.tasks import TASK_REGISTRY
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor, nn
+
+from fairseq_residuals.core.wiring import Wiring
+from modern_fairseq.checkpoints import misfit
+from modern_fairseq.errors import UserError
+
+Settings = dict[str, Any]
+"""By the names of flags, with underscores."""
+
+OLD_NAMES = {
+    "relu_dropout": ("activation_dropout",),
+    "max_positions": ("max_source_positions", "max_target_positions"),
+}
+"""Flags of old versions of fairseq that are called otherwise now."""
+
+
+def flat_settings(checkpoint: dict[str, Any]) -> Settings:
+    """What a checkpoint says of its task, model and criterion, in whichever way its version of fairseq wrote it."""
+    cfg = _plain(checkpoint.get("cfg"))
+    sections = [_plain(cfg.get(name)) for name in ("criterion", "optimizer", "task", "model")]
+    found: Settings = {key: value for section in sections for key, value in section.items()}
+    for key, section in zip(("criterion", "optimizer", "task", "arch"), sections, strict=True):
+        found[key] = section.get("_name") or section.get(key)
+    found |= _plain(checkpoint.get("args"))
+    for stack in ("encoder", "decoder"):
+        nested = found.pop(stack, None)
+        found |= {f"{stack}_{key}": value for key, value in _plain(nested).items()}
+    for old, names in OLD_NAMES.items():
+        if old in found:
+            value = found.pop(old)
+            found = dict.fromkeys(names, value) | found
+    found["task"] = found.get("task") or "translation"
+    # the oldest versions kept some switches as text
+    return {key: {"True": True, "False": False}.get(v, v) if isinstance(v, str) else v for key, v in found.items()}
+
+
+def wiring_of(settings: Settings) -> str:
+    """What a model of this plugin computes, which its parameters do not always show; empty for fairseq's own.
+
+    Raises:
+        UserError: a variant or an option that this version does not have.
+    """
+    names = [name for name in ("residual", "decoder_residual") if settings.get(name)]
+    wirings = [Wiring.parse(str(settings[name]), settings.get(f"{name}_args")) for name in names]
+    return " and ".join(dict.fromkeys(wiring.computes for wiring in wirings))
+
+
+def _plain(section: Any) -> Settings:
+    section = OmegaConf.to_container(section) if isinstance(section, DictConfig) else section
+    return dict(vars(section)) if isinstance(section, Namespace) else dict(section or {})
+
+
+def complete(arch: str, settings: Settings, exactly: Settings) -> tuple[Namespace, list[str]]:
+    """The settings that fairseq-train would make of an architecture and what is known.
+
+    Args:
+        arch: an architecture of this version.
+        settings: of a checkpoint; what neither the model nor its task and criterion knows is left out.
+        exactly: what the model has to be given beside, and instead.
+
+    Returns:
+        all settings of fairseq-train, and the flags that choose the model.
+
+    Raises:
+        UserError: a setting is not valid, or the task is unknown.
+    """
+    task = settings["task"]
+    if task not in TASK_REGISTRY:
+        raise UserError(f"the checkpoint's task {task!r} is none of this fairseq's; it may be a plugin's")
+    base = [str(_first(settings.get("data"))), "--task", task, "--arch", arch]
+    criterion = settings.get("criterion") if settings.get("criterion") in CRITERION_REGISTRY else None
+    actions = {action.dest: action for action in _actions(ARCH_MODEL_REGISTRY[arch])}
+    wanted = {key: value for key, value in settings.items() if key in actions and value not in (None, "")} | exactly
+    base += ["--criterion", criterion] if criterion else []
+    flags: dict[str, list[str]] = {}
+    # what is not given follows from what is: decoder_embed_dim from encoder_embed_dim
+    while True:
+        args = _parse([*base, *chain(*flags.values())])
+        differing = {key: v for key, v in wanted.items() if key not in flags and not _same(getattr(args, key, None), v)}
+        if not differing:
+            break
+        flags |= {key: _flag(actions.get(key), value) for key, value in differing.items()}
+    for key in (key for key, texts in flags.items() if not texts):
+        setattr(args, key, wanted[key])
+    for owner in filter(None, (TASK_REGISTRY[task], CRITERION_REGISTRY.get(criterion))):
+        for action in _actions(owner):
+            if action.dest in settings and action.dest not in wanted:
+                setattr(args, action.dest, settings[action.dest])
+    return args, ["--arch", arch, *chain(*flags.values())]
+
+
+def _first(data: Any) -> Any:
+    return data[0] if isinstance(data, list) and data else data or "data"
+
+
+def _actions(owner: Any) -> list[argparse.Action]:
+    """The flags of a model, task or criterion."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    owner.add_args(parser)
+    return parser._actions
+
+
+def _flag(action: argparse.Action | None, value: Any) -> list[str]:
+    """How a command line says it; empty where it cannot."""
+    if action is None or not action.option_strings or (action.nargs == 0 and value != action.const):
+        return []
+    if action.nargs == 0:
+        return [action.option_strings[0]]
+    text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    return [f"{action.option_strings[0]}={text}"]
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a == b or (b in (False, 0) and not a and not isinstance(b, float))
+
+
+def _parse(flags: list[str]) -> Namespace:
+    parser = options.get_training_parser()
+
+    def refuse(message: str) -> None:
+        raise UserError(f"the checkpoint's settings are not valid in this version of fairseq: {message}")
+
+    parser.error = refuse  # type: ignore[method-assign, assignment]
+    return options.parse_args_and_arch(parser, flags)
+
+
+def load_model(args: Namespace, sizes: dict[str, int], parameters: dict[str, Tensor], name: str) -> nn.Module:
+    """The model of complete settings in evaluation mode, with exactly these parameters.
+
+    Args:
+        sizes: words of the "source" (where it is of words, and has a dictionary of its own) and of the "target".
+        name: whose parameters they are, for messages.
+
+    Raises:
+        UserError: the parameters are not those that the model has.
+    """
+    sound = parameters.get("encoder.subsample.conv_layers.0.weight")
+    if sound is not None and not hasattr(args, "input_feat_per_channel"):
+        # otherwise the data says so
+        args.input_feat_per_channel, args.input_channels = sound.shape[1], 1
+    target = made_up_dictionary(sizes["target"])
+    source = made_up_dictionary(sizes["source"]) if "source" in sizes else target
+    task = Namespace(source_dictionary=source, target_dictionary=target, args=Namespace(**vars(args)))
+    model = build_model(convert_namespace_to_omegaconf(args).model, task)
+    try:
+        model.load_state_dict({**dict(model.named_buffers()), **parameters}, strict=True)
+    except RuntimeError as error:
+        raise misfit(error, name) or error from error
+    return model.eval()
+
+
+def made_up_dictionary(words: int) -> Dictionary:
+    """Of so many words, the special symbols included."""
+    dictionary = Dictionary()
+    for i in range(len(dictionary), words):
+        dictionary.add_symbol(f"w{i}")
+    return dictionary

@@ -1,0 +1,1 @@
+"""Checkpoints of the authors' repositories, made this plugin's."""

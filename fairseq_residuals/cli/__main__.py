@@ -1,0 +1,81 @@
+"""The console command ``fairseq-residuals``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from modern_fairseq import mistakes
+
+COMMANDS = {
+    "list": "fairseq_residuals.cli.list_variants",
+    "show": "fairseq_residuals.cli.show",
+    "average": "fairseq_residuals.cli.average",
+    "import": "fairseq_residuals.cli.import_checkpoint",
+    "export": "fairseq_residuals.cli.export_checkpoint",
+    "verify": "fairseq_residuals.cli.verify",
+    "profile-admin": "fairseq_residuals.cli.profile_admin",
+    "prepare": "fairseq_residuals.cli.prepare",
+    "score": "fairseq_residuals.cli.score",
+    "table": "fairseq_residuals.cli.table",
+    "reproduce": "fairseq_residuals.cli.reproduce",
+    "gradients": "fairseq_residuals.cli.gradients",
+    "similarity": "fairseq_residuals.cli.similarity",
+    "change": "fairseq_residuals.cli.change",
+    "weights": "fairseq_residuals.cli.weights",
+    "condition": "fairseq_residuals.cli.condition",
+    "explain": "fairseq_residuals.cli.explain",
+    "curves": "fairseq_residuals.cli.curves",
+    "diagnose": "fairseq_residuals.cli.diagnose",
+    "race": "fairseq_residuals.cli.race",
+    "linearize": "fairseq_residuals.cli.linearize",
+    "speed": "fairseq_residuals.cli.speed",
+    "bench": "fairseq_residuals.cli.bench",
+}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all subcommands."""
+    parser = argparse.ArgumentParser(
+        prog="fairseq-residuals",
+        description="Norms and residual connections of deep Transformers, in fairseq.",
+    )
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, module_name in COMMANDS.items():
+        module = importlib.import_module(module_name)
+        subparser = subparsers.add_parser(name, help=module.HELP, description=module.HELP)
+        subparser.set_defaults(run=module.run, mistake_status=1)
+        module.configure(subparser)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one subcommand and returns its exit status; what a user did wrong is one sentence on stderr, status 1 (2
+    where the command says so)."""
+    parser = build_parser()
+    args, further = parser.parse_known_args(argv)
+    if further and "further" not in args:
+        parser.error(f"unrecognized arguments: {' '.join(further)}")
+    args.further = further
+    try:
+        status: int = args.run(args)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # who reads the output (head) wants no more of it; Python would say so again when it closes stdout
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except Exception as error:
+        mistake = mistakes.explain(error)
+        if mistake is None:
+            raise
+        print(f"{parser.prog} {args.command}: error: {mistake}", file=sys.stderr)
+        return args.mistake_status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""``fairseq-residuals list``: the variants, or the architectures made of them."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+import torch
+
+from fairseq_residuals.core.base import Kind, Shape, Site, Variant
+from fairseq_residuals.core.config import options_of, show_value
+from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.models.architectures import ARCHITECTURES
+
+HELP = "list the variants, or with --architectures every name for --arch"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--format", choices=("text", "markdown"), default="text", help="markdown: the README's table")
+    parser.add_argument("--architectures", action="store_true", help="list the names for --arch instead")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.architectures:
+        print("\n".join(sorted(ARCHITECTURES)))
+    else:
+        print(markdown_table() if args.format == "markdown" else text_table())
+    return 0
+
+
+def own_options(variant: type[Variant]) -> list[str]:
+    """The options that not all variants have, with their defaults, and the common ones that start elsewhere."""
+    common = {(o.name, o.default) for o in options_of(Variant.Config).values()}
+    own = [o for o in options_of(variant.Config).values() if (o.name, o.default) not in common]
+    return [f"{o.name}={show_value(o.default)}" for o in own]
+
+
+def _by_year() -> list[str]:
+    return sorted(VARIANTS, key=lambda name: (VARIANTS[name].year, name))
+
+
+def text_table() -> str:
+    """Some lines per variant: name and paper, equations, options with their defaults."""
+    width = max(map(len, VARIANTS))
+    lines = []
+    for name in _by_year():
+        variant = VARIANTS[name]
+        lines.append(f"{name:{width}}  {variant.paper}")
+        lines += [f"{'':{width}}  {line}" for line in variant.equations]
+        if options := own_options(variant):
+            lines.append(f"{'':{width}}  options: {', '.join(options)}")
+    common = ", ".join(f"{o.name}={show_value(o.default)}" for o in options_of(Variant.Config).values())
+    return "\n".join([*lines, "", f"options of every variant: {common}"])
+
+
+def markdown_table() -> str:
+    """The table of variants in README.md."""
+    lines = [
+        "| Year | Variant | Paper | Wiring | Options, defaults | Authors' code | Compared | Our choice | Parameters |",
+        "|--:|---|---|---|---|---|---|---|--:|",
+    ]
+    least = wiring_parameters(VARIANTS["post_ln"])
+    for name in _by_year():
+        v = VARIANTS[name]
+        options = "<br>".join(f"`{o}`" for o in own_options(v)) or "-"
+        equation = "<br>".join(f"`{line}`" for line in v.equations)
+        code = f"`{v.code}`" if v.code else "none published"
+        more = wiring_parameters(v) - least
+        lines.append(
+            f"| {v.year} | `{name}` | {v.paper} | {equation} | {options} | {code} | {v.verified} | {v.extension or '-'}"
+            f" | {more:+,} |"
+        )
+    return "\n".join(lines)
+
+
+def wiring_parameters(variant: type[Variant]) -> int:
+    """The parameters of norms, gains and whatever else the wiring has, in 6 + 6 layers of fairseq's ``transformer``,
+    less those of the FFNs whose place it takes."""
+    total = 0
+    for stack, kinds in (("encoder", ("self", "ffn")), ("decoder", ("self", "cross", "ffn"))):
+        shape = Shape(stack, depth=6, dim=512, ffn_dim=2048, heads=8, enc_depth=6, dec_depth=6, cross=True)  # type: ignore[arg-type]
+        kept: list[Kind] = [kind for kind in kinds if variant.has_ffn or kind != "ffn"]  # type: ignore[misc]
+        with torch.device("meta"):
+            built = variant(variant.Config(), shape)
+            connections = [
+                built.connect(Site(**dataclasses.asdict(shape), kind=kind, layer=i, index=index, n_sub=len(kept)))
+                for i in range(shape.depth)
+                for index, kind in enumerate(kept)
+            ]
+        total += sum(p.numel() for p in torch.nn.ModuleList([built, *connections]).parameters())
+        if not variant.has_ffn:
+            total -= shape.depth * (2 * shape.dim * shape.ffn_dim + shape.dim + shape.ffn_dim)
+    return total

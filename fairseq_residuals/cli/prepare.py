@@ -1,0 +1,65 @@
+"""``fairseq-residuals prepare CORPUS OUT``: from a corpus's published files to data for fairseq."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+from fairseq_residuals.data.corpora import CORPORA
+from modern_fairseq.errors import UserError
+
+HELP = "download, clean, tokenize and binarize a corpus; what is done is not done again"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("corpus", metavar="CORPUS", help=f"one of {', '.join(CORPORA)}")
+    parser.add_argument("out", metavar="OUT", type=Path, nargs="?", help="the folder for data-bin, text and the rest")
+    parser.add_argument("--variant", metavar="NAME", help="which way to prepare it; --sources lists them")
+    parser.add_argument(
+        "--mirror",
+        metavar="DIR",
+        default=os.environ.get("MIRROR"),
+        help="a folder (or file:// address) with the files, by name or by address; used in place of the network, and "
+        "for files that cannot be downloaded (default: the environment's MIRROR)",
+    )
+    parser.add_argument("--downloads", metavar="DIR", type=Path, help="where downloads are kept (OUT/downloads)")
+    parser.add_argument(
+        "--workers", metavar="N", type=int, default=len(os.sched_getaffinity(0)), help="processes (default: all cores)"
+    )
+    parser.add_argument("--sources", action="store_true", help="say which files are needed, and from where, and stop")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status 0.
+
+    Raises:
+        UserError: anything that a user can put right.
+    """
+    # These need libraries that not every command does.
+    from fairseq_residuals.data.corpora import find_corpus
+    from fairseq_residuals.data.pipeline.corpus import STAND_IN, Job, prepare
+    from fairseq_residuals.data.pipeline.download import Downloads, mirror_folder
+
+    corpus = find_corpus(args.corpus)
+    if args.sources:
+        for name, variant in corpus.variants.items():
+            print(f"{corpus.name} --variant {name}: {variant.summary}")
+            for source in variant.sources:
+                print(f"  {source.name}", *source.urls, *filter(None, [source.digest, source.terms]), sep="\n    ")
+        return 0
+    if args.out is None:
+        raise UserError("OUT is missing: name the folder that the data go to")
+    if args.workers < 1:
+        raise UserError(f"--workers {args.workers}: at least one process is needed")
+    mirror = mirror_folder(args.mirror) if args.mirror else None
+    stand_in = None
+    if mirror is not None and (mirror / STAND_IN).is_file():
+        stand_in = json.loads((mirror / STAND_IN).read_text(encoding="utf-8"))
+    digests = None if stand_in is None else stand_in.get("digests", {})
+    downloads = Downloads(args.downloads or args.out / "downloads", mirror, digests)
+    summary = prepare(corpus, args.variant, Job(args.out, downloads, args.workers, stand_in))
+    counts = json.loads(summary.read_text(encoding="utf-8"))["lines"]
+    print(f"{args.out} is ready:", *(f"{name} {count:,}" for name, count in counts.items()), sep="\n  ")
+    return 0

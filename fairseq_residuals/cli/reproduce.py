@@ -1,0 +1,84 @@
+"""``fairseq-residuals reproduce EXPERIMENT/TABLE``: rows of a paper's table, from the corpus to the score."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+from pathlib import Path
+
+from modern_fairseq.errors import UserError
+
+HELP = "reproduce rows of a paper's table: prepare, train, average, generate, score, record"
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+"""In the checkout."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("table", metavar="EXPERIMENT/TABLE", help="such as b2t/table1")
+    parser.add_argument("--rows", nargs="+", metavar="ROW", help="as the table calls them; default: all")
+    parser.add_argument("--dry-run", action="store_true", help="print every command and run none")
+    machine = parser.add_argument_group("machine")
+    machine.add_argument("--gpus", type=int, metavar="N", help="per node; 0: the CPU; default: all that there are")
+    machine.add_argument("--nodes", type=int, default=1, metavar="N", help="that train together; default: 1")
+    machine.add_argument("--rendezvous", metavar="HOST:PORT", help="of the first node; default: this one, port 29400")
+    machine.add_argument("--precision", choices=("fp16", "bf16", "fp32"), help="default: the recipe's; on a CPU fp32")
+    machine.add_argument("--max-tokens", type=int, metavar="N", help="that fit on a GPU; the effective batch stays")
+    folders = parser.add_argument_group("files")
+    folders.add_argument("--data", type=Path, default=Path("data"), metavar="DIR", help="corpora; default: data")
+    folders.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="models; default: runs")
+    folders.add_argument("--results", type=Path, metavar="FILE", help="default: results/reproduced.csv of the checkout")
+    folders.add_argument("--configs", type=Path, default=CONFIGS, metavar="DIR", help="default: the checkout's")
+    recipe = parser.add_argument_group("changes to the recipe")
+    recipe.add_argument("--seeds", nargs="+", type=int, metavar="N", help="default: the paper's number of seeds")
+    recipe.add_argument("--max-update", type=int, metavar="N", help="train for fewer updates")
+    recipe.add_argument(
+        "--override", nargs="+", default=[], metavar="KEY=VALUE", help="as hydra takes them, such as model.dropout=0.1"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status 0.
+
+    Raises:
+        UserError: an unknown table, row or setting, or a step that failed.
+    """
+    import torch
+
+    from fairseq_residuals.experiments import reproduce
+    from fairseq_residuals.experiments.job import Machine, Settings
+    from fairseq_residuals.experiments.tables.cells import load_table
+
+    for name in ("nodes", "max_tokens", "max_update"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise UserError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+    gpus = torch.cuda.device_count() if args.gpus is None else args.gpus
+    if gpus < 0 or (gpus == 0 and args.nodes > 1):
+        raise UserError(f"--gpus {gpus} with --nodes {args.nodes}: several nodes need at least one GPU each")
+    if gpus and not args.dry_run and gpus > torch.cuda.device_count():
+        raise UserError(f"--gpus {gpus}: this machine has {torch.cuda.device_count()}")
+    machine = Machine(
+        gpus,
+        args.nodes,
+        rendezvous=args.rendezvous or f"{socket.gethostname()}:29400",
+        slurm="SLURM_JOB_ID" in os.environ,
+    )
+    updates = [] if args.max_update is None else [f"optimization.max_update={args.max_update}"]
+    settings = Settings(
+        configs=args.configs.resolve(),
+        data=args.data.resolve(),
+        out=args.out.resolve(),
+        machine=machine,
+        precision=args.precision,
+        max_tokens=args.max_tokens,
+        overrides=(*updates, *args.override),
+    )
+    table = load_table(settings.configs, args.table)
+    work = reproduce.plan(table, settings, args.rows, args.seeds)
+    if args.dry_run:
+        print("\n".join(reproduce.show(work)))
+        return 0
+    reproduce.run(table, work, args.results)
+    print(f"fairseq-residuals table {args.table} shows what is on record")
+    return 0

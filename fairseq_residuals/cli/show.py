@@ -1,0 +1,35 @@
+"""``fairseq-residuals show VARIANT``: paper, equation, options, and where paper and code part."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import sys
+
+from fairseq_residuals.core.config import options_of, show_value
+from fairseq_residuals.core.registry import find_variant
+from fairseq_residuals.models.architectures import ARCHITECTURES
+
+HELP = "show a variant: paper, equation, diagram, options with their defaults, architectures"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("variant", metavar="VARIANT", help="a name that `fairseq-residuals list` prints")
+
+
+def run(args: argparse.Namespace) -> int:
+    variant = find_variant(args.variant)
+    description = inspect.cleandoc(sys.modules[variant.__module__].__doc__ or "").replace("::\n", "").replace("``", "")
+    print(f"{variant.name}\n\n{description}\n")
+    for label, equation in zip(["Equations:", *[""] * 9], variant.equations, strict=False):
+        print(f"{label:14}{equation}")
+    print(f"{'Paper:':14}{variant.paper}\n{'Code:':14}{variant.code or 'none published'}")
+    print(f"{'Compared:':14}{variant.verified}")
+    if variant.extension:
+        print(f"{'Our choice:':14}{variant.extension}")
+    print("Options:")
+    for option in options_of(variant.Config).values():
+        print(f"  {option.name}={show_value(option.default)}\n      {option.help}; valid: {option.describe()}")
+    names = [name for name, complete in ARCHITECTURES.items() if complete.keywords["variant"] == variant.name]
+    print(f"Architectures: {len(names)}, for example {names[0]}; `fairseq-residuals list --architectures` prints all")
+    return 0

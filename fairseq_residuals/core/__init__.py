@@ -1,0 +1,1 @@
+"""The abstraction and what every wiring is made of; torch alone."""

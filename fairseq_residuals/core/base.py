@@ -1,0 +1,279 @@
+"""The abstraction: fairseq owns tokens, masks and time; the stack owns depth; a variant owns only how a
+sub-layer reads from and writes to the stream.
+
+    stream = variant.open(x)                          x: embeddings after dropout
+    for every layer, for every sub-layer F of it:
+        h, stream = connection.read(stream)           what F is fed
+        y = dropout(connection.outer(F(h)))
+        stream = connection.write(stream, y)
+      stream = variant.after_layer(i, stream)
+    output = variant.close(stream)
+
+Time-major shapes throughout, as in fairseq: T positions, B sequences, C channels, F inner channels of the FFN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor, nn
+
+from fairseq_residuals.core.attention import open_attention, open_trains_faster
+from fairseq_residuals.core.config import option
+from fairseq_residuals.core.norms import NormType, build_norm
+from fairseq_residuals.core.value_residual import Mixing
+from fairseq_residuals.generation.kv_cache import BeamCache
+from fairseq_residuals.ops.depth_sum import DepthWeights
+
+Stream = dict[str, Tensor]
+"""What travels along depth. "x" (T, B, C) is always there; any other key is documented by its variant.
+Streams are updated functionally (``s | {"x": ...}``), never in place: activation checkpointing relies on it."""
+
+Kind = Literal["self", "cross", "ffn"]
+Stock = Literal["", "post_ln", "pre_ln"]
+Init = Literal["fairseq", "fairseq_0.8", "fairseq_0.9", "lipschitz", "ds_init", "ds_init_code", "xavier"]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The stack that a variant wires; whatever depends on depth or width is computed from this."""
+
+    stack: Literal["encoder", "decoder"]
+    depth: int
+    """Layers in this stack."""
+    dim: int
+    ffn_dim: int
+    heads: int
+    enc_depth: int
+    """Layers of the encoder; 0 where there is none (a language model)."""
+    dec_depth: int
+    cross: bool
+    """Whether the stack is part of an encoder-decoder pair (a language model: False)."""
+    norm_type: NormType = field(default="layer", kw_only=True)
+    """What :meth:`new_norm` makes."""
+
+    def new_norm(self, width: int = 0, *, eps: float = 0.0, bias: bool = True) -> nn.Module:
+        """A norm of this stack's kind, over ``width`` channels (0: those of the stream); every norm that a variant
+        has is made by this. ``eps`` 0 is the usual one of its kind; without ``bias``, no kind has one."""
+        return build_norm(self.norm_type, width or self.dim, eps, bias)
+
+
+@dataclass(frozen=True)
+class Site(Shape):
+    """Where one connection sits."""
+
+    kind: Kind
+    layer: int
+    index: int
+    """Which sub-layer of its layer, from 0."""
+    n_sub: int
+    """Sub-layers per layer of this stack."""
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the first sub-layer of its layer."""
+        return self.index == 0
+
+    @property
+    def last(self) -> bool:
+        """Whether this is the last sub-layer of its layer."""
+        return self.index == self.n_sub - 1
+
+
+SubLayer = Callable[[Tensor, Stream], tuple[Tensor, Tensor | None, Stream]]
+"""h (T, B, C), stream -> output after dropout (T, B, C), attention weights or None, stream."""
+
+
+class Connection(nn.Module):
+    """The wiring around one sub-layer; owns its norms and gains, keeps no state between calls.
+
+    The norm that fairseq has at this place is an attribute ``norm``: checkpoints then carry fairseq's name for it.
+    """
+
+    norm_gain: float = 1.0
+    """What :meth:`read` multiplies the output of ``norm`` by, of a variant that is Pre-LN but for it."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.site = site
+
+    def read(self, s: Stream) -> tuple[Tensor, Stream]:
+        """What the sub-layer is fed, (T, B, C), and the stream."""
+        return s["x"], s
+
+    def write(self, s: Stream, y: Tensor) -> Stream:
+        """The stream after the sub-layer's output ``y`` (T, B, C), dropout already applied."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how a sub-layer's output is written")
+
+    def gains(self) -> tuple[Tensor | float, Tensor | float]:
+        """The factors, numbers or (C,), on the stream and on the sub-layer's output before the two are added, of a
+        variant that says what it is but for them (:attr:`Variant.stock`)."""
+        return 1.0, 1.0
+
+    def inner(self, h: Tensor) -> Tensor:
+        """(T, B, F) -> (T, B, F), between the FFN's activation (and its dropout) and its second matrix."""
+        return h
+
+    def outer(self, y: Tensor) -> Tensor:
+        """(T, B, C) -> (T, B, C), between the sub-layer and its dropout."""
+        return y
+
+    def attend(
+        self, attn: nn.Module, query: Tensor, key: Tensor, value: Tensor, s: Stream, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None, Stream]:
+        """Runs the attention module: output (T, B, C) before dropout, weights or None, stream.
+
+        ``kwargs`` are those of the module, and edits for :func:`.attention.open_attention`, which runs it if there are
+        any, while a beam is searched, and where it trains faster. A variant with edits of its own passes on those that
+        it is given.
+        """
+        searching = isinstance(kwargs.get("incremental_state"), BeamCache)
+        if searching or any(name.startswith("edit_") for name in kwargs) or open_trains_faster(attn, query, key):
+            return *open_attention(attn, query, key, value, **kwargs), s
+        y, weights = attn(query=query, key=key, value=value, **kwargs)
+        return y, weights, s
+
+    def forward(self, s: Stream, sublayer: SubLayer) -> tuple[Stream, Tensor | None]:
+        """Reads, runs the sub-layer, writes. A forward hook on this module sees the stream before and after."""
+        h, s = self.read(s)
+        y, weights, s = sublayer(h, s)
+        return self.write(s, y), weights
+
+    def extra_repr(self) -> str:
+        return f"{self.site.stack} {self.site.kind}, layer {self.site.layer + 1} of {self.site.depth}"
+
+
+class Variant(nn.Module):
+    """A published way to wire norms and residuals; one instance per stack, owner of what spans the depth.
+
+    The norm that fairseq has on top of a stack is an attribute ``norm``: checkpoints then carry fairseq's name for it.
+    """
+
+    name: ClassVar[str]
+    """Set by :func:`fairseq_residuals.core.registry.register_variant`."""
+    title: ClassVar[str]
+    paper: ClassVar[str]
+    year: ClassVar[int]
+    equations: ClassVar[tuple[str, ...]]
+    """F a sub-layer with its dropout, x the stream; with the options' defaults."""
+    rewrites: ClassVar[tuple[tuple[str, Any, str, str], ...]] = ()
+    """An option, one of its values, and what this value makes of a part of the equations: old text, new text."""
+    code: ClassVar[str] = ""
+    """The authors' code that the variant was checked against: repository@commit; empty where none was published."""
+    verified: ClassVar[str]
+    """What was compared, and with what."""
+    extension: ClassVar[str] = ""
+    """What no paper defines and this plugin chose, such as where cross-attention sits; empty where nothing is."""
+    normalize_before: ClassVar[bool] = False
+    """Whether this is what fairseq calls ``--encoder-normalize-before`` / ``--decoder-normalize-before``."""
+    stock: ClassVar[Stock] = ""
+    """Which of fairseq's own wirings this is but for the :meth:`Connection.gains`, which can be folded into weights so
+    that fairseq itself runs the model; empty where it is neither."""
+    has_ffn: ClassVar[bool] = True
+    """Whether a layer keeps its FFN; False where the wiring takes its place."""
+    draws_weights: ClassVar[bool] = False
+    """Whether ``init_weights`` draws the layers' weights anew, which leaves no choice to the option ``init``."""
+
+    @dataclass(frozen=True)
+    class Config:
+        """The options: typed, documented; the defaults are the design by itself, without what else its authors' models
+        had (initialisation, norms of another kind or of queries and keys). Those here are common to all variants; a
+        variant with options of its own derives its ``Config`` from this one."""
+
+        init: Init = option(
+            "fairseq",
+            "how weights are drawn before the variant scales them; see fairseq_residuals/core/initialization.py",
+            for_training=True,
+        )
+        init_scale: float | Literal["depth"] = option(
+            1.0,
+            "factor on every weight matrix of the layers at initialisation; depth: L^-0.5",
+            minimum=1e-6,
+            for_training=True,
+        )
+        norm_type: NormType = option(
+            "layer", "kind of every norm (short: norm, unless the variant has an option of that name)"
+        )
+        value_residual: Mixing = option(
+            "none",
+            "mix the first layer's values into those of the layers above, in self-attention (our choice: each stack by"
+            " itself, nothing in cross-attention); see fairseq_residuals/core/value_residual.py",
+        )
+
+    connection: ClassVar[type[Connection]]
+
+    def __init__(self, config: Any, shape: Shape) -> None:
+        super().__init__()
+        self.config = config
+        self.shape = shape
+
+    @classmethod
+    def refusal(cls, *, alone: bool, topmost: bool) -> str:
+        """Why the variant has no meaning in such a place; empty where it has.
+
+        Args:
+            alone: in a decoder without an encoder.
+            topmost: with no layers of another variant above its own.
+        """
+        return ""
+
+    @classmethod
+    def equations_of(cls, config: Any) -> tuple[str, ...]:
+        """Those of a stack with these options."""
+        text = "\n".join(cls.equations)
+        for name, value, old, new in (("final_norm", False, "output LN(x)", ""), *cls.rewrites):
+            if getattr(config, name, None) == value:
+                text = text.replace(old, new)
+        lines = list(filter(None, text.split("\n")))
+        if config.norm_type != "layer" and "LN" in text:
+            lines.append(f"LN is norm_type={config.norm_type}")
+        if config.value_residual != "none":
+            lines.append(f"self-attention's values v = a v_1 + b v (value_residual={config.value_residual})")
+        return tuple(lines)
+
+    def connect(self, site: Site) -> Connection:
+        """A new connection for ``site``."""
+        return self.connection(site)
+
+    def open(self, x: Tensor) -> Stream:
+        """The stream from the embeddings (T, B, C), after their dropout."""
+        return {"x": x}
+
+    def after_layer(self, i: int, s: Stream) -> Stream:
+        """The stream after layer ``i`` (also where layer dropout skipped it)."""
+        return s
+
+    def state(self, s: Stream) -> Tensor:
+        """What looks take for the output of a layer (T, B, C): "x", or of several tensors what the top would make of
+        them, but for a norm of the whole."""
+        return s["x"]
+
+    def depth_weights(self, below: int) -> DepthWeights | None:
+        """What was learned to combine over layers; None where that is no matrix of weights.
+
+        Args:
+            below: number of layers that other variants wire below this one's.
+        """
+        return None
+
+    def close(self, s: Stream) -> Tensor:
+        """The stack's output (T, B, C)."""
+        return s["x"]
+
+    def at(self, i: int) -> tuple[Variant, int]:
+        """The variant that wires layer ``i``, and which of its layers this is."""
+        return self, i
+
+    def init_weights(self, layers: nn.ModuleList, embed_tokens: nn.Module | None) -> None:
+        """Called once, after the whole model was built and its weights were drawn as the option ``init`` says.
+
+        Args:
+            layers: the layers that this variant wires.
+            embed_tokens: the stack's token embedding; None where the input is not tokens (speech), and in a decoder
+                that shares its encoder's.
+        """
+
+    def extra_repr(self) -> str:
+        return f"{self.name}: {'; '.join(self.equations_of(self.config))}"

@@ -1,0 +1,151 @@
+"""One Transformer layer: attention, cross-attention, FFN. All wiring is its connections'."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_residuals.core.base import Kind, Site, Stream, Variant
+from fairseq_residuals.core.value_residual import ValueResidual
+
+FAIRSEQ_NORMS: dict[Kind, str] = {
+    "self": "self_attn_layer_norm",
+    "cross": "encoder_attn_layer_norm",
+    "ffn": "final_layer_norm",
+}
+CONNECTIONS: dict[Kind, str] = {
+    "self": "self_attn_connection",
+    "cross": "encoder_attn_connection",
+    "ffn": "ffn_connection",
+}
+
+
+@dataclass(frozen=True)
+class Context:
+    """What fairseq's loops hand to every layer of a pass: masks, the encoder's output, the decoding cache.
+
+    Shapes: padding masks (B, positions) True at padding; ``self_attn_mask`` (T, T) added to the scores;
+    ``memory`` (S, B, C of the encoder).
+    """
+
+    padding_mask: Tensor | None = None
+    self_attn_mask: Tensor | None = None
+    memory: Tensor | None = None
+    memory_padding_mask: Tensor | None = None
+    incremental_state: Any = None
+    need_attn: bool = False
+    need_head_weights: bool = False
+
+
+class ResidualLayer(nn.Module):
+    """Takes over the sub-layers of a layer that fairseq built, so every fairseq option and its order of random
+    numbers are fairseq's own, and gives each a connection.
+
+    Not a subclass of fairseq's layers: in 0.12.2 these carry a second, dead copy of every weight, and switch in
+    evaluation to a fused Post-LN kernel that ignores any other wiring.
+    """
+
+    # fairseq's encoder loop asks its first layer for this before it considers the fused kernel
+    load_to_BT = False
+
+    def __init__(self, built: Any, variant: Variant, layer: int) -> None:
+        """
+        Args:
+            built: fairseq's TransformerEncoderLayer or TransformerDecoderLayer; its sub-layers move here.
+            layer: which of the variant's layers this is.
+        """
+        super().__init__()
+        present = {"self": True, "cross": bool(getattr(built, "encoder_attn", None)), "ffn": variant.has_ffn}
+        kinds: list[Kind] = [kind for kind in FAIRSEQ_NORMS if present[kind]]
+        shape = variant.shape
+        base = {f.name: getattr(shape, f.name) for f in fields(shape)}
+        sites = {kind: Site(**base, kind=kind, layer=layer, index=i, n_sub=len(kinds)) for i, kind in enumerate(kinds)}
+        # registered in fairseq's order, which is the order of an optimizer's state
+        self.self_attn: nn.Module = built.self_attn
+        self.self_attn_connection = variant.connect(sites["self"])
+        mixing = variant.config.value_residual
+        self.value_residual = None if mixing == "none" else ValueResidual(mixing, layer, shape.depth)
+        self.encoder_attn: nn.Module | None = getattr(built, "encoder_attn", None)
+        if "cross" in sites:
+            self.encoder_attn_connection = variant.connect(sites["cross"])
+        if "ffn" in sites:
+            self.fc1: nn.Module = built.fc1
+            self.fc2: nn.Module = built.fc2
+            self.ffn_connection = variant.connect(sites["ffn"])
+            self.activation_fn = built.activation_fn
+            self.activation_dropout_module: nn.Module = built.activation_dropout_module
+        self.dropout_module: nn.Module = built.dropout_module
+        self.kinds = kinds
+        self.need_attn = True
+
+    def activation(self, h: Tensor) -> Tensor:
+        """Of what fc1 returns, in place where nobody else has it."""
+        hooked = self.fc1._forward_hooks or self.fc1._backward_hooks or self.fc1._backward_pre_hooks
+        return torch.relu_(h) if self.activation_fn is F.relu and not hooked else self.activation_fn(h)
+
+    def forward(self, s: Stream, context: Context) -> tuple[Stream, Tensor | None]:
+        """The stream after this layer, and the cross-attention weights (heads or none, B, T, S) where asked for."""
+
+        def self_attention(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
+            kept: Stream = {}
+            edits = {} if self.value_residual is None else self.value_residual.edits(s, kept)
+            y, weights, s = self.self_attn_connection.attend(
+                self.self_attn,
+                h,
+                h,
+                h,
+                s,
+                key_padding_mask=context.padding_mask,
+                incremental_state=context.incremental_state,
+                need_weights=False,
+                attn_mask=context.self_attn_mask,
+                **edits,
+            )
+            return self.dropout_module(self.self_attn_connection.outer(y)), weights, s | kept
+
+        def cross_attention(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
+            assert self.encoder_attn is not None and context.memory is not None
+            y, weights, s = self.encoder_attn_connection.attend(
+                self.encoder_attn,
+                h,
+                context.memory,
+                context.memory,
+                s,
+                key_padding_mask=context.memory_padding_mask,
+                incremental_state=context.incremental_state,
+                static_kv=True,
+                need_weights=context.need_attn or (not self.training and self.need_attn),
+                need_head_weights=context.need_head_weights,
+            )
+            return self.dropout_module(self.encoder_attn_connection.outer(y)), weights, s
+
+        def feed_forward(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
+            # positions in one dimension: what fc1 returns is then no view, whose change in place autograd would copy
+            inner = self.activation(self.fc1(h.flatten(0, 1))).unflatten(0, h.shape[:2])
+            h = self.activation_dropout_module(inner)
+            y = self.fc2(self.ffn_connection.inner(h))
+            return self.dropout_module(self.ffn_connection.outer(y)), None, s
+
+        attn = None
+        s, _ = self.self_attn_connection(s, self_attention)
+        if self.encoder_attn is not None and context.memory is not None:
+            s, attn = self.encoder_attn_connection(s, cross_attention)
+        if "ffn" in self.kinds:
+            s, _ = self.ffn_connection(s, feed_forward)
+        return s, attn
+
+    def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
+        """fairseq's call before generation: attention weights only if an alignment is to be printed."""
+        self.need_attn = need_attn
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """Renames the norms of checkpoints from before fairseq 0.6 (``layer_norms.0``), in place."""
+        for i, kind in enumerate(self.kinds):
+            for parameter in ("weight", "bias"):
+                old = f"{name}.layer_norms.{i}.{parameter}"
+                if old in state_dict:
+                    state_dict[f"{name}.{FAIRSEQ_NORMS[kind]}.{parameter}"] = state_dict.pop(old)

@@ -1,0 +1,1 @@
+"""The steps that lead from published files to data for fairseq."""

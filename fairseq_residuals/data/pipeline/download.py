@@ -1,0 +1,237 @@
+"""Files from elsewhere: several addresses each, resumed where they broke off, checked by their digest.
+
+A digest that is known is demanded; of the others the SHA-256 is noted in ``SHA256SUMS`` beside the downloads (in the
+format of ``sha256sum``) the first time, and demanded ever after. A folder of the user's, the mirror, stands in for any
+address, and is where files lie that cannot be downloaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import Request, url2pathname, urlopen
+
+from fairseq_residuals.data.pipeline.parallel_map import progress
+from fairseq_residuals.utils.atomic_write import whole_file
+from modern_fairseq.errors import UserError
+
+SUMS = "SHA256SUMS"
+BLOCK = 1 << 20
+ATTEMPTS = 5
+GONE = (401, 403, 404, 410)
+"""Answers that another attempt will not change."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that somebody else publishes."""
+
+    name: str
+    """What it is called here; unique among the sources of a corpus. With a ``/`` at its end it is a user's folder."""
+    urls: tuple[str, ...] = ()
+    """The same file at different places, tried in turn; none if it cannot be downloaded."""
+    digest: str = ""
+    """``md5:...`` or ``sha256:...`` in hexadecimal, if its publisher or a tool that uses it states one."""
+    terms: str = ""
+    """Of a file that cannot be downloaded (or only sometimes): where a user gets it."""
+
+    @property
+    def is_folder(self) -> bool:
+        return self.name.endswith("/")
+
+    def file(self, name: str) -> Source:
+        """A file of a folder."""
+        return Source(self.name + name, terms=self.terms)
+
+    def places(self) -> Iterator[str]:
+        """Where it may lie in a mirror: by name, or as ``wget -x`` stores it."""
+        yield self.name
+        for url in self.urls:
+            parts = urlsplit(url)
+            if not parts.query:
+                yield f"{parts.netloc}{parts.path}"
+
+
+def mirror_folder(place: str) -> Path:
+    """The folder that a ``MIRROR`` setting names: a path, or a ``file://`` address.
+
+    Raises:
+        UserError: there is no such folder.
+    """
+    folder = Path(url2pathname(urlsplit(place).path)) if place.startswith("file://") else Path(place)
+    if not folder.is_dir():
+        raise UserError(f"the mirror {place} is not a folder: give a local folder or a file:// address")
+    return folder
+
+
+@dataclass
+class Downloads:
+    """A folder of downloads, and perhaps a mirror that is looked into first."""
+
+    folder: Path
+    mirror: Path | None = None
+    digests: Mapping[str, str] | None = None
+    """Of stand-ins, by name; the published ones do not hold for them."""
+    patience: float = 1.0
+    """Seconds before the second attempt; doubled for each further one."""
+    _verified: set[str] = field(default_factory=set)
+
+    def fetch(self, source: Source) -> Path:
+        """Where the file is, after it has been downloaded if need be, and checked.
+
+        Raises:
+            UserError: it cannot be had, or is not what it was or should be; nothing is left that looks like it then.
+        """
+        path = self._in_mirror(source) or self.folder / source.name
+        if not path.is_file():
+            self._download(source, path)
+        elif source.name not in self._verified:
+            wrong = self._differs(source, path)
+            if wrong:
+                raise UserError(
+                    f"{path} {wrong}: replace it, or remove its line from {self.folder / SUMS} if it is right"
+                )
+        self._verified.add(source.name)
+        return path
+
+    def forget(self, source: Source) -> None:
+        """Removes what was downloaded (never what lies in the mirror) and what was noted about its contents."""
+        if not source.is_folder:
+            (self.folder / source.name).unlink(missing_ok=True)
+        self._verified.discard(source.name)
+        recorded = self._recorded()
+        kept = {name: digest for name, digest in recorded.items() if not _belongs(name, source)}
+        if kept != recorded:
+            self._record(kept)
+
+    def _in_mirror(self, source: Source) -> Path | None:
+        if self.mirror is None:
+            return None
+        return next((path for place in source.places() if (path := self.mirror / place).is_file()), None)
+
+    def _download(self, source: Source, path: Path) -> None:
+        if not source.urls:
+            folder = self.mirror or "the folder that MIRROR (or --mirror) names"
+            raise UserError(f"{source.name} cannot be downloaded: {source.terms}; put it into {folder} under this name")
+        part = path.with_name(f"{path.name}.part")
+        part.parent.mkdir(parents=True, exist_ok=True)
+        reasons: dict[str, str] = {}
+        promising = list(source.urls)
+        for attempt in range(ATTEMPTS):
+            for url in tuple(promising):
+                try:
+                    transfer(url, part)
+                    reasons[url] = self._differs(source, part)
+                    if not reasons[url]:
+                        os.replace(part, path)
+                        _forget(part)
+                        return
+                    _forget(part)
+                    promising.remove(url)
+                except (OSError, http.client.HTTPException) as error:
+                    reasons[url] = str(error) or type(error).__name__
+                    if isinstance(error, HTTPError) and error.code in GONE:
+                        promising.remove(url)
+                print(f"prepare: {url}: {reasons[url]}", file=sys.stderr, flush=True)
+            if not promising:
+                break
+            if attempt + 1 < ATTEMPTS:
+                time.sleep(self.patience * 2**attempt)
+        told = "; ".join(f"{url}: {reason}" for url, reason in reasons.items())
+        elsewhere = f" ({source.terms})" if source.terms else ""
+        raise UserError(f"{source.name} could not be downloaded{elsewhere}: {told}")
+
+    def _differs(self, source: Source, path: Path) -> str:
+        """What is wrong with the file, in words that follow its name; empty if nothing is. Notes a new digest."""
+        known = source.digest if self.digests is None else self.digests.get(source.name, "")
+        algorithm, _, stated = known.partition(":")
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if stated:
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, algorithm).hexdigest()
+            if digest != stated:
+                return f"has the {algorithm} {digest} and should have {stated}"
+        recorded = self._recorded()
+        if recorded.setdefault(source.name, found) != found:
+            return f"has the sha256 {found} and had {recorded[source.name]} before"
+        self._record(recorded)
+        return ""
+
+    def _record(self, sums: dict[str, str]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with whole_file(self.folder / SUMS) as new:
+            new.write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())), encoding="utf-8")
+
+    def _recorded(self) -> dict[str, str]:
+        sums = self.folder / SUMS
+        if not sums.is_file():
+            return {}
+        pairs = (line.split("  ", 1) for line in sums.read_text(encoding="utf-8").splitlines())
+        return {name: digest for digest, name in pairs}
+
+
+def _belongs(name: str, source: Source) -> bool:
+    return name.startswith(source.name) if source.is_folder else name == source.name
+
+
+def transfer(url: str, part: Path) -> None:
+    """Fetches ``url`` into ``part``, going on where an earlier call broke off if the server's file is still the same.
+
+    Raises:
+        OSError, HTTPException: it failed; what has arrived is kept.
+    """
+    note = _note(part)
+    begun = json.loads(note.read_text(encoding="utf-8")) if note.is_file() and part.is_file() else {}
+    headers = {"User-Agent": "fairseq-residuals"}
+    if begun.get("url") == url:
+        headers |= {"Range": f"bytes={part.stat().st_size}-", "If-Range": begun["version"]}
+    with _open(url, headers, part) as response:
+        if response.headers.get_content_type() == "text/html":
+            raise OSError("a web page came instead of the file")
+        done = part.stat().st_size if response.status == 206 else 0
+        if done and not response.headers.get("Content-Range", "").startswith(f"bytes {done}-"):
+            raise OSError("the server went on at another place than where it was asked to")
+        length = response.headers.get("Content-Length")
+        total = None if length is None else done + int(length)
+        version = response.headers.get("ETag") or response.headers.get("Last-Modified")
+        if done == 0:
+            note.unlink(missing_ok=True)
+            part.unlink(missing_ok=True)
+            if version and not version.startswith("W/"):  # a weak one does not promise the same bytes
+                note.write_text(json.dumps({"url": url, "version": version}), encoding="utf-8")
+        with part.open("ab") as out, progress(total, part.name.removesuffix(".part"), "B") as bar:
+            bar.update(done)
+            while block := response.read(BLOCK):
+                out.write(block)
+                bar.update(len(block))
+    if total is not None and part.stat().st_size != total:
+        raise OSError(f"broke off after {part.stat().st_size:,} of {total:,} bytes")
+
+
+def _open(url: str, headers: dict[str, str], part: Path) -> Any:
+    try:
+        return urlopen(Request(url, headers=headers), timeout=60)
+    except HTTPError as error:
+        if error.code == 416:  # there is nothing beyond what has arrived: it cannot be told whether that is right
+            _forget(part)
+        raise
+
+
+def _note(part: Path) -> Path:
+    return part.with_name(f"{part.name}.json")
+
+
+def _forget(part: Path) -> None:
+    part.unlink(missing_ok=True)
+    _note(part).unlink(missing_ok=True)

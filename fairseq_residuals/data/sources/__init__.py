@@ -1,0 +1,1 @@
+"""Where published files lie."""

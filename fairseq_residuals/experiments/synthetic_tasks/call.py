@@ -1,0 +1,64 @@
+"""What the command lines of the small pipelines have in common."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from fairseq_residuals.experiments.demo.processes import StepFailed
+from fairseq_residuals.experiments.demo.settings import default_jobs
+from fairseq_residuals.experiments.synthetic_tasks.task import EXPERIMENT, Sizes, Task
+from modern_fairseq.errors import UserError
+
+INTERRUPTED = 130
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """The options that do not depend on what is compared."""
+    parser.add_argument("--examples", type=int, metavar="N", help="at most so many for training")
+    parser.add_argument("--updates", type=int, metavar="N", help="of the parameters, per run")
+    parser.add_argument("--subwords", type=int, metavar="N", help="BPE merges or pieces; language model: occurrences")
+    parser.add_argument(
+        "--override", nargs="+", default=[], metavar="KEY=VALUE", help="of the recipe, as hydra takes them"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("small_out"), metavar="DIR", help="for all files (%(default)s)"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=default_jobs(), help="runs at a time, one thread each (%(default)s)"
+    )
+
+
+def chosen_sizes(args: argparse.Namespace, task: Task) -> Sizes:
+    """Those of the task, less what the options say.
+
+    Raises:
+        UserError: ``--jobs`` is no number of runs.
+    """
+    if args.jobs < 1:
+        raise UserError(f"--jobs is {args.jobs} and has to be at least 1")
+    given = {name: getattr(args, name) for name in ("examples", "updates", "subwords")}
+    return replace(task.sizes, **{name: value for name, value in given.items() if value is not None})
+
+
+def exit_status(run: Callable[[argparse.Namespace], None], args: argparse.Namespace) -> int:
+    """Runs and returns the exit status; what a user can do wrong, and what failed, is told on stderr."""
+    try:
+        run(args)
+    except (UserError, StepFailed) as error:
+        print(f"{EXPERIMENT}: error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"{EXPERIMENT}: interrupted; repeat the command to go on with what is unfinished", file=sys.stderr)
+        return INTERRUPTED
+    return 0
+
+
+def as_program(main: Callable[[], int]) -> int:
+    """The same for a process: being told to end, it ends its children as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return main()

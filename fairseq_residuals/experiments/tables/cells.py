@@ -1,0 +1,116 @@
+"""Which configuration makes which cell of which table: ``configs/<experiment>/tables.yaml``.
+
+::
+
+    table1:
+      rows: {6L-6L/Post-LN: table1/6l_post_ln}          every column is the score of that name
+    table5:
+      rows: {'6': {En-De/Std: base_6, ...}}             a configuration per cell
+      score: BLEU                                       where the score is not called as the column; also per column
+    perplexity:
+      columns: {Baseline: baseline}                     a configuration per column; the score is a curve over the rows
+      score: curve
+
+``cited`` names rows that the paper took from elsewhere, ``seeds`` the seeds over which it took the mean. A name that
+starts with / is another experiment's configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fairseq_residuals.experiments.tables import Table, find_table
+from modern_fairseq.errors import UserError
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table, and where it comes from."""
+
+    row: str
+    column: str
+    config: str
+    """As ``--config-name`` takes it."""
+    score: str
+    """A name under ``recipe.scores`` of the configuration."""
+    key: str | None = None
+    """Where the score is a curve: at which number of updates."""
+
+
+@dataclass(frozen=True)
+class TableRecipe:
+    """All cells of a table that can be reproduced."""
+
+    experiment: str
+    name: str
+    cells: tuple[Cell, ...]
+    cited: frozenset[str]
+    seeds: tuple[int, ...]
+    published: Table
+
+    def select(self, rows: Sequence[str] | None) -> tuple[Cell, ...]:
+        """The cells of some rows, or of all.
+
+        Raises:
+            UserError: there is no such row.
+        """
+        names = list(dict.fromkeys(cell.row for cell in self.cells))
+        for row in rows or ():
+            if row not in names:
+                reason = "was taken from elsewhere by the paper" if row in self.cited else "is not in it"
+                raise UserError(f"{self.experiment}/{self.name}: {row!r} {reason}; its rows are {', '.join(names)}")
+        return tuple(cell for cell in self.cells if rows is None or cell.row in rows)
+
+
+def experiments(configs: Path) -> dict[str, dict[str, Any]]:
+    """By experiment, the content of its tables.yaml."""
+    return {path.parent.name: yaml.safe_load(path.read_text()) for path in sorted(configs.glob("*/tables.yaml"))}
+
+
+def load_table(configs: Path, name: str, tables: Mapping[str, Table] | None = None) -> TableRecipe:
+    """
+    Args:
+        configs: the folder of configurations.
+        name: such as b2t/table1.
+        tables: what was published; read from its file if it is not given.
+
+    Raises:
+        UserError: there is no such table, or nothing was published for one of its cells.
+    """
+    known = experiments(configs)
+    experiment, _, table = name.partition("/")
+    if table not in known.get(experiment, {}):
+        names = [f"{e}/{t}" for e, tables in known.items() for t in tables]
+        raise UserError(f"there are no recipes for {name!r} in {configs}; there are for {', '.join(names)}")
+    spec, published = known[experiment][table], find_table(name, tables)
+    cells = tuple(_cells(experiment, spec, published))
+    for cell in cells:
+        if cell.column not in published.rows.get(cell.row, {}):
+            raise UserError(f"{name} as published has no {cell.row!r}, {cell.column!r}")
+    seeds = tuple(spec.get("seeds", (None,)))
+    return TableRecipe(experiment, table, cells, frozenset(spec.get("cited", ())), seeds, published)
+
+
+def _cells(experiment: str, spec: Mapping[str, Any], published: Table) -> list[Cell]:
+    def full(config: str) -> str:
+        return config.removeprefix("/") if config.startswith("/") else f"{experiment}/{config}"
+
+    if "columns" in spec:
+        return [
+            Cell(row, column, full(config), spec["score"], key=row)
+            for column, config in spec["columns"].items()
+            for row in published.rows
+        ]
+    wanted = [column for column in published.scored if column not in published.averages]
+    cells = []
+    for row, makers in spec["rows"].items():
+        by_column = makers if isinstance(makers, dict) else dict.fromkeys(wanted, makers)
+        for column, config in by_column.items():
+            score = spec.get("score", column)
+            cells.append(Cell(row, column, full(config), score[column] if isinstance(score, dict) else score))
+    return cells

@@ -1,0 +1,143 @@
+"""``results/reproduced.csv``: what was measured here, one score a line."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import fcntl
+import io
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from fairseq_residuals.experiments.tables.published import FAILED, RESULTS, Table, find_table, load_published
+from fairseq_residuals.utils.atomic_write import whole_file
+from modern_fairseq.errors import UserError
+
+REPRODUCED = RESULTS / "reproduced.csv"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One score of one run."""
+
+    experiment: str
+    table: str
+    row: str
+    column: str
+    value: float | Literal["failed"]
+    metric: str
+    """Its name: ``sacrebleu``, ``rouge``, ``ppl_context_0``; scores of different metrics never share a column."""
+    signature: str
+    """What exactly was computed."""
+    seed: int
+    commit: str
+    """Of this repository."""
+    torch: str
+    device: str
+    hours: float
+    """Of training, wall time."""
+    config_hash: str
+    """Of the configuration without the seed."""
+    date: str
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises:
+        ValueError: a value that is neither a finite number nor "failed", or an entry that is empty.
+        """
+        if self.value != FAILED and not (isinstance(self.value, float | int) and math.isfinite(self.value)):
+            raise ValueError(f"{self.value!r} is neither a finite number nor {FAILED}")
+        empty = [n for n in ("experiment", "table", "row", "column", "metric", "signature") if not getattr(self, n)]
+        if empty:
+            raise ValueError(f"{', '.join(empty)} is empty")
+
+    @property
+    def key(self) -> str:
+        """Of its table: ``b2t/table1``."""
+        return f"{self.experiment}/{self.table}"
+
+
+HEADER = tuple(f.name for f in dataclasses.fields(Record))
+
+
+def read_records(path: Path | None = None) -> list[Record]:
+    """All records in the order of writing; none if there is no file.
+
+    Raises:
+        UserError: the file has another header, or a line that is no record.
+    """
+    path = path or REPRODUCED
+    return _parse(path.read_text(encoding="utf-8"), path) if path.exists() else []
+
+
+def append(records: Iterable[Record], path: Path | None = None, tables: Mapping[str, Table] | None = None) -> None:
+    """Adds records, all or none, to a file that other runs may be writing to, on this machine or another that locks
+    the same file system. Readers see the old file or the new one.
+
+    Raises:
+        UserError: a record has no place in ``tables`` (default: the published ones), or is of a column that is
+            computed from others; the file is not one of records.
+    """
+    path = path or REPRODUCED
+    records = list(records)
+    tables = load_published() if tables is None else tables
+    for record in records:
+        check(record, find_table(record.key, tables))
+    with _locked(path):
+        old = path.read_text(encoding="utf-8") if path.exists() else ""
+        _parse(old, path)
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        if not old:
+            writer.writerow(HEADER)
+        writer.writerows(dataclasses.astuple(record) for record in records)
+        with whole_file(path) as new, new.open("w", encoding="utf-8", newline="") as file:
+            file.write(old + buffer.getvalue())
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def check(record: Record, table: Table) -> None:
+    """Raises:
+    UserError: the table has no such row, or no such column that is recorded.
+    """
+    if record.row not in table.rows:
+        raise UserError(f"{table.key} has no row {record.row!r}; its rows are {', '.join(table.rows)}")
+    if record.column not in table.scored:
+        raise UserError(
+            f"{table.key} has no column {record.column!r} to record; its scores are {', '.join(table.scored) or 'none'}"
+        )
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # a file of its own, since the records' file is replaced; it stays, since removing it could unlock two
+    with path.with_name(f".{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _parse(text: str, path: Path) -> list[Record]:
+    if not text:
+        return []
+    header, *lines = csv.reader(io.StringIO(text, newline=""))
+    if tuple(header) != HEADER:
+        raise UserError(f"{path} is no file of results: its first line has to be {','.join(HEADER)}")
+    if not text.endswith("\n"):
+        raise UserError(f"{path} breaks off in its last line; complete or remove it")
+    records = []
+    for number, line in enumerate(lines, start=2):
+        try:
+            entry = dict(zip(HEADER, line, strict=True))
+            value: float | Literal["failed"] = FAILED if entry["value"] == FAILED else float(entry["value"])
+            numbers = {"value": value, "seed": int(entry["seed"]), "hours": float(entry["hours"])}
+            records.append(Record(**{**entry, **numbers}))  # type: ignore[arg-type]
+        except ValueError as error:
+            raise UserError(f"{path}: record {number} is not valid: {error}") from None
+    return records

@@ -1,0 +1,109 @@
+"""The cache of a search on a GPU: its memory stays where it is, so that a decoder's layers are a CUDA graph.
+
+A word takes hundreds of small kernels, which take less time than Python takes to launch them. For every word the layers
+do the same work: hypotheses attend to all places that there is room for, of which a mask leaves them their past, and
+the place that is written is told by a number on the device. What sentences that have left would have said is
+computed, and not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_residuals.generation.kv_cache import BeamCache
+from fairseq_residuals.performance import cuda_graphs
+
+Outputs = tuple[Tensor, list[Tensor | None]]
+"""Of the last layer (1, rows, C), and the attention weights of each."""
+
+
+_LATEST: dict[torch.device, Any] = {}
+"""The graph that was recorded last on a device. Its memory is that of the next one: what belongs to no graph is not
+used again."""
+
+
+def _record(work: Callable[[], Outputs], device: torch.device) -> Any:
+    latest = _LATEST.get(device)
+    with cuda_graphs.explained(
+        "the layers of this decoder cannot be recorded as a CUDA graph ({}): while a beam is searched on a GPU, a"
+        " variant may not look at values of its tensors"
+    ):
+        graph = cuda_graphs.Graph(work, device, latest.graph.pool() if latest else cuda_graphs.new_pool())
+    _LATEST[device] = graph
+    return graph
+
+
+class ReplayedBeamCache(BeamCache):
+    def __init__(self, sentences: int, beam: int, device: torch.device) -> None:
+        super().__init__(sentences, beam, device)
+        self.most = sentences
+        self.place = torch.zeros(1, dtype=torch.long, device=device)
+        self.fed: Tensor | None = None
+        self.fixed_mask: Tensor | None = None
+        self.graph: Any = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is one row for each hypothesis, as from the second word on."""
+        return self.past.size(1) > 1
+
+    def _leave(self, sentences: Tensor) -> None:
+        for kept in self.words.values():
+            kept[:, : len(sentences)] = kept[:, sentences]
+        for kept in (x for memory in self.memories.values() for x in memory if x is not None):
+            kept[: len(sentences)] = kept[sentences]
+
+    def extend(self, attn: Any, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if not self.ready:
+            return super().extend(attn, keys, values)
+        kept = self.words[attn]
+        new = torch.stack([self.as_positions(keys), self.as_positions(values)])
+        kept.index_copy_(3, self.place, new.unsqueeze(3))
+        keys, values = kept.flatten(3, 4)
+        assert self.fixed_mask is not None
+        return keys, values, self.fixed_mask
+
+    def layers(self, x: Tensor, work: Callable[[Tensor], Outputs]) -> Outputs:
+        """What ``work`` makes of the newest word, (1, rows, C); its results are overwritten by the next call."""
+        position, rows = self.past.size(1) - 1, x.size(1)
+        room = next(iter(self.words.values())).size(3)
+        if position == room:
+            self.words = {attn: torch.cat([kept, torch.zeros_like(kept)], 3) for attn, kept in self.words.items()}
+            self.graph, room = None, 2 * room
+        new = self.graph is None
+        if new:
+            self.fed = x.new_zeros(1, self.most * self.beam, x.size(2))
+            self.fixed_mask = x.new_zeros(self.most, 1, self.beam, room * self.beam)
+        assert self.fed is not None
+        self.fed[:, :rows] = x
+        self.place.fill_(position)
+        self._mask(position)
+        if new:
+            run = partial(self._of_all_sentences, work, self.fed)
+            with cuda_graphs.aside(x.device):
+                run()
+            self.graph = _record(run, x.device)
+        self.graph.replay()
+        out, weights = self.graph.result
+        return out[:, :rows], [None if w is None else w.narrow(w.dim() - 3, 0, rows) for w in weights]
+
+    def _mask(self, position: int) -> None:
+        """Leaves to each hypothesis its own places up to ``position``."""
+        assert self.fixed_mask is not None
+        others = self.past[:, :, None] != torch.arange(self.beam, device=self.past.device)
+        mask = self.fixed_mask.view(self.most * self.beam, -1)[: len(others)]
+        mask.fill_(-torch.inf)
+        mask[:, : (position + 1) * self.beam].masked_fill_(~others.flatten(1), 0)
+
+    def _of_all_sentences(self, work: Callable[[Tensor], Outputs], fed: Tensor) -> Outputs:
+        """Also those that have left."""
+        there, self.sentences = self.sentences, self.most
+        try:
+            return work(fed)
+        finally:
+            self.sentences = there

@@ -1,0 +1,45 @@
+"""How fairseq's commands and tasks get the faster search."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from fairseq.models import BaseFairseqModel
+from fairseq.tasks import FairseqTask
+
+from fairseq_residuals.generation.beam_search import FasterSequenceGenerator, searchable
+from fairseq_residuals.performance.cpu import keep_freed_memory
+
+
+def search_faster() -> None:
+    """From now on ``FairseqTask.build_generator``, which fairseq-generate, fairseq-interactive, ``from_pretrained``
+    and scored validation call, builds a :class:`FasterSequenceGenerator` for one model of this plugin, unless it is
+    asked for another class or for alignments."""
+    original = FairseqTask.build_generator
+
+    @functools.wraps(original)
+    def build_generator(self: Any, models: Any, args: Any, seq_gen_cls: Any = None, *rest: Any, **kwargs: Any) -> Any:
+        each = list(getattr(models, "models", models))
+        if seq_gen_cls is None and not getattr(args, "print_alignment", False) and searchable(each):
+            seq_gen_cls = FasterSequenceGenerator
+            if next(each[0].parameters()).device.type == "cpu":
+                keep_freed_memory()
+        return original(self, models, args, seq_gen_cls, *rest, **kwargs)
+
+    FairseqTask.build_generator = build_generator
+
+
+def search_in_bf16() -> None:
+    """From now on ``--bf16`` of fairseq-generate, fairseq-interactive and fairseq-eval-lm, which fairseq 0.12.2 takes
+    and ignores (fairseq_cli/generate.py:132 knows ``--fp16`` alone), puts a model of this plugin into that precision.
+    With ``from_pretrained`` the flag is that of the training, and the model stays as it is."""
+    original = BaseFairseqModel.prepare_for_inference_
+
+    @functools.wraps(original)
+    def prepare_for_inference_(self: Any, cfg: Any) -> None:
+        original(self, cfg)
+        if cfg.common.bf16 and not cfg.common.fp16 and cfg.common_eval.path and searchable([self]):
+            self.bfloat16()
+
+    BaseFairseqModel.prepare_for_inference_ = prepare_for_inference_

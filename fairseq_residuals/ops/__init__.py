@@ -1,0 +1,1 @@
+"""Numerics with gradients written out, each beside its reference."""

@@ -1,0 +1,105 @@
+"""``--compile-stack``: layers in training run as code that torch.compile makes of them, so that residual, dropout and
+norm around a sub-layer are one kernel.
+
+Only steps of training are compiled: not evaluation, generation, or what runs without gradients. A layer with hooks is
+not either, since hooks are to see its parts. Layers of one kind share their code, whatever their stack and model; sizes
+of batches are symbols in it. Where the stream has other tensors in every layer, each layer has code of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_residuals.core.base import Stream
+from fairseq_residuals.core.layer import Context, ResidualLayer
+from modern_fairseq.errors import UserError
+
+BACKEND = "inductor"
+"""torch.compile's own compiler."""
+MOST_CODES = 256
+"""For all layers of a process, as many as PyTorch keeps for one function; its usual 8 are too few, and beyond the limit
+it silently stops compiling."""
+
+Run = Callable[[Stream, Context], tuple[Stream, Tensor | None]]
+
+
+def in_training(layer: ResidualLayer, backend: str) -> Run:
+    """What runs ``layer`` in a step of training: its compiled code, or itself if it has hooks."""
+    return layer if hooked(layer) else functools.partial(_run_compiled, backend, layer)
+
+
+def hooked(module: nn.Module) -> bool:
+    """Whether somebody looks into it, or changes what is in it."""
+    return any(
+        m._forward_pre_hooks or m._forward_hooks or m._backward_pre_hooks or m._backward_hooks for m in module.modules()
+    )
+
+
+def _run_compiled(backend: str, layer: ResidualLayer, s: Stream, context: Context) -> tuple[Stream, Tensor | None]:
+    attention: Any = layer.self_attn
+    channels = (attention.embed_dim, getattr(layer.encoder_attn, "kdim", None))
+    s = {key: _of_any_size(value, channels) for key, value in s.items()}
+    given = {f.name: getattr(context, f.name) for f in dataclasses.fields(context)}
+    sized = {key: _of_any_size(x, channels) for key, x in given.items() if isinstance(x, Tensor)}
+    return _compiled(backend)(layer, s, Context(**given | sized))
+
+
+def _of_any_size(x: Tensor, channels: tuple[int | None, ...]) -> Tensor:
+    """``x`` for code in which its sizes are symbols, but for that of its channels."""
+    x = x.contiguous()  # embeddings are not, nor a piece of a larger mask; what is gets code of its own
+    for i in range(x.dim() - (x.size(-1) in channels)):
+        torch._dynamo.maybe_mark_dynamic(x, i)
+    return x
+
+
+@functools.cache
+def _compiled(backend: str) -> Callable[[ResidualLayer, Stream, Context], tuple[Stream, Tensor | None]]:
+    """``backend``'s code is made when a layer of a new kind first runs."""
+    limits = torch._dynamo.config
+    limits.recompile_limit = max(limits.recompile_limit, MOST_CODES)
+    return torch.compile(_run, backend=backend)
+
+
+def _run(layer: ResidualLayer, s: Stream, context: Context) -> tuple[Stream, Tensor | None]:
+    return layer(s, context)  # type: ignore[no-any-return]
+
+
+@functools.cache
+def look_for_a_compiler_before_training() -> None:
+    """From now on fairseq's trainer, before it loads a checkpoint, tries whether this machine compiles for its device
+    (:func:`try_out`): what torch.compile needs there shows only when it is at work."""
+    from fairseq.trainer import Trainer
+
+    original = Trainer.load_checkpoint
+
+    @functools.wraps(original)
+    def load_checkpoint(self: Any, *args: Any, **kwargs: Any) -> Any:
+        model = self.get_model()
+        backends = {m.compile_backend for m in model.modules() if getattr(m, "compile_backend", "")}
+        for backend in backends:
+            try_out(self.device, backend)
+        return original(self, *args, **kwargs)
+
+    Trainer.load_checkpoint = load_checkpoint
+
+
+def try_out(device: torch.device, backend: str) -> None:
+    """
+    Raises:
+        UserError: no code can be made for ``device`` here.
+    """
+    x = torch.ones(8, device=device)
+    try:
+        torch.compile(torch.exp, backend=backend)(x)
+    except torch._dynamo.exc.BackendCompilerFailed as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(
+            f"--compile-stack: torch.compile cannot make code for {device.type} here ({reason}); it needs a C++"
+            " compiler, and on a GPU Triton; leave the flag out where there is none"
+        ) from error

@@ -1,0 +1,206 @@
+"""A training step's forward and backward pass as CUDA graphs (``--cuda-graphs``), one pair for each shape of a batch.
+
+The kernels of a small Transformer take less time than Python takes to launch them: thousands a step. The graphs compute
+the same numbers, and draw the same kind of random numbers for dropout.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_residuals.ops.chunked_cross_entropy import Ends, Sums
+from fairseq_residuals.performance import cuda_graphs
+from fairseq_residuals.performance.compile_layers import hooked
+
+logger = logging.getLogger(__name__)
+
+MOST_SHAPES = 256
+"""That graphs are made for; batches of others are computed as without."""
+Inputs = dict[str, Tensor]
+
+
+class Gradients:
+    """The memory that all graphs add gradients to."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        self.parameters = parameters
+        self.memory = [torch.zeros_like(p) for p in parameters]
+
+    def attach(self, which: list[int]) -> None:
+        """Makes it the gradients of some parameters, which keep what they have got so far."""
+        without = [i for i in which if self.parameters[i].grad is None]
+        if without:
+            torch._foreach_zero_([self.memory[i] for i in without])
+        for i in which:
+            p, memory = self.parameters[i], self.memory[i]
+            if p.grad is not None and p.grad is not memory:  # of a batch that was computed without a graph
+                memory.copy_(p.grad)
+            p.grad = memory
+
+
+class Step:
+    """The two graphs of one shape."""
+
+    def __init__(self, of: Steps, inputs: Inputs, target: Tensor) -> None:
+        """
+        Args:
+            inputs, target: a batch of the shape.
+        """
+        self.of = of
+        self.inputs, self.target = {name: x.clone() for name, x in inputs.items()}, target.clone()
+        self.scale = torch.ones((), device=target.device)
+        self.which: list[int] = []
+        with cuda_graphs.AnyPadding():
+            cuda_graphs.warm_up(lambda: (self._forward(), self._backward()), target.device)
+            self.forward = cuda_graphs.Graph(self._forward, target.device, of.pool)
+            self.backward = cuda_graphs.Graph(self._add, target.device, of.pool)
+        del self.made
+        # tensors that the model has made for batches like this (masks, positions), and may make anew for longer ones
+        self.kept = [
+            x for m in of.model.modules() for x in (*vars(m).values(), *m._buffers.values()) if isinstance(x, Tensor)
+        ]
+
+    def _forward(self) -> Sums:
+        features = self.of.features_of(self.inputs)
+        self.made = features, self.of.ends_of(features.detach(), self.of.weight, self.target)
+        return self.made[1].sums
+
+    def _backward(self) -> list[Tensor]:
+        """The gradients of those parameters that have any, of which :attr:`which` are the places."""
+        features, ends = self.made
+        assert ends.of_features is not None and ends.of_weight is not None
+        scale = self.scale / ends.boost
+        of_features = (ends.of_features.float() * scale).view_as(features).to(features.dtype)
+        made = torch.autograd.grad(features, self.of.leaves, of_features, allow_unused=True)
+        found = {i: gradient for i, gradient in enumerate(made) if gradient is not None}
+        place = next(i for i, p in enumerate(self.of.gradients.parameters) if p is self.of.weight)
+        of_weight = (ends.of_weight * scale).to(self.of.weight.dtype)
+        found[place] = of_weight + found[place] if place in found else of_weight
+        self.which = sorted(found)
+        return [found[i] for i in self.which]
+
+    def _add(self) -> None:
+        made = self._backward()
+        torch._foreach_add_([self.of.gradients.memory[i] for i in self.which], made)
+
+    def run(self, inputs: Inputs, target: Tensor) -> Sums:
+        for name, x in inputs.items():
+            self.inputs[name].copy_(x)
+        self.target.copy_(target)
+        self.forward.replay()
+        self.of.latest = self
+        return Sums(*(x.clone() for x in self.forward.result))
+
+    def add_gradients(self, of_loss: Tensor) -> None:
+        """
+        Raises:
+            RuntimeError: what the forward pass has computed is gone.
+        """
+        if self.of.latest is not self:
+            raise RuntimeError("--cuda-graphs: one backward pass has to follow each forward pass")
+        self.of.latest = None
+        self.scale.copy_(of_loss)
+        self.of.gradients.attach(self.which)
+        self.backward.replay()
+
+
+class _Replayed(torch.autograd.Function):
+    """Sums of a batch; in the backward pass parameters get their gradients, not autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, step: Step, inputs: Inputs, target: Tensor) -> Sums:
+        ctx.step = step
+        sums = step.run(inputs, target)
+        ctx.mark_non_differentiable(sums.nll, sums.correct)
+        ctx.set_materialize_grads(False)
+        return sums
+
+    @staticmethod
+    def backward(ctx: Any, of_loss: Tensor, *_: Any) -> tuple[None, ...]:
+        ctx.step.add_gradients(of_loss)
+        return (None,) * 4
+
+
+@contextmanager
+def _replaced(model: nn.Module, others: Mapping[Tensor, Tensor]) -> Iterator[None]:
+    """In it, ``model`` has other parameters. torch.func.functional_call leaves one that has a module at two places with
+    some of them for good."""
+    places = [(m._parameters, name, p) for m in model.modules() for name, p in m._parameters.items() if p is not None]
+    try:
+        for parameters, name, p in places:
+            parameters[name] = others[p]  # type: ignore[assignment]
+        yield
+    finally:
+        for parameters, name, p in places:
+            parameters[name] = p
+
+
+class Steps:
+    """Those of one model, made as batches of new shapes come."""
+
+    def __init__(
+        self,
+        model: Any,
+        features_of: Callable[[Callable[..., Any], Inputs], Tensor],
+        ends_of: Callable[[Tensor, Tensor, Tensor], Ends],
+    ) -> None:
+        """
+        Args:
+            features_of: (B, T, C), what the model's output projection is fed, of what runs it.
+            ends_of: the loss of features (B, T, C), the projection's matrix and target (B, T), with its gradients.
+        """
+        # parameters of the graphs' own, by the same memory: autograd ties those of the model to the stream of the first
+        # backward pass
+        own = {p: p.detach().requires_grad_(p.requires_grad) for p in model.parameters()}
+
+        def run(**inputs: Any) -> Any:
+            with _replaced(model, own):
+                return model(**inputs)
+
+        self.features_of, self.ends_of = partial(features_of, run), ends_of
+        self.model, self.weight = model, model.decoder.output_projection.weight
+        self.gradients = Gradients([p for p in model.parameters() if p.requires_grad])
+        self.leaves = [p for p in own.values() if p.requires_grad]
+        self.steps: dict[Any, Step] = {}
+        self.latest: Step | None = None
+        """Whose backward pass is to come."""
+
+    def sums(self, inputs: dict[str, Any], target: Tensor) -> Sums | None:
+        """Of a batch; None where graphs do not serve: there are some of enough shapes, somebody looks into the model,
+        or not all of its inputs are tensors.
+
+        Raises:
+            UserError: the model waits for the device in its forward or backward pass.
+        """
+        if hooked(self.model) or not all(isinstance(x, Tensor) for x in inputs.values()):
+            return None
+        shape = tuple((name, x.shape, x.dtype) for name, x in [*inputs.items(), ("target", target)])
+        if shape not in self.steps:
+            if len(self.steps) == MOST_SHAPES:
+                _tell_of_too_many_shapes()
+                return None
+            self.steps[shape] = self._record(inputs, target)
+        return Sums(*_Replayed.apply(self.weight, self.steps[shape], inputs, target))  # type: ignore[no-untyped-call]
+
+    def _record(self, inputs: Inputs, target: Tensor) -> Step:
+        if not self.steps:  # memory belongs to the graphs that use it
+            self.pool = cuda_graphs.new_pool()
+        with cuda_graphs.explained("--cuda-graphs: a step of this model cannot be recorded ({}); leave it out"):
+            return Step(self, inputs, target)
+
+
+@functools.cache
+def _tell_of_too_many_shapes() -> None:
+    logger.warning(
+        "--cuda-graphs: batches have more than %d shapes, and those of others are computed without graphs;"
+        " --num-batch-buckets makes them fewer",
+        MOST_SHAPES,
+    )

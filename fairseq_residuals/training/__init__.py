@@ -1,0 +1,1 @@
+"""What attaches to a training run."""

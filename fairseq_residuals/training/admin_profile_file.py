@@ -1,0 +1,81 @@
+"""The file in which ``fairseq-residuals profile-admin`` hands omegas to training."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from fairseq_residuals.utils.atomic_write import whole_file
+from modern_fairseq.errors import UserError
+
+Omegas = dict[str, list[dict[str, float]]]
+"""By stack (encoder, decoder), for each of its layers omega by kind of sub-layer (self, cross, ffn)."""
+
+
+def write_profile(path: Path, omegas: Omegas, measured_with: dict[str, Any]) -> None:
+    """Writes ``path`` whole or not at all.
+
+    Args:
+        measured_with: what tells one profile from another.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    try:
+        with whole_file(path) as temporary:
+            temporary.write_text(json.dumps({"measured_with": measured_with, "omegas": omegas}, indent=1) + "\n")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
+
+
+def read_profile(path: str) -> Omegas:
+    """
+    Raises:
+        UserError: the file is missing, damaged, or something else.
+    """
+    try:
+        omegas = json.loads(Path(path).read_bytes())["omegas"]
+        numbers = [omega for layers in omegas.values() for layer in layers for omega in layer.values()]
+    except OSError as error:
+        raise UserError(
+            f"profile={path}: {error.strerror}; valid: auto, or a file that fairseq-residuals profile-admin wrote"
+        ) from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise _damaged(path) from error
+    if not all(isinstance(n, float) and math.isfinite(n) and n > 0 for n in numbers):
+        raise _damaged(path)
+    return omegas
+
+
+def _damaged(path: str) -> UserError:
+    return UserError(f"profile={path}: the file is damaged or was not written by fairseq-residuals profile-admin")
+
+
+def refuse_misfit(path: str, stack: str, found: list[dict[str, float]], needed: list[list[str]]) -> None:
+    """
+    Args:
+        found: what the file has for the stack.
+        needed: for each layer of the model's stack, the kinds of its sub-layers.
+
+    Raises:
+        UserError: the two have other layers, or other sub-layers in them.
+    """
+    kinds = [list(layer) for layer in found]
+    if kinds != needed:
+        raise UserError(
+            f"profile={path} is of another model: for the {stack} it has {_describe(kinds)},"
+            f" needed are {_describe(needed)}; fairseq-residuals profile-admin makes one with the same --arch and flags"
+        )
+
+
+def _describe(layers: list[list[str]]) -> str:
+    """Such as "layers 0-5 (self, ffn)"."""
+    runs = []
+    for kinds, group in itertools.groupby(enumerate(layers), key=lambda item: item[1]):
+        places = [i for i, _ in group]
+        if kinds:
+            runs.append(f"layers {places[0]}-{places[-1]} ({', '.join(kinds)})")
+    return " and ".join(runs) or "nothing"

@@ -1,0 +1,151 @@
+"""``--log-residual-stats N``: every N updates, gradient norms per layer and the learned weights of the wiring.
+
+They are logged as fairseq's own metrics are, so every back end shows them (json, tensorboard, wandb, ...). NAME is what
+a checkpoint calls a parameter:
+
+=================================  ===================================================================================
+``gnorm/encoder.layers.3``         norm of the gradient of that layer's parameters, before clipping
+``gnorm/encoder.layers.wiring``    the same for what spans the layers: the norm on top, weights over depth
+``learned/NAME``                   a parameter of the wiring that is one number
+``learned/NAME.mean``              also ``.min`` and ``.max``: of a vector (a gain per channel or head)
+``learned/NAME.4.2``               row 4, column 2 of a matrix over depth or streams, unless it is zero; where an
+                                   entry is one weight per channel, their mean
+=================================  ===================================================================================
+
+Gradients are those of the update: averaged over workers, accumulated over ``--update-freq``, without the loss scale of
+fp16; what several layers share counts in each of them. Weights are those after the update, as a checkpoint has them.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from fairseq.logging import metrics
+from fairseq.optim import AMPOptimizer
+from fairseq.optim.bmuf import FairseqBMUF
+from torch import Tensor, nn
+
+from fairseq_residuals.core.base import Connection, Variant
+from fairseq_residuals.core.norms import is_norm
+from fairseq_residuals.core.stack import Stack
+from fairseq_residuals.core.value_residual import ValueResidual
+from fairseq_residuals.models.state_dict_names import fairseq_name
+
+MOST_ENTRIES = 1024
+"""A matrix of more is logged by its mean, minimum and maximum; 30 layers have 31 x 31 weights over depth."""
+
+
+def follow(model: nn.Module, every: int) -> None:
+    """From now on, a trainer of ``model`` logs its statistics every ``every`` updates."""
+    model.log_residual_stats = every  # type: ignore[assignment]
+    _hook_into_trainer()
+
+
+def gradient_norms(model: nn.Module) -> dict[str, Tensor]:
+    """By name, the norm of the gradients as they are stored: a number in at least fp32, on its device."""
+    norms = {}
+    for path, stack in _stacks(model):
+        for name, part in stack.named_children():
+            parameters = list(part.parameters())
+            if parameters:
+                at_least_single = torch.promote_types(parameters[0].dtype, torch.float32)
+                zero = parameters[0].new_zeros((), dtype=at_least_single)  # layer dropout may leave no gradient at all
+                each = [torch.linalg.vector_norm(p.grad, dtype=zero.dtype) for p in parameters if p.grad is not None]
+                norms[f"gnorm/{path}.{name}"] = torch.stack([zero, *each]).norm()
+    return norms
+
+
+def learned_weights(model: nn.Module) -> dict[str, float]:
+    """By name, what describes the parameters that connections and variants have beside their norms and linear maps."""
+    found: dict[nn.Parameter, tuple[str, int]] = {}
+    for path, stack in _stacks(model):
+        for place, wiring in stack.named_modules(prefix=path):
+            if isinstance(wiring, (Connection, Variant, ValueResidual)):
+                for inside, module in wiring.named_modules(prefix=place):
+                    if not is_norm(module) and not isinstance(module, nn.Linear):
+                        for name, parameter in module.named_parameters(inside, recurse=False):
+                            found.setdefault(parameter, (fairseq_name(name), stack.shape.dim))
+    return {
+        f"learned/{name}{entry}": number
+        for parameter, (name, dim) in found.items()
+        if parameter.requires_grad
+        for entry, number in _describe(parameter.detach().float(), dim).items()
+    }
+
+
+def _stacks(model: nn.Module) -> Iterator[tuple[str, Stack]]:
+    return ((path, module) for path, module in model.named_modules() if isinstance(module, Stack))
+
+
+def _describe(value: Tensor, channels: int) -> dict[str, float]:
+    if value.numel() == 1:
+        return {"": value.item()}
+    over_depth = [size for size in value.shape if size not in (1, channels)]
+    if value.dim() > 1 and over_depth:
+        for axis in reversed(range(value.dim())):
+            if value.size(axis) in (1, channels):
+                value = value.mean(axis)
+        if value.numel() <= MOST_ENTRIES:
+            places = itertools.product(*map(range, over_depth))
+            # a layer weighs what lies below it: the rest of such a matrix is zero
+            entries = {place: x for place, x in zip(places, value.flatten().tolist(), strict=True) if x != 0}
+            return {"".join(f".{i}" for i in place): x for place, x in entries.items()}
+    return {f".{name}": getattr(value, name)().item() for name in ("mean", "min", "max")}
+
+
+@functools.cache
+def _hook_into_trainer() -> None:
+    """Measures gradients when fairseq's trainer is about to clip them, and logs when it logs an update that was made:
+    not one whose gradients overflowed."""
+    from fairseq.trainer import Trainer
+
+    clip_grad_norm, log_stats = Trainer.clip_grad_norm, Trainer._reduce_and_log_stats
+
+    @functools.wraps(clip_grad_norm)
+    def measure_and_clip(self: Any, clip_norm: float) -> Any:
+        every = getattr(self.get_model(), "log_residual_stats", 0)
+        if every and (self.get_num_updates() + 1) % every == 0:
+            scale = _remaining_scale(self.optimizer)
+            self._gradient_norms = {name: norm * scale for name, norm in gradient_norms(self.get_model()).items()}
+        return clip_grad_norm(self, clip_norm)
+
+    @functools.wraps(log_stats)
+    def log_residual_stats_too(self: Any, logging_outputs: Any, sample_size: Any, grad_norm: Any = None) -> Any:
+        every = getattr(self.get_model(), "log_residual_stats", 0)
+        if every and grad_norm is not None:
+            _forget_spent_meters()
+            if self.get_num_updates() % every == 0:
+                _log(self._gradient_norms, learned_weights(self.get_model()))
+        return log_stats(self, logging_outputs, sample_size, grad_norm)
+
+    Trainer.clip_grad_norm = measure_and_clip
+    Trainer._reduce_and_log_stats = log_residual_stats_too
+
+
+def _remaining_scale(optimizer: Any) -> Any:
+    """By what the stored gradients are still to be multiplied: fairseq's fp16 optimizers do so when they step."""
+    if isinstance(optimizer, FairseqBMUF):
+        optimizer = optimizer._optimizer
+    if isinstance(optimizer, AMPOptimizer):
+        return 1.0 / optimizer.scaler.get_scale()
+    return getattr(optimizer, "_multiply_factor", 1.0)
+
+
+def _log(norms: dict[str, Tensor], weights: dict[str, float]) -> None:
+    for name, norm in zip(norms, torch.stack(list(norms.values())).tolist(), strict=True):
+        metrics.log_scalar(name, norm, priority=410)  # behind fairseq's gnorm, and like it averaged over a log interval
+    for name, weight in weights.items():
+        metrics.log_scalar(name, weight, weight=0, priority=420)  # the latest
+
+
+def _forget_spent_meters() -> None:
+    """A meter without a value since its last reset would be logged as null, an error for some back ends."""
+    for meters in metrics.get_active_aggregators():
+        spent = {k for k in meters if k.startswith(("gnorm/", "learned/")) and meters[k].val is None}
+        for key in spent:
+            del meters[key]
+        meters.priorities = [entry for entry in meters.priorities if entry[2] not in spent]

@@ -1,0 +1,26 @@
+"""The gates of an LSTM along depth."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor, nn
+
+from fairseq_residuals.core.base import Shape
+
+EPS = 1e-6
+
+
+class Gates(nn.Module):
+    """(T, B, 2 C) -> the gates i, f, o, each (T, B, C)."""
+
+    def __init__(self, shape: Shape, norm: Literal["each", "joint"]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2 * shape.dim, 3 * shape.dim)
+        widths = [shape.dim] * 3 if norm == "each" else [3 * shape.dim]
+        self.norms = nn.ModuleList(shape.new_norm(width, eps=EPS) for width in widths)
+
+    def forward(self, c: Tensor) -> tuple[Tensor, ...]:
+        parts = self.linear(c).chunk(len(self.norms), -1)
+        normalised = [norm(part) for norm, part in zip(self.norms, parts, strict=True)]
+        return tuple(gate for z in normalised for gate in z.sigmoid().chunk(3 // len(parts), -1))

@@ -1,0 +1,1 @@
+"""The plugin against what the authors' own code computed (golden files)."""

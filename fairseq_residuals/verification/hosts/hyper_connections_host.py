@@ -1,0 +1,128 @@
+"""Hyper-Connections and mHC around plain parts.
+
+``hc_alg2`` is a transcription of the paper's pseudo code, ``hc_lucidrains`` lucidrains/hyper-connections, and
+``mhc_hf_dsv4`` the router and the read-out of DeepSeek-V4 in Hugging Face's transformers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_residuals.checkpoints.importing.parameter_names import Values
+from fairseq_residuals.core.base import Stream
+from fairseq_residuals.variants._multi_stream import StreamsConnection, side_by_side
+from fairseq_residuals.variants._stream_router import normed_product
+from fairseq_residuals.variants.hyper_connections import HyperRouter
+from fairseq_residuals.verification.hosts.description import NewerGolden
+from fairseq_residuals.verification.hosts.host import Host
+from fairseq_residuals.verification.hosts.plain_host import plain
+
+
+def all_streams(s: Stream) -> Tensor:
+    """(T, B, n, C)"""
+    return side_by_side(s, sum(key.startswith("x") for key in s))
+
+
+def batch_first(s: Stream) -> dict[str, Tensor]:
+    """(B, T, n, C)"""
+    return {"": all_streams(s).transpose(0, 1)}
+
+
+def streams_in_the_batch(s: Stream) -> dict[str, Tensor]:
+    """(B n, T, C)"""
+    return {"": all_streams(s).permute(1, 2, 0, 3).flatten(0, 1)}
+
+
+class LucidrainsRouter(HyperRouter):
+    """With a root-mean-square norm, whose gain is kept as its distance from 1."""
+
+    def product(self, streams: Tensor) -> Tensor:
+        """(T, B, n, C) -> (n + 2, T, B, n)"""
+        assert self.dynamic is not None
+        return normed_product(streams, self.dynamic * (1 + self.gain), centred=False, eps=0.0)
+
+
+def lucidrains_host(golden: NewerGolden) -> nn.Module:
+    """The host with these routers."""
+    host = Host(golden)
+    for module in host.modules():
+        if isinstance(module, StreamsConnection):
+            module.router = LucidrainsRouter(module.site, golden.number("streams"), True)
+    return host
+
+
+def join_dynamic(values: Values) -> Values:
+    """The parameters (or gradients) of what is read and mixed, alpha, and written, beta, in one."""
+    joined = dict(values)
+    for name in values:
+        if found := re.fullmatch(r"(.*)\.static_alpha", name):
+            router = found[1]
+            alpha, beta = joined.pop(name), joined.pop(f"{router}.static_beta")
+            joined[f"{router}.static"] = torch.cat([alpha, beta[:, None]], 1)
+            alpha, beta = (joined.pop(f"{router}.dynamic_{part}_fn") for part in ("alpha", "beta"))
+            joined[f"{router}.dynamic"] = torch.cat([alpha.T, beta[None]])
+            scales = [joined.pop(f"{router}.dynamic_{part}_scale").flatten() for part in ("alpha", "beta")]
+            joined[f"{router}.scale"] = torch.cat(scales)
+    return joined
+
+
+def transpose_mixing(values: Values) -> Values:
+    """The rows of the router that make the mixing matrix make its transpose there."""
+    changed = dict(values)
+    for name, value in values.items():
+        if re.search(r"_hc\.(fn|base)$", name):
+            n = int((len(value) + 1) ** 0.5) - 1
+            gates, mixing = value.split([2 * n, n * n])
+            changed[name] = torch.cat([gates, mixing.unflatten(0, (n, n)).transpose(0, 1).flatten(0, 1)])
+    return changed
+
+
+def with_streams(variant: str, options: str = "") -> Callable[[NewerGolden], str]:
+    """A wiring with as many streams as the sidecar says."""
+    return lambda golden: f"{variant}(n={golden.number('streams')}{options})"
+
+
+HYPER_NAMES = (
+    (r"\.hc_attn\.(?:layer_norm|norm)\.(?:weight|gamma)$", ".hc_attn.gain"),
+    (r"\.hc_ffn\.(?:layer_norm|norm)\.(?:weight|gamma)$", ".hc_ffn.gain"),
+    (r"\.layer_norm\.bias$", ".bias"),
+    (r"\.hc_attn\.", ".self_attn_connection.router."),
+    (r"\.hc_ffn\.", ".ffn_connection.router."),
+)
+MHC_NAMES = (
+    (r"^hc_head\.hc_", "layers.wiring.read_out."),
+    (r"\.attn_hc\.", ".self_attn_connection.router."),
+    (r"\.ffn_hc\.", ".ffn_connection.router."),
+    (r"\.(router|read_out)\.fn$", r".\1.logits.weight"),
+    (r"\.(router|read_out)\.base$", r".\1.logits.bias"),
+)
+
+RECIPES = {
+    "hc_alg2": plain(
+        with_streams("hyper_connections"), "", *HYPER_NAMES, convert=join_dynamic, layer_outputs=batch_first
+    ),
+    "hc_lucidrains": plain(
+        with_streams("hyper_connections"),
+        "lucidrains/hyper-connections",
+        *HYPER_NAMES,
+        convert=join_dynamic,
+        layer_outputs=streams_in_the_batch,
+        fixed={r".*\.router\.bias": 0.0},
+        build=lucidrains_host,
+    ),
+    "mhc_hf_dsv4": plain(
+        with_streams("mhc", ",close=learned"),
+        "huggingface/transformers",
+        *MHC_NAMES,
+        convert=transpose_mixing,
+        layer_outputs=batch_first,
+        # it is made for inference: everything is zero until it is loaded
+        initial_values=False,
+        tolerance=5e-5,
+        reason="its code adds 1e-6 to what is read and to the sums of every Sinkhorn step; the paper does not",
+    ),
+}
