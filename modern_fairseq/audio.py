@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals_errors import UserError
 
 
 def _need(library: str) -> Any:

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import torch
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals_errors import UserError
 from modern_fairseq.proxies import override
 
 TRUST = "FAIRSEQ_RESIDUALS_TRUST_CHECKPOINTS"

@@ -11,8 +11,8 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+from fairseq_residuals_errors import UserError
 from modern_fairseq import mistakes, table
-from modern_fairseq.errors import UserError
 
 
 @contextlib.contextmanager

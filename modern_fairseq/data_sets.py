@@ -6,7 +6,7 @@ import struct
 import types
 from typing import Any
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals_errors import UserError
 
 _HEADER = struct.Struct("<9sQBQ")
 """Magic number, version, type of the words, number of sentences; behind it a size of four bytes for each sentence and

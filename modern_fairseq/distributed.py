@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from fairseq_residuals_errors import UserError
 from modern_fairseq import mistakes
-from modern_fairseq.errors import UserError
 from modern_fairseq.proxies import ModuleProxy, override
 
 _SPAWN_LOG = logging.getLogger("torch.multiprocessing.spawn")

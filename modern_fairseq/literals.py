@@ -4,7 +4,7 @@ import ast
 import types
 from typing import Any
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals_errors import UserError
 from modern_fairseq.proxies import override
 
 

@@ -4,7 +4,7 @@ import argparse
 import os
 import re
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals_errors import UserError
 
 # What fairseq itself says about a user's mistake, and what is said instead ({0} is the message, {1} its
 # first group).

@@ -4,7 +4,7 @@ import functools
 import types
 from typing import Any
 
-from modern_fairseq.errors import UserError, did_you_mean
+from fairseq_residuals_errors import UserError, did_you_mean
 
 
 def name_unknown_architectures(module: types.ModuleType) -> None:

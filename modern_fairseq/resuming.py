@@ -5,8 +5,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from fairseq_residuals_errors import UserError
 from modern_fairseq.checkpoints import misfit
-from modern_fairseq.errors import UserError
 from modern_fairseq.proxies import override
 
 Reader = Callable[[Any, dict[str, Any], str, bool], None]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals_errors import UserError
 from modern_fairseq.proxies import override
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals_errors import UserError
 
 
 def tasks_without_dataclass_in_yaml(module: types.ModuleType) -> None:

@@ -12,7 +12,7 @@ from fairseq_residuals.benchmark import worker
 from fairseq_residuals.benchmark.case import Case
 from fairseq_residuals.benchmark.contestants import Contestant, parse
 from fairseq_residuals.benchmark.rounds import Failed
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 TINY = Case(
     layers=2,
@@ -32,7 +32,7 @@ FLAGS = ["--dims", "16x32x2", "--layers", "2", "--tokens", "3x5", "--vocabulary"
 
 FAILING = """
 import os, signal, torch
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 def killed(contestant, case):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -16,9 +16,9 @@ from fairseq_residuals.benchmark.case import Case, cases
 from fairseq_residuals.benchmark.contestants import chosen, parse, parse_also
 from fairseq_residuals.benchmark.fairseq_models import Training, network, settings_of
 from fairseq_residuals.benchmark.rounds import Failed
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.models.architectures import ARCHITECTURES
-from modern_fairseq.errors import UserError
 
 
 def test_a_variant_with_options_and_a_flavour() -> None:

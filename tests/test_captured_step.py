@@ -12,11 +12,11 @@ from tiny import build_stock, perturb
 from tiny_trainer import SGD, make_trainer, sample, update
 from torch import Tensor
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.performance import cuda_graph_step
 from fairseq_residuals.performance.cuda_graph_step import Steps
 from fairseq_residuals.training.criterions import chunked_label_smoothed_cross_entropy
-from modern_fairseq.errors import UserError
 
 FLAGS = ("--criterion", "chunked_label_smoothed_cross_entropy", "--label-smoothing", "0.1")
 

@@ -16,9 +16,9 @@ from tiny_trainer import SGD, Task, make_config, make_trainer, sample, update
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.ops import chunked_cross_entropy
 from fairseq_residuals.training.criterions.chunked_label_smoothed_cross_entropy import ChunkedLabelSmoothedCrossEntropy
-from modern_fairseq.errors import UserError
 
 N, C, V = 23, 8, 31
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from sacrebleu.metrics import BLEU
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.demo import report
 from fairseq_residuals.experiments.demo.__main__ import OUTPUTS, locked, main
 from fairseq_residuals.experiments.demo.corpus import Data
 from fairseq_residuals.experiments.demo.processes import Children, StepFailed
 from fairseq_residuals.experiments.demo.results import Result, Training, summarize
 from fairseq_residuals.experiments.demo.settings import Settings
-from modern_fairseq.errors import UserError
 
 TOY = ["--layers", "2", "--pairs", "300", "--variants", "b2t"]
 

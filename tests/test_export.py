@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from fairseq_residuals.checkpoints.average import save
 from fairseq_residuals.checkpoints.exporting.exporter import Exported, export_checkpoint
 from fairseq_residuals.checkpoints.importing.importer import import_checkpoint
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.variants.b2t import B2T
 from fairseq_residuals.variants.deepnet import DeepNetConnection
 from fairseq_residuals.variants.pre_ln import PreLNConnection
-from modern_fairseq.errors import UserError
 
 TASK_NAMES = {"speech": "speech_to_text"}
 

@@ -16,9 +16,9 @@ from golden_files import FOLDER
 
 from fairseq_residuals.checkpoints.average import save
 from fairseq_residuals.checkpoints.importing.importer import RESET, import_checkpoint
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.verification.parity import compare
 from fairseq_residuals.verification.rebuild import read
-from modern_fairseq.errors import UserError
 
 CASES = [
     ("b2t", "b2t_S", "b2t"),

@@ -18,9 +18,9 @@ from test_hyper_connections import (
 from tiny import batch, build, logits, perturb
 from torch import Tensor, nn
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.variants._multi_stream import keys, side_by_side
 from fairseq_residuals.variants._stream_router import EPS, NormedProduct, sinkhorn
-from modern_fairseq.errors import UserError
 
 LM = "language_modeling"
 

@@ -17,6 +17,7 @@ from newer_golden_writer import DEPTH, DESIGNS, write_newer_golden
 from fairseq_residuals.cli.__main__ import main
 from fairseq_residuals.cli.verify import compare_file
 from fairseq_residuals.core.base import Stream
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.verification.golden_file import read_sidecar, variant_name
@@ -25,7 +26,6 @@ from fairseq_residuals.verification.hosts import RECIPES
 from fairseq_residuals.verification.hosts.compare import compare
 from fairseq_residuals.verification.hosts.description import read
 from fairseq_residuals.verification.parity import Parity
-from modern_fairseq.errors import UserError
 
 NEWER = FOLDER / "newer"
 OTHER_KIND = "mhc_lucidrains"

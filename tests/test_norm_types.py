@@ -14,10 +14,10 @@ from torch.overrides import TorchFunctionMode
 
 from fairseq_residuals.core.base import Shape
 from fairseq_residuals.core.config import SHORT, options_of
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.norms import DyT, build_norm
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.core.wiring import Wiring
-from modern_fairseq.errors import UserError
 
 KINDS = {"layer": nn.LayerNorm, "rms": nn.RMSNorm, "dyt": DyT}
 WITHOUT_NORMS = {"b2t_no_ln", "re_zero", "t_fixup"}

@@ -16,10 +16,10 @@ from tiny_trainer import SGD, make_trainer, sample, update
 from torch import Tensor, nn
 
 from fairseq_residuals.core.attention import open_trains_faster
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.ops.bit_dropout import FastDropout
 from fairseq_residuals.performance import cpu
 from fairseq_residuals.variants._multi_stream import small_products
-from modern_fairseq.errors import UserError
 
 FAULTS = """
 import resource, torch

@@ -14,9 +14,9 @@ from tiny import common_options
 
 from fairseq_residuals.core.base import Variant
 from fairseq_residuals.core.config import format_options, option, options_of, parse_options
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS, register_variant
 from fairseq_residuals.core.wiring import Wiring
-from modern_fairseq.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ import torch
 from tiny_trainer import SGD, make_trainer, sample, update
 
 from fairseq_residuals.core.config import options_of
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.core.wiring import Wiring
-from modern_fairseq.errors import UserError
 
 ITERATOR = {"train_iterator": {"epoch": 1, "iterations_in_epoch": 1, "version": 2}}
 

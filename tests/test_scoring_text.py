@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.scoring import joeynmt_perplexity, perplexity_of_eval_lm, perplexity_of_validate, read_lines
 from fairseq_residuals.scoring.text import is_generation, parse_generation
-from modern_fairseq.errors import UserError
 
 
 def test_only_newlines_end_lines(tmp_path: Path) -> None:

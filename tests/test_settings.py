@@ -11,10 +11,10 @@ from fairseq.models.transformer import TransformerConfig
 from omegaconf import OmegaConf
 from tiny import build, common_options, dimensions, make_task, settings, stacks
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.models.architectures import ARCHITECTURES
 from fairseq_residuals.models.args import REFUSED
-from modern_fairseq.errors import UserError
 
 TINY = {
     f"{s}_{k}": v

@@ -14,8 +14,8 @@ from tiny_trainer import SGD, make_trainer, sample, update
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.training import layer_statistics
-from modern_fairseq.errors import UserError
 
 CLIPPED = ("--clip-norm", "0.01")
 """Far below the norm of the gradients here: what is measured after clipping is off by a factor of 100."""

@@ -11,7 +11,7 @@ import pytest
 from golden_files import FLAT, FOLDER, SLASHED, Arrays, changed, drop, label, measure, wrong
 
 from fairseq_residuals.cli.__main__ import main
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 
 def smaller(arrays: Arrays) -> None:

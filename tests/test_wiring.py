@@ -8,8 +8,8 @@ from fairseq.models import ARCH_CONFIG_REGISTRY
 from tiny import TASKS, batch, build, common_options, logits, perturb, settings, stacks
 
 from fairseq_residuals.core.base import Shape
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.wiring import Wiring
-from modern_fairseq.errors import UserError
 
 MIXED = ("--residual", "post_ln:0-1,resi_dual:2,pre_ln:3")
 

@@ -12,7 +12,7 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_residuals.checkpoints.fairseq_config import made_up_dictionary
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 SPECIAL = 4
 """Dictionaries begin with bos, pad, eos and unk."""

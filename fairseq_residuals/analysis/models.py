@@ -27,6 +27,7 @@ from fairseq_residuals.analysis.batches import Batch
 from fairseq_residuals.analysis.size_flags import refuse_meaningless, size_flags
 from fairseq_residuals.checkpoints.importing.model_sizes import dictionary_sizes
 from fairseq_residuals.checkpoints.importing.wiring_detection import Found
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import find_variant
 from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.core.wiring import Wiring
@@ -37,7 +38,6 @@ from fairseq_residuals.models.translation import TRANSLATION
 from fairseq_residuals.training import admin_profile
 from fairseq_residuals.utils.progress import say
 from modern_fairseq.checkpoints import misfit
-from modern_fairseq.errors import UserError
 
 FAMILIES = {"translation": TRANSLATION, "language_modeling": LANGUAGE_MODEL, "speech_to_text": SPEECH}
 PREFIXES = {"translation": "transformer", "language_modeling": "transformer_lm", "speech_to_text": "s2t_transformer"}

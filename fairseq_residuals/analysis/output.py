@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_residuals.analysis.tables import Cell, csv_text
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

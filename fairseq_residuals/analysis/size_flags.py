@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 
 def size_flags(args: argparse.Namespace, stacks: Sequence[str]) -> list[str]:

@@ -15,8 +15,8 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_residuals.analysis.models import Subject
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.generation.beam_search import FasterSequenceGenerator, searchable
-from modern_fairseq.errors import UserError
 
 LONGEST = 200
 """Tokens of a translation, where the model is to end it by itself."""

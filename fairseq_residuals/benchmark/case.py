@@ -8,7 +8,7 @@ from argparse import Namespace
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 DIMENSIONS = {"base": (512, 2048, 8), "big": (1024, 4096, 16)}
 """Model dimension, width of the FFNs, heads: the two sizes of Vaswani et al. 2017, table 3."""

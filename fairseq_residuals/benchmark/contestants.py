@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fairseq_residuals.analysis.models import sources
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 HERE = "fairseq_residuals.benchmark"
 _MAKER = re.compile(r"\w+(\.\w+)+:[A-Za-z_]\w*")

@@ -18,7 +18,7 @@ from fairseq_residuals.benchmark.fairseq_models import network
 from fairseq_residuals.benchmark.others import load
 from fairseq_residuals.checkpoints.average import save
 from fairseq_residuals.checkpoints.exporting.exporter import export_checkpoint
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 COMPUTE_TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
 

@@ -27,10 +27,10 @@ from fairseq_residuals.analysis.models import PRECISIONS, Subject
 from fairseq_residuals.analysis.size_flags import size_flags
 from fairseq_residuals.benchmark.case import Case
 from fairseq_residuals.benchmark.contestants import Contestant
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.generation.beam_search import searchable
 from fairseq_residuals.performance.cpu import tuned
 from modern_fairseq.at_once import ONE_BY_ONE
-from modern_fairseq.errors import UserError
 
 AS_USERS_GET_IT = (
     *("--share-all-embeddings", "--criterion=label_smoothed_cross_entropy", "--label-smoothing=0.1"),

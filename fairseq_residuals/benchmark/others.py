@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from fairseq_residuals.benchmark.case import Case
 from fairseq_residuals.benchmark.contestants import Contestant
 from fairseq_residuals.benchmark.fairseq_models import Network, settings_of, task_of
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 DROPOUT = 0.1
 

@@ -17,7 +17,7 @@ from fairseq_residuals.benchmark.case import Case
 from fairseq_residuals.benchmark.contestants import Contestant
 from fairseq_residuals.benchmark.fairseq_models import Training
 from fairseq_residuals.benchmark.products import Product, Recorder, now, seconds_of
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 Measured = dict[str, Any]
 OVERFLOWS = 20

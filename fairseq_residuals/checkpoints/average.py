@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from fairseq_residuals.checkpoints.fairseq_config import flat_settings, wiring_of
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.utils.atomic_write import whole_file
 from modern_fairseq.checkpoints import load_fairseq
-from modern_fairseq.errors import UserError
 
 Unit = Literal["epoch", "update"]
 

@@ -16,9 +16,9 @@ from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.wiring import Wiring
 from modern_fairseq.checkpoints import misfit
-from modern_fairseq.errors import UserError
 
 Settings = dict[str, Any]
 """By the names of flags, with underscores."""

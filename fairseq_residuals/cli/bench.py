@@ -16,10 +16,10 @@ from fairseq_residuals.benchmark.fairseq_models import settings_of
 from fairseq_residuals.benchmark.report import Report
 from fairseq_residuals.benchmark.rounds import Line, measure
 from fairseq_residuals.cli.output import check_output
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.models.architectures import ARCHITECTURES
 from fairseq_residuals.utils.atomic_write import whole_file
-from modern_fairseq.errors import UserError
 
 HELP = "measure speed and memory of the variants beside stock fairseq and other libraries, in turns"
 TRAINED = ("stock", "stock-lean", "stock+kept", "torchscale", "x-transformers")

@@ -9,7 +9,7 @@ from fairseq_residuals.analysis import plots
 from fairseq_residuals.analysis.adam import Adam, condition_numbers
 from fairseq_residuals.analysis.output import add_output_flags, check_folder, write
 from fairseq_residuals.analysis.tables import few, text_table
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 HELP = "plot the condition number of Adam's update against step and scale of the gradients"
 

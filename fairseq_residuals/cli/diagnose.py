@@ -12,8 +12,8 @@ from fairseq_residuals.analysis.failure.checkpoint import HEAD, CheckpointDiagno
 from fairseq_residuals.analysis.failure.diagnosis import diagnose
 from fairseq_residuals.analysis.output import add_output_flags, check_folder, write
 from fairseq_residuals.analysis.tables import few, text_table
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.training_log import read_log
-from modern_fairseq.errors import UserError
 
 HELP = (
     "say why a run died, from its log or a checkpoint: overflows, NaN, the layer that went first, vanishing gradients"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 
 def check_output(output: Path, inputs: Iterable[Path]) -> None:

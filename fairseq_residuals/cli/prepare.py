@@ -7,8 +7,8 @@ import json
 import os
 from pathlib import Path
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.corpora import CORPORA
-from modern_fairseq.errors import UserError
 
 HELP = "download, clean, tokenize and binarize a corpus; what is done is not done again"
 

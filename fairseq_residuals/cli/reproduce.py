@@ -7,7 +7,7 @@ import os
 import socket
 from pathlib import Path
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 HELP = "reproduce rows of a paper's table: prepare, train, average, generate, score, record"
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"

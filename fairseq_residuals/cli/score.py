@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.scoring.metrics import METRICS, score
 from fairseq_residuals.scoring.perplexity import Perplexity, perplexity_of_eval_lm, perplexity_of_validate
 from fairseq_residuals.scoring.retokenize import retokenize
 from fairseq_residuals.scoring.significance import paired_bootstrap
 from fairseq_residuals.scoring.text import Generation, is_generation, parse_generation, read_lines, without_unknown
-from modern_fairseq.errors import UserError
 
 HELP = "score hypotheses by a metric of the papers, and say what exactly was computed"
 HYPOTHESES = "one sentence a line, or what fairseq-generate printed"

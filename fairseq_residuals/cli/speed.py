@@ -11,8 +11,8 @@ from fairseq_residuals.analysis.models import Source, add_flags, device_of, make
 from fairseq_residuals.analysis.output import add_output_flags, check_folder, write
 from fairseq_residuals.analysis.speed import Timed, generate, machine, prepare
 from fairseq_residuals.analysis.tables import Cell, text_table
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.utils.progress import say
-from modern_fairseq.errors import UserError
 
 HELP = "time beam search: target tokens per second against the depth of the encoder and of the decoder"
 HEAD = (

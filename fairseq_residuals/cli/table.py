@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.tables import find_table, load_published, read_records, render
 from fairseq_residuals.experiments.tables.published import PUBLISHED
 from fairseq_residuals.experiments.tables.reproduced import REPRODUCED
-from modern_fairseq.errors import UserError
 
 HELP = "print a table of a paper with the numbers reproduced here beside it; without a name, list the tables"
 

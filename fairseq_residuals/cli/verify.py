@@ -10,13 +10,13 @@ import torch
 
 from fairseq_residuals.analysis.models import device_of
 from fairseq_residuals.analysis.tables import markdown_table
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.verification import hosts
 from fairseq_residuals.verification.golden_file import read_sidecar, variant_name
 from fairseq_residuals.verification.golden_recipes import LackedVariant, OtherKind, refuse_other_kinds
 from fairseq_residuals.verification.hosts.compare import compare as compare_newer
 from fairseq_residuals.verification.parity import CPU, Parity, compare
 from fairseq_residuals.verification.rebuild import read, rebuild
-from modern_fairseq.errors import UserError
 
 HELP = "compare with the authors' own code: rebuild the model of golden files and recompute everything in them"
 HEAD = ("file", "variant", "activations", "logits", "loss", "gradients", "generation", "verdict")

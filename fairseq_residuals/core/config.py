@@ -9,7 +9,7 @@ import typing
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 T = TypeVar("T")
 

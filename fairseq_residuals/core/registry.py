@@ -7,7 +7,7 @@ import pkgutil
 from collections.abc import Callable
 
 from fairseq_residuals.core.base import Variant
-from modern_fairseq.errors import UserError, did_you_mean
+from fairseq_residuals.core.errors import UserError, did_you_mean
 
 VARIANTS: dict[str, type[Variant]] = {}
 

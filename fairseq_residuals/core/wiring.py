@@ -9,9 +9,9 @@ from typing import Any
 
 from fairseq_residuals.core.base import Shape, Variant
 from fairseq_residuals.core.config import SHORT, format_options, options_of, parse_options, show_value
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS, find_variant
 from fairseq_residuals.core.segments import Segments
-from modern_fairseq.errors import UserError
 
 _WITH_OPTIONS = re.compile(r"(?P<name>\w+)\((?P<options>.*)\)")
 _PART = re.compile(r"(?P<name>\w+):(?P<first>\d+)(?:-(?P<last>\d+))?")

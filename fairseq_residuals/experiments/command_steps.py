@@ -17,9 +17,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.job import Evaluation, Job
 from fairseq_residuals.utils.atomic_write import whole_file
-from modern_fairseq.errors import UserError
 
 _STARTED = "# started "
 _DIVERGED = re.compile(r"^FloatingPointError: (.*)$", re.M)

@@ -17,7 +17,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 SEED, BATCH = "common.seed", ("dataset.max_tokens", "optimization.update_freq")
 _OF_THE_MACHINE = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.text.bpe import Join
 from fairseq_residuals.experiments.command_steps import logs_of
 from fairseq_residuals.experiments.job import Evaluation, Job
@@ -24,7 +25,6 @@ from fairseq_residuals.scoring import (
     score,
 )
 from fairseq_residuals.scoring.text import without_unknown
-from modern_fairseq.errors import UserError
 
 _SPEED = re.compile(r"Translated [\d,]+ sentences \([\d,]+ tokens\) in \S+ \(\S+ sentences/s, (\S+) tokens/s\)")
 _VALID = re.compile(r"\[valid\]\[INFO\] - (\{.*\})$", re.M)

@@ -16,13 +16,13 @@ from typing import Literal
 from omegaconf import DictConfig, OmegaConf
 
 import fairseq_residuals
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.corpora import CORPORA, find_corpus
 from fairseq_residuals.experiments.compose import compose, effective_batch, plain, training_hash, whole_hash
 from fairseq_residuals.experiments.effective_batch import Batch, share_out
 from fairseq_residuals.experiments.recipe import Measurement, Recipe
 from fairseq_residuals.experiments.train_flags import as_flags, train_flags
 from fairseq_residuals.models.architectures import ARCHITECTURES
-from modern_fairseq.errors import UserError
 
 PLUGIN = Path(fairseq_residuals.__file__).parent
 Precision = Literal["fp16", "bf16", "fp32"]

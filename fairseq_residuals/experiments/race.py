@@ -20,10 +20,10 @@ from fairseq.optim import build_optimizer
 from fairseq.optim.lr_scheduler import build_lr_scheduler
 
 from fairseq_residuals.analysis.models import Source, build, device_of, label_and_wiring, sources
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.losses import TRAINED, final_loss
 from fairseq_residuals.experiments.race_data import Corpus, MadeUp, Sample, unigram_loss
 from fairseq_residuals.training import admin_profile
-from modern_fairseq.errors import UserError
 
 POINTS = 40
 """Of a curve."""

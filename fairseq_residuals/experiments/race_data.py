@@ -14,8 +14,8 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_residuals.analysis.batches import SPECIAL
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.losses import entropy
-from modern_fairseq.errors import UserError
 
 Sample = dict[str, Any]
 """A batch as fairseq's data sets make it."""

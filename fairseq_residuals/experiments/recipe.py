@@ -30,7 +30,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 TOOLS = ("fairseq-generate", "fairseq-eval-lm", "fairseq-validate", "train-log")
 _COMMON = {"tool", "flags", "metric", "value", "hypotheses", "references", "retokenize"}

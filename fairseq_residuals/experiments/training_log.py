@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 TRAIN, EPOCH, VALID = "train", "epoch", "valid"
 """Subsets: training since the record before, training since the epoch began, validation."""

@@ -15,8 +15,8 @@ from typing import Any
 from fairseq.models.transformer import DEFAULT_MIN_PARAMS_TO_WRAP
 from omegaconf import DictConfig, OmegaConf
 
+from fairseq_residuals.core.errors import UserError, did_you_mean
 from fairseq_residuals.core.wiring import Wiring
-from modern_fairseq.errors import UserError, did_you_mean
 
 REFUSED = {
     "encoder_layers_to_keep": "layer pruning",

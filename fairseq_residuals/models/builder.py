@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import DictConfig
 from torch import nn
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.initialization import initialise
 from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.models.architectures import ARCHITECTURES
@@ -17,7 +18,6 @@ from fairseq_residuals.models.rewire import rewire
 from fairseq_residuals.performance import compile_layers, cpu
 from fairseq_residuals.training import admin_profile, layer_statistics
 from fairseq_residuals.training.word_dropout import drop_words
-from modern_fairseq.errors import UserError
 
 logger = logging.getLogger(__name__)
 

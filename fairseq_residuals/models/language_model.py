@@ -8,9 +8,9 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import register_model
 from fairseq.models.transformer_lm import TransformerLanguageModel, TransformerLanguageModelConfig
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.models.args import Args, Family, add_wiring_flags, for_stock_build
 from fairseq_residuals.models.builder import refuse_sharding, rewire_model, wirings_of
-from modern_fairseq.errors import UserError
 
 FROM_THE_TASK = ("max_target_positions", "tokens_per_sample", "add_bos_token")
 

@@ -10,9 +10,9 @@ from fairseq.models import register_model
 from fairseq.models.speech_to_text import S2TTransformerModel
 from torch import Tensor, nn
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.models.args import Args, Family, add_wiring_flags, for_stock_build
 from fairseq_residuals.models.builder import forget_files, refuse_sharding, rewire_model, wirings_of
-from modern_fairseq.errors import UserError
 
 FROM_THE_TASK = ("max_source_positions", "max_target_positions")
 

@@ -7,9 +7,9 @@ from typing import Any
 from fairseq.models import register_model
 from fairseq.models.transformer import TransformerModel
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.models.args import Args, Family, add_wiring_flags, for_stock_build
 from fairseq_residuals.models.builder import forget_files, refuse_sharding, rewire_model, wirings_of
-from modern_fairseq.errors import UserError
 
 TRANSLATION = Family(
     model="residual_transformer",

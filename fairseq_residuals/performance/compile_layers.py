@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.core.base import Stream
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.layer import Context, ResidualLayer
-from modern_fairseq.errors import UserError
 
 BACKEND = "inductor"
 """torch.compile's own compiler."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 Result = TypeVar("Result")
 

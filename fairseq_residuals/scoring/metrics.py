@@ -27,7 +27,7 @@ from importlib.metadata import version
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 
 class Metric(ABC):

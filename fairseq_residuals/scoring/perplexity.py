@@ -10,7 +10,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 _EVAL_LM = re.compile(r"Loss \(base 2\): (\S+), Perplexity: (\S+)")
 _TOKENS = re.compile(r"Evaluated ([\d,]+) tokens in ")

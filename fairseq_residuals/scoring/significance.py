@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.scoring.metrics import Bleu, check_lengths, make_metric
-from modern_fairseq.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 UNKNOWN = "UNKNOWNTOKENINREF"
 """A word outside the dictionary in a reference, which no hypothesis may match. fairseq writes ``<<unk>>``, of which

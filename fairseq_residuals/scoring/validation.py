@@ -20,9 +20,9 @@ from fairseq.tasks.speech_to_text import SpeechToTextTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.scoring.metrics import METRICS, Metric, make_metric
 from fairseq_residuals.scoring.text import UNKNOWN
-from modern_fairseq.errors import UserError
 
 SCORING_HELP = (
     f"generate during validation and score by one of {', '.join(METRICS)}; --best-checkpoint-metric may then name it"

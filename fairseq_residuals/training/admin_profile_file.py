@@ -8,8 +8,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.utils.atomic_write import whole_file
-from modern_fairseq.errors import UserError
 
 Omegas = dict[str, list[dict[str, float]]]
 """By stack (encoder, decoder), for each of its layers omega by kind of sub-layer (self, cross, ffn)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fairseq_residuals.checkpoints.fairseq_config import flat_settings, wiring_of
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 from modern_fairseq.resuming import readers
 
 

@@ -28,10 +28,10 @@ from torch import Tensor, nn
 
 from fairseq_residuals.core.base import Connection, Shape, Site
 from fairseq_residuals.core.config import option
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.variants._multi_stream import StreamsConnection, StreamsVariant, Weights
 from fairseq_residuals.variants._stream_router import StreamLogits, sinkhorn
-from modern_fairseq.errors import UserError
 
 LEAST_ROUTER = 0.01
 """With it the streams of a small model differed by 8e-4 of their size after 300 updates of Adam. With less they part

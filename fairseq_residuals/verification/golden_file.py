@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 PAD = 1
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_residuals.checkpoints.importing.parameter_names import Authors, authors_of, translate
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.verification.golden_file import (
     PAD,
     Arrays,
@@ -17,7 +18,6 @@ from fairseq_residuals.verification.golden_file import (
     flat_activations,
 )
 from fairseq_residuals.verification.golden_neutron import read_neutron
-from modern_fairseq.errors import UserError
 
 LOSSES = {
     "train": "train_own",

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.verification import hosts
-from modern_fairseq.errors import UserError
 
 
 @dataclass(frozen=True)

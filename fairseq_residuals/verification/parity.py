@@ -12,10 +12,10 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.verification.device import moved
 from fairseq_residuals.verification.golden_file import PAD, Generation, Golden
 from fairseq_residuals.verification.recompute import recompute
-from modern_fairseq.errors import UserError
 
 TOLERANCES = {"activations": 1e-6, "logits": 1e-5, "loss": 1e-6, "gradients": 3e-5, "scores": 1e-5}
 """What the authors' own code keeps from one version of PyTorch to another. Activations and loss: the largest

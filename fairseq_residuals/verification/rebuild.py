@@ -14,6 +14,7 @@ from fairseq.models.transformer import TransformerModel
 from torch import Tensor, nn
 
 from fairseq_residuals.checkpoints.fairseq_config import made_up_dictionary
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.models.args import for_stock_build
 from fairseq_residuals.models.rewire import rewire
@@ -22,7 +23,6 @@ from fairseq_residuals.verification.golden_file import Golden, read_sidecar, var
 from fairseq_residuals.verification.golden_layouts import read_golden
 from fairseq_residuals.verification.golden_recipes import LackedVariant, Recipe, find_recipe, refuse_other_kinds
 from modern_fairseq.checkpoints import misfit
-from modern_fairseq.errors import UserError
 
 
 def read(path: Path) -> tuple[Golden, Recipe]:

@@ -13,9 +13,9 @@ from fairseq_residuals.analysis import measures
 from fairseq_residuals.analysis.measures import Part
 from fairseq_residuals.analysis.models import PREFIXES, Subject, stacks
 from fairseq_residuals.analysis.probes import Event, run_forward, watch
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.models.architectures import ARCHITECTURES
-from modern_fairseq.errors import UserError
 
 PLACES = [(v, task) for v in sorted(VARIANTS) for task in PREFIXES if f"{PREFIXES[task]}_{v}" in ARCHITECTURES]
 COMBINED_LATER = {"dlcl_pre", "dlcl_post", "dense_former", "transparent_attention"}

@@ -22,10 +22,10 @@ from fairseq_residuals.analysis.models import build
 from fairseq_residuals.checkpoints.fairseq_config import made_up_dictionary
 from fairseq_residuals.cli import race as command
 from fairseq_residuals.cli.__main__ import main
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments import race, race_report
 from fairseq_residuals.experiments.race import Lane, Result, lanes, run_lane
 from fairseq_residuals.experiments.race_data import MadeUp, unigram_loss
-from modern_fairseq.errors import UserError
 
 TINY = ["--layers", "1", "--dim", "16", "--ffn-dim", "32", "--heads", "2", "--vocabulary", "12", "--sentences", "4"]
 TINY += ["--tokens", "6", "--updates", "4", "--warmup", "2"]

@@ -11,7 +11,7 @@ from looking import TINY, built, checkpoint, subject
 
 from fairseq_residuals.analysis.speed import Timed, generate, prepare
 from fairseq_residuals.cli.__main__ import main
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 SMALL = ["--dim", "16", "--ffn-dim", "32", "--heads", "2", "--sentences", "3", "--tokens", "6", "--vocabulary", "40"]
 SMALL += ["--repeats", "2", "--target-tokens", "5"]

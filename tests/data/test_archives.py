@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from made_files import pack
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.pipeline.archives import unpack
-from modern_fairseq.errors import UserError
 
 FILES = {"top/a.en": b"one\n" * 2000, "top/deep/b.de": b"zwei\n" * 2000, "c.txt": bytes(range(256)) * 100}
 KINDS = ("x.tar.gz", "x.tar", "x.zip")

@@ -19,9 +19,9 @@ from made_files import made
 from prepared import prepare_stand_in, run
 from stand_ins import SPLITS, flac, librispeech, wikitext103
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.corpora import find_corpus
 from modern_fairseq.audio import fbank
-from modern_fairseq.errors import UserError
 
 
 def test_wikitext103(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from made_files import made, text
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.pipeline import parallel_map
 from fairseq_residuals.data.text import bpe
 from fairseq_residuals.data.text.moses import Chain, Lowercase, Tokenize
-from modern_fairseq.errors import UserError
 
 SUBWORD_NMT = Path(sys.executable).with_name("subword-nmt")
 

@@ -11,11 +11,11 @@ from made_files import StandIn, pack
 from prepared import Prepared, prepare_stand_in, run
 from stand_ins import STAND_INS, build
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.corpora import find_corpus
 from fairseq_residuals.data.pipeline import steps
 from fairseq_residuals.data.pipeline.corpus import Job, prepare
 from fairseq_residuals.data.pipeline.download import SUMS, Downloads
-from modern_fairseq.errors import UserError
 
 CORPUS = "wmt17_en_de"
 ARCHIVE = "training-parallel-europarl-v7.tgz"

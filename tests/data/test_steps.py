@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.pipeline.steps import STAMP, Step, Steps, alone_in, share
-from modern_fairseq.errors import UserError
 
 
 class Recorder:

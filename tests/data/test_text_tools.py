@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.text import clean, sgm
 from fairseq_residuals.data.text.clean import Limits
 from fairseq_residuals.data.text.moses import (
@@ -22,7 +23,6 @@ from fairseq_residuals.data.text.moses import (
     RemoveNonPrinting,
     Tokenize,
 )
-from modern_fairseq.errors import UserError
 
 HERE = Path(__file__).parent
 LANGUAGES = ("en", "de", "fr", "cs")

@@ -9,7 +9,7 @@ import torch
 from fairseq.data.audio import audio_utils
 from fairseq.data.audio.feature_transforms.delta_deltas import DeltaDeltas
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals_errors import UserError
 
 RATE = 16000
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from fairseq_residuals_errors import UserError
 from modern_fairseq import checkpoints
-from modern_fairseq.errors import UserError
 
 FORMATS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "before torch 1.6"])
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals_errors import UserError
 
 SENTENCES = [torch.arange(n) for n in (3, 5, 2)]
 

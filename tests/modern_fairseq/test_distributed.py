@@ -13,7 +13,7 @@ from fairseq.models import distributed_fairseq_model
 from omegaconf import OmegaConf
 from torch.nn.parallel import DistributedDataParallel
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals_errors import UserError
 
 
 def configuration(**options):

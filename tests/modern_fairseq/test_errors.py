@@ -7,8 +7,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from fairseq_residuals_errors import UserError
 from modern_fairseq import commands, mistakes
-from modern_fairseq.errors import UserError
 
 
 def command(error):
@@ -41,7 +41,7 @@ def test_a_bug_passes_through_unchanged(error, capsys):
 def test_the_sentence_is_taken_out_of_a_data_workers_traceback():
     text = (
         "Caught UserError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
-        '  File "x.py", line 1, in f\nmodern_fairseq.errors.UserError: speech needs soundfile\n'
+        '  File "x.py", line 1, in f\nfairseq_residuals_errors.UserError: speech needs soundfile\n'
     )
     assert str(UserError(text)) == "speech needs soundfile"
 

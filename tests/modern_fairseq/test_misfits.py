@@ -8,8 +8,8 @@ from fairseq import utils
 from fairseq.models.wav2vec import wav2vec2
 from omegaconf import OmegaConf
 
+from fairseq_residuals_errors import UserError
 from modern_fairseq import checkpoints, resuming
-from modern_fairseq.errors import UserError
 
 
 def misfit(saved, wanted):

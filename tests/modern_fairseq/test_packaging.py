@@ -21,7 +21,7 @@ def run(*arguments, **options):
 def source(tmp_path_factory):
     """A copy of what the packages are built from, so that building leaves no trace in the checkout."""
     copy = tmp_path_factory.mktemp("source")
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "fairseq_residuals_errors.py"):
         if (PROJECT / name).exists():
             shutil.copy(PROJECT / name, copy)
     for name in ("modern_fairseq", "fairseq_residuals"):

@@ -14,7 +14,7 @@ import sacrebleu
 from fairseq import tasks
 from omegaconf import OmegaConf
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals_errors import UserError
 from modern_fairseq.scoring import Lines
 
 

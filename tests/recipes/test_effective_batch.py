@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recipe_files import job_of
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.effective_batch import share_out
-from modern_fairseq.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from recipe_files import job_of
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.evaluate import Score, check_references, mean_of, measure
 from fairseq_residuals.experiments.job import Job
 from fairseq_residuals.experiments.recipe import Recipe
 from fairseq_residuals.scoring import score
-from modern_fairseq.errors import UserError
 
 ENGLISH = ["The cat sat on the mat today .", "A well-known dog ran over there ."]
 

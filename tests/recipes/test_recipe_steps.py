@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from recipe_files import job_of, read_table
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments import command_steps, reproduce
 from fairseq_residuals.experiments.evaluate import measure
 from fairseq_residuals.experiments.job import Job
 from fairseq_residuals.experiments.tables import read_records
-from modern_fairseq.errors import UserError
 
 
 @pytest.fixture

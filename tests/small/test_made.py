@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.synthetic_tasks import (
     language_model,
     multilingual,
@@ -19,7 +20,6 @@ from fairseq_residuals.experiments.synthetic_tasks import (
 )
 from fairseq_residuals.experiments.synthetic_tasks.plan import TASKS, find_task
 from fairseq_residuals.experiments.synthetic_tasks.task import Sizes
-from modern_fairseq.errors import UserError
 
 SIZES = Sizes(examples=120, updates=4, subwords=50)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.experiments.synthetic_tasks import variants
 from fairseq_residuals.experiments.synthetic_tasks.plan import Plan, find_task
@@ -24,7 +25,6 @@ from fairseq_residuals.experiments.synthetic_tasks.variants_table import (
     write_outcomes,
 )
 from fairseq_residuals.models.architectures import ARCHITECTURES
-from modern_fairseq.errors import UserError
 
 RESULTS = """\
 row,lr,seed,updates,ended,reason,train_loss,valid_loss,bleu,unigram_loss,cpu_seconds,memory_mib,commit,torch,device

@@ -15,13 +15,13 @@ from fairseq_residuals.checkpoints.fairseq_config import Settings, complete, fla
 from fairseq_residuals.checkpoints.importing.model_sizes import dictionary_sizes, sharing
 from fairseq_residuals.checkpoints.importing.parameter_names import AUTHORS, translate
 from fairseq_residuals.checkpoints.importing.wiring_detection import Found
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.models.builder import wirings_of
 from fairseq_residuals.models.language_model import LANGUAGE_MODEL
 from fairseq_residuals.models.speech_to_text import SPEECH
 from fairseq_residuals.models.translation import TRANSLATION
 from modern_fairseq.checkpoints import load_fairseq
-from modern_fairseq.errors import UserError
 
 STOCK = {TRANSLATION.model: "transformer", LANGUAGE_MODEL.model: "transformer_lm", SPEECH.model: "s2t_transformer"}
 """fairseq's own model for each of ours, an architecture by the same name."""

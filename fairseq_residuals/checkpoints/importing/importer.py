@@ -29,8 +29,8 @@ from fairseq_residuals.checkpoints.importing.wiring_detection import (
     sides,
     wiring,
 )
+from fairseq_residuals.core.errors import UserError
 from modern_fairseq.checkpoints import load_fairseq
-from modern_fairseq.errors import UserError
 
 CHOSEN_BY_WIRING = (
     *("encoder_normalize_before", "decoder_normalize_before", "no_decoder_final_norm"),

@@ -11,7 +11,7 @@ from fairseq.data.audio.data_cfg import S2TDataConfig
 
 from fairseq_residuals.checkpoints.fairseq_config import Settings
 from fairseq_residuals.checkpoints.importing.wiring_detection import Found, Side
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 
 def dimensions(found: Found, sides: list[Side]) -> Settings:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from fairseq_residuals.checkpoints.fairseq_config import Settings
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.layer import CONNECTIONS, FAIRSEQ_NORMS
-from modern_fairseq.errors import UserError
 
 Side = Literal["encoder", "decoder"]
 Choice = tuple[str, str]

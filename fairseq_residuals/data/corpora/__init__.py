@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.pipeline.corpus import Corpus
-from modern_fairseq.errors import UserError
 
 CORPORA = (
     "wmt14_en_de",

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, cast
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 DAMAGE = (EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, gzip.BadGzipFile)
 

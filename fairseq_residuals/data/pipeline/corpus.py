@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.pipeline import archives
 from fairseq_residuals.data.pipeline.download import Downloads, Source
 from fairseq_residuals.data.pipeline.parallel_map import count_lines
 from fairseq_residuals.data.pipeline.steps import STAMP, Step, Steps, alone_in
 from fairseq_residuals.utils.atomic_write import whole_file
-from modern_fairseq.errors import UserError
 
 SUMMARY = "prepared.json"
 STAND_IN = "stand_in.json"

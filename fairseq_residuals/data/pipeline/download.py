@@ -21,9 +21,9 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import Request, url2pathname, urlopen
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.pipeline.parallel_map import progress
 from fairseq_residuals.utils.atomic_write import whole_file
-from modern_fairseq.errors import UserError
 
 SUMS = "SHA256SUMS"
 BLOCK = 1 << 20

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.pipeline.binarize import binarize, write_dictionary
 from fairseq_residuals.data.pipeline.corpus import Job, Variant, check_lines
 from fairseq_residuals.data.pipeline.download import Source
@@ -18,7 +19,6 @@ from fairseq_residuals.data.text import bpe, clean
 from fairseq_residuals.data.text.clean import Limits
 from fairseq_residuals.data.text.moses import Blanks, Chain, Function
 from fairseq_residuals.data.text.sgm import Markup, sentences
-from modern_fairseq.errors import UserError
 
 Treatment = Callable[[str], tuple[Function, ...]]
 """From a language to what is done to each line of it."""

@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 STAMP = ".step.json"
 FORMAT = 1

@@ -12,8 +12,8 @@ from pathlib import Path
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.pipeline.parallel_map import blocks, decode, ordered, progress
-from modern_fairseq.errors import UserError
 
 JOIN = re.compile(r"@@( |$)")
 REMEMBERED = 100_000

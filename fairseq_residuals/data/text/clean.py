@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.pipeline.parallel_map import lines_of
-from modern_fairseq.errors import UserError
 
 LONGEST_WORD = 1000
 """Characters; what is longer is no word."""

@@ -13,9 +13,9 @@ from typing import Any
 
 import sentencepiece
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.pipeline.binarize import write_dictionary
 from fairseq_residuals.data.pipeline.parallel_map import lines_of
-from modern_fairseq.errors import UserError
 
 SPECIAL: dict[str, Any] = {"bos_id": 0, "pad_id": 1, "eos_id": 2, "unk_id": 3}
 """fairseq's special symbols and their numbers in its dictionaries."""

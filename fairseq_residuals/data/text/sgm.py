@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.pipeline.parallel_map import lines_of
-from modern_fairseq.errors import UserError
 
 Markup = Literal["plain", "sgm", "ted"]
 """A sentence a line; a <seg> a sentence; a sentence a line, with TED's tags between and around them."""

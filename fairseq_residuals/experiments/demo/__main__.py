@@ -12,6 +12,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.demo import report
 from fairseq_residuals.experiments.demo.corpus import Data, prepare_data
 from fairseq_residuals.experiments.demo.plot import plot_losses
@@ -20,7 +21,6 @@ from fairseq_residuals.experiments.demo.progress import display
 from fairseq_residuals.experiments.demo.results import Result, summarize
 from fairseq_residuals.experiments.demo.runs import Run
 from fairseq_residuals.experiments.demo.settings import Settings, default_jobs, partial_of, versions
-from modern_fairseq.errors import UserError
 
 OUTPUTS = ("report.md", "results.json", "curves.csv", "curves.png")
 INTERRUPTED = 130

@@ -14,8 +14,8 @@ from typing import Any
 
 import fairseq_residuals
 import modern_fairseq
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import find_variant
-from modern_fairseq.errors import UserError
 
 PLUGIN = Path(fairseq_residuals.__file__).parent
 COMPATIBILITY = Path(modern_fairseq.__file__).parent

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.pipeline.steps import alone_in
 from fairseq_residuals.experiments.demo.settings import default_jobs
 from fairseq_residuals.experiments.synthetic_tasks.call import add_flags, as_program, chosen_sizes, exit_status
 from fairseq_residuals.experiments.synthetic_tasks.plan import TASKS, Plan, find_task, work_folder
 from fairseq_residuals.experiments.synthetic_tasks.side_by_side import Process, side_by_side
 from fairseq_residuals.experiments.tables import read_records, render
-from modern_fairseq.errors import UserError
 
 
 def parser() -> argparse.ArgumentParser:

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.demo.processes import StepFailed
 from fairseq_residuals.experiments.demo.settings import default_jobs
 from fairseq_residuals.experiments.synthetic_tasks.task import EXPERIMENT, Sizes, Task
-from modern_fairseq.errors import UserError
 
 INTERRUPTED = 130
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_residuals.cli.reproduce import CONFIGS
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.pipeline.corpus import STAND_IN, Job, prepare
 from fairseq_residuals.data.pipeline.download import Downloads
 from fairseq_residuals.experiments.demo.settings import COMPATIBILITY, PLUGIN, code_digest, fresh_folder, key, versions
 from fairseq_residuals.experiments.job import Machine, Settings
 from fairseq_residuals.experiments.synthetic_tasks.task import Sizes, Task
-from modern_fairseq.errors import UserError
 
 TASKS = ("translation", "multilingual", "summarization", "language_model", "speech")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments import reproduce
 from fairseq_residuals.experiments.synthetic_tasks.plan import Plan
-from modern_fairseq.errors import UserError
 
 
 def main(arguments: Sequence[str]) -> int:

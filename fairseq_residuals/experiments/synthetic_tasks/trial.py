@@ -20,6 +20,7 @@ import torch
 from fairseq.data import Dictionary, data_utils
 
 from fairseq_residuals.analysis.speed import processor
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.experiments import command_steps
 from fairseq_residuals.experiments.evaluate import measure
@@ -29,7 +30,6 @@ from fairseq_residuals.experiments.reproduce import commit
 from fairseq_residuals.experiments.synthetic_tasks.plan import Plan
 from fairseq_residuals.experiments.training_log import TRAIN, VALID, read_log
 from fairseq_residuals.utils.atomic_write import whole_file
-from modern_fairseq.errors import UserError
 
 BASE = "18L-18L/Post-LN"
 """The row of the small translation task whose configuration all have but for their wiring."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS, find_variant
 from fairseq_residuals.data.pipeline.steps import alone_in
 from fairseq_residuals.experiments.demo.settings import default_jobs
@@ -26,7 +27,6 @@ from fairseq_residuals.experiments.synthetic_tasks.variants_table import (
     write_outcomes,
 )
 from fairseq_residuals.models.architectures import ARCHITECTURES
-from modern_fairseq.errors import UserError
 
 TASK = "translation"
 LEARNING_RATES = (0.0005, 0.001, 0.002)

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from fairseq_residuals.analysis.tables import Cell, markdown_table, text_table
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.synthetic_tasks.trial import DIVERGED, FAILED, TRAINED, Outcome, Trial
 from fairseq_residuals.experiments.tables.view import Summary
 from fairseq_residuals.utils.atomic_write import whole_file
-from modern_fairseq.errors import UserError
 
 HEADER = tuple(field.name for field in fields(Outcome))
 COLUMNS = ("valid_loss", "train_loss", "bleu", "cpu_seconds", "memory_mib")

@@ -24,8 +24,8 @@ from typing import Any
 
 import yaml
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.tables import Table, find_table
-from modern_fairseq.errors import UserError
 
 
 @dataclass(frozen=True)

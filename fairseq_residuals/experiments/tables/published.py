@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import yaml
 
-from modern_fairseq.errors import UserError, did_you_mean
+from fairseq_residuals.core.errors import UserError, did_you_mean
 
 RESULTS = Path(__file__).resolve().parents[3] / "results"
 """In the checkout; an installed copy of the package alone has no results."""

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.tables.published import FAILED, RESULTS, Table, find_table, load_published
 from fairseq_residuals.utils.atomic_write import whole_file
-from modern_fairseq.errors import UserError
 
 REPRODUCED = RESULTS / "reproduced.csv"
 

@@ -13,9 +13,9 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.ops.chunked_cross_entropy import Ends, Sums, chunked_loss, loss_and_gradients
 from fairseq_residuals.performance.cuda_graph_step import Steps
-from modern_fairseq.errors import UserError
 
 
 @dataclass

@@ -10,8 +10,8 @@ from fairseq.optim.adam import Adam, FairseqAdam, FairseqAdamConfig
 from torch import nn
 from torch.optim.adamw import adamw
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.training.optim.radam import refuse_half_precision
-from modern_fairseq.errors import UserError
 
 
 class FusedAdam(Adam):  # type: ignore[misc]

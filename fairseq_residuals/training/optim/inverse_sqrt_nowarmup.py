@@ -7,7 +7,7 @@ from fairseq.optim import FairseqOptimizer
 from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
 from omegaconf import II
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 
 
 @dataclass

@@ -10,7 +10,7 @@ from fairseq.optim import FairseqOptimizer, register_optimizer
 from omegaconf import II
 from torch import nn
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals.core.errors import UserError
 from modern_fairseq.literals import betas
 
 

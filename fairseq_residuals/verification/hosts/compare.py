@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.models.state_dict_names import fairseq_name
 from fairseq_residuals.verification.device import moved
 from fairseq_residuals.verification.hosts.description import NewerGolden, Recipe, read
 from fairseq_residuals.verification.hosts.host import build, load
 from fairseq_residuals.verification.parity import CPU, ROUNDINGS, Parity, rounding
-from modern_fairseq.errors import UserError
 
 GRADIENTS = 5e-4
 EXPLANATION = f"""\

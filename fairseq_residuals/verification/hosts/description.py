@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from fairseq_residuals.checkpoints.importing.parameter_names import Authors, Values, translate
 from fairseq_residuals.core.base import Stream
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.verification.golden_file import Arrays
-from modern_fairseq.errors import UserError
 
 
 def first_batch(s: Stream) -> dict[str, Tensor]:

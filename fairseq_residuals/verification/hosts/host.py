@@ -16,12 +16,12 @@ from torch.nn.functional import cross_entropy, silu
 
 from fairseq_residuals.core.attention import open_attention
 from fairseq_residuals.core.base import Shape, Stream
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.layer import CONNECTIONS
 from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.models.state_dict_names import fairseq_name
 from fairseq_residuals.verification.hosts.description import NewerGolden
-from modern_fairseq.errors import UserError
 
 
 class Attention(nn.Module):

@@ -1,11 +1,15 @@
-"""The one exception for what a user did wrong.  Imports neither torch nor fairseq."""
+"""The one exception for what a user did wrong.
+
+A module of its own, since both packages raise it and neither may import the other: ``fairseq_residuals`` does not need
+fairseq, and ``modern_fairseq`` serves fairseq without the plugin.
+"""
 
 import difflib
 from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """Something that the user can put right, told in one sentence; commands print it without a traceback.
+    """Something that the user can put right, said in one sentence; commands print it without a traceback.
 
     torch re-raises the exception of a DataLoader worker as ``type(e)(traceback_text)``; of such a text,
     which ends in the original sentence, only that sentence is kept.
@@ -16,5 +20,5 @@ class UserError(Exception):
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
-    """`` (did you mean b2t?)``; empty where nothing valid is near."""
+    """Return `` (did you mean b2t?)``, or nothing where no valid name is near."""
     return "".join(f" (did you mean {match}?)" for match in difflib.get_close_matches(name, list(valid), n=1))
