@@ -10,6 +10,7 @@ import collections
 import functools
 import math
 import re
+import sys
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -160,11 +161,8 @@ def _filled(dtype: Any, shape: tuple[int, ...], data: Any, order: typing.Literal
     if dtype.kind == "b":  # any other byte than 0 and 1 is none of a bool's
         return (np.frombuffer(data, np.uint8) != 0).reshape(shape, order=order)
     array = np.frombuffer(data, dtype).reshape(shape, order=order).copy(order=order)
-    if dtype.kind == "U":
-        try:
-            array.tolist()
-        except ValueError:
-            raise Refused("has an array of text that is none") from None
+    if dtype.kind == "U" and array.view(np.dtype("u4").newbyteorder(dtype.byteorder)).max() > sys.maxunicode:
+        raise Refused("has an array of text that is none")
     return array
 
 
