@@ -17,7 +17,7 @@ from typing import IO, Any
 import torch
 
 from fairseq_residuals_errors import UserError
-from modern_fairseq import safe_pickle, safe_zip
+from modern_fairseq import safe_pickle, safe_zip, tensor_digest
 from modern_fairseq.proxies import override
 from modern_fairseq.safe_settings import check_settings, check_weight, with_configs
 from modern_fairseq.safe_tensors import Storages
@@ -150,6 +150,7 @@ def load_fairseq(path_or_file: str | os.PathLike | IO[bytes], map_location: Any 
     if os.environ.get(TRUST) != "1":
         try:
             check_settings(state.get("cfg"))
+            tensor_digest.check(state)
         except Refused as error:
             raise UserError(f"{_name(path_or_file)} {error}") from error
     return state

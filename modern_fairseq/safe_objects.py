@@ -110,6 +110,10 @@ def _encode(text: Any, encoding: Any) -> bytes:
     return text.encode("latin1")
 
 
+def _no_bytes() -> bytes:
+    return b""  # others are text encoded
+
+
 def _bytearray(*arguments: Any) -> bytearray:
     if not arguments:
         return bytearray()
@@ -251,6 +255,7 @@ def names() -> dict[str, Any]:
         "collections.Counter": Call(_counter),
         "collections.defaultdict": Call(_defaultdict),
         "_codecs.encode": Call(_encode),
+        "builtins.bytes": Call(_no_bytes),
         "builtins.bytearray": Call(_bytearray),
         "builtins.complex": Call(_complex),
         "builtins.set": Call(_set),

@@ -20,7 +20,7 @@ _AS_PYTHON_DOES = (
 )
 """Instructions that make plain values, and GLOBAL, which asks :meth:`Unpickler.find_class`."""
 _OPCODES = {opcode.code: opcode for opcode in pickletools.opcodes}
-_FREE_READS = 300_000
+_FREE_READS = 200_000
 _BYTES_PER_READ = 128
 """A tensor takes about forty reads, and brings its numbers along."""
 _LONGEST_NAME = 1000
