@@ -27,6 +27,7 @@ TRUST = "FAIRSEQ_RESIDUALS_TRUST_CHECKPOINTS"
 """Environment variable; set to 1, checkpoints may hold any class, and loading one can run any code."""
 
 _DAMAGED = "is damaged (truncated?) or was not written by torch.save"
+_TOO_LARGE = "does not fit into the memory of this machine"
 _MAGIC = pickle.dumps(torch.serialization.MAGIC_NUMBER, protocol=2)
 """How files of the format before torch 1.6 begin."""
 
@@ -39,7 +40,6 @@ _PARSE_ERRORS = (
     AssertionError,
     AttributeError,
     LookupError,
-    MemoryError,
     OverflowError,
     RuntimeError,
     TypeError,
@@ -58,6 +58,8 @@ def load(path_or_file: str | os.PathLike | IO[bytes], map_location: Any = None) 
             message names it.
     """
     name = _name(path_or_file)
+    if os.environ.get("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "").lower() in ("1", "y", "yes", "true"):
+        raise UserError("unset TORCH_FORCE_WEIGHTS_ONLY_LOAD: the unpickler that reads checkpoints calls even less")
     try:
         with _opened(path_or_file) as file:
             if os.environ.get(TRUST) == "1":
@@ -103,17 +105,20 @@ def _load_restricted(file: IO[bytes], map_location: Any) -> Any:
         file.seek(0)
         pickles = safe_pickle.module_for(Storages(size, records))
         # not weights_only, which would call NumPy's and torch's own functions with whatever arguments the file has
-        state = torch.load(file, map_location=map_location, pickle_module=pickles, weights_only=False)
+        state = torch.load(file, map_location=map_location, pickle_module=pickles, weights_only=False, mmap=False)
         check_weight(state, size)
         return with_configs(state, {})
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
         raise Refused(_DAMAGED) from error  # torch sought a place before the start of a short file
+    except MemoryError as error:
+        raise Refused(_TOO_LARGE) from error
     except _PARSE_ERRORS as error:
-        if re.search("CUDA|allocate memory", str(error)):
+        if "CUDA" in str(error):
             raise
-        raise Refused(_DAMAGED) from error
+        # what a file says of its own size has been checked
+        raise Refused(_TOO_LARGE if "allocate memory" in str(error) else _DAMAGED) from error
 
 
 def _is_tar(file: IO[bytes]) -> bool:

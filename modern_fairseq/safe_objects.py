@@ -61,7 +61,11 @@ class ConfigList(list):
 
 
 def check_key(key: Any) -> Any:
-    """A key of a dict or a member of a set; others could be chosen such that all fall onto one hash."""
+    """Return ``key`` if it may be a key of a dict or a member of a set; others could all be chosen to share a hash.
+
+    Raises:
+        Refused: it may not.
+    """
     is_small = not isinstance(key, int | np.integer) or abs(int(key)) < 2**60
     if isinstance(key, str | bytes | int | float | np.generic | None) and is_small:
         return key
@@ -69,7 +73,11 @@ def check_key(key: Any) -> Any:
 
 
 def restore_ordered(target: collections.OrderedDict, state: Any) -> None:
-    """The attribute that state dicts have, and nothing else of it than the versions that modules had."""
+    """Give a state dict its attribute ``_metadata``, and of that the versions of the modules alone.
+
+    Raises:
+        Refused: the state is something else.
+    """
     if not isinstance(state, dict) or set(state) - {"_metadata"} or not isinstance(state.get("_metadata", {}), dict):
         raise Refused("has a mapping with attributes other than _metadata")
     metadata = collections.OrderedDict()
@@ -238,10 +246,10 @@ def _later(name: str, build: Callable[[Any], Any]) -> Call:
 
 @functools.cache
 def names() -> dict[str, Any]:
-    """What fairseq's own checkpoints hold beside plain types, by the names that files use."""
+    """Return what fairseq's own checkpoints hold beside plain types, by the names that files use."""
     from fairseq.logging import meters
 
-    found: dict[str, Any] = {
+    admitted: dict[str, Any] = {
         # models, tasks and criteria that are configured by argparse keep their arguments in it
         "argparse.Namespace": _later("argparse.Namespace", functools.partial(_attributes, argparse.Namespace)),
         # a configuration that was not turned into plain dicts before it was saved
@@ -275,9 +283,9 @@ def names() -> dict[str, Any]:
     }
     # numpy.core as NumPy 1 wrote it
     for module in ("numpy._core.multiarray", "numpy.core.multiarray"):
-        found |= {f"{module}._reconstruct": Call(_reconstruct), f"{module}.scalar": Call(_scalar)}
+        admitted |= {f"{module}._reconstruct": Call(_reconstruct), f"{module}.scalar": Call(_scalar)}
     # extra_state of fairseq before 0.9, and what its meters are called now
     for cls in (meters.AverageMeter, meters.StopwatchMeter, meters.TimeMeter):
         for module in ("fairseq.meters", "fairseq.logging.meters"):
-            found[f"{module}.{cls.__name__}"] = _later(cls.__name__, functools.partial(_meter, cls))
-    return found
+            admitted[f"{module}.{cls.__name__}"] = _later(cls.__name__, functools.partial(_meter, cls))
+    return admitted

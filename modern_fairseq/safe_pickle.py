@@ -49,7 +49,7 @@ class Unpickler(pickle._Unpickler):
         super().__init__(_Bounded(file, self.storages.bytes_of_file), encoding=encoding)  # type: ignore[arg-type]
 
     def find_class(self, module: str, name: str) -> Any:
-        """What a file means by a name, which is no more than :func:`safe_objects.names` has.
+        """Look up what a file means by a name, which is no more than :func:`safe_objects.names` has.
 
         Raises:
             Foreign: it has none.
@@ -78,9 +78,9 @@ class Unpickler(pickle._Unpickler):
         if type(target) is OrderedDict:
             safe_objects.restore_ordered(target, state)
         elif isinstance(target, Unbuilt):
-            self.stack[-1] = built = target.build(state)
+            self.stack[-1] = target.build(state)
             for place in target.places:
-                self.memo[place] = built
+                self.memo[place] = self.stack[-1]
         else:
             raise Refused(f"gives state to an object of type {type(target).__name__}, which takes none")
 
@@ -174,7 +174,7 @@ class _Bounded:
 
 
 def module_for(storages: Storages) -> types.SimpleNamespace:
-    """What ``torch.load`` takes as its ``pickle_module``, for one file."""
+    """Make what ``torch.load`` takes as its ``pickle_module``, for one file."""
     unpickler = type("Unpickler", (Unpickler,), {"storages": storages})
 
     def load(file: IO[bytes], **options: Any) -> Any:

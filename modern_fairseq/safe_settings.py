@@ -79,12 +79,16 @@ def _parts(value: Any) -> Iterable[Any] | None:
 
 
 def with_configs(value: Any, known: dict[int, Any]) -> Any:
-    """``value``, its ConfigDicts and ConfigLists changed in place into OmegaConf's objects."""
+    """Replace each ConfigDict and ConfigList in ``value`` by OmegaConf's object, in place where that can be.
+
+    Args:
+        known: what has been replaced already, by identity; empty in the first call.
+    """
     if id(value) in known:
         return known[id(value)]
     if type(value) in (ConfigDict, ConfigList):
-        known[id(value)] = made = _config(value)
-        return made
+        known[id(value)] = _config(value)
+        return known[id(value)]
     known[id(value)] = value
     fields = vars(value) if isinstance(value, argparse.Namespace) else value
     if isinstance(fields, dict):

@@ -77,7 +77,11 @@ def tensor(
     metadata: Any = None,
     dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """A tensor in ``storage``, each of whose elements lies within it and none of which overlap."""
+    """Build a tensor of shape ``size`` in ``storage``; strides and offset count elements.
+
+    Raises:
+        Refused: an element lies beyond the storage, or two share a place.
+    """
     if not isinstance(storage, torch.storage.TypedStorage) or hooks or metadata or type(requires_grad) is not bool:
         raise Refused("has a tensor without a storage, or with more than storage, shape and strides")
     if not isinstance(size, tuple) or not isinstance(stride, tuple) or len(size) != len(stride):
@@ -105,14 +109,18 @@ def tensor(
 def tensor_of_dtype(
     storage: Any, offset: Any, size: Any, stride: Any, requires_grad: Any, hooks: Any, dtype: Any, metadata: Any = None
 ) -> torch.Tensor:
-    """As :func:`tensor`, for a dtype that has no type of storage."""
+    """Build a tensor as :func:`tensor` does, of a dtype that has no type of storage."""
     if not isinstance(dtype, torch.dtype):
         raise Refused("has a tensor without a type")
     return tensor(storage, offset, size, stride, requires_grad, hooks, metadata, dtype)
 
 
 def parameter(data: Any, requires_grad: Any, hooks: Any) -> torch.nn.Parameter:
-    """A parameter with the values of a tensor."""
+    """Build a parameter of a tensor.
+
+    Raises:
+        Refused: it is no tensor.
+    """
     if type(data) is not torch.Tensor or type(requires_grad) is not bool or hooks:
         raise Refused("has a parameter that is no tensor")
     return torch.nn.Parameter(data, requires_grad)

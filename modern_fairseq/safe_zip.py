@@ -17,8 +17,8 @@ def check(file: IO[bytes], size: int) -> dict[str, int]:
     """Read the archive once, all of it.
 
     An archive whose checksums are all 0 has none (``torch.serialization.set_crc32_options(False)``); only its
-    structure is checked. 500 MB in the page cache take 0.6 s, where ``torch.load`` takes 0.4 to 0.7 s
-    (one core; see tests/hostile/README.md).
+    structure is checked. For 500 MB in the page cache this takes from half as long as ``torch.load`` to as long
+    (``python tests/hostile/measure_loading.py``).
 
     Returns:
         The bytes of each record by its name, without the folder that all records are in.

@@ -12,7 +12,11 @@ class Foreign(Refused):
 
 
 def plain_int(value: Any) -> int:
-    """``value``, where it is an integer and not negative."""
+    """Return ``value`` if it is an integer that is not negative.
+
+    Raises:
+        Refused: it is not.
+    """
     if type(value) is not int or value < 0:
         raise Refused("has a size, a stride or an offset that is no integer, or is negative")
     return value

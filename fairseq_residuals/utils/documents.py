@@ -31,7 +31,8 @@ class _Loader(yaml.SafeLoader):
 
 
 def parse_json(text: str | bytes) -> Any:
-    """
+    """Parse JSON.
+
     Raises:
         ValueError: the text is no JSON, or nested more deeply than Python can read.
     """
@@ -42,7 +43,8 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """
+    """Read a JSON file.
+
     Raises:
         UserError: the file is no JSON.
         OSError: it cannot be read.
@@ -54,7 +56,8 @@ def read_json(path: Path) -> Any:
 
 
 def read_yaml(path: Path) -> Any:
-    """
+    """Read a YAML file.
+
     Raises:
         UserError: the file is no YAML, or has tags or aliases.
         OSError: it cannot be read.
