@@ -16,7 +16,12 @@ HELP = "list the variants, or with --architectures every name for --arch"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--format", choices=("text", "markdown"), default="text", help="markdown: the README's table")
+    parser.add_argument(
+        "--format",
+        choices=("text", "markdown", "summary"),
+        default="text",
+        help="markdown: the table of docs/VARIANTS.md; summary: that of README.md",
+    )
     parser.add_argument("--architectures", action="store_true", help="list the names for --arch instead")
 
 
@@ -24,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     if args.architectures:
         print("\n".join(sorted(ARCHITECTURES)))
     else:
-        print(markdown_table() if args.format == "markdown" else text_table())
+        print({"text": text_table, "markdown": markdown_table, "summary": summary_table}[args.format]())
     return 0
 
 
@@ -53,8 +58,22 @@ def text_table() -> str:
     return "\n".join([*lines, "", f"options of every variant: {common}"])
 
 
+def summary_table() -> str:
+    """Return the table of variants in README.md: four columns."""
+    lines = ["| Variant | Paper | Equations | Compared with |", "|---|---|---|---|"]
+    for name in _by_year():
+        v = VARIANTS[name]
+        paper = v.paper.split(",")[0]
+        lines.append(f"| `{name}` | {paper} | {_equations(v)} | {f'`{v.code}`' if v.code else 'no code published'} |")
+    return "\n".join(lines)
+
+
+def _equations(variant: type[Variant]) -> str:
+    return "<br>".join(f"`{line}`" for line in variant.equations)
+
+
 def markdown_table() -> str:
-    """The table of variants in README.md."""
+    """Return the table of variants in docs/VARIANTS.md."""
     lines = [
         "| Year | Variant | Paper | Wiring | Options, defaults | Authors' code | Compared | Our choice | Parameters |",
         "|--:|---|---|---|---|---|---|---|--:|",
@@ -63,12 +82,11 @@ def markdown_table() -> str:
     for name in _by_year():
         v = VARIANTS[name]
         options = "<br>".join(f"`{o}`" for o in own_options(v)) or "-"
-        equation = "<br>".join(f"`{line}`" for line in v.equations)
         code = f"`{v.code}`" if v.code else "none published"
         more = wiring_parameters(v) - least
         lines.append(
-            f"| {v.year} | `{name}` | {v.paper} | {equation} | {options} | {code} | {v.verified} | {v.extension or '-'}"
-            f" | {more:+,} |"
+            f"| {v.year} | `{name}` | {v.paper} | {_equations(v)} | {options} | {code} | {v.verified}"
+            f" | {v.extension or '-'} | {more:+,} |"
         )
     return "\n".join(lines)
 
