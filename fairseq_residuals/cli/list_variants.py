@@ -9,7 +9,7 @@ import torch
 
 from fairseq_residuals.core.base import Kind, Shape, Site, Variant
 from fairseq_residuals.core.config import options_of, show_value
-from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.core.registry import VARIANTS, by_year
 from fairseq_residuals.models.architectures import ARCHITECTURES
 
 HELP = "list the variants, or with --architectures every name for --arch"
@@ -40,15 +40,11 @@ def own_options(variant: type[Variant]) -> list[str]:
     return [f"{o.name}={show_value(o.default)}" for o in own]
 
 
-def _by_year() -> list[str]:
-    return sorted(VARIANTS, key=lambda name: (VARIANTS[name].year, name))
-
-
 def text_table() -> str:
     """Some lines per variant: name and paper, equations, options with their defaults."""
     width = max(map(len, VARIANTS))
     lines = []
-    for name in _by_year():
+    for name in by_year():
         variant = VARIANTS[name]
         lines.append(f"{name:{width}}  {variant.paper}")
         lines += [f"{'':{width}}  {line}" for line in variant.equations]
@@ -61,7 +57,7 @@ def text_table() -> str:
 def summary_table() -> str:
     """Return the table of variants in README.md: four columns."""
     lines = ["| Variant | Paper | Equations | Compared with |", "|---|---|---|---|"]
-    for name in _by_year():
+    for name in by_year():
         v = VARIANTS[name]
         paper = v.paper.split(",")[0]
         lines.append(f"| `{name}` | {paper} | {_equations(v)} | {f'`{v.code}`' if v.code else 'no code published'} |")
@@ -79,7 +75,7 @@ def markdown_table() -> str:
         "|--:|---|---|---|---|---|---|---|--:|",
     ]
     least = wiring_parameters(VARIANTS["post_ln"])
-    for name in _by_year():
+    for name in by_year():
         v = VARIANTS[name]
         options = "<br>".join(f"`{o}`" for o in own_options(v)) or "-"
         code = f"`{v.code}`" if v.code else "none published"
