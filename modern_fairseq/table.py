@@ -36,6 +36,7 @@ _AFTER = {
         "checkpoints:safe_load",
         "checkpoints:atomic_copy",
         "checkpoints:explain_misfits",
+        "overrides:check_overrides",
     ),
     "fairseq.utils": ("literals:literals_only", "at_once:norms"),
     "fairseq.criterions.ctc": ("literals:literals_only",),
