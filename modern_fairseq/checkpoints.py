@@ -17,6 +17,7 @@ from typing import IO, Any
 import torch
 
 from fairseq_residuals_errors import UserError
+from modern_fairseq.file_settings import harmless_settings
 from modern_fairseq.proxies import override
 
 TRUST = "FAIRSEQ_RESIDUALS_TRUST_CHECKPOINTS"
@@ -139,7 +140,7 @@ def load_fairseq(path_or_file: str | os.PathLike | IO[bytes], map_location: Any 
         raise UserError(
             f"{_name(path_or_file)} is not a fairseq checkpoint: it lacks 'model', or both 'cfg' and 'args'"
         )
-    return state
+    return harmless_settings(state, _name(path_or_file))
 
 
 def safe_load(module: types.ModuleType) -> None:

@@ -6,6 +6,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from modern_fairseq.errors import UserError
 from modern_fairseq.proxies import override
 
 Check = Callable[[dict[str, Any], dict[str, Any], str], None]
@@ -24,6 +25,11 @@ def check_overrides(module: types.ModuleType) -> None:
     def load_checkpoint_to_cpu(
         path: str, arg_overrides: dict[str, Any] | None = None, *args: Any, **kwargs: Any
     ) -> dict[str, Any]:
+        if path is None:
+            raise UserError(
+                "the model is to begin with another checkpoint, which its own does not choose: name it by the setting"
+                " (such as w2v_path) in --model-overrides"
+            )
         if not arg_overrides:
             return original(path, arg_overrides, *args, **kwargs)  # type: ignore[no-any-return]
         load = module.torch.load
