@@ -6,7 +6,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from modern_fairseq.errors import UserError
+from fairseq_residuals_errors import UserError
 from modern_fairseq.proxies import override
 
 Check = Callable[[dict[str, Any], dict[str, Any], str], None]

@@ -11,8 +11,8 @@ import torch
 from fairseq.checkpoint_utils import load_model_ensemble
 from torch import nn
 
-from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.core.stack import Stack
 
 LAYOUTS = ("args", "cfg", "namespace in cfg")
 HISTORY = {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {}, "num_updates": 1}

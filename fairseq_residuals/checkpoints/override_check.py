@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairseq_residuals.models.architectures import ARCHITECTURES
 from fairseq_residuals.checkpoints.fairseq_config import flat_settings, wiring_of
 from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.models.architectures import ARCHITECTURES
 from modern_fairseq.overrides import checks
 
 

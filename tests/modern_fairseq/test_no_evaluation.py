@@ -23,8 +23,8 @@ from fairseq.models.speech_to_text.hub_interface import S2THubInterface
 from fairseq.utils import eval_str_list
 from omegaconf import OmegaConf
 
-from modern_fairseq import checkpoints
 from fairseq_residuals_errors import UserError
+from modern_fairseq import checkpoints
 
 HISTORY = {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {}, "num_updates": 1}
 
