@@ -6,6 +6,7 @@ from fairseq_residuals.core.registry import import_variants
 
 import_variants()
 
+from fairseq_residuals.checkpoints import override_check  # noqa: E402, F401
 from fairseq_residuals.generation import patches  # noqa: E402
 from fairseq_residuals.models import architectures  # noqa: E402
 from fairseq_residuals.models.language_model import LANGUAGE_MODEL  # noqa: E402

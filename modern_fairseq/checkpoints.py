@@ -18,6 +18,7 @@ import torch
 
 from fairseq_residuals_errors import UserError
 from modern_fairseq import safe_pickle, safe_zip, tensor_digest
+from modern_fairseq.file_settings import harmless_settings
 from modern_fairseq.proxies import override
 from modern_fairseq.safe_settings import check_settings, check_weight, with_configs
 from modern_fairseq.safe_tensors import Storages
@@ -154,11 +155,12 @@ def load_fairseq(path_or_file: str | os.PathLike | IO[bytes], map_location: Any 
         )
     if os.environ.get(TRUST) != "1":
         try:
-            check_settings(state.get("cfg"))
+            for key in ("cfg", "args"):
+                check_settings(state.get(key))
             tensor_digest.check(state)
         except Refused as error:
             raise UserError(f"{_name(path_or_file)} {error}") from error
-    return state
+    return harmless_settings(state, _name(path_or_file))
 
 
 def safe_load(module: types.ModuleType) -> None:

@@ -7,10 +7,17 @@ from typing import Any
 from fairseq_residuals_errors import UserError
 from modern_fairseq.proxies import override
 
+LONGEST_TEXT = 100_000
+"""Characters of a setting that are read; fairseq's own are some hundred."""
+MOST_ITEMS = 100_000
+"""Items of a list that products and sums build."""
+
 
 def literals_only(module: types.ModuleType) -> None:
-    """Settings of a checkpoint are read and not run: utils.py:791, :802 and :810, and models with convolutions,
-    evaluate those that are text when a model is built. Can go when fairseq does so no more."""
+    """Settings and manifests are read and not run: utils.py:791, :802 and :810, models with convolutions, the data set
+    of raw audio (data/audio/raw_audio_dataset.py:57), the manifests of codes (data/codedataset.py:160) and three
+    optimizers (optim/adamax.py:42, adafactor.py:55, fused_lamb.py:44) evaluate those that are text. Can go when
+    fairseq does so no more."""
     module.eval = _literal  # type: ignore[attr-defined]
 
 
@@ -18,14 +25,36 @@ def _literal(text: Any) -> Any:
     """Literals, and sums and products of them, as fairseq's convolutional models have: ``[(512, 3)] * 4``."""
     if not isinstance(text, str):
         raise TypeError("only text can be read")  # which fairseq expects of what is a value already
+    if len(text) > LONGEST_TEXT:
+        raise UserError(f"text of {len(text):,} characters is not read as a value; at most {LONGEST_TEXT:,} are")
+    try:
+        return _value(ast.parse(text.strip(), mode="eval").body)
+    except (MemoryError, RecursionError, SyntaxError, TypeError, ValueError):
+        raise UserError(
+            f"{_shown(text)!r} is not read: it is no value as Python writes it, such as [(512, 3)] * 4, or nested too"
+            " deeply"
+        ) from None
 
-    def value(node: ast.expr) -> Any:
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mult):
-            left, right = value(node.left), value(node.right)
-            return left + right if isinstance(node.op, ast.Add) else left * right
+
+def _value(node: ast.expr) -> Any:
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add | ast.Mult):
         return ast.literal_eval(node)
+    left, right = _value(node.left), _value(node.right)
+    if isinstance(node.op, ast.Add):
+        items = sum(len(side) for side in (left, right) if hasattr(side, "__len__"))
+    else:
+        items = max(_length(left, right), _length(right, left))
+    if items > MOST_ITEMS:
+        raise UserError(f"{_shown(ast.unparse(node))!r} stands for {items:,} items; at most {MOST_ITEMS:,} are built")
+    return left + right if isinstance(node.op, ast.Add) else left * right
 
-    return value(ast.parse(text.strip(), mode="eval").body)
+
+def _length(items: Any, times: Any) -> int:
+    return len(items) * times if hasattr(items, "__len__") and isinstance(times, int) else 0
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def read_overrides(module: types.ModuleType) -> None:
@@ -47,7 +76,7 @@ def _overrides(text: str) -> dict[str, Any]:
 
 
 def read_betas(module: types.ModuleType) -> None:
-    """The same of ``--adam-betas``: optim/adam.py:91. Can go when fairseq > 0.12.2 reads it."""
+    """The same of ``--adam-betas``: optim/adam.py:91, cpu_adam.py:78. Can go when fairseq > 0.12.2 reads it."""
     module.eval = betas  # type: ignore[attr-defined]
 
 

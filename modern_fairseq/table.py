@@ -36,6 +36,7 @@ _AFTER = {
         "checkpoints:safe_load",
         "checkpoints:atomic_copy",
         "checkpoints:explain_misfits",
+        "overrides:check_overrides",
     ),
     "fairseq.utils": ("literals:literals_only", "at_once:norms"),
     "fairseq.criterions.ctc": ("literals:literals_only",),
@@ -55,7 +56,7 @@ _AFTER = {
     ),
     "fairseq.models.text_to_speech.vocoder": ("checkpoints:safe_load",),
     "fairseq.models.speech_to_text.xm_transformer": ("checkpoints:safe_load",),
-    "fairseq.data.codedataset": ("checkpoints:safe_load",),
+    "fairseq.data.codedataset": ("checkpoints:safe_load", "literals:literals_only"),
     "fairseq.modules.quantization.pq.em": ("checkpoints:safe_load",),
     "fairseq.distributed.utils": (
         "distributed:trust_own_ranks",
@@ -77,6 +78,8 @@ _AFTER = {
     "fairseq.modules.dynamic_crf_layer": ("numpy_names:removed_aliases",),
     "fairseq.data.token_block_dataset": ("numpy_names:removed_aliases",),
     "fairseq.data.language_pair_dataset": ("numpy_names:removed_aliases",),
+    "fairseq.data.audio.raw_audio_dataset": ("literals:literals_only",),
+    "fairseq.data.fasta_dataset": ("data_sets:index_without_a_shell",),
     "fairseq.data.indexed_dataset": ("data_sets:whole_files",),
     "fairseq.data.audio.audio_utils": ("audio:without_torchaudio",),
     "fairseq.data.audio.feature_transforms.delta_deltas": ("audio:deltas_without_torchaudio",),
@@ -89,6 +92,12 @@ _AFTER = {
         for name in ("generate", "interactive", "validate", "eval_lm")
     },
     "fairseq.optim.adam": ("literals:read_betas",),
+    "fairseq.optim.cpu_adam": ("literals:read_betas",),
+    "fairseq.optim.adafactor": ("literals:literals_only",),
+    "fairseq.optim.adamax": ("literals:literals_only",),
+    "fairseq.optim.fused_lamb": ("literals:literals_only",),
+    "fairseq.file_utils": ("hub:archives_stay_in_their_folder",),
+    "fairseq.models.speech_to_text.hub_interface": ("hub:no_code_that_an_archive_names",),
     "fairseq_cli.hydra_train": (
         "commands:user_dir_before_compose",
         "commands:missing_groups",

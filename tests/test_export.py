@@ -187,3 +187,15 @@ def test_a_stock_checkpoint_is_refused(tmp_path: Path) -> None:
     torch.save({"args": args, "model": {}}, tmp_path / "stock.pt")
     with pytest.raises(UserError, match="architecture 'transformer', which is none of this plugin's"):
         export_checkpoint(tmp_path / "stock.pt")
+
+
+def test_no_setting_of_a_file_is_parsed_as_a_command_line(tmp_path: Path) -> None:
+    plugin, trace = tmp_path / "plugin_of_export", tmp_path / "trace"
+    plugin.mkdir()
+    (plugin / "__init__.py").write_text(f"open({str(trace)!r}, 'w').close()\n")
+    export(tmp_path, "translation", "post_ln")
+    state = torch.load(tmp_path / "ours.pt", weights_only=False)
+    state["args"].data = f"--user-dir={plugin}"
+    torch.save(state, tmp_path / "ours.pt")
+    assert export_checkpoint(tmp_path / "ours.pt").checkpoint["args"].user_dir is None
+    assert not trace.exists()

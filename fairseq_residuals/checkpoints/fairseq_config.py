@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 from argparse import Namespace
 from itertools import chain
 from typing import Any
@@ -11,11 +12,12 @@ from fairseq import options
 from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.models import ARCH_MODEL_REGISTRY, build_model
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, build_model
 from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
+from fairseq_residuals.checkpoints.setting_types import checked
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.wiring import Wiring
 from modern_fairseq.checkpoints import misfit
@@ -31,7 +33,11 @@ OLD_NAMES = {
 
 
 def flat_settings(checkpoint: dict[str, Any]) -> Settings:
-    """What a checkpoint says of its task, model and criterion, in whichever way its version of fairseq wrote it."""
+    """Read what a checkpoint says of its task, model and criterion, in whichever way its version of fairseq wrote it.
+
+    Raises:
+        UserError: one of them is not named by text.
+    """
     cfg = _plain(checkpoint.get("cfg"))
     sections = [_plain(cfg.get(name)) for name in ("criterion", "optimizer", "task", "model")]
     found: Settings = {key: value for section in sections for key, value in section.items()}
@@ -46,6 +52,9 @@ def flat_settings(checkpoint: dict[str, Any]) -> Settings:
             value = found.pop(old)
             found = dict.fromkeys(names, value) | found
     found["task"] = found.get("task") or "translation"
+    for key in ("criterion", "optimizer", "task", "arch"):
+        if not isinstance(found.get(key), str | None):
+            raise UserError(f"the checkpoint's setting {key} must be a name, not {found[key]!r}")
     # the oldest versions kept some switches as text
     return {key: {"True": True, "False": False}.get(v, v) if isinstance(v, str) else v for key, v in found.items()}
 
@@ -67,7 +76,9 @@ def _plain(section: Any) -> Settings:
 
 
 def complete(arch: str, settings: Settings, exactly: Settings) -> tuple[Namespace, list[str]]:
-    """The settings that fairseq-train would make of an architecture and what is known.
+    """Complete what is known of a checkpoint to the settings that fairseq-train would have made of it.
+
+    Values of a file are set as attributes, each of the type of its flag; none of them is parsed as a command line.
 
     Args:
         arch: an architecture of this version.
@@ -83,41 +94,45 @@ def complete(arch: str, settings: Settings, exactly: Settings) -> tuple[Namespac
     task = settings["task"]
     if task not in TASK_REGISTRY:
         raise UserError(f"the checkpoint's task {task!r} is none of this fairseq's; it may be a plugin's")
-    base = [str(_first(settings.get("data"))), "--task", task, "--arch", arch]
     criterion = settings.get("criterion") if settings.get("criterion") in CRITERION_REGISTRY else None
-    actions = {action.dest: action for action in _actions(ARCH_MODEL_REGISTRY[arch])}
+    actions = {action.dest: action for action in _parser_of(ARCH_MODEL_REGISTRY[arch])._actions}
     wanted = {key: value for key, value in settings.items() if key in actions and value not in (None, "")} | exactly
-    base += ["--criterion", criterion] if criterion else []
-    flags: dict[str, list[str]] = {}
+    wanted = {key: checked(actions.get(key), key, value) for key, value in wanted.items()}
+    base = Namespace(**{key: value for key, value in vars(_defaults(task, criterion)).items() if key not in actions})
+    for owner in filter(None, (TASK_REGISTRY[task], CRITERION_REGISTRY.get(criterion))):
+        for action in _parser_of(owner)._actions:
+            if action.dest in settings and action.dest not in wanted:
+                setattr(base, action.dest, checked(action, action.dest, settings[action.dest]))
+    base.data = _data(settings)
+    model = vars(_parser_of(ARCH_MODEL_REGISTRY[arch]).parse_args([]))
+    given: Settings = {}
     # what is not given follows from what is: decoder_embed_dim from encoder_embed_dim
     while True:
-        args = _parse([*base, *chain(*flags.values())])
-        differing = {key: v for key, v in wanted.items() if key not in flags and not _same(getattr(args, key, None), v)}
+        args = Namespace(**copy.deepcopy(vars(base) | model | given), arch=arch)
+        ARCH_CONFIG_REGISTRY[arch](args)
+        differing = {key: v for key, v in wanted.items() if key not in given and not _same(getattr(args, key, None), v)}
         if not differing:
-            break
-        flags |= {key: _flag(actions.get(key), value) for key, value in differing.items()}
-    for key in (key for key, texts in flags.items() if not texts):
-        setattr(args, key, wanted[key])
-    for owner in filter(None, (TASK_REGISTRY[task], CRITERION_REGISTRY.get(criterion))):
-        for action in _actions(owner):
-            if action.dest in settings and action.dest not in wanted:
-                setattr(args, action.dest, settings[action.dest])
-    return args, ["--arch", arch, *chain(*flags.values())]
+            return args, ["--arch", arch, *chain(*(_flag(actions.get(key), value) for key, value in given.items()))]
+        given |= differing
 
 
-def _first(data: Any) -> Any:
-    return data[0] if isinstance(data, list) and data else data or "data"
+def _data(settings: Settings) -> str:
+    data = settings.get("data")
+    data = data[0] if isinstance(data, list) and data else data or "data"
+    if not isinstance(data, str):
+        raise UserError(f"the checkpoint's settings are not valid: data must be the name of a folder, not {data!r}")
+    return data
 
 
-def _actions(owner: Any) -> list[argparse.Action]:
-    """The flags of a model, task or criterion."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+def _parser_of(owner: Any) -> argparse.ArgumentParser:
+    """The flags of a model, task or criterion; those without a default of their own have none."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     owner.add_args(parser)
-    return parser._actions
+    return parser
 
 
 def _flag(action: argparse.Action | None, value: Any) -> list[str]:
-    """How a command line says it; empty where it cannot."""
+    """Tell the user how a command line says it; empty where it cannot."""
     if action is None or not action.option_strings or (action.nargs == 0 and value != action.const):
         return []
     if action.nargs == 0:
@@ -130,14 +145,22 @@ def _same(a: Any, b: Any) -> bool:
     return a == b or (b in (False, 0) and not a and not isinstance(b, float))
 
 
-def _parse(flags: list[str]) -> Namespace:
-    parser = options.get_training_parser()
+def _defaults(task: str, criterion: str | None) -> Namespace:
+    """fairseq-train's own settings of a task and a criterion that are registered, for no model yet."""
+    parser = options.get_parser("Trainer")
+    options.add_dataset_args(parser, train=True)
+    options.add_distributed_training_args(parser)
+    options.add_optimization_args(parser)
+    options.add_checkpoint_args(parser)
+    options.add_ema_args(parser)
 
     def refuse(message: str) -> None:
-        raise UserError(f"the checkpoint's settings are not valid in this version of fairseq: {message}")
+        raise UserError(f"the checkpoint's task {task} cannot be set up: {message}")
 
     parser.error = refuse  # type: ignore[method-assign, assignment]
-    return options.parse_args_and_arch(parser, flags)
+    return options.parse_args_and_arch(
+        parser, ["data", "--task", task, *(("--criterion", criterion) if criterion else ())]
+    )
 
 
 def load_model(args: Namespace, sizes: dict[str, int], parameters: dict[str, Tensor], name: str) -> nn.Module:

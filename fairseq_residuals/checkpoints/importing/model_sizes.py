@@ -79,10 +79,12 @@ def check_dictionaries(folder: Path, found: Found, sizes: dict[str, int]) -> Non
     """
     languages = [found.settings.get(f"{side}_lang") for side in sizes]
     if found.settings.get("task") == "speech_to_text":
-        config = S2TDataConfig(folder / (found.settings.get("config_yaml") or "config.yaml"))
+        config = S2TDataConfig(_file_in(folder, found.settings.get("config_yaml") or "config.yaml"))
         expected = {folder / config.vocab_filename: {sizes["target"]}}
     elif len(sizes) == 2 and all(languages):
-        expected = {folder / f"dict.{lang}.txt": {size} for lang, size in zip(languages, sizes.values(), strict=True)}
+        expected = {
+            _file_in(folder, f"dict.{lang}.txt"): {size} for lang, size in zip(languages, sizes.values(), strict=True)
+        }
     else:
         expected = {path: set(sizes.values()) for path in sorted(folder.glob("dict*.txt"))}
     if not expected:
@@ -95,3 +97,10 @@ def check_dictionaries(folder: Path, found: Found, sizes: dict[str, int]) -> Non
                 f"{path} has {len(Dictionary.load(str(path))):,} words and the model of {found.name}"
                 f" {' or '.join(f'{n:,}' for n in sorted(valid))} (special symbols included)"
             )
+
+
+def _file_in(folder: Path, name: str) -> Path:
+    """A file of the user's folder; a checkpoint cannot name one elsewhere."""
+    if Path(str(name)).name != name:
+        raise UserError(f"the checkpoint names {name!r}, which is not the name of a file in --data {folder}")
+    return folder / name

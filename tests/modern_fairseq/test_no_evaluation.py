@@ -1,0 +1,243 @@
+"""Settings, manifests and archives are data: nothing in them is evaluated, opened, fetched or put on a command line."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import io
+import os
+import tarfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fairseq import checkpoint_utils, file_utils
+from fairseq.data import codedataset
+from fairseq.data.audio.raw_audio_dataset import RawAudioDataset
+from fairseq.data.fasta_dataset import FastaDataset
+from fairseq.models.speech_to_text.hub_interface import S2THubInterface
+from fairseq.utils import eval_str_list
+from omegaconf import OmegaConf
+
+from fairseq_residuals_errors import UserError
+from modern_fairseq import checkpoints
+
+HISTORY = {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {}, "num_updates": 1}
+
+
+def code(trace: Path) -> str:
+    return f"[__import__('os').mkdir({str(trace)!r})]"
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["data.audio.raw_audio_dataset", "data.codedataset", "optim.adafactor", "optim.adamax", "optim.fused_lamb"],
+)
+def test_text_is_read_and_not_run(module: str, tmp_path: Path) -> None:
+    patched = importlib.import_module(f"fairseq.{module}")
+    with pytest.raises(UserError, match="is no value as Python writes it"):
+        patched.eval(code(tmp_path / "trace"))  # type: ignore[attr-defined]
+    assert not (tmp_path / "trace").exists()
+
+
+def test_raw_audio_reads_the_layers_of_its_model(tmp_path: Path) -> None:
+    """They come from the checkpoint's settings in fairseq-validate --task audio_pretraining."""
+
+    def layers(text: str) -> Any:
+        keywords = {"encoder_embed_dim": 8, "conv_feature_layers": text}
+        return RawAudioDataset(16000, compute_mask_indices=True, **keywords)._conv_feature_layers
+
+    assert layers("[(512, 10, 5)] + [(512, 3, 2)] * 2") == [(512, 10, 5), (512, 3, 2), (512, 3, 2)]
+    with pytest.raises(UserError, match="is no value as Python writes it"):
+        layers(code(tmp_path / "trace"))
+    assert not (tmp_path / "trace").exists()
+
+
+def test_a_manifest_of_codes_is_read(tmp_path: Path) -> None:
+    (tmp_path / "manifest").write_text(code(tmp_path / "trace") + "\n")
+    with pytest.raises(UserError, match="is no value as Python writes it"):
+        codedataset.parse_manifest(tmp_path / "manifest", None)
+    assert not (tmp_path / "trace").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[(512, 3)] * 10**9", "is no value as Python writes it"),
+        ("[(512, 3)] * 1000000000", "stands for 1,000,000,000 items; at most 100,000 are built"),
+        ("[0] * 1000 * 1000 * 1000", "stands for 1,000,000 items"),
+        ("1000 * (1000 * [0] + 1000 * [0])", "stands for 2,000,000 items"),
+        ("'ab' * 100000", "stands for 200,000 items"),
+        ("[0] * 99999 + [0, 0]", "stands for 100,001 items"),
+        ("[" + "0," * 60000 + "]", "text of 120,002 characters is not read"),
+        ("[" * 3000 + "]" * 3000, "nested too deeply"),
+        ("1" + "+1" * 40000, "nested too deeply"),
+    ],
+    ids=lambda text: str(text)[:30],
+)
+def test_what_is_written_out_is_bounded(text: str, says: str) -> None:
+    start = time.monotonic()
+    with pytest.raises(UserError, match=says):
+        eval_str_list(text)
+    assert time.monotonic() - start < 2
+
+
+def test_lists_of_fairseqs_size_are_read() -> None:
+    assert eval_str_list("[(512, 3)] * 100 + [(1, 1)]", type=tuple) == [(512, 3)] * 100 + [(1, 1)]
+    assert eval_str_list("1" + "+1" * 100, type=int) == [101]
+
+
+def write(folder: Path, **settings: Any) -> Path:
+    state = {"model": {}, "optimizer_history": [HISTORY], "extra_state": {"train_iterator": None}}
+    torch.save(state | {"args": None, "cfg": None} | settings, folder / "checkpoint.pt")
+    return folder / "checkpoint.pt"
+
+
+NAMED = {
+    "encoder_embed_path": "/etc/passwd",
+    "load_pretrained_encoder_from": "x.pt",
+    "bpe_codes": "http://example.org/",
+}
+
+
+@pytest.mark.parametrize("layout", ["args", "cfg", "namespace in cfg", "nested", "DictConfig"])
+def test_files_that_a_checkpoint_names_are_left_out(layout: str, tmp_path: Path) -> None:
+    settings = dict(NAMED, user_dir="plugin", dropout=0.5, decoder_embed_path=None)
+    given: dict[str, Any] = {
+        "args": {"args": argparse.Namespace(**settings)},
+        "cfg": {"cfg": {"model": settings}},
+        "namespace in cfg": {"cfg": {"model": argparse.Namespace(**settings)}},
+        "nested": {"cfg": {"model": {"w2v_args": {"model": [settings]}}}},
+        "DictConfig": {"cfg": OmegaConf.create({"model": settings})},
+    }[layout]
+    state = checkpoints.load_fairseq(write(tmp_path, **given))
+    left = state["args"] if layout == "args" else state["cfg"]["model"]
+    left = left["w2v_args"]["model"][0] if layout == "nested" else left
+    left = vars(left) if isinstance(left, argparse.Namespace) else left
+    assert {key: left.get(key) for key in (*settings, *NAMED)} == dict.fromkeys(settings) | {"dropout": 0.5}
+
+
+def test_files_that_a_user_names_beside_are_used(tmp_path: Path) -> None:
+    path = write(tmp_path, cfg={"model": dict(NAMED)})
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(path), {"model": {"encoder_embed_path": "mine"}})
+    assert dict(state["cfg"].model) == {"encoder_embed_path": "mine"}
+
+
+@pytest.mark.parametrize("text", ["${oc.env:HOME}", "a ${oc.decode:x}", "${oc${x}:y}", "${oc.create:\n{}}"])
+@pytest.mark.parametrize("layout", ["args", "cfg", "list", "DictConfig"])
+def test_resolvers_are_refused(text: str, layout: str, tmp_path: Path) -> None:
+    given: dict[str, Any] = {
+        "args": {"args": argparse.Namespace(source_lang=text)},
+        "cfg": {"cfg": {"task": {"source_lang": text}}},
+        "list": {"cfg": {"task": {"langs": ["a", text]}}},
+        "DictConfig": {"cfg": OmegaConf.create({"task": {"source_lang": "x"}})},
+    }[layout]
+    if layout == "DictConfig":
+        given["cfg"].task._content["source_lang"]._val = text
+    with pytest.raises(UserError, match="which OmegaConf would compute"):
+        checkpoints.load_fairseq(write(tmp_path, **given))
+
+
+def test_settings_that_refer_to_each_other_are_kept(tmp_path: Path) -> None:
+    cfg = {"task": {"source_lang": "de"}, "model": {"lang": "${task.source_lang}", "note": "a: b"}}
+    assert checkpoints.load_fairseq(write(tmp_path, cfg=cfg))["cfg"] == cfg
+
+
+def test_a_model_that_begins_with_another_checkpoint_says_so() -> None:
+    with pytest.raises(UserError, match="name it by the setting"):
+        checkpoint_utils.load_checkpoint_to_cpu(None)
+
+
+def archive(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
+    with tarfile.open(path, "w:gz") as file:
+        for info, contents in members:
+            info.size = len(contents)
+            file.addfile(info, io.BytesIO(contents))
+    return path
+
+
+def test_an_archive_is_unpacked_in_its_place(tmp_path: Path) -> None:
+    path = archive(tmp_path / "x.tar.gz", (tarfile.TarInfo("m/model.pt"), b"1"), (tarfile.TarInfo("m/dict.txt"), b"2"))
+    folder = Path(file_utils.load_archive_file(str(path)))
+    assert sorted(p.name for p in folder.iterdir()) == ["dict.txt", "model.pt"]
+
+
+def link(name: str, target: str) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = tarfile.SYMTYPE, target
+    return info
+
+
+def device(name: str) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type = tarfile.CHRTYPE
+    return info
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        tarfile.TarInfo("../outside"),
+        tarfile.TarInfo("m/../../outside"),
+        link("m/a", "/etc"),
+        link("m/a", "../.."),
+        device("d"),
+    ],
+    ids=lambda member: member.name,
+)
+def test_an_archive_that_leaves_its_folder_is_refused(
+    member: tarfile.TarInfo, tmp_path: Path, monkeypatch: Any
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(work))
+    path = archive(tmp_path / "x.tar.gz", (tarfile.TarInfo("m/model.pt"), b"1"), (member, b""))
+    before = path.read_bytes()
+    with pytest.raises(UserError, match=r"x\.tar\.gz is not unpacked"):
+        file_utils.load_archive_file(str(path))
+    assert path.read_bytes() == before
+    assert sorted(os.listdir(tmp_path)) == ["work", "x.tar.gz"] and not os.listdir(work)
+
+
+@pytest.mark.parametrize("kind", ["large", "many"])
+def test_an_archive_out_of_bounds_is_refused(kind: str, tmp_path: Path) -> None:
+    members = [(tarfile.TarInfo("zeros"), bytes(101 << 20))]
+    if kind == "many":
+        members = [(tarfile.TarInfo(f"m/{i}"), b"") for i in range(10_001)]
+    path = archive(tmp_path / "x.tar.gz", *members)
+    with pytest.raises(UserError, match="more than 10,000 files, or more than 100 times its own size"):
+        file_utils.load_archive_file(str(path))
+    assert path.is_file()
+
+
+@pytest.mark.parametrize("contents", [b"", b"hello", b"\x1f\x8b" + bytes(40)])
+def test_what_is_no_archive_is_refused(contents: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x.tar.gz").write_bytes(contents)
+    with pytest.raises(UserError, match=r"x\.tar\.gz is"):
+        file_utils.load_archive_file(str(tmp_path / "x.tar.gz"))
+
+
+def test_code_that_a_configuration_names_is_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.hub, "load", lambda *args, **kwargs: pytest.fail("fetched"))
+    monkeypatch.setattr(S2THubInterface, "get_prefix_token", lambda *args: None)
+    monkeypatch.setattr(S2THubInterface, "detokenize", lambda *args: "text")
+    generator = SimpleNamespace(generate=lambda *args, **kwargs: [[{"tokens": None}]])
+    task = SimpleNamespace(
+        data_cfg=SimpleNamespace(hub={"tts_model_id": "me/repository:model"}, prepend_tgt_lang_tag=False)
+    )
+    with pytest.raises(UserError, match="names me/repository for speech synthesis"):
+        S2THubInterface.get_prediction(task, None, generator, None, synthesize_speech=True)
+
+
+def test_fasta_files_are_indexed_without_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = "train.$(touch trace)-t.s"
+    Path(f"{name}.fasta").write_text(">one\nACGT\nAC\n>two\n\n>three\nA\n")
+    data = FastaDataset(name)
+    np.testing.assert_array_equal(data.sizes, [6, 0, 1])
+    assert [data[i] for i in range(3)] == [(">one", "ACGTAC"), (">two", ""), (">three", "A")]
+    assert not Path("trace").exists()

@@ -1,0 +1,115 @@
+"""Other settings than a checkpoint's own (``--model-overrides``) leave its wiring as it was trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from fairseq.checkpoint_utils import load_model_ensemble
+from torch import nn
+
+from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.core.stack import Stack
+
+LAYOUTS = ("args", "cfg", "namespace in cfg")
+HISTORY = {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {}, "num_updates": 1}
+
+NOT_IN_YAML = ("task", "input_feat_per_channel", "input_channels", "tokens_per_sample")
+
+
+class Task(tiny.TinyTask):
+    """Builds models as fairseq's tasks do."""
+
+    def load_state_dict(self, state: Any) -> None:
+        pass
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> nn.Module:
+        return tiny.build_model(cfg, self)
+
+
+def write(folder: Path, layout: str, arch: str = "transformer_post_ln", *flags: str) -> Path:
+    """A checkpoint with its settings as a command line, an old version's command line, or a YAML file leaves them."""
+    args = tiny.settings(arch, *tiny.dimensions("translation"), *flags)
+    args.task = "translation"
+    model = tiny.perturb(tiny.build_model(args, tiny.make_task()))
+    yaml = {key: value for key, value in vars(args).items() if key not in NOT_IN_YAML} | {"_name": arch}
+    settings: dict[str, Any] = {
+        "args": None,
+        "cfg": {"model": yaml if layout == "cfg" else args, "task": {"_name": "translation"}},
+    }
+    settings = {"args": args, "cfg": None} if layout == "args" else settings
+    state = {"model": model.state_dict(), "optimizer_history": [HISTORY], "extra_state": {"train_iterator": None}}
+    torch.save(state | settings, folder / "model.pt")
+    return folder / "model.pt"
+
+
+def load(path: Path, **overrides: Any) -> nn.Module:
+    (model,), _ = load_model_ensemble([str(path)], arg_overrides=overrides, task=Task(**vars(tiny.make_task())))
+    return model
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"residual": "b2t"},
+        {"decoder_residual": "b2t"},
+        {"residual": "b2t", "decoder_residual": "b2t"},
+        {"residual_args": "norm_type=rms"},
+        {"decoder_residual_args": "value_residual=identity"},
+        {"residual": None, "decoder_residual": None},
+    ],
+    ids=str,
+)
+def test_another_wiring_is_refused(overrides: dict[str, Any], layout: str, tmp_path: Path) -> None:
+    path = write(tmp_path, layout)
+    with pytest.raises(UserError, match="was trained with the wiring post_ln") as error:
+        load(path, **overrides)
+    assert str(path) in str(error.value) and "--model-overrides" in str(error.value)
+
+
+def test_another_wiring_is_refused_where_an_override_is_nested_as_in_yaml(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="was trained with the wiring post_ln"):
+        load(write(tmp_path, "cfg"), model={"residual": "b2t"})
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_fairseqs_own_model_in_place_of_the_plugins_is_refused(layout: str, tmp_path: Path) -> None:
+    path = write(tmp_path, layout, "transformer_b2t")
+    with pytest.raises(UserError, match="to a model that is none of this plugin's"):
+        load(path, arch="transformer", _name="transformer")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_plugins_model_in_place_of_fairseqs_is_refused(layout: str, tmp_path: Path) -> None:
+    path = write(tmp_path, layout, "transformer")
+    with pytest.raises(UserError, match="was trained with a model that is none of this plugin's"):
+        load(path, arch="transformer_b2t", _name="transformer_b2t")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ({"encoder_normalize_before": True}, "contradicts the wiring post_ln"),
+        ({"scale_fc": True}, "the wiring is chosen by --residual"),
+        ({"layernorm_embedding": True}, "it lacks encoder.layernorm_embedding.weight"),
+    ],
+    ids=str,
+)
+def test_norms_elsewhere_are_refused(overrides: dict[str, Any], says: str, layout: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=says):
+        load(write(tmp_path, layout), **overrides)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_is_no_part_of_the_wiring_may_be_given(layout: str, tmp_path: Path) -> None:
+    path = write(tmp_path, layout)
+    given = {"residual": "post_ln", "data": "elsewhere", "dropout": 0.5, "max_source_positions": 99}
+    # how parameters start is of no consequence for those of a file
+    model = load(path, **given, residual_args="init_scale=0.5")
+    assert [m.wiring.name for m in model.modules() if isinstance(m, Stack)] == ["post_ln", "post_ln"]
+    assert model.encoder.layers[0].dropout_module.p == 0.5 and model.encoder.max_source_positions == 99
