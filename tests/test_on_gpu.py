@@ -191,7 +191,7 @@ def test_fused_adam() -> None:
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), ((torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 2e-3)), ids=str
 )
-def test_chunked_loss(dtype: torch.dtype, tolerance: float) -> None:
+def test_chunked_cross_entropy(dtype: torch.dtype, tolerance: float) -> None:
     draw = torch.Generator().manual_seed(2)
     features, weight = ((torch.randn(n, 64, generator=draw) / 4).to(GPU, dtype).requires_grad_() for n in (3000, 5000))
     target = torch.randint(5000, (3000,), generator=draw).to(GPU)

@@ -1,7 +1,7 @@
 """Sum tensors over depth, weighted by numbers or by a softmax.
 
     weighted_sum:   Σ_k w_k v_k
-    softmax_sum:    Σ_k a_k v_k,   a = softmax_k(sqrt(C) d · v_k / sqrt(mean(v_k²) + eps))
+    softmax_sum:    Σ_k a_k v_k,   a = softmax_k(d · v_k / sqrt(mean(v_k²) + eps))
 
 of K values v_k (T, B, C), such as the outputs of all layers so far. Both keep the values alone for the gradient, which
 layers hold anyway, and read each once. Stacking them would copy all of them for every layer, and the autograd of the
@@ -44,7 +44,7 @@ def softmax_sum_reference(direction: Tensor, values: Sequence[Tensor], eps: floa
     """Weigh the values by a softmax over depth of the products of their norms with ``direction``."""
     stacked = at_least_fp32(torch.stack(list(values)))
     products = rms_norm(stacked, direction.shape, eps=eps) @ at_least_fp32(direction)
-    return ((len(direction) ** 0.5 * products).softmax(0).unsqueeze(-1) * stacked).sum(0).to(values[0].dtype)
+    return (products.softmax(0).unsqueeze(-1) * stacked).sum(0).to(values[0].dtype)
 
 
 def softmax_sum(direction: Tensor, values: Sequence[Tensor], eps: float) -> Tensor:
@@ -55,12 +55,15 @@ def softmax_sum(direction: Tensor, values: Sequence[Tensor], eps: float) -> Tens
         values: v_k, of one precision.
         eps: what is added to mean squares.
     """
+    scaled = direction * len(direction) ** -0.5  # keeps its products in the range of half precision
     with around_sum(values):
-        total: Tensor = _SoftmaxSum.apply(direction, eps, *values)  # type: ignore[no-untyped-call]
+        total: Tensor = _SoftmaxSum.apply(scaled, eps, *values)  # type: ignore[no-untyped-call]
     return total
 
 
 class _SoftmaxSum(torch.autograd.Function):
+    """Take the direction times C^-0.5, which the norms' factors make up for."""
+
     @staticmethod
     def forward(ctx: Any, direction: Tensor, eps: float, *values: Tensor) -> Tensor:
         # the norm's factor follows the product, so that nothing of a value's size is made and kept

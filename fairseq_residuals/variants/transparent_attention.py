@@ -77,7 +77,7 @@ class TransparentAttention(Variant):
         return DepthWeights("softmax(W)", matrix, 1, below, "into decoder layer", "output of encoder layer")
 
     def close(self, s: Stream) -> Tensor:
-        """(S, B, M * C) in the encoder: the memories of the decoder's M layers side by side."""
+        """Return the memories of the decoder's M layers, concatenated, (S, B, M * C) in the encoder."""
         if not self.mixes:
             return s["x"]
         layers = torch.stack(history(s, "h", range(self.shape.depth + 1)))
