@@ -7,19 +7,26 @@ import pkgutil
 from collections.abc import Callable
 
 from fairseq_residuals.core.base import Variant
+from fairseq_residuals.core.catalogue import check_declaration
 from fairseq_residuals.core.errors import UserError, did_you_mean
 
 VARIANTS: dict[str, type[Variant]] = {}
 
 
 def register_variant(name: str) -> Callable[[type[Variant]], type[Variant]]:
-    """Class decorator: makes the variant known as ``name`` to every task, flag, architecture and test."""
+    """Make a class known as the variant ``name`` to every task, flag, architecture and test (a decorator).
+
+    Raises:
+        ValueError: the name is taken.
+        TypeError: the class does not describe itself (:mod:`.catalogue`), or its options lack the common ones.
+    """
 
     def register(cls: type[Variant]) -> type[Variant]:
         if name in VARIANTS:
             raise ValueError(f"a variant named {name!r} is registered already: {VARIANTS[name]}")
         if not issubclass(cls.Config, Variant.Config):
             raise TypeError(f"the Config of variant {name!r} must derive from Variant.Config")
+        check_declaration(name, cls, VARIANTS.values())
         cls.name = name
         VARIANTS[name] = cls
         return cls
@@ -32,6 +39,11 @@ def import_variants() -> None:
     package = importlib.import_module("fairseq_residuals.variants")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
+
+
+def by_year() -> list[str]:
+    """Return the names of all variants, the oldest first."""
+    return sorted(VARIANTS, key=lambda name: (VARIANTS[name].year, name))
 
 
 def find_variant(name: str) -> type[Variant]:
