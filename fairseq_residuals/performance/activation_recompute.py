@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
+from fairseq_residuals.ops import depth_sum
+
 MOST_USERS = 3
 """Queries, keys and values; a tensor that more layers need for their gradients is kept, once for all of them."""
 
@@ -65,10 +67,12 @@ class _Step:
         return self.last[1].view(shape)
 
 
-def making_again() -> AbstractContextManager[None]:
+@contextmanager
+def making_again() -> Iterator[None]:
     """The forward pass of a training step runs in it."""
     step = _Step()
-    return torch.autograd.graph.saved_tensors_hooks(step.pack, step.unpack)
+    with torch.autograd.graph.saved_tensors_hooks(step.pack, step.unpack), depth_sum.around_sum.attached(keeping):
+        yield
 
 
 def _hooks_in_force() -> tuple[Any, Any] | None:

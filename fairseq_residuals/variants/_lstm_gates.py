@@ -12,7 +12,7 @@ EPS = 1e-6
 
 
 class Gates(nn.Module):
-    """(T, B, 2 C) -> the gates i, f, o, each (T, B, C)."""
+    """Compute the gates of one layer from its input and the stream."""
 
     def __init__(self, shape: Shape, norm: Literal["each", "joint"]) -> None:
         super().__init__()
@@ -21,6 +21,7 @@ class Gates(nn.Module):
         self.norms = nn.ModuleList(shape.new_norm(width, eps=EPS) for width in widths)
 
     def forward(self, c: Tensor) -> tuple[Tensor, ...]:
+        """Return i, f and o, each σ(LN(W c + b)), (T, B, 2 C) -> 3 times (T, B, C)."""
         parts = self.linear(c).chunk(len(self.norms), -1)
         normalised = [norm(part) for norm, part in zip(self.norms, parts, strict=True)]
         return tuple(gate for z in normalised for gate in z.sigmoid().chunk(3 // len(parts), -1))

@@ -38,7 +38,7 @@ KEY_EPS = 1e-6
 
 
 class SoftmaxOverDepth(nn.Module):
-    """The sum of all sources of the stream, weighted by a softmax, which is in single precision at least."""
+    """Add up all sources of the stream, weighted by a softmax, which is in single precision at least."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -46,14 +46,14 @@ class SoftmaxOverDepth(nn.Module):
         self.key_gain = nn.Parameter(torch.ones(width))
 
     def forward(self, s: Stream) -> Tensor:
-        """Sources (T, B, C) -> (T, B, C)"""
+        """Return Σ_i softmax_i(w · RMSNorm(v_i)) v_i, (T, B, C)."""
         sources = [value for key, value in s.items() if key.startswith("source")]
-        # the root of the width keeps the product in the range of half precision
-        direction = self.query * self.key_gain * len(self.query) ** -0.5
-        return softmax_sum(direction, sources, KEY_EPS)
+        return softmax_sum(self.query * self.key_gain, sources, KEY_EPS)
 
 
 class AttentionResidualsConnection(Connection):
+    """Read a sum over the sources, and make the output a source or a part of one."""
+
     def __init__(self, site: Site, block: int) -> None:
         super().__init__(site)
         k = site.layer * site.n_sub + site.index
@@ -71,9 +71,12 @@ class AttentionResidualsConnection(Connection):
 
 @register_variant("attention_residuals")
 class AttentionResiduals(Variant):
-    """Stream: "source0", "source1", ... (T, B, C): the embedding and the outputs of sub-layers or sums over blocks of
+    """Feed each sub-layer a softmax over depth of all that is below.
+
+    Stream: "source0", "source1", ... (T, B, C): the embedding and the outputs of sub-layers or sums over blocks of
     them, the newest so far. "x" is what the newest sub-layer was fed, before its norm. A layer that layer dropout skips
-    is no source."""
+    is no source.
+    """
 
     title = "Attention Residuals"
     paper = "Kimi Team 2026, Attention Residuals"

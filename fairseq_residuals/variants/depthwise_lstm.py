@@ -30,8 +30,11 @@ from fairseq_residuals.variants._lstm_gates import EPS, Gates
 
 
 class DepthwiseLSTMConnection(Connection):
-    """Stream: "cell" (T, B, C); "self" (T, B, C) in a decoder layer, self-attention's output. The last sub-layer of a
-    layer has the unit, its parts "gates" and "hidden"; the others have none."""
+    """Run the unit after the last sub-layer of a layer.
+
+    Stream: "cell" (T, B, C); "self" (T, B, C) in a decoder layer, self-attention's output. The last sub-layer of a
+    layer has the unit, its parts "gates" and "hidden"; the others have none.
+    """
 
     def __init__(self, site: Site, config: Any, unit: dict[str, nn.Module]) -> None:
         super().__init__(site)
@@ -96,7 +99,7 @@ class DepthwiseLSTM(Variant):
         return DepthwiseLSTMConnection(site, self.config, self.unit() if site.last else {})
 
     def unit(self) -> dict[str, nn.Module]:
-        """The gates and the network for h of one layer."""
+        """Return the gates and the network for h of one layer."""
         config, dim = self.config, self.shape.dim
         shared = {"gates": {"gates"}, "all": {"gates", "hidden"}, "none": set()}[config.share]
         parts = {name: self.shared[name] for name in shared & self.shared.keys()}
