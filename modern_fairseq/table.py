@@ -34,8 +34,10 @@ _AFTER = {
     "fairseq.dataclass.utils": ("hydra_api:current_api",),
     "fairseq.checkpoint_utils": (
         "checkpoints:safe_load",
-        "checkpoints:atomic_copy",
         "checkpoints:explain_misfits",
+        "saving:save_atomically",
+        "saving:copy_atomically",
+        "saving:begin_in_a_clean_folder",
     ),
     "fairseq.utils": ("literals:literals_only", "at_once:norms"),
     "fairseq.criterions.ctc": ("literals:literals_only",),
@@ -84,6 +86,7 @@ _AFTER = {
     "fairseq.models": ("models:name_unknown_architectures",),
     "fairseq.tasks": ("tasks:tasks_without_dataclass_in_yaml",),
     "fairseq_cli.score": ("scoring:sequences_for_sacrebleu",),
+    "fairseq_cli.train": ("finished:train_no_further",),
     **{
         f"fairseq_cli.{name}": ("literals:read_overrides",)
         for name in ("generate", "interactive", "validate", "eval_lm")

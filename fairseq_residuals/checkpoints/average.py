@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fairseq_residuals.checkpoints.fairseq_config import flat_settings, wiring_of
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.utils.atomic_write import whole_file
+from fairseq_residuals.utils.atomic_write import atomic_write
 from modern_fairseq.checkpoints import load_fairseq
 
 Unit = Literal["epoch", "update"]
@@ -77,7 +77,7 @@ def save(checkpoint: dict[str, Any], path: Path) -> None:
         UserError: it cannot be written.
     """
     try:
-        with whole_file(path) as temporary:
+        with atomic_write(path) as temporary:
             torch.save(checkpoint, temporary)
     except (OSError, RuntimeError) as error:
         raise UserError(f"cannot write {path}: {error}") from error
