@@ -74,7 +74,12 @@ _AFTER = {
     "fairseq.nan_detector": ("nan_detector:backward_hooks_on_leaves", "nan_detector:look_without_gradients"),
     "fairseq.optim.lr_scheduler.inverse_square_root_schedule": ("commands:warmup_of_inverse_sqrt",),
     "fairseq.optim.fairseq_optimizer": ("at_once:products",),
-    "fairseq.optim.fp16_optimizer": ("precision:fp16_on_cpu", "at_once:copies", "at_once:zeros"),
+    "fairseq.optim.fp16_optimizer": (
+        "precision:fp16_on_cpu",
+        "at_once:copies",
+        "at_once:zeros",
+        "master_weights:save_with_optimizer",
+    ),
     "fairseq.data.data_utils": ("numpy_names:removed_aliases", "commands:explain_data_folder"),
     "fairseq.modules.dynamic_crf_layer": ("numpy_names:removed_aliases",),
     "fairseq.data.token_block_dataset": ("numpy_names:removed_aliases",),
