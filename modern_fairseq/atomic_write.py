@@ -47,7 +47,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
                 os.replace(temporary, target)
             _sync(target.parent)
     except OSError as error:
-        if error.filename in (None, str(temporary)):
+        if error.errno is not None and error.filename in (None, str(temporary)):
             error.filename, error.filename2 = str(path), None
         raise
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -57,8 +56,6 @@ def write_outcomes(path: Path, outcomes: Iterable[Outcome]) -> None:
         writer = csv.DictWriter(file, HEADER, lineterminator="\n")
         writer.writeheader()
         writer.writerows(asdict(outcome) for outcome in outcomes)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import dataclasses
 import fcntl
 import io
 import math
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -98,8 +97,6 @@ def append(records: Iterable[Record], path: Path | None = None, tables: Mapping[
         writer.writerows(dataclasses.astuple(record) for record in records)
         with atomic_write(path) as new, new.open("w", encoding="utf-8", newline="") as file:
             file.write(old + buffer.getvalue())
-            file.flush()
-            os.fsync(file.fileno())
 
 
 def check(record: Record, table: Table) -> None:
