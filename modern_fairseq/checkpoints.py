@@ -1,4 +1,4 @@
-"""Checkpoints: loaded without running code, copied atomically, and named when they do not fit."""
+"""Checkpoints: loaded without running code, and named when they do not fit."""
 
 import contextlib
 import errno
@@ -6,7 +6,6 @@ import functools
 import os
 import pickle
 import re
-import shutil
 import struct
 import tarfile
 import types
@@ -171,28 +170,6 @@ def safe_load(module: types.ModuleType) -> None:
     Can go when fairseq > 0.12.2 itself loads with an allow-list.
     """
     override(module, "torch", load=load_fairseq if module.__name__ == "fairseq.checkpoint_utils" else load)
-
-
-def atomic_copy(module: types.ModuleType) -> None:
-    """Let a killed run leave the old checkpoint_last.pt or the new one, never half of it.
-
-    checkpoint_utils.py:125 copies onto the old file in place; the same module's torch_persistent_save
-    already writes beside the file and renames.  Can go when fairseq > 0.12.2 copies in this way.
-    """
-    original = module.PathManager
-
-    class PathManager(original):  # type: ignore[valid-type, misc]
-        @staticmethod
-        def copy(src_path: str, dst_path: str, overwrite: bool = False) -> Any:
-            if original.path_requires_pathmanager(dst_path) or original.path_requires_pathmanager(src_path):
-                return original.copy(src_path, dst_path, overwrite)
-            if not overwrite and os.path.exists(dst_path):
-                raise FileExistsError(f"{dst_path} exists already")
-            shutil.copyfile(src_path, f"{dst_path}.tmp")
-            os.replace(f"{dst_path}.tmp", dst_path)
-            return dst_path
-
-    module.PathManager = PathManager  # type: ignore[attr-defined]
 
 
 _MISFITS = (

@@ -47,6 +47,17 @@ def _worker(rank: int, report: str, function: Any, main: Any, cfg: Any, kwargs: 
         raise SystemExit(1) from error
 
 
+def _join(context: Any) -> None:
+    """Wait for all processes; end them if this one is to end (Ctrl-C), which would wait for them otherwise."""
+    try:
+        while not context.join():
+            pass
+    except BaseException:
+        for process in context.processes:
+            process.terminate()
+        raise
+
+
 def _spawn(fn: Any, args: tuple[Any, Any, dict[str, Any]], nprocs: int, join: bool = True) -> None:
     cfg = args[1]
     if _on_cpu(cfg):
@@ -60,7 +71,7 @@ def _spawn(fn: Any, args: tuple[Any, Any, dict[str, Any]], nprocs: int, join: bo
         # that the other processes are ended too goes without saying
         _SPAWN_LOG.addFilter(unexplained)
         try:
-            torch.multiprocessing.spawn(_worker, (report, fn, *args), nprocs=nprocs, join=join)
+            _join(torch.multiprocessing.spawn(_worker, (report, fn, *args), nprocs=nprocs, join=False))
         except (torch.multiprocessing.ProcessRaisedException, torch.multiprocessing.ProcessExitedException):
             if not os.path.exists(report):
                 raise

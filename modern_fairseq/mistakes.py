@@ -1,6 +1,7 @@
 """Tells a user's mistake from a bug, and puts the mistake in one sentence."""
 
 import argparse
+import errno
 import os
 import re
 
@@ -79,6 +80,20 @@ _MESSAGES: tuple[tuple[type[Exception], str, str], ...] = (
 )
 
 
+# What keeps a disk from being written, whichever program asks.
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO)
+
+
+def disk_error(error: BaseException) -> OSError | None:
+    """Why a disk could not be written, or None where ``error`` is about something else.
+
+    torch.save says that it is at an "unexpected pos" while it handles what the system said.
+    """
+    if isinstance(error, RuntimeError) and "unexpected pos" in str(error) and error.__context__ is not None:
+        error = error.__context__
+    return error if isinstance(error, OSError) and error.errno in _DISK else None
+
+
 def explain(error: BaseException) -> UserError | None:
     """The sentence for a user's mistake, or None for anything else, which is to keep its traceback."""
     if isinstance(error, UserError):
@@ -87,8 +102,11 @@ def explain(error: BaseException) -> UserError | None:
         found = re.fullmatch(pattern, str(error)) if isinstance(error, kind) else None
         if found:
             return UserError(sentence.format(found[0], *found.groups()))
-    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError | PermissionError):
+    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
         return _explain_path(error)
+    reason = disk_error(error)
+    if reason is not None and (reason.filename is not None or not isinstance(reason, PermissionError)):
+        return UserError(f"{reason.filename or 'what is to be written cannot be'}: {reason.strerror}")
     return None
 
 

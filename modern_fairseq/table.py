@@ -34,9 +34,11 @@ _AFTER = {
     "fairseq.dataclass.utils": ("hydra_api:current_api",),
     "fairseq.checkpoint_utils": (
         "checkpoints:safe_load",
-        "checkpoints:atomic_copy",
         "checkpoints:explain_misfits",
         "overrides:check_overrides",
+        "saving:save_atomically",
+        "saving:copy_atomically",
+        "saving:begin_in_a_clean_folder",
     ),
     "fairseq.utils": ("literals:literals_only", "at_once:norms"),
     "fairseq.criterions.ctc": ("literals:literals_only",),
@@ -73,7 +75,12 @@ _AFTER = {
     "fairseq.nan_detector": ("nan_detector:backward_hooks_on_leaves", "nan_detector:look_without_gradients"),
     "fairseq.optim.lr_scheduler.inverse_square_root_schedule": ("commands:warmup_of_inverse_sqrt",),
     "fairseq.optim.fairseq_optimizer": ("at_once:products",),
-    "fairseq.optim.fp16_optimizer": ("precision:fp16_on_cpu", "at_once:copies", "at_once:zeros"),
+    "fairseq.optim.fp16_optimizer": (
+        "precision:fp16_on_cpu",
+        "at_once:copies",
+        "at_once:zeros",
+        "master_weights:save_with_optimizer",
+    ),
     "fairseq.data.data_utils": ("numpy_names:removed_aliases", "commands:explain_data_folder"),
     "fairseq.modules.dynamic_crf_layer": ("numpy_names:removed_aliases",),
     "fairseq.data.token_block_dataset": ("numpy_names:removed_aliases",),
@@ -87,6 +94,7 @@ _AFTER = {
     "fairseq.models": ("models:name_unknown_architectures",),
     "fairseq.tasks": ("tasks:tasks_without_dataclass_in_yaml",),
     "fairseq_cli.score": ("scoring:sequences_for_sacrebleu",),
+    "fairseq_cli.train": ("finished:train_no_further",),
     **{
         f"fairseq_cli.{name}": ("literals:read_overrides",)
         for name in ("generate", "interactive", "validate", "eval_lm")

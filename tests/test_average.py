@@ -6,7 +6,7 @@ import os
 import re
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairseq_residuals.checkpoints.average import save
 from fairseq_residuals.cli.__main__ import main
 
 
@@ -215,11 +216,11 @@ def test_an_old_output_is_replaced_only_by_a_whole_one(
     good = write(tmp_path / "good.pt", {"a": torch.ones(2)})
     output = write(tmp_path / "average.pt", {"a": torch.zeros(2)})
     before = output.read_bytes()
-    save = torch.save
+    write_all = torch.save
 
-    def disk_full(value: Any, file: Path) -> None:
-        save(value, file)
-        file.write_bytes(file.read_bytes()[:100])
+    def disk_full(value: Any, file: IO[bytes]) -> None:
+        write_all(value, file)
+        file.truncate(100)
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(torch, "save", disk_full)
@@ -227,3 +228,9 @@ def test_an_old_output_is_replaced_only_by_a_whole_one(
     assert output.read_bytes() == before
     monkeypatch.undo()
     assert average(good, output=output)["model"]["a"].tolist() == [1, 1]
+
+
+def test_the_same_checkpoint_gives_the_same_bytes_under_any_name(tmp_path: Path) -> None:
+    for name in ("a.pt", "another name.pt"):
+        save({"model": {"weight": torch.arange(9.0)}}, tmp_path / name)
+    assert (tmp_path / "a.pt").read_bytes() == (tmp_path / "another name.pt").read_bytes()

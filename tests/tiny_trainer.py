@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from argparse import Namespace
+from functools import cache
 from typing import Any
 
 import torch
@@ -23,12 +26,27 @@ class Task(FairseqTask):
     source_dictionary = target_dictionary = make_dictionary()
 
 
+def _arguments(flags: tuple[str, ...], variant: str) -> Namespace:
+    model = ["--arch", f"transformer_{variant}_6l", *dimensions("translation")]
+    argv = ["data", "--cpu", "--criterion", "cross_entropy", *model, *flags]
+    return options.parse_args_and_arch(options.get_training_parser(), argv)
+
+
+@cache
+def _settings(flags: tuple[str, ...], variant: str) -> Any:
+    return convert_namespace_to_omegaconf(_arguments(flags, variant))
+
+
 def make_config(*flags: str, variant: str = "post_ln") -> Any:
     """What fairseq-train makes of ``flags``."""
-    parser = options.get_training_parser()
-    model = ["--arch", f"transformer_{variant}_6l", *dimensions("translation")]
-    args = options.parse_args_and_arch(parser, ["data", "--cpu", "--criterion", "cross_entropy", *model, *flags])
-    return convert_namespace_to_omegaconf(args)
+    # composing takes a second; what has no dataclass gets all arguments, and the rest nothing of the model's
+    cfg = copy.deepcopy(_settings(flags, variant if "--residual-args" in flags else "post_ln"))
+    args = _arguments(flags, variant)
+    for settings in cfg.values():
+        if isinstance(settings, Namespace):
+            vars(settings).update(vars(args))
+    cfg.model._name = args.arch
+    return cfg
 
 
 def make_trainer(*flags: str, variant: str = "post_ln", seed: int = 1) -> Any:

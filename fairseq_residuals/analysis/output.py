@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_residuals.analysis.tables import Cell, csv_text
 from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.utils.atomic_write import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,16 +48,12 @@ def check_folder(args: argparse.Namespace) -> None:
 def write(args: argparse.Namespace, figure: Figure, head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
     """Writes NAME.png, NAME.csv and, where asked for, NAME.svg; none of them looks finished before all are."""
     files = {".csv": None, ".png": "png"} | ({".svg": "svg"} if args.svg else {})
-    partial = {args.out / f"{args.name}{ending}": args.out / f".{args.name}{ending}.partial" for ending in files}
-    try:
-        for kind, unfinished in zip(files.values(), partial.values(), strict=True):
+    paths = {args.out / f"{args.name}{ending}": kind for ending, kind in files.items()}
+    with ExitStack() as stack:
+        for path, kind in paths.items():
+            unfinished = stack.enter_context(atomic_write(path))
             if kind is None:
                 unfinished.write_text(csv_text(head, rows), encoding="utf-8")
             else:
                 figure.savefig(unfinished, format=kind)
-        for path, unfinished in partial.items():
-            unfinished.replace(path)
-    finally:
-        for unfinished in partial.values():
-            unfinished.unlink(missing_ok=True)
-    print(f"wrote {', '.join(str(path) for path in partial)}")
+    print(f"wrote {', '.join(str(path) for path in paths)}")

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from fairseq_residuals.checkpoints.fairseq_config import flat_settings, wiring_of
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.utils.atomic_write import whole_file
+from fairseq_residuals.utils.atomic_write import atomic_write
 from modern_fairseq.checkpoints import load_fairseq
+from modern_fairseq.mistakes import disk_error
 
 Unit = Literal["epoch", "update"]
 
@@ -71,16 +72,17 @@ def average(inputs: Sequence[Path]) -> dict[str, Any]:
 
 
 def save(checkpoint: dict[str, Any], path: Path) -> None:
-    """Writes ``path`` whole or not at all.
+    """Writes ``path`` whole or not at all; the same checkpoint gives the same bytes.
 
     Raises:
         UserError: it cannot be written.
     """
     try:
-        with whole_file(path) as temporary:
-            torch.save(checkpoint, temporary)
+        # given a name and no file, torch would put the name into the archive
+        with atomic_write(path) as temporary, temporary.open("wb") as file:
+            torch.save(checkpoint, file)
     except (OSError, RuntimeError) as error:
-        raise UserError(f"cannot write {path}: {error}") from error
+        raise UserError(f"cannot write {path}: {disk_error(error) or error}") from error
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from fairseq_residuals.cli.output import check_output
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.models.architectures import ARCHITECTURES
-from fairseq_residuals.utils.atomic_write import whole_file
+from fairseq_residuals.utils.atomic_write import atomic_write
 
 HELP = "measure speed and memory of the variants beside stock fairseq and other libraries, in turns"
 TRAINED = ("stock", "stock-lean", "stock+kept", "torchscale", "x-transformers")
@@ -144,7 +144,7 @@ def _write(args: argparse.Namespace, report: Report) -> None:
 
 def _write_file(path: Path, fill: Callable[[Path], object]) -> None:
     try:
-        with whole_file(path) as partial:
+        with atomic_write(path) as partial:
             fill(partial)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}") from error

@@ -19,7 +19,7 @@ from typing import Any
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.job import Evaluation, Job
-from fairseq_residuals.utils.atomic_write import whole_file
+from fairseq_residuals.utils.atomic_write import atomic_write
 from fairseq_residuals.utils.documents import read_json
 
 _STARTED = "# started "
@@ -155,5 +155,5 @@ def _program(name: str) -> str:
 
 
 def _write_json(path: Path, content: Any) -> None:
-    with whole_file(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(json.dumps(content))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.utils.atomic_write import whole_file
+from fairseq_residuals.utils.atomic_write import atomic_write
 from fairseq_residuals.utils.documents import parse_json
 
 Omegas = dict[str, list[dict[str, float]]]
@@ -26,7 +26,7 @@ def write_profile(path: Path, omegas: Omegas, measured_with: dict[str, Any]) -> 
         UserError: it cannot be written.
     """
     try:
-        with whole_file(path) as temporary:
+        with atomic_write(path) as temporary:
             temporary.write_text(json.dumps({"measured_with": measured_with, "omegas": omegas}, indent=1) + "\n")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.pipeline.steps import STAMP, Step, Steps, alone_in, share
+from modern_fairseq.mistakes import explain
 
 
 class Recorder:
@@ -120,3 +122,14 @@ def test_two_processes_do_not_work_in_one_folder(tmp_path: Path) -> None:
         other.wait()
     with alone_in(tmp_path):
         pass
+
+
+def test_a_full_disk_is_named_and_not_kept_full(tmp_path: Path) -> None:
+    def fill(folder: Path) -> None:
+        (folder / "much").write_bytes(bytes(1000))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left") as caught:
+        Steps(tmp_path).ensure(Step("words", fill))
+    assert str(explain(caught.value)) == f"{tmp_path}/words.partial: No space left on device"
+    assert list(tmp_path.iterdir()) == []

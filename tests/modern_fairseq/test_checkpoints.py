@@ -143,28 +143,6 @@ def test_fairseq_itself_loads_this_way(tmp_path):
         checkpoint_utils.load_checkpoint_to_cpu(path)
 
 
-def test_a_copy_replaces_the_old_file_whole_or_not_at_all(tmp_path, monkeypatch):
-    from fairseq.checkpoint_utils import PathManager
-
-    new, last = tmp_path / "checkpoint1.pt", tmp_path / "checkpoint_last.pt"
-    new.write_bytes(b"new" * 1000)
-    last.write_bytes(b"old")
-
-    def killed_halfway(source, target):
-        with open(target, "wb") as file:
-            file.write(b"new")
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("shutil.copyfile", killed_halfway)
-        with pytest.raises(KeyboardInterrupt):
-            PathManager.copy(str(new), str(last), overwrite=True)
-    assert last.read_bytes() == b"old"
-    assert PathManager.copy(str(new), str(last), overwrite=True)
-    assert last.read_bytes() == b"new" * 1000
-    assert sorted(os.listdir(tmp_path)) == ["checkpoint1.pt", "checkpoint_last.pt"]
-
-
 @pytest.mark.parametrize(
     "name",
     [

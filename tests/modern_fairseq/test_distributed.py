@@ -2,6 +2,9 @@
 
 import atexit
 import os
+import signal
+import subprocess
+import sys
 import time
 import types
 from pathlib import Path
@@ -163,3 +166,52 @@ def test_ddp_gets_no_device_for_a_module_on_cpu(monkeypatch):
     meta = types.SimpleNamespace(parameters=lambda: iter([torch.empty(1, device="meta")]))
     distributed_fairseq_model.DistributedDataParallel(module=meta, device_ids=[0], output_device=0)
     assert seen == {"args": (meta,), "device_ids": [0], "output_device": 0}
+
+
+TWO_PROCESSES = """
+import os, sys, time, types
+from modern_fairseq import distributed
+
+def train(rank, main, cfg, kwargs):
+    with open(f"{sys.argv[1]}/{os.getpid()}", "w"):
+        pass
+    while True:
+        time.sleep(0.01)
+
+if __name__ == "__main__":
+    settings = types.SimpleNamespace
+    cfg = settings(common=settings(cpu=True, tpu=False), distributed_training=settings(distributed_world_size=2))
+    distributed._spawn(train, (None, cfg, {}), nprocs=2)
+"""
+
+
+def is_running(pid):
+    state = Path(f"/proc/{pid}/stat")
+    return state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_the_processes_end_with_the_one_that_started_them(number, tmp_path):
+    script, folder = tmp_path / "two.py", tmp_path / "pids"
+    script.write_text(TWO_PROCESSES)
+    folder.mkdir()
+    workers = []
+    # a session of its own: whoever presses Ctrl-C in a terminal sends SIGINT to all processes
+    parent = subprocess.Popen([sys.executable, script, folder], start_new_session=True, stderr=subprocess.PIPE)
+    try:
+        wait_for(lambda: len(os.listdir(folder)) == 2)
+        workers = [int(name) for name in os.listdir(folder)]
+        parent.send_signal(number)
+        assert parent.wait(30) == -number
+        wait_for(lambda: not any(map(is_running, workers)))
+    finally:
+        for pid in filter(is_running, [parent.pid, *workers]):
+            os.kill(pid, signal.SIGKILL)
+        parent.communicate()
+
+
+def wait_for(condition, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)

@@ -1,6 +1,9 @@
 """A user's mistake is one sentence and exit status 1; a bug keeps its traceback."""
 
 import argparse
+import errno
+import io
+import os
 import types
 
 import pytest
@@ -30,12 +33,39 @@ def test_a_users_mistake_is_printed_in_one_line_without_traceback(capsys):
     assert capsys.readouterr() == ("", "fairseq-train: error: the depth is 0, but must be at least 1\n")
 
 
-@pytest.mark.parametrize("error", [RuntimeError("x"), AssertionError(), KeyError("a"), OSError(28, "No space left")])
+@pytest.mark.parametrize("error", [RuntimeError("x"), AssertionError(), KeyError("a"), OSError(22, "Invalid argument")])
 def test_a_bug_passes_through_unchanged(error, capsys):
     with pytest.raises(type(error)) as caught:
         command(error)()
     assert caught.value is error
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])
+def test_a_disk_that_cannot_be_written_is_no_bug(number, capsys):
+    with pytest.raises(SystemExit):
+        command(OSError(number, os.strerror(number), "/the/file"))()
+    assert capsys.readouterr().err == f"fairseq-train: error: /the/file: {os.strerror(number)}\n"
+
+
+def test_a_full_disk_is_named_also_where_nobody_names_the_file(capsys):
+    with pytest.raises(SystemExit):
+        command(OSError(errno.ENOSPC, "No space left on device"))()
+    assert capsys.readouterr().err == "fairseq-train: error: what is to be written cannot be: No space left on device\n"
+
+
+def test_what_torch_says_of_a_full_disk_is_not_what_it_is_about(capsys):
+    class Full(io.BytesIO):
+        def write(self, data):
+            if self.tell() > 0:
+                raise OSError(errno.ENOSPC, "No space left on device", "/the/file")
+            return super().write(data)
+
+    with pytest.raises(RuntimeError, match="unexpected pos") as caught:
+        torch.save({"a": torch.zeros(9)}, Full())
+    with pytest.raises(SystemExit):
+        command(caught.value)()
+    assert capsys.readouterr().err == "fairseq-train: error: /the/file: No space left on device\n"
 
 
 def test_the_sentence_is_taken_out_of_a_data_workers_traceback():

@@ -16,7 +16,7 @@ from fairseq_residuals.data.pipeline import archives
 from fairseq_residuals.data.pipeline.download import Downloads, Source
 from fairseq_residuals.data.pipeline.parallel_map import count_lines
 from fairseq_residuals.data.pipeline.steps import STAMP, Step, Steps, alone_in
-from fairseq_residuals.utils.atomic_write import whole_file
+from fairseq_residuals.utils.atomic_write import atomic_write
 from fairseq_residuals.utils.documents import read_json
 
 SUMMARY = "prepared.json"
@@ -159,7 +159,7 @@ def prepare(corpus: Corpus, variant_name: str | None, job: Job) -> Path:
             **_contents(job.out, [steps.folder(step) for step in results]),
         }
         text = json.dumps(described, indent=1, sort_keys=True, ensure_ascii=False, default=repr)
-        with whole_file(summary) as temporary:
+        with atomic_write(summary) as temporary:
             temporary.write_text(text + "\n", encoding="utf-8")
         return summary
 

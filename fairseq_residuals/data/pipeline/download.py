@@ -23,7 +23,7 @@ from urllib.request import Request, url2pathname, urlopen
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.pipeline.parallel_map import progress
-from fairseq_residuals.utils.atomic_write import whole_file
+from fairseq_residuals.utils.atomic_write import atomic_write
 from fairseq_residuals.utils.documents import read_json
 
 SUMS = "SHA256SUMS"
@@ -171,7 +171,7 @@ class Downloads:
 
     def _record(self, sums: dict[str, str]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        with whole_file(self.folder / SUMS) as new:
+        with atomic_write(self.folder / SUMS) as new:
             new.write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())), encoding="utf-8")
 
     def _recorded(self) -> dict[str, str]:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.utils.documents import read_json
+from modern_fairseq.mistakes import disk_error
 
 STAMP = ".step.json"
 FORMAT = 1
@@ -94,8 +95,11 @@ class Steps:
         begin = _clocks()
         try:
             step.make(partial, *sources)
-        except UserError:
+        except (UserError, OSError) as error:
             shutil.rmtree(partial)
+            reason = disk_error(error)
+            if reason is not None and reason.filename is None:
+                reason.filename = str(partial)
             raise
         stamp = {"key": step.key, "parameters": step.parameters}
         text = json.dumps(stamp, sort_keys=True, default=repr, indent=1, ensure_ascii=False)

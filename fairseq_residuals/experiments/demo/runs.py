@@ -22,7 +22,7 @@ from fairseq_residuals.experiments.demo.settings import (
     versions,
 )
 from fairseq_residuals.scoring.text import read_generation
-from fairseq_residuals.utils.atomic_write import whole_file
+from fairseq_residuals.utils.atomic_write import atomic_write
 from fairseq_residuals.utils.documents import read_json
 
 WIDTH, FFN_WIDTH, HEADS = 64, 128, 4
@@ -119,7 +119,7 @@ class Run:
         command = [program("fairseq-generate"), str(self.data.bin), "--user-dir", str(PLUGIN), *SEARCH]
         command += ["--cpu", "--num-workers", "0", "--path", str(self.folder / "checkpoint_last.pt")]
         children.run(command, self.folder / "generate.log")
-        with whole_file(self.hypotheses) as new:
+        with atomic_write(self.hypotheses) as new:
             found = read_generation(self.folder / "generate.log").detokenized
             if len(found) != self.settings.sizes["test"]:
                 raise StepFailed(

@@ -29,7 +29,7 @@ from fairseq_residuals.experiments.losses import final_loss
 from fairseq_residuals.experiments.reproduce import commit
 from fairseq_residuals.experiments.synthetic_tasks.plan import Plan
 from fairseq_residuals.experiments.training_log import TRAIN, VALID, read_log
-from fairseq_residuals.utils.atomic_write import whole_file
+from fairseq_residuals.utils.atomic_write import atomic_write
 
 BASE = "18L-18L/Post-LN"
 """The row of the small translation task whose configuration all have but for their wiring."""
@@ -211,7 +211,7 @@ def main(arguments: Sequence[str]) -> int:
     except UserError as error:
         print(f"small: error: {error}", file=sys.stderr)
         return 1
-    with whole_file(file) as partial:
+    with atomic_write(file) as partial:
         partial.write_text(json.dumps(asdict(outcome)))
     return 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -12,7 +11,7 @@ from fairseq_residuals.analysis.tables import Cell, markdown_table, text_table
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.synthetic_tasks.trial import DIVERGED, FAILED, TRAINED, Outcome, Trial
 from fairseq_residuals.experiments.tables.view import Summary
-from fairseq_residuals.utils.atomic_write import whole_file
+from fairseq_residuals.utils.atomic_write import atomic_write
 
 HEADER = tuple(field.name for field in fields(Outcome))
 COLUMNS = ("valid_loss", "train_loss", "bleu", "cpu_seconds", "memory_mib")
@@ -53,12 +52,10 @@ def _read(line: dict[str, str], where: str) -> Outcome:
 
 def write_outcomes(path: Path, outcomes: Iterable[Outcome]) -> None:
     """All of them; readers see the old file or the new one."""
-    with whole_file(path) as new, new.open("w", encoding="utf-8", newline="") as file:
+    with atomic_write(path) as new, new.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, HEADER, lineterminator="\n")
         writer.writeheader()
         writer.writerows(asdict(outcome) for outcome in outcomes)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 @dataclass(frozen=True)

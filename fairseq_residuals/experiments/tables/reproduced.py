@@ -7,7 +7,6 @@ import dataclasses
 import fcntl
 import io
 import math
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Literal
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.tables.published import FAILED, RESULTS, Table, find_table, load_published
-from fairseq_residuals.utils.atomic_write import whole_file
+from fairseq_residuals.utils.atomic_write import atomic_write
 
 REPRODUCED = RESULTS / "reproduced.csv"
 
@@ -96,10 +95,8 @@ def append(records: Iterable[Record], path: Path | None = None, tables: Mapping[
         if not old:
             writer.writerow(HEADER)
         writer.writerows(dataclasses.astuple(record) for record in records)
-        with whole_file(path) as new, new.open("w", encoding="utf-8", newline="") as file:
+        with atomic_write(path) as new, new.open("w", encoding="utf-8", newline="") as file:
             file.write(old + buffer.getvalue())
-            file.flush()
-            os.fsync(file.fileno())
 
 
 def check(record: Record, table: Table) -> None:

@@ -1,0 +1,140 @@
+"""Files that are written whole or not at all.
+
+The temporary file lies beside its target, under one fixed name, so what a killed process left is overwritten by the
+next writer of the same target and cannot pile up. A lock on it, which the kernel releases when its process dies, keeps
+two writers apart and tells a file in use from an abandoned one; a process id in the name could not, for other machines
+may share the folder. Where the file system has no locks, files are written without.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+SUFFIX = ".atomic-write"
+"""Temporary files are called ``.NAME`` and this; nobody else's are."""
+
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+_NO_SYNC = (errno.EINVAL, errno.EOPNOTSUPP)
+"""What file systems answer that cannot lock a file, or sync a folder."""
+
+_unfinished: set[Path] = set()
+
+
+@contextlib.contextmanager
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Write ``path`` whole or not at all.
+
+    The block gets the path of an empty temporary file, which it fills, and may check. When the block ends without an
+    error, the file is synced to disk and takes the place of ``path``; after an error, Ctrl-C or SIGTERM it is gone and
+    ``path`` is what it was. Of a symbolic link, its target is written. A second writer of the same path waits.
+
+    Raises:
+        OSError: the file cannot be written; names ``path`` where the system names no file, or the temporary one.
+    """
+    target = Path(path).resolve()
+    temporary = target.with_name(f".{target.name}{SUFFIX}")
+    try:
+        with _locked(temporary):
+            with _removed_on_failure(temporary):
+                yield temporary
+                _sync(temporary)
+                os.replace(temporary, target)
+            _sync(target.parent)
+    except OSError as error:
+        if error.errno is not None and error.filename in (None, str(temporary)):
+            error.filename, error.filename2 = str(path), None
+        raise
+
+
+def remove_abandoned(folder: str | os.PathLike[str]) -> None:
+    """Remove the temporary files that killed processes left in ``folder``; those in use stay, and all others."""
+    for temporary in Path(folder).glob(f".*{SUFFIX}"):
+        with contextlib.suppress(FileNotFoundError), temporary.open("r+b") as file:
+            if _lock(file.fileno(), fcntl.LOCK_NB):
+                temporary.unlink()
+
+
+def _lock(descriptor: int, flags: int = 0) -> bool:
+    """Whether the lock was had: not where the file system has none, or, with LOCK_NB, where another holds it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | flags)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _locked(temporary: Path) -> Iterator[None]:
+    """Create the file, or empty the one that a killed process left, and hold its lock."""
+    while True:
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT, 0o666)
+        locked = False
+        try:
+            locked = _lock(descriptor)
+            # while this process waited, the file may have taken its target's place, or been removed
+            if _is_at(descriptor, temporary):
+                os.ftruncate(descriptor, 0)
+                yield
+                return
+        finally:
+            if locked:  # closing alone would leave it locked for as long as a forked process has the descriptor
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+@contextlib.contextmanager
+def _removed_on_failure(temporary: Path) -> Iterator[None]:
+    """Remove the file after an error, and on SIGTERM, which by default ends Python at once.
+
+    Not after success: the name may be another writer's by then.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    handles = in_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    _unfinished.add(temporary)
+    if handles:
+        signal.signal(signal.SIGTERM, _remove_and_end)
+    try:
+        yield
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    finally:
+        _unfinished.discard(temporary)
+        if handles:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _remove_and_end(number: int, frame: Any) -> None:
+    for temporary in tuple(_unfinished):
+        temporary.unlink(missing_ok=True)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _sync(path: Path) -> None:
+    """Write a file, or the names in a folder, to disk: no rename may be there before what it names."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if not (path.is_dir() and error.errno in _NO_SYNC):
+            raise
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,136 @@
+"""Checkpoints are written so that a full disk or a killed run never costs one that was there before."""
+
+import errno
+import filecmp
+import functools
+import logging
+import os
+import shutil
+import time
+import types
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fairseq_residuals_errors import UserError
+from modern_fairseq import tensor_digest
+from modern_fairseq.atomic_write import atomic_write, remove_abandoned
+from modern_fairseq.mistakes import disk_error
+
+_LOG = logging.getLogger(__name__)
+
+WAITS = (1.0, 4.0)
+"""Seconds before each further attempt to write: a disk may be full for a moment."""
+
+
+def save_atomically(module: types.ModuleType) -> None:
+    """Begin each attempt to save with an empty file, and replace the old file by a whole one only.
+
+    checkpoint_utils.py:567-574 goes on in the file where the last attempt broke off, takes it for whole, and renames it
+    without syncing. Can go when fairseq > 0.12.2 seeks, truncates and syncs.
+    """
+    original = module.torch_persistent_save
+
+    @functools.wraps(original)
+    def torch_persistent_save(obj: Any, filename: str, async_write: bool = False) -> None:
+        if async_write or not module.PathManager.supports_rename(filename):
+            original(obj, filename, async_write)
+            return
+
+        # each record of the archive has a checksum, unless the user switched that off
+        if not torch.serialization.get_crc32_options() and isinstance(obj, dict):
+            tensor_digest.record(obj)
+
+        def save(temporary: Path) -> None:
+            with temporary.open("wb") as file:
+                torch.save(obj, file)
+
+        _write(filename, save, _check_archive)
+
+    module.torch_persistent_save = torch_persistent_save  # type: ignore[attr-defined]
+    # what is left to the original goes to remote stores, whose files cannot be begun anew
+    module._torch_persistent_save = torch.save  # type: ignore[attr-defined]
+
+
+def copy_atomically(module: types.ModuleType) -> None:
+    """Let a killed run leave the old checkpoint_last.pt or the new one, never half of it.
+
+    checkpoint_utils.py:125 copies onto the old file in place.  Can go when fairseq > 0.12.2 copies beside it.
+    """
+    original = module.PathManager
+
+    class PathManager(original):  # type: ignore[valid-type, misc]
+        @staticmethod
+        def copy(src_path: str, dst_path: str, overwrite: bool = False) -> Any:
+            if original.path_requires_pathmanager(dst_path) or original.path_requires_pathmanager(src_path):
+                return original.copy(src_path, dst_path, overwrite)
+            if not overwrite and os.path.exists(dst_path):
+                raise FileExistsError(f"{dst_path} exists already")
+
+            def copy(temporary: Path) -> None:
+                shutil.copyfile(src_path, temporary)
+
+            def check(temporary: Path, thoroughly: bool) -> None:
+                same_size = os.path.getsize(src_path) == temporary.stat().st_size
+                if not same_size or (thoroughly and not filecmp.cmp(src_path, temporary, shallow=False)):
+                    raise OSError(errno.EIO, f"the copy of {src_path} is not the same")
+
+            _write(dst_path, copy, check)
+            return dst_path
+
+    module.PathManager = PathManager  # type: ignore[attr-defined]
+
+
+def begin_in_a_clean_folder(module: types.ModuleType) -> None:
+    """Remove what killed runs left unfinished in ``--save-dir`` (checkpoint_utils.py:842 looks at the folder when a run
+    begins). Can stay as long as :mod:`modern_fairseq.atomic_write` writes the checkpoints."""
+    original = module.verify_checkpoint_directory
+
+    @functools.wraps(original)
+    def verify_checkpoint_directory(save_dir: str) -> None:
+        original(save_dir)
+        remove_abandoned(save_dir)
+
+    module.verify_checkpoint_directory = verify_checkpoint_directory  # type: ignore[attr-defined]
+
+
+def _write(path: str, fill: Callable[[Path], None], check: Callable[[Path, bool], None]) -> None:
+    """Write ``path`` atomically, with patience.
+
+    Args:
+        check: raises OSError where the written file is not whole; reads all of it if its second argument says so,
+            which takes a third of the time of saving, and so is done only after an attempt that failed.
+
+    Raises:
+        UserError: no attempt succeeded; ``path`` is what it was.
+    """
+    for attempt in range(len(WAITS) + 1):
+        try:
+            with atomic_write(path) as temporary:
+                fill(temporary)
+                check(temporary, attempt > 0)
+            return
+        except (OSError, RuntimeError) as error:
+            reason = disk_error(error)
+            if reason is None:
+                raise
+            if attempt == len(WAITS):
+                raise UserError(
+                    f"{os.path.basename(path)} cannot be written to {os.path.dirname(path) or '.'}: {reason.strerror};"
+                    " the checkpoints that were there before are whole, and the same command goes on from the last"
+                ) from error
+            _LOG.warning(f"{path} cannot be written: {reason.strerror}; trying again in {WAITS[attempt]:g} s")
+        time.sleep(WAITS[attempt])
+
+
+def _check_archive(path: Path, thoroughly: bool) -> None:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip() if thoroughly else None
+    except zipfile.BadZipFile as error:
+        raise OSError(errno.EIO, f"what was written cannot be read ({error})") from error
+    if damaged:
+        raise OSError(errno.EIO, f"{damaged} reads back otherwise than it was written")

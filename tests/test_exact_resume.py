@@ -1,0 +1,146 @@
+"""A resumed run is the uninterrupted one to the last bit: losses, gradients, random state, parameters, optimizer."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_trainer import make_trainer, sample, update
+
+from fairseq_residuals.core.registry import VARIANTS
+from modern_fairseq import master_weights
+
+ITERATOR = {"train_iterator": {"epoch": 1, "iterations_in_epoch": 2, "version": 2}}
+BEFORE, UPDATES = 2, 4
+PRECISIONS: dict[str, tuple[str, ...]] = {
+    "fp32": (),
+    "bf16": ("--bf16",),
+    "fp16": ("--fp16", "--fp16-init-scale", "4", "--fp16-scale-window", "2"),
+}
+OPTIMIZERS = ("adam", "fused_adam")
+SCHEDULE = ("--lr", "0.01", "--lr-scheduler", "inverse_sqrt", "--warmup-updates", "2", "--clip-norm", "0.5")
+DROPOUT = ("--dropout", "0.1", "--attention-dropout", "0.1")
+
+
+def flags_of(precision: str, optimizer: str) -> tuple[str, ...]:
+    return (*PRECISIONS[precision], "--optimizer", optimizer, *SCHEDULE, *DROPOUT)
+
+
+def train(trainer: Any, numbers: range) -> list[Any]:
+    """What each update logged, its gradients and the random state after it."""
+    seen = []
+    for number in numbers:
+        logged = update(trainer, sample(seed=number))
+        gradients = [None if p.grad is None else p.grad.clone() for p in trainer.model.parameters()]
+        seen.append(({k: logged[k] for k in ("loss", "gnorm", "lr")}, gradients, torch.get_rng_state()))
+    return seen
+
+
+def end_of(trainer: Any) -> Any:
+    return copy.deepcopy([dict(trainer.model.named_parameters()), trainer.optimizer.state_dict()])
+
+
+def save(trainer: Any, path: Path) -> str:
+    trainer.consolidate_optimizer()
+    trainer.save_checkpoint(str(path), ITERATOR)
+    return str(path)
+
+
+def assert_same(a: Any, b: Any, where: str = "") -> None:
+    if isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype and torch.equal(a, b), where
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys(), where
+        for key in a:
+            assert_same(a[key], b[key], f"{where} {key}")
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b), where
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            assert_same(x, y, f"{where} {i}")
+    else:
+        assert a == b, where
+
+
+def assert_resumes_exactly(variant: str, flags: tuple[str, ...], folder: Path) -> None:
+    whole = make_trainer(*flags, variant=variant)
+    whole.load_checkpoint(str(folder / "none.pt"))
+    train(whole, range(BEFORE))
+    path = save(whole, folder / "a.pt")
+    expected = train(whole, range(BEFORE, UPDATES))
+    resumed = make_trainer(*flags, variant=variant, seed=2)
+    resumed.load_checkpoint(path)
+    assert_same(train(resumed, range(BEFORE, UPDATES)), expected)
+    assert_same(end_of(resumed), end_of(whole))
+
+
+@pytest.mark.parametrize(
+    ("variant", "precision", "optimizer"),
+    [
+        (variant, precision, optimizer)
+        # each variant in each precision, with the one optimizer or the other
+        for (variant, precision), optimizer in zip(
+            itertools.product(sorted(VARIANTS), PRECISIONS), itertools.cycle(OPTIMIZERS), strict=False
+        )
+    ],
+)
+def test_every_variant_resumes_exactly(variant: str, precision: str, optimizer: str, tmp_path: Path) -> None:
+    assert_resumes_exactly(variant, flags_of(precision, optimizer), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (*PRECISIONS["fp16"], "--fp16-no-flatten-grads"),
+        ("--fp16", "--memory-efficient-fp16", *PRECISIONS["fp16"][1:]),
+        ("--bf16", "--memory-efficient-bf16"),
+    ],
+    ids=lambda flags: flags[-1] if flags[0] == "--bf16" else flags[1],
+)
+def test_so_do_the_other_ways_to_half_precision(flags: tuple[str, ...], tmp_path: Path) -> None:
+    assert_resumes_exactly("b2t", (*flags, "--optimizer", "adam", *SCHEDULE, *DROPOUT), tmp_path)
+
+
+def saved_in_bf16(path: Path) -> tuple[tuple[str, ...], dict[str, Any]]:
+    flags = flags_of("bf16", "adam")
+    trainer = make_trainer(*flags)
+    trainer.load_checkpoint(str(path.with_name("none.pt")))
+    train(trainer, range(BEFORE))
+    return flags, torch.load(save(trainer, path), weights_only=False)
+
+
+def single_precision(trainer: Any) -> list[torch.Tensor]:
+    return [p.detach() for p in trainer.optimizer.fp32_params]
+
+
+def test_a_checkpoint_without_single_precision_goes_on_from_rounded_parameters(tmp_path: Path) -> None:
+    flags, state = saved_in_bf16(tmp_path / "a.pt")
+    del state["last_optimizer_state"][master_weights.WEIGHTS]
+    torch.save(state, tmp_path / "a.pt")
+    resumed = make_trainer(*flags, seed=2)
+    resumed.load_checkpoint(str(tmp_path / "a.pt"))
+    assert_same(single_precision(resumed), [p.float() for p in resumed.optimizer.fp16_params])
+
+
+def test_averaged_parameters_are_not_undone_by_the_weights_of_one_checkpoint(tmp_path: Path, caplog: Any) -> None:
+    flags, state = saved_in_bf16(tmp_path / "a.pt")
+    state["model"] = {name: value * 2 for name, value in state["model"].items()}
+    torch.save(state, tmp_path / "a.pt")
+    resumed = make_trainer(*flags, seed=2)
+    resumed.load_checkpoint(str(tmp_path / "a.pt"))
+    assert "goes on from the rounded parameters" in caplog.text
+    name, parameter = next(iter(resumed.model.named_parameters()))
+    assert torch.equal(parameter.float(), state["model"][name])
+    assert_same(single_precision(resumed), [p.float() for p in resumed.optimizer.fp16_params])
+
+
+def test_fairseq_alone_loads_such_a_checkpoint(tmp_path: Path) -> None:
+    _, state = saved_in_bf16(tmp_path / "a.pt")
+    stock = make_trainer("--optimizer", "adam", *SCHEDULE)
+    # what FP16Optimizer.load_state_dict of fairseq 0.12.2 does with a state
+    stock.optimizer.load_state_dict(state["last_optimizer_state"])
+    moments = [state["last_optimizer_state"]["state"][i]["exp_avg"] for i in range(3)]
+    assert_same([s["exp_avg"] for s in list(stock.optimizer.optimizer.state.values())[:3]], moments)
