@@ -13,6 +13,7 @@ from tiny import EOS, PAD, TASKS, batch, build, logits, make_dictionary, perturb
 from torch import Tensor, nn
 
 from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.models.activation_checkpointing import RecomputeActivations
 
 every_variant = pytest.mark.parametrize(
     ("task", "variant"),
@@ -103,7 +104,7 @@ def test_beam_score_is_the_teacher_forced_score(task: str, variant: str) -> None
 def test_activation_checkpointing_equals_plain(task: str, variant: str) -> None:
     inputs = batch(task)
     plain, saving = perturb(build(task, variant)), perturb(build(task, variant, "--checkpoint-activations"))
-    assert all(stack.checkpoint_activations for stack in stacks(saving))
+    assert all(stack.wrappers == [RecomputeActivations()] for stack in stacks(saving))
     with torch.no_grad():
         torch.testing.assert_close(logits(saving, task, inputs), logits(plain, task, inputs), rtol=0, atol=0)
     expected, found = gradients(plain.train(), task, inputs), gradients(saving.train(), task, inputs)

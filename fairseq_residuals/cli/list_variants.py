@@ -7,7 +7,7 @@ import dataclasses
 
 import torch
 
-from fairseq_residuals.core.base import Kind, Shape, Site, Variant
+from fairseq_residuals.core.base import Kind, Site, StackShape, Variant
 from fairseq_residuals.core.config import options_of, show_value
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.models.architectures import ARCHITECTURES
@@ -78,7 +78,7 @@ def wiring_parameters(variant: type[Variant]) -> int:
     less those of the FFNs whose place it takes."""
     total = 0
     for stack, kinds in (("encoder", ("self", "ffn")), ("decoder", ("self", "cross", "ffn"))):
-        shape = Shape(stack, depth=6, dim=512, ffn_dim=2048, heads=8, enc_depth=6, dec_depth=6, cross=True)  # type: ignore[arg-type]
+        shape = StackShape(stack, depth=6, dim=512, ffn_dim=2048, heads=8, enc_depth=6, dec_depth=6, cross=True)  # type: ignore[arg-type]
         kept: list[Kind] = [kind for kind in kinds if variant.has_ffn or kind != "ffn"]  # type: ignore[misc]
         with torch.device("meta"):
             built = variant(variant.Config(), shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Callable
@@ -27,11 +28,18 @@ def register_variant(name: str) -> Callable[[type[Variant]], type[Variant]]:
     return register
 
 
+@functools.cache
 def import_variants() -> None:
-    """Imports every module of :mod:`fairseq_residuals.variants`; importing one registers what it defines."""
+    """Import every module of :mod:`fairseq_residuals.variants`; importing one registers what it defines."""
     package = importlib.import_module("fairseq_residuals.variants")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
+
+
+def list_variants() -> list[str]:
+    """Return the names of all variants, in the order of the alphabet."""
+    import_variants()
+    return sorted(VARIANTS)
 
 
 def find_variant(name: str) -> type[Variant]:
@@ -40,6 +48,7 @@ def find_variant(name: str) -> type[Variant]:
     Raises:
         UserError: there is none; the message lists the valid names.
     """
+    import_variants()
     if name not in VARIANTS:
         hint = did_you_mean(name, VARIANTS)
         raise UserError(f"unknown variant {name!r}{hint}; the variants are {', '.join(sorted(VARIANTS))}")

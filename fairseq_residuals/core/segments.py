@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fairseq_residuals.core.base import Connection, Shape, Site, Stream, Variant
+from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Variant
 
 
 class Segments(Variant):
@@ -14,7 +14,7 @@ class Segments(Variant):
     name = "segments"
     equations = ()
 
-    def __init__(self, variants: list[Variant], shape: Shape) -> None:
+    def __init__(self, variants: list[Variant], shape: StackShape) -> None:
         """
         Args:
             variants: from the bottom, each built for its part of the depth.

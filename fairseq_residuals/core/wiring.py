@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fairseq_residuals.core.base import Shape, Variant
+from fairseq_residuals.core.base import StackShape, Variant
 from fairseq_residuals.core.config import SHORT, format_options, options_of, parse_options, show_value
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS, find_variant
@@ -37,7 +37,7 @@ class Part:
     def equations(self) -> tuple[str, ...]:
         return self.variant.equations_of(self.config)
 
-    def build(self, shape: Shape) -> Variant:
+    def build(self, shape: StackShape) -> Variant:
         """The variant for a stack, or for this part of it."""
         return self.variant(self.config, replace(shape, norm_type=self.config.norm_type))
 
@@ -174,7 +174,7 @@ class Wiring:
         if expected != depth:
             raise UserError(f"{self.name!r} ends at layer {expected - 1}, and the {stack} has layers 0 to {depth - 1}")
 
-    def build(self, shape: Shape) -> Variant:
+    def build(self, shape: StackShape) -> Variant:
         """The variant for one stack.
 
         Raises:

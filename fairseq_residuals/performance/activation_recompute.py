@@ -4,13 +4,15 @@ made of, which is kept for other gradients anyway. The numbers are the same bit 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
+
+from fairseq_residuals.utils import torch_private
 
 MOST_USERS = 3
 """Queries, keys and values; a tensor that more layers need for their gradients is kept, once for all of them."""
@@ -25,8 +27,8 @@ class _Recipe:
         self.kept: Tensor | None = None
 
 
-def can_be_made_again(y: Tensor, make: Callable[[], Tensor]) -> Tensor:
-    """``y``, of which layers that need it for their gradients keep ``make`` within :func:`making_again`; ``make`` is
+def recomputable(y: Tensor, make: Callable[[], Tensor]) -> Tensor:
+    """``y``, of which layers that need it for their gradients keep ``make`` within :func:`recomputing`; ``make`` is
     called without gradients, and refers to tensors that are kept for gradients too. Elsewhere these are not kept, as in
     a layer under activation checkpointing, and ``y`` is as it was."""
     if _hooks_in_force() is not None:
@@ -65,21 +67,20 @@ class _Step:
         return self.last[1].view(shape)
 
 
-def making_again() -> AbstractContextManager[None]:
+def recomputing() -> AbstractContextManager[None]:
     """The forward pass of a training step runs in it."""
     step = _Step()
     return torch.autograd.graph.saved_tensors_hooks(step.pack, step.unpack)
 
 
 def _hooks_in_force() -> tuple[Any, Any] | None:
-    """Those of :func:`making_again`, unless others are above them; None too where PyTorch does not tell."""
-    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # older versions have none
-    hooks = None if top is None or torch.compiler.is_compiling() else top(False)
+    """Those of :func:`recomputing`, unless others are above them; None too where PyTorch does not tell."""
+    hooks = torch_private.saved_tensors_hooks_in_force()
     return hooks if hooks is not None and isinstance(getattr(hooks[0], "__self__", None), _Step) else None
 
 
 def keeping(tensors: Iterable[Tensor]) -> AbstractContextManager[None]:
-    """In it, autograd keeps tensors as they are, these among them, also within :func:`making_again`. A sum over depth
+    """In it, autograd keeps tensors as they are, these among them, also within :func:`recomputing`. A sum over depth
     has a term for each layer below, and calls for each cost more than there is to gain."""
     hooks = _hooks_in_force()
     if hooks is None:
@@ -87,19 +88,10 @@ def keeping(tensors: Iterable[Tensor]) -> AbstractContextManager[None]:
     for x in tensors:
         if hasattr(x, "recipe"):
             x.recipe.kept = x.detach()
-    return _without(*hooks)
+    return torch_private.without_saved_tensors_hooks(*hooks)
 
 
-@contextmanager
-def _without(pack: Any, unpack: Any) -> Iterator[None]:
-    torch._C._autograd._pop_saved_tensors_default_hooks()
-    try:
-        yield
-    finally:
-        torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
-
-
-class RemadeLayerNorm(nn.LayerNorm):
+class RecomputedLayerNorm(nn.LayerNorm):
     """LayerNorm by the parameters of another, whose outputs can be made again."""
 
     def __init__(self, norm: nn.LayerNorm) -> None:
@@ -113,4 +105,4 @@ class RemadeLayerNorm(nn.LayerNorm):
         if torch.compiler.is_compiling() or not (self.training and y.requires_grad and y.dtype == x.dtype):
             return y
         given = x.detach()
-        return can_be_made_again(y, lambda: layer_norm(given, self.normalized_shape, self.weight, self.bias, self.eps))
+        return recomputable(y, lambda: layer_norm(given, self.normalized_shape, self.weight, self.bias, self.eps))

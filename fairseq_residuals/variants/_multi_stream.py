@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.core.base import Connection, Shape, Site, Stream, Variant
+from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Variant
 from fairseq_residuals.core.config import option
-from fairseq_residuals.performance.cpu import products_by_mkl
+from fairseq_residuals.performance.matmul_backend import products_by_mkl
 from fairseq_residuals.variants._stream_router import EPS, StreamLogits
 
 
@@ -157,7 +157,7 @@ class StreamsVariant(Variant):
         n: int = option(4, "streams", minimum=1)
         close: Literal["sum", "learned"] = option("sum", "the streams at the top; learned: as in DeepSeek-V4")
 
-    def __init__(self, config: Any, shape: Shape, router: float = 1.0) -> None:
+    def __init__(self, config: Any, shape: StackShape, router: float = 1.0) -> None:
         """
         Args:
             router: standard deviation of the read-out's matrix at the start, times (n C)^-0.5.
