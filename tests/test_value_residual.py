@@ -9,8 +9,8 @@ import torch
 from tiny import batch, build, logits, perturb, stacks, step_by_step
 from torch import Tensor, nn
 
-from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.core.layer import Context
+from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.performance.cpu import CPUAttention
 
 LAYERS = 8

@@ -5,24 +5,48 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 from fairseq_residuals.core.base import Variant
 from fairseq_residuals.core.errors import UserError, did_you_mean
 
-VARIANTS: dict[str, type[Variant]] = {}
+_REGISTERED: dict[str, type[Variant]] = {}
+
+
+class Variants(Mapping[str, type[Variant]]):
+    """All variants, by name; whoever asks for the first time imports those of the plugin."""
+
+    def __getitem__(self, name: str) -> type[Variant]:
+        import_variants()
+        return _REGISTERED[name]
+
+    def __iter__(self) -> Iterator[str]:
+        import_variants()
+        return iter(_REGISTERED)
+
+    def __len__(self) -> int:
+        import_variants()
+        return len(_REGISTERED)
+
+
+VARIANTS = Variants()
 
 
 def register_variant(name: str) -> Callable[[type[Variant]], type[Variant]]:
-    """Class decorator: makes the variant known as ``name`` to every task, flag, architecture and test."""
+    """Make a variant known as ``name`` to every task, flag, architecture and test: a class decorator.
+
+    Raises:
+        ValueError: another variant has the name.
+        TypeError: the class' ``Config`` does not derive from that of :class:`Variant`.
+    """
 
     def register(cls: type[Variant]) -> type[Variant]:
-        if name in VARIANTS:
-            raise ValueError(f"a variant named {name!r} is registered already: {VARIANTS[name]}")
+        if name in _REGISTERED:
+            raise ValueError(f"a variant named {name!r} is registered already: {_REGISTERED[name]}")
         if not issubclass(cls.Config, Variant.Config):
             raise TypeError(f"the Config of variant {name!r} must derive from Variant.Config")
         cls.name = name
-        VARIANTS[name] = cls
+        _REGISTERED[name] = cls
         return cls
 
     return register
@@ -38,17 +62,15 @@ def import_variants() -> None:
 
 def list_variants() -> list[str]:
     """Return the names of all variants, in the order of the alphabet."""
-    import_variants()
     return sorted(VARIANTS)
 
 
 def find_variant(name: str) -> type[Variant]:
-    """The variant called ``name``.
+    """Return the variant called ``name``.
 
     Raises:
         UserError: there is none; the message lists the valid names.
     """
-    import_variants()
     if name not in VARIANTS:
         hint = did_you_mean(name, VARIANTS)
         raise UserError(f"unknown variant {name!r}{hint}; the variants are {', '.join(sorted(VARIANTS))}")
