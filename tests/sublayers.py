@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,20 +51,6 @@ class Wired:
 def assert_close(found: Any, expected: Any) -> None:
     """Within what single precision allows, which fairseq's softmax of attention has in double precision too."""
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-
-
-@contextmanager
-def kept_for_gradients(size: int) -> Iterator[set[int]]:
-    """The addresses of tensors with at least ``size`` entries that autograd keeps of what happens in the context."""
-    kept: set[int] = set()
-
-    def see(value: Tensor) -> Tensor:
-        if value.numel() >= size:
-            kept.add(value.data_ptr())
-        return value
-
-    with torch.autograd.graph.saved_tensors_hooks(see, lambda value: value):
-        yield kept
 
 
 def self_attention(layer: Any, h: Tensor, memory: Tensor | None) -> Tensor:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from sublayers import Wired, assert_close, kept_for_gradients, wired
+from autograd_memory import kept_for_gradients
+from sublayers import Wired, assert_close, wired
 from tiny import build, stacks
 from torch import Tensor
 from torch.nn.functional import layer_norm, rms_norm

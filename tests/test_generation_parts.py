@@ -8,24 +8,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from fairseq_residuals.generation.packed_linear import PackedLinears
-from fairseq_residuals.ops.topk import CHUNK, top_words
 from fairseq_residuals.utils.torch_private import packs_matrices
 
 needs_onednn = pytest.mark.skipif(not packs_matrices(), reason="this PyTorch has no oneDNN")
-
-
-@pytest.mark.parametrize("k", [1, 8, 11])
-@pytest.mark.parametrize("words", [40, 12 * CHUNK, 12 * CHUNK + 1, 13 * CHUNK - 1])
-def test_top_words(words: int, k: int) -> None:
-    scores = torch.randn(6, words, generator=torch.Generator().manual_seed(1))
-    scores[0, -k:] += 10  # all in the rest of the row
-    scores[1, CHUNK : CHUNK + k] += 10  # all in one chunk
-    scores[2] = -torch.inf
-    scores[2, ::37] = 1.0 * torch.arange(len(scores[2, ::37]))
-    expected, found = scores.topk(k), top_words(scores, k)
-    assert torch.equal(found[0], expected.values)
-    possible = expected.values.isfinite()
-    assert torch.equal(found[1][possible], expected.indices[possible])
 
 
 @needs_onednn

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from sublayers import kept_for_gradients
+from autograd_memory import kept_for_gradients
 from tiny import batch, build, logits, perturb, stacks
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from fairseq_residuals.variants._multi_stream import ReadAndMix, StreamsConnection, Write, keys, side_by_side
+from fairseq_residuals.variants._multi_stream import StreamsConnection, stack_streams, stream_keys
 
 
 def double_without_eps(model: nn.Module) -> nn.Module:
@@ -33,7 +33,7 @@ def sublayer(h: Tensor, s: Any) -> tuple[Tensor, None, Any]:
 
 def stream_of(streams: Tensor) -> dict[str, Tensor]:
     """(T, B, n, C) as it travels."""
-    return dict(zip(keys(streams.size(-2)), streams.unbind(-2), strict=True))
+    return dict(zip(stream_keys(streams.size(-2)), streams.unbind(-2), strict=True))
 
 
 def streams_like(connection: StreamsConnection, n: int) -> Tensor:
@@ -66,7 +66,7 @@ def test_a_perturbed_connection_is_the_papers_equation(n: int) -> None:
     router, streams = connection.router, streams_like(connection, n)
     after, _ = connection(stream_of(streams), sublayer)
     s_alpha, s_beta = router.scale
-    assert after.keys() == set(keys(n))
+    assert after.keys() == set(stream_keys(n))
     for t in range(3):
         for b in range(2):
             h = list(streams[t, b])
@@ -80,40 +80,7 @@ def test_a_perturbed_connection_is_the_papers_equation(n: int) -> None:
             y = sublayer(connection.norm(u), None)[0]
             for j in range(n):
                 expected = beta[j] * y + sum(alpha[i][1 + j] * h[i] for i in range(n))
-                torch.testing.assert_close(after[keys(n)[j]][t, b], expected, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("alike", (False, True))
-@pytest.mark.parametrize("n", (1, 3))
-def test_reading_mixing_and_writing_are_products(n: int, alike: bool) -> None:
-    """Also with the weights of all positions ``alike``, and gradients by finite differences."""
-    generator = torch.Generator().manual_seed(7)
-    shapes = [(1, n), (n, n), (n, 1)] if alike else [(3, 2, 1, n), (3, 2, n, n), (3, 2, n, 1)]
-    streams, y, read, mix, write = (
-        torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
-        for shape in ((3, 2, n, 5), (3, 2, 1, 5), *shapes)
-    )
-    fed, mixed = ReadAndMix.apply(streams, read, mix)
-    for product, weights in ((fed, read), (mixed, mix)):
-        torch.testing.assert_close(product, torch.einsum("...mn,...nc->...mc", weights, streams))
-    torch.testing.assert_close(Write.apply(mixed, write, y), mixed + write * y)
-    assert torch.autograd.gradcheck(ReadAndMix.apply, (streams, read, mix))
-    assert torch.autograd.gradcheck(Write.apply, (streams, write, y))
-
-
-@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16), ids=str)
-def test_mixed_streams_are_rounded_once(dtype: torch.dtype) -> None:
-    generator = torch.Generator().manual_seed(8)
-    shapes = ((50, 1, 4), (50, 4, 4), (50, 4, 1), (50, 4, 16), (50, 1, 16))
-    read, mix, write, streams, y = (torch.randn(shape, generator=generator) for shape in shapes)
-    streams, y = (x.to(dtype).requires_grad_() for x in (streams, y))
-    fed, mixed = ReadAndMix.apply(streams, read, mix)
-    written = Write.apply(mixed, write, y)
-    exact = (weights.double() @ streams.double() for weights in (read, mix))
-    for found, value in zip((fed, mixed, written), (*exact, mixed + write.double() * y), strict=True):
-        assert found.dtype == dtype
-        torch.testing.assert_close(found.double(), value, rtol=0.51 * torch.finfo(dtype).eps, atol=3e-6)
-    assert all(grad.dtype == dtype for grad in torch.autograd.grad((fed.sum(), written.sum()), (streams, y)))
+                torch.testing.assert_close(after[stream_keys(n)[j]][t, b], expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("scale", (1.0, 2.0))
@@ -172,8 +139,8 @@ def test_streams_are_not_rounded_under_autocast(variant: str) -> None:
         return h @ matrix, None, s
 
     with torch.autocast("cpu", torch.bfloat16):
-        rounded = side_by_side(connection(s, rounding_sublayer)[0], 4)
-    exact = side_by_side(connection(s, rounding_sublayer)[0], 4)
+        rounded = stack_streams(connection(s, rounding_sublayer)[0], 4)
+    exact = stack_streams(connection(s, rounding_sublayer)[0], 4)
     assert seen[0][1].dtype == torch.bfloat16 and rounded.dtype == torch.float32
     assert torch.equal(seen[0][0], seen[1][0])
     # what differs is the sub-layer's output, each stream's weight of it included

@@ -17,10 +17,10 @@ from tiny_trainer import SGD, make_trainer, sample, update
 from torch import Tensor, nn
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.ops.bit_dropout import FastDropout
+from fairseq_residuals.ops.hyper_mix import around_small_products
 from fairseq_residuals.performance import allocator, cpu, matmul_backend
 from fairseq_residuals.performance.cpu import CPUAttention
-from fairseq_residuals.variants._multi_stream import small_products
+from fairseq_residuals.performance.fast_dropout import FastDropout
 
 FAULTS = """
 import resource, torch
@@ -139,9 +139,9 @@ def test_products_by_onednn(monkeypatch: pytest.MonkeyPatch, flags: tuple[str, .
 def test_small_products_are_not_onednns() -> None:
     seen = []
     with matmul_backend.products_by_onednn():
-        with small_products(torch.ones(1)):
+        with around_small_products(torch.ones(1)):
             seen.append(torch.backends.mkldnn.matmul.fp32_precision)
-        with small_products(torch.ones(1, device="meta")):
+        with around_small_products(torch.ones(1, device="meta")):
             seen.append(torch.backends.mkldnn.matmul.fp32_precision)
     assert seen == ["ieee", "bf16"]
 

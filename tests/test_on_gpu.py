@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from fairseq_residuals.cli.verify import compare_file
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.generation.beam_search import FasterSequenceGenerator
-from fairseq_residuals.ops.chunked_cross_entropy import chunked_loss
+from fairseq_residuals.ops.chunked_cross_entropy import chunked_cross_entropy
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
 GPU = torch.device("cuda")
@@ -195,7 +195,7 @@ def test_chunked_loss(dtype: torch.dtype, tolerance: float) -> None:
     draw = torch.Generator().manual_seed(2)
     features, weight = ((torch.randn(n, 64, generator=draw) / 4).to(GPU, dtype).requires_grad_() for n in (3000, 5000))
     target = torch.randint(5000, (3000,), generator=draw).to(GPU)
-    found = torch.autograd.grad(128 * chunked_loss(features, weight, target, 0.1).loss, (features, weight))
+    found = torch.autograd.grad(128 * chunked_cross_entropy(features, weight, target, 0.1).loss, (features, weight))
     scores = features.double() @ weight.double().t()
     log_probs, spread = scores.log_softmax(-1), 0.1 / 4999
     loss = -(0.9 - spread) * log_probs.gather(1, target[:, None]).sum() - spread * log_probs.sum()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from fairseq_residuals.analysis.models import stacks
-from fairseq_residuals.ops.depth_sum import DepthWeights
+from fairseq_residuals.core.depth_mixing import DepthWeights
 
 
 def depth_weights(model: nn.Module) -> list[tuple[str, DepthWeights]]:

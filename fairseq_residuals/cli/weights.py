@@ -13,9 +13,9 @@ from fairseq_residuals.analysis.models import add_flags, subjects
 from fairseq_residuals.analysis.output import add_output_flags, check_folder, write
 from fairseq_residuals.analysis.tables import Cell, few, text_table
 from fairseq_residuals.core.base import Variant
+from fairseq_residuals.core.depth_mixing import DepthWeights
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.ops.depth_sum import DepthWeights
 
 HELP = "draw the weights over depth that DLCL and its relatives have learned"
 

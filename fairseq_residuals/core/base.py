@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from fairseq_residuals.core.attention import AttentionBackend, run_attention
 from fairseq_residuals.core.config import option
+from fairseq_residuals.core.depth_mixing import DepthWeights
 from fairseq_residuals.core.norms import NormType, build_norm
 from fairseq_residuals.core.value_residual import Mixing
-from fairseq_residuals.ops.depth_sum import DepthWeights
 
 Stream = dict[str, Tensor]
 """What travels along depth. "x" (T, B, C) is always there; any other key is documented by its variant.

@@ -37,12 +37,6 @@ def is_norm(module: nn.Module) -> bool:
     return hasattr(module, "normalized_shape")
 
 
-def inverse_rms(x: Tensor, eps: float) -> Tensor:
-    """(..., C) -> (...), 1 / sqrt(mean of squares + eps), in at least single precision; no copy of x is made for it."""
-    norm = torch.linalg.vector_norm(x, dim=-1, dtype=torch.promote_types(x.dtype, torch.float32))
-    return (norm.square() / x.size(-1) + eps).rsqrt()
-
-
 class DyT(nn.Module):
     """w tanh(a x) + b, a scalar ``a`` that starts at 0.5; no statistic is taken of x, and nothing is normalised."""
 

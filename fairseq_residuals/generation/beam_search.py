@@ -18,7 +18,7 @@ from torch import Tensor
 from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.generation.kv_cache import BeamCache
 from fairseq_residuals.models.fairseq_stack import KV_CACHE
-from fairseq_residuals.ops.topk import top_words
+from fairseq_residuals.ops.topk import topk
 from fairseq_residuals.utils.optional import import_with_performance
 from fairseq_residuals.utils.torch_private import has_hooks, packs_matrices
 
@@ -205,7 +205,7 @@ class FasterSequenceGenerator(SequenceGenerator):
         beam, vocabulary = self.beam_size, lprobs.size(1)
         width = 1 if step == 0 else beam
         k = min(2 * beam, vocabulary)
-        best, words = top_words(lprobs[::beam] if step == 0 else lprobs, k)
+        best, words = topk(lprobs[::beam] if step == 0 else lprobs, k)
         if step > 0:
             best = best + scores[:, step - 1, None]
         best, words = best.view(-1, width * k), words.view(-1, width * k)

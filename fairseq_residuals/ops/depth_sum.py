@@ -1,68 +1,66 @@
-"""Sums over depth, weighted by numbers or by a softmax."""
+"""Sum tensors over depth, weighted by numbers or by a softmax.
+
+    weighted_sum:   Σ_k w_k v_k
+    softmax_sum:    Σ_k a_k v_k,   a = softmax_k(sqrt(C) d · v_k / sqrt(mean(v_k²) + eps))
+
+of K values v_k (T, B, C), such as the outputs of all layers so far. Both keep the values alone for the gradient, which
+layers hold anyway, and read each once. Stacking them would copy all of them for every layer, and the autograd of the
+softmax would make four tensors of a value's size for each value.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import rms_norm
 
-from fairseq_residuals.core.norms import inverse_rms
-from fairseq_residuals.performance.activation_recompute import keeping
+from fairseq_residuals.ops.rms_linear import inverse_rms
+from fairseq_residuals.utils.attachable_context import AttachableContext
+from fairseq_residuals.utils.precision import at_least_fp32
 
-
-@dataclass(frozen=True)
-class DepthWeights:
-    """What a wiring has learned to combine over depth, for looks.
-
-    Attributes:
-        name: of the weights, as in the equations.
-        matrix: (R, K), single precision, on the CPU; nan where a layer would combine what lies above it.
-        first_row, first_column: the numbers of the first layers.
-        rows, columns: what they are.
-    """
-
-    name: str
-    matrix: Tensor
-    first_row: int
-    first_column: int
-    rows: str = "into layer"
-    columns: str = "output of layer"
+around_sum = AttachableContext()
+"""Around the sum of values; its value is the sequence of them."""
 
 
-def band(size: int, window: int) -> Tensor:
-    """(K, K): 1 on the diagonal and below, in the last ``window`` columns of each row if it is not 0; else 0."""
-    ones = torch.ones(size, size).tril()
-    return ones.triu(1 - window) if window else ones
+def weighted_sum_reference(weights: Tensor, values: Sequence[Tensor]) -> Tensor:
+    """Multiply each value by its weight and add the products."""
+    return torch.stack([weight * value for weight, value in zip(weights, values, strict=True)]).sum(0)
 
 
 def weighted_sum(weights: Tensor, values: Sequence[Tensor]) -> Tensor:
-    """Σ_k w_k v_k, of (K, ...) and K times (T, B, C), where (...) broadcasts to the latter.
-
-    Nothing of the values' size is kept for the gradient but the values, and each is read once: they are not stacked,
-    which would copy all of them for every layer.
-    """
+    """Return Σ_k w_k v_k, of (K, ...) and K times (T, B, C), where (...) broadcasts to (T, B, C)."""
     first, *others = weights.unbind()
-    with keeping(values):
+    with around_sum(values):
         total = first * values[0]
         for weight, value in zip(others, values[1:], strict=True):
             total.add_(weight * value)
     return total
 
 
+def softmax_sum_reference(direction: Tensor, values: Sequence[Tensor], eps: float) -> Tensor:
+    """Weigh the values by a softmax over depth of the products of their norms with ``direction``."""
+    stacked = at_least_fp32(torch.stack(list(values)))
+    products = rms_norm(stacked, direction.shape, eps=eps) @ at_least_fp32(direction)
+    return ((len(direction) ** 0.5 * products).softmax(0).unsqueeze(-1) * stacked).sum(0).to(values[0].dtype)
+
+
 def softmax_sum(direction: Tensor, values: Sequence[Tensor], eps: float) -> Tensor:
-    """Σ_k softmax_k(sqrt(C) direction . v_k / RMS(v_k)) v_k, of (C) and K times (T, B, C); the softmax is in single
-    precision at least, and ``eps`` is added to mean squares."""
-    with keeping(values):
-        total: Tensor = SoftmaxSum.apply(direction, eps, *values)  # type: ignore[no-untyped-call]
+    """Return Σ_k a_k v_k, of (C) and K times (T, B, C); the softmax is in single precision at least.
+
+    Args:
+        direction: d, a query times the gain of the keys' norm.
+        values: v_k, of one precision.
+        eps: what is added to mean squares.
+    """
+    with around_sum(values):
+        total: Tensor = _SoftmaxSum.apply(direction, eps, *values)  # type: ignore[no-untyped-call]
     return total
 
 
-class SoftmaxSum(torch.autograd.Function):
-    """:func:`softmax_sum`; for each value autograd would make four tensors of its size and add them up."""
-
+class _SoftmaxSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, direction: Tensor, eps: float, *values: Tensor) -> Tensor:
         # the norm's factor follows the product, so that nothing of a value's size is made and kept
@@ -73,18 +71,17 @@ class SoftmaxSum(torch.autograd.Function):
         return weighted_sum(shares.to(values[0].dtype).unsqueeze(-1), values)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_total: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         direction, products, factors, shares, *values = ctx.saved_tensors
-        width = len(direction)
-        of_shares = torch.stack([(gradient * value).sum(-1) for value in values])
-        of_logits = shares * (of_shares - (shares * of_shares).sum(0))
-        of_products = of_logits * factors
-        # a factor is sqrt(C) (v.v / C + eps)^-0.5
-        along = -of_products * products * factors.square() / width**2
-        of_values, of_direction = [], torch.zeros_like(direction)
+        grad_shares = torch.stack([(grad_total * value).sum(-1) for value in values])
+        grad_logits = shares * (grad_shares - (shares * grad_shares).sum(0))
+        grad_products = grad_logits * factors
+        # a factor is sqrt(C) (v·v / C + eps)^-0.5, so its gradient is along the value
+        along_value = -grad_products * products * factors.square() / len(direction) ** 2
+        grad_values, grad_direction = [], torch.zeros_like(direction)
         for k, value in enumerate(values):
-            share, of_product, back = (x[k].unsqueeze(-1) for x in (shares, of_products, along))
-            of_value = (share * gradient).addcmul_(of_product, direction).addcmul_(back, value)
-            of_values.append(of_value.to(value.dtype))
-            of_direction += of_product.to(value.dtype).flatten() @ value.flatten(0, -2)
-        return of_direction, None, *of_values
+            share, grad_product, along = (x[k].unsqueeze(-1) for x in (shares, grad_products, along_value))
+            grad_value = (share * grad_total).addcmul_(grad_product, direction).addcmul_(along, value)
+            grad_values.append(grad_value.to(value.dtype))
+            grad_direction += grad_product.to(value.dtype).flatten() @ value.flatten(0, -2)
+        return grad_direction, None, *grad_values

@@ -4,14 +4,15 @@ made of, which is kept for other gradients anyway. The numbers are the same bit 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
+from fairseq_residuals.ops import depth_sum
 from fairseq_residuals.utils import torch_private
 
 MOST_USERS = 3
@@ -67,10 +68,12 @@ class _Step:
         return self.last[1].view(shape)
 
 
-def recomputing() -> AbstractContextManager[None]:
+@contextmanager
+def recomputing() -> Iterator[None]:
     """The forward pass of a training step runs in it."""
     step = _Step()
-    return torch.autograd.graph.saved_tensors_hooks(step.pack, step.unpack)
+    with torch.autograd.graph.saved_tensors_hooks(step.pack, step.unpack), depth_sum.around_sum.attached(keeping):
+        yield
 
 
 def _hooks_in_force() -> tuple[Any, Any] | None:

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from fairseq_residuals.core.attention import KVCache, needs_opening, open_attention, run_attention, weigh_values
 from fairseq_residuals.core.base import Connection
-from fairseq_residuals.ops.bit_dropout import FastDropout
 from fairseq_residuals.ops.tied_embedding import TiedEmbedding
 from fairseq_residuals.performance.activation_recompute import RecomputedLayerNorm, recomputable, recomputing
 from fairseq_residuals.performance.allocator import keep_freed_memory
+from fairseq_residuals.performance.fast_dropout import FastDropout
 from fairseq_residuals.performance.matmul_backend import bound_caches, onednn_is_exact, products_by_onednn
 
 LEAST_WIDTH = 256

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.ops.chunked_cross_entropy import Ends, Sums
+from fairseq_residuals.ops.chunked_cross_entropy import LossAndGradients, Sums
 from fairseq_residuals.performance import cuda_graphs
 from fairseq_residuals.utils.torch_private import add_all_, has_hooks, zero_all_
 
@@ -70,20 +70,20 @@ class Step:
 
     def _forward(self) -> Sums:
         features = self.of.features_of(self.inputs)
-        self.made = features, self.of.ends_of(features.detach(), self.of.weight, self.target)
+        self.made = features, self.of.loss_of(features.detach(), self.of.weight, self.target)
         return self.made[1].sums
 
     def _backward(self) -> list[Tensor]:
         """The gradients of those parameters that have any, of which :attr:`which` are the places."""
-        features, ends = self.made
-        assert ends.of_features is not None and ends.of_weight is not None
-        scale = self.scale / ends.boost
-        of_features = (ends.of_features.float() * scale).view_as(features).to(features.dtype)
-        made = torch.autograd.grad(features, self.of.leaves, of_features, allow_unused=True)
+        features, loss = self.made
+        assert loss.grad_features is not None and loss.grad_weight is not None
+        scale = self.scale / loss.prescale
+        grad_features = (loss.grad_features.float() * scale).view_as(features).to(features.dtype)
+        made = torch.autograd.grad(features, self.of.leaves, grad_features, allow_unused=True)
         found = {i: gradient for i, gradient in enumerate(made) if gradient is not None}
         place = next(i for i, p in enumerate(self.of.gradients.parameters) if p is self.of.weight)
-        of_weight = (ends.of_weight * scale).to(self.of.weight.dtype)
-        found[place] = of_weight + found[place] if place in found else of_weight
+        grad_weight = (loss.grad_weight * scale).to(self.of.weight.dtype)
+        found[place] = grad_weight + found[place] if place in found else grad_weight
         self.which = sorted(found)
         return [found[i] for i in self.which]
 
@@ -99,7 +99,7 @@ class Step:
         self.of.latest = self
         return Sums(*(x.clone() for x in self.forward.result))
 
-    def add_gradients(self, of_loss: Tensor) -> None:
+    def add_gradients(self, grad_loss: Tensor) -> None:
         """
         Raises:
             RuntimeError: what the forward pass has computed is gone.
@@ -107,7 +107,7 @@ class Step:
         if self.of.latest is not self:
             raise RuntimeError("--cuda-graphs: one backward pass has to follow each forward pass")
         self.of.latest = None
-        self.scale.copy_(of_loss)
+        self.scale.copy_(grad_loss)
         self.of.gradients.attach(self.which)
         self.backward.replay()
 
@@ -124,8 +124,8 @@ class _Replayed(torch.autograd.Function):
         return sums
 
     @staticmethod
-    def backward(ctx: Any, of_loss: Tensor, *_: Any) -> tuple[None, ...]:
-        ctx.step.add_gradients(of_loss)
+    def backward(ctx: Any, grad_loss: Tensor, *_: Any) -> tuple[None, ...]:
+        ctx.step.add_gradients(grad_loss)
         return (None,) * 4
 
 
@@ -150,12 +150,12 @@ class Steps:
         self,
         model: Any,
         features_of: Callable[[Callable[..., Any], Inputs], Tensor],
-        ends_of: Callable[[Tensor, Tensor, Tensor], Ends],
+        loss_of: Callable[[Tensor, Tensor, Tensor], LossAndGradients],
     ) -> None:
         """
         Args:
             features_of: (B, T, C), what the model's output projection is fed, of what runs it.
-            ends_of: the loss of features (B, T, C), the projection's matrix and target (B, T), with its gradients.
+            loss_of: the loss of features (B, T, C), the projection's matrix and target (B, T), with its gradients.
         """
         # parameters of the graphs' own, by the same memory: autograd ties those of the model to the stream of the first
         # backward pass
@@ -165,7 +165,7 @@ class Steps:
             with _replaced(model, own):
                 return model(**inputs)
 
-        self.features_of, self.ends_of = partial(features_of, run), ends_of
+        self.features_of, self.loss_of = partial(features_of, run), loss_of
         self.model, self.weight = model, model.decoder.output_projection.weight
         self.gradients = Gradients([p for p in model.parameters() if p.requires_grad])
         self.leaves = [p for p in own.values() if p.requires_grad]

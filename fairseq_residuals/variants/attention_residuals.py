@@ -38,7 +38,7 @@ KEY_EPS = 1e-6
 
 
 class SoftmaxOverDepth(nn.Module):
-    """The sum of all sources of the stream, weighted by a softmax, which is in single precision at least."""
+    """Add up all sources of the stream, weighted by a softmax, which is in single precision at least."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

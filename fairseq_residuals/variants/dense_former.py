@@ -28,14 +28,18 @@ from torch import Tensor, nn
 
 from fairseq_residuals.core.base import StackShape, Stream, Variant
 from fairseq_residuals.core.config import option
+from fairseq_residuals.core.depth_mixing import DepthWeights, history
 from fairseq_residuals.core.registry import register_variant
-from fairseq_residuals.ops.depth_sum import DepthWeights, weighted_sum
+from fairseq_residuals.ops.depth_sum import weighted_sum
 from fairseq_residuals.variants.pre_ln import PreLNConnection
 
 
 @register_variant("dense_former")
 class DenseFormer(Variant):
-    """Stream: "output0", "output1", ... (T, B, C): X_0, X_1, ..., each as long as a layer above still sums it."""
+    """Replace the output of each layer by a weighted sum of it and those below.
+
+    Stream: "output0", "output1", ... (T, B, C): X_0, X_1, ..., each as long as a layer above still sums it.
+    """
 
     title = "DenseFormer"
     paper = (
@@ -62,22 +66,22 @@ class DenseFormer(Variant):
         self.norm = shape.new_norm()
 
     def open(self, x: Tensor) -> Stream:
-        return self.kept(0, {"x": x, "output0": x})
+        return self.without_spent(0, {"x": x, "output0": x})
 
     def after_layer(self, i: int, s: Stream) -> Stream:
         i += 1
         s = s | {f"output{i}": s["x"]}
         if i in self.terms:
-            s = s | {"x": weighted_sum(self.weights[str(i)], [s[f"output{j}"] for j in self.terms[i]])}
-        return self.kept(i, s)
+            s = s | {"x": weighted_sum(self.weights[str(i)], history(s, "output", self.terms[i]))}
+        return self.without_spent(i, s)
 
-    def kept(self, i: int, s: Stream) -> Stream:
-        """The stream after ``i`` layers without the outputs that no layer above sums."""
+    def without_spent(self, i: int, s: Stream) -> Stream:
+        """Return the stream after ``i`` layers without the outputs that no layer above sums."""
         spent = {f"output{j}" for j in range(i + 1) if self.last_use.get(j, 0) <= i}
         return {key: value for key, value in s.items() if key not in spent}
 
     def depth_weights(self, below: int) -> DepthWeights:
-        """Where there is no row of weights, a layer is fed the output below it."""
+        # where there is no row of weights, a layer is fed the output below it
         matrix = torch.full((self.shape.depth + 1,) * 2, float("nan")).fill_diagonal_(1)
         for row, terms in self.terms.items():
             matrix[row, list(terms)] = self.weights[str(row)].detach().float().cpu()

@@ -26,14 +26,15 @@ from torch import Tensor, nn
 
 from fairseq_residuals.core.base import Init, StackShape, Stream, Variant
 from fairseq_residuals.core.config import option
+from fairseq_residuals.core.depth_mixing import DepthWeights, band, history
 from fairseq_residuals.core.registry import register_variant
-from fairseq_residuals.ops.depth_sum import DepthWeights, band, weighted_sum
+from fairseq_residuals.ops.depth_sum import weighted_sum
 from fairseq_residuals.variants.post_ln import PostLNConnection
 from fairseq_residuals.variants.pre_ln import PreLNConnection
 
 
 class DLCL(Variant):
-    """Stream: "y0", "y1", ... (T, B, C): the history, in ``dlcl_pre`` after its norms."""
+    """Keep the history in the stream: "y0", "y1", ... (T, B, C), in ``dlcl_pre`` after its norms."""
 
     paper = "Wang et al. 2019, Learning Deep Transformer Models for Machine Translation"
     year = 2019
@@ -62,25 +63,24 @@ class DLCL(Variant):
         self.weight = nn.Parameter(start, requires_grad=config.weights == "learned")
         self.norms = nn.ModuleDict({str(i): shape.new_norm() for i in range(1, rows)} if config.norm else {})
         self.history_dropout = nn.Dropout(config.history_dropout)
+        self.window = config.window if config.softmax else 0  # without a softmax all entries are trained
 
-    def normalised(self, i: int, x: Tensor) -> Tensor:
-        return self.norms[str(i)](x) if str(i) in self.norms else x
+    def normalize(self, k: int, y: Tensor) -> Tensor:
+        return self.norms[str(k)](y) if str(k) in self.norms else y
 
-    def combined(self, i: int, s: Stream) -> Tensor:
-        """(T, B, C), what follows after ``i`` layers."""
-        first = max(0, i + 1 - self.config.window) if self.config.softmax and self.config.window else 0
-        weights = self.weight[i, first : i + 1]
-        if self.config.softmax:
-            weights = weights.softmax(0)
-        return self.history_dropout(weighted_sum(weights, [s[f"y{k}"] for k in range(first, i + 1)]))
+    def combine(self, i: int, s: Stream) -> Tensor:
+        """Return Σ_k W[i,k] y_k, (T, B, C)."""
+        terms = range(max(0, i + 1 - self.window) if self.window else 0, i + 1)
+        weights = self.weight[i, terms.start : terms.stop]
+        weights = weights.softmax(0) if self.config.softmax else weights
+        return self.history_dropout(weighted_sum(weights, history(s, "y", terms)))  # type: ignore[no-any-return]
 
     def open(self, x: Tensor) -> Stream:
-        s = {"y0": x}
-        return s | {"x": self.combined(0, s)}
+        return {"y0": x, "x": self.combine(0, {"y0": x})}
 
     def depth_weights(self, below: int) -> DepthWeights:
         weights, name = self.weight.detach().float().cpu(), "weight"
-        left_out = band(len(weights), self.config.window if self.config.softmax else 0).eq(0).unsqueeze(-1)
+        left_out = band(len(weights), self.window).eq(0).unsqueeze(-1)
         if self.config.softmax:
             weights, name = weights.masked_fill(left_out, float("-inf")).softmax(1), "softmax(weight)"
         return DepthWeights(name, weights.masked_fill(left_out, float("nan")).mean(-1), below + 1, below)
@@ -101,8 +101,8 @@ class DLCLPre(DLCL):
         self.norm = shape.new_norm()
 
     def after_layer(self, i: int, s: Stream) -> Stream:
-        s = s | {f"y{i + 1}": self.normalised(i + 1, s["x"])}
-        return s | {"x": self.combined(i + 1, s)}
+        s = s | {f"y{i + 1}": self.normalize(i + 1, s["x"])}
+        return s | {"x": self.combine(i + 1, s)}
 
     def close(self, s: Stream) -> Tensor:
         return self.norm(s["x"])
@@ -117,4 +117,4 @@ class DLCLPost(DLCL):
 
     def after_layer(self, i: int, s: Stream) -> Stream:
         s = s | {f"y{i + 1}": s["x"]}
-        return s | {"x": self.normalised(i + 1, self.combined(i + 1, s))}
+        return s | {"x": self.normalize(i + 1, self.combine(i + 1, s))}

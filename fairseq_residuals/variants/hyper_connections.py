@@ -28,13 +28,18 @@ from torch import Tensor, nn
 from fairseq_residuals.core.base import Connection, Site
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.registry import register_variant
-from fairseq_residuals.variants._multi_stream import StreamsConnection, StreamsVariant, Weights
-from fairseq_residuals.variants._stream_router import at_least_single, normed_product
+from fairseq_residuals.ops.rms_linear import rms_linear
+from fairseq_residuals.utils.precision import at_least_fp32
+from fairseq_residuals.variants._multi_stream import StreamsConnection, StreamsVariant
+from fairseq_residuals.variants._stream_router import Weights
 
 
 class HyperRouter(nn.Module):
-    """Columns of "static" and rows of "dynamic": what is read (0), what is mixed into stream j (j), what is written
-    (n + 1); "scale" is that of the dynamic part of the former two, and of the last."""
+    """Compute the weights of one sub-layer, static + s tanh(LN(H) W).
+
+    Columns of "static" and rows of "dynamic" are what is read (0), what is mixed into stream j (j), and what is written
+    (n + 1); "scale" is that of the dynamic part of the former two, and of the last.
+    """
 
     def __init__(self, site: Site, n: int, dynamic: bool) -> None:
         super().__init__()
@@ -47,20 +52,20 @@ class HyperRouter(nn.Module):
             self.gain, self.bias = nn.Parameter(torch.ones(site.dim)), nn.Parameter(torch.zeros(site.dim))
 
     def product(self, streams: Tensor) -> Tensor:
-        """(T, B, n, C) -> (n + 2, T, B, n), "dynamic" times the LayerNorm of each stream."""
+        """Return LN(H) W, (T, B, n, C) -> (n + 2, T, B, n)."""
         assert self.dynamic is not None
-        gain, bias, matrix = (at_least_single(p) for p in (self.gain, self.bias, self.dynamic))
-        return normed_product(streams, matrix * gain, centred=True, eps=1e-5) + (matrix @ bias)[:, None, None, None]
+        gain, bias, matrix = (at_least_fp32(p) for p in (self.gain, self.bias, self.dynamic))
+        return rms_linear(streams, matrix * gain, centred=True, eps=1e-5) + (matrix @ bias)[:, None, None, None]
 
     def forward(self, streams: Tensor) -> Weights:
-        """(T, B, n, C) -> weights, in at least single precision."""
-        n, all_weights = len(self.static), at_least_single(self.static)
+        """Return weights in single precision at least, of streams (T, B, n, C)."""
+        n, weights = len(self.static), at_least_fp32(self.static)
         if self.dynamic is not None:
-            found = self.product(streams).permute(1, 2, 3, 0).tanh()
-            joint, written = at_least_single(self.scale).unbind()
-            all_weights = torch.addcmul(all_weights, found, torch.cat([joint.expand(n + 1), written.expand(1)]))
-        read, mix, write = all_weights.split([1, n, 1], -1)
-        return Weights(read.transpose(-1, -2), write, mix.transpose(-1, -2))
+            read_and_mixed, written = at_least_fp32(self.scale).unbind()
+            scale = torch.cat([read_and_mixed.expand(n + 1), written.expand(1)])
+            weights = torch.addcmul(weights, self.product(streams).permute(1, 2, 3, 0).tanh(), scale)
+        read, mix, write = weights.split([1, n, 1], -1)
+        return Weights(read.mT, write, mix.mT)
 
 
 @register_variant("hyper_connections")

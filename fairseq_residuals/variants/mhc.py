@@ -30,8 +30,9 @@ from fairseq_residuals.core.base import Connection, Site, StackShape
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import register_variant
-from fairseq_residuals.variants._multi_stream import StreamsConnection, StreamsVariant, Weights
-from fairseq_residuals.variants._stream_router import StreamLogits, sinkhorn
+from fairseq_residuals.ops.sinkhorn import sinkhorn
+from fairseq_residuals.variants._multi_stream import StreamsConnection, StreamsVariant
+from fairseq_residuals.variants._stream_router import StreamLogits, Weights
 
 LEAST_ROUTER = 0.01
 """With it the streams of a small model differed by 8e-4 of their size after 300 updates of Adam. With less they part
@@ -39,7 +40,10 @@ later, and where the matrix is no more than rounding, never."""
 
 
 class MHCRouter(nn.Module):
-    """Outputs of "logits": n for pre, n for post, n n for res (row by row); "scale" of each."""
+    """Compute the weights of one sub-layer: pre, post and res.
+
+    "logits" are n for pre, n for post and n n for res (row by row), each with a "scale" of its own.
+    """
 
     def __init__(self, site: Site, n: int, std: float, identity: bool) -> None:
         super().__init__()
@@ -51,13 +55,13 @@ class MHCRouter(nn.Module):
                 self.logits.bias[2 * n :] = 4 * torch.eye(n).flatten()
 
     def forward(self, streams: Tensor) -> Weights:
-        """(T, B, n, C) -> weights."""
+        """Return weights in single precision at least, of streams (T, B, n, C)."""
         n = self.n
         scale = torch.cat([s.expand(k) for s, k in zip(self.scale.unbind(), (n, n, n * n), strict=True)])
         gates, mixing = self.logits(streams, scale).split([2 * n, n * n])
         pre, post = gates.sigmoid().unflatten(0, (2, n)).permute(0, 2, 3, 1).unsqueeze(-1).unbind()
-        mix = sinkhorn(mixing.unflatten(0, (n, n))).permute(2, 3, 0, 1)
-        return Weights(pre.transpose(-1, -2), 2 * post, mix)
+        res = sinkhorn(mixing.unflatten(0, (n, n))).permute(2, 3, 0, 1)
+        return Weights(read=pre.mT, write=2 * post, mix=res)
 
 
 @register_variant("mhc")

@@ -23,14 +23,17 @@ from torch import Tensor, nn
 
 from fairseq_residuals.core.base import StackShape, Stream, Variant
 from fairseq_residuals.core.config import option
+from fairseq_residuals.core.depth_mixing import DepthWeights, history
 from fairseq_residuals.core.registry import register_variant
-from fairseq_residuals.ops.depth_sum import DepthWeights
 from fairseq_residuals.variants.post_ln import PostLNConnection
 
 
 @register_variant("transparent_attention")
 class TransparentAttention(Variant):
-    """Stream: "h0", "h1", ... (S, B, C): outputs of the encoder's layers so far."""
+    """Give each decoder layer a mix of all encoder layers.
+
+    Stream: "h0", "h1", ... (S, B, C): outputs of the encoder's layers so far.
+    """
 
     title = "Transparent attention"
     paper = "Bapna et al. 2018, Training Deeper Neural Machine Translation Models with Transparent Attention"
@@ -77,6 +80,6 @@ class TransparentAttention(Variant):
         """(S, B, M * C) in the encoder: the memories of the decoder's M layers side by side."""
         if not self.mixes:
             return s["x"]
-        layers = torch.stack([s[f"h{i}"] for i in range(self.shape.depth + 1)])
+        layers = torch.stack(history(s, "h", range(self.shape.depth + 1)))
         mix = self.weight_dropout(self.weight).softmax(0)
         return torch.einsum("nsbc,nm->sbmc", layers, mix.type_as(layers)).flatten(-2)

@@ -14,7 +14,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.ops.chunked_cross_entropy import Ends, Sums, chunked_loss, loss_and_gradients
+from fairseq_residuals.ops.chunked_cross_entropy import (
+    LossAndGradients,
+    Sums,
+    chunked_cross_entropy,
+    loss_and_gradients,
+)
 from fairseq_residuals.utils.optional import import_with_performance
 
 cuda_graph_step = import_with_performance("fairseq_residuals.performance.cuda_graph_step")
@@ -65,7 +70,7 @@ class ChunkedLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):  # t
             real = wanted.ne(self.padding_idx)
             features = self._features(model, sample["net_input"])[real]
             weight = model.decoder.output_projection.weight
-            sums = chunked_loss(features, weight, wanted[real], self.eps, count=self.report_accuracy)
+            sums = chunked_cross_entropy(features, weight, wanted[real], self.eps, count_correct=self.report_accuracy)
         sample_size = len(target) if self.sentence_avg else sample["ntokens"]
         logged = {
             "loss": sums.loss.data,
@@ -90,14 +95,14 @@ class ChunkedLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):  # t
             return None
         if model not in self.steps:
             _check_for_graphs(model, target.device)
-            self.steps[model] = cuda_graph_step.Steps(model, self._features, self._ends)
+            self.steps[model] = cuda_graph_step.Steps(model, self._features, self._loss)
         return self.steps[model].sums(sample["net_input"], target)  # type: ignore[no-any-return]
 
-    def _ends(self, features: Tensor, weight: Tensor, target: Tensor) -> Ends:
+    def _loss(self, features: Tensor, weight: Tensor, target: Tensor) -> LossAndGradients:
         wanted = target[:, self.ignore_prefix_size :].flatten()
         padding = wanted.eq(self.padding_idx)
         return loss_and_gradients(
-            features.flatten(0, 1), weight, wanted, self.eps, count=self.report_accuracy, padding=padding
+            features.flatten(0, 1), weight, wanted, self.eps, count_correct=self.report_accuracy, padding=padding
         )
 
 

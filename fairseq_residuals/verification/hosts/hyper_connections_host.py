@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from fairseq_residuals.checkpoints.importing.parameter_names import Values
 from fairseq_residuals.core.base import Stream
-from fairseq_residuals.variants._multi_stream import StreamsConnection, side_by_side
-from fairseq_residuals.variants._stream_router import normed_product
+from fairseq_residuals.ops.rms_linear import rms_linear
+from fairseq_residuals.variants._multi_stream import StreamsConnection, stack_streams
 from fairseq_residuals.variants.hyper_connections import HyperRouter
 from fairseq_residuals.verification.hosts.description import NewerGolden
 from fairseq_residuals.verification.hosts.host import Host
@@ -24,7 +24,7 @@ from fairseq_residuals.verification.hosts.plain_host import plain
 
 def all_streams(s: Stream) -> Tensor:
     """(T, B, n, C)"""
-    return side_by_side(s, sum(key.startswith("x") for key in s))
+    return stack_streams(s, sum(key.startswith("x") for key in s))
 
 
 def batch_first(s: Stream) -> dict[str, Tensor]:
@@ -43,7 +43,7 @@ class LucidrainsRouter(HyperRouter):
     def product(self, streams: Tensor) -> Tensor:
         """(T, B, n, C) -> (n + 2, T, B, n)"""
         assert self.dynamic is not None
-        return normed_product(streams, self.dynamic * (1 + self.gain), centred=False, eps=0.0)
+        return rms_linear(streams, self.dynamic * (1 + self.gain), centred=False, eps=0.0)
 
 
 def lucidrains_host(golden: NewerGolden) -> nn.Module:

@@ -2,15 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
-from sublayers import kept_for_gradients
+from against_reference import CHECKS, Case
+from autograd_memory import kept_for_gradients
 from torch import Tensor
 from torch.nn.functional import rms_norm
 
-from fairseq_residuals.ops.depth_sum import softmax_sum, weighted_sum
+from fairseq_residuals.ops.depth_sum import (
+    softmax_sum,
+    softmax_sum_reference,
+    weighted_sum,
+    weighted_sum_reference,
+)
 
 EPS = 1e-3
+
+
+def cases() -> list[Case]:
+    """Of one value and of three, in the shape of a decoder's single position too."""
+    found = []
+    for k in (1, 3):
+        for value in ((5, 2, 7), (1, 1, 8)):
+            for weights in ((k,), (k, value[-1])):
+                ops = [lambda w, *v, op=op: op(w, v) for op in (weighted_sum, weighted_sum_reference)]
+                found.append(
+                    Case(f"weights {weights} {value}", *ops, (weights, *[value] * k), compiled=weights == (3,))
+                )
+            # of a small direction, so that no share is nearly 1
+            ops = [lambda d, *v, op=op: op(d / 4, v, EPS) for op in (softmax_sum, softmax_sum_reference)]
+            if k > 1:  # the softmax of one number is 1, and has no gradient
+                found.append(Case(f"softmax of {k} {value}", *ops, (value[-1:], *[value] * k), compiled=value[0] > 1))
+    return found
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_against_reference(case: Case, check: Callable[[Case], None]) -> None:
+    check(case)
+
+
+def test_a_value_twice() -> None:
+    """The same tensor at two depths."""
+    values, direction = values_and_direction()
+    first, second, _ = values
+    found, expected = (
+        torch.autograd.grad(op(direction, [first, second, first], EPS).square().sum(), (direction, first, second))
+        for op in (softmax_sum, softmax_sum_reference)
+    )
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_softmax_over_one_value_is_the_value() -> None:
+    (value, *_), direction = values_and_direction()
+    total = softmax_sum(direction, [value], EPS)
+    gradients = torch.autograd.grad(total.square().sum(), (direction, value))
+    torch.testing.assert_close((total, *gradients), (value, torch.zeros_like(direction), 2 * value))
 
 
 def values_and_direction(dtype: torch.dtype = torch.float64) -> tuple[list[Tensor], Tensor]:
