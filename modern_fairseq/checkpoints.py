@@ -3,73 +3,43 @@
 import contextlib
 import errno
 import functools
-import importlib
 import os
 import pickle
 import re
 import shutil
 import struct
+import tarfile
 import types
-import warnings
-from collections.abc import Callable, Sequence
+import zipfile
+from collections.abc import Sequence
 from typing import IO, Any
 
 import torch
 
 from fairseq_residuals_errors import UserError
+from modern_fairseq import safe_pickle, safe_zip, tensor_digest
 from modern_fairseq.proxies import override
+from modern_fairseq.safe_settings import check_settings, check_weight, with_configs
+from modern_fairseq.safe_tensors import Storages
+from modern_fairseq.untrusted import Foreign, Refused
 
 TRUST = "FAIRSEQ_RESIDUALS_TRUST_CHECKPOINTS"
 """Environment variable; set to 1, checkpoints may hold any class, and loading one can run any code."""
 
-ALLOWED = (
-    # models, tasks and criteria that are configured by argparse keep their arguments in it
-    "argparse.Namespace",
-    # metrics that are arrays, such as the n-gram counts of --eval-bleu; numpy.core as NumPy 1 wrote it
-    "numpy._core.multiarray._reconstruct",
-    "numpy._core.multiarray.scalar",
-    "numpy.core.multiarray._reconstruct",
-    "numpy.core.multiarray.scalar",
-    "numpy.ndarray",
-    "numpy.dtype",
-    "numpy.dtypes.BoolDType",
-    "numpy.dtypes.Int32DType",
-    "numpy.dtypes.Int64DType",
-    "numpy.dtypes.Float32DType",
-    "numpy.dtypes.Float64DType",
-    # a configuration that was not turned into plain dicts before it was saved
-    "omegaconf.dictconfig.DictConfig",
-    "omegaconf.listconfig.ListConfig",
-    "omegaconf.base.ContainerMetadata",
-    "omegaconf.base.Metadata",
-    "omegaconf.nodes.AnyNode",
-    "typing.Any",
-    "collections.defaultdict",
-    "builtins.dict",
-    "builtins.list",
-    "builtins.int",
-    "builtins.float",
-    "builtins.bool",
-    "builtins.str",
-    # extra_state of fairseq before 0.9, and what its meters are called now
-    "fairseq.meters.AverageMeter",
-    "fairseq.meters.StopwatchMeter",
-    "fairseq.meters.TimeMeter",
-    "fairseq.logging.meters.AverageMeter",
-    "fairseq.logging.meters.StopwatchMeter",
-    "fairseq.logging.meters.TimeMeter",
-)
-"""What fairseq's own checkpoints hold beside tensors and the plain types that torch allows by itself."""
+_DAMAGED = "is damaged (truncated?) or was not written by torch.save"
+_TOO_LARGE = "does not fit into the memory of this machine"
+_MAGIC = pickle.dumps(torch.serialization.MAGIC_NUMBER, protocol=2)
+"""How files of the format before torch 1.6 begin."""
 
 # What torch raises, depending on where it stumbles, for a file that is cut off or was never a checkpoint.
 _PARSE_ERRORS = (
     pickle.UnpicklingError,
+    zipfile.BadZipFile,
     struct.error,
     EOFError,
     AssertionError,
     AttributeError,
     LookupError,
-    MemoryError,
     OverflowError,
     RuntimeError,
     TypeError,
@@ -77,45 +47,88 @@ _PARSE_ERRORS = (
 )
 
 
-def _allowed() -> list[Callable | tuple[Callable, str]]:
-    """The objects of :data:`ALLOWED`, each with the name under which files know it."""
-    found: list[Callable | tuple[Callable, str]] = []
-    for name in ALLOWED:
-        module, _, attribute = name.replace("numpy.core", "numpy._core").rpartition(".")
-        found.append((getattr(importlib.import_module(module), attribute), name))
-    return found
-
-
 def load(path_or_file: str | os.PathLike | IO[bytes], map_location: Any = None) -> Any:
-    """Load what ``torch.save`` wrote, admitting tensors, plain types and the classes of :data:`ALLOWED` only.
+    """Load what ``torch.save`` wrote, admitting tensors, plain types and the classes of :mod:`safe_objects` only.
+
+    The file calls, allocates and addresses nothing: whatever it names is made by small functions of our own, and its
+    checksums, where it has some, are checked first.
 
     Raises:
-        UserError: the file is missing, damaged, or holds another class, which the message names.
+        UserError: the file is missing or damaged, or holds another class or anything else that checkpoints do not; the
+            message names it.
     """
     name = _name(path_or_file)
-    trusted = os.environ.get(TRUST) == "1"
-    context = contextlib.nullcontext() if trusted else torch.serialization.safe_globals(_allowed())
+    if os.environ.get("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "").lower() in ("1", "y", "yes", "true"):
+        raise UserError("unset TORCH_FORCE_WEIGHTS_ONLY_LOAD: the unpickler that reads checkpoints calls even less")
     try:
-        with context, warnings.catch_warnings():
-            # a plain pickle; what is wrong with it is said below
-            warnings.filterwarnings("ignore", "Detected pickle protocol")
-            return torch.load(path_or_file, map_location=map_location, weights_only=not trusted)
+        with _opened(path_or_file) as file:
+            if os.environ.get(TRUST) == "1":
+                return _load_trusted(file, name, map_location)
+            return _load_restricted(file, map_location)
     except FileNotFoundError:
         raise UserError(f"there is no checkpoint {name}") from None
+    except Foreign as error:
+        raise UserError(
+            f"{name} holds an object of class {error}, which is none of those that fairseq checkpoints "
+            f"hold, and loading it may run any code: if you trust the file, set {TRUST}=1"
+        ) from error
+    except Refused as error:
+        raise UserError(f"{name} {error}") from error
+
+
+def _opened(path_or_file: str | os.PathLike | IO[bytes]) -> contextlib.AbstractContextManager[IO[bytes]]:
+    if isinstance(path_or_file, str | os.PathLike):
+        return open(path_or_file, "rb")
+    return contextlib.nullcontext(path_or_file)
+
+
+def _load_trusted(file: IO[bytes], name: str, map_location: Any) -> Any:
+    try:
+        return torch.load(file, map_location=map_location, weights_only=False)
+    except (pickle.UnpicklingError, EOFError) as error:
+        raise _damaged(name) from error
+
+
+def _load_restricted(file: IO[bytes], map_location: Any) -> Any:
+    """
+    Raises:
+        Refused: the file holds what it must not.
+        UserError: it is damaged.
+    """
+    try:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        start = file.read(len(_MAGIC))
+        records = safe_zip.check(file, size) if start.startswith(b"PK\x03\x04") else None
+        if records is None and (start != _MAGIC or _is_tar(file)):
+            raise Refused(_DAMAGED)
+        file.seek(0)
+        pickles = safe_pickle.module_for(Storages(size, records))
+        # not weights_only, which would call NumPy's and torch's own functions with whatever arguments the file has
+        state = torch.load(file, map_location=map_location, pickle_module=pickles, weights_only=False, mmap=False)
+        check_weight(state, size)
+        return with_configs(state, {})
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        raise _damaged(name) from error  # torch sought a place before the start of a short file
+        raise Refused(_DAMAGED) from error  # torch sought a place before the start of a short file
+    except MemoryError as error:
+        raise Refused(_TOO_LARGE) from error
     except _PARSE_ERRORS as error:
-        if re.search("CUDA|allocate memory", str(error)) or (trusted and not isinstance(error, pickle.UnpicklingError)):
+        if "CUDA" in str(error):
             raise
-        refused = re.search(r"GLOBAL (\w[\w.]*\.\w+) ", str(error))
-        if refused is None:
-            raise _damaged(name) from error
-        raise UserError(
-            f"{name} holds an object of class {refused[1]}, which is none of those that fairseq checkpoints "
-            f"hold, and loading it may run any code: if you trust the file, set {TRUST}=1"
-        ) from error
+        # what a file says of its own size has been checked
+        raise Refused(_TOO_LARGE if "allocate memory" in str(error) else _DAMAGED) from error
+
+
+def _is_tar(file: IO[bytes]) -> bool:
+    """Whether torch would unpack the file, as it was written before torch 0.1.10, to a folder."""
+    file.seek(0)
+    try:
+        with tarfile.open(fileobj=file, mode="r:"):
+            return True
+    except tarfile.TarError:
+        return False
 
 
 def _name(path_or_file: str | os.PathLike | IO[bytes]) -> str:
@@ -125,7 +138,7 @@ def _name(path_or_file: str | os.PathLike | IO[bytes]) -> str:
 
 
 def _damaged(name: str) -> UserError:
-    return UserError(f"{name} is damaged (truncated?) or was not written by torch.save")
+    return UserError(f"{name} {_DAMAGED}")
 
 
 def load_fairseq(path_or_file: str | os.PathLike | IO[bytes], map_location: Any = None) -> dict[str, Any]:
@@ -139,6 +152,12 @@ def load_fairseq(path_or_file: str | os.PathLike | IO[bytes], map_location: Any 
         raise UserError(
             f"{_name(path_or_file)} is not a fairseq checkpoint: it lacks 'model', or both 'cfg' and 'args'"
         )
+    if os.environ.get(TRUST) != "1":
+        try:
+            check_settings(state.get("cfg"))
+            tensor_digest.check(state)
+        except Refused as error:
+            raise UserError(f"{_name(path_or_file)} {error}") from error
     return state
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import pickle
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator
-from tiny import EOS, PAD, TASKS, batch, build, logits, make_dictionary, perturb, stacks, target_tokens
+from tiny import EOS, PAD, TASKS, batch, build, logits, make_dictionary, perturb, stacks, step_by_step, target_tokens
 from torch import Tensor, nn
 
+from fairseq_residuals.core.base import Connection, Init
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.models.activation_checkpointing import RecomputeActivations
 
@@ -224,3 +225,58 @@ def test_deterministic_from_a_seed(task: str, variant: str) -> None:
     inputs = batch(task)
     torch.testing.assert_close(logits(first, task, inputs), logits(second, task, inputs), rtol=0, atol=0)
     assert not torch.equal(logits(first, task, inputs), logits(other, task, inputs))
+
+
+def tensors_on_modules(model: nn.Module) -> dict[tuple[str, str], int]:
+    """Which tensors lie in attributes of modules, beside parameters and buffers, also within containers."""
+
+    def inside(value: Any) -> list[Tensor]:
+        if isinstance(value, Tensor):
+            return [value]
+        if isinstance(value, dict):
+            value = list(value.values())
+        return [t for part in value for t in inside(part)] if isinstance(value, (list, tuple, set)) else []
+
+    ours = [(name, m) for s in stacks(model) for name, m in s.named_modules(prefix=s.shape.stack)]
+    hidden = ("_parameters", "_buffers", "_modules")
+    return {
+        (name, key): sum(t.numel() for t in inside(value))
+        for name, module in ours
+        for key, value in vars(module).items()
+        if key not in hidden and inside(value)
+    }
+
+
+@every_variant
+def test_no_module_keeps_a_tensor_between_two_calls(task: str, variant: str) -> None:
+    """A kept tensor breaks activation checkpointing, threads and graphs; what a connection has to carry is a key of the
+    stream. (Parameters and buffers are what a module owns.)"""
+    model = perturb(build(task, variant))
+    before = tensors_on_modules(model)
+    gradients(model.train(), task, batch(task))
+    step_by_step(model.eval(), task, batch(task))
+    assert tensors_on_modules(model) == before
+
+
+@pytest.mark.parametrize("variant", sorted(n for n, v in VARIANTS.items() if not v.draws_weights))
+def test_what_starts_at_a_value_does_so_under_every_init(variant: str) -> None:
+    """The option init draws matrices anew; a parameter of the wiring that starts constant is not for it to draw.
+    (A variant with draws_weights has a rule of its own, and refuses the option.)"""
+
+    def constants(init: str) -> dict[str, float]:
+        model = build("translation", variant, "--residual-args", f"init={init}")
+        own = {id(p) for s in stacks(model) for m in (s.wiring, *connections(s)) for p in m.parameters()}
+        return {
+            name: p.flatten()[0].item()
+            for name, p in model.named_parameters()
+            if id(p) in own and p.numel() > 1 and bool((p == p.flatten()[0]).all()) and not name.endswith("bias")
+        }
+
+    expected = constants("fairseq")
+    for init in get_args(Init):
+        drawn = constants(init)
+        assert {name: drawn.get(name) for name in expected} == expected, init
+
+
+def connections(stack: Any) -> list[nn.Module]:
+    return [m for m in stack.modules() if isinstance(m, Connection)]

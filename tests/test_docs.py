@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fairseq_residuals.cli.__main__ import build_parser
-from fairseq_residuals.cli.list_variants import markdown_table
+from fairseq_residuals.cli.list_variants import markdown_table, summary_table
 from fairseq_residuals.models.architectures import ARCHITECTURES
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def test_the_table_of_variants_is_current() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    table = readme.split("<!-- variants:begin -->\n")[1].split("\n<!-- variants:end -->")[0]
-    assert table == markdown_table(), "put the output of `fairseq-residuals list --format markdown` between the markers"
+@pytest.mark.parametrize(("document", "table"), [("README.md", summary_table), ("docs/VARIANTS.md", markdown_table)])
+def test_the_table_of_variants_is_current(document: str, table: Callable[[], str]) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    between = text.split("<!-- variants:begin -->\n")[1].split("\n<!-- variants:end -->")[0]
+    command = {"README.md": "summary", "docs/VARIANTS.md": "markdown"}[document]
+    assert between == table(), f"put the output of `fairseq-residuals list --format {command}` between the markers"
+
+
+def test_the_readme_is_short() -> None:
+    """A stranger reads it in five minutes; everything else is a page in docs/."""
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 220
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
@@ -27,7 +35,7 @@ def test_architectures_in_the_documents_exist(path: Path) -> None:
     named = set(re.findall(r"(?:--arch|_name:) *\n? *((?:transformer|s2t_transformer)_\w+)", text))
     assert {n for n in named if n not in ARCHITECTURES and not n.startswith("transformer_my")} == set()
     if path.name == "README.md":
-        assert len(named) >= 4
+        assert len(named) >= 1
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)

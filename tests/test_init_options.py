@@ -7,9 +7,10 @@ import re
 import pytest
 import torch
 from fairseq.models import build_model
-from tiny import build, make_dictionary, make_task, settings
-from torch import Tensor
+from tiny import build, make_dictionary, make_task, settings, stacks
+from torch import Tensor, nn
 
+from fairseq_residuals.core.initialization import initialise
 from fairseq_residuals.models.state_dict_names import fairseq_name
 
 LAYERS, DIM, FFN, WORDS = 3, 64, 96, 60
@@ -146,3 +147,13 @@ def test_the_other_tasks_have_them_too(task: str) -> None:
     for layer in (0, 1):
         p = found[f"decoder.layers.{layer}.fc1.weight"]
         is_uniform(p.detach(), xavier(p) * (layer + 1) ** -0.5)
+
+
+def test_a_matrix_that_starts_at_zero_stays_zero() -> None:
+    model = build("translation", "post_ln", "--residual-args", "init=xavier")
+    stack = stacks(model)[0]
+    nn.init.zeros_(stack[0].fc1.weight)
+    before = stack[1].fc1.weight.clone()
+    initialise([(model.encoder, stack)])
+    assert not stack[0].fc1.weight.any()
+    assert not torch.equal(stack[1].fc1.weight, before)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
 import pytest
 import torch
+from tiny import batch, build, logits, perturb
 from tiny_trainer import SGD, make_trainer, sample, update
 
-from fairseq_residuals.core.config import options_of
+from fairseq_residuals.core.base import Variant
+from fairseq_residuals.core.config import Option, options_of
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.core.wiring import Wiring
@@ -58,21 +61,45 @@ def test_without_the_optimizers_state_another_wiring_takes_the_parameters(tmp_pa
     make_trainer(*SGD, variant="b2t").load_checkpoint(path)
 
 
-def test_which_options_are_for_training_alone() -> None:
-    found = {(name, o.name) for name, v in VARIANTS.items() for o in options_of(v.Config).values() if o.for_training}
-    own = {(variant, name) for variant, name in found if name not in ("init", "init_scale")}
-    assert own == {
-        ("admin", "profile"),
-        ("deepnet", "beta"),
-        ("depthwise_lstm", "dropout"),
-        ("dlcl_post", "history_dropout"),
-        ("dlcl_pre", "history_dropout"),
-        ("hyper_connections", "out_scale"),
-        ("layer_scale", "gain"),
-        ("mhc", "mixing"),
-        ("mhc", "router"),
-        ("transparent_attention", "weight_dropout"),
-    }
-    assert {name for name, option in found if option == "init"} == set(VARIANTS)
+OPTIONS = [
+    (name, option)
+    for name, v in sorted(VARIANTS.items())
+    for option in options_of(v.Config).values()
+    if option.for_training and (name == "post_ln" or option.name not in options_of(Variant.Config))
+]
+
+
+def another_value(option: Option) -> str:
+    """Some valid value that is not the default; empty where only the variant knows one (text)."""
+    kinds = get_args(option.type) or (option.type,)
+    literal = [v for kind in (option.type, *kinds) if get_origin(kind) is Literal for v in get_args(kind)]
+    values = [v for v in literal if v != option.default]
+    if option.type is bool:
+        return str(not option.default).lower()
+    if values:
+        return str(values[-1])
+    if int in kinds or float in kinds:
+        start = option.default if isinstance(option.default, int | float) else 1
+        value = start + 1 if int in kinds else start / 2 + 0.2
+        return f"{value:g}"
+    return ""
+
+
+@pytest.mark.parametrize(("variant", "option"), OPTIONS, ids=[f"{name}-{option.name}" for name, option in OPTIONS])
+def test_an_option_for_training_changes_nothing_of_a_trained_model(variant: str, option: Option) -> None:
+    """``for_training`` says that a trained model computes the same whatever the value: a checkpoint may then be trained
+    on with another one. If this fails for your option, its ``for_training`` is wrong."""
+    value = another_value(option)
+    if not value:
+        pytest.skip(f"option {option.name} of {variant} is text, of which the test knows no other valid value")
+    assert Wiring.parse(variant, f"{option.name}={value}").computes == Wiring.parse(variant).computes
+    trained = perturb(build("translation", variant))
+    changed = build("translation", variant, "--residual-args", f"{option.name}={value}")
+    changed.load_state_dict(trained.state_dict(), strict=True)
+    inputs = batch("translation")
+    assert torch.equal(logits(changed, "translation", inputs), logits(trained, "translation", inputs))
+
+
+def test_the_wiring_of_lists_is_compared_too() -> None:
     assert Wiring.parse("mhc", "router=2").computes == Wiring.parse("mhc").computes
     assert Wiring.parse("post_ln:0,mhc:1-2", "n=2").computes != Wiring.parse("post_ln:0,mhc:1-2", "n=3").computes

@@ -24,6 +24,12 @@ def parameters_per_layer(stack: Stack) -> list[int]:
     return found
 
 
+def parameters_of_the_whole(stack: Stack) -> int:
+    """Return how many parameters span the stack: a top norm, weights over depth."""
+    in_layers = {id(p) for layer in stack.children() if layer is not stack.wiring for p in layer.parameters()}
+    return sum(p.numel() for p in stack.wiring.parameters() if id(p) not in in_layers)
+
+
 def activations_per_layer(stack: Stack, sentences: int, tokens: int, device: str = "cpu") -> list[int]:
     """Bytes that autograd keeps for each layer, counted while it runs in training mode and single precision.
 

@@ -24,11 +24,11 @@ from torch import nn
 
 from fairseq_residuals.analysis import batches
 from fairseq_residuals.analysis.batches import Batch
-from fairseq_residuals.analysis.size_flags import refuse_meaningless, size_flags
+from fairseq_residuals.analysis.size_flags import PREFIXES, add_size_flags, refuse_meaningless, size_flags
 from fairseq_residuals.checkpoints.importing.model_sizes import dictionary_sizes
 from fairseq_residuals.checkpoints.importing.wiring_detection import Found
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.registry import find_variant
+from fairseq_residuals.core.registry import by_year, find_variant
 from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.models.architectures import ARCHITECTURES
@@ -40,7 +40,6 @@ from fairseq_residuals.utils.progress import say
 from modern_fairseq.checkpoints import misfit
 
 FAMILIES = {"translation": TRANSLATION, "language_modeling": LANGUAGE_MODEL, "speech_to_text": SPEECH}
-PREFIXES = {"translation": "transformer", "language_modeling": "transformer_lm", "speech_to_text": "s2t_transformer"}
 PRECISIONS = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FP16_LOSS_SCALE = 128.0
 """fairseq's --fp16-init-scale; gradients are told without it."""
@@ -92,7 +91,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--variants",
         nargs="+",
         metavar="NAME",
-        help="variants, in --task; NAME/k=v,... gives one its options; lists such as post_ln:0-5,pre_ln:6-17 are valid",
+        help="variants, in --task, or all of them (all); NAME/k=v,... gives one its options; lists such as"
+        " post_ln:0-5,pre_ln:6-17 are valid",
     )
     models.add_argument("--arch", nargs="+", metavar="ARCH", help="architectures of this plugin, of any task")
     models.add_argument(
@@ -106,22 +106,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     machine = parser.add_argument_group("machine")
     machine.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:1 (%(default)s)")
     machine.add_argument("--precision", choices=tuple(PRECISIONS), default="fp32", help="%(default)s")
-
-
-def add_size_flags(parser: argparse.ArgumentParser) -> None:
-    """The options that say how large models and batch are."""
-    sizes = parser.add_argument_group("sizes", "of models, where the architecture's are not wanted, and of the batch")
-    sizes.add_argument("--task", choices=tuple(PREFIXES), default="translation", help="of variants (%(default)s)")
-    sizes.add_argument("--layers", metavar="N", help="of each stack, or 12-6 for encoder and decoder")
-    for flag, words in (("dim", "model dimension"), ("ffn-dim", "width of the FFNs"), ("heads", "attention heads")):
-        sizes.add_argument(f"--{flag}", type=int, metavar="N", help=f"{words} of each stack")
-    sizes.add_argument("--sentences", type=int, default=16, metavar="N", help="in the batch (%(default)s)")
-    sizes.add_argument("--tokens", type=int, default=20, metavar="N", help="made up per sentence (%(default)s)")
-    sizes.add_argument("--vocabulary", type=int, default=1000, metavar="N", help="made-up words (%(default)s)")
-    sizes.add_argument("--seed", type=int, default=1, metavar="N", help="of weights, batch and dropout (%(default)s)")
-    # what is meant for the models must not be taken for an abbreviation of these
-    parser.allow_abbrev = False
-    parser.set_defaults(further=[])
 
 
 def subjects(args: Namespace) -> Iterator[Subject]:
@@ -155,6 +139,8 @@ def sources(args: Namespace) -> list[Source]:
             raise UserError(f"--{key.replace('_', '-')} must be at least 1, not {getattr(args, key)}")
     found = []
     variants = args.variants or ([] if args.arch or args.checkpoint else ["post_ln", "pre_ln", "b2t"])
+    if variants == ["all"]:
+        variants = [name for name in by_year() if f"{PREFIXES[args.task]}_{name}" in ARCHITECTURES]
     for item in variants:
         # a list of variants with their layers has commas of its own
         for text in [item] if re.search(r"[:/=]", item) else filter(None, item.split(",")):

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
+
+from fairseq_residuals.core.registry import by_year
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,6 +23,7 @@ COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5
 VERMILION, BLUE, GREEN, PINK, ORANGE, SKY, GREY = COLOURS
 BLACK = "#000000"
 SOLID, DASHED, DASHDOT, DOTTED = "-", (0, (4, 1.5)), (0, (5, 1, 1, 1)), (0, (1, 1))
+LONG, TWO_DOTS = (0, (9, 2)), (0, (5, 1, 1, 1, 1, 1))
 STYLES: dict[str, tuple[str, Any]] = {
     "post_ln": (VERMILION, SOLID),
     "pre_ln": (BLUE, SOLID),
@@ -61,8 +65,10 @@ def style(wiring: str) -> tuple[str, Any]:
     """Colour and dashes of a variant (or of a list of them): the same in every picture, whatever else is in it."""
     if wiring in STYLES:
         return STYLES[wiring]
-    number = zlib.crc32(wiring.encode())
-    return COLOURS[number % len(COLOURS)], (DASHDOT, DOTTED)[number // len(COLOURS) % 2]
+    free = [look for look in product(COLOURS, (DASHDOT, DOTTED, LONG, TWO_DOTS)) if look not in STYLES.values()]
+    newer = [name for name in by_year() if name not in STYLES]
+    place = newer.index(wiring) if wiring in newer else zlib.crc32(wiring.encode())
+    return free[place % len(free)]
 
 
 def line_styles(wirings: Iterable[str]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What a look's options become on the command line of a model."""
+"""The options that say how large models and batch are, and what they become on the command line of a model."""
 
 from __future__ import annotations
 
@@ -10,6 +10,24 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 
 from fairseq_residuals.core.errors import UserError
+
+PREFIXES = {"translation": "transformer", "language_modeling": "transformer_lm", "speech_to_text": "s2t_transformer"}
+
+
+def add_size_flags(parser: argparse.ArgumentParser) -> None:
+    """The options that say how large models and batch are."""
+    sizes = parser.add_argument_group("sizes", "of models, where the architecture's are not wanted, and of the batch")
+    sizes.add_argument("--task", choices=tuple(PREFIXES), default="translation", help="of variants (%(default)s)")
+    sizes.add_argument("--layers", metavar="N", help="of each stack, or 12-6 for encoder and decoder")
+    for flag, words in (("dim", "model dimension"), ("ffn-dim", "width of the FFNs"), ("heads", "attention heads")):
+        sizes.add_argument(f"--{flag}", type=int, metavar="N", help=f"{words} of each stack")
+    sizes.add_argument("--sentences", type=int, default=16, metavar="N", help="in the batch (%(default)s)")
+    sizes.add_argument("--tokens", type=int, default=20, metavar="N", help="made up per sentence (%(default)s)")
+    sizes.add_argument("--vocabulary", type=int, default=1000, metavar="N", help="made-up words (%(default)s)")
+    sizes.add_argument("--seed", type=int, default=1, metavar="N", help="of weights, batch and dropout (%(default)s)")
+    # what is meant for the models must not be taken for an abbreviation of these
+    parser.allow_abbrev = False
+    parser.set_defaults(further=[])
 
 
 def size_flags(args: argparse.Namespace, stacks: Sequence[str]) -> list[str]:

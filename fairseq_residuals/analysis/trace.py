@@ -6,11 +6,9 @@ belong to the wiring, become one box each; reshaping is left out; the rest is th
 
 from __future__ import annotations
 
-import heapq
 import re
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,6 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from fairseq_residuals.analysis.probes import SUBLAYERS
+from fairseq_residuals.analysis.wiring_graph import Graph, without_unused
 from fairseq_residuals.core.base import Stream, SubLayer
 from fairseq_residuals.core.layer import CONNECTIONS, Context
 from fairseq_residuals.core.norms import is_norm
@@ -40,36 +39,6 @@ SAME = {
 }
 """Functions whose result is their input for the purpose of a diagram."""
 SIGNS = {"add": "+", "sub": "-", "mul": "×", "div": "÷", "truediv": "÷"}
-COSTS = {"sublayer": 10_000, "norm": 100, "module": 2}
-"""Of a gradient's way through a box; of anything else 1. The way with the fewest sub-layers, then norms, is told."""
-
-
-@dataclass(frozen=True)
-class Node:
-    """A box of the diagram."""
-
-    number: int
-    label: str
-    kind: str
-    """in, out, sublayer, norm, sum, module (any other, such as gates), or operation."""
-    inputs: tuple[int, ...]
-
-
-@dataclass
-class Graph:
-    """Boxes in the order in which they are computed."""
-
-    nodes: list[Node] = field(default_factory=list)
-    path: list[int] = field(default_factory=list)
-    """Numbers of the boxes on the gradient's easiest way, from an input to an output."""
-
-    def add(self, label: str, kind: str, inputs: Iterable[int]) -> int:
-        self.nodes.append(Node(len(self.nodes), label, kind, tuple(dict.fromkeys(inputs))))
-        return len(self.nodes) - 1
-
-    def crossed(self, kind: str) -> int:
-        """How many boxes of a kind are on the gradient's way."""
-        return sum(self.nodes[n].kind == kind for n in self.path)
 
 
 def trace_layer(stack: Stack, number: int) -> Graph:
@@ -79,11 +48,11 @@ def trace_layer(stack: Stack, number: int) -> Graph:
     graph = Graph()
     recorder = _Recorder(graph, dict(wiring.at(number)[0].named_parameters()) | dict(layer.named_parameters()))
     # tensors of their own: what stands twice in a stream has two names in it
-    s = {key: value.clone() for key, value in s.items()}
+    s = {key: value.detach().requires_grad_().clone() for key, value in s.items()}
     for key, value in sorted(s.items(), key=lambda item: item[0] != "x"):
         recorder.know(value, graph.add(key, "in", ()))
     before = len(graph.nodes)
-    with ExitStack() as opened, torch.no_grad():
+    with ExitStack() as opened, torch.enable_grad():
         for name, module in _boxes(
             [wiring.at(number)[0], *(getattr(layer, CONNECTIONS[kind]) for kind in layer.kinds)]
         ):
@@ -101,7 +70,7 @@ def trace_layer(stack: Stack, number: int) -> Graph:
         made_by = recorder.node_of(value)
         if made_by is not None and made_by >= before and _chain(key) in chains:
             graph.add(key, "out", [made_by])
-    return _without_unused(graph)
+    return without_unused(graph)
 
 
 def run_below(stack: Stack, number: int, batch: int, length: int) -> tuple[Stream, Context]:
@@ -125,10 +94,24 @@ def _chain(key: str) -> str:
 
 
 def _boxes(owners: Iterable[nn.Module]) -> Iterable[tuple[str, nn.Module]]:
-    """The modules that the wiring's own modules call, with their names; a container's are its boxes."""
+    """The modules that the wiring's own modules call, with their names; those of a container carry its name too."""
     for owner in owners:
         for name, child in owner.named_children():
-            yield from _boxes([child]) if isinstance(child, (nn.ModuleList, nn.ModuleDict)) else [(name, child)]
+            if isinstance(child, (nn.ModuleList, nn.ModuleDict)):
+                boxes = _boxes([child])
+                yield from ((f"{name}.{inner}" if inner.isdigit() else inner, module) for inner, module in boxes)
+            else:
+                yield name, child
+
+
+def _stops_gradient(inputs: Iterable[Tensor], outputs: Iterable[Tensor]) -> bool:
+    """Whether no gradient of the outputs reaches an input that wants one, which needs no values."""
+    wanting = [t for t in inputs if t.requires_grad]
+    reached = [t for t in outputs if t.requires_grad]
+    if not wanting or not reached:
+        return bool(wanting)
+    total = torch.stack([t.float().sum() for t in reached]).sum()
+    return all(g is None for g in torch.autograd.grad(total, wanting, retain_graph=True, allow_unused=True))
 
 
 class _Recorder(TorchFunctionMode):
@@ -148,13 +131,24 @@ class _Recorder(TorchFunctionMode):
         self.kept.append(tensor)
 
     def node_of(self, value: Any) -> int | None:
-        return self.nodes.get(id(value))
+        return self._source(value) if id(value) in self.nodes else None
+
+    def _source(self, tensor: Tensor) -> int:
+        """The node of a known tensor, or a node that says that the tensor is cut off from the gradient.
+
+        Functions with gradients of their own run without autograd, which says nothing of them.
+        """
+        node = self.nodes[id(tensor)]
+        cut = torch.is_grad_enabled() and tensor.is_floating_point() and not tensor.requires_grad
+        if cut and self.graph.nodes[node].kind != "stop":
+            node = self.nodes[id(tensor)] = self.graph.add("stop-gradient", "stop", [node])
+        return node
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         made = [t for t in (out if isinstance(out, (tuple, list)) else [out]) if isinstance(t, Tensor)]
         given = list(_tensors([*args, *(kwargs or {}).values()]))
-        known = [self.nodes[id(t)] for t in given if id(t) in self.nodes]
+        known = [self._source(t) for t in given if id(t) in self.nodes]
         if self.inside:
             self.inside[-1].update(known)
             return out
@@ -198,7 +192,7 @@ class _Recorder(TorchFunctionMode):
         return f"{sign} {next((self.names[id(t)] for t in given if id(t) in self.names), factor)}".strip(), "operation"
 
     def enter(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        self.inside.append({self.nodes[id(t)] for t in _tensors(inputs) if id(t) in self.nodes})
+        self.inside.append({self._source(t) for t in _tensors(inputs) if id(t) in self.nodes})
 
     def leave(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
@@ -212,7 +206,9 @@ class _Recorder(TorchFunctionMode):
             else:
                 norm = is_norm(module)
                 kind = {"RMSNorm": "RMS", "DyT": "DyT"}.get(type(module).__name__, "LN")
-                node = self.graph.add(kind if norm else name, "norm" if norm else "module", sources)
+                stops = _stops_gradient(_tensors(inputs), list(_tensors([output])))
+                role = "stop" if stops else "norm" if norm else "module"
+                node = self.graph.add(kind if norm else name, role, sources)
             for tensor in _tensors([output]):
                 self.know(tensor, node)
 
@@ -245,44 +241,3 @@ def _tensors(values: Iterable[Any]) -> Iterable[Tensor]:
             yield from _tensors(value)
         elif isinstance(value, dict):
             yield from _tensors(value.values())
-
-
-def _without_unused(graph: Graph) -> Graph:
-    """Only what leads to an output, numbered anew, with the gradient's way."""
-    needed: set[int] = set()
-    waiting = [node.number for node in graph.nodes if node.kind == "out"]
-    while waiting:
-        number = waiting.pop()
-        if number not in needed:
-            needed.add(number)
-            waiting += graph.nodes[number].inputs
-    clean, new = Graph(), {}
-    for node in graph.nodes:
-        if node.number in needed and node.kind != "in":
-            # what comes from below stands where it is first used
-            for n in (n for n in node.inputs if n not in new):
-                new[n] = clean.add(graph.nodes[n].label, "in", ())
-            new[node.number] = clean.add(node.label, node.kind, [new[n] for n in node.inputs])
-    clean.path = _easiest_way(clean)
-    return clean
-
-
-def _easiest_way(graph: Graph) -> list[int]:
-    above: dict[int, list[int]] = {}
-    for node in graph.nodes:
-        for number in node.inputs:
-            above.setdefault(number, []).append(node.number)
-    queue: list[tuple[int, int, tuple[int, ...]]] = [
-        (0, node.number, (node.number,)) for node in graph.nodes if node.kind == "in"
-    ]
-    heapq.heapify(queue)
-    done: set[int] = set()
-    while queue:
-        cost, number, way = heapq.heappop(queue)
-        if graph.nodes[number].kind == "out":
-            return list(way)
-        if number not in done:
-            done.add(number)
-            for n in above.get(number, ()):
-                heapq.heappush(queue, (cost + COSTS.get(graph.nodes[n].kind, 1), n, (*way, n)))
-    return []

@@ -13,10 +13,12 @@ import torch
 
 from fairseq_residuals.analysis import models, plots
 from fairseq_residuals.analysis.diagram import as_text, draw
-from fairseq_residuals.analysis.memory import activations_per_layer, parameters_per_layer
+from fairseq_residuals.analysis.memory import activations_per_layer, parameters_of_the_whole, parameters_per_layer
 from fairseq_residuals.analysis.output import add_output_flags, check_folder, write
+from fairseq_residuals.analysis.size_flags import add_size_flags
 from fairseq_residuals.analysis.tables import Cell, text_table
-from fairseq_residuals.analysis.trace import Graph, trace_layer
+from fairseq_residuals.analysis.trace import trace_layer
+from fairseq_residuals.analysis.wiring_graph import Graph
 from fairseq_residuals.core.base import Variant
 from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.models.architectures import ARCHITECTURES
@@ -41,7 +43,7 @@ class Drawn:
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("arch", nargs="+", metavar="ARCH", help="architectures, or variants as --variants names them")
     parser.add_argument("--stack", choices=("encoder", "decoder"), help="only this one")
-    models.add_size_flags(parser)
+    add_size_flags(parser)
     add_output_flags(parser, "explain")
 
 
@@ -132,10 +134,13 @@ def _tell(one: Drawn) -> list[str]:
 
 def _costs(name: str, stack: Stack, args: argparse.Namespace) -> list[list[Cell]]:
     activations = activations_per_layer(stack, args.sentences, args.tokens)
-    return [
+    rows: list[list[Cell]] = [
         [name, stack.shape.stack, i, number, number * BYTES_PER_PARAMETER / 1e6, size / 1e6]
         for i, (number, size) in enumerate(zip(parameters_per_layer(stack), activations, strict=True), start=1)
     ]
+    if whole := parameters_of_the_whole(stack):
+        rows.append([name, stack.shape.stack, "whole stack", whole, whole * BYTES_PER_PARAMETER / 1e6, 0.0])
+    return rows
 
 
 def _grouped(costs: list[list[Cell]]) -> list[list[Cell]]:

@@ -9,14 +9,19 @@ import torch
 
 from fairseq_residuals.core.base import Kind, Site, StackShape, Variant
 from fairseq_residuals.core.config import options_of, show_value
-from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.core.registry import VARIANTS, by_year
 from fairseq_residuals.models.architectures import ARCHITECTURES
 
 HELP = "list the variants, or with --architectures every name for --arch"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--format", choices=("text", "markdown"), default="text", help="markdown: the README's table")
+    parser.add_argument(
+        "--format",
+        choices=("text", "markdown", "summary"),
+        default="text",
+        help="markdown: the table of docs/VARIANTS.md; summary: that of README.md",
+    )
     parser.add_argument("--architectures", action="store_true", help="list the names for --arch instead")
 
 
@@ -24,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     if args.architectures:
         print("\n".join(sorted(ARCHITECTURES)))
     else:
-        print(markdown_table() if args.format == "markdown" else text_table())
+        print({"text": text_table, "markdown": markdown_table, "summary": summary_table}[args.format]())
     return 0
 
 
@@ -35,15 +40,11 @@ def own_options(variant: type[Variant]) -> list[str]:
     return [f"{o.name}={show_value(o.default)}" for o in own]
 
 
-def _by_year() -> list[str]:
-    return sorted(VARIANTS, key=lambda name: (VARIANTS[name].year, name))
-
-
 def text_table() -> str:
     """Some lines per variant: name and paper, equations, options with their defaults."""
     width = max(map(len, VARIANTS))
     lines = []
-    for name in _by_year():
+    for name in by_year():
         variant = VARIANTS[name]
         lines.append(f"{name:{width}}  {variant.paper}")
         lines += [f"{'':{width}}  {line}" for line in variant.equations]
@@ -53,22 +54,35 @@ def text_table() -> str:
     return "\n".join([*lines, "", f"options of every variant: {common}"])
 
 
+def summary_table() -> str:
+    """Return the table of variants in README.md: four columns."""
+    lines = ["| Variant | Paper | Equations | Compared with |", "|---|---|---|---|"]
+    for name in by_year():
+        v = VARIANTS[name]
+        paper = v.paper.split(",")[0]
+        lines.append(f"| `{name}` | {paper} | {_equations(v)} | {f'`{v.code}`' if v.code else 'no code published'} |")
+    return "\n".join(lines)
+
+
+def _equations(variant: type[Variant]) -> str:
+    return "<br>".join(f"`{line}`" for line in variant.equations)
+
+
 def markdown_table() -> str:
-    """The table of variants in README.md."""
+    """Return the table of variants in docs/VARIANTS.md."""
     lines = [
         "| Year | Variant | Paper | Wiring | Options, defaults | Authors' code | Compared | Our choice | Parameters |",
         "|--:|---|---|---|---|---|---|---|--:|",
     ]
     least = wiring_parameters(VARIANTS["post_ln"])
-    for name in _by_year():
+    for name in by_year():
         v = VARIANTS[name]
         options = "<br>".join(f"`{o}`" for o in own_options(v)) or "-"
-        equation = "<br>".join(f"`{line}`" for line in v.equations)
         code = f"`{v.code}`" if v.code else "none published"
         more = wiring_parameters(v) - least
         lines.append(
-            f"| {v.year} | `{name}` | {v.paper} | {equation} | {options} | {code} | {v.verified} | {v.extension or '-'}"
-            f" | {more:+,} |"
+            f"| {v.year} | `{name}` | {v.paper} | {_equations(v)} | {options} | {code} | {v.verified}"
+            f" | {v.extension or '-'} | {more:+,} |"
         )
     return "\n".join(lines)
 

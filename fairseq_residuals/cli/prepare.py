@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from pathlib import Path
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.corpora import CORPORA
+from fairseq_residuals.utils.documents import read_json
 
 HELP = "download, clean, tokenize and binarize a corpus; what is done is not done again"
 
@@ -56,10 +56,10 @@ def run(args: argparse.Namespace) -> int:
     mirror = mirror_folder(args.mirror) if args.mirror else None
     stand_in = None
     if mirror is not None and (mirror / STAND_IN).is_file():
-        stand_in = json.loads((mirror / STAND_IN).read_text(encoding="utf-8"))
+        stand_in = read_json(mirror / STAND_IN)
     digests = None if stand_in is None else stand_in.get("digests", {})
     downloads = Downloads(args.downloads or args.out / "downloads", mirror, digests)
     summary = prepare(corpus, args.variant, Job(args.out, downloads, args.workers, stand_in))
-    counts = json.loads(summary.read_text(encoding="utf-8"))["lines"]
+    counts = read_json(summary)["lines"]
     print(f"{args.out} is ready:", *(f"{name} {count:,}" for name, count in counts.items()), sep="\n  ")
     return 0

@@ -18,6 +18,7 @@
 
 ``init_scale`` then multiplies every weight matrix of the layers; embeddings, biases, norms and gains stay. Matrices are
 those of linear maps: the weights by which a variant combines layers, and the routers of its streams, start as it says.
+A matrix that a variant starts at zero stays zero, whatever the rule.
 """
 
 from __future__ import annotations
@@ -94,4 +95,6 @@ def _draw_lipschitz(modules: list[nn.Module]) -> None:
 
 
 def _linear(modules: Iterable[nn.Module]) -> list[nn.Linear]:
-    return [module for module in modules if isinstance(module, nn.Linear)]
+    """Return the linear maps, but those that start at zero; matrices on ``meta`` have no values to look at."""
+    linear = [module for module in modules if isinstance(module, nn.Linear)]
+    return [module for module in linear if module.weight.is_meta or bool(module.weight.any())]

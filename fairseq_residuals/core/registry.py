@@ -8,6 +8,7 @@ import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 
 from fairseq_residuals.core.base import Variant
+from fairseq_residuals.core.catalogue import check_declaration
 from fairseq_residuals.core.errors import UserError, did_you_mean
 
 _REGISTERED: dict[str, type[Variant]] = {}
@@ -33,11 +34,11 @@ VARIANTS = Variants()
 
 
 def register_variant(name: str) -> Callable[[type[Variant]], type[Variant]]:
-    """Make a variant known as ``name`` to every task, flag, architecture and test: a class decorator.
+    """Make a class known as the variant ``name`` to every task, flag, architecture and test (a decorator).
 
     Raises:
-        ValueError: another variant has the name.
-        TypeError: the class' ``Config`` does not derive from that of :class:`Variant`.
+        ValueError: the name is taken.
+        TypeError: the class does not describe itself (:mod:`.catalogue`), or its options lack the common ones.
     """
 
     def register(cls: type[Variant]) -> type[Variant]:
@@ -45,6 +46,7 @@ def register_variant(name: str) -> Callable[[type[Variant]], type[Variant]]:
             raise ValueError(f"a variant named {name!r} is registered already: {_REGISTERED[name]}")
         if not issubclass(cls.Config, Variant.Config):
             raise TypeError(f"the Config of variant {name!r} must derive from Variant.Config")
+        check_declaration(name, cls, _REGISTERED.values())
         cls.name = name
         _REGISTERED[name] = cls
         return cls
@@ -63,6 +65,11 @@ def import_variants() -> None:
 def list_variants() -> list[str]:
     """Return the names of all variants, in the order of the alphabet."""
     return sorted(VARIANTS)
+
+
+def by_year() -> list[str]:
+    """Return the names of all variants, the oldest first."""
+    return sorted(VARIANTS, key=lambda name: (VARIANTS[name].year, name))
 
 
 def find_variant(name: str) -> type[Variant]:

@@ -20,6 +20,7 @@ from typing import Any
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.job import Evaluation, Job
 from fairseq_residuals.utils.atomic_write import whole_file
+from fairseq_residuals.utils.documents import read_json
 
 _STARTED = "# started "
 _DIVERGED = re.compile(r"^FloatingPointError: (.*)$", re.M)
@@ -50,7 +51,7 @@ def train(job: Job) -> None:
     """
     done, failed = job.folder / "trained.json", job.folder / "failed.json"
     if failed.is_file():
-        raise Diverged(json.loads(failed.read_text())["reason"])
+        raise Diverged(read_json(failed)["reason"])
     if not done.is_file():
         log = job.folder / f"train.{len(logs_of(job)) + 1:03}.log"
         try:

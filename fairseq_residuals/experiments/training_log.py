@@ -3,12 +3,12 @@ score at the end of ``fairseq-generate``, and JoeyNMT's list of validations."""
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.utils.documents import parse_json
 
 TRAIN, EPOCH, VALID = "train", "epoch", "valid"
 """Subsets: training since the record before, training since the epoch began, validation."""
@@ -149,8 +149,8 @@ def _record(line: str) -> Record | None:
 
 def _from_json(text: str) -> Record | None:
     try:
-        pairs = json.loads(text)
-    except json.JSONDecodeError:
+        pairs = parse_json(text)
+    except ValueError:
         return None
     key = next((key for key in pairs if key.endswith("num_updates")), None)
     if key is None:

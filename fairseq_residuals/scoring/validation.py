@@ -6,7 +6,6 @@ As in fairseq's ``--eval-bleu``, statistics are summed over batches and workers,
 """
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +22,7 @@ from torch import Tensor
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.scoring.metrics import METRICS, Metric, make_metric
 from fairseq_residuals.scoring.text import UNKNOWN
+from fairseq_residuals.utils.documents import parse_json
 
 SCORING_HELP = (
     f"generate during validation and score by one of {', '.join(METRICS)}; --best-checkpoint-metric may then name it"
@@ -55,7 +55,7 @@ class Scored:
         name, arguments = self.scoring_settings()
         if name:
             self.metric = make_metric(name)
-            settings = {"prefix_size": self.given_words(), **_parse(arguments)}
+            settings = {"prefix_size": self.given_words(), **_parse("--eval-scoring-args", arguments)}
             self.scoring_generator = self.build_generator([model], argparse.Namespace(**settings))  # type: ignore[attr-defined]
         return model
 
@@ -94,15 +94,13 @@ def _value_of(metric: Metric, totals: str, name: str) -> Any:
     return lambda meters: round(metric.values(meters[totals].sum)[name], 2)
 
 
-def _parse(arguments: str) -> dict[str, Any]:
+def _parse(flag: str, arguments: str) -> dict[str, Any]:
     try:
-        parsed = json.loads(arguments)
-    except json.JSONDecodeError:
+        parsed = parse_json(arguments)
+    except ValueError:
         parsed = None
     if not isinstance(parsed, dict):
-        raise UserError(
-            f"""--eval-scoring-args {arguments!r} is no JSON object such as '{{"beam": 4, "lenpen": 0.6}}'"""
-        )
+        raise UserError(f"""{flag} {arguments!r} is no JSON object such as '{{"beam": 4, "lenpen": 0.6}}'""")
     return parsed
 
 
@@ -123,7 +121,7 @@ class ScoredTranslationTask(Scored, TranslationTask):
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         model = super().build_model(cfg, from_checkpoint)
         if self.metric is not None:
-            arguments = json.loads(self.cfg.eval_bleu_detok_args)
+            arguments = _parse("--eval-bleu-detok-args", self.cfg.eval_bleu_detok_args)
             settings = argparse.Namespace(tokenizer=self.cfg.eval_bleu_detok, **arguments)
             self.detokenizer = encoders.build_tokenizer(settings)
         return model

@@ -10,6 +10,7 @@ from typing import Any
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.utils.atomic_write import whole_file
+from fairseq_residuals.utils.documents import parse_json
 
 Omegas = dict[str, list[dict[str, float]]]
 """By stack (encoder, decoder), for each of its layers omega by kind of sub-layer (self, cross, ffn)."""
@@ -37,7 +38,7 @@ def read_profile(path: str) -> Omegas:
         UserError: the file is missing, damaged, or something else.
     """
     try:
-        omegas = json.loads(Path(path).read_bytes())["omegas"]
+        omegas = parse_json(Path(path).read_bytes())["omegas"]
         numbers = [omega for layers in omegas.values() for layer in layers for omega in layer.values()]
     except OSError as error:
         raise UserError(

@@ -80,8 +80,9 @@ class PeriLN(SandwichLN):
         *SandwichLN.rewrites,
         ("embed_norm", False, "x = LN(embedding)", ""),
     )
-    code = ""
     verified = "the paper's equations; without the embedding's norm it is sandwich_ln"
+    code = ""
+    extension = SandwichLN.extension
 
     @dataclass(frozen=True)
     class Config(SandwichLN.Config):

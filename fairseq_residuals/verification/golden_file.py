@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import re
 import zipfile
 import zlib
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.utils.documents import read_json
 
 PAD = 1
 
@@ -108,10 +109,7 @@ def read_sidecar(path: Path) -> dict[str, Any]:
     for file in (path, sidecar):
         if not file.is_file() or path.suffix != ".npz":
             raise UserError(f"there is no {file}; a golden file is an X.npz with its description X.json beside it")
-    try:
-        description = json.loads(sidecar.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{sidecar} is not valid JSON: {error}") from None
+    description = read_json(sidecar)
     if not isinstance(description, dict):
         raise UserError(f"{sidecar} must hold a JSON object, not a {type(description).__name__}")
     return description
@@ -133,9 +131,9 @@ class Arrays:
         """
         self.path = path
         try:
-            with np.load(path, allow_pickle=False) as file:
-                self._arrays = {name: np.asarray(file[name]) for name in file.files}
-        except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+            with zipfile.ZipFile(path) as archive:
+                self._arrays = dict(_read_array(archive, record) for record in archive.infolist())
+        except (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
             raise UserError(f"{path} is damaged (truncated?) or holds something else than NumPy arrays") from error
         self.names = tuple(self._arrays)
 
@@ -151,6 +149,26 @@ class Arrays:
     def under(self, prefix: str) -> dict[str, Tensor]:
         """Everything whose name starts with ``prefix``, by the rest of the name."""
         return {name.removeprefix(prefix): self.need(name) for name in self.names if name.startswith(prefix)}
+
+
+def _read_array(archive: zipfile.ZipFile, record: zipfile.ZipInfo) -> tuple[str, np.ndarray]:
+    """Name and array; ``np.load`` would take memory for whatever the array's header says.
+
+    Raises:
+        ValueError: the record is no array of numbers or truth values, has not as many bytes as its header says, or is
+            compressed to less than a hundredth.
+    """
+    if record.file_size > 100 * record.compress_size + 10_000:
+        raise ValueError
+    with archive.open(record) as file:
+        version = np.lib.format.read_magic(file)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, is_fortran, dtype = read_header(file)
+        contents = file.read()
+    if dtype.hasobject or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != len(contents):
+        raise ValueError
+    array = np.frombuffer(contents, dtype).reshape(shape, order="F" if is_fortran else "C")
+    return record.filename.removesuffix(".npy"), array.copy()
 
 
 def flat_activations(arrays: Arrays) -> dict[str, Tensor]:

@@ -9,17 +9,25 @@ import torch
 from looking import TINY, built, subject
 
 from fairseq_residuals.analysis.depth_weights import depth_weights, masked
+from fairseq_residuals.core.base import Variant
 from fairseq_residuals.core.registry import VARIANTS
 
 NAN = math.nan
 
 
 @pytest.mark.parametrize("variant", sorted(VARIANTS))
-def test_which_variants_have_some(variant: str) -> None:
-    found = [stack for stack, _ in depth_weights(subject(variant).model)]
-    expected = {"dlcl_pre": ["encoder", "decoder"], "transparent_attention": ["encoder"]}
-    both = expected["dlcl_pre"]
-    assert found == (expected | {"dlcl_post": both, "dense_former": both}).get(variant, [])
+def test_a_wiring_has_weights_where_it_says_so(variant: str) -> None:
+    """Those that override Variant.depth_weights have a matrix for a stack, and no others have one."""
+    weights = depth_weights(subject(variant).model)
+    assert bool(weights) == (VARIANTS[variant].depth_weights is not Variant.depth_weights)
+    for _, matrix in weights:
+        assert matrix.name and matrix.matrix.dim() == 2 and not matrix.matrix.isnan().all()
+
+
+def test_which_stacks_have_some() -> None:
+    both, one = ["encoder", "decoder"], ["encoder"]
+    assert [stack for stack, _ in depth_weights(subject("dlcl_pre").model)] == both
+    assert [stack for stack, _ in depth_weights(subject("transparent_attention").model)] == one
 
 
 def test_dlcl() -> None:

@@ -11,8 +11,9 @@ from torch import nn
 
 from fairseq_residuals.analysis import models
 from fairseq_residuals.analysis.diagram import as_text
-from fairseq_residuals.analysis.memory import activations_per_layer, parameters_per_layer
-from fairseq_residuals.analysis.trace import Graph, run_below, trace_layer
+from fairseq_residuals.analysis.memory import activations_per_layer, parameters_of_the_whole, parameters_per_layer
+from fairseq_residuals.analysis.trace import run_below, trace_layer
+from fairseq_residuals.analysis.wiring_graph import Graph
 from fairseq_residuals.core.layer import ResidualLayer
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.core.stack import Stack
@@ -142,3 +143,28 @@ def test_layers_get_storage_only_while_they_run() -> None:
     activations_per_layer(stack, 2, 3)
     assert all(parameter.is_meta for parameter in stack.parameters())
     assert isinstance(stack[0], ResidualLayer)
+
+
+def test_a_way_that_is_cut_off_is_not_a_way() -> None:
+    """Post-LN whose residuals are detached: a gradient has to pass the sub-layers."""
+
+    def cut(connection: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        stream, sublayer = inputs
+        return stream | {"x": stream["x"].detach()}, sublayer
+
+    stack = stacks("post_ln")[-1]
+    whole = trace_layer(stack, 1)
+    assert whole.crossed("sublayer") == 0 and whole.path
+    handle = stack[1].ffn_connection.register_forward_pre_hook(cut)
+    severed = trace_layer(stack, 1)
+    handle.remove()
+    assert severed.path == []
+    assert any(node.label == "stop-gradient" for node in severed.nodes)
+
+
+def test_parameters_that_span_a_stack_are_counted() -> None:
+    """16 channels: a top norm has 32 numbers, DLCL's 3 layers also 4 x 4 weights and a norm each."""
+    pre, dlcl, post = (stacks(name)[-1] for name in ("pre_ln", "dlcl_pre", "post_ln"))
+    assert parameters_of_the_whole(pre) == 32
+    assert parameters_of_the_whole(dlcl) == 32 + 16 + 3 * 32
+    assert parameters_of_the_whole(post) == 0

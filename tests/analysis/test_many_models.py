@@ -9,9 +9,9 @@ from typing import Any
 
 import matplotlib.image
 import pytest
-from looking import TINY
+from looking import TINY, arguments
 
-from fairseq_residuals.analysis import by_layer, plots
+from fairseq_residuals.analysis import by_layer, models, plots
 from fairseq_residuals.cli.__main__ import main
 from fairseq_residuals.core.registry import VARIANTS
 
@@ -74,7 +74,11 @@ def test_a_few_models_share_a_panel_for_each_stack(tmp_path: Path, monkeypatch: 
         assert [list(line.get_ydata()) for line in panel.get_lines()] == [found[stack] for found in numbers.values()]
 
 
-def test_the_gallery_s_picture_has_every_variant_once() -> None:
-    script = (ROOT / "scripts/figures/gallery_gradients_all.sh").read_text()
-    names = re.search(r"^variants=\((.*?)^\)", script, re.M | re.S)
-    assert names and sorted(names[1].split()) == sorted(VARIANTS)
+def test_all_variants_are_one_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--variants all``, as the gallery's picture has it."""
+    assert "--variants all" in (ROOT / "scripts/figures/gallery_gradients_all.sh").read_text()
+    chosen = models.sources(arguments("--variants", "all", *TINY))
+    assert sorted(source.name for source in chosen) == sorted(VARIANTS)
+    spoken = models.sources(arguments("--variants", "all", "--task", "language_modeling", *TINY))
+    refused = {name for name, v in VARIANTS.items() if v.refusal(alone=True, topmost=True)}
+    assert refused and {source.name for source in spoken} == set(VARIANTS) - refused

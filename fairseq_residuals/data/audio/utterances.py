@@ -116,13 +116,24 @@ def write_table(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_texts(path: Path) -> list[str]:
-    """The words of each utterance of a manifest."""
-    with path.open(encoding="utf-8", newline="") as file:
-        rows: IO[str] = file
-        reader = csv.DictReader(
-            rows, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE, escapechar="\\", quotechar=None
-        )
-        return [row["tgt_text"] for row in reader]
+    """The words of each utterance of a manifest.
+
+    Raises:
+        UserError: the file is no manifest.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows: IO[str] = file
+            reader = csv.DictReader(
+                rows, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE, escapechar="\\", quotechar=None
+            )
+            texts = [row.get("tgt_text") for row in reader]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is no manifest in UTF-8, whose columns are {', '.join(COLUMNS)}: {error}") from None
+    known = [text for text in texts if text is not None]
+    if not known or len(known) < len(texts):
+        raise UserError(f"{path} is no manifest: each line has to have the columns {', '.join(COLUMNS)}")
+    return known
 
 
 def settings(dictionary: str, model: Path, audio_root: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import gzip
+import lzma
 import posixpath
 import shutil
 import tarfile
@@ -16,8 +17,21 @@ from typing import IO, cast
 
 from fairseq_residuals.core.errors import UserError
 
-DAMAGE = (EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, gzip.BadGzipFile)
-
+DAMAGE = (
+    EOFError,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    gzip.BadGzipFile,
+    lzma.LZMAError,
+    # a method of compression that zipfile does not have; a header with numbers that are none
+    NotImplementedError,
+    ValueError,
+)
+TIMES = 100
+"""How much larger than itself an archive may become; text becomes about 4 times larger."""
+ALWAYS = 64 << 20
+"""Bytes that the smallest archive may become."""
 
 Files = Iterator[tuple[str, IO[bytes]]]
 
@@ -29,12 +43,35 @@ def reading(archive: Path) -> Iterator[Files]:
     Links and devices are passed over. Iterated to its end, the archive is read to its end, checksums included.
 
     Raises:
-        UserError: the archive is truncated or damaged, is of another kind, or names a file outside of itself.
+        UserError: the archive is truncated or damaged, encrypted, of another kind, names a file outside of itself, or
+            unpacks to more than :data:`TIMES` its size.
     """
     try:
         yield _walk(archive)
     except DAMAGE as error:
         raise UserError(f"{archive} is truncated or damaged ({error}): remove it and get it again") from error
+
+
+class _Bounded:
+    """What a file unpacks to, as far as an archive of its size may become."""
+
+    def __init__(self, archive: Path, unpacked: IO[bytes]) -> None:
+        self._archive, self._unpacked, self._left = archive, unpacked, _bound(archive)
+
+    def read(self, size: int = -1) -> bytes:
+        block = self._unpacked.read(self._left + 1 if size < 0 else min(size, self._left + 1))
+        self._left -= len(block)
+        if self._left < 0:
+            raise _too_large(self._archive)
+        return block
+
+
+def _bound(archive: Path) -> int:
+    return max(ALWAYS, TIMES * archive.stat().st_size)
+
+
+def _too_large(archive: Path) -> UserError:
+    return UserError(f"{archive} unpacks to more than {_bound(archive):,} bytes, which no corpus does: it is not used")
 
 
 def _walk(archive: Path) -> Files:
@@ -45,26 +82,36 @@ def _walk(archive: Path) -> Files:
             yield from _walk_zip(archive, file)
         elif start.startswith(b"\x1f\x8b"):
             with gzip.open(file) as unzipped:
-                yield from _walk_tar(archive, cast(IO[bytes], unzipped))
-                while unzipped.read(1 << 20):  # the checksum comes last
+                bounded = cast(IO[bytes], _Bounded(archive, cast(IO[bytes], unzipped)))
+                yield from _walk_tar(archive, bounded)
+                while bounded.read(1 << 20):  # the checksum comes last
                     pass
         else:
             yield from _walk_tar(archive, file)
 
 
 def _walk_tar(archive: Path, file: IO[bytes]) -> Files:
+    left = _bound(archive)
     with tarfile.open(fileobj=file, mode="r|", errorlevel=2) as tar:
         for member in tar:
             name = _inside(archive, member.name)
             contents = tar.extractfile(member) if member.isreg() else None
             if contents is not None:
+                left -= member.size  # a sparse file's is larger than what the archive has of it
+                if left < 0:
+                    raise _too_large(archive)
                 yield name, contents
 
 
 def _walk_zip(archive: Path, file: IO[bytes]) -> Files:
     with zipfile.ZipFile(file) as pack:
+        # a member that has more than it says is cut off where it says, and its checksum tells
+        if sum(info.file_size for info in pack.infolist()) > _bound(archive):
+            raise _too_large(archive)
         for info in pack.infolist():
             name = _inside(archive, info.filename)
+            if info.flag_bits & 1:
+                raise UserError(f"{archive} is encrypted: get the archive that needs no password")
             is_link = (info.external_attr >> 16) & 0o170000 == 0o120000
             if not info.is_dir() and not is_link:
                 with pack.open(info) as contents:
@@ -99,7 +146,7 @@ def unpack(archive: Path, target: Path, wanted: Sequence[str]) -> None:
                 found[want] += 1
                 if found[want] > 1 and "*" not in want:
                     raise UserError(f"{archive} has several files {want}")
-                _store(contents, target / path, zipped)
+                _store(archive, contents, target / path, zipped)
                 break
     missing = [name for name, count in found.items() if count == 0]
     if missing:
@@ -113,11 +160,15 @@ def _place(name: str, want: str) -> str | None:
     return want if f"/{name}".endswith(f"/{want}") else None
 
 
-def _store(contents: IO[bytes], path: Path, zipped: bool) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as out:
+def _store(archive: Path, contents: IO[bytes], path: Path, zipped: bool) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        out = path.open("wb")
+    except (FileExistsError, NotADirectoryError, IsADirectoryError):
+        raise UserError(f"{archive} has {path.name} as a file and as a folder: it is not used") from None
+    with out:
         if zipped:
             with gzip.open(contents) as unzipped:
-                shutil.copyfileobj(unzipped, out, 1 << 20)
+                shutil.copyfileobj(_Bounded(archive, cast(IO[bytes], unzipped)), out, 1 << 20)
         else:
             shutil.copyfileobj(contents, out, 1 << 20)

@@ -17,6 +17,7 @@ from fairseq_residuals.data.pipeline.download import Downloads, Source
 from fairseq_residuals.data.pipeline.parallel_map import count_lines
 from fairseq_residuals.data.pipeline.steps import STAMP, Step, Steps, alone_in
 from fairseq_residuals.utils.atomic_write import whole_file
+from fairseq_residuals.utils.documents import read_json
 
 SUMMARY = "prepared.json"
 STAND_IN = "stand_in.json"
@@ -136,7 +137,7 @@ def prepare(corpus: Corpus, variant_name: str | None, job: Job) -> Path:
         key = hashlib.sha256("".join(step.key for step in results).encode()).hexdigest()
         summary = job.out / SUMMARY
         if summary.is_file():
-            known = json.loads(summary.read_text(encoding="utf-8"))
+            known = read_json(summary)
             if (known["corpus"], known["variant"]) != (corpus.name, chosen):
                 raise UserError(
                     f"{job.out} holds {known['corpus']}, variant {known['variant']}: name another folder for"

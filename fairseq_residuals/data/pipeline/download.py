@@ -24,6 +24,7 @@ from urllib.request import Request, url2pathname, urlopen
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.pipeline.parallel_map import progress
 from fairseq_residuals.utils.atomic_write import whole_file
+from fairseq_residuals.utils.documents import read_json
 
 SUMS = "SHA256SUMS"
 BLOCK = 1 << 20
@@ -192,7 +193,7 @@ def transfer(url: str, part: Path) -> None:
         OSError, HTTPException: it failed; what has arrived is kept.
     """
     note = _note(part)
-    begun = json.loads(note.read_text(encoding="utf-8")) if note.is_file() and part.is_file() else {}
+    begun = read_json(note) if note.is_file() and part.is_file() else {}
     headers = {"User-Agent": "fairseq-residuals"}
     if begun.get("url") == url:
         headers |= {"Range": f"bytes={part.stat().st_size}-", "If-Range": begun["version"]}

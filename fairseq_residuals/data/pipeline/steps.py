@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.utils.documents import read_json
 
 STAMP = ".step.json"
 FORMAT = 1
@@ -76,7 +77,7 @@ class Steps:
 
     def done(self, step: Step) -> bool:
         stamp = self.folder(step) / STAMP
-        return stamp.is_file() and json.loads(stamp.read_text(encoding="utf-8"))["key"] == step.key
+        return stamp.is_file() and read_json(stamp)["key"] == step.key
 
     def ensure(self, step: Step) -> Path:
         """The folder of the step, which is made if it is not there."""

@@ -13,7 +13,10 @@ from fairseq_residuals.data.pipeline.parallel_map import lines_of
 Markup = Literal["plain", "sgm", "ted"]
 """A sentence a line; a <seg> a sentence; a sentence a line, with TED's tags between and around them."""
 
-SEGMENT = re.compile(r"<seg[^>]*>\s*(.*?)\s*</seg>", re.IGNORECASE)
+# no repetition that can give way to another one: the time is linear in the line
+SEGMENT = re.compile(r"<seg[^<>]*>(.*?)</seg>", re.IGNORECASE)
+LONGEST = 100_000
+"""Characters of a segment; the longest of WMT's test sets has a few thousand."""
 OPENED = re.compile(r"<seg[\s>]", re.IGNORECASE)
 LEFT_OUT = ("<url>", "<talkid>", "<keywords>")
 STRIPPED = re.compile(r"</?(?:title|description)>")
@@ -24,12 +27,14 @@ def segments(lines: Iterable[str]) -> Iterator[str]:
     pending = ""
     for line in lines:
         text = f"{pending} {line}" if pending else line
-        found = SEGMENT.search(text)
+        found = SEGMENT.search(text) if "</seg>" in line.lower() else None
         if found:
             yield " ".join(found[1].split())
             pending = ""
         else:
             pending = text if OPENED.search(text) else ""
+        if len(pending) > LONGEST:
+            break
     if pending:
         raise UserError(f"a <seg> is not closed: {pending[:60]!r}")
 

@@ -23,6 +23,7 @@ from fairseq_residuals.experiments.demo.settings import (
 )
 from fairseq_residuals.scoring.text import read_generation
 from fairseq_residuals.utils.atomic_write import whole_file
+from fairseq_residuals.utils.documents import read_json
 
 WIDTH, FFN_WIDTH, HEADS = 64, 128, 4
 VALIDATIONS = 4
@@ -95,7 +96,7 @@ class Run:
     @property
     def cpu_seconds(self) -> float:
         """What the finished training took."""
-        return json.loads((self.folder / "cpu_seconds.json").read_text())
+        return read_json(self.folder / "cpu_seconds.json")
 
     def train(self, children: Children) -> None:
         """Trains unless that is done."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from fairseq_residuals.experiments.synthetic_tasks.call import add_flags, as_pro
 from fairseq_residuals.experiments.synthetic_tasks.plan import TASKS, Plan, find_task, work_folder
 from fairseq_residuals.experiments.synthetic_tasks.side_by_side import Process, side_by_side
 from fairseq_residuals.experiments.tables import read_records, render
+from fairseq_residuals.utils.documents import read_json
 
 
 def parser() -> argparse.ArgumentParser:
@@ -65,7 +65,7 @@ def train(plan: Plan, rows: Sequence[str], seeds: Sequence[int], jobs: int) -> N
 
 def report(plan: Plan, summary: Path, rows: Sequence[str]) -> str:
     """The table, and what its numbers are."""
-    counts = json.loads(summary.read_text(encoding="utf-8"))["lines"]
+    counts = read_json(summary)["lines"]
     table = replace(plan.task.table, rows={row: {} for row in rows})
     records = [record for record in read_records(plan.results) if record.row in rows]
     return (

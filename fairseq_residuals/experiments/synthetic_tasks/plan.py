@@ -18,6 +18,7 @@ from fairseq_residuals.data.pipeline.download import Downloads
 from fairseq_residuals.experiments.demo.settings import COMPATIBILITY, PLUGIN, code_digest, fresh_folder, key, versions
 from fairseq_residuals.experiments.job import Machine, Settings
 from fairseq_residuals.experiments.synthetic_tasks.task import Sizes, Task
+from fairseq_residuals.utils.documents import read_json
 
 TASKS = ("translation", "multilingual", "summarization", "language_model", "speech")
 
@@ -97,7 +98,7 @@ class Plan:
             stand_in = self.task.make(partial, self.sizes)
             (partial / described.name).write_text(json.dumps(stand_in))
             partial.rename(self.mirror)
-        stand_in = json.loads(described.read_text())
+        stand_in = read_json(described)
         corpus = self.task.corpus
         out = self.folder / "data" / corpus.name / (self.task.variant or "")
         logging.getLogger("fairseq_cli.preprocess").setLevel(logging.WARNING)

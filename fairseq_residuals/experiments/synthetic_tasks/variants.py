@@ -27,6 +27,7 @@ from fairseq_residuals.experiments.synthetic_tasks.variants_table import (
     write_outcomes,
 )
 from fairseq_residuals.models.architectures import ARCHITECTURES
+from fairseq_residuals.utils.documents import read_json
 
 TASK = "translation"
 LEARNING_RATES = (0.0005, 0.001, 0.002)
@@ -103,7 +104,7 @@ def train(plan: Plan, trials: Sequence[Trial], jobs: int, outcomes: list[Outcome
 
     def ended(process: Process) -> None:
         file = files[process.name]
-        outcomes.append(Outcome(**json.loads(file.read_text(encoding="utf-8"))))
+        outcomes.append(Outcome(**read_json(file)))
         write_outcomes(plan.results, outcomes)
         file.unlink()
 

@@ -22,10 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.tables import Table, find_table
+from fairseq_residuals.utils.documents import read_yaml
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class TableRecipe:
 
 def experiments(configs: Path) -> dict[str, dict[str, Any]]:
     """By experiment, the content of its tables.yaml."""
-    return {path.parent.name: yaml.safe_load(path.read_text()) for path in sorted(configs.glob("*/tables.yaml"))}
+    return {path.parent.name: read_yaml(path) for path in sorted(configs.glob("*/tables.yaml"))}
 
 
 def load_table(configs: Path, name: str, tables: Mapping[str, Table] | None = None) -> TableRecipe:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from fairseq_residuals.core.errors import UserError, did_you_mean
+from fairseq_residuals.utils.documents import read_yaml
 
 RESULTS = Path(__file__).resolve().parents[3] / "results"
 """In the checkout; an installed copy of the package alone has no results."""
@@ -89,11 +88,9 @@ def load_published(path: Path | None = None) -> dict[str, Table]:
     """
     path = path or PUBLISHED
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = read_yaml(path)
     except FileNotFoundError:
         raise UserError(f"there is no file {path}: published numbers come with a checkout of this repository") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is no YAML file: {error}") from None
     tables = {}
     for experiment, group in _mapping(content, path, "the file").items():
         source = str(_get(group, "source", path, experiment))

@@ -1,0 +1,68 @@
+"""JSON and YAML files: read into plain values, or refused with a sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fairseq_residuals.core.errors import UserError
+
+_DEPTH = 50
+"""Levels of a YAML file; PyYAML takes seconds for the thousand that Python could read."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses aliases, of which a few lines stand for more than any memory, and deep nesting."""
+
+    _depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.composer.ComposerError(None, None, "aliases are not read", self.peek_event().start_mark)
+        self._depth += 1
+        if self._depth > _DEPTH:
+            raise yaml.composer.ComposerError(None, None, "it is nested too deeply", self.peek_event().start_mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON.
+
+    Raises:
+        ValueError: the text is no JSON, or nested more deeply than Python can read.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        UserError: the file is no JSON.
+        OSError: it cannot be read.
+    """
+    try:
+        return parse_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON: {error}") from None
+
+
+def read_yaml(path: Path) -> Any:
+    """Read a YAML file.
+
+    Raises:
+        UserError: the file is no YAML, or has tags or aliases.
+        OSError: it cannot be read.
+    """
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except (yaml.YAMLError, ValueError, TypeError) as error:
+        raise UserError(f"{path} is no YAML file: {error}") from None

@@ -1,0 +1,74 @@
+"""Reads each file of the corpus by what reads such a file here, in a process that may take one more gigabyte of
+memory and of disk.
+
+Prints a line of JSON for each: name, seconds of the processor (others may use the machine too), what came of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hostile_files import cases
+
+from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.data.audio.utterances import read_texts
+from fairseq_residuals.data.pipeline.archives import unpack
+from fairseq_residuals.data.text.sgm import sentences
+from fairseq_residuals.experiments.tables.published import load_published
+from fairseq_residuals.verification.golden_file import Arrays, read_sidecar
+from modern_fairseq.checkpoints import load_fairseq
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "checkpoint": lambda path: load_fairseq(path, map_location="cpu"),
+    "archive": lambda path: unpack(path, Path("unpacked"), ("wanted.txt",)),
+    "whole": lambda path: unpack(path, Path("unpacked"), ("*",)),
+    "npz": Arrays,
+    "json": lambda path: read_sidecar(path.with_suffix(".npz")),
+    "yaml": load_published,
+    "sgm": lambda path: list(sentences(path, "sgm")),
+    "tsv": read_texts,
+}
+
+
+def outcome(reader: str, path: Path) -> str:
+    try:
+        READERS[reader](path)
+    except UserError as error:
+        return f"refused: {error}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        shutil.rmtree("unpacked", ignore_errors=True)
+    return "read"
+
+
+def main(folder: Path) -> None:
+    os.chdir(folder)
+    for warm in ("checkpoint", "archive", "npz"):  # imports are not part of reading
+        (folder / "warm").write_bytes(b"")
+        outcome(warm, folder / "warm")
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + (1 << 30), resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, resource.RLIM_INFINITY))
+    for number, case in enumerate(cases()):
+        path = folder / f"{number}.{case.reader}"
+        path.write_bytes(case.contents)
+        if case.reader == "json":
+            path.with_suffix(".npz").write_bytes(b"")
+        begin = time.process_time()
+        result = outcome(case.reader, path)
+        seconds = time.process_time() - begin
+        print(json.dumps([case.name, seconds, result]), flush=True)
+        path.unlink()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,120 @@
+"""What is read beside checkpoints: golden files, JSON, YAML, sgm and manifests."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+import zipfile
+from collections.abc import Iterator
+
+import numpy as np
+from archive_cases import changed, zip_of
+from pickle_cases import Case
+
+DEEP = 100_000
+
+
+def _npy(description: str, data: bytes = b"") -> bytes:
+    header = description.encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + data
+
+
+def _npz(npy: bytes, method: int = zipfile.ZIP_STORED) -> bytes:
+    return zip_of(("a.npy", npy), method=method)
+
+
+def arrays() -> Iterator[Case]:
+    """npz files, none of which is only arrays of its own size."""
+    objects = io.BytesIO()
+    np.save(objects, np.array([{}], dtype=object), allow_pickle=True)
+    good = io.BytesIO()
+    np.save(good, np.arange(1000.0))
+    stored = _npz(good.getvalue())
+    numbers = "{'descr': '<f8', 'fortran_order': False, 'shape': %s}"
+    cases = {
+        "objects": _npz(objects.getvalue()),
+        "terabytes": _npz(_npy(numbers % "(1 << 40,)".replace("1 << 40", str(1 << 40)), bytes(800))),
+        "more-than-there-is": _npz(_npy(numbers % "(101,)", bytes(800))),
+        "negative": _npz(_npy(numbers % "(-1,)", bytes(800))),
+        "no-numbers": _npz(_npy(numbers % "('a',)", bytes(800))),
+        "code": _npz(_npy("__import__('os').system('touch called')")),
+        "long-header": _npz(_npy("(" * 60_000)),
+        "records-of-objects": _npz(_npy(numbers.replace("'<f8'", "[('a', '|O')]") % "(1,)", bytes(8))),
+        "bomb": _npz(_npy(numbers % f"({10 << 20},)", bytes(80 << 20)), zipfile.ZIP_DEFLATED),
+        "pickle": pickle.dumps([1], 2),
+        "one-array": good.getvalue(),
+        "flipped": changed(stored, stored.index(b"\x00\x00\xf0\x3f"), b"\xff"),
+        "cut": stored[:4000],
+        "empty": b"",
+        "text": b"no archive\n",
+    }
+    for label, contents in cases.items():
+        yield Case(f"npz-{label}", "npz", contents, "is damaged|holds something else than NumPy arrays")
+
+
+def documents() -> Iterator[Case]:
+    """JSON and YAML."""
+    laughs = b"a: &a [x, x]\n" + b"".join(
+        b"%c: &%c [*%c, *%c, *%c]\n" % (n, n, n - 1, n - 1, n - 1) for n in range(ord("b"), ord("z"))
+    )
+    deep = b"[" * DEEP + b"]" * DEEP
+    json = {
+        "deep": (deep, "not valid JSON"),
+        "deep-objects": (b'{"a":' * DEEP, "not valid JSON"),
+        "long-number": (b'{"a": ' + b"9" * 10_000 + b"}", "not valid JSON"),
+        "list": (b"[]", "must hold a JSON object"),
+        "latin-1": (b'{"a": "\xe4"}', "not valid JSON"),
+        "binary": (bytes(range(256)), "not valid JSON"),
+        "cut": (b'{"a": [1, 2', "not valid JSON"),
+        "empty": (b"", "not valid JSON"),
+    }
+    for label, (contents, sentence) in json.items():
+        yield Case(f"json-{label}", "json", contents, sentence)
+    yaml = {
+        "call": b"a: !!python/object/apply:os.system ['touch called']\n",
+        "new": b"a: !!python/object/new:os.system ['touch called']\n",
+        "module": b"a: !!python/module:os\n",
+        "name": b"a: !!python/name:os.system\n",
+        "tag": b"a: !x 1\n",
+        "aliases": laughs,
+        "itself": b"a: &a [*a]\n",
+        "merges": b"a: &a {b: 1}\nc: {<<: *a}\n",
+        "deep": deep,
+        "tab": b"a:\n\tb: 1\n",
+        "latin-1": b"a: \xe4\n",
+        "control": b"a: \x01\n",
+        "unhashable": b"? [a]\n: b\n",
+        "list": b"- a\n",
+        "date": b"a: 2020-99-99\n",
+        "empty": b"",
+    }
+    for label, contents in yaml.items():
+        yield Case(f"yaml-{label}", "yaml", contents, "is no YAML file|has to be a mapping|has no entry")
+
+
+def texts() -> Iterator[Case]:
+    """sgm and manifests."""
+    sgm = {
+        "never-closed": (b"<seg id=1>\n" + b"word\n" * 200_000, "not closed"),
+        "opened-again": (b"<seg " * 100_000, "not closed|no <seg>"),
+        "opened-and-begun": (b"<seg>" * 200_000 + b"\n", "not closed"),
+        "spaces": (b"<seg>" + b" " * 500_000 + b"\n", "not closed"),
+        "spaces-in-lines": (b"<seg>\n" + b" \n" * 200_000, "not closed"),
+        "one-line": (b"<seg>" + b"a" * 5_000_000, "not closed"),
+        "none": (b"<doc>\n" * 1000, "no <seg>"),
+        "empty": (b"", "no <seg>"),
+    }
+    for label, (contents, sentence) in sgm.items():
+        yield Case(f"sgm-{label}", "sgm", contents, sentence)
+    head = b"id\taudio\tn_frames\ttgt_text\tspeaker\n"
+    tsv = {
+        "long-field": (head + b"a" * 1_000_000 + b"\n", "manifest"),
+        "other-columns": (b"id\taudio\n1\t2\n", "manifest"),
+        "short-row": (head + b"1\t2\n", "manifest"),
+        "latin-1": (head + b"1\t2\t3\t\xe4\t5\n", "manifest"),
+        "zero-bytes": (head + bytes(100) + b"\n", "manifest"),
+        "empty": (b"", "manifest"),
+    }
+    for label, (contents, sentence) in tsv.items():
+        yield Case(f"tsv-{label}", "tsv", contents, sentence)
