@@ -1,14 +1,121 @@
-"""fairseq plugin (``--user-dir``): where the norms and the residual connections of a deep Transformer go.
+"""Where the norms and the residual connections of a deep Transformer go, as papers define it.
 
-Importing it makes fairseq 0.12.2 run on current Python, then registers every variant in every task with fairseq.
+Importing this package needs PyTorch alone. It is also a fairseq plugin (``--user-dir``): everything is registered with
+fairseq where that is imported already, or as soon as it is, or by :func:`register`.
 """
 
-import modern_fairseq
+from __future__ import annotations
 
-modern_fairseq.install()  # a no-op where the installed .pth file has done it
+import importlib
+import importlib.util
+import sys
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from fairseq_residuals import plugin  # noqa: E402
+if TYPE_CHECKING:
+    from fairseq_residuals.core.base import Connection, Site, StackShape, Variant
+    from fairseq_residuals.core.registry import list_variants, register_variant
+    from fairseq_residuals.core.stack import Stack
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
-plugin.register()
+__all__ = [
+    "Connection",
+    "Site",
+    "Stack",
+    "StackShape",
+    "Variant",
+    "list_variants",
+    "register",
+    "register_variant",
+]
+
+_HOME = {
+    "Connection": "core.base",
+    "Site": "core.base",
+    "Stack": "core.stack",
+    "StackShape": "core.base",
+    "Variant": "core.base",
+    "list_variants": "core.registry",
+    "register_variant": "core.registry",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def register() -> None:
+    """Register every variant in every task with fairseq, and what else the plugin adds; a second call does nothing.
+
+    Raises:
+        ModuleNotFoundError: fairseq is not installed.
+    """
+    _stop_waiting()
+    importlib.import_module("modern_fairseq").install()  # a no-op where the installed .pth file has done it
+    importlib.import_module("fairseq")
+    importlib.import_module(f"{__name__}.plugin").register()
+
+
+class _Trigger:
+    """An entry of ``sys.meta_path`` that waits for fairseq, and then is gone.
+
+    It registers the plugin after fairseq was executed. If fairseq's own import had begun when this package was
+    imported, that is after the first module that is imported once fairseq is there.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Return the spec of fairseq, with a loader that registers; None for other modules."""
+        if name != "fairseq" and not _is_imported():
+            return None
+        _stop_waiting()
+        importlib.import_module("modern_fairseq").install()
+        spec = importlib.util.find_spec(name)
+        if spec is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+class _Loader(Loader):
+    """Wraps the loader of one module for the time of its execution, and registers afterwards."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Create what the wrapped loader creates."""
+        return self.inner.create_module(spec)  # type: ignore[no-any-return]
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Execute the module, which then has the wrapped loader, and register."""
+        module.__loader__ = self.inner
+        if module.__spec__ is not None:
+            module.__spec__.loader = self.inner
+        self.inner.exec_module(module)
+        register()
+
+
+def _stop_waiting() -> None:
+    if _Trigger in sys.meta_path:
+        sys.meta_path.remove(_Trigger)  # type: ignore[arg-type]
+
+
+def _is_imported() -> bool:
+    """Return whether fairseq is there, and whole."""
+    spec = getattr(sys.modules.get("fairseq"), "__spec__", None)
+    return spec is not None and not getattr(spec, "_initializing", False)
+
+
+if _is_imported():
+    register()
+elif _Trigger not in sys.meta_path:
+    sys.meta_path.insert(0, _Trigger)  # type: ignore[arg-type]

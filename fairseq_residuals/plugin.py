@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from fairseq_residuals.core.registry import import_variants
-
-import_variants()
-
-from fairseq_residuals.checkpoints import override_check  # noqa: E402, F401
-from fairseq_residuals.generation import patches  # noqa: E402
-from fairseq_residuals.models import architectures  # noqa: E402
-from fairseq_residuals.models.language_model import LANGUAGE_MODEL  # noqa: E402
-from fairseq_residuals.models.speech_to_text import SPEECH  # noqa: E402
-from fairseq_residuals.models.translation import TRANSLATION  # noqa: E402
-from fairseq_residuals.scoring import scorers, validation  # noqa: E402, F401
-from fairseq_residuals.training import optim, resume_check  # noqa: E402, F401
-from fairseq_residuals.training.criterions import chunked_label_smoothed_cross_entropy  # noqa: E402, F401
+import functools
 
 
+@functools.cache
 def register() -> None:
-    """Register every variant in every task, and what else the plugin adds to fairseq."""
+    """Register every variant in every task, and what else the plugin adds to fairseq; a second call does nothing."""
+    from fairseq_residuals.core.registry import import_variants
+
+    import_variants()
+
+    from fairseq_residuals.checkpoints import override_check  # noqa: F401
+    from fairseq_residuals.generation import patches
+    from fairseq_residuals.models import architectures
+    from fairseq_residuals.models.language_model import LANGUAGE_MODEL
+    from fairseq_residuals.models.speech_to_text import SPEECH
+    from fairseq_residuals.models.translation import TRANSLATION
+    from fairseq_residuals.scoring import scorers, validation  # noqa: F401
+    from fairseq_residuals.training import optim, resume_check  # noqa: F401
+    from fairseq_residuals.training.criterions import chunked_label_smoothed_cross_entropy  # noqa: F401
+
     architectures.register_architectures(
         TRANSLATION,
         "transformer",

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fairseq_residuals.core.attention import open_attention
 from fairseq_residuals.core.base import Connection, Site
+from fairseq_residuals.models.fairseq_stack import FairseqCache
 
 T, S, B, C, H = 5, 7, 3, 16, 4
 
@@ -58,7 +59,7 @@ def test_self_attention_step_by_step() -> None:
         mask = padding(T)[:, : t + 1] if t == T - 1 else None
         arguments = {"key_padding_mask": None if mask is None else mask[:, -1:]}
         expected, _ = attention(step, step, step, incremental_state=theirs, need_weights=False, **arguments)
-        found, _ = open_attention(attention, step, step, step, incremental_state=ours, **arguments)
+        found, _ = open_attention(attention, step, step, step, cache=FairseqCache(ours), **arguments)
         torch.testing.assert_close(found, expected)
         order = torch.tensor([2, 0, 0])
         attention.reorder_incremental_state(theirs, order)
@@ -80,7 +81,7 @@ def test_cross_attention_step_by_step(beam: int) -> None:
         arguments = {"key_padding_mask": mask, "static_kv": True, "need_weights": True}
         step = query[t : t + 1]
         expected = attention(step, per_hypothesis, per_hypothesis, incremental_state=theirs, **arguments)
-        found = open_attention(attention, step, per_hypothesis, per_hypothesis, incremental_state=ours, **arguments)
+        found = open_attention(attention, step, per_hypothesis, per_hypothesis, cache=FairseqCache(ours), **arguments)
         torch.testing.assert_close(found[0], expected[0])
         torch.testing.assert_close(found[1], expected[1])
     # at rest one forward over all steps is the same
@@ -139,7 +140,7 @@ def test_what_is_cached_is_edited_once() -> None:
     causal = torch.full((T, T), -torch.inf).triu(1)
     full, _ = open_attention(attention, x, x, x, attn_mask=causal, **edits)
     state: dict[str, Any] = {}
-    steps = [open_attention(attention, *[x[t : t + 1]] * 3, incremental_state=state, **edits)[0] for t in range(T)]
+    steps = [open_attention(attention, *[x[t : t + 1]] * 3, cache=FairseqCache(state), **edits)[0] for t in range(T)]
     torch.testing.assert_close(torch.cat(steps), full)
     cached = attention._get_input_buffer(state)["prev_value"].permute(2, 0, 1, 3).flatten(-2)
     torch.testing.assert_close(cached, edits["edit_value"](attention.v_proj(x)))
@@ -157,8 +158,7 @@ def test_edits_of_a_memory_are_made_once_and_for_one_hypothesis() -> None:
         edited.append(k.shape)
         return edits["edit_key"](k)
 
-    state: dict[str, Any] = {}
-    arguments = edits | {"edit_key": edit_key, "incremental_state": state, "static_kv": True}
+    arguments = edits | {"edit_key": edit_key, "cache": FairseqCache({}), "static_kv": True}
     steps = [open_attention(attention, query[t : t + 1], memory, memory, **arguments)[0] for t in range(T)]
     torch.testing.assert_close(torch.cat(steps), whole)
     assert edited == [(S, B, C)]

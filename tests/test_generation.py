@@ -279,5 +279,5 @@ def test_a_model_that_is_done_with_training_is_packed_once() -> None:
 
 
 def test_without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beam_search, "available", lambda: False)
+    monkeypatch.setattr(beam_search, "packs_matrices", lambda: False)
     assert_same(*both([model_of("translation", "post_ln")], net_input("translation")))

@@ -7,9 +7,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fairseq_residuals.generation.packed_linear import PackedLinears, available
+from fairseq_residuals.generation.packed_linear import PackedLinears
+from fairseq_residuals.utils.torch_private import packs_matrices
 
-needs_onednn = pytest.mark.skipif(not available(), reason="this PyTorch has no oneDNN")
+needs_onednn = pytest.mark.skipif(not packs_matrices(), reason="this PyTorch has no oneDNN")
 
 
 @needs_onednn

@@ -24,7 +24,7 @@ from test_init_options import drawn
 from tiny import make_dictionary, make_task, settings
 
 from fairseq_residuals.checkpoints.importing.parameter_names import authors_of, translate
-from fairseq_residuals.core.base import Shape
+from fairseq_residuals.core.base import StackShape
 from fairseq_residuals.core.initialization import initialise
 from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.models.state_dict_names import fairseq_name
@@ -238,7 +238,7 @@ def test_the_paper_s_initialisation_of_deepnet() -> None:
     for (stack, scaled), gains in found.items():
         n = sum(numbers for numbers, _ in gains)
         gain = (sum(numbers * g**2 for numbers, g in gains) / n) ** 0.5
-        expected = alpha_beta(Shape(stack, 2, 16, 32, 2, 2, 2, cross=True))[1] if scaled else 1.0  # type: ignore[arg-type]
+        expected = alpha_beta(StackShape(stack, 2, 16, 32, 2, 2, 2, cross=True))[1] if scaled else 1.0  # type: ignore[arg-type]
         assert gain == pytest.approx(expected, rel=6 / (2 * n) ** 0.5), (stack, scaled)
 
     for name, values in next(models("transformer_deepnet", [1])).items():

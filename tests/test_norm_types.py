@@ -12,7 +12,7 @@ from tiny import TASKS, batch, build, choices, logits, perturb, stacks, step_by_
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from fairseq_residuals.core.base import Shape
+from fairseq_residuals.core.base import StackShape
 from fairseq_residuals.core.config import SHORT, options_of
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.norms import DyT, build_norm
@@ -53,7 +53,7 @@ def test_the_definitions(kind: str, dtype: torch.dtype, bias: bool, scale: float
 def test_eps_and_width_can_be_chosen() -> None:
     shape = {"depth": 1, "dim": 6, "ffn_dim": 8, "heads": 2, "enc_depth": 1, "dec_depth": 1, "cross": True}
     for kind, module in KINDS.items():
-        stack = Shape(stack="encoder", norm_type=kind, **shape)  # type: ignore[arg-type]
+        stack = StackShape(stack="encoder", norm_type=kind, **shape)  # type: ignore[arg-type]
         assert isinstance(stack.new_norm(), module)
         assert stack.new_norm().weight.shape == (6,) and stack.new_norm(8).weight.shape == (8,)
         assert getattr(stack.new_norm(eps=1e-3), "eps", None) == (None if kind == "dyt" else 1e-3)

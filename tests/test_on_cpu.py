@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
+from argparse import Namespace
 from typing import Any
 
 import pytest
@@ -15,15 +16,15 @@ from tiny import PAD, batch, build, make_task, perturb, settings
 from tiny_trainer import SGD, make_trainer, sample, update
 from torch import Tensor, nn
 
-from fairseq_residuals.core.attention import open_trains_faster
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.ops.hyper_mix import around_small_products
-from fairseq_residuals.performance import cpu
+from fairseq_residuals.performance import allocator, cpu, matmul_backend
+from fairseq_residuals.performance.cpu import CPUAttention
 from fairseq_residuals.performance.fast_dropout import FastDropout
 
 FAULTS = """
 import resource, torch
-from fairseq_residuals.performance.cpu import keep_freed_memory
+from fairseq_residuals.performance.allocator import keep_freed_memory
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(20):
@@ -48,19 +49,29 @@ def test_freed_memory_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES"))
 def test_settings_of_the_environment_stay(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "1")
-    assert not cpu.keep_freed_memory.__wrapped__()
+    assert not allocator.keep_freed_memory.__wrapped__()
 
 
 def test_another_c_library_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu.platform, "libc_ver", lambda: ("", ""))
-    assert not cpu.keep_freed_memory.__wrapped__()
+    monkeypatch.setattr(allocator.platform, "libc_ver", lambda: ("", ""))
+    assert not allocator.keep_freed_memory.__wrapped__()
 
 
-def test_the_trainer_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    monkeypatch.setattr(cpu, "keep_freed_memory", lambda: calls.append(1))
-    update(make_trainer(*SGD), sample())
-    assert calls
+@pytest.mark.parametrize(
+    ("flags", "times"), (((), 0), (("--keep-freed-memory",), 1), (("--fast-on-cpu",), 1)), ids=("plain", "kept", "fast")
+)
+def test_freed_memory_is_kept_where_a_flag_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], times: int
+) -> None:
+    """In training, and in a search by the same model."""
+    calls: list[str] = []
+    monkeypatch.setattr(cpu, "keep_freed_memory", lambda: calls.append("training"))
+    monkeypatch.setattr(allocator, "keep_freed_memory", lambda: calls.append("search"))
+    trainer = make_trainer(*SGD, *flags)
+    update(trainer, sample())
+    assert calls == ["training"] * times
+    trainer.task.build_generator([trainer.get_model()], Namespace(beam=2))
+    assert calls == ["training", "search"] * times
 
 
 def gradients(model: nn.Module, task: str) -> tuple[int, dict[str, Tensor]]:
@@ -85,15 +96,17 @@ def test_attention_in_bf16() -> None:
 
 
 def test_where_attention_stays_fused() -> None:
-    attn = build("translation", "post_ln").encoder.layers[0].self_attn
+    layer = build("translation", "post_ln").encoder.layers[0]
+    attn, plain = layer.self_attn, layer.self_attn_connection.attention
     x = torch.randn(128, 1, 8)
-    assert open_trains_faster(attn.train(), x.bfloat16(), x.bfloat16())
-    assert not open_trains_faster(attn, x, x)
-    assert not open_trains_faster(attn, x.half(), x.half())
-    assert not open_trains_faster(attn, x.bfloat16(), torch.randn(129, 1, 8).bfloat16())
-    assert not open_trains_faster(attn.eval(), x.bfloat16(), x.bfloat16())
-    fast = build("translation", "post_ln", "--fast-on-cpu").encoder.layers[0].self_attn
-    assert open_trains_faster(fast.train(), x, x) and not open_trains_faster(fast, x.double(), x.double())
+    assert plain.opens(attn.train(), x.bfloat16(), x.bfloat16())
+    assert not plain.opens(attn, x, x)
+    assert not plain.opens(attn, x.half(), x.half())
+    assert not plain.opens(attn, x.bfloat16(), torch.randn(129, 1, 8).bfloat16())
+    assert not plain.opens(attn.eval(), x.bfloat16(), x.bfloat16())
+    fast = build("translation", "post_ln", "--fast-on-cpu").encoder.layers[0].self_attn_connection.attention
+    assert fast == CPUAttention(fast=True)
+    assert fast.opens(attn.train(), x, x) and not fast.opens(attn, x.double(), x.double())
 
 
 @pytest.mark.parametrize("flags", ((), ("--checkpoint-activations",)), ids=("kept", "recomputed"))
@@ -125,7 +138,7 @@ def test_products_by_onednn(monkeypatch: pytest.MonkeyPatch, flags: tuple[str, .
 
 def test_small_products_are_not_onednns() -> None:
     seen = []
-    with cpu.products_by_onednn():
+    with matmul_backend.products_by_onednn():
         with around_small_products(torch.ones(1)):
             seen.append(torch.backends.mkldnn.matmul.fp32_precision)
         with around_small_products(torch.ones(1, device="meta")):
@@ -154,7 +167,7 @@ def test_rounded_factors_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         return rounded(a, b) if a.dtype == torch.float64 else rounded(a.bfloat16().float(), b.bfloat16().float())
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", multiply)
-    assert not cpu.onednn_is_exact.__wrapped__()
+    assert not matmul_backend.onednn_is_exact.__wrapped__()
 
 
 def test_dropout_of_the_fast_kind() -> None:
@@ -220,12 +233,12 @@ def test_a_query_may_see_padding_alone(flags: tuple[str, ...], dtype: torch.dtyp
 
 CACHES = """
 import os, sys, torch
-from fairseq_residuals import on_cpu
+from fairseq_residuals.performance import matmul_backend
 def in_use():
     return int(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("RssAnon:")))
 if sys.argv[1] == "bounded":
-    on_cpu.bound_caches()
-with on_cpu.products_by_onednn():
+    matmul_backend.bound_caches()
+with matmul_backend.products_by_onednn():
     for n in range(1, 500):
         torch.ones(n, 64) @ torch.ones(64, 64)
         if n == 100:

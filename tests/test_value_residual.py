@@ -9,8 +9,9 @@ import torch
 from tiny import batch, build, logits, perturb, stacks, step_by_step
 from torch import Tensor, nn
 
+from fairseq_residuals.core.layer import Context
 from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.core.stack import EncoderPass
+from fairseq_residuals.performance.cpu import CPUAttention
 
 LAYERS = 8
 WEIGHTS = {
@@ -103,7 +104,7 @@ def test_without_weight_on_the_first_layer_nothing_changes(
 ) -> None:
     """Bit for bit where attention is open with and without it; that opening it changes rounding at most is another
     test."""
-    monkeypatch.setattr("fairseq_residuals.core.base.open_trains_faster", lambda *args: True)
+    monkeypatch.setattr(CPUAttention, "opens", lambda *args: True)
     inputs, found = batch("translation"), []
     for mixing in ("none", "learnable"):
         flags = ("--residual-args", f"{args}value_residual={mixing}")
@@ -187,10 +188,10 @@ def test_if_the_first_layer_is_skipped_the_next_is_the_first() -> None:
     stack = stacks(build_pre_ln("constant", layers=4))[0].double()
     x = torch.randn(5, 2, stack.shape.dim, dtype=torch.double)
     expected = stack.wiring.norm(pre_ln_by_hand([stack[1], stack[3]], x, WEIGHTS["constant"][:2]))
-    a_pass, h = EncoderPass(stack), x
+    a_pass, h = stack.start_pass(), x
     a_pass.keep = [False, True, False, True]
     for i in range(4):
-        h = a_pass.layer(i, h)
+        h, _ = a_pass.run(i, h, Context())
     torch.testing.assert_close(h, expected, **SINGLE)
 
 

@@ -7,7 +7,7 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from tiny import TASKS, batch, build, common_options, logits, perturb, settings, stacks
 
-from fairseq_residuals.core.base import Shape
+from fairseq_residuals.core.base import StackShape
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.wiring import Wiring
 
@@ -26,7 +26,7 @@ def test_names_and_options_are_written_as_they_are_read() -> None:
 
 
 def test_a_segment_is_a_stack_of_its_own() -> None:
-    shape = Shape("encoder", depth=18, dim=8, ffn_dim=16, heads=2, enc_depth=18, dec_depth=6, cross=True)
+    shape = StackShape("encoder", depth=18, dim=8, ffn_dim=16, heads=2, enc_depth=18, dec_depth=6, cross=True)
     segments = Wiring.parse("deepnet:0-5,pre_ln:6-17").build(shape)
     below, above = segments.at(5)[0].shape, segments.at(6)[0].shape
     assert (below.depth, below.enc_depth, below.dec_depth) == (6, 6, 6)

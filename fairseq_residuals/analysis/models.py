@@ -28,7 +28,7 @@ from fairseq_residuals.analysis.size_flags import PREFIXES, add_size_flags, refu
 from fairseq_residuals.checkpoints.importing.model_sizes import dictionary_sizes
 from fairseq_residuals.checkpoints.importing.wiring_detection import Found
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.registry import by_year, find_variant
+from fairseq_residuals.core.registry import find_variant, list_variants
 from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.models.architectures import ARCHITECTURES
@@ -140,7 +140,7 @@ def sources(args: Namespace) -> list[Source]:
     found = []
     variants = args.variants or ([] if args.arch or args.checkpoint else ["post_ln", "pre_ln", "b2t"])
     if variants == ["all"]:
-        variants = [name for name in by_year() if f"{PREFIXES[args.task]}_{name}" in ARCHITECTURES]
+        variants = [name for name in list_variants() if f"{PREFIXES[args.task]}_{name}" in ARCHITECTURES]
     for item in variants:
         # a list of variants with their layers has commas of its own
         for text in [item] if re.search(r"[:/=]", item) else filter(None, item.split(",")):

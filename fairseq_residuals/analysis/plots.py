@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from fairseq_residuals.core.registry import by_year
+from fairseq_residuals.core.registry import list_variants
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,7 +66,7 @@ def style(wiring: str) -> tuple[str, Any]:
     if wiring in STYLES:
         return STYLES[wiring]
     free = [look for look in product(COLOURS, (DASHDOT, DOTTED, LONG, TWO_DOTS)) if look not in STYLES.values()]
-    newer = [name for name in by_year() if name not in STYLES]
+    newer = [name for name in list_variants() if name not in STYLES]
     place = newer.index(wiring) if wiring in newer else zlib.crc32(wiring.encode())
     return free[place % len(free)]
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairseq_residuals.performance.cpu import onednn_is_exact, products_by_onednn
+from fairseq_residuals.performance.matmul_backend import onednn_is_exact, products_by_onednn
 
 FIRST_FACTOR = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1}
 """Which argument of an operation is the left matrix; the right one follows."""

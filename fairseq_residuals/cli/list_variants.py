@@ -7,9 +7,9 @@ import dataclasses
 
 import torch
 
-from fairseq_residuals.core.base import Kind, Shape, Site, Variant
+from fairseq_residuals.core.base import Kind, Site, StackShape, Variant
 from fairseq_residuals.core.config import options_of, show_value
-from fairseq_residuals.core.registry import VARIANTS, by_year
+from fairseq_residuals.core.registry import VARIANTS, list_variants
 from fairseq_residuals.models.architectures import ARCHITECTURES
 
 HELP = "list the variants, or with --architectures every name for --arch"
@@ -44,7 +44,7 @@ def text_table() -> str:
     """Some lines per variant: name and paper, equations, options with their defaults."""
     width = max(map(len, VARIANTS))
     lines = []
-    for name in by_year():
+    for name in list_variants():
         variant = VARIANTS[name]
         lines.append(f"{name:{width}}  {variant.paper}")
         lines += [f"{'':{width}}  {line}" for line in variant.equations]
@@ -57,7 +57,7 @@ def text_table() -> str:
 def summary_table() -> str:
     """Return the table of variants in README.md: four columns."""
     lines = ["| Variant | Paper | Equations | Compared with |", "|---|---|---|---|"]
-    for name in by_year():
+    for name in list_variants():
         v = VARIANTS[name]
         paper = v.paper.split(",")[0]
         lines.append(f"| `{name}` | {paper} | {_equations(v)} | {f'`{v.code}`' if v.code else 'no code published'} |")
@@ -75,7 +75,7 @@ def markdown_table() -> str:
         "|--:|---|---|---|---|---|---|---|--:|",
     ]
     least = wiring_parameters(VARIANTS["post_ln"])
-    for name in by_year():
+    for name in list_variants():
         v = VARIANTS[name]
         options = "<br>".join(f"`{o}`" for o in own_options(v)) or "-"
         code = f"`{v.code}`" if v.code else "none published"
@@ -92,7 +92,7 @@ def wiring_parameters(variant: type[Variant]) -> int:
     less those of the FFNs whose place it takes."""
     total = 0
     for stack, kinds in (("encoder", ("self", "ffn")), ("decoder", ("self", "cross", "ffn"))):
-        shape = Shape(stack, depth=6, dim=512, ffn_dim=2048, heads=8, enc_depth=6, dec_depth=6, cross=True)  # type: ignore[arg-type]
+        shape = StackShape(stack, depth=6, dim=512, ffn_dim=2048, heads=8, enc_depth=6, dec_depth=6, cross=True)  # type: ignore[arg-type]
         kept: list[Kind] = [kind for kind in kinds if variant.has_ffn or kind != "ffn"]  # type: ignore[misc]
         with torch.device("meta"):
             built = variant(variant.Config(), shape)

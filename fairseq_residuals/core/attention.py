@@ -1,22 +1,97 @@
-"""Attention with its insides open: for variants that touch the projections, the scores or the heads.
+"""How attention is run: by the module itself, or with its insides open for what touches projections, scores or heads.
 
-Runs a fairseq ``MultiheadAttention`` (its weights, its decoding cache in fairseq's own layout) with places where a
-variant may step in. Everything else about a layer keeps using the module itself.
+:func:`run_attention` is what a connection does unless another :data:`AttentionBackend` was attached to it.
+:func:`open_attention` computes by the weights of a module, fairseq's ``MultiheadAttention`` or one with the same names,
+and has places where a variant may step in. What is kept between the steps of decoding is a :class:`KVCache`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from fairseq_residuals.generation.kv_cache import BeamCache
-from fairseq_residuals.performance.activation_recompute import can_be_made_again
+if TYPE_CHECKING:
+    from fairseq_residuals.core.stack import Pass, Stack
 
 Edit = Callable[[Tensor], Tensor]
+AttentionBackend = Callable[..., tuple[Tensor, Tensor | None]]
+"""With the arguments of :func:`run_attention`, and its results."""
+
+
+class KeysValues(NamedTuple):
+    """What queries attend to, of N groups of queries: a sequence, or the hypotheses of a sentence."""
+
+    keys: Tensor
+    """(N, H, S, channels of a head)"""
+    values: Tensor
+    """(N, H, S, channels of a head)"""
+    attn_mask: Tensor | None
+    """Added to the scores, to whose shape it broadcasts."""
+    padding_mask: Tensor | None
+    """(N, S), True at padding."""
+
+
+class KVCache(Protocol):
+    """Keys and values of the steps so far, while a decoder runs one position at a time."""
+
+    @property
+    def incremental_state(self) -> dict[str, Any] | None:
+        """What the forward of an attention module takes; None where attention must be open to use this cache."""
+
+    def copies(self, attn: Any) -> int:
+        """Return how many neighbours in a batch bring the same memory: its first copy serves them all."""
+
+    def recall(self, attn: Any) -> KeysValues | None:
+        """Return what ``attn`` attends to of a memory that never changes; None before :meth:`remember`."""
+
+    def remember(self, attn: Any, memory: KeysValues) -> KeysValues:
+        """Keep a memory that never changes, and return what ``attn`` attends to."""
+
+    def extend(self, attn: Any, new: KeysValues) -> KeysValues:
+        """Append new positions, and return all that ``attn`` attends to."""
+
+    def group(self, queries: Tensor) -> Tensor:
+        """(rows, H, T, channels of a head) -> (groups, H, queries of a group, channels of a head)."""
+
+    def ungroup(self, x: Tensor) -> Tensor:
+        """Undo :meth:`group`."""
+
+    def start_pass(self, stack: Stack) -> Pass:
+        """Return what runs ``stack`` along its depth for one step."""
+
+
+def weigh_values(probs: Tensor, values: Tensor, cache: KVCache | None = None) -> Tensor:
+    """(N, groups, H, T, S), (N, H, S, channels of a head) -> (T, B, C): the outputs of the heads, side by side."""
+    heads = (probs @ values.unsqueeze(1)).flatten(0, 1)
+    if cache is not None:
+        heads = cache.ungroup(heads)
+    return heads.permute(2, 0, 1, 3).flatten(2)
+
+
+def needs_opening(cache: KVCache | None, arguments: dict[str, Any]) -> bool:
+    """Return whether the module itself cannot do it: there is an edit, or the cache is of another kind."""
+    return (cache is not None and cache.incremental_state is None) or any(a.startswith("edit_") for a in arguments)
+
+
+def run_attention(
+    attn: Any, query: Tensor, key: Tensor, value: Tensor, *, cache: KVCache | None = None, **kwargs: Any
+) -> tuple[Tensor, Tensor | None]:
+    """Call the module as it is, or :func:`open_attention` where an edit or the cache asks for it.
+
+    Args:
+        kwargs: those of the module's forward, and the edits of :func:`open_attention`.
+
+    Returns:
+        output (T, B, C), weights or None.
+    """
+    if needs_opening(cache, kwargs):
+        return open_attention(attn, query, key, value, cache=cache, **kwargs)
+    if cache is not None:
+        kwargs["incremental_state"] = cache.incremental_state
+    return attn(query=query, key=key, value=value, **kwargs)  # type: ignore[no-any-return]
 
 
 def open_attention(
@@ -32,64 +107,50 @@ def open_attention(
     edit_heads: Edit | None = None,
     key_padding_mask: Tensor | None = None,
     attn_mask: Tensor | None = None,
-    incremental_state: Any = None,
+    cache: KVCache | None = None,
     static_kv: bool = False,
     need_weights: bool = False,
     need_head_weights: bool = False,
+    weigh: Callable[[Tensor, Tensor, KVCache | None], Tensor] = weigh_values,
 ) -> tuple[Tensor, Tensor | None]:
-    """
+    """Compute attention step by step.
+
     Args:
-        attn: fairseq's module.
+        attn: the module whose weights, scaling and dropout are used.
         query: (T, B, C).
         key, value: (S, B, C of the keys).
         edit_query, edit_key, edit_value: (positions, B, C) -> the same, the projection with its bias, before the
-            heads are split; what the decoding cache holds is edited.
+            heads are split; what the cache holds is edited.
         edit_scores: (B, H, T, S) -> (B, H, T, S), before masks and softmax; while a beam is searched, T is the
             hypotheses of a sentence and S all that is kept of it.
         edit_heads: (T, B, C) -> (T, B, C), the heads' outputs side by side, before the output projection.
-
-    The rest as ``MultiheadAttention.forward``; ``incremental_state`` may be a :class:`BeamCache`.
+        key_padding_mask: (B, S), True at padding.
+        attn_mask: (T, S), added to the scores.
+        static_kv: whether keys and values are a memory that never changes (and has no ``attn_mask``).
+        weigh: :func:`weigh_values`, or what computes the same.
 
     Returns:
         output (T, B, C), and if asked for the weights (B, T, S), or (H, B, T, S) per head.
     """
-    positions, batch, _ = query.shape
 
     def split(x: Tensor, edit: Edit | None) -> Tensor:
         x = x if edit is None else edit(x)
         return x.unflatten(-1, (attn.num_heads, attn.head_dim)).permute(1, 2, 0, 3)
 
-    def side_by_side(heads: Tensor) -> Tensor:
-        return heads.permute(2, 0, 1, 3).reshape(positions, batch, -1)
-
     q = split(attn.q_proj(query), edit_query) * attn.scaling
-    beam = incremental_state if isinstance(incremental_state, BeamCache) else None
-    cache = {} if incremental_state is None or beam is not None else attn._get_input_buffer(incremental_state)
-    if beam is not None:
-        if static_kv and attn in beam.memories:
-            k, v, attn_mask = beam.memories[attn]
-        else:
-            k, v = split(attn.k_proj(key), edit_key), split(attn.v_proj(value), edit_value)
-            keep = partial(beam.remember, padding_mask=key_padding_mask) if static_kv else beam.extend
-            k, v, attn_mask = keep(attn, k, v)
-        q, key_padding_mask = beam.as_positions(q), None
-    elif static_kv and "prev_key" in cache:
-        k, v, key_padding_mask = cache["prev_key"], cache["prev_value"], cache["prev_key_padding_mask"]
-    else:
-        if static_kv and attn.beam_size > 1 and batch == key.size(1):
-            # all hypotheses of a sentence look at the same keys: one copy serves them
-            key, value = key[:, :: attn.beam_size], value[:, :: attn.beam_size]
-            if key_padding_mask is not None:
-                key_padding_mask = key_padding_mask[:: attn.beam_size]
+    attended = cache.recall(attn) if cache is not None and static_kv else None
+    if attended is None:
+        copies = attn.beam_size if cache is None else cache.copies(attn)
+        if static_kv and copies > 1 and query.size(1) == key.size(1):
+            key, value = key[:, ::copies], value[:, ::copies]
+            key_padding_mask = None if key_padding_mask is None else key_padding_mask[::copies]
         k, v = split(attn.k_proj(key), edit_key), split(attn.v_proj(value), edit_value)
-        if "prev_key" in cache:
-            k, v = torch.cat([cache["prev_key"], k], 2), torch.cat([cache["prev_value"], v], 2)
-            key_padding_mask = attn._append_prev_key_padding_mask(
-                key_padding_mask, cache["prev_key_padding_mask"], k.size(0), k.size(2), static_kv
-            )
-        if incremental_state is not None:
-            cache = {"prev_key": k, "prev_value": v, "prev_key_padding_mask": key_padding_mask}
-            attn._set_input_buffer(incremental_state, cache)
+        attended = KeysValues(k, v, attn_mask, key_padding_mask)
+        if cache is not None:
+            attended = (cache.remember if static_kv else cache.extend)(attn, attended)
+    k, v, attn_mask, key_padding_mask = attended
+    if cache is not None:
+        q = cache.group(q)
 
     # sentences, hypotheses per sentence, heads, positions
     q = q.unflatten(0, (k.size(0), -1))
@@ -104,32 +165,9 @@ def open_attention(
         scores = scores.masked_fill(mask, torch.finfo(scores.dtype).min)
     weights = scores.softmax(-1, dtype=torch.float32)
     probs = attn.dropout_module(weights.type_as(scores)).unflatten(0, (k.size(0), -1))
-    heads = (probs @ v.unsqueeze(1)).flatten(0, 1)
-    if beam is not None:
-        heads, weights = beam.as_rows(heads), beam.as_rows(weights)
-    heads = side_by_side(heads)
-    if edit_heads is not None:
-        heads = edit_heads(heads)
-    elif getattr(attn, "fast_on_cpu", False) and heads.requires_grad and not torch.compiler.is_compiling():
-        factors = probs.detach(), v.detach().unsqueeze(1)
-        heads = can_be_made_again(heads, lambda: side_by_side(torch.matmul(*factors).flatten(0, 1)))
-    out = attn.out_proj(heads)
+    heads = weigh(probs, v, cache)
+    out = attn.out_proj(heads if edit_heads is None else edit_heads(heads))
     if not need_weights and not need_head_weights:
         return out, None
-    weights = weights.transpose(0, 1)
+    weights = (weights if cache is None else cache.ungroup(weights)).transpose(0, 1)
     return out, weights if need_head_weights else weights.mean(0)
-
-
-def open_trains_faster(attn: Any, query: Tensor, key: Tensor) -> bool:
-    """Whether training takes longer by PyTorch's fused attention, which fairseq's module calls: on a CPU, where its
-    backward pass is slow. In bf16, in which fairseq itself does not train there, it is left by itself; in single
-    precision, where a run of fairseq's is to be continued bit for bit, by ``--fast-on-cpu``. Between more positions it
-    is faster, and spares the memory of the weights.
-
-    Args:
-        attn: fairseq's module.
-        query, key: (T, B, C), (S, B, C of the keys).
-    """
-    if not attn.training or query.device.type != "cpu" or max(len(query), len(key)) > 128:
-        return False
-    return query.dtype == torch.bfloat16 or (query.dtype == torch.float32 and getattr(attn, "fast_on_cpu", False))

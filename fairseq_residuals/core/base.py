@@ -20,12 +20,11 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from fairseq_residuals.core.attention import open_attention, open_trains_faster
+from fairseq_residuals.core.attention import AttentionBackend, run_attention
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.depth_mixing import DepthWeights
 from fairseq_residuals.core.norms import NormType, build_norm
 from fairseq_residuals.core.value_residual import Mixing
-from fairseq_residuals.generation.kv_cache import BeamCache
 
 Stream = dict[str, Tensor]
 """What travels along depth. "x" (T, B, C) is always there; any other key is documented by its variant.
@@ -37,7 +36,7 @@ Init = Literal["fairseq", "fairseq_0.8", "fairseq_0.9", "lipschitz", "ds_init", 
 
 
 @dataclass(frozen=True)
-class Shape:
+class StackShape:
     """The stack that a variant wires; whatever depends on depth or width is computed from this."""
 
     stack: Literal["encoder", "decoder"]
@@ -61,7 +60,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Site(Shape):
+class Site(StackShape):
     """Where one connection sits."""
 
     kind: Kind
@@ -98,6 +97,7 @@ class Connection(nn.Module):
     def __init__(self, site: Site) -> None:
         super().__init__()
         self.site = site
+        self.attention: AttentionBackend = run_attention
 
     def read(self, s: Stream) -> tuple[Tensor, Stream]:
         """What the sub-layer is fed, (T, B, C), and the stream."""
@@ -123,17 +123,12 @@ class Connection(nn.Module):
     def attend(
         self, attn: nn.Module, query: Tensor, key: Tensor, value: Tensor, s: Stream, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None, Stream]:
-        """Runs the attention module: output (T, B, C) before dropout, weights or None, stream.
+        """Run the attention module: output (T, B, C) before dropout, weights or None, stream.
 
-        ``kwargs`` are those of the module, and edits for :func:`.attention.open_attention`, which runs it if there are
-        any, while a beam is searched, and where it trains faster. A variant with edits of its own passes on those that
-        it is given.
+        ``kwargs`` are those of :func:`~fairseq_residuals.core.attention.run_attention`, edits among them. A variant
+        with edits of its own passes on those that it is given.
         """
-        searching = isinstance(kwargs.get("incremental_state"), BeamCache)
-        if searching or any(name.startswith("edit_") for name in kwargs) or open_trains_faster(attn, query, key):
-            return *open_attention(attn, query, key, value, **kwargs), s
-        y, weights = attn(query=query, key=key, value=value, **kwargs)
-        return y, weights, s
+        return *self.attention(attn, query, key, value, **kwargs), s
 
     def forward(self, s: Stream, sublayer: SubLayer) -> tuple[Stream, Tensor | None]:
         """Reads, runs the sub-layer, writes. A forward hook on this module sees the stream before and after."""
@@ -204,7 +199,7 @@ class Variant(nn.Module):
 
     connection: ClassVar[type[Connection]]
 
-    def __init__(self, config: Any, shape: Shape) -> None:
+    def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__()
         self.config = config
         self.shape = shape

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairseq_residuals.core.attention import KVCache
 from fairseq_residuals.core.base import Kind, Site, Stream, Variant
 from fairseq_residuals.core.value_residual import ValueResidual
 
@@ -26,7 +25,7 @@ CONNECTIONS: dict[Kind, str] = {
 
 @dataclass(frozen=True)
 class Context:
-    """What fairseq's loops hand to every layer of a pass: masks, the encoder's output, the decoding cache.
+    """What every layer of a pass is given: masks, the encoder's output, the cache of decoding.
 
     Shapes: padding masks (B, positions) True at padding; ``self_attn_mask`` (T, T) added to the scores;
     ``memory`` (S, B, C of the encoder).
@@ -36,26 +35,18 @@ class Context:
     self_attn_mask: Tensor | None = None
     memory: Tensor | None = None
     memory_padding_mask: Tensor | None = None
-    incremental_state: Any = None
+    cache: KVCache | None = None
     need_attn: bool = False
     need_head_weights: bool = False
 
 
 class ResidualLayer(nn.Module):
-    """Takes over the sub-layers of a layer that fairseq built, so every fairseq option and its order of random
-    numbers are fairseq's own, and gives each a connection.
-
-    Not a subclass of fairseq's layers: in 0.12.2 these carry a second, dead copy of every weight, and switch in
-    evaluation to a fused Post-LN kernel that ignores any other wiring.
-    """
-
-    # fairseq's encoder loop asks its first layer for this before it considers the fused kernel
-    load_to_BT = False
+    """Takes over the sub-layers of a Transformer layer that somebody else built, and gives each a connection."""
 
     def __init__(self, built: Any, variant: Variant, layer: int) -> None:
         """
         Args:
-            built: fairseq's TransformerEncoderLayer or TransformerDecoderLayer; its sub-layers move here.
+            built: a layer with fairseq's names for its sub-layers, which move here.
             layer: which of the variant's layers this is.
         """
         super().__init__()
@@ -82,11 +73,6 @@ class ResidualLayer(nn.Module):
         self.kinds = kinds
         self.need_attn = True
 
-    def activation(self, h: Tensor) -> Tensor:
-        """Of what fc1 returns, in place where nobody else has it."""
-        hooked = self.fc1._forward_hooks or self.fc1._backward_hooks or self.fc1._backward_pre_hooks
-        return torch.relu_(h) if self.activation_fn is F.relu and not hooked else self.activation_fn(h)
-
     def forward(self, s: Stream, context: Context) -> tuple[Stream, Tensor | None]:
         """The stream after this layer, and the cross-attention weights (heads or none, B, T, S) where asked for."""
 
@@ -100,7 +86,7 @@ class ResidualLayer(nn.Module):
                 h,
                 s,
                 key_padding_mask=context.padding_mask,
-                incremental_state=context.incremental_state,
+                cache=context.cache,
                 need_weights=False,
                 attn_mask=context.self_attn_mask,
                 **edits,
@@ -116,7 +102,7 @@ class ResidualLayer(nn.Module):
                 context.memory,
                 s,
                 key_padding_mask=context.memory_padding_mask,
-                incremental_state=context.incremental_state,
+                cache=context.cache,
                 static_kv=True,
                 need_weights=context.need_attn or (not self.training and self.need_attn),
                 need_head_weights=context.need_head_weights,
@@ -124,8 +110,8 @@ class ResidualLayer(nn.Module):
             return self.dropout_module(self.encoder_attn_connection.outer(y)), weights, s
 
         def feed_forward(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
-            # positions in one dimension: what fc1 returns is then no view, whose change in place autograd would copy
-            inner = self.activation(self.fc1(h.flatten(0, 1))).unflatten(0, h.shape[:2])
+            # positions in one dimension: what fc1 returns is then no view, so that an activation in place is cheap
+            inner = self.activation_fn(self.fc1(h.flatten(0, 1))).unflatten(0, h.shape[:2])
             h = self.activation_dropout_module(inner)
             y = self.fc2(self.ffn_connection.inner(h))
             return self.dropout_module(self.ffn_connection.outer(y)), None, s
@@ -137,15 +123,3 @@ class ResidualLayer(nn.Module):
         if "ffn" in self.kinds:
             s, _ = self.ffn_connection(s, feed_forward)
         return s, attn
-
-    def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
-        """fairseq's call before generation: attention weights only if an alignment is to be printed."""
-        self.need_attn = need_attn
-
-    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Renames the norms of checkpoints from before fairseq 0.6 (``layer_norms.0``), in place."""
-        for i, kind in enumerate(self.kinds):
-            for parameter in ("weight", "bias"):
-                old = f"{name}.layer_norms.{i}.{parameter}"
-                if old in state_dict:
-                    state_dict[f"{name}.{FAIRSEQ_NORMS[kind]}.{parameter}"] = state_dict.pop(old)

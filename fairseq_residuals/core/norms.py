@@ -4,10 +4,13 @@ That LayerNorm is the default is our choice where authors had another: from 2024
 LayerNorm without bias).
 
 =========  ===========================================================================================================
-``layer``  LayerNorm (Ba et al. 2016) with gain and bias, eps 1e-5, as fairseq makes it
+``layer``  LayerNorm (Ba et al. 2016) with gain and bias, eps 1e-5
 ``rms``    Zhang and Sennrich 2019, "Root Mean Square Layer Normalization": a gain and no bias, eps 1e-6
 ``dyt``    Zhu et al. 2025, "Transformers without Normalization", Eq. 1: dynamic tanh (jiachenzhu/DyT@aab5dde)
 =========  ===========================================================================================================
+
+``layer`` is PyTorch's. fairseq's own LayerNorm is that too, unless apex is installed and there is a GPU: it is then a
+kernel of apex, with the same names and up to rounding the same numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +18,6 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from fairseq.modules import LayerNorm
 from torch import Tensor, nn
 
 NormType = Literal["layer", "rms", "dyt"]
@@ -27,7 +29,7 @@ def build_norm(norm_type: NormType, width: int, eps: float, bias: bool = True) -
         return nn.RMSNorm(width, eps=eps or 1e-6)
     if norm_type == "dyt":
         return DyT(width, bias)
-    return LayerNorm(width, eps=eps or 1e-5) if bias else nn.LayerNorm(width, eps=eps or 1e-5, bias=False)
+    return nn.LayerNorm(width, eps=eps or 1e-5, bias=bias)
 
 
 def is_norm(module: nn.Module) -> bool:

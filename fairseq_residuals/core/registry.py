@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 from fairseq_residuals.core.base import Variant
 from fairseq_residuals.core.catalogue import check_declaration
 from fairseq_residuals.core.errors import UserError, did_you_mean
 
-VARIANTS: dict[str, type[Variant]] = {}
+_REGISTERED: dict[str, type[Variant]] = {}
+
+
+class Variants(Mapping[str, type[Variant]]):
+    """All variants, by name; whoever asks for the first time imports those of the plugin."""
+
+    def __getitem__(self, name: str) -> type[Variant]:
+        import_variants()
+        return _REGISTERED[name]
+
+    def __iter__(self) -> Iterator[str]:
+        import_variants()
+        return iter(_REGISTERED)
+
+    def __len__(self) -> int:
+        import_variants()
+        return len(_REGISTERED)
+
+
+VARIANTS = Variants()
 
 
 def register_variant(name: str) -> Callable[[type[Variant]], type[Variant]]:
@@ -22,32 +42,34 @@ def register_variant(name: str) -> Callable[[type[Variant]], type[Variant]]:
     """
 
     def register(cls: type[Variant]) -> type[Variant]:
-        if name in VARIANTS:
-            raise ValueError(f"a variant named {name!r} is registered already: {VARIANTS[name]}")
+        if name in _REGISTERED:
+            raise ValueError(f"a variant named {name!r} is registered already: {_REGISTERED[name]}")
         if not issubclass(cls.Config, Variant.Config):
             raise TypeError(f"the Config of variant {name!r} must derive from Variant.Config")
-        check_declaration(name, cls, VARIANTS.values())
+        check_declaration(name, cls, _REGISTERED.values())
         cls.name = name
-        VARIANTS[name] = cls
+        _REGISTERED[name] = cls
         return cls
 
     return register
 
 
+@functools.cache
 def import_variants() -> None:
-    """Imports every module of :mod:`fairseq_residuals.variants`; importing one registers what it defines."""
+    """Import every module of :mod:`fairseq_residuals.variants`; importing one registers what it defines."""
     package = importlib.import_module("fairseq_residuals.variants")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
 
 
-def by_year() -> list[str]:
+def list_variants() -> list[str]:
     """Return the names of all variants, the oldest first."""
+    import_variants()
     return sorted(VARIANTS, key=lambda name: (VARIANTS[name].year, name))
 
 
 def find_variant(name: str) -> type[Variant]:
-    """The variant called ``name``.
+    """Return the variant called ``name``.
 
     Raises:
         UserError: there is none; the message lists the valid names.

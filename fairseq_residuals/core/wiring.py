@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fairseq_residuals.core.base import Shape, Variant
+from torch import Tensor, nn
+
+from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Variant
 from fairseq_residuals.core.config import SHORT, format_options, options_of, parse_options, show_value
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS, find_variant
-from fairseq_residuals.core.segments import Segments
 
 _WITH_OPTIONS = re.compile(r"(?P<name>\w+)\((?P<options>.*)\)")
 _PART = re.compile(r"(?P<name>\w+):(?P<first>\d+)(?:-(?P<last>\d+))?")
@@ -37,7 +38,7 @@ class Part:
     def equations(self) -> tuple[str, ...]:
         return self.variant.equations_of(self.config)
 
-    def build(self, shape: Shape) -> Variant:
+    def build(self, shape: StackShape) -> Variant:
         """The variant for a stack, or for this part of it."""
         return self.variant(self.config, replace(shape, norm_type=self.config.norm_type))
 
@@ -72,15 +73,15 @@ class Wiring:
             return cls((Part(name, *parse_options(f"variant {name!r}", variant.Config, args or "")),))
         places = []
         for text in name.split(","):
-            found = _PART.fullmatch(text.strip())
-            if found is None:
+            place = _PART.fullmatch(text.strip())
+            if place is None:
                 raise UserError(
                     f"{name!r} is not a variant or a list of variants with their layers, such as"
                     " post_ln:0-5,pre_ln:6-17 (layers are counted from 0)"
                 )
-            find_variant(found["name"])
-            places.append((found["name"], int(found["first"]), int(found["last"] or found["first"])))
-        texts = _share_out(args or "", [place[0] for place in places])
+            find_variant(place["name"])
+            places.append((place["name"], int(place["first"]), int(place["last"] or place["first"])))
+        texts = _share_out(args or "", [name for name, _, _ in places])
         return cls(
             tuple(
                 Part(name, *parse_options(f"variant {name!r}", VARIANTS[name].Config, texts[name]), first, last)
@@ -174,7 +175,7 @@ class Wiring:
         if expected != depth:
             raise UserError(f"{self.name!r} ends at layer {expected - 1}, and the {stack} has layers 0 to {depth - 1}")
 
-    def build(self, shape: Shape) -> Variant:
+    def build(self, shape: StackShape) -> Variant:
         """The variant for one stack.
 
         Raises:
@@ -193,6 +194,42 @@ class Wiring:
 
     def __str__(self) -> str:
         return f"{self.name} ({self.args})"
+
+
+class Segments(Variant):
+    """Each segment is a stack of its own, of the depth that it has: opened on the output of the one below, and closed
+    (with its top norm, where it has one) before the next."""
+
+    name = "segments"
+    equations = ()
+
+    def __init__(self, variants: list[Variant], shape: StackShape) -> None:
+        """
+        Args:
+            variants: from the bottom, each built for its part of the depth.
+        """
+        super().__init__(None, shape)
+        self.variants = nn.ModuleList(variants)
+        self.places = [(variant, i) for variant in variants for i in range(variant.shape.depth)]
+
+    def at(self, i: int) -> tuple[Variant, int]:
+        return self.places[i]
+
+    def connect(self, site: Site) -> Connection:
+        raise NotImplementedError("a layer is connected by the segment that it belongs to")
+
+    def open(self, x: Tensor) -> Stream:
+        return self.places[0][0].open(x)
+
+    def after_layer(self, i: int, s: Stream) -> Stream:
+        variant, inside = self.places[i]
+        s = variant.after_layer(inside, s)
+        if inside == variant.shape.depth - 1 and i < len(self.places) - 1:
+            return self.places[i + 1][0].open(variant.close(s))
+        return s
+
+    def close(self, s: Stream) -> Tensor:
+        return self.places[-1][0].close(s)
 
 
 def _share_out(args: str, names: list[str]) -> dict[str, str]:

@@ -16,11 +16,14 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 from fairseq_residuals.core.stack import Stack
-from fairseq_residuals.generation.cuda_graph_cache import ReplayedBeamCache
 from fairseq_residuals.generation.kv_cache import BeamCache
-from fairseq_residuals.generation.packed_linear import PackedLinears, available
+from fairseq_residuals.models.fairseq_stack import KV_CACHE
 from fairseq_residuals.ops.topk import topk
-from fairseq_residuals.performance.compile_layers import hooked
+from fairseq_residuals.utils.optional import import_with_performance
+from fairseq_residuals.utils.torch_private import has_hooks, packs_matrices
+
+packed_linear = import_with_performance("fairseq_residuals.generation.packed_linear")
+cuda_graph_cache = import_with_performance("fairseq_residuals.generation.cuda_graph_cache")
 
 Hypotheses = list[list[dict[str, Tensor]]]
 
@@ -41,7 +44,7 @@ class FasterSequenceGenerator(SequenceGenerator):
     beam search (sampling, diverse, constrained, of the source's length), wide beams, a language model beside the model,
     and dropout in inference, whose random numbers are one for every hypothesis."""
 
-    packed: PackedLinears | None = None
+    packed: AbstractContextManager[Any] | None = None
 
     def _covers(self, constraints: Tensor | None) -> bool:
         return (
@@ -70,18 +73,19 @@ class FasterSequenceGenerator(SequenceGenerator):
     def _packing(self, device: torch.device) -> AbstractContextManager[Any]:
         """What packs the matrices: kept where fairseq has declared the model's training over, since an optimizer may
         change weights without a trace."""
-        if device.type != "cpu" or not available():
+        if device.type != "cpu" or packed_linear is None or not packs_matrices():
             return nullcontext()
         if not self.model.single_model._is_generation_fast:
-            return PackedLinears()
+            return packed_linear.PackedLinears()  # type: ignore[no-any-return]
         if self.packed is None:
-            self.packed = PackedLinears()
+            self.packed = packed_linear.PackedLinears()
         return self.packed
 
     def _cache(self, device: torch.device) -> type[BeamCache]:
-        """Whose layers are replayed where launching kernels takes longer than they do."""
-        replayed = device.type == "cuda" and not hooked(self.model.single_model.decoder)
-        return ReplayedBeamCache if replayed else BeamCache
+        """Return the kind whose layers are replayed where launching kernels takes longer than they do."""
+        if device.type != "cuda" or cuda_graph_cache is None or has_hooks(self.model.single_model.decoder):
+            return BeamCache
+        return cuda_graph_cache.ReplayedBeamCache  # type: ignore[no-any-return]
 
     def _search(self, inputs: dict[str, Any], prefix: Tensor | None, first_word: int) -> Hypotheses:
         model, beam = self.model.single_model, self.beam_size
@@ -163,7 +167,7 @@ class FasterSequenceGenerator(SequenceGenerator):
         if first:
             # all hypotheses of a sentence are still the same
             tokens = tokens[:: self.beam_size]
-        logits, extra = model.decoder(tokens, encoder_out=memory, incremental_state=cache)
+        logits, extra = model.decoder(tokens, encoder_out=memory, incremental_state={KV_CACHE: cache})
         attended = extra["attn"][0] if extra and extra["attn"] else None
         if self.temperature != 1:
             logits = logits / self.temperature

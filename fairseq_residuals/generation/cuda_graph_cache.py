@@ -9,12 +9,16 @@ computed, and not looked at.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fairseq_residuals.core.attention import KeysValues
+from fairseq_residuals.core.layer import Context
+from fairseq_residuals.core.stack import Pass, Stack
 from fairseq_residuals.generation.kv_cache import BeamCache
 from fairseq_residuals.performance import cuda_graphs
 
@@ -52,21 +56,25 @@ class ReplayedBeamCache(BeamCache):
         """Whether there is one row for each hypothesis, as from the second word on."""
         return self.past.size(1) > 1
 
+    def start_pass(self, stack: Stack) -> Pass:
+        """As :meth:`KVCache.start_pass`: from the second word on, all layers are replayed at once."""
+        return ReplayedPass(stack, self) if self.ready else Pass(stack)
+
     def _leave(self, sentences: Tensor) -> None:
         for kept in self.words.values():
             kept[:, : len(sentences)] = kept[:, sentences]
         for kept in (x for memory in self.memories.values() for x in memory if x is not None):
             kept[: len(sentences)] = kept[sentences]
 
-    def extend(self, attn: Any, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def extend(self, attn: Any, new: KeysValues) -> KeysValues:
         if not self.ready:
-            return super().extend(attn, keys, values)
+            return super().extend(attn, new)
         kept = self.words[attn]
-        new = torch.stack([self.as_positions(keys), self.as_positions(values)])
-        kept.index_copy_(3, self.place, new.unsqueeze(3))
+        newest = torch.stack([self.group(new.keys), self.group(new.values)])
+        kept.index_copy_(3, self.place, newest.unsqueeze(3))
         keys, values = kept.flatten(3, 4)
         assert self.fixed_mask is not None
-        return keys, values, self.fixed_mask
+        return KeysValues(keys, values, self.fixed_mask, None)
 
     def layers(self, x: Tensor, work: Callable[[Tensor], Outputs]) -> Outputs:
         """What ``work`` makes of the newest word, (1, rows, C); its results are overwritten by the next call."""
@@ -107,3 +115,24 @@ class ReplayedBeamCache(BeamCache):
             return work(fed)
         finally:
             self.sentences = there
+
+
+class ReplayedPass(Pass):
+    """The first layer runs all of them, by the cache's graph; each then returns the output, and its own weights."""
+
+    def __init__(self, stack: Stack, cache: ReplayedBeamCache) -> None:
+        super().__init__(stack)
+        self.cache = cache
+
+    def run(self, i: int, x: Tensor, context: Context) -> tuple[Tensor, Tensor | None]:
+        if i == 0:
+            self.outputs = self.cache.layers(x, partial(self._all, context))
+        return self.outputs[0], self.outputs[1][i]
+
+    def _all(self, context: Context, x: Tensor) -> Outputs:
+        weights: list[Tensor | None] = []
+        for i in range(len(self.stack)):
+            asked = i == len(self.stack) - 1  # fairseq's search asks for the attention of the last layer
+            x, attn = super().run(i, x, replace(context, need_attn=asked, need_head_weights=asked))
+            weights.append(attn)
+        return x, weights

@@ -1,4 +1,4 @@
-"""What attention keeps of the words so far while a beam is searched; stands where fairseq's incremental state does.
+"""The :class:`~fairseq_residuals.core.attention.KVCache` of a beam search.
 
 fairseq's state is a copy of every key and value per hypothesis, reordered and made longer by a copy at every word. Here
 a word's keys and values are written once, to the place (position, hypothesis) of its sentence. The hypotheses of a
@@ -10,36 +10,31 @@ what is masked is multiplied by 0.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from fairseq_residuals.core.attention import KeysValues
+from fairseq_residuals.core.stack import Pass, Stack
 
 GROWTH = 32
 """Positions that there is room for at first; doubled whenever there are more."""
 
 
-class Kept(NamedTuple):
-    """Of one cross-attention. Keys and values: (sentences, heads, S, channels of a head); mask: (sentences, 1, 1, S)
-    to be added to the scores, or None."""
+class BeamCache:
+    """B sentences with K hypotheses each; a row is one hypothesis, sentence by sentence, and a sentence is a group.
 
-    keys: Tensor
-    values: Tensor
-    mask: Tensor | None
-
-
-class BeamCache(dict[str, Any]):
-    """B sentences with K hypotheses each; a row is one hypothesis, sentence by sentence.
-
-    The first word has one hypothesis per sentence, since all begin alike. A dictionary since fairseq's decoder hands
-    one through; it stays empty.
+    The first word has one hypothesis per sentence, since all begin alike.
     """
 
+    incremental_state = None
+    """No attention module can use this cache by itself."""
+
     def __init__(self, sentences: int, beam: int, device: torch.device) -> None:
-        super().__init__()
         self.sentences, self.beam = sentences, beam
         self.words: dict[Any, Tensor] = {}
-        self.memories: dict[Any, Kept] = {}
+        self.memories: dict[Any, KeysValues] = {}
         # of which hypothesis of its sentence a row's past is, (rows, positions)
         self.past = torch.zeros(sentences, 1, dtype=torch.long, device=device)
         self.mask: Tensor | None = None
@@ -65,26 +60,34 @@ class BeamCache(dict[str, Any]):
         """Of keys and values, those of ``sentences`` stay."""
         self.words = {attn: kept[:, sentences] for attn, kept in self.words.items()}
         self.memories = {
-            attn: Kept(*[None if kept is None else kept[sentences] for kept in memory])  # type: ignore[arg-type]
+            attn: KeysValues(*[None if x is None else x[sentences] for x in memory])  # type: ignore[arg-type]
             for attn, memory in self.memories.items()
         }
 
-    def as_positions(self, x: Tensor) -> Tensor:
-        """(rows, heads, 1, C) -> (sentences, heads, hypotheses, C)."""
-        return x.squeeze(2).unflatten(0, (self.sentences, -1)).transpose(1, 2)
+    def start_pass(self, stack: Stack) -> Pass:
+        """As :meth:`KVCache.start_pass`: one like any other."""
+        return Pass(stack)
 
-    def as_rows(self, x: Tensor) -> Tensor:
+    def copies(self, attn: Any) -> int:
+        """As :meth:`KVCache.copies`: the encoder's output comes once per sentence."""
+        return 1
+
+    def group(self, queries: Tensor) -> Tensor:
+        """(rows, heads, 1, C) -> (sentences, heads, hypotheses, C)."""
+        return queries.squeeze(2).unflatten(0, (self.sentences, -1)).transpose(1, 2)
+
+    def ungroup(self, x: Tensor) -> Tensor:
         """(sentences, heads, hypotheses, C) -> (rows, heads, 1, C)."""
         return x.transpose(1, 2).flatten(0, 1).unsqueeze(2)
 
-    def extend(self, attn: Any, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Keeps the newest word's keys and values, (rows, heads, 1, channels of a head), for the module ``attn``.
+    def extend(self, attn: Any, new: KeysValues) -> KeysValues:
+        """Keep the newest word's keys and values, (rows, heads, 1, channels of a head), for the module ``attn``.
 
         Returns:
-            Those of all words, (B, heads, positions * K, channels of a head), and what leaves to each hypothesis its
-            own, to be added to the scores, (B, 1, hypotheses, positions * K).
+            Those of all words, (B, heads, positions * K, channels of a head); the mask leaves to each hypothesis its
+            own, (B, 1, hypotheses, positions * K).
         """
-        keys, values = self.as_positions(keys), self.as_positions(values)
+        keys, values = self.group(new.keys), self.group(new.values)
         position = self.past.size(1) - 1
         kept = self.words.get(attn)
         if kept is None or kept.size(3) == position:
@@ -101,13 +104,18 @@ class BeamCache(dict[str, Any]):
             mask = torch.zeros_like(others, dtype=keys.dtype).masked_fill(others, -torch.inf)
             self.mask = mask.view(self.sentences, 1, keys.size(2), -1)
         so_far = kept[:, :, :, : position + 1].flatten(3, 4)
-        return so_far[0], so_far[1], self.mask
+        return KeysValues(so_far[0], so_far[1], self.mask, None)
 
-    def remember(self, attn: Any, keys: Tensor, values: Tensor, padding_mask: Tensor | None) -> Kept:
-        """Keeps the keys and values of the encoder's output for ``attn``; ``padding_mask`` (sentences, S)."""
+    def recall(self, attn: Any) -> KeysValues | None:
+        """As :meth:`KVCache.recall`."""
+        return self.memories.get(attn)
+
+    def remember(self, attn: Any, memory: KeysValues) -> KeysValues:
+        """As :meth:`KVCache.remember`, with the padding as a mask (sentences, 1, 1, S)."""
+        keys, values, _, padding = memory
         mask = None
-        if padding_mask is not None:
-            mask = torch.zeros_like(padding_mask, dtype=keys.dtype).masked_fill(padding_mask.bool(), -torch.inf)
+        if padding is not None:
+            mask = torch.zeros_like(padding, dtype=keys.dtype).masked_fill(padding.bool(), -torch.inf)
             mask = mask[:, None, None]
-        self.memories[attn] = Kept(keys.contiguous(), values.contiguous(), mask)
+        self.memories[attn] = KeysValues(keys.contiguous(), values.contiguous(), mask, None)
         return self.memories[attn]

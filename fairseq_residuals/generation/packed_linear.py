@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from fairseq_residuals.performance.cpu import bound_caches
+from fairseq_residuals.performance.matmul_backend import bound_caches
+from fairseq_residuals.utils.torch_private import packed_linear, packed_matrix
 
 PACKED = (torch.float32, torch.bfloat16)
 LEAST_SIZE = 2**16
@@ -32,13 +33,13 @@ class PackedLinears(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.linear and not kwargs and _packable(*args[:2]):
             x, weight, *bias = args
-            return torch.ops.mkldnn._linear_pointwise(x, self.pack(weight), *(bias or [None]), "none", [], "")
+            return packed_linear(x, self.pack(weight), *(bias or [None]))
         return func(*args, **(kwargs or {}))
 
     def pack(self, weight: Tensor) -> Tensor:
         state = (weight._version, weight.data_ptr())
         if weight not in self.packed or self.packed[weight][0] != state:
-            self.packed[weight] = state, torch.ops.mkldnn._reorder_linear_weight(weight)
+            self.packed[weight] = state, packed_matrix(weight)
         return self.packed[weight][1]
 
 
@@ -50,11 +51,4 @@ def _packable(x: Tensor, weight: Tensor) -> bool:
         and weight.dtype in PACKED
         and weight.numel() >= LEAST_SIZE
         and not torch.is_grad_enabled()
-    )
-
-
-def available() -> bool:
-    """Whether this PyTorch has oneDNN, with the operators that its own compiler uses for constant weights."""
-    return torch.backends.mkldnn.is_available() and all(
-        hasattr(torch.ops.mkldnn, name) for name in ("_reorder_linear_weight", "_linear_pointwise")
     )

@@ -9,7 +9,9 @@ from fairseq.models import BaseFairseqModel
 from fairseq.tasks import FairseqTask
 
 from fairseq_residuals.generation.beam_search import FasterSequenceGenerator, searchable
-from fairseq_residuals.performance.cpu import keep_freed_memory
+from fairseq_residuals.utils.optional import import_with_performance
+
+allocator = import_with_performance("fairseq_residuals.performance.allocator")
 
 
 def search_faster() -> None:
@@ -23,8 +25,8 @@ def search_faster() -> None:
         each = list(getattr(models, "models", models))
         if seq_gen_cls is None and not getattr(args, "print_alignment", False) and searchable(each):
             seq_gen_cls = FasterSequenceGenerator
-            if next(each[0].parameters()).device.type == "cpu":
-                keep_freed_memory()
+            if getattr(each[0], "keep_freed_memory", False) and next(each[0].parameters()).device.type == "cpu":
+                allocator.keep_freed_memory()
         return original(self, models, args, seq_gen_cls, *rest, **kwargs)
 
     FairseqTask.build_generator = build_generator

@@ -1,25 +1,35 @@
-"""What the three models share when they are built."""
+"""The seam: fairseq builds a model with all of its own options, then its layers are replaced by our stacks."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from omegaconf import DictConfig
 from torch import nn
 
+from fairseq_residuals.core.base import StackShape
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.initialization import initialise
+from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.core.wiring import Wiring
+from fairseq_residuals.models.activation_checkpointing import RecomputeActivations
 from fairseq_residuals.models.architectures import ARCHITECTURES
 from fairseq_residuals.models.args import Args
-from fairseq_residuals.models.rewire import rewire
-from fairseq_residuals.performance import compile_layers, cpu
+from fairseq_residuals.models.fairseq_stack import DecoderStack, EncoderStack
+from fairseq_residuals.models.state_dict_names import translate_state_dict
 from fairseq_residuals.training import admin_profile, layer_statistics
 from fairseq_residuals.training.word_dropout import drop_words
+from fairseq_residuals.utils.optional import import_with_performance
 
 logger = logging.getLogger(__name__)
+
+performance = import_with_performance("fairseq_residuals.performance.attach")
+PERFORMANCE_FLAGS = ("fast_on_cpu", "keep_freed_memory", "compile_stack")
+
+Setting = Callable[[str], Any]
+"""The value of a flag of the model; None where it was not given."""
 
 
 def wirings_of(args: Args) -> dict[str, Wiring]:
@@ -46,8 +56,8 @@ def forget_files(args: Args, *keys: str) -> None:
 
 
 def rewire_model(model: nn.Module, args: Args, wirings: dict[str, Wiring]) -> None:
-    """Replaces the layers of a stock model's stacks, and prints what is going to be trained."""
-    get: Callable[[str], Any] = args.get if isinstance(args, DictConfig) else vars(args).get
+    """Replace the layers of a stock model's stacks, attach what its settings ask for, and log what this makes."""
+    get: Setting = args.get if isinstance(args, DictConfig) else vars(args).get
     depths: dict[str, int] = {stack: get(f"{stack}_layers") for stack in wirings}
     owners = []
     for stack, wiring in wirings.items():
@@ -59,8 +69,6 @@ def rewire_model(model: nn.Module, args: Args, wirings: dict[str, Wiring]) -> No
             enc_depth=depths.get("encoder", 0),
             dec_depth=depths["decoder"],
             layerdrop=get(f"{stack}_layerdrop") or 0.0,
-            checkpoint_activations=bool(get("checkpoint_activations")),
-            compile_backend=compile_layers.BACKEND if get("compile_stack") else "",
         )
         logger.info(
             "%s: %d layers wired by %s, %s: %s",
@@ -72,16 +80,66 @@ def rewire_model(model: nn.Module, args: Args, wirings: dict[str, Wiring]) -> No
         )
         owners.append((owner, rewired))
     initialise(owners)
-    for stack, (owner, _) in zip(wirings, owners, strict=True):
-        if get(f"{stack}_word_dropout"):
-            drop_words(owner, get(f"{stack}_word_dropout"), keep_first=stack == "decoder")
-    cpu.tune_training()
-    if get("compile_stack"):
-        compile_layers.look_for_a_compiler_before_training()
-    if get("fast_on_cpu"):
-        cpu.make_fast(model)
+    attach(model, get)
+    logger.info("parameters: %s", f"{sum(p.numel() for p in model.parameters()):,}")
+
+
+def attach(model: nn.Module, setting: Setting) -> None:
+    """Attach to a wired and initialised model all that its settings ask for: this list is the only place.
+
+    Raises:
+        UserError: a setting needs the package ``performance``, which is missing.
+    """
+    for name in ("encoder", "decoder"):
+        if setting(f"{name}_word_dropout"):
+            drop_words(getattr(model, name), setting(f"{name}_word_dropout"), keep_first=name == "decoder")
+    if setting("checkpoint_activations"):
+        for stack in model.modules():
+            if isinstance(stack, Stack):
+                stack.wrappers.append(RecomputeActivations())
+    if performance is not None:
+        performance.attach(model, setting)
+    elif asked := [flag for flag in PERFORMANCE_FLAGS if setting(flag)]:
+        raise UserError(
+            f"--{asked[0].replace('_', '-')} needs fairseq_residuals/performance, which is missing here; leave it out"
+        )
     if admin_profile.unprofiled(model):
         admin_profile.profile_before_training()
-    if get("log_residual_stats"):
-        layer_statistics.follow(model, get("log_residual_stats"))
-    logger.info("parameters: %s", f"{sum(p.numel() for p in model.parameters()):,}")
+    if setting("log_residual_stats"):
+        layer_statistics.follow(model, setting("log_residual_stats"))
+
+
+def rewire(
+    owner: nn.Module,
+    wiring: Wiring,
+    side: Literal["encoder", "decoder"],
+    *,
+    enc_depth: int,
+    dec_depth: int,
+    layerdrop: float = 0.0,
+) -> Stack:
+    """Replace the layers of a fairseq encoder or decoder, built without a norm on top, by a wired stack.
+
+    The sub-layers stay the ones that fairseq built (same weights from the same seed); norms are the wiring's own.
+    :func:`fairseq_residuals.core.initialization.initialise` comes after the last stack of a model.
+    """
+    attribute = "layers" if hasattr(owner, "layers") else "transformer_layers"
+    built: list[Any] = list(getattr(owner, attribute)._modules.values())
+    layer = built[0]
+    shape = StackShape(
+        stack=side,
+        depth=len(built),
+        dim=layer.self_attn.embed_dim,
+        ffn_dim=layer.fc1.out_features,
+        heads=layer.self_attn.num_heads,
+        enc_depth=enc_depth,
+        dec_depth=dec_depth,
+        cross=enc_depth > 0 and dec_depth > 0,
+    )
+    variant = wiring.build(shape)
+    stack_class = EncoderStack if side == "encoder" else DecoderStack
+    stack = stack_class(built, variant, shape, layerdrop=layerdrop)
+    assert owner.layer_norm is None, "fairseq's norm on top belongs to the variant here"
+    setattr(owner, attribute, stack)
+    translate_state_dict(owner, attribute)
+    return stack

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_residuals.utils.torch_private import log_softmax_backward
+
 STEPS = 20
 
 
@@ -50,5 +52,5 @@ class _Sinkhorn(torch.autograd.Function):
             steps.append((dim, logits))
         grad_logits = grad_matrices * logits.exp()
         for dim, logits in reversed(steps):
-            grad_logits = torch.ops.aten._log_softmax_backward_data(grad_logits, logits, dim, logits.dtype)
+            grad_logits = log_softmax_backward(grad_logits, logits, dim)
         return grad_logits

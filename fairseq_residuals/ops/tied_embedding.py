@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
+from fairseq_residuals.utils.torch_private import backward_pass_number, numbers_backward_passes
+
 
 def reference(words: Tensor, weight: Tensor, padding_idx: int | None) -> Tensor:
     """Look the words up."""
@@ -35,7 +37,7 @@ class LateRows:
 
     def wait(self, indices: Tensor, rows: Tensor) -> None:
         """Hold rows until the backward pass that is under way comes to the weight."""
-        self.waiting.append((torch._C._current_graph_task_id(), indices, rows))
+        self.waiting.append((backward_pass_number(), indices, rows))
 
     def __call__(self, gradient: Tensor) -> Tensor:
         """Return the gradient with the rows, (V, C) -> (V, C).
@@ -44,7 +46,7 @@ class LateRows:
         """
         waiting, self.waiting = self.waiting, []
         for task, indices, rows in waiting:
-            if task == torch._C._current_graph_task_id():  # others are of a pass that an exception ended
+            if task == backward_pass_number():  # others are of a pass that an exception ended
                 gradient = gradient.contiguous().index_add_(0, indices, rows)
         return gradient
 
@@ -75,13 +77,14 @@ class _Lookup(torch.autograd.Function):
 class TiedEmbedding(nn.Embedding):
     """Embed by the weight of another embedding, which stays as it is.
 
-    Only training on a CPU takes the gradient in rows; elsewhere this is like any embedding.
+    Only training on a CPU takes the gradient in rows; elsewhere, and by a PyTorch that does not number backward passes,
+    this is like any embedding.
     """
 
     def __init__(self, plain: nn.Embedding) -> None:
         super().__init__(plain.num_embeddings, plain.embedding_dim, plain.padding_idx, _weight=plain.weight.data)
         self.weight = plain.weight
-        if not hasattr(self.weight, "late_rows"):
+        if not hasattr(self.weight, "late_rows") and numbers_backward_passes():
             self.weight.late_rows = LateRows()  # type: ignore[attr-defined]
             self.weight.register_hook(self.weight.late_rows)  # type: ignore[attr-defined, no-untyped-call]
 

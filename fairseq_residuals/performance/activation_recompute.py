@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
 from fairseq_residuals.ops import depth_sum
+from fairseq_residuals.utils import torch_private
 
 MOST_USERS = 3
 """Queries, keys and values; a tensor that more layers need for their gradients is kept, once for all of them."""
@@ -27,8 +28,8 @@ class _Recipe:
         self.kept: Tensor | None = None
 
 
-def can_be_made_again(y: Tensor, make: Callable[[], Tensor]) -> Tensor:
-    """``y``, of which layers that need it for their gradients keep ``make`` within :func:`making_again`; ``make`` is
+def recomputable(y: Tensor, make: Callable[[], Tensor]) -> Tensor:
+    """``y``, of which layers that need it for their gradients keep ``make`` within :func:`recomputing`; ``make`` is
     called without gradients, and refers to tensors that are kept for gradients too. Elsewhere these are not kept, as in
     a layer under activation checkpointing, and ``y`` is as it was."""
     if _hooks_in_force() is not None:
@@ -68,7 +69,7 @@ class _Step:
 
 
 @contextmanager
-def making_again() -> Iterator[None]:
+def recomputing() -> Iterator[None]:
     """The forward pass of a training step runs in it."""
     step = _Step()
     with torch.autograd.graph.saved_tensors_hooks(step.pack, step.unpack), depth_sum.around_sum.attached(keeping):
@@ -76,14 +77,13 @@ def making_again() -> Iterator[None]:
 
 
 def _hooks_in_force() -> tuple[Any, Any] | None:
-    """Those of :func:`making_again`, unless others are above them; None too where PyTorch does not tell."""
-    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # older versions have none
-    hooks = None if top is None or torch.compiler.is_compiling() else top(False)
+    """Those of :func:`recomputing`, unless others are above them; None too where PyTorch does not tell."""
+    hooks = torch_private.saved_tensors_hooks_in_force()
     return hooks if hooks is not None and isinstance(getattr(hooks[0], "__self__", None), _Step) else None
 
 
 def keeping(tensors: Iterable[Tensor]) -> AbstractContextManager[None]:
-    """In it, autograd keeps tensors as they are, these among them, also within :func:`making_again`. A sum over depth
+    """In it, autograd keeps tensors as they are, these among them, also within :func:`recomputing`. A sum over depth
     has a term for each layer below, and calls for each cost more than there is to gain."""
     hooks = _hooks_in_force()
     if hooks is None:
@@ -91,19 +91,10 @@ def keeping(tensors: Iterable[Tensor]) -> AbstractContextManager[None]:
     for x in tensors:
         if hasattr(x, "recipe"):
             x.recipe.kept = x.detach()
-    return _without(*hooks)
+    return torch_private.without_saved_tensors_hooks(*hooks)
 
 
-@contextmanager
-def _without(pack: Any, unpack: Any) -> Iterator[None]:
-    torch._C._autograd._pop_saved_tensors_default_hooks()
-    try:
-        yield
-    finally:
-        torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
-
-
-class RemadeLayerNorm(nn.LayerNorm):
+class RecomputedLayerNorm(nn.LayerNorm):
     """LayerNorm by the parameters of another, whose outputs can be made again."""
 
     def __init__(self, norm: nn.LayerNorm) -> None:
@@ -117,4 +108,4 @@ class RemadeLayerNorm(nn.LayerNorm):
         if torch.compiler.is_compiling() or not (self.training and y.requires_grad and y.dtype == x.dtype):
             return y
         given = x.detach()
-        return can_be_made_again(y, lambda: layer_norm(given, self.normalized_shape, self.weight, self.bias, self.eps))
+        return recomputable(y, lambda: layer_norm(given, self.normalized_shape, self.weight, self.bias, self.eps))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ from torch import Tensor, nn
 from fairseq_residuals.core.base import Stream
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.layer import Context, ResidualLayer
+from fairseq_residuals.core.stack import Run, Stack
+from fairseq_residuals.utils import torch_private
 
 BACKEND = "inductor"
 """torch.compile's own compiler."""
@@ -26,19 +29,27 @@ MOST_CODES = 256
 """For all layers of a process, as many as PyTorch keeps for one function; its usual 8 are too few, and beyond the limit
 it silently stops compiling."""
 
-Run = Callable[[Stream, Context], tuple[Stream, Tensor | None]]
+
+@dataclass(frozen=True)
+class CompiledInTraining:
+    """A wrapper of layers: runs the compiled code of one, or itself outside of training and where it has hooks."""
+
+    backend: str
+
+    def __call__(self, run: Run) -> Run:
+        """Wrap a layer, which nothing else is wrapped around yet."""
+        assert isinstance(run, ResidualLayer)
+        if not (run.training and torch.is_grad_enabled()) or torch_private.has_hooks(run):
+            return run
+        return functools.partial(_run_compiled, self.backend, run)
 
 
-def in_training(layer: ResidualLayer, backend: str) -> Run:
-    """What runs ``layer`` in a step of training: its compiled code, or itself if it has hooks."""
-    return layer if hooked(layer) else functools.partial(_run_compiled, backend, layer)
-
-
-def hooked(module: nn.Module) -> bool:
-    """Whether somebody looks into it, or changes what is in it."""
-    return any(
-        m._forward_pre_hooks or m._forward_hooks or m._backward_pre_hooks or m._backward_hooks for m in module.modules()
-    )
+def attach(model: nn.Module) -> None:
+    """Compile the layers of every stack in training, innermost of what is wrapped around them."""
+    for stack in model.modules():
+        if isinstance(stack, Stack):
+            stack.wrappers.insert(0, CompiledInTraining(BACKEND))
+    look_for_a_compiler_before_training()
 
 
 def _run_compiled(backend: str, layer: ResidualLayer, s: Stream, context: Context) -> tuple[Stream, Tensor | None]:
@@ -53,16 +64,14 @@ def _run_compiled(backend: str, layer: ResidualLayer, s: Stream, context: Contex
 def _of_any_size(x: Tensor, channels: tuple[int | None, ...]) -> Tensor:
     """``x`` for code in which its sizes are symbols, but for that of its channels."""
     x = x.contiguous()  # embeddings are not, nor a piece of a larger mask; what is gets code of its own
-    for i in range(x.dim() - (x.size(-1) in channels)):
-        torch._dynamo.maybe_mark_dynamic(x, i)
+    torch_private.mark_dynamic(x, x.dim() - (x.size(-1) in channels))
     return x
 
 
 @functools.cache
 def _compiled(backend: str) -> Callable[[ResidualLayer, Stream, Context], tuple[Stream, Tensor | None]]:
     """``backend``'s code is made when a layer of a new kind first runs."""
-    limits = torch._dynamo.config
-    limits.recompile_limit = max(limits.recompile_limit, MOST_CODES)
+    torch_private.allow_recompilations(MOST_CODES)
     return torch.compile(_run, backend=backend)
 
 
@@ -80,9 +89,8 @@ def look_for_a_compiler_before_training() -> None:
 
     @functools.wraps(original)
     def load_checkpoint(self: Any, *args: Any, **kwargs: Any) -> Any:
-        model = self.get_model()
-        backends = {m.compile_backend for m in model.modules() if getattr(m, "compile_backend", "")}
-        for backend in backends:
+        wrappers = {wrap for m in self.get_model().modules() if isinstance(m, Stack) for wrap in m.wrappers}
+        for backend in {wrap.backend for wrap in wrappers if isinstance(wrap, CompiledInTraining)}:
             try_out(self.device, backend)
         return original(self, *args, **kwargs)
 
@@ -97,7 +105,7 @@ def try_out(device: torch.device, backend: str) -> None:
     x = torch.ones(8, device=device)
     try:
         torch.compile(torch.exp, backend=backend)(x)
-    except torch._dynamo.exc.BackendCompilerFailed as error:
+    except torch_private.compiler_failures() as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(
             f"--compile-stack: torch.compile cannot make code for {device.type} here ({reason}); it needs a C++"

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.ops.chunked_cross_entropy import LossAndGradients, Sums
 from fairseq_residuals.performance import cuda_graphs
-from fairseq_residuals.performance.compile_layers import hooked
+from fairseq_residuals.utils.torch_private import add_all_, has_hooks, zero_all_
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Gradients:
         """Makes it the gradients of some parameters, which keep what they have got so far."""
         without = [i for i in which if self.parameters[i].grad is None]
         if without:
-            torch._foreach_zero_([self.memory[i] for i in without])
+            zero_all_([self.memory[i] for i in without])
         for i in which:
             p, memory = self.parameters[i], self.memory[i]
             if p.grad is not None and p.grad is not memory:  # of a batch that was computed without a graph
@@ -89,7 +89,7 @@ class Step:
 
     def _add(self) -> None:
         made = self._backward()
-        torch._foreach_add_([self.of.gradients.memory[i] for i in self.which], made)
+        add_all_([self.of.gradients.memory[i] for i in self.which], made)
 
     def run(self, inputs: Inputs, target: Tensor) -> Sums:
         for name, x in inputs.items():
@@ -180,7 +180,7 @@ class Steps:
         Raises:
             UserError: the model waits for the device in its forward or backward pass.
         """
-        if hooked(self.model) or not all(isinstance(x, Tensor) for x in inputs.values()):
+        if has_hooks(self.model) or not all(isinstance(x, Tensor) for x in inputs.values()):
             return None
         shape = tuple((name, x.shape, x.dtype) for name, x in [*inputs.items(), ("target", target)])
         if shape not in self.steps:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from fairseq_residuals.core.base import Shape
+from fairseq_residuals.core.base import StackShape
 
 EPS = 1e-6
 
@@ -14,7 +14,7 @@ EPS = 1e-6
 class Gates(nn.Module):
     """Compute the gates of one layer from its input and the stream."""
 
-    def __init__(self, shape: Shape, norm: Literal["each", "joint"]) -> None:
+    def __init__(self, shape: StackShape, norm: Literal["each", "joint"]) -> None:
         super().__init__()
         self.linear = nn.Linear(2 * shape.dim, 3 * shape.dim)
         widths = [shape.dim] * 3 if norm == "each" else [3 * shape.dim]

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.core.base import Connection, Shape, Site, Stream, Variant
+from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Variant
 from fairseq_residuals.core.config import option
 from fairseq_residuals.ops.hyper_mix import depth_connection, width_connection
 from fairseq_residuals.variants._stream_router import LearnedSum, without_autocast
@@ -82,7 +82,7 @@ class StreamsVariant(Variant):
         n: int = option(4, "streams", minimum=1)
         close: Literal["sum", "learned"] = option("sum", "the streams at the top; learned: as in DeepSeek-V4")
 
-    def __init__(self, config: Any, shape: Shape, router: float = 1.0) -> None:
+    def __init__(self, config: Any, shape: StackShape, router: float = 1.0) -> None:
         """Make the read-out.
 
         Args:

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.core.base import Connection, Shape, Site, Stream, Variant
+from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Variant
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.ops.depth_sum import softmax_sum
@@ -99,7 +99,7 @@ class AttentionResiduals(Variant):
     class Config(Variant.Config):
         block: int = option(0, "sub-layers per block; 0: no blocks", minimum=0)
 
-    def __init__(self, config: Any, shape: Shape) -> None:
+    def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
         self.over_depth = SoftmaxOverDepth(shape.dim)
         self.norm = shape.new_norm(eps=NORM_EPS)

@@ -29,12 +29,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.core.base import Connection, Shape, Site, Stream, Variant
+from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Variant
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.registry import register_variant
 
 
-def alpha_beta(shape: Shape) -> tuple[float, float]:
+def alpha_beta(shape: StackShape) -> tuple[float, float]:
     """The two constants of a stack, as the paper has them."""
     n, m = shape.enc_depth, shape.dec_depth
     if not shape.cross:

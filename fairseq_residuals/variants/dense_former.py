@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.core.base import Shape, Stream, Variant
+from fairseq_residuals.core.base import StackShape, Stream, Variant
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.depth_mixing import DepthWeights, history
 from fairseq_residuals.core.registry import register_variant
@@ -57,7 +57,7 @@ class DenseFormer(Variant):
         dilation: int = option(1, "sum every k-th output only, counted down from the newest", minimum=1)
         period: int = option(1, "sum after every p-th layer only", minimum=1)
 
-    def __init__(self, config: Any, shape: Shape) -> None:
+    def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
         rows = range(config.period, shape.depth + 1, config.period)
         self.terms = {i: range(i % config.dilation, i + 1, config.dilation) for i in rows}

@@ -23,7 +23,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.core.base import Connection, Shape, Site, Stream, Variant
+from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Variant
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.variants._lstm_gates import EPS, Gates
@@ -90,7 +90,7 @@ class DepthwiseLSTM(Variant):
         cell: Literal["zero", "embedding"] = option("zero", "where the cell starts")
         dropout: float = option(0.0, "inside the network that computes h", minimum=0.0, maximum=0.99, for_training=True)
 
-    def __init__(self, config: Any, shape: Shape) -> None:
+    def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
         self.norm = shape.new_norm(eps=EPS) if config.output_norm else None
         self.shared: dict[str, nn.Module] = {}  # registered by the connections that use them

@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from fairseq_residuals.core.base import Init, Shape, Stream, Variant
+from fairseq_residuals.core.base import Init, StackShape, Stream, Variant
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.depth_mixing import DepthWeights, band, history
 from fairseq_residuals.core.registry import register_variant
@@ -53,7 +53,7 @@ class DLCL(Variant):
         window: int = option(0, "combine only this many of the layers below; 0: all", minimum=0)
         history_dropout: float = option(0.0, "dropout on the combination", minimum=0.0, maximum=0.99, for_training=True)
 
-    def __init__(self, config: Any, shape: Shape) -> None:
+    def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
         rows = shape.depth + 1
         start = band(rows, config.window)
@@ -96,7 +96,7 @@ class DLCLPre(DLCL):
     rewrites = (("norm", False, "LN_k(y_k)", "y_k"),)
     connection = PreLNConnection
 
-    def __init__(self, config: Any, shape: Shape) -> None:
+    def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
         self.norm = shape.new_norm()
 

@@ -26,7 +26,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from fairseq_residuals.core.attention import Edit
-from fairseq_residuals.core.base import Connection, Shape, Site, Stream, Variant
+from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Variant
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.registry import register_variant
 
@@ -92,7 +92,7 @@ class HybridNorm(Variant):
             "plain", "star (HybridNorm*): the first layer with a norm before attention, and its FFN as in Pre-LN"
         )
 
-    def __init__(self, config: Any, shape: Shape) -> None:
+    def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
         self.norm = shape.new_norm()
 

@@ -26,7 +26,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.core.base import Connection, Shape, Site
+from fairseq_residuals.core.base import Connection, Site, StackShape
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import register_variant
@@ -97,7 +97,7 @@ class MHC(StreamsVariant):
                     f" tells them apart; give a number of at least {LEAST_ROUTER}"
                 )
 
-    def __init__(self, config: Any, shape: Shape) -> None:
+    def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape, config.router)
 
     def connect(self, site: Site) -> Connection:

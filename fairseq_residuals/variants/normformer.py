@@ -20,7 +20,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.core.attention import open_attention
 from fairseq_residuals.core.base import Connection, Site, Stream
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.registry import register_variant
@@ -46,7 +45,7 @@ class NormFormerConnection(PreLNConnection):
         self, attn: nn.Module, query: Tensor, key: Tensor, value: Tensor, s: Stream, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None, Stream]:
         if self.head_gain is not None and self.before:
-            y, weights = open_attention(attn, query, key, value, edit_heads=self.scale_heads, **kwargs)
+            y, weights, s = super().attend(attn, query, key, value, s, edit_heads=self.scale_heads, **kwargs)
         else:
             y, weights, s = super().attend(attn, query, key, value, s, **kwargs)
             y = y if self.head_gain is None else self.scale_heads(y)

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from fairseq_residuals.core.base import Connection, Shape, Site, Stream
+from fairseq_residuals.core.base import Connection, Site, StackShape, Stream
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.variants.pre_ln import PreLN, PreLNConnection
@@ -88,7 +88,7 @@ class PeriLN(SandwichLN):
     class Config(SandwichLN.Config):
         embed_norm: bool = option(True, "norm of the embeddings, below the first layer")
 
-    def __init__(self, config: Any, shape: Shape) -> None:
+    def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
         self.embed_norm = shape.new_norm() if config.embed_norm else None
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fairseq_residuals.core.base import Connection, Shape, Site, Stock, Stream, Variant
+from fairseq_residuals.core.base import Connection, Site, StackShape, Stock, Stream, Variant
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.registry import register_variant
 
@@ -50,7 +50,7 @@ class PreLN(Variant):
             "norm on top of the stack; fairseq's --no-decoder-final-norm (and its wiki103 architecture) omit it",
         )
 
-    def __init__(self, config: Any, shape: Shape) -> None:
+    def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
         self.norm = shape.new_norm() if config.final_norm else None
 

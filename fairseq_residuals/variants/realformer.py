@@ -24,8 +24,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from fairseq_residuals.core.attention import open_attention
-from fairseq_residuals.core.base import Connection, Shape, Site, Stream, Variant
+from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Variant
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.registry import register_variant
 
@@ -55,7 +54,7 @@ class RealFormerConnection(Connection):
             after[chain] = scores + s[chain] if chain in s else scores
             return after[chain] / self.layers_in_sum
 
-        y, weights = open_attention(attn, query, key, value, edit_scores=add, **kwargs)
+        y, weights, s = super().attend(attn, query, key, value, s, edit_scores=add, **kwargs)
         return y, weights, s | after
 
 
@@ -84,7 +83,7 @@ class RealFormer(Variant):
         mean: bool = option(False, "divide the sums of scores by the number of the layer, from 1; for deep stacks")
         norm: Literal["post", "pre"] = option("post", "residuals as Post-LN or as Pre-LN")
 
-    def __init__(self, config: Any, shape: Shape) -> None:
+    def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
         self.norm = shape.new_norm() if config.norm == "pre" else None
 

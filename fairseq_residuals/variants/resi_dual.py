@@ -20,7 +20,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_residuals.core.base import Connection, Shape, Site, Stream, Variant
+from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Variant
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.registry import register_variant
 
@@ -51,7 +51,7 @@ class ResiDual(Variant):
         scale: float = option(1.0, "factor on the second stream, for half precision", minimum=1e-4, maximum=1.0)
         alpha: float = option(1.0, "factor on the Post-LN stream in the output")
 
-    def __init__(self, config: Any, shape: Shape) -> None:
+    def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
         self.norm = shape.new_norm(eps=1e-7)
 

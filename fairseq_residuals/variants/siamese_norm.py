@@ -30,7 +30,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.core.base import Connection, Shape, Site, Stream, Variant
+from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Variant
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.variants.hybrid_norm import HybridNormConnection
@@ -100,7 +100,7 @@ class SiameseNorm(Variant):
             "post_ln", "norms of the Post-LN stream: as in Post-LN, or as in HybridNorm (the authors' language models)"
         )
 
-    def __init__(self, config: Any, shape: Shape) -> None:
+    def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
         self.post_norm = shape.new_norm()
         self.pre_norm = shape.new_norm()

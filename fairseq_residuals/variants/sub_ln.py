@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.core.attention import open_attention
 from fairseq_residuals.core.base import Site, Stream
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.variants.pre_ln import PreLN, PreLNConnection
@@ -35,7 +34,7 @@ class SubLNConnection(PreLNConnection):
     ) -> tuple[Tensor, Tensor | None, Stream]:
         if self.inner_norm is None:
             return super().attend(attn, query, key, value, s, **kwargs)
-        return *open_attention(attn, query, key, value, edit_heads=self.inner_norm, **kwargs), s
+        return super().attend(attn, query, key, value, s, edit_heads=self.inner_norm, **kwargs)
 
     def inner(self, h: Tensor) -> Tensor:
         assert self.inner_norm is not None

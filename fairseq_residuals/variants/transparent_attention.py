@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.core.base import Shape, Stream, Variant
+from fairseq_residuals.core.base import StackShape, Stream, Variant
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.depth_mixing import DepthWeights, history
 from fairseq_residuals.core.registry import register_variant
@@ -47,7 +47,7 @@ class TransparentAttention(Variant):
     class Config(Variant.Config):
         weight_dropout: float = option(0.0, "dropout on W in training", minimum=0.0, maximum=0.99, for_training=True)
 
-    def __init__(self, config: Any, shape: Shape) -> None:
+    def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
         self.mixes = shape.stack == "encoder"
         if self.mixes:

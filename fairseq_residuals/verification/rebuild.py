@@ -17,7 +17,7 @@ from fairseq_residuals.checkpoints.fairseq_config import made_up_dictionary
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.models.args import for_stock_build
-from fairseq_residuals.models.rewire import rewire
+from fairseq_residuals.models.builder import rewire
 from fairseq_residuals.models.state_dict_names import fairseq_name
 from fairseq_residuals.verification.golden_file import Golden, read_sidecar, variant_name
 from fairseq_residuals.verification.golden_layouts import read_golden

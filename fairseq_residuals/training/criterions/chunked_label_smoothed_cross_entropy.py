@@ -20,7 +20,9 @@ from fairseq_residuals.ops.chunked_cross_entropy import (
     chunked_cross_entropy,
     loss_and_gradients,
 )
-from fairseq_residuals.performance.cuda_graph_step import Steps
+from fairseq_residuals.utils.optional import import_with_performance
+
+cuda_graph_step = import_with_performance("fairseq_residuals.performance.cuda_graph_step")
 
 
 @dataclass
@@ -50,7 +52,7 @@ class ChunkedLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):  # t
     ) -> None:
         super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
         self.cuda_graphs = cuda_graphs
-        self.steps: dict[nn.Module, Steps] = {}
+        self.steps: dict[nn.Module, Any] = {}
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
         """The loss, its sample size, and what is logged.
@@ -93,8 +95,8 @@ class ChunkedLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):  # t
             return None
         if model not in self.steps:
             _check_for_graphs(model, target.device)
-            self.steps[model] = Steps(model, self._features, self._loss)
-        return self.steps[model].sums(sample["net_input"], target)
+            self.steps[model] = cuda_graph_step.Steps(model, self._features, self._loss)
+        return self.steps[model].sums(sample["net_input"], target)  # type: ignore[no-any-return]
 
     def _loss(self, features: Tensor, weight: Tensor, target: Tensor) -> LossAndGradients:
         wanted = target[:, self.ignore_prefix_size :].flatten()
@@ -112,6 +114,8 @@ def _wrappers(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _check_for_graphs(model: Any, device: torch.device) -> None:
+    if cuda_graph_step is None:
+        raise UserError("--cuda-graphs needs fairseq_residuals/performance, which is missing here; leave it out")
     if device.type != "cuda":
         raise UserError("--cuda-graphs is for training on a CUDA device; leave it out on a CPU")
     if any(isinstance(w, DistributedDataParallel) for w in _wrappers(model)):
@@ -120,7 +124,7 @@ def _check_for_graphs(model: Any, device: torch.device) -> None:
         raise UserError("--cuda-graphs needs an output projection that is trained")
     if torch.is_autocast_enabled("cuda"):
         raise UserError("--cuda-graphs is not for --amp; train with --fp16 or --bf16")
-    others = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop", "checkpoint_activations", "compile_backend")
+    others = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop", "wrappers")
     if any(getattr(m, name, None) for m in model.modules() for name in others):
         raise UserError(
             "--cuda-graphs does not go with --encoder-layerdrop, --decoder-layerdrop, --checkpoint-activations and"

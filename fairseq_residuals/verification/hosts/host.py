@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, silu
 
 from fairseq_residuals.core.attention import open_attention
-from fairseq_residuals.core.base import Shape, Stream
+from fairseq_residuals.core.base import StackShape, Stream
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.layer import CONNECTIONS
+from fairseq_residuals.core.layer import CONNECTIONS, Context
 from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.models.state_dict_names import fairseq_name
@@ -114,7 +114,7 @@ def build_stack(
     """The wired layers whose parameters are called ``stack.0. ...``."""
     cross = side == "decoder" and enc_depth > 0
     layers = built_layers(golden, stack, cross=cross)
-    shape = Shape(
+    shape = StackShape(
         stack=side,
         depth=len(layers),
         dim=layers[0].self_attn.embed_dim,
@@ -171,7 +171,7 @@ class Host(nn.Module):
         x = (self.embed_tokens(inputs["ids"]) if "ids" in inputs else inputs["x"]).transpose(0, 1)
         with recorded(self.layers, self.layer_outputs) as seen:
             seen["embed"] = x.transpose(0, 1)
-            x = self.layers(x, self_attn_mask=future_mask(x))[0] if self.causal else self.layers(x)
+            x, _ = self.layers(x, Context(self_attn_mask=future_mask(x) if self.causal else None))
         x = (x if self.top_norm is None else self.top_norm(x)).transpose(0, 1)
         seen["final_norm"] = x
         if "ids" not in inputs:

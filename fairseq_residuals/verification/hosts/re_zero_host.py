@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.checkpoints.importing.parameter_names import Authors
 from fairseq_residuals.core.base import Stream
+from fairseq_residuals.core.layer import Context
 from fairseq_residuals.verification.hosts.description import NewerGolden, Recipe
 from fairseq_residuals.verification.hosts.host import build_stack, future_mask, recorded
 
@@ -43,10 +44,11 @@ class Pair(nn.Module):
         """
         padding = inputs["src_key_padding_mask"].bool()
         with recorded(self.encoder, time_first, "enc_layer") as below:
-            memory = self.encoder(inputs["src"], padding)
+            memory, _ = self.encoder(inputs["src"], Context(padding_mask=padding))
         x = inputs["tgt"]
         with recorded(self.decoder, time_first, "dec_layer") as above:
-            x = self.decoder(x, memory, padding, self_attn_mask=future_mask(x))[0]
+            masks = Context(memory=memory, memory_padding_mask=padding, self_attn_mask=future_mask(x))
+            x, _ = self.decoder(x, masks)
         return below | above | {"loss": (x * inputs["loss_weight"]).sum()}
 
 

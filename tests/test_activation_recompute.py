@@ -15,7 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 from fairseq_residuals.ops.depth_sum import weighted_sum
 from fairseq_residuals.performance import activation_recompute, cpu
-from fairseq_residuals.performance.activation_recompute import RemadeLayerNorm, can_be_made_again, making_again
+from fairseq_residuals.performance.activation_recompute import RecomputedLayerNorm, recomputable, recomputing
+from fairseq_residuals.utils import torch_private
 
 VARIANTS = (
     "post_ln",
@@ -54,7 +55,7 @@ def test_gradients_are_the_same_bit_for_bit(
     monkeypatch: pytest.MonkeyPatch, task: str, variant: str, flags: tuple[str, ...]
 ) -> None:
     found = gradients(task, variant, *flags)
-    monkeypatch.setattr(cpu, "making_again", nullcontext)
+    monkeypatch.setattr(cpu, "recomputing", nullcontext)
     kept = gradients(task, variant, *flags)
     assert found.keys() == kept.keys()
     for name, gradient in kept.items():
@@ -91,8 +92,8 @@ def test_what_is_not_kept() -> None:
 
 def test_what_a_checkpoint_hands_on_keeps_nothing() -> None:
     """Such as the input of a norm, which the layer above would keep with its output."""
-    norm, x = RemadeLayerNorm(nn.LayerNorm(4)), torch.randn(3, 4, requires_grad=True)
-    with making_again():
+    norm, x = RecomputedLayerNorm(nn.LayerNorm(4)), torch.randn(3, 4, requires_grad=True)
+    with recomputing():
         within, outside = checkpoint(norm, x, use_reentrant=False), norm(x)
     assert not hasattr(within, "recipe") and hasattr(outside, "recipe")
     assert not hasattr(norm(x), "recipe")
@@ -114,8 +115,8 @@ def test_how_often(users: int, times: int) -> None:
     """Once for those that follow each other; what many use is kept."""
     x = torch.randn(3, 4)
     again, weights = Counted(x), [torch.randn(3, 4, requires_grad=True) for _ in range(users)]
-    with making_again():
-        y = can_be_made_again(x * 2, again)
+    with recomputing():
+        y = recomputable(x * 2, again)
         loss = torch.stack([y * w for w in weights]).sum()
     loss.backward()
     assert again.times == times
@@ -127,15 +128,15 @@ def test_views() -> None:
     x, w = torch.randn(3, 4), torch.randn(3, 4, requires_grad=True)
     for view, times in ((lambda y: y.view(4, 3).view(3, 4), 1), (lambda y: y[:], 1), (lambda y: y[:2], 0)):
         again = Counted(x)
-        with making_again():
-            seen = view(can_be_made_again(x * 2, again))
+        with recomputing():
+            seen = view(recomputable(x * 2, again))
             loss = (seen * w[: len(seen)]).sum()
         w.grad = None
         loss.backward()
         assert again.times == times and w.grad is not None and torch.equal(w.grad[: len(seen)], 2 * x[: len(seen)])
     again, square = Counted(torch.randn(3, 3)), torch.randn(3, 3, requires_grad=True)
-    with making_again():
-        loss = (can_be_made_again(again.x * 2, again).t() * square).sum()
+    with recomputing():
+        loss = (recomputable(again.x * 2, again).t() * square).sum()
     loss.backward()
     assert again.times == 0 and square.grad is not None and torch.equal(square.grad, 2 * again.x.t())
 
@@ -143,8 +144,8 @@ def test_views() -> None:
 def test_what_was_changed_in_place_is_kept() -> None:
     x, w = torch.randn(3, 4), torch.randn(3, 4, requires_grad=True)
     again = Counted(x)
-    with making_again():
-        y = can_be_made_again(x * 2, again)
+    with recomputing():
+        y = recomputable(x * 2, again)
         y.add_(1)
         (y * w).sum().backward()
     assert again.times == 0 and w.grad is not None and torch.equal(w.grad, 2 * x + 1)
@@ -154,27 +155,27 @@ def test_terms_of_a_sum_over_depth_are_kept() -> None:
     """And what comes after the sum is made again."""
     x, weights = torch.randn(3, 4), torch.randn(2, requires_grad=True)
     first, second = Counted(x), Counted(x)
-    with making_again():
-        terms = [can_be_made_again(x * 2, first), torch.ones(3, 4)]
+    with recomputing():
+        terms = [recomputable(x * 2, first), torch.ones(3, 4)]
         total = weighted_sum(weights, terms)
-        loss = (can_be_made_again(x * 2, second) * total).sum()
+        loss = (recomputable(x * 2, second) * total).sum()
     loss.backward()
     assert (first.times, second.times) == (0, 1)
     torch.testing.assert_close(weights.grad, torch.stack([(4 * x.square()).sum(), (2 * x).sum()]))
 
 
 def test_a_sum_over_depth_where_pytorch_does_not_tell_its_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(torch._C._autograd, "_top_saved_tensors_default_hooks", raising=False)
+    monkeypatch.setattr(torch_private, "_top_hooks", None)
     x, weights = torch.randn(3, 4), torch.randn(2, requires_grad=True)
-    with making_again():
-        weighted_sum(weights, [can_be_made_again(x * 2, Counted(x)), torch.ones(3, 4)]).sum().backward()
+    with recomputing():
+        weighted_sum(weights, [recomputable(x * 2, Counted(x)), torch.ones(3, 4)]).sum().backward()
     torch.testing.assert_close(weights.grad, torch.stack([2 * x.sum(), torch.tensor(12.0)]))
 
 
 def test_hooks_of_others_see_a_sum_over_depth() -> None:
     seen: list[Tensor] = []
     weights, term = torch.randn(2, requires_grad=True), torch.ones(3, 4)
-    with making_again(), torch.autograd.graph.saved_tensors_hooks(lambda x: seen.append(x) or x, lambda x: x):
+    with recomputing(), torch.autograd.graph.saved_tensors_hooks(lambda x: seen.append(x) or x, lambda x: x):
         weighted_sum(weights, [term, term])
     assert any(x is term for x in seen)
 
@@ -204,7 +205,7 @@ def test_nothing_keeps_itself() -> None:
     freed = weakref.ref(marker)
     gc.disable()
     try:
-        with making_again():
+        with recomputing():
             y = Exp.apply(torch.ones(2, requires_grad=True), marker)
         del y, marker
         assert freed() is None
@@ -216,8 +217,8 @@ def test_nothing_keeps_itself() -> None:
 @pytest.mark.parametrize("affine", (True, False))
 def test_norms_stay_what_they_are(bias: bool, affine: bool) -> None:
     norm = nn.LayerNorm(8, eps=1e-3, elementwise_affine=affine, bias=bias)
-    recomputed, x = RemadeLayerNorm(norm), torch.randn(2, 8)
-    assert torch.equal(recomputed(x), norm(x)) and str(recomputed).removeprefix("Remade") == str(norm)
+    recomputed, x = RecomputedLayerNorm(norm), torch.randn(2, 8)
+    assert torch.equal(recomputed(x), norm(x)) and str(recomputed).removeprefix("Recomputed") == str(norm)
     assert [(n, id(p)) for n, p in recomputed.named_parameters()] == [(n, id(p)) for n, p in norm.named_parameters()]
 
 
@@ -225,6 +226,6 @@ def test_norms_of_a_fast_model() -> None:
     plain, fast = (build("translation", "sandwich_ln", *flags) for flags in ((), ("--fast-on-cpu",)))
     assert plain.state_dict().keys() == fast.state_dict().keys()
     assert not any(type(m) is nn.LayerNorm for m in fast.modules())
-    assert sum(isinstance(m, RemadeLayerNorm) for m in fast.modules()) == sum(
+    assert sum(isinstance(m, RecomputedLayerNorm) for m in fast.modules()) == sum(
         type(m) is nn.LayerNorm for m in plain.modules()
     )

@@ -1,0 +1,141 @@
+"""Every function of PyTorch that it does not declare public and this project calls, each behind a probe.
+
+Where a version of PyTorch lacks one, its user falls back to something slower: :data:`None` or ``False`` here says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+NO_HOOKS: dict[int, Any] = {}
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Return whether anybody looks into a module or its parts, or changes what is in them, by hooks."""
+    names = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+    return any(getattr(m, name, NO_HOOKS) for m in module.modules() for name in names)
+
+
+# autograd
+
+_graph_task_id: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
+_top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+_pop_hooks = getattr(torch._C._autograd, "_pop_saved_tensors_default_hooks", None)
+_push_hooks = getattr(torch._C._autograd, "_push_saved_tensors_default_hooks", None)
+
+Pack = Callable[[Tensor], Any]
+Unpack = Callable[[Any], Tensor]
+
+
+def numbers_backward_passes() -> bool:
+    """Return whether :func:`backward_pass_number` tells one backward pass from another."""
+    return _graph_task_id is not None
+
+
+def backward_pass_number() -> int:
+    """Return the number of the backward pass that calls this, -1 outside of one.
+
+    Raises:
+        RuntimeError: this PyTorch does not number them.
+    """
+    if _graph_task_id is None:
+        raise RuntimeError("this PyTorch does not number backward passes")
+    return _graph_task_id()
+
+
+def saved_tensors_hooks_in_force() -> tuple[Pack, Unpack] | None:
+    """Return the innermost hooks of ``torch.autograd.graph.saved_tensors_hooks``; None too where PyTorch hides them."""
+    if _top_hooks is None or _pop_hooks is None or _push_hooks is None or torch.compiler.is_compiling():
+        return None
+    return _top_hooks(False)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def without_saved_tensors_hooks(pack: Pack, unpack: Unpack) -> Iterator[None]:
+    """Take away :func:`saved_tensors_hooks_in_force`, which are these, for as long as this context lasts."""
+    assert _pop_hooks is not None and _push_hooks is not None
+    _pop_hooks()
+    try:
+        yield
+    finally:
+        _push_hooks(pack, unpack)
+
+
+def log_softmax_backward(gradient: Tensor, log_probs: Tensor, dim: int) -> Tensor:
+    """Return the gradient of ``x`` from that of ``log_probs = x.log_softmax(dim)``, both of one precision."""
+    kernel = getattr(torch.ops.aten, "_log_softmax_backward_data", None)
+    if kernel is None:
+        return gradient - log_probs.exp() * gradient.sum(dim, keepdim=True)
+    return kernel(gradient, log_probs, dim, log_probs.dtype)  # type: ignore[no-any-return]
+
+
+# many tensors at once
+
+
+def zero_all_(tensors: Sequence[Tensor]) -> None:
+    """Fill every tensor with zeros, by one kernel on a GPU."""
+    if hasattr(torch, "_foreach_zero_"):
+        torch._foreach_zero_(list(tensors))
+    else:
+        for x in tensors:
+            x.zero_()
+
+
+def add_all_(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> None:
+    """Add each of ``others`` to its tensor in place, by one kernel on a GPU."""
+    if hasattr(torch, "_foreach_add_"):
+        torch._foreach_add_(list(tensors), list(others))
+    else:
+        for x, other in zip(tensors, others, strict=True):
+            x.add_(other)
+
+
+# oneDNN's matrices in the layout that it multiplies by
+
+
+def packs_matrices() -> bool:
+    """Return whether this PyTorch has oneDNN, with the operators that its compiler uses for constant weights."""
+    return torch.backends.mkldnn.is_available() and all(
+        hasattr(torch.ops.mkldnn, name) for name in ("_reorder_linear_weight", "_linear_pointwise")
+    )
+
+
+def packed_matrix(weight: Tensor) -> Tensor:
+    """Return ``weight`` (out, in) in oneDNN's layout; only where :func:`packs_matrices`."""
+    return torch.ops.mkldnn._reorder_linear_weight(weight)  # type: ignore[no-any-return]
+
+
+def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
+    """Return ``x W^T + bias`` by a :func:`packed_matrix`."""
+    return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")  # type: ignore[no-any-return]
+
+
+# torch.compile
+
+
+def mark_dynamic(x: Tensor, dims: int) -> None:
+    """Ask torch.compile to make the first ``dims`` sizes of ``x`` symbols, if it can."""
+    mark = getattr(torch._dynamo, "maybe_mark_dynamic", None)
+    if mark is not None:
+        for i in range(dims):
+            mark(x, i)
+
+
+def allow_recompilations(most: int) -> None:
+    """Let torch.compile keep at least ``most`` codes for one function; beyond its limit it silently stops compiling."""
+    config = torch._dynamo.config
+    for name in ("recompile_limit", "cache_size_limit"):  # the latter until PyTorch 2.6
+        if hasattr(config, name):
+            setattr(config, name, max(getattr(config, name), most))
+            return
+
+
+def compiler_failures() -> tuple[type[Exception], ...]:
+    """Return what torch.compile raises where a backend cannot make code."""
+    error = getattr(torch._dynamo.exc, "BackendCompilerFailed", None)
+    return (RuntimeError,) if error is None else (error,)

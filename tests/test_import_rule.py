@@ -1,0 +1,168 @@
+"""Which package may import which; the table here is the rule."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fairseq_residuals
+
+ROOT = Path(fairseq_residuals.__file__).parent
+
+FAIRSEQ = ("fairseq", "fairseq_cli", "modern_fairseq")
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("utils",),
+    ("ops",),
+    ("core",),
+    ("variants",),
+    ("models", "performance"),
+    ("generation", "training", "checkpoints", "data", "scoring"),
+    ("experiments", "analysis", "verification", "benchmark"),
+    ("cli",),
+)
+"""From below: a package may import those of its own layer and of the layers below it."""
+LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
+WITHOUT_FAIRSEQ = {"utils", "ops", "core", "variants"}
+OPTIONAL = "performance"
+"""Its folder may be missing. Only itself and measurements import it, and modules that others import by
+:func:`import_with_performance` alone."""
+MEASURING = {OPTIONAL, "benchmark"}
+PACKAGES = sorted(path.name for path in ROOT.iterdir() if (path / "__init__.py").exists())
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The modules that a file imports, wherever in it, but for type checkers alone."""
+    tree = ast.parse(path.read_text())
+    for_types = {
+        child
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for child in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if node in for_types:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def imported_with_performance() -> set[str]:
+    """The modules that the code imports where ``performance`` is there."""
+    text = "".join(path.read_text() for path in ROOT.rglob("*.py"))
+    return set(re.findall(rf"""import_with_performance\("{ROOT.name}\.([a-z_.]+)"\)""", text))
+
+
+def test_the_table_names_every_package() -> None:
+    assert sorted(LEVEL) == PACKAGES
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_imports_what_lies_below(package: str) -> None:
+    wrong, guarded = [], imported_with_performance()
+    assert guarded
+    for path in sorted((ROOT / package).rglob("*.py")):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for name in imports(path):
+            top, _, rest = name.partition(".")
+            other = rest.partition(".")[0]
+            upwards = top == ROOT.name and other in LEVEL and LEVEL[other] > LEVEL[package]
+            needs_fairseq = top in FAIRSEQ and package in WITHOUT_FAIRSEQ
+            optional = other == OPTIONAL or any(f"{name}.".startswith(f"{ROOT.name}.{g}.") for g in guarded)
+            needs_optional = optional and package not in MEASURING and module not in guarded
+            if upwards or needs_fairseq or needs_optional:
+                wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert not wrong
+
+
+WITHOUT = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("fairseq", "fairseq_cli"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Blocked())
+import importlib, pkgutil
+import fairseq_residuals
+before = len(sys.modules)
+print(*fairseq_residuals.list_variants())
+for package in ("core", "ops", "variants", "utils"):
+    module = importlib.import_module(f"fairseq_residuals.{package}")
+    for found in pkgutil.walk_packages(module.__path__, f"{module.__name__}."):
+        importlib.import_module(found.name)
+for name in fairseq_residuals.__all__:
+    getattr(fairseq_residuals, name)
+assert "fairseq" not in sys.modules and "modern_fairseq.finder" not in sys.modules
+try:
+    fairseq_residuals.register()
+except ModuleNotFoundError as error:
+    print(error)
+"""
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_without_fairseq() -> None:
+    variants, error = run(WITHOUT).splitlines()
+    assert {"b2t", "pre_ln", "mhc"} <= set(variants.split())
+    assert error == "No module named 'fairseq'"
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    heavy = run("import sys, fairseq_residuals; print(*({'torch', 'fairseq', 'numpy'} & set(sys.modules)))")
+    assert heavy == "\n"
+
+
+REGISTERED = """
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.tasks.fairseq_task import FairseqTask
+assert "transformer_b2t" in ARCH_MODEL_REGISTRY and "transformer_lm_b2t" in ARCH_MODEL_REGISTRY
+assert "chunked_label_smoothed_cross_entropy" in CRITERION_REGISTRY
+assert "FasterSequenceGenerator" in FairseqTask.build_generator.__code__.co_names
+import sys, fairseq_residuals
+assert fairseq_residuals._Trigger not in sys.meta_path
+"""
+PARTLY = """
+import sys, types
+from importlib.machinery import ModuleSpec
+fairseq = types.ModuleType("fairseq")
+fairseq.__spec__ = ModuleSpec("fairseq", None)
+fairseq.__spec__._initializing = True
+sys.modules["fairseq"] = fairseq
+import fairseq_residuals
+import colorsys
+assert fairseq_residuals._Trigger in sys.meta_path
+del sys.modules["fairseq"]
+sys.meta_path.remove(fairseq_residuals._Trigger)
+import fairseq
+sys.meta_path.insert(0, fairseq_residuals._Trigger)
+import chunk
+"""
+
+
+@pytest.mark.parametrize(
+    "imports_first",
+    (
+        "import fairseq_residuals, fairseq",
+        "import fairseq, fairseq_residuals",
+        "import fairseq_residuals; fairseq_residuals.register(); fairseq_residuals.register()",
+        "import fairseq_residuals.models.translation",
+        "import fairseq_residuals.generation.beam_search",
+        PARTLY,
+    ),
+)
+def test_whatever_is_imported_first(imports_first: str) -> None:
+    run(imports_first + REGISTERED)
