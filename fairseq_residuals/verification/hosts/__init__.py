@@ -42,9 +42,9 @@ from fairseq_residuals.verification.hosts import (
     siamese_norm_host,
     value_residual_host,
 )
-from fairseq_residuals.verification.hosts.description import Recipe
+from fairseq_residuals.verification.hosts.recipe import HostRecipe
 
-RECIPES: dict[str, Recipe] = {
+RECIPES: dict[str, HostRecipe] = {
     **llama_host.RECIPES,
     **plain_host.RECIPES,
     **re_zero_host.RECIPES,
