@@ -43,10 +43,12 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object.
 
     Raises:
-        UserError: the file is something else.
+        UserError: the file is missing or is something else.
     """
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        raise UserError(f"there is no {path} that could be read") from None
     except ValueError as error:
         raise UserError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(description, dict):

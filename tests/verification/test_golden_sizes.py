@@ -6,33 +6,32 @@ random values: so this shows that names and shapes are understood, not that numb
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 import pytest
-from fairseq_residuals.verification.rebuild import read, rebuild
-from golden_files import FOLDER
+from golden_files import VERIFIED, arrays_of
 
+from fairseq_residuals.verification.archive import read_sidecar, write
+from fairseq_residuals.verification.fairseq_models import FairseqRecipe
+from fairseq_residuals.verification.old_layouts import variant_name
+from fairseq_residuals.verification.parity import read
+from fairseq_residuals.verification.recipe import rebuild
+from fairseq_residuals.verification.recipes import find_recipe
 from fairseq_residuals.verification.recompute import recompute
 
 ENCODER, DECODER = 3, 1
 DIM, FFN, HEADS = 24, 20, 3
 WORDS = {"enc": 50, "dec": 44}
-NAMES = (
-    *("postln", "tfixuprepo_preln", "dlclrepo_prenorm_baseline", "preln_lm", "b2t", "b2t_noln", "residual_s005"),
-    *("clinic_deepnet", "deepnet", "deepnet_lm", "subln", "subln_enc", "normformer_encdec", "normformer_resids_lm"),
-    *("dlcl_pre_vector", "dlcl_post_fixavg", "dlcl_pre_fixavg_noln", "simple_dlcl_post", "admin", "tfixup"),
-    *("realformer_preln_fairseq_reimpl", "dwlstm_reimpl_gate1add", "dwlstm_reimpl_gate2concat"),
-    "dwlstm_reimpl_none2add",
-)
+FILES = [path for path in VERIFIED if isinstance(find_recipe(variant_name(path, read_sidecar(path))), FairseqRecipe)]
 
 
-def resized(name: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def resized(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The parameters or gradients of a golden file of two layers, 16 channels, 32 in the FFN, 2 heads and 40 words."""
-    ffn = 2 * DIM if name.startswith("dwlstm") else FFN
+    # the hidden layer of a depth-wise LSTM has twice the channels
+    ffn = 2 * DIM if any(name.startswith("enc.") for name in arrays) else FFN
     indices = defaultdict(set)
     index = re.compile(r"^(.*?\.)(\d+)(\..*)$")
     for match in filter(None, map(index.match, arrays)):
@@ -53,14 +52,11 @@ def resized(name: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {key: random.normal(0, 0.2, shape).astype(np.float32) for key, shape in shapes.items()}
 
 
-def write_resized(name: str, folder: Path) -> Path:
-    source = FOLDER / f"{name}_S.npz"
-    with np.load(source) as file:
-        arrays = {key: file[key] for key in file.files}
-    sidecar = json.loads(source.with_suffix(".json").read_text())
+def write_resized(source: Path, folder: Path) -> Path:
+    arrays, sidecar = arrays_of(source), read_sidecar(source)
     for kind in ("param/", "grad/"):
         values = {key.removeprefix(kind): arrays.pop(key) for key in list(arrays) if key.startswith(kind)}
-        arrays |= {f"{kind}{key}": value for key, value in resized(name, values).items()}
+        arrays |= {f"{kind}{key}": value for key, value in resized(values).items()}
     if "param/decoder.embed_tokens.weight" in arrays:
         # no table is shared, so each has a gradient; until fairseq 0.9 the output's had a name of its own
         tables = [t for t in ("embed_tokens.weight", "output_projection.weight") if f"param/decoder.{t}" in arrays]
@@ -69,25 +65,21 @@ def write_resized(name: str, folder: Path) -> Path:
                 arrays[f"{kind}decoder.{table}"] = np.random.default_rng(len(table)).normal(0, 0.2, (WORDS["dec"], DIM))
     if "in/loss_weight" in arrays:
         arrays["in/loss_weight"] = np.ones((*arrays["in/src_tokens"].shape, DIM))
-    # not read beyond their names: what layers gave, for a layer that the file did not have
-    for layer in ("out/enc_layer{}", "enc_layer_{}"):
-        if layer.format(1) in arrays:
-            arrays[layer.format(2)] = arrays[layer.format(1)]
-    sizes = sidecar.get("config_values") or sidecar["hyper"]
-    sizes |= {"el": ENCODER, "enc": ENCODER, "dl": DECODER, "dec": DECODER, "d": DIM, "f": FFN, "ffn": FFN}
-    sizes |= {"h": HEADS, "heads": HEADS} | ({"ffn": 2 * DIM} if name.startswith("dwlstm") else {})
-    path = folder / f"{name}_H.npz"
-    np.savez(path, **{key: x.astype(np.float32) if x.dtype == np.float64 else x for key, x in arrays.items()})
-    path.with_suffix(".json").write_text(json.dumps(sidecar))
+    sizes = {"encoder_layers": ENCODER, "decoder_layers": DECODER, "dim": DIM, "heads": HEADS, "ffn_dim": FFN}
+    sidecar["sizes"] = sizes | ({"ffn_dim": 2 * DIM} if "param/enc.wemb.weight" in arrays else {})
+    path = folder / source.name
+    write(path, {key: x.astype(np.float32) if x.dtype == np.float64 else x for key, x in arrays.items()}, sidecar)
     return path
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_other_sizes_are_understood(name: str, tmp_path: Path) -> None:
-    golden, recipe = read(write_resized(name, tmp_path))
-    model = rebuild(golden, recipe)
-    depths = [len(getattr(model, side).layers) for side in ("encoder", "decoder") if hasattr(model, side)]
-    assert depths == ([DECODER] if name.endswith("_lm") else [ENCODER] if name.endswith("_enc") else [ENCODER, DECODER])
+@pytest.mark.parametrize("source", FILES, ids=lambda path: path.stem)
+def test_other_sizes_are_understood(source: Path, tmp_path: Path) -> None:
+    golden = read(write_resized(source, tmp_path))
+    model = rebuild(golden)
+    depths = {side: len(getattr(model, side).layers) for side in ("encoder", "decoder") if hasattr(model, side)}
+    expected = {"encoder": ENCODER, "decoder": DECODER}
+    given = {"encoder": "src_tokens" in golden.inputs, "decoder": "prev_output_tokens" in golden.inputs}
+    assert depths == {side: depth for side, depth in expected.items() if given[side]}
     computed = recompute(golden, model)
     assert {key: value.shape for key, value in computed.gradients.items()} == {
         key: value.shape for key, value in golden.gradients.items()
