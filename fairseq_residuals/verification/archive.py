@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import zipfile
 import zlib
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.utils.documents import read_json
 
 Arrays = dict[str, np.ndarray]
 FORMAT = "fairseq_residuals golden 1"
@@ -36,21 +38,19 @@ def read_sidecar(path: Path) -> dict[str, Any]:
     for file in (path, sidecar):
         if not file.is_file() or path.suffix != ".npz":
             raise UserError(f"there is no {file}; a golden file is an X.npz with its description X.json beside it")
-    return read_json(sidecar)
+    return read_description(sidecar)
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_description(path: Path) -> dict[str, Any]:
     """Read a JSON object.
 
     Raises:
         UserError: the file is missing or is something else.
     """
     try:
-        description = json.loads(path.read_text(encoding="utf-8"))
+        description = read_json(path)
     except OSError:
         raise UserError(f"there is no {path} that could be read") from None
-    except ValueError as error:
-        raise UserError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(description, dict):
         raise UserError(f"{path} must hold a JSON object, not a {type(description).__name__}")
     return description
@@ -66,11 +66,9 @@ def read_arrays(path: Path, sidecar: dict[str, Any]) -> Arrays:
         UserError: the file is damaged or is something else, or it is not the one that the sidecar describes.
     """
     try:
-        with zipfile.ZipFile(path) as file:
-            members = {name.removesuffix(".npy"): file.read(name) for name in file.namelist()}
-        arrays = {
-            name: np.lib.format.read_array(io.BytesIO(data), allow_pickle=False) for name, data in members.items()
-        }
+        with zipfile.ZipFile(path) as archive:
+            members = {info.filename.removesuffix(".npy"): _read_member(archive, info) for info in archive.infolist()}
+        arrays = {name: _parse(data) for name, data in members.items()}
     except (OSError, ValueError, EOFError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{path} is damaged (truncated?) or holds something else than NumPy arrays") from error
     if sidecar.get("format") == FORMAT:
@@ -84,6 +82,32 @@ def read_arrays(path: Path, sidecar: dict[str, Any]) -> Arrays:
             if hashlib.sha256(members[name]).hexdigest() != listed[name]:
                 raise UserError(f"{path}: {name} is not what the sidecar describes (another SHA-256)")
     return arrays
+
+
+def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    """
+    Raises:
+        ValueError: it is compressed to less than a hundredth.
+    """
+    if info.file_size > 100 * info.compress_size + 10_000:
+        raise ValueError
+    return archive.read(info)
+
+
+def _parse(data: bytes) -> np.ndarray:
+    """Return the array of a ``.npy`` file; ``np.load`` would take memory for whatever the header says.
+
+    Raises:
+        ValueError: it is no array of numbers or truth values, or has not as many bytes as its header says.
+    """
+    file = io.BytesIO(data)
+    version = np.lib.format.read_magic(file)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, is_fortran, dtype = read_header(file)
+    contents = file.read()
+    if dtype.hasobject or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != len(contents):
+        raise ValueError
+    return np.frombuffer(contents, dtype).reshape(shape, order="F" if is_fortran else "C").copy()
 
 
 def write(path: Path, arrays: Arrays, description: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from fairseq_residuals.verification.archive import (
     FORMAT,
     Arrays,
     read_arrays,
-    read_json,
+    read_description,
     read_sidecar,
     write,
     write_json,
@@ -48,7 +48,7 @@ def _repack_file(file: Path, folder: Path) -> Path:
     target = folder / file.name
     archive = file.with_suffix(".npz")
     if not archive.exists():
-        description = read_json(file)
+        description = read_description(file)
         if description.get("format") != FORMAT:
             description = convert_statistics(file, description) | {"format": FORMAT}
         write_json(target, description)

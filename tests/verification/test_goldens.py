@@ -49,8 +49,11 @@ def test_every_recipe_has_a_golden() -> None:
     assert hosts.RECIPES.keys() <= set(names.values())
     for recipe in FAIRSEQ_RECIPES:
         stems = [path.stem for path, name in names.items() if recipe.match(ENDINGS.sub("", name))]
-        for part in (*recipe.names, *recipe.endings):
-            assert any(part in stem for stem in stems), part
+        for name in recipe.names:
+            assert any(name in stem for stem in stems), name
+        for ending in recipe.endings:
+            # recipes that share their endings need not each have all of them
+            assert any(ending in path.stem for path in names), ending
 
 
 def test_every_variant_that_says_so_has_a_golden() -> None:

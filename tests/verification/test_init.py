@@ -28,7 +28,7 @@ from fairseq_residuals.core.initialization import initialise
 from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.models.state_dict_names import fairseq_name
 from fairseq_residuals.variants.deepnet import alpha_beta
-from fairseq_residuals.verification.archive import read_json
+from fairseq_residuals.verification.archive import read_description
 from fairseq_residuals.verification.fairseq_models import EncoderAlone
 
 SAME = {
@@ -102,7 +102,7 @@ def models(case: str, seeds: list[int], *, encoder_alone: bool = False) -> Itera
 
 def compared(name: str, case: str) -> Iterator[tuple[str, dict[str, Any], list[np.ndarray]]]:
     """For each parameter of a file: its name there, its figures, and for each seed its values here."""
-    file = read_json(FOLDER / f"{name}_init.json")
+    file = read_description(FOLDER / f"{name}_init.json")
     alone = name.endswith("_enc")
     prefix = "encoder." if alone else ""
     theirs = {f"{prefix}{key}": figures for key, figures in file["initialization"].items()}
