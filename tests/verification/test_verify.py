@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,9 +12,10 @@ import numpy as np
 import pytest
 from golden_files import CLINIC, POSTLN, Arrays, changed, drop, golden_path, label, measure, put, unchanged, wrong
 
-from fairseq_residuals.cli import verify
+from fairseq_residuals.cli import reproduce, table, verify
 from fairseq_residuals.cli.__main__ import main
 from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.experiments.tables import published
 
 TOP_NORMS = "param/decoder.layer_norm.bias (by this plugin's name) and 3 more"
 ENCODER, PAIR, LLAMA = map(golden_path, ("subln_enc", "rezero_encdec", "lns"))
@@ -199,12 +202,34 @@ def test_files_of_another_kind_are_refused_with_what_they_are(name: str, reason:
     assert "\n" not in str(error.value)
 
 
-def test_without_a_checkout_it_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "command", [["verify", str(POSTLN)], ["table"], ["reproduce", "b2t/table1"]], ids=lambda c: c[0]
+)
+def test_without_a_checkout_a_command_says_so(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(verify, "VERIFICATION", tmp_path / "verification")
-    assert main(["verify", str(POSTLN)]) == 1
-    assert f"there is no {tmp_path / 'verification'}: it comes with a checkout" in capsys.readouterr().err
+    missing = tmp_path / "missing"
+    monkeypatch.setattr(verify, "VERIFICATION", missing)
+    monkeypatch.setattr(reproduce, "CONFIGS", missing)
+    for module in (published, table):
+        monkeypatch.setattr(module, "PUBLISHED", missing)
+    assert main(command) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert f"there is no {missing}: it comes with a checkout of the repository" in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_nothing_in_the_wheel_imports_what_is_not_in_it() -> None:
+    """Commands import it when they are called."""
+    package = verify.VERIFICATION.parent
+    files = [file for file in package.rglob("*.py") if verify.VERIFICATION not in file.parents]
+    for file in files:
+        for statement in ast.parse(file.read_text()).body:
+            imported = statement.module if isinstance(statement, ast.ImportFrom) else ""
+            assert not str(imported).startswith("fairseq_residuals.verification"), file
+    settings = tomllib.loads((package.parent / "pyproject.toml").read_text())
+    assert "fairseq_residuals.verification*" in settings["tool"]["setuptools"]["packages"]["find"]["exclude"]
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
