@@ -18,8 +18,7 @@ from golden_files import FOLDER
 from fairseq_residuals.checkpoints.average import save
 from fairseq_residuals.checkpoints.importing.importer import RESET, import_checkpoint
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.verification.parity import compare
-from fairseq_residuals.verification.rebuild import read
+from fairseq_residuals.verification.parity import compare, read
 
 CASES = [
     ("b2t", "b2t_S", "b2t"),
@@ -69,7 +68,7 @@ def test_what_is_imported_computes_the_same(
     assert imported.report[0].split()[1].rstrip(";") == variant
     save(imported.checkpoint, tmp_path / "imported.pt")
     (model,), _ = load_model_ensemble([str(tmp_path / "imported.pt")], arg_overrides={"data": str(data)})
-    parity = compare(read(FOLDER / f"{name}.npz")[0], model)
+    parity = compare(read(FOLDER / f"{name}.npz"), model)
     assert parity.failures() == {}
     assert parity.logits["evaluation"] <= 1e-5
     assert parity.scores

@@ -10,30 +10,28 @@ import torch
 from fairseq import optim
 from fairseq.criterions import build_criterion
 from fairseq.sequence_generator import SequenceGenerator
-from golden_files import FOLDER
+from golden_files import VERIFIED
 from test_contract import every_variant, gradients, loss_of
 from test_fused_adam import FLAGS as ADAM
-from test_newer_goldens import OTHER_KIND
 from tiny import EOS, batch, build, logits, make_dictionary, perturb, target_tokens
 from tiny_trainer import SGD, Task, make_config, sample
 from torch import Tensor, nn
 
-from fairseq_residuals.cli.verify import compare_file
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.generation.beam_search import FasterSequenceGenerator
 from fairseq_residuals.ops.chunked_cross_entropy import chunked_cross_entropy
+from fairseq_residuals.verification.parity import compare_file
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
 GPU = torch.device("cuda")
 GRAPHS = ("--cuda-graphs",)
-GOLDENS = [path for folder in (FOLDER, FOLDER / "newer") for path in sorted(folder.glob("*.npz"))]
 
 
 def there(inputs: dict[str, Tensor], dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
     return {k: v.to(GPU, dtype if v.is_floating_point() else None) for k, v in inputs.items()}
 
 
-@pytest.mark.parametrize("path", [p for p in GOLDENS if OTHER_KIND not in p.stem], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", VERIFIED, ids=lambda path: path.stem)
 def test_golden(path: Path) -> None:
     parity = compare_file(path, GPU)[1]
     assert parity.activations and parity.failures() == {}

@@ -8,10 +8,10 @@ import socket
 from pathlib import Path
 
 from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.utils.checkout import ROOT, require_checkout
 
 HELP = "reproduce rows of a paper's table: prepare, train, average, generate, score, record"
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-"""In the checkout."""
+CONFIGS = ROOT / "configs"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
     from fairseq_residuals.experiments.job import Machine, Settings
     from fairseq_residuals.experiments.tables.cells import load_table
 
+    if args.configs == CONFIGS:
+        require_checkout(CONFIGS)
     for name in ("nodes", "max_tokens", "max_update"):
         value = getattr(args, name)
         if value is not None and value < 1:

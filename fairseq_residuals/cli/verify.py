@@ -5,20 +5,18 @@ from __future__ import annotations
 import argparse
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-
-from fairseq_residuals.analysis.models import device_of
-from fairseq_residuals.analysis.tables import markdown_table
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.verification import hosts
-from fairseq_residuals.verification.golden_file import read_sidecar, variant_name
-from fairseq_residuals.verification.golden_recipes import LackedVariant, OtherKind, refuse_other_kinds
-from fairseq_residuals.verification.hosts.compare import compare as compare_newer
-from fairseq_residuals.verification.parity import CPU, Parity, compare
-from fairseq_residuals.verification.rebuild import read, rebuild
+from fairseq_residuals.utils.checkout import ROOT, require_checkout
+
+if TYPE_CHECKING:
+    import torch
+
+    from fairseq_residuals.verification.parity import Parity
 
 HELP = "compare with the authors' own code: rebuild the model of golden files and recompute everything in them"
+VERIFICATION = ROOT / "fairseq_residuals" / "verification"
 HEAD = ("file", "variant", "activations", "logits", "loss", "gradients", "generation", "verdict")
 EXPLANATION = """\
 Largest errors, at positions that are not padding.
@@ -27,6 +25,7 @@ An error beyond its tolerance that rounding to single precision explains is list
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument(
         "files",
         nargs="+",
@@ -39,12 +38,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0 if everything that was compared is within the tolerances, else 1. Files of other kinds are named,
-    with what they are, and change nothing, unless there is nothing else.
+    """Compare and print; exit status 0 if everything that was compared is within the tolerances, else 1.
+
+    Files of other kinds are named, with what they are, and change nothing, unless there is nothing else.
 
     Raises:
-        UserError: files that could not be compared, after the table of those that could.
+        UserError: files that could not be compared, after the table of those that could; or no checkout.
     """
+    require_checkout(VERIFICATION)
+    from fairseq_residuals.analysis.models import device_of
+
     # what a run prints before it trains says nothing here
     logging.disable(logging.INFO)
     try:
@@ -54,10 +57,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _verify(files: list[Path], device: torch.device, per_layer: bool) -> int:
+    from fairseq_residuals.analysis.tables import markdown_table
+    from fairseq_residuals.verification.parity import compare_file
+    from fairseq_residuals.verification.recipes import OtherKind
+
     rows: list[tuple[str, ...]] = []
     details: list[str] = []
     explanations: dict[str, None] = {}
-    lacked: list[tuple[Path, str]] = []
     mistakes: list[str] = []
     for path in files:
         rows.append((path.name, *["-"] * 6, "not verified"))
@@ -66,16 +72,12 @@ def _verify(files: list[Path], device: torch.device, per_layer: bool) -> int:
         except OtherKind as reason:
             rows[-1] = (*rows[-1][:-1], "other kind")
             details.append(str(reason))
-        except LackedVariant as mistake:
-            lacked += mistake.files
         except UserError as mistake:
             mistakes.append(str(mistake))
         else:
             rows[-1] = _row(path, wiring, parity)
-            explanations[parity.explanation] = None
+            explanations[parity.tolerances.explanation] = None
             details += [f"{path.name}: {line}" for line in _details(parity, everything=per_layer)]
-    if lacked:
-        mistakes.append(str(LackedVariant(*lacked)))
     verdicts = {row[-1] for row in rows}
     if not mistakes and verdicts == {"other kind"}:
         raise UserError("; ".join(details))
@@ -85,23 +87,6 @@ def _verify(files: list[Path], device: torch.device, per_layer: bool) -> int:
     if mistakes:
         raise UserError("; ".join(mistakes))
     return int("FAIL" in verdicts)
-
-
-def compare_file(path: Path, device: torch.device = CPU) -> tuple[str, Parity]:
-    """The wiring that a golden file of any kind is compared with, and its errors.
-
-    Raises:
-        LackedVariant: this plugin lacks its variant.
-        OtherKind: it is no golden file, by its name.
-        UserError: the file or its sidecar is missing or damaged, or it is not what its model needs.
-    """
-    refuse_other_kinds(path)
-    sidecar = read_sidecar(path)
-    recipe_of_newer = hosts.RECIPES.get(variant_name(path, sidecar))
-    if recipe_of_newer is not None:
-        return compare_newer(path, sidecar, recipe_of_newer, device)
-    golden, recipe = read(path)
-    return recipe.variant, compare(golden, rebuild(golden, recipe), device)
 
 
 def _row(path: Path, variant: str, parity: Parity) -> tuple[str, ...]:
@@ -120,7 +105,7 @@ def _details(parity: Parity, everything: bool) -> list[str]:
     for name, error in (parity.errors() if everything else beyond).items():
         line = f"{name} {error:.1e}"
         if name in beyond:
-            line += f", beyond {parity.tolerances[name.split()[0]]:g}"
+            line += f", beyond {parity.limit(name):g}"
         if name in beyond and name not in failures:
             line += f", within the {parity.rounding[name]:.1e} of rounding"
         lines.append(line)

@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 import torch
-from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 
 from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.models.state_dict_names import fairseq_name
+from fairseq_residuals.verification.archive import read_sidecar
 from fairseq_residuals.verification.device import moved
-from fairseq_residuals.verification.golden_file import PAD, Generation, Golden
+from fairseq_residuals.verification.fixtures import Golden, read_golden
+from fairseq_residuals.verification.generated import score_errors
+from fairseq_residuals.verification.old_layouts import variant_name
+from fairseq_residuals.verification.recipe import build, load
+from fairseq_residuals.verification.recipes import find_recipe, refuse_other_kinds
 from fairseq_residuals.verification.recompute import recompute
-
-TOLERANCES = {"activations": 1e-6, "logits": 1e-5, "loss": 1e-6, "gradients": 3e-5, "scores": 1e-5}
-"""What the authors' own code keeps from one version of PyTorch to another. Activations and loss: the largest
-error as a part of the largest magnitude; the others: the largest error itself."""
-
-EXPLANATION = """\
-Activations and loss: as a part of the largest magnitude (tolerance {activations:g}, {loss:g}). Logits and
-gradients: absolute (tolerance {logits:g}, {gradients:g}); for the biases of keys, whose gradient is zero but
-for rounding, its magnitude. Generation agrees if every hypothesis has the same tokens and, within {scores:g},
-the same scores.""".format(**TOLERANCES)
+from fairseq_residuals.verification.tolerances import FAIRSEQ, Tolerances
 
 ROUNDINGS = 10
-"""Single precision does not keep them everywhere: where gradients are in the tens, some golden files are further than
-that from the exact values of their own model. An error beyond its tolerance is therefore held against what happens to
-the same quantity, computed in double precision, when every weight is moved by at most half a unit in its last place:
-up to this many times that much is rounding. The files of tests/golden need 3.6 times; a norm's eps of 1e-6 for 1e-5
-makes 36 times."""
+"""Single precision does not keep the tolerances everywhere: where gradients are in the tens, some golden files are
+further than that from the exact values of their own model. An error beyond its tolerance is therefore held against what
+happens to the same quantity, computed in double precision, when every weight is moved by at most half a unit in its
+last place: up to this many times that much is rounding. The files of tests/golden need 3.6 times; a norm's eps of 1e-6
+for 1e-5 makes 36 times."""
 SAMPLES = 8
 CPU = torch.device("cpu")
 
@@ -48,7 +46,6 @@ class Parity:
     logits: Errors = field(default_factory=dict)
     loss: Errors = field(default_factory=dict)
     gradients: Errors = field(default_factory=dict)
-    """For the biases of keys, whose gradients are zero but for rounding: the largest magnitude."""
     scores: Errors = field(default_factory=dict)
     """Of the hypotheses of each sentence; infinite where tokens differ."""
     initial: Errors = field(default_factory=dict)
@@ -57,76 +54,138 @@ class Parity:
     """What the file holds and nothing here computes."""
     rounding: Errors = field(default_factory=dict)
     """By kind and name, for errors beyond their tolerance: what :data:`ROUNDINGS` allows."""
-    tolerances: Mapping[str, float] = field(default_factory=lambda: TOLERANCES)
-    """By kind."""
-    explanation: str = EXPLANATION
-    """What the errors of each kind are, and the tolerances."""
+    tolerances: Tolerances = FAIRSEQ
     notes: list[str] = field(default_factory=list)
     """What else has to be said of the comparison."""
 
     def errors(self) -> Errors:
         """All of them, by kind and name."""
-        return {f"{kind} {name}": e for kind in self.tolerances for name, e in getattr(self, kind).items()}
+        return {f"{kind} {name}": e for kind in self.tolerances.limits for name, e in getattr(self, kind).items()}
+
+    def limit(self, name: str) -> float:
+        """The tolerance of an error, by its kind and name."""
+        return self.tolerances.limits[name.split()[0]]
 
     def beyond(self) -> Errors:
         """The errors that are not within the tolerance of their kind."""
         # written so that what is not a number fails
-        return {name: e for name, e in self.errors().items() if not e <= self.tolerances[name.split()[0]]}
+        return {name: e for name, e in self.errors().items() if not e <= self.limit(name)}
 
     def failures(self) -> Errors:
         """Those of them that rounding does not explain."""
         return {name: e for name, e in self.beyond().items() if not e <= self.rounding.get(name, 0.0)}
 
 
-def compare(golden: Golden, model: nn.Module, device: torch.device = CPU) -> Parity:
-    """Runs ``model``, which has the golden's weights, on the golden's batch; leaves it there, in evaluation mode.
+class LackedVariant(UserError):
+    """A golden file of a variant that this version of the plugin does not have."""
+
+
+def read(path: Path) -> Golden:
+    """Read a golden file of this layout or an older one, with the recipe for its model.
 
     Raises:
-        UserError: the golden lacks the gradient of a parameter, or has one that the model lacks.
+        LackedVariant: this plugin lacks its variant.
+        OtherKind: it is no golden file, by its name.
+        UserError: the file or its sidecar is missing or damaged, or it is not what the layout demands.
     """
-    golden, model = moved(golden, device), model.to(device)
-    computed = recompute(golden, model)
-    different = sorted(computed.gradients.keys() ^ golden.gradients.keys())
-    if different:
-        verb = "lacks" if different[0] in computed.gradients else "holds, unlike its model,"
-        raise UserError(f"{golden.path} {verb} the gradient of {different[0]}")
-    parity = measure(golden, computed)
-    parity.not_compared = [name for name in golden.activations if name not in computed.activations]
-    for name, generation in golden.generations.items():
-        for i, error in enumerate(_score_errors(generation, model)):
-            parity.scores[f"{name}, sentence {i}"] = error
-    if parity.beyond():
-        found = rounding(model, partial(recompute, golden), measure)
-        # a score is a mean of log-probabilities, and these are differences of logits
-        found |= {f"scores {name}": found["logits evaluation"] for name in parity.scores}
-        parity.rounding = {name: ROUNDINGS * found[name] for name in parity.beyond()}
+    refuse_other_kinds(path)
+    sidecar = read_sidecar(path)
+    name = variant_name(path, sidecar)
+    recipe = find_recipe(name)
+    if recipe is None:
+        raise LackedVariant(f"{path} is not verified: no variant of this plugin computes {name}")
+    return read_golden(path, sidecar, recipe)
+
+
+def compare_file(path: Path, device: torch.device = CPU) -> tuple[str, Parity]:
+    """Compare the plugin with a golden file.
+
+    Returns:
+        The wiring that it was compared with, and its errors.
+
+    Raises:
+        LackedVariant: this plugin lacks its variant.
+        OtherKind: it is no golden file, by its name.
+        UserError: the file or its sidecar is missing or damaged, or it is not what its model needs.
+    """
+    golden = read(path)
+    return golden.wiring, compare_golden(golden, device)
+
+
+def compare_golden(golden: Golden, device: torch.device = CPU) -> Parity:
+    """Rebuild the model of ``golden`` and compare everything.
+
+    Raises:
+        UserError: the golden is not what its model needs.
+    """
+    model = build(golden)
+    initial = {fairseq_name(name): p.detach().clone() for name, p in model.named_parameters()}
+    load(golden, model)
+    parity = compare(golden, model, device)
+    if golden.recipe.initial_values:
+        parity.initial = {name: _largest(initial[name] - value) for name, value in golden.initial.items()}
+    elif golden.initial:
+        parity.notes.append("init/* not compared, for training does not start from these values")
     return parity
 
 
+def compare(golden: Golden, model: nn.Module, device: torch.device = CPU) -> Parity:
+    """Run ``model``, which has the golden's weights, on the golden's batch; leave it there, in evaluation mode.
+
+    Raises:
+        UserError: the golden lacks something that the model has, has what the model lacks, or has it in another shape.
+    """
+    golden, model = moved(golden, device), model.to(device)
+    computed = recompute(golden, model)
+    _check_outputs(golden, computed)
+    parity = measure(golden, computed)
+    parity.gradients |= {name: _largest(value) for name, value in golden.unused_gradients.items()}
+    parity.not_compared = sorted(golden.activations.keys() - computed.activations.keys()) + list(golden.unknown)
+    if golden.recipe.tolerances.reason:
+        parity.notes.append(f"tolerance {parity.limit('activations'):g}: {golden.recipe.tolerances.reason}")
+    for name, generation in golden.generations.items():
+        for i, error in enumerate(score_errors(generation, model)):
+            parity.scores[f"{name}, sentence {i}"] = error
+    if parity.beyond():
+        allowed = rounding(model, partial(_recompute_compared, golden), measure)
+        # a score is a mean of log-probabilities, and these are differences of logits
+        allowed |= {f"scores {name}": allowed["logits evaluation"] for name in parity.scores}
+        parity.rounding = {name: ROUNDINGS * allowed.get(name, 0.0) for name in parity.beyond()}
+    return parity
+
+
+def _recompute_compared(golden: Golden, model: nn.Module) -> Golden:
+    """As :func:`recompute`, without the activations that ``golden`` lacks."""
+    computed = recompute(golden, model)
+    return replace(computed, activations={k: x for k, x in computed.activations.items() if k in golden.activations})
+
+
 def measure(golden: Golden, computed: Golden) -> Parity:
-    """The errors of ``computed``, which is the same batch through some other model; generation is left out."""
-    parity = Parity()
+    """Return the errors of ``computed``, the same batch through some other model; generation is left out."""
+    tolerances = golden.recipe.tolerances
+    parity = Parity(tolerances=tolerances)
     for name in golden.activations.keys() & computed.activations.keys():
         expected, where = golden.activations[name], _compared(golden, name)
         where = where.expand_as(expected) if where.dim() == expected.dim() else where
         error = _largest((computed.activations[name] - expected)[where])
         # the cell of an LSTM starts at zero
-        parity.activations[name] = error / (_largest(expected[where]) or 1.0)
+        scale = (_largest(expected[where]) or 1.0) if "activations" in tolerances.relative else 1.0
+        parity.activations[name] = error / scale
     for mode, expected in golden.logits.items():
-        words = _compared(golden, "dec")
-        parity.logits[mode] = _largest((computed.logits[mode] - expected)[words])
-    for kind, loss in golden.losses.items():
-        parity.loss[kind] = abs(computed.losses[kind] - loss) / abs(loss)
+        parity.logits[mode] = _largest((computed.logits[mode] - expected)[_compared(golden, "dec")])
+    for kind in golden.losses.keys() & computed.losses.keys():
+        loss = golden.losses[kind]
+        error = abs(computed.losses[kind] - loss)
+        parity.loss[kind] = error / abs(loss) if "loss" in tolerances.relative else error
     for name, gradient in computed.gradients.items():
-        expected = torch.zeros_like(gradient) if name.endswith("k_proj.bias") else golden.gradients[name]
-        parity.gradients[name] = _largest(gradient - expected)
+        parity.gradients[name] = _gradient_error(golden, name, gradient)
     return parity
 
 
 def rounding(
     model: nn.Module, run: Callable[[nn.Module], Computed], measure: Callable[[Computed, Computed], Parity]
 ) -> Errors:
-    """By kind and name, the largest error of some models whose weights are rounded otherwise.
+    """Return by kind and name the largest error of some models whose weights are rounded otherwise.
 
     Args:
         run: what is computed with a model.
@@ -147,42 +206,51 @@ def rounding(
     return largest
 
 
+def _check_outputs(golden: Golden, computed: Golden) -> None:
+    # a wiring without a stream has no output of a layer, and its file instead what its sub-layers are fed
+    kinds = {_kind(name) for name in golden.activations}
+    layers = {f"{side}_{part}" for side in ("enc", "dec") for part in ("layer#", "sublayer#_in")}
+    lacking = [name for name in computed.activations if name not in golden.activations and _kind(name) in kinds]
+    if lacking or not kinds & layers:
+        name = min(lacking, default="dec_layer0")
+        raise UserError(f"{golden.path} lacks out/{name}, which golden files of its kind have")
+    different = sorted(computed.gradients.keys() ^ golden.gradients.keys())
+    if different:
+        verb = "lacks" if different[0] in computed.gradients else "holds, unlike its model,"
+        raise UserError(f"{golden.path} {verb} the gradient of {different[0]}")
+    for kind in ("activations", "logits", "gradients"):
+        file, model = getattr(golden, kind), getattr(computed, kind)
+        for name in sorted(file.keys() & model.keys()):
+            if file[name].shape != model[name].shape:
+                shapes = f"{tuple(file[name].shape)}, than its model makes, {tuple(model[name].shape)}"
+                raise UserError(f"{golden.path} has another shape of {kind} {name}, {shapes}")
+
+
+def _gradient_error(golden: Golden, name: str, gradient: Tensor) -> float:
+    of_keys = name.endswith("k_proj.bias")
+    if "gradients" not in golden.recipe.tolerances.relative:
+        # the gradient of a bias of keys is zero but for rounding
+        return _largest(gradient if of_keys else gradient - golden.gradients[name])
+    scale = golden.scales[name]
+    if of_keys:
+        # without rotary positions it is a sum that cancels but for rounding
+        scale = scale.maximum(golden.scales[name.replace("bias", "weight")].max())
+    return _largest((gradient - golden.gradients[name]) / scale.where(scale > 0, 1.0))
+
+
 def _compared(golden: Golden, name: str) -> Tensor:
     """Where an activation is compared: not at padding. (B, T), or for attention scores (B, 1, T, S)."""
     of_encoder = name.startswith("enc")
-    queries = golden.src_tokens if of_encoder else golden.prev_output_tokens
-    assert queries is not None
+    queries = golden.words("src" if of_encoder else "tgt")
     if not name.endswith("_scores"):
-        return queries.ne(PAD)
-    keys = golden.src_tokens if of_encoder or "_cross_" in name else golden.prev_output_tokens
-    assert keys is not None
-    return queries.ne(PAD)[:, None, :, None] & keys.ne(PAD)[:, None, None]
+        return queries
+    keys = golden.words("src" if of_encoder or "_cross_" in name else "tgt")
+    return queries[:, None, :, None] & keys[:, None, None]
 
 
-def _score_errors(generation: Generation, model: Any) -> Iterator[float]:
-    """For each sentence, the largest error of its hypotheses' scores; infinity if their tokens differ."""
-    words = model.decoder.dictionary
-    generator = SequenceGenerator(
-        [model],
-        words,
-        beam_size=generation.beam,
-        max_len_a=0,
-        max_len_b=generation.max_len,
-        min_len=generation.min_len,
-        len_penalty=generation.lenpen,
-    )
-    source = generation.prefix if generation.src_tokens is None else generation.src_tokens
-    assert source is not None
-    sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(PAD).sum(-1)}}
-    generated = generator.generate([model], sample, prefix_tokens=generation.prefix, bos_token=words.eos())
-    for hypotheses, expected in zip(generated, generation.sentences, strict=True):
-        if [h["tokens"].tolist() for h in hypotheses] != [h.tokens.tolist() for h in expected]:
-            yield float("inf")
-            continue
-        yield max(
-            max(abs(float(h["score"]) - e.score), _largest(h["positional_scores"] - e.positional_scores))
-            for h, e in zip(hypotheses, expected, strict=True)
-        )
+def _kind(name: str) -> str:
+    """Of an activation: its name without the number of the layer."""
+    return re.sub(r"(layer|enc|dec)\d+", r"\1#", name)
 
 
 def _largest(values: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""Everything that a golden file holds, recomputed by a model."""
+"""Everything that a golden file holds, but for what is generated, recomputed by a model."""
 
 from __future__ import annotations
 
@@ -11,100 +11,128 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fairseq_residuals.core.layer import CONNECTIONS
+from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.models.state_dict_names import fairseq_name
-from fairseq_residuals.verification.golden_file import PAD, Golden
+from fairseq_residuals.verification.fixtures import FORMULAS, Golden
+from fairseq_residuals.verification.hosts.host import HostModel
+from fairseq_residuals.verification.recipe import batch_first, parts_of_stream
 
 
 def recompute(golden: Golden, model: nn.Module) -> Golden:
-    """What the golden file would hold if ``model`` had made it, but for what is generated; the model is left in
-    evaluation mode."""
-    activations, logits, losses = _evaluate(golden, model.eval())
-    training = _train(golden, model.train())
-    gradients = {fairseq_name(name): p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    """Return what the golden file would hold if ``model`` had made it; the model is left in evaluation mode."""
+    dtype = next(model.parameters()).dtype
+    inputs = {name: x.to(dtype) if x.is_floating_point() else x for name, x in golden.inputs.items()}
+    golden = replace(golden, inputs=inputs)
+    with torch.no_grad(), recorded(model.eval(), golden.recipe.layer_outputs) as seen:
+        activations = seen | _outputs(golden, model)
+    logits = {"evaluation": activations.pop("logits")} if "logits" in activations else {}
+    losses = _losses(golden, logits["evaluation"]) if logits else {}
+    if "incremental" in golden.logits:
+        logits["incremental"] = _decode(golden, model)
+
+    model.train().zero_grad()
+    outputs = _outputs(golden, model)
+    loss = _training_loss(golden, outputs)
+    loss.backward()
     model.eval()
-    if training is not None and golden.target is not None:
-        logits["training"] = training
-        losses["train"] = loss_of(training, golden.target, golden.smoothing, golden.epsilon).item()
+    if "logits" in outputs:
+        logits["training"] = outputs["logits"].detach()
+    gradients = {fairseq_name(name): p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    losses |= {"train": loss.item()}
     return replace(golden, activations=activations, logits=logits, losses=losses, gradients=gradients)
 
 
-def _evaluate(golden: Golden, model: Any) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, float]]:
-    """Activations, logits by mode, losses by kind."""
-    tokens = golden.prev_output_tokens
-    encoder_out = None
-    with torch.no_grad(), recorded(model) as seen:
-        if golden.src_tokens is not None:
-            encoder_out = model.encoder(golden.src_tokens, golden.src_lengths)
-            seen["encoder_out"] = encoder_out["encoder_out"][0].transpose(0, 1)
-        if tokens is None or golden.target is None:
-            return dict(seen), {}, {}
-        seen["decoder_features"], _ = model.decoder(tokens, encoder_out=encoder_out, features_only=True)
-    logits = {"evaluation": model.decoder.output_layer(seen["decoder_features"]).detach()}
-    if "incremental" in golden.logits:
-        logits["incremental"] = _decode(model, tokens, encoder_out)
-    kinds = {"eval": golden.smoothing} | {kind: kind for kind in ("fairseq-0.9", "fairseq-0.12", "nll")}
-    losses = {
-        kind: loss_of(logits["evaluation"], golden.target, formula, golden.epsilon).item()
-        for kind, formula in kinds.items()
-    }
-    return dict(seen), logits, losses
+def _outputs(golden: Golden, model: Any) -> dict[str, Tensor]:
+    """Run the model: what leaves its stacks (B, S or T, C), and its logits (B, T, V)."""
+    if isinstance(model, HostModel):
+        outputs: dict[str, Tensor] = model(golden.inputs)
+        return outputs
+    encoder_out, outputs = _encode(golden, model), {}
+    if encoder_out is not None:
+        outputs["encoder_out"] = encoder_out["encoder_out"][0].transpose(0, 1)
+    if "prev_output_tokens" in golden.inputs:
+        tokens = golden.inputs["prev_output_tokens"]
+        features, _ = model.decoder(tokens, encoder_out=encoder_out, features_only=True)
+        outputs |= {"decoder_features": features, "logits": model.decoder.output_layer(features)}
+    return outputs
+
+
+def _encode(golden: Golden, model: Any) -> Any:
+    """Return what fairseq's encoder returns; None of a language model."""
+    if "src_tokens" not in golden.inputs:
+        return None
+    lengths = golden.inputs.get("src_lengths", golden.words("src").sum(-1))
+    return model.encoder(golden.inputs["src_tokens"], lengths)
 
 
 @torch.no_grad()
-def _decode(model: Any, tokens: Tensor, encoder_out: Any) -> Tensor:
+def _decode(golden: Golden, model: Any) -> Tensor:
     """Logits (B, T, V), one position after the other."""
+    tokens, encoder_out = golden.inputs["prev_output_tokens"], _encode(golden, model)
     state: dict[str, Any] = {}
     lengths = range(1, tokens.size(1) + 1)
     steps = [model.decoder(tokens[:, :n], encoder_out=encoder_out, incremental_state=state)[0] for n in lengths]
     return torch.cat(steps, 1)
 
 
-def _train(golden: Golden, model: Any) -> Tensor | None:
-    """Computes the gradients; logits (B, T, V), None from an encoder alone."""
-    model.zero_grad()
-    if golden.target is None:
-        assert golden.output_weight is not None
-        output = model(golden.src_tokens, golden.src_lengths)["encoder_out"][0].transpose(0, 1)
-        (output * golden.output_weight).sum().backward()
-        return None
-    source = () if golden.src_tokens is None else (golden.src_tokens, golden.src_lengths)
-    logits, _ = model(*source, golden.prev_output_tokens)
-    loss_of(logits, golden.target, golden.smoothing, golden.epsilon).backward()
-    return logits.detach()
+def _losses(golden: Golden, logits: Tensor) -> dict[str, float]:
+    kinds = {"eval": golden.loss} | {kind: kind for kind in FORMULAS if kind != "weighted"}
+    target = golden.inputs["target"]
+    return {
+        kind: loss_of(logits, target, formula, golden.label_smoothing, golden.pad).item()
+        for kind, formula in kinds.items()
+    }
+
+
+def _training_loss(golden: Golden, outputs: dict[str, Tensor]) -> Tensor:
+    if golden.loss != "weighted":
+        target = golden.inputs["target"]
+        return loss_of(outputs["logits"], target, golden.loss, golden.label_smoothing, golden.pad)
+    last = outputs.get("decoder_features", outputs.get("encoder_out"))
+    assert last is not None
+    return (last * golden.inputs["loss_weight"]).sum()
 
 
 @contextmanager
-def recorded(model: Any) -> Iterator[dict[str, Tensor]]:
-    """Collects, while ``model`` runs, what (sub-)layers take and give, as goldens name it: (B, T, C), and attention
-    scores as they are."""
-    seen: dict[str, Tensor] = {}
+def recorded(model: nn.Module, layer_outputs: Any = parts_of_stream) -> Iterator[dict[str, Tensor]]:
+    """Collect, while ``model`` runs, what its layers and sub-layers take and give, as goldens name it.
 
-    def keep(name: str, value: Tensor) -> None:
-        seen[name] = value.transpose(0, 1) if value.dim() == 3 else value
+    Args:
+        layer_outputs: what is collected of a stream, by the ending of its name.
+    """
+    seen: dict[str, Tensor] = {}
 
     def keep_layer(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
         places = [(f"{name}_in", inputs[0]), (name, output[0])]
         if name.endswith("layer0"):
             places.append((f"{name[:3]}_embed", inputs[0]))
         for place, stream in places:
-            for key, value in stream.items():
-                keep(place if key == "x" else f"{place}_{key}", value)
+            seen.update({f"{place}{ending}": value for ending, value in layer_outputs(stream).items()})
 
-    def keep_sublayer(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
-        keep(name, output[0] if isinstance(output, tuple) else output)
+    def keep_output(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        seen[name] = batch_first(output[0] if isinstance(output, tuple) else output)
+
+    def keep_input(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        seen[name] = batch_first(inputs[0])
 
     handles = []
-    for side in ("enc", "dec"):
-        stack = getattr(getattr(model, f"{side}oder", None), "layers", ())
+    for stack in (module for module in model.modules() if isinstance(module, Stack)):
+        side = stack.shape.stack[:3]
         for i in range(len(stack)):
-            layer = stack[i]
+            layer: Any = stack[i]
             handles.append(layer.register_forward_hook(partial(keep_layer, f"{side}_layer{i}")))
             attentions = {"self_attn": layer.self_attn, "cross_attn": layer.encoder_attn}
             # a variant that steps into attention calls its parts, not the module
             sublayers = [(kind, part) for kind, a in attentions.items() if a is not None for part in (a.out_proj, a)]
             sublayers += [("ffn", layer.fc2)] if "ffn" in layer.kinds else []
             for kind, module in sublayers:
-                handles.append(module.register_forward_hook(partial(keep_sublayer, f"{side}{i}_{kind}")))
+                handles.append(module.register_forward_hook(partial(keep_output, f"{side}{i}_{kind}")))
+            for j, kind in enumerate(layer.kinds):
+                norm = getattr(getattr(layer, CONNECTIONS[kind]), "norm", None)
+                if norm is not None:
+                    name = f"{side}_sublayer{i * len(layer.kinds) + j}_in"
+                    handles.append(norm.register_forward_hook(partial(keep_input, name)))
     try:
         yield seen
     finally:
@@ -112,19 +140,21 @@ def recorded(model: Any) -> Iterator[dict[str, Tensor]]:
             handle.remove()
 
 
-def loss_of(logits: Tensor, target: Tensor, kind: str, epsilon: float) -> Tensor:
-    """The loss summed over target tokens.
+def loss_of(logits: Tensor, target: Tensor, formula: str, epsilon: float, pad: int | None) -> Tensor:
+    """Return the loss summed over target tokens.
 
     Args:
         logits: (B, T, V)
         target: (B, T)
-        kind: nll; fairseq-0.9, which spreads epsilon over all V words; fairseq-0.12, over the V - 1 others.
+        formula: nll; fairseq-0.9, which spreads epsilon over all V words; fairseq-0.12, over the V - 1 others.
+        pad: the word in ``target`` that is left out.
     """
-    log_probabilities = torch.log_softmax(logits[target.ne(PAD)], dim=-1)
-    nll = -log_probabilities.gather(-1, target[target.ne(PAD)].unsqueeze(-1)).sum()
-    if kind == "nll":
+    words = torch.ones_like(target, dtype=torch.bool) if pad is None else target.ne(pad)
+    log_probabilities = torch.log_softmax(logits[words], dim=-1)
+    nll = -log_probabilities.gather(-1, target[words].unsqueeze(-1)).sum()
+    if formula == "nll":
         return nll
-    words = logits.shape[-1] - (kind == "fairseq-0.12")
-    share = epsilon / words
-    kept = 1 - epsilon - (share if kind == "fairseq-0.12" else 0)
-    return kept * nll - share * log_probabilities.sum()
+    others = logits.shape[-1] - (formula == "fairseq-0.12")
+    share = epsilon / others
+    own = 1 - epsilon - (share if formula == "fairseq-0.12" else 0)
+    return own * nll - share * log_probabilities.sum()

@@ -23,14 +23,14 @@ from fairseq_residuals.data.audio.utterances import read_texts
 from fairseq_residuals.data.pipeline.archives import unpack
 from fairseq_residuals.data.text.sgm import sentences
 from fairseq_residuals.experiments.tables.published import load_published
-from fairseq_residuals.verification.golden_file import Arrays, read_sidecar
+from fairseq_residuals.verification.archive import read_arrays, read_sidecar
 from modern_fairseq.checkpoints import load_fairseq
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "checkpoint": lambda path: load_fairseq(path, map_location="cpu"),
     "archive": lambda path: unpack(path, Path("unpacked"), ("wanted.txt",)),
     "whole": lambda path: unpack(path, Path("unpacked"), ("*",)),
-    "npz": Arrays,
+    "npz": lambda path: read_arrays(path, {}),
     "json": lambda path: read_sidecar(path.with_suffix(".npz")),
     "yaml": load_published,
     "sgm": lambda path: list(sentences(path, "sgm")),

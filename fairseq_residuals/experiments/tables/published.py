@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fairseq_residuals.core.errors import UserError, did_you_mean
+from fairseq_residuals.utils.checkout import ROOT, require_checkout
 from fairseq_residuals.utils.documents import read_yaml
 
-RESULTS = Path(__file__).resolve().parents[3] / "results"
-"""In the checkout; an installed copy of the package alone has no results."""
+RESULTS = ROOT / "results"
 PUBLISHED = RESULTS / "published.yaml"
 
 FAILED: Literal["failed"] = "failed"
@@ -87,10 +87,12 @@ def load_published(path: Path | None = None) -> dict[str, Table]:
         UserError: the file is missing or not as its head says.
     """
     path = path or PUBLISHED
+    if path == PUBLISHED:
+        require_checkout(path)
     try:
         content = read_yaml(path)
     except FileNotFoundError:
-        raise UserError(f"there is no file {path}: published numbers come with a checkout of this repository") from None
+        raise UserError(f"there is no file {path}") from None
     tables = {}
     for experiment, group in _mapping(content, path, "the file").items():
         source = str(_get(group, "source", path, experiment))

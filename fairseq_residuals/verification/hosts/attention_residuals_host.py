@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairseq_residuals.checkpoints.importing.parameter_names import Values
-from fairseq_residuals.verification.hosts.description import NewerGolden
+from fairseq_residuals.verification.fixtures import Golden
 from fairseq_residuals.verification.hosts.plain_host import plain
 
 
@@ -12,8 +12,8 @@ def _query_vectors(values: Values) -> Values:
     return {name: value[0] if name.endswith("_res.proj.weight") else value for name, value in values.items()}
 
 
-def _wiring(golden: NewerGolden) -> str:
-    return f"attention_residuals(block={golden.number('block_size_sublayers')})"
+def _wiring(golden: Golden) -> str:
+    return f"attention_residuals(block={golden.setting('block_size_sublayers')})"
 
 
 _RECIPE = plain(

@@ -7,7 +7,8 @@ import re
 from torch.nn.functional import gelu
 
 from fairseq_residuals.checkpoints.importing.parameter_names import Authors, Values
-from fairseq_residuals.verification.hosts.description import NewerGolden, Recipe
+from fairseq_residuals.verification.fixtures import Golden
+from fairseq_residuals.verification.hosts.recipe import HostRecipe
 
 
 def _name_rows(values: Values) -> Values:
@@ -36,9 +37,9 @@ DENSE_FORMER = Authors(
 )
 
 
-def _wiring(golden: NewerGolden) -> str:
-    return f"dense_former(dilation={golden.number('dilation')},period={golden.number('period')})"
+def _wiring(golden: Golden) -> str:
+    return f"dense_former(dilation={golden.setting('dilation')},period={golden.setting('period')})"
 
 
-_RECIPE = Recipe(_wiring, DENSE_FORMER, activation=gelu, rotary="interleaved", fixed={r".*_norm\.bias": 0.0})
+_RECIPE = HostRecipe(_wiring, DENSE_FORMER, activation=gelu, rotary="interleaved", fixed={r".*_norm\.bias": 0.0})
 RECIPES = {"denseformer": _RECIPE, "denseformer_dil2": _RECIPE}

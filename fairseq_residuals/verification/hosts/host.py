@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, silu
+from torch.nn.functional import silu
 
 from fairseq_residuals.core.attention import open_attention
-from fairseq_residuals.core.base import StackShape, Stream
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.layer import CONNECTIONS, Context
+from fairseq_residuals.core.base import StackShape
+from fairseq_residuals.core.layer import Context
 from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.core.wiring import Wiring
-from fairseq_residuals.models.state_dict_names import fairseq_name
-from fairseq_residuals.verification.hosts.description import NewerGolden
+from fairseq_residuals.verification.checks import check_heads, check_width, check_words
+from fairseq_residuals.verification.fixtures import Golden
+
+if TYPE_CHECKING:
+    from fairseq_residuals.verification.hosts.recipe import HostRecipe
 
 
 class Attention(nn.Module):
     """What :func:`open_attention` asks of fairseq's module, in whatever widths and with whatever biases a file has."""
 
-    def __init__(self, golden: NewerGolden, name: str, dim: int, heads: int) -> None:
+    def __init__(self, golden: Golden, name: str, dim: int, heads: int) -> None:
         super().__init__()
         self.embed_dim = self.kdim = dim
         self.beam_size = 1
@@ -46,7 +45,7 @@ class Attention(nn.Module):
 class Gated(nn.Module):
     """The first matrices of a gated FFN, side by side: (..., C) -> (..., 2 F)."""
 
-    def __init__(self, golden: NewerGolden, name: str, dim: int, ffn_dim: int) -> None:
+    def __init__(self, golden: Golden, name: str, dim: int, ffn_dim: int) -> None:
         super().__init__()
         self.gate = linear(golden, f"{name}.gate", dim, ffn_dim)
         self.up = linear(golden, f"{name}.up", dim, ffn_dim)
@@ -80,15 +79,18 @@ class Rotary:
         return torch.stack(turned, -1 if self.style == "interleaved" else -2).flatten(-2).view_as(x)
 
 
-def linear(golden: NewerGolden, name: str, in_dim: int, out_dim: int) -> nn.Linear:
+def linear(golden: Golden, name: str, in_dim: int, out_dim: int) -> nn.Linear:
     """A matrix with a bias if the file has one."""
     return nn.Linear(in_dim, out_dim, bias=f"{name}.bias" in golden.parameters)
 
 
-def built_layers(golden: NewerGolden, stack: str, *, cross: bool = False) -> list[Any]:
+def built_layers(
+    golden: Golden, stack: str, activation: Callable[[Tensor], Tensor], *, cross: bool = False
+) -> list[Any]:
     """Layers with the attributes of those that fairseq builds, for :class:`Stack`."""
-    dim = len(golden.need(f"{stack}.0.self_attn.out_proj.weight"))
-    heads = golden.number("config_values", "h")
+    dim, heads = len(golden.need(f"{stack}.0.self_attn.out_proj.weight")), golden.heads
+    check_heads(golden, dim)
+    check_width(golden, dim)
     layers = []
     for i in range(golden.depth(stack)):
         ffn_dim = golden.need(f"{stack}.{i}.fc2.weight").size(1)
@@ -100,7 +102,7 @@ def built_layers(golden: NewerGolden, stack: str, *, cross: bool = False) -> lis
                 encoder_attn=Attention(golden, f"{stack}.{i}.encoder_attn", dim, heads) if cross else None,
                 fc1=Gated(golden, fc1, dim, ffn_dim) if gated else linear(golden, fc1, dim, ffn_dim),
                 fc2=linear(golden, f"{stack}.{i}.fc2", ffn_dim, dim),
-                activation_fn=golden.recipe.activation,
+                activation_fn=activation,
                 activation_dropout_module=nn.Identity(),
                 dropout_module=nn.Identity(),
             )
@@ -109,11 +111,17 @@ def built_layers(golden: NewerGolden, stack: str, *, cross: bool = False) -> lis
 
 
 def build_stack(
-    golden: NewerGolden, stack: str, side: Literal["encoder", "decoder"], *, enc_depth: int = 0, dec_depth: int = 0
+    golden: Golden,
+    stack: str,
+    side: Literal["encoder", "decoder"],
+    activation: Callable[[Tensor], Tensor] = torch.relu,
+    *,
+    enc_depth: int = 0,
+    dec_depth: int = 0,
 ) -> Stack:
     """The wired layers whose parameters are called ``stack.0. ...``."""
     cross = side == "decoder" and enc_depth > 0
-    layers = built_layers(golden, stack, cross=cross)
+    layers = built_layers(golden, stack, activation, cross=cross)
     shape = StackShape(
         stack=side,
         depth=len(layers),
@@ -127,25 +135,31 @@ def build_stack(
     return Stack(layers, Wiring.parse(golden.wiring).build(shape), shape)
 
 
-class Host(nn.Module):
+class HostModel(nn.Module):
+    """A model that takes the ``in/*`` of a golden file and returns what the file holds, by name."""
+
+
+class Host(HostModel):
     """A language model, or for a file without tokens and a head an encoder that is given vectors."""
 
-    def __init__(self, golden: NewerGolden) -> None:
+    def __init__(self, golden: Golden, recipe: HostRecipe) -> None:
         super().__init__()
-        recipe = golden.recipe
-        self.causal, self.layer_outputs = recipe.causal, recipe.layer_outputs
-        depth = golden.depth()
+        self.causal = recipe.causal
+        depth, decoder = golden.depth("layers"), "prev_output_tokens" in golden.inputs
         self.layers = build_stack(
             golden,
             "layers",
-            "decoder" if recipe.causal else "encoder",
-            enc_depth=0 if recipe.causal else depth,
-            dec_depth=depth if recipe.causal else 0,
+            "decoder" if decoder else "encoder",
+            recipe.activation,
+            enc_depth=0 if decoder else depth,
+            dec_depth=depth if decoder else 0,
         )
         dim, new_norm = self.layers.shape.dim, self.layers.wiring.shape.new_norm
-        if "ids" in golden.inputs:
-            self.embed_tokens = nn.Embedding(len(golden.need("embed_tokens.weight")), dim)
-            self.output_projection = nn.Linear(dim, self.embed_tokens.num_embeddings, bias=False)
+        if decoder:
+            words = len(golden.need("embed_tokens.weight"))
+            check_words(golden, words, "prev_output_tokens", "target")
+            self.embed_tokens = nn.Embedding(words, dim)
+            self.output_projection = nn.Linear(dim, words, bias=False)
             if "output_projection.weight" not in golden.parameters:
                 self.output_projection.weight = self.embed_tokens.weight
         self.top_norm = new_norm() if recipe.top_norm else None
@@ -159,26 +173,25 @@ class Host(nn.Module):
                     layer.get_submodule(name).register_forward_hook(turn)
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Everything that a golden file holds, under its names.
+        """Run the model.
 
         Args:
-            inputs: ``ids`` and ``target`` (B, T), or ``x`` and ``loss_weight`` (B, T, C).
+            inputs: ``prev_output_tokens`` (B, T), or ``src_vectors`` (B, S, C).
 
         Returns:
-            embed, layer{i}, final_norm, logits, sub/in{k} (what the norm of sub-layer k is given), and the loss as a
-            scalar to differentiate.
+            dec_embed, decoder_features and logits; of an encoder: encoder_out.
         """
-        x = (self.embed_tokens(inputs["ids"]) if "ids" in inputs else inputs["x"]).transpose(0, 1)
-        with recorded(self.layers, self.layer_outputs) as seen:
-            seen["embed"] = x.transpose(0, 1)
-            x, _ = self.layers(x, Context(self_attn_mask=future_mask(x) if self.causal else None))
-        x = (x if self.top_norm is None else self.top_norm(x)).transpose(0, 1)
-        seen["final_norm"] = x
-        if "ids" not in inputs:
-            return seen | {"loss": (x * inputs["loss_weight"]).sum()}
-        logits = self.output_projection(x)
-        loss = cross_entropy(logits.flatten(0, 1), inputs["target"].flatten(), reduction="sum")
-        return seen | {"logits": logits, "loss": loss}
+        if "prev_output_tokens" not in inputs:
+            return {"encoder_out": self._through(inputs["src_vectors"])}
+        embedded = self.embed_tokens(inputs["prev_output_tokens"])
+        features = self._through(embedded)
+        return {"dec_embed": embedded, "decoder_features": features, "logits": self.output_projection(features)}
+
+    def _through(self, vectors: Tensor) -> Tensor:
+        """(B, T, C) -> (B, T, C)"""
+        x = vectors.transpose(0, 1)
+        x, _ = self.layers(x, Context(self_attn_mask=future_mask(x) if self.causal else None))
+        return (x if self.top_norm is None else self.top_norm(x)).transpose(0, 1)
 
 
 def future_mask(x: Tensor) -> Tensor:
@@ -189,73 +202,3 @@ def future_mask(x: Tensor) -> Tensor:
 def _add_norm(projection: nn.Module, norm: nn.Module) -> None:
     projection.norm = norm
     projection.register_forward_hook(lambda module, inputs, x: module.norm(x))
-
-
-@contextmanager
-def recorded(
-    stack: Stack, layer_outputs: Callable[[Stream], dict[str, Tensor]], name: str = "layer"
-) -> Iterator[dict[str, Tensor]]:
-    """Collects, while ``stack`` runs, what its layers give and what the norms of its sub-layers take (B, T, C)."""
-    seen: dict[str, Tensor] = {}
-
-    def keep_layer(i: int, module: nn.Module, inputs: Any, output: Any) -> None:
-        seen.update({f"{name}{i}{ending}": value for ending, value in layer_outputs(output[0]).items()})
-
-    def keep_input(k: int, module: nn.Module, inputs: Any, output: Any) -> None:
-        seen[f"sub/in{k}"] = inputs[0].transpose(0, 1)
-
-    handles = []
-    for i in range(len(stack)):
-        layer = stack[i]
-        handles.append(layer.register_forward_hook(partial(keep_layer, i)))
-        for j, kind in enumerate(layer.kinds):
-            norm = getattr(getattr(layer, CONNECTIONS[kind]), "norm", None)
-            if norm is not None:
-                handles.append(norm.register_forward_hook(partial(keep_input, i * len(layer.kinds) + j)))
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def build(golden: NewerGolden) -> nn.Module:
-    """The model of a golden file, with weights of its own.
-
-    Raises:
-        UserError: the file lacks what its model is made of.
-    """
-    recipe = golden.recipe
-    model = Host(golden) if recipe.build is None else recipe.build(golden)
-    for module in model.modules():
-        if recipe.eps and isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
-            module.eps = recipe.eps
-    return model
-
-
-@torch.no_grad()
-def load(golden: NewerGolden, model: nn.Module) -> None:
-    """Gives ``model`` the golden's weights.
-
-    Raises:
-        UserError: they are not exactly those that it has.
-    """
-    parameters = {fairseq_name(name): p for name, p in model.named_parameters()}
-    for prefix, found in (("param", golden.parameters), ("init", golden.initial)):
-        unknown = sorted(found.keys() - parameters.keys())
-        if unknown:
-            raise UserError(f"{golden.path} holds, unlike its model, {prefix}/{unknown[0]} (by this plugin's name)")
-    for name, parameter in parameters.items():
-        if name in golden.parameters:
-            value = golden.parameters[name]
-            if value.shape != parameter.shape:
-                raise UserError(
-                    f"{golden.path} has another shape of {name}, {tuple(value.shape)}, than its model,"
-                    f" {tuple(parameter.shape)}"
-                )
-            parameter.copy_(value)
-        else:
-            fixed = [value for pattern, value in golden.recipe.fixed.items() if re.fullmatch(pattern, name)]
-            if not fixed:
-                raise UserError(f"{golden.path} lacks param/{name} (by this plugin's name)")
-            parameter.fill_(fixed[0]).requires_grad_(False)

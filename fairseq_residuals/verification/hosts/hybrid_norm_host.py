@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from fairseq_residuals.checkpoints.importing.parameter_names import Authors, Values
-from fairseq_residuals.verification.hosts.description import Recipe
 from fairseq_residuals.verification.hosts.host import swiglu
+from fairseq_residuals.verification.hosts.recipe import HostRecipe
 
 
 def _part_gated_ffn(values: Values) -> Values:
@@ -38,7 +38,7 @@ OLMO = Authors(
     ),
 )
 olmo = partial(
-    Recipe,
+    HostRecipe,
     authors=OLMO,
     activation=swiglu,
     rotary="half",

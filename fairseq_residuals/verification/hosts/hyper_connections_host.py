@@ -10,16 +10,17 @@ import re
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_residuals.checkpoints.importing.parameter_names import Values
 from fairseq_residuals.core.base import Stream
 from fairseq_residuals.ops.rms_linear import rms_linear
 from fairseq_residuals.variants._multi_stream import StreamsConnection, stack_streams
 from fairseq_residuals.variants.hyper_connections import HyperRouter
-from fairseq_residuals.verification.hosts.description import NewerGolden
+from fairseq_residuals.verification.fixtures import Golden
 from fairseq_residuals.verification.hosts.host import Host
 from fairseq_residuals.verification.hosts.plain_host import plain
+from fairseq_residuals.verification.tolerances import of_hosts
 
 
 def all_streams(s: Stream) -> Tensor:
@@ -27,14 +28,9 @@ def all_streams(s: Stream) -> Tensor:
     return stack_streams(s, sum(key.startswith("x") for key in s))
 
 
-def batch_first(s: Stream) -> dict[str, Tensor]:
+def streams_side_by_side(s: Stream) -> dict[str, Tensor]:
     """(B, T, n, C)"""
     return {"": all_streams(s).transpose(0, 1)}
-
-
-def streams_in_the_batch(s: Stream) -> dict[str, Tensor]:
-    """(B n, T, C)"""
-    return {"": all_streams(s).permute(1, 2, 0, 3).flatten(0, 1)}
 
 
 class LucidrainsRouter(HyperRouter):
@@ -46,12 +42,12 @@ class LucidrainsRouter(HyperRouter):
         return rms_linear(streams, self.dynamic * (1 + self.gain), centred=False, eps=0.0)
 
 
-def lucidrains_host(golden: NewerGolden) -> nn.Module:
+def lucidrains_host(golden: Golden) -> Host:
     """The host with these routers."""
-    host = Host(golden)
+    host = Host(golden, RECIPES["hc_lucidrains"])
     for module in host.modules():
         if isinstance(module, StreamsConnection):
-            module.router = LucidrainsRouter(module.site, golden.number("streams"), True)
+            module.router = LucidrainsRouter(module.site, golden.setting("streams"), True)
     return host
 
 
@@ -81,9 +77,9 @@ def transpose_mixing(values: Values) -> Values:
     return changed
 
 
-def with_streams(variant: str, options: str = "") -> Callable[[NewerGolden], str]:
+def with_streams(variant: str, options: str = "") -> Callable[[Golden], str]:
     """A wiring with as many streams as the sidecar says."""
-    return lambda golden: f"{variant}(n={golden.number('streams')}{options})"
+    return lambda golden: f"{variant}(n={golden.setting('streams')}{options})"
 
 
 HYPER_NAMES = (
@@ -103,26 +99,27 @@ MHC_NAMES = (
 
 RECIPES = {
     "hc_alg2": plain(
-        with_streams("hyper_connections"), "", *HYPER_NAMES, convert=join_dynamic, layer_outputs=batch_first
+        with_streams("hyper_connections"), "", *HYPER_NAMES, convert=join_dynamic, layer_outputs=streams_side_by_side
     ),
     "hc_lucidrains": plain(
         with_streams("hyper_connections"),
         "lucidrains/hyper-connections",
         *HYPER_NAMES,
         convert=join_dynamic,
-        layer_outputs=streams_in_the_batch,
+        layer_outputs=streams_side_by_side,
         fixed={r".*\.router\.bias": 0.0},
-        build=lucidrains_host,
+        model=lucidrains_host,
     ),
     "mhc_hf_dsv4": plain(
         with_streams("mhc", ",close=learned"),
         "huggingface/transformers",
         *MHC_NAMES,
         convert=transpose_mixing,
-        layer_outputs=batch_first,
+        layer_outputs=streams_side_by_side,
         # it is made for inference: everything is zero until it is loaded
         initial_values=False,
-        tolerance=5e-5,
-        reason="its code adds 1e-6 to what is read and to the sums of every Sinkhorn step; the paper does not",
+        tolerances=of_hosts(
+            5e-5, "its code adds 1e-6 to what is read and to the sums of every Sinkhorn step; the paper does not"
+        ),
     ),
 }

@@ -9,8 +9,9 @@ import re
 from functools import partial
 
 from fairseq_residuals.checkpoints.importing.parameter_names import Authors, Values
-from fairseq_residuals.verification.hosts.description import NewerGolden, Recipe
+from fairseq_residuals.verification.fixtures import Golden
 from fairseq_residuals.verification.hosts.host import swiglu
+from fairseq_residuals.verification.hosts.recipe import HostRecipe
 
 PRE_NORMS = {"input_layernorm": "self_attn_layer_norm", "post_attention_layernorm": "final_layer_norm"}
 POST_NORMS = {"post_attention_layernorm": "self_attn_layer_norm", "post_feedforward_layernorm": "final_layer_norm"}
@@ -52,11 +53,11 @@ LLAMA = Authors(
 )
 
 
-llama = partial(Recipe, authors=LLAMA, activation=swiglu, rotary="half")
+llama = partial(HostRecipe, authors=LLAMA, activation=swiglu, rotary="half")
 
 
-def _mix_ln(golden: NewerGolden) -> str:
-    return f"mix_ln(norm=rms,alpha={golden.number('env', 'POST_NUM') / golden.depth()})"
+def _mix_ln(golden: Golden) -> str:
+    return f"mix_ln(norm=rms,alpha={golden.setting('env', 'POST_NUM') / golden.depth('layers')})"
 
 
 RECIPES = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from fairseq_residuals.checkpoints.importing.parameter_names import Authors
-from fairseq_residuals.verification.hosts.description import Recipe
+from fairseq_residuals.verification.hosts.recipe import HostRecipe
 
 NAMES = (
     (r"^emb\.", "embed_tokens."),
@@ -22,16 +22,16 @@ NAMES = (
 )
 
 
-def plain(wiring: Any, repository: str, *names: tuple[str, str], **more: Any) -> Recipe:
+def plain(wiring: Any, repository: str, *names: tuple[str, str], **more: Any) -> HostRecipe:
     """A recipe for a model of plain parts.
 
     Args:
-        wiring: as :attr:`Recipe.wiring`.
+        wiring: as :attr:`HostRecipe.wiring`.
         repository: whose wiring it is.
         names: regular expressions and replacements for what only this design has; applied first.
         more: further fields of the recipe; ``convert`` is that of its authors.
     """
-    return Recipe(wiring, Authors(repository, more.pop("convert", dict), (*names, *NAMES)), **more)
+    return HostRecipe(wiring, Authors(repository, more.pop("convert", dict), (*names, *NAMES)), **more)
 
 
 RECIPES = {

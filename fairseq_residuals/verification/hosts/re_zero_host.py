@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_residuals.checkpoints.importing.parameter_names import Authors
-from fairseq_residuals.core.base import Stream
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.layer import Context
-from fairseq_residuals.verification.hosts.description import NewerGolden, Recipe
-from fairseq_residuals.verification.hosts.host import build_stack, future_mask, recorded
+from fairseq_residuals.verification.fixtures import Golden
+from fairseq_residuals.verification.hosts.host import HostModel, build_stack, future_mask
+from fairseq_residuals.verification.hosts.recipe import HostRecipe
 
 REZERO = Authors(
     "majumderb/rezero",
@@ -22,37 +23,39 @@ REZERO = Authors(
 )
 
 
-def time_first(s: Stream) -> dict[str, Tensor]:
-    """The stream as it is, (T, B, C)."""
-    return {"": s["x"]}
-
-
-class Pair(nn.Module):
+class Pair(HostModel):
     """An encoder and a decoder without embeddings and head."""
 
-    def __init__(self, golden: NewerGolden) -> None:
+    def __init__(self, golden: Golden) -> None:
         super().__init__()
         enc_depth, dec_depth = golden.depth("encoder"), golden.depth("decoder")
+        for name in ("src_vectors", "tgt_vectors", "src_padding"):
+            if name not in golden.inputs:
+                raise UserError(f"{golden.path} lacks in/{name}, which golden files of its kind have")
+        shape = golden.inputs["src_vectors"].shape[:2]
+        if golden.inputs["src_padding"].shape != shape:
+            raise UserError(f"{golden.path}: in/src_padding must be {tuple(shape)}, one for each vector")
         self.encoder = build_stack(golden, "encoder", "encoder", enc_depth=enc_depth, dec_depth=dec_depth)
         self.decoder = build_stack(golden, "decoder", "decoder", enc_depth=enc_depth, dec_depth=dec_depth)
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Everything that a golden file holds, under its names.
+        """Run the model.
 
         Args:
-            inputs: ``src`` (S, B, C), ``tgt`` and ``loss_weight`` (T, B, C), ``src_key_padding_mask`` (B, S).
+            inputs: ``src_vectors`` (B, S, C), ``tgt_vectors`` (B, T, C), ``src_padding`` (B, S).
+
+        Returns:
+            encoder_out and decoder_features.
         """
-        padding = inputs["src_key_padding_mask"].bool()
-        with recorded(self.encoder, time_first, "enc_layer") as below:
-            memory, _ = self.encoder(inputs["src"], Context(padding_mask=padding))
-        x = inputs["tgt"]
-        with recorded(self.decoder, time_first, "dec_layer") as above:
-            masks = Context(memory=memory, memory_padding_mask=padding, self_attn_mask=future_mask(x))
-            x, _ = self.decoder(x, masks)
-        return below | above | {"loss": (x * inputs["loss_weight"]).sum()}
+        padding = inputs["src_padding"].bool()
+        memory, _ = self.encoder(inputs["src_vectors"].transpose(0, 1), Context(padding_mask=padding))
+        x = inputs["tgt_vectors"].transpose(0, 1)
+        masks = Context(memory=memory, memory_padding_mask=padding, self_attn_mask=future_mask(x))
+        x, _ = self.decoder(x, masks)
+        return {"encoder_out": memory.transpose(0, 1), "decoder_features": x.transpose(0, 1)}
 
 
 RECIPES = {
-    "rezero": Recipe("re_zero", REZERO, layer_outputs=time_first),
-    "rezero_encdec": Recipe("re_zero", REZERO, build=Pair),
+    "rezero": HostRecipe("re_zero", REZERO),
+    "rezero_encdec": HostRecipe("re_zero", REZERO, model=Pair),
 }

@@ -3,15 +3,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from torch import Tensor
 from torch.nn.functional import gelu
 
 from fairseq_residuals.checkpoints.importing.parameter_names import Authors
-from fairseq_residuals.core.base import Stream
-from fairseq_residuals.verification.hosts.description import Recipe
 from fairseq_residuals.verification.hosts.hybrid_norm_host import OLMO, olmo
+from fairseq_residuals.verification.hosts.recipe import HostRecipe
 
 REPOSITORY = "Qwen-Applications/SiameseNorm"
 DEIT = Authors(
@@ -48,18 +44,10 @@ LANGUAGE_MODEL = Authors(
 )
 
 
-def streams(x: str, y: str, s: Stream) -> dict[str, Tensor]:
-    """Both, (T, B, C), as (B, T, C) under the names given."""
-    return {x: s["x"].transpose(0, 1), y: s["y"].transpose(0, 1)}
-
-
 RECIPES = {
-    "siamesenorm_deit": Recipe(
-        "siamese_norm", DEIT, activation=gelu, causal=False, eps=1e-6, layer_outputs=partial(streams, ".x", ".y")
-    ),
+    "siamesenorm_deit": HostRecipe("siamese_norm", DEIT, activation=gelu, causal=False, eps=1e-6),
     "siamesenorm_hybrid_pre": olmo(
         "siamese_norm(norm=rms,post_stream=hybrid_norm)",
         authors=LANGUAGE_MODEL,
-        layer_outputs=partial(streams, ".0", ".1"),
     ),
 }

@@ -1,0 +1,145 @@
+"""Golden files on disk: ``X.npz`` with the arrays and ``X.json``, the sidecar, with their description.
+
+A file is written the same way each time: arrays in the order of their names, no dates, and in the sidecar the SHA-256
+of every array. It is that of the ``.npy`` member, type and shape included, so that standard tools can check it::
+
+    unzip -p X.npz out/logits.npy | sha256sum
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.utils.documents import read_json
+
+Arrays = dict[str, np.ndarray]
+FORMAT = "fairseq_residuals golden 1"
+"""What the entry ``format`` of a sidecar says of a file in the layout of tests/golden/README.md."""
+LONGEST_LINE = 120
+
+
+def read_sidecar(path: Path) -> dict[str, Any]:
+    """Read the description beside the golden file ``path``.
+
+    Raises:
+        UserError: either file is missing, or the sidecar is not a JSON object.
+    """
+    sidecar = path.with_suffix(".json")
+    for file in (path, sidecar):
+        if not file.is_file() or path.suffix != ".npz":
+            raise UserError(f"there is no {file}; a golden file is an X.npz with its description X.json beside it")
+    return read_description(sidecar)
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        UserError: the file is missing or is something else.
+    """
+    try:
+        description = read_json(path)
+    except OSError:
+        raise UserError(f"there is no {path} that could be read") from None
+    if not isinstance(description, dict):
+        raise UserError(f"{path} must hold a JSON object, not a {type(description).__name__}")
+    return description
+
+
+def read_arrays(path: Path, sidecar: dict[str, Any]) -> Arrays:
+    """Read all arrays of ``path``; nothing in it is executed.
+
+    Args:
+        sidecar: its description. If it is in :data:`FORMAT`, it must list the SHA-256 of exactly these arrays.
+
+    Raises:
+        UserError: the file is damaged or is something else, or it is not the one that the sidecar describes.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {info.filename.removesuffix(".npy"): _read_member(archive, info) for info in archive.infolist()}
+        arrays = {name: _parse(data) for name, data in members.items()}
+    except (OSError, ValueError, EOFError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"{path} is damaged (truncated?) or holds something else than NumPy arrays") from error
+    if sidecar.get("format") == FORMAT:
+        listed = sidecar.get("arrays")
+        if not isinstance(listed, dict):
+            raise UserError(f"{path.with_suffix('.json')}: arrays must list the SHA-256 of every array")
+        for name in sorted(listed.keys() | members.keys()):
+            if name not in members or name not in listed:
+                verb = "lacks" if name in listed else "holds, unlike its description,"
+                raise UserError(f"{path} {verb} {name}")
+            if hashlib.sha256(members[name]).hexdigest() != listed[name]:
+                raise UserError(f"{path}: {name} is not what the sidecar describes (another SHA-256)")
+    return arrays
+
+
+def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    """
+    Raises:
+        ValueError: it is compressed to less than a hundredth.
+    """
+    if info.file_size > 100 * info.compress_size + 10_000:
+        raise ValueError
+    return archive.read(info)
+
+
+def _parse(data: bytes) -> np.ndarray:
+    """Return the array of a ``.npy`` file; ``np.load`` would take memory for whatever the header says.
+
+    Raises:
+        ValueError: it is no array of numbers or truth values, or has not as many bytes as its header says.
+    """
+    file = io.BytesIO(data)
+    version = np.lib.format.read_magic(file)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, is_fortran, dtype = read_header(file)
+    contents = file.read()
+    if dtype.hasobject or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != len(contents):
+        raise ValueError
+    return np.frombuffer(contents, dtype).reshape(shape, order="F" if is_fortran else "C").copy()
+
+
+def write(path: Path, arrays: Arrays, description: dict[str, Any]) -> None:
+    """Write ``path`` and its sidecar; the same input gives the same bytes (with the same version of zlib)."""
+    members = {name: _npy(arrays[name]) for name in sorted(arrays)}
+    with zipfile.ZipFile(path, "w") as file:
+        for name, data in members.items():
+            info = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
+            file.writestr(info, data, zipfile.ZIP_DEFLATED, 9)
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}
+    write_json(path.with_suffix(".json"), description | {"format": FORMAT, "arrays": hashes})
+
+
+def write_json(path: Path, description: dict[str, Any]) -> None:
+    """Write a description; what fits into a line is in one."""
+    path.write_text(_indented(description, "") + "\n", encoding="utf-8")
+
+
+def _npy(array: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    # in C order and little-endian, whatever the array was made from
+    plain = np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
+    np.lib.format.write_array(stream, plain, version=(1, 0), allow_pickle=False)
+    return stream.getvalue()
+
+
+def _indented(value: Any, indent: str) -> str:
+    line = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    if not value or not isinstance(value, (dict, list)) or len(indent) + len(line) <= LONGEST_LINE:
+        return line
+    further = f"{indent} "
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(f"{further}{_indented(x, further)}" for x in value) + f"\n{indent}]"
+    entries = (f"{further}{json.dumps(key)}: {_indented(value[key], further)}" for key in sorted(value))
+    return "{\n" + ",\n".join(entries) + f"\n{indent}}}"

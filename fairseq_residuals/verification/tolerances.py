@@ -1,0 +1,57 @@
+"""How close is close enough, for models of fairseq and for others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """The largest errors that are allowed, and what they are measured by."""
+
+    limits: Mapping[str, float]
+    """By kind of number: activations, logits, loss, gradients, scores, initial."""
+    relative: frozenset[str]
+    """The kinds whose errors are a part of the largest magnitude; the others are absolute."""
+    explanation: str
+    reason: str = ""
+    """For other limits than the other files have."""
+
+
+_OF_FAIRSEQ = {"activations": 1e-6, "logits": 1e-5, "loss": 1e-6, "gradients": 3e-5, "scores": 1e-5}
+FAIRSEQ = Tolerances(
+    _OF_FAIRSEQ,
+    frozenset({"activations", "loss"}),
+    """\
+Activations and loss: as a part of the largest magnitude (tolerance {activations:g}, {loss:g}). Logits and
+gradients: absolute (tolerance {logits:g}, {gradients:g}); for the biases of keys, whose gradient is zero but
+for rounding, its magnitude. Generation agrees if every hypothesis has the same tokens and, within {scores:g},
+the same scores.""".format(**_OF_FAIRSEQ),
+)
+"""What the authors' own code keeps from one version of PyTorch to another."""
+
+_OUTPUTS, _GRADIENTS = 2e-5, 5e-4
+
+
+def of_hosts(outputs: float = _OUTPUTS, reason: str = "") -> Tolerances:
+    """Return the tolerances of models that are not fairseq's.
+
+    Args:
+        outputs: of whatever is no gradient.
+        reason: for another value than the usual.
+    """
+    limits = dict.fromkeys(("activations", "logits", "loss"), outputs) | {"gradients": _GRADIENTS, "initial": 0.0}
+    return Tolerances(
+        limits,
+        frozenset({"gradients"}),
+        f"""\
+Files of the newer designs: activations, logits and loss absolute (tolerance {_OUTPUTS:g} unless said
+otherwise below), gradients as a part of the largest magnitude in the tensor ({_GRADIENTS:g}), those of the
+biases of keys, which may be zero but for rounding, as a part of that in the gradient of their matrix;
+what parameters of the wiring are before they are trained, exactly.""",
+        reason,
+    )
+
+
+HOSTS = of_hosts()

@@ -1,0 +1,89 @@
+"""Golden files of other depths, widths, heads and vocabularies than those of tests/golden are read and rebuilt.
+
+Their parameters are those of a file that is there, under the authors' own names, with other layers and dimensions and
+random values: so this shows that names and shapes are understood, not that numbers agree.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from golden_files import VERIFIED, arrays_of
+
+from fairseq_residuals.verification.archive import read_sidecar, write
+from fairseq_residuals.verification.fairseq_models import FairseqRecipe
+from fairseq_residuals.verification.old_layouts import variant_name
+from fairseq_residuals.verification.parity import read
+from fairseq_residuals.verification.recipe import rebuild
+from fairseq_residuals.verification.recipes import find_recipe
+from fairseq_residuals.verification.recompute import recompute
+
+ENCODER, DECODER = 3, 1
+DIM, FFN, HEADS = 24, 20, 3
+WORDS = {"enc": 50, "dec": 44}
+FILES = [path for path in VERIFIED if isinstance(find_recipe(variant_name(path, read_sidecar(path))), FairseqRecipe)]
+
+
+def resized(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The parameters or gradients of a golden file of two layers, 16 channels, 32 in the FFN, 2 heads and 40 words."""
+    # the hidden layer of a depth-wise LSTM has twice the channels
+    ffn = 2 * DIM if any(name.startswith("enc.") for name in arrays) else FFN
+    indices = defaultdict(set)
+    index = re.compile(r"^(.*?\.)(\d+)(\..*)$")
+    for match in filter(None, map(index.match, arrays)):
+        indices[match[1]].add(int(match[2]))
+    shapes = {}
+    for key, array in arrays.items():
+        side = "dec" if key.startswith("dec") else "enc"
+        depth = ENCODER if side == "enc" else DECODER
+        sizes = {16: DIM, 32: ffn, 48: 3 * DIM, 40: WORDS[side], 2: HEADS, 3: depth + 1}
+        shape = tuple(sizes.get(n, n) for n in array.shape)
+        match = index.match(key)
+        if match and len(indices[match[1]]) > 1:
+            first = min(indices[match[1]])
+            shapes |= {f"{match[1]}{i}{match[3]}": shape for i in range(first, first + depth)}
+        else:
+            shapes[key] = shape
+    random = np.random.default_rng(1)
+    return {key: random.normal(0, 0.2, shape).astype(np.float32) for key, shape in shapes.items()}
+
+
+def write_resized(source: Path, folder: Path) -> Path:
+    arrays, sidecar = arrays_of(source), read_sidecar(source)
+    for kind in ("param/", "grad/"):
+        values = {key.removeprefix(kind): arrays.pop(key) for key in list(arrays) if key.startswith(kind)}
+        arrays |= {f"{kind}{key}": value for key, value in resized(values).items()}
+    if "param/decoder.embed_tokens.weight" in arrays:
+        # no table is shared, so each has a gradient; until fairseq 0.9 the output's had a name of its own
+        tables = [t for t in ("embed_tokens.weight", "output_projection.weight") if f"param/decoder.{t}" in arrays]
+        for table in tables if len(tables) == 2 else [*tables, "embed_out"]:
+            for kind in ("param/", "grad/"):
+                arrays[f"{kind}decoder.{table}"] = np.random.default_rng(len(table)).normal(0, 0.2, (WORDS["dec"], DIM))
+    if "in/loss_weight" in arrays:
+        arrays["in/loss_weight"] = np.ones((*arrays["in/src_tokens"].shape, DIM))
+    sizes = {"encoder_layers": ENCODER, "decoder_layers": DECODER, "dim": DIM, "heads": HEADS, "ffn_dim": FFN}
+    sidecar["sizes"] = sizes | ({"ffn_dim": 2 * DIM} if "param/enc.wemb.weight" in arrays else {})
+    path = folder / source.name
+    write(path, {key: x.astype(np.float32) if x.dtype == np.float64 else x for key, x in arrays.items()}, sidecar)
+    return path
+
+
+@pytest.mark.parametrize("source", FILES, ids=lambda path: path.stem)
+def test_other_sizes_are_understood(source: Path, tmp_path: Path) -> None:
+    golden = read(write_resized(source, tmp_path))
+    model = rebuild(golden)
+    depths = {side: len(getattr(model, side).layers) for side in ("encoder", "decoder") if hasattr(model, side)}
+    expected = {"encoder": ENCODER, "decoder": DECODER}
+    given = {"encoder": "src_tokens" in golden.inputs, "decoder": "prev_output_tokens" in golden.inputs}
+    assert depths == {side: depth for side, depth in expected.items() if given[side]}
+    computed = recompute(golden, model)
+    assert {key: value.shape for key, value in computed.gradients.items()} == {
+        key: value.shape for key, value in golden.gradients.items()
+    }
+    for mode, logits in computed.logits.items():
+        assert logits.shape == (*golden.logits[mode].shape[:2], WORDS["dec"])
+        assert logits.isfinite().all()

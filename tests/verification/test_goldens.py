@@ -1,0 +1,231 @@
+"""The authors' own numbers (tests/golden) are reproduced, and a difference would be seen and named."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from golden_files import (
+    CLINIC,
+    FOLDER,
+    POSTLN,
+    VERIFIED,
+    Arrays,
+    arrays_of,
+    changed,
+    golden_path,
+    label,
+    measure,
+    tensors_of,
+    unchanged,
+    wrong,
+)
+from stock_golden import write_golden
+
+from fairseq_residuals.checkpoints.importing.parameter_names import AUTHORS, translate
+from fairseq_residuals.cli.__main__ import main
+from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.core.wiring import Wiring
+from fairseq_residuals.verification import hosts
+from fairseq_residuals.verification.archive import read_sidecar
+from fairseq_residuals.verification.fairseq_models import ENDINGS
+from fairseq_residuals.verification.old_layouts import variant_name
+from fairseq_residuals.verification.parity import compare, compare_golden, read
+from fairseq_residuals.verification.recipe import rebuild
+from fairseq_residuals.verification.recipes import FAIRSEQ_RECIPES
+from fairseq_residuals.verification.tolerances import FAIRSEQ
+
+REALFORMER, LSTM = golden_path("realformer_fairseq_reimpl"), golden_path("dwlstm_reimpl_gate2add")
+RESIDUAL, ENCODER = golden_path("residual"), golden_path("subln_enc")
+
+
+def test_every_recipe_has_a_golden() -> None:
+    """Under each of its names, with each of its endings."""
+    names = {path: variant_name(path, read_sidecar(path)) for path in VERIFIED}
+    assert hosts.RECIPES.keys() <= set(names.values())
+    for recipe in FAIRSEQ_RECIPES:
+        stems = [path.stem for path, name in names.items() if recipe.match(ENDINGS.sub("", name))]
+        for name in recipe.names:
+            assert any(name in stem for stem in stems), name
+        for ending in recipe.endings:
+            # recipes that share their endings need not each have all of them
+            assert any(ending in path.stem for path in names), ending
+
+
+def test_every_variant_that_says_so_has_a_golden() -> None:
+    """A variant with the authors' code, or whose ``verified`` names gradients, and no other."""
+    covered = {part.name for path in VERIFIED for part in Wiring.parse(read(path).wiring).parts}
+    assert covered == {name for name, variant in VARIANTS.items() if "gradients" in variant.verified}
+    assert covered >= {name for name, variant in VARIANTS.items() if variant.code}
+
+
+@pytest.mark.parametrize("path", VERIFIED, ids=lambda path: path.stem)
+def test_golden(path: Path) -> None:
+    """Everything in the file is compared, and agrees."""
+    golden = read(path)
+    parity = compare_golden(golden)
+    assert parity.failures() == {}
+    assert parity.not_compared == []
+    shapes = {name: array.shape for name, array in arrays_of(path).items()}
+
+    def names(prefix: str) -> set[str]:
+        return {name.removeprefix(prefix) for name in shapes if name.startswith(prefix)}
+
+    assert len(parity.activations) == len({name for name in names("out/") if not name.startswith("logits")}) > 0
+    modes = {"training", "evaluation"} if "out/logits" in shapes else set()
+    assert parity.logits.keys() == modes | ({"incremental"} if "out/logits_incremental" in shapes else set())
+    assert parity.loss.keys() == names("loss/") - {"at_initialization"}
+    assert len(parity.gradients) == len(golden.gradients) + len(golden.unused_gradients)
+    compared = [*golden.gradients.values(), *golden.unused_gradients.values()]
+    assert sum(x.numel() for x in compared) == sum(math.prod(shapes[f"grad/{name}"]) for name in names("grad/"))
+    sums = [x.double().abs().sum().item() for x in tensors_of(path, "grad/").values()]
+    assert math.isclose(sum(x.double().abs().sum().item() for x in compared), sum(sums), rel_tol=1e-9)
+    sentences = [shapes[f"gen/{name}"][0] for name in names("gen/") if name.endswith("/tokens")]
+    assert len(parity.scores) == sum(sentences)
+    initial = bool(golden.initial)
+    assert bool(parity.initial) == (initial and golden.recipe.initial_values)
+    assert ("init/* not compared" in " ".join(parity.notes)) == (initial and not golden.recipe.initial_values)
+    # rounding explains nothing where tolerances are wide
+    assert parity.beyond() == {} or golden.recipe.tolerances is FAIRSEQ
+
+
+@pytest.mark.parametrize("name", ["postln_S", "clinic_deepnet_S"])
+def test_rounding_explains_no_other_eps_of_a_norm(name: str) -> None:
+    golden = read(FOLDER / f"{name}.npz")
+    model = rebuild(golden)
+    for module in model.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            module.eps = 1e-6
+    assert "activations encoder_out" in compare(golden, model).failures()
+
+
+def test_rounding_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(FOLDER / "clinic_deepnet_S.npz")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = [line for line in lines if "gradients encoder.embed_tokens.weight" in line]
+    assert re.search(r"weight [\d.]+e-04, beyond 3e-05, within the [\d.]+e-03 of rounding$", line)
+
+
+@pytest.mark.parametrize("fork", [False, True], ids=("fairseq-0.12", "fork"))
+@pytest.mark.parametrize("name", ["postln", "preln", "postln_lm", "preln_lm"])
+def test_other_sizes(name: str, fork: bool, tmp_path: Path) -> None:
+    path = write_golden(tmp_path, name, decoder_only=name.endswith("_lm"), fork=fork)
+    parity = measure(path)
+    assert parity.failures() == {}
+    assert {"dec_layer0", "decoder_features"} <= set(parity.activations)
+    assert ("enc_layer2" in parity.activations) == (not name.endswith("_lm"))
+    assert "decoder.output_projection.weight" in parity.gradients
+    assert len(parity.scores) == 6
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "failing"),
+    [
+        (POSTLN, wrong("out/enc_embed", (0, 0, 0)), {"activations enc_embed"}),
+        (POSTLN, wrong("out/enc_layer1", (0, 0, 0)), {"activations enc_layer1"}),
+        (POSTLN, wrong("out/encoder_out", (0, 0, 0)), {"activations encoder_out"}),
+        (POSTLN, wrong("out/dec_layer0", (0, 0, 0)), {"activations dec_layer0"}),
+        (POSTLN, wrong("out/dec1_cross_attn", (0, 0, 0)), {"activations dec1_cross_attn"}),
+        (POSTLN, wrong("out/decoder_features", (0, 0, 0)), {"activations decoder_features"}),
+        (POSTLN, wrong("out/logits", (0, 0, 0)), {"logits evaluation"}),
+        (POSTLN, wrong("out/logits_training", (0, 0, 0)), {"logits training"}),
+        (POSTLN, wrong("loss/train"), {"loss train"}),
+        (POSTLN, wrong("loss/fairseq-0.9"), {"loss fairseq-0.9"}),
+        (POSTLN, wrong("loss/fairseq-0.12"), {"loss fairseq-0.12"}),
+        (POSTLN, wrong("loss/nll"), {"loss nll"}),
+        (POSTLN, wrong("grad/decoder.layers.1.fc1.bias", (3,)), {"gradients decoder.layers.1.fc1.bias"}),
+        (POSTLN, wrong("gen/beam4/tokens", (1, 3, 0), by=1), {"scores beam4, sentence 1"}),
+        (POSTLN, wrong("gen/beam4/scores", (2, 3)), {"scores beam4, sentence 2"}),
+        (POSTLN, wrong("gen/greedy/positional_scores", (0, 0, 1)), {"scores greedy, sentence 0"}),
+        (CLINIC, wrong("out/enc_layer1_in", (0, 0, 0)), {"activations enc_layer1_in"}),
+        (CLINIC, wrong("out/dec_layer1", (0, 0, 0)), {"activations dec_layer1"}),
+        (CLINIC, wrong("out/logits", (0, 0, 0)), {"logits evaluation", "logits training"}),
+        (CLINIC, wrong("out/logits_incremental", (0, 5, 0)), {"logits incremental"}),
+        (CLINIC, wrong("loss/train"), {"loss train"}),
+        (CLINIC, wrong("loss/nll"), {"loss nll"}),
+        (
+            CLINIC,
+            wrong("grad/decoder.layers.0.encoder_attn.in_proj_weight", (20, 0)),
+            {"gradients decoder.layers.0.encoder_attn.k_proj.weight"},
+        ),
+        (CLINIC, wrong("gen/beam4/tokens", (0, 3, 0), by=1), {"scores beam4, sentence 0"}),
+        (CLINIC, wrong("gen/beam4/scores", (2, 1)), {"scores beam4, sentence 2"}),
+        (RESIDUAL, wrong("out/dec_layer0_dual", (0, 0, 0)), {"activations dec_layer0_dual"}),
+        (RESIDUAL, wrong("out/enc_embed_dual", (0, 0, 0)), {"activations enc_embed_dual"}),
+        (REALFORMER, wrong("out/enc_layer1_self_scores", (0, 1, 0, 3)), {"activations enc_layer1_self_scores"}),
+        (REALFORMER, wrong("out/dec_layer0_cross_scores", (1, 0, 2, 6)), {"activations dec_layer0_cross_scores"}),
+        (LSTM, wrong("out/dec_layer1_cell", (0, 0, 0)), {"activations dec_layer1_cell"}),
+        (LSTM, wrong("out/logits", (0, 0, 0)), {"logits evaluation", "logits training"}),
+        (LSTM, wrong("grad/dec.cls.bias", (0,)), {"gradients decoder.output_projection.bias"}),
+        (LSTM, wrong("grad/enc.wemb.weight", (1, 0)), {"gradients encoder.embed_tokens.weight"}),
+        (
+            LSTM,
+            wrong("grad/enc.gate.0.w.2.weight", (5, 1)),
+            {"gradients encoder.layers.0.self_attn_connection.unit.gates.linear.weight"},
+        ),
+        (
+            LSTM,
+            wrong("grad/dec.ca.1.kv_adaptor.weight", (17, 3)),
+            {"gradients decoder.layers.1.encoder_attn.v_proj.weight"},
+        ),
+        (ENCODER, wrong("out/encoder_out", (0, 0, 0)), {"activations encoder_out"}),
+        (
+            ENCODER,
+            wrong("grad/layers.1.ffn.ffn_layernorm.weight", (0,)),
+            {"gradients encoder.layers.1.ffn_layernorm.weight"},
+        ),
+        # what is not compared: padding, and the noise that is the gradient of a bias of keys
+        (POSTLN, wrong("out/enc_layer0", (3, 7)), set()),
+        (POSTLN, wrong("out/logits", (3, 7)), set()),
+        (POSTLN, wrong("grad/encoder.layers.0.self_attn.k_proj.bias"), set()),
+    ],
+    ids=label,
+)
+def test_what_is_wrong_is_named(
+    path: Path, change: Callable[[Arrays], None], failing: set[str], tmp_path: Path
+) -> None:
+    assert set(measure(changed(path, tmp_path, change)).failures()) == failing
+
+
+def test_a_weight_off_by_a_thousandth_shows_everywhere() -> None:
+    golden = read(golden_path("b2t"))
+    golden.parameters["encoder.layers.0.fc2.bias"][2] += 1e-3
+    kinds = {name.split()[0] for name in compare(golden, rebuild(golden)).failures()}
+    assert kinds == set(FAIRSEQ.limits)
+
+
+def test_the_wiring_of_another_variant_shows(tmp_path: Path) -> None:
+    path = changed(golden_path("b2t"), tmp_path, unchanged, variant="postln")
+    failures = measure(path).failures()
+    assert failures["activations enc_layer0"] > 1e-2
+    assert failures["logits evaluation"] > 1e-2
+
+
+def test_the_other_formula_of_label_smoothing_shows(tmp_path: Path) -> None:
+    path = changed(POSTLN, tmp_path, unchanged, loss="fairseq-0.9")
+    kinds = {name.split()[0] for name in measure(path).failures()}
+    assert kinds == {"loss", "gradients"}
+
+
+def test_dead_copies_and_buffers_are_left_out() -> None:
+    one = torch.ones(6, 2)
+    values = {
+        "encoder.version": one,
+        "decoder.embed_positions._float_tensor": one,
+        "encoder.layers.0.in_proj_weight": one,
+        "encoder.layers.0.fc1_bias": one,
+        "encoder.layers.0.self_attn.in_proj_weight": torch.arange(6.0),
+        "decoder.layers.1.layer_norms.1.weight": one,
+    }
+    found = translate(values, AUTHORS["fairseq"])
+    assert {name: value.tolist() for name, value in found.items() if "_proj" in name} == {
+        "encoder.layers.0.self_attn.q_proj.weight": [0, 1],
+        "encoder.layers.0.self_attn.k_proj.weight": [2, 3],
+        "encoder.layers.0.self_attn.v_proj.weight": [4, 5],
+    }
+    # without cross-attention the second norm of a decoder layer is its last
+    assert set(found) - {name for name in found if "_proj" in name} == {"decoder.layers.1.final_layer_norm.weight"}

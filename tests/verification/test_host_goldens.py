@@ -1,0 +1,192 @@
+"""Golden files whose models are not fairseq's: in other sizes, and with something wrong in the file or the recipe."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from golden_files import POSTLN, Arrays, changed, drop, golden_path, label, measure, put, unchanged, wrong
+from host_golden_writer import DEPTH, DESIGNS, write_host_golden
+
+from fairseq_residuals.cli.__main__ import main
+from fairseq_residuals.core.base import Stream
+from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.verification.archive import read_sidecar
+from fairseq_residuals.verification.fixtures import read_golden
+from fairseq_residuals.verification.hosts import RECIPES
+from fairseq_residuals.verification.parity import Parity, compare_golden, read
+
+
+def measure_as(name: str, **other: Any) -> Parity:
+    """With a recipe that differs from the right one."""
+    path = golden_path(name)
+    return compare_golden(read_golden(path, read_sidecar(path), replace(RECIPES[name], **other)))
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_other_sizes(name: str, tmp_path: Path) -> None:
+    parity = measure(write_host_golden(tmp_path, name))
+    assert parity.failures() == {}
+    assert parity.not_compared == []
+    assert len(parity.activations) >= DEPTH + 1
+
+
+def test_which_designs_come_in_other_sizes() -> None:
+    """All but a third party's and one whose design has another file."""
+    lacking = RECIPES.keys() - DESIGNS.keys()
+    wirings = {name: read(golden_path(name)).wiring.partition("(")[0] for name in RECIPES}
+    assert {wirings[name] for name in lacking} <= {wirings[name] for name in DESIGNS}
+    assert len(lacking) <= 2
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "failing"),
+    [
+        ("preln_rms", wrong("out/dec_embed", (0, 0, 0)), {"activations dec_embed"}),
+        ("preln_rms", wrong("out/dec_layer1", (1, 5, 15), 5e-5), {"activations dec_layer1"}),
+        ("preln_rms", wrong("out/decoder_features", (1, 5, 15), 5e-5), {"activations decoder_features"}),
+        ("preln_rms", wrong("out/logits", (0, 0, 0), 5e-5), {"logits evaluation", "logits training"}),
+        ("preln_rms", wrong("loss/train", (), 1e-3), {"loss train"}),
+        ("lns", wrong("grad/model.layers.1.mlp.up_proj.weight", (31, 15), 0.1), {"gradients layers.1.fc1.up.weight"}),
+        ("rezero", wrong("out/dec_layer0", (1, 5, 0)), {"activations dec_layer0"}),
+        ("rezero", wrong("init/layers.1.resweight"), {"initial layers.1.self_attn_connection.gain"}),
+        (
+            "rezero",
+            wrong("grad/layers.0.self_attn.in_proj_weight", (20, 3), 0.1),
+            {"gradients layers.0.self_attn.k_proj.weight"},
+        ),
+        ("rezero_encdec", wrong("out/enc_layer1", (1, 5, 0)), {"activations enc_layer1"}),
+        ("rezero_encdec", wrong("out/dec_layer0", (1, 4, 0)), {"activations dec_layer0"}),
+        ("dyt_preln", wrong("grad/layers.0.attn.k.bias", (3,), 0.1), {"gradients layers.0.self_attn.k_proj.bias"}),
+        ("dyt_preln", wrong("grad/norm.alpha", (0,), 0.1), {"gradients layer_norm.alpha"}),
+        ("attnres_block", wrong("out/dec_sublayer2_in", (0, 0, 0)), {"activations dec_sublayer2_in"}),
+        (
+            "attnres_full",
+            wrong("grad/layers.0.attn_res.norm.weight", (0,)),
+            {"gradients layers.0.attn_res.norm.weight"},
+        ),
+        ("siamesenorm_deit", wrong("out/enc_layer1_y", (0, 0, 0)), {"activations enc_layer1_y"}),
+        ("siamesenorm_hybrid_pre", wrong("out/dec_layer0_y", (0, 0, 0)), {"activations dec_layer0_y"}),
+        ("hc_alg2", wrong("out/dec_layer0", (1, 5, 1, 0)), {"activations dec_layer0"}),
+        ("hc_lucidrains", wrong("out/dec_layer0", (1, 5, 1, 0)), {"activations dec_layer0"}),
+    ],
+    ids=label,
+)
+def test_what_is_wrong_is_named(name: str, change: Callable[[Arrays], None], failing: set[str], tmp_path: Path) -> None:
+    assert set(measure(changed(golden_path(name), tmp_path, change)).failures()) == failing
+
+
+WITH_NORMS = sorted(RECIPES.keys() - {"rezero", "rezero_encdec", "dyt_preln"})
+
+
+@pytest.mark.parametrize("name", WITH_NORMS)
+def test_another_eps_of_the_norms_shows(name: str) -> None:
+    of_rms = "rms" in str(read(golden_path(name)).wiring)
+    usual = RECIPES[name].eps or (1e-6 if of_rms else 1e-5)
+    assert measure_as(name, eps=10 * usual).failures()
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("preln_rms", {"rotary": "interleaved"}),
+        ("preln_rms", {"rotary": ""}),
+        ("denseformer", {"rotary": "half"}),
+        ("preln_rms", {"causal": False}),
+        ("lns", {"wiring": "pre_ln(norm=rms)"}),
+        ("preln_rms", {"wiring": "layernorm_scaling(norm=rms)"}),
+        ("olmo2_postsub", {"wiring": "pre_ln(norm=rms)"}),
+        ("mixln", {"wiring": "mix_ln(norm=rms,alpha=1)"}),
+        ("resformer", {"wiring": "pre_ln(norm=rms,value_residual=constant)"}),
+        ("siamesenorm_deit", {"wiring": "siamese_norm(scale=paper)"}),
+        ("hybridnorm", {"wiring": "hybrid_norm(norm=rms,value_residual=identity)"}),
+        ("attnres_full", {"wiring": "attention_residuals(block=2)"}),
+        ("attnres_block", {"wiring": "attention_residuals"}),
+        ("layerscale", {"wiring": "layer_scale(gain=0.1)"}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else str(*value.values()),
+)
+def test_another_model_shows(name: str, other: dict[str, Any]) -> None:
+    assert measure_as(name, **other).failures()
+
+
+def swap_two(s: Stream) -> Stream:
+    return s | {"x": s["y"], "y": s["x"]}
+
+
+def reverse(s: Stream) -> Stream:
+    keys = [key for key in s if re.fullmatch(r"x\d*", key)]
+    return s | dict(zip(keys, [s[key] for key in reversed(keys)], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "swap"),
+    [
+        ("siamesenorm_deit", swap_two),
+        ("siamesenorm_hybrid_pre", swap_two),
+        ("hc_alg2", reverse),
+        ("hc_lucidrains", reverse),
+        ("mhc_hf_dsv4", reverse),
+    ],
+)
+def test_swapped_streams_show(name: str, swap: Callable[[Stream], Stream]) -> None:
+    def swapped(s: Stream) -> dict[str, Any]:
+        return RECIPES[name].layer_outputs(swap(s))
+
+    failures = measure_as(name, layer_outputs=swapped).failures()
+    assert failures and all(re.match(r"activations \w+_layer\d", failing) for failing in failures)
+
+
+def test_the_number_of_post_ln_layers_is_the_sidecars(tmp_path: Path) -> None:
+    path = changed(golden_path("mixln"), tmp_path, unchanged, provenance={"env": {"POST_NUM": "2"}})
+    assert measure(path).failures()["activations dec_layer1"] > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "sidecar", "message"),
+    [
+        ("lns", drop("loss/train"), {}, "lacks loss/train"),
+        ("lns", drop("out/logits"), {}, "lacks out/logits"),
+        ("lns", drop("out/dec_layer1"), {}, "lacks out/dec_layer1"),
+        ("lns", drop("out/dec_layer0", "out/dec_layer1"), {}, "lacks out/dec_layer0"),
+        ("siamesenorm_deit", drop("out/enc_layer1_y"), {}, "lacks out/enc_layer1_y"),
+        ("attnres_full", drop("out/dec_sublayer3_in"), {}, "lacks out/dec_sublayer3_in"),
+        ("lns", drop("param/model.embed_tokens.weight"), {}, "lacks param/embed_tokens.weight"),
+        ("lns", drop("param/model.layers.1.mlp.down_proj.weight"), {}, "lacks param/layers.1.fc2.weight"),
+        ("lns", drop("param/model.norm.weight"), {}, "lacks param/layer_norm.weight"),
+        ("lns", drop("grad/model.norm.weight"), {}, "lacks the gradient of layer_norm.weight"),
+        ("lns", put("param/extra"), {}, "unlike its model, param/extra"),
+        ("lns", put("grad/extra"), {}, "unlike its model, the gradient of extra"),
+        ("rezero", put("init/extra"), {}, "unlike its model, init/extra"),
+        ("lns", put("out/dec_layer0"), {}, "another shape of activations dec_layer0, (3,)"),
+        ("lns", put("param/model.norm.weight"), {}, "another shape of layer_norm.weight, (3,)"),
+        ("lns", unchanged, {"sizes": {}}, "lacks sizes.heads"),
+        ("lns", unchanged, {"sizes": {"heads": "two"}}, "sizes.heads must be a positive whole number"),
+        ("mixln", unchanged, {"provenance": {"env": {}}}, "lacks provenance.env.POST_NUM"),
+    ],
+    ids=label,
+)
+def test_what_cannot_be_compared_is_one_sentence(
+    name: str, change: Callable[[Arrays], None], sidecar: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError) as error:
+        measure(changed(golden_path(name), tmp_path, change, **sidecar))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other, extra = golden_path("mhc_lucidrains"), changed(golden_path("lns"), tmp_path, put("more"))
+    assert main(["verify", str(POSTLN), str(extra), str(golden_path("mhc_hf_dsv4")), str(other)]) == 0
+    captured = capsys.readouterr()
+    rows = [line.split("|") for line in captured.out.splitlines() if line.startswith("|")]
+    assert [row[-2].strip() for row in rows[2:]] == ["ok", "ok", "ok", "other kind"]
+    assert captured.out.count("tolerance 1e-06, 1e-06") == captured.out.count("tolerance 2e-05 unless") == 1
+    assert f"{extra.name}: more not compared" in captured.out
+    assert "mhc_hf_dsv4_S.npz: tolerance 5e-05: " in captured.out
+    assert f"{other} is not verified: it is a third party's reading" in captured.out
+    assert captured.err == ""

@@ -1,0 +1,260 @@
+"""The newer designs that add little to Pre-LN or Post-LN: their equations, and what can be proved of them untrained."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from golden_files import golden_path
+from sublayers import assert_close, wired
+from tiny import batch, build, logits, stacks
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm
+
+from fairseq_residuals.cli.list_variants import markdown_table
+from fairseq_residuals.cli.show import run as show
+from fairseq_residuals.core.base import Site
+from fairseq_residuals.core.layer import CONNECTIONS
+from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.core.wiring import Wiring
+from fairseq_residuals.variants.layer_scale import first_gain
+from fairseq_residuals.verification.archive import read_sidecar
+from fairseq_residuals.verification.fixtures import read_golden
+from fairseq_residuals.verification.hosts import RECIPES
+from fairseq_residuals.verification.parity import compare_golden
+
+DIM = 16
+SIMPLE = ("layernorm_scaling", "sandwich_ln", "peri_ln", "post_sublayer_norm", "mix_ln", "layer_scale", "keel")
+
+
+def ln(norm: Any, x: Tensor) -> Tensor:
+    return layer_norm(x, (DIM,), norm.weight, norm.bias, 1e-5)
+
+
+def keel(x: Tensor, f: Any, c: Any, layer: int, k: int, n: int) -> Tensor:
+    if k == 0:
+        return x + f(ln(c.branch_norm, x))
+    return ln(c.norm, (1 if layer == 1 else n) * x + f(ln(c.branch_norm, x)))
+
+
+# x the stream, f the sub-layer, c its connection, the layer from 1, k the sub-layer of the stack from 0, of n
+EQUATIONS: dict[str, Callable[[Tensor, Any, Any, int, int, int], Tensor]] = {
+    "layernorm_scaling": lambda x, f, c, layer, k, n: x + f(ln(c.norm, x) / layer**0.5),
+    "sandwich_ln": lambda x, f, c, layer, k, n: x + ln(c.out_norm, f(ln(c.norm, x))),
+    "peri_ln": lambda x, f, c, layer, k, n: x + ln(c.out_norm, f(ln(c.norm, x))),
+    "post_sublayer_norm": lambda x, f, c, layer, k, n: x + ln(c.norm, f(x)),
+    "layer_scale": lambda x, f, c, layer, k, n: x + c.gain * f(ln(c.norm, x)),
+    "keel": keel,
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_equations(name: str) -> None:
+    for w in wired(name):
+        own, places = w.stack.wiring, w.sublayers()
+        x = ln(own.embed_norm, w.x) if name == "peri_ln" else w.x
+        for k, (c, f) in enumerate(places):
+            x = EQUATIONS[name](x, f, c, 1 + k // (len(places) // 3), k, len(places))
+        assert_close(w.output(), x if name == "keel" else ln(own.norm, x))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("share", ["layer", "sublayer"])
+def test_equation_of_re_zero(share: str) -> None:
+    for w in wired("re_zero", f"share={share}"):
+        x, gain = w.x, torch.zeros(())
+        for c, f in w.sublayers():
+            gain = c.gain if c.site.first or share == "sublayer" else gain
+            x = x + gain * f(x)
+        assert_close(w.output(), x)
+
+
+# wirings whose parameters are the same, in the same order
+SAME = [
+    (("layernorm_scaling", "", 1), ("pre_ln", "", 1)),
+    (("mix_ln", "alpha=0", 3), ("pre_ln", "", 3)),
+    (("mix_ln", "alpha=0.5", 4), ("post_ln:0-1,pre_ln:2-3", "", 4)),
+    (("mix_ln", "", 9), ("post_ln:0-1,pre_ln:2-8", "", 9)),
+    (("peri_ln", "embed_norm=false", 3), ("sandwich_ln", "", 3)),
+]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("first", "second"), SAME)
+def test_the_same_bit_for_bit(first: tuple[str, str, int], second: tuple[str, str, int]) -> None:
+    pairs = zip(*(wired(name, args, layers=layers) for name, args, layers in (first, second)), strict=True)
+    for one, other in pairs:
+        assert torch.equal(one.output(), other.output())
+
+
+@torch.no_grad()
+def test_mix_ln_of_all_layers_is_post_ln_under_a_last_norm() -> None:
+    for mixed, post in zip(wired("mix_ln", "alpha=1", like="post_ln"), wired("post_ln"), strict=True):
+        assert torch.equal(mixed.output(), mixed.stack.wiring.norm(post.output()))
+
+
+@pytest.mark.parametrize(("alpha", "depth", "post"), [(0.25, 12, 3), (0.25, 24, 6), (0.25, 3, 0), (0.29, 100, 29)])
+def test_how_many_layers_of_mix_ln_are_post_ln(alpha: float, depth: int, post: int) -> None:
+    model = build("language_modeling", "mix_ln", "--residual-args", f"alpha={alpha}", layers=depth)
+    kinds = [type(layer.ffn_connection).__name__ for layer in stacks(model)[0].children() if hasattr(layer, "fc1")]
+    assert kinds == post * ["PostLNConnection"] + (depth - post) * ["PreLNConnection"]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("name", "changes"), [("sandwich_ln", False), ("peri_ln", False), ("post_sublayer_norm", False), ("pre_ln", True)]
+)
+def test_the_size_of_a_branch_does_not_matter(name: str, changes: bool) -> None:
+    """Where it is normalised, last matrices that are 100 times as large change nothing."""
+    for w in wired(name):
+        before = w.output()
+        for parameter_name, parameter in w.stack.named_parameters():
+            if parameter_name.split(".")[-2] in ("out_proj", "fc2"):
+                parameter.mul_(100)
+        difference = (w.output() - before).abs().max()
+        # what is left is the norm's eps of 1e-5 beside the variance of the branch
+        assert difference > 0.1 if changes else difference < 1e-3
+
+
+@torch.no_grad()
+def test_peri_ln_does_not_see_the_size_of_the_embeddings() -> None:
+    for name, same in (("peri_ln", True), ("sandwich_ln", False)):
+        for w in wired(name):
+            before = w.output()
+            w.x = 100 * w.x
+            difference = (w.output() - before).abs().max()
+            assert difference < 1e-4 if same else difference > 0.1
+
+
+def test_where_the_gains_of_layer_scale_start() -> None:
+    """Touvron et al. 2021, section 2: 0.1 up to 18 layers, 1e-5 at 24, 1e-6 deeper."""
+    assert [first_gain(depth) for depth in (12, 18, 24, 36)] == [0.1, 0.1, 1e-5, 1e-6]
+    variant = Wiring.parse("layer_scale").parts[0]
+    for layers in ((6, 36), (36, 6)):
+        n, m = layers
+        site = Site("encoder", n, DIM, 32, 2, n, m, True, kind="self", layer=0, index=0, n_sub=2)
+        assert variant.build(site).connect(site).gain.tolist() == pytest.approx(DIM * [1e-6])
+    given = Wiring.parse("layer_scale", "gain=0.5").parts[0]
+    assert given.build(site).connect(site).gain.tolist() == DIM * [0.5]
+
+
+@torch.no_grad()
+def test_layer_scale_without_gains_is_the_bare_embedding() -> None:
+    """And near there the output leaves it in proportion to the gains."""
+    for w in wired("layer_scale"):
+        moved = []
+        for gain in (0.0, 1e-6, 1e-5):
+            for c, _ in w.sublayers():
+                c.gain.fill_(gain)
+            moved.append((w.output() - w.stack.wiring.norm(w.x)).norm().item())
+        assert moved[0] == 0 and moved[2] / moved[1] == pytest.approx(10, rel=1e-3)
+
+
+@pytest.mark.parametrize(("share", "gains"), [("layer", 2), ("sublayer", 6)])
+def test_re_zero_starts_as_the_identity(share: str, gains: int) -> None:
+    """Only the gains of the decoder have a gradient; the loss does not see the encoder before they have moved."""
+    model = build("translation", "re_zero", "--residual-args", f"share={share}")
+    logits(model, "translation", batch("translation")).log_softmax(-1).square().mean().backward()
+    for stack in stacks(model):
+        x, memory = torch.randn(5, 2, DIM), torch.randn(6, 2, DIM) if stack.shape.stack == "decoder" else None
+        with torch.no_grad():
+            out = stack(x, memory)
+            assert torch.equal(out if memory is None else out[0], x)
+        moving = {name for name, parameter in stack.named_parameters() if parameter.grad.abs().sum() > 0}
+        expected = {name for name, _ in stack.named_parameters() if name.endswith("_connection.gain")}
+        assert moving == (set() if memory is None else expected)
+    assert len(expected) == gains
+
+
+@pytest.mark.parametrize("share", ["layer", "sublayer"])
+def test_re_zero_has_no_norm_and_each_parameter_once(share: str) -> None:
+    model = build("translation", "re_zero", "--residual-args", f"share={share}")
+    parameters = [
+        p for module in stacks(model) for m in module.modules() for p in m._parameters.values() if p is not None
+    ]
+    assert len(parameters) == len(set(map(id, parameters)))
+    assert not [m for m in model.modules() if isinstance(m, nn.LayerNorm)]
+
+
+def test_alpha_of_keel_is_the_number_of_sublayers() -> None:
+    encoder, decoder = stacks(build("translation", "keel", layers=4))
+    (alone,) = stacks(build("language_modeling", "keel", layers=4))
+    (given,) = stacks(build("language_modeling", "keel", "--residual-args", "alpha=3.5", layers=4))
+    for stack, alpha in ((encoder, 8), (decoder, 12), (alone, 8), (given, 3.5)):
+        for i in range(4):
+            connections = [getattr(stack[i], CONNECTIONS[kind]) for kind in stack[i].kinds]
+            assert [c.alpha for c in connections] == len(connections) * [alpha if i > 0 else 1]
+            assert [c.norm is None for c in connections] == [i == 0, *[False] * (len(connections) - 1)]
+        assert not hasattr(stack.wiring, "norm")
+
+
+@torch.no_grad()
+def test_keel_without_its_own_is_post_ln() -> None:
+    """With alpha 1 and no norms of the branches; the norm that KEEL's first attention lacks is taken from Post-LN."""
+    for keel, post in zip(wired("keel", "alpha=1", like="post_ln"), wired("post_ln"), strict=True):
+        post.stack[0].self_attn_connection.norm = nn.Identity()
+        for connection, _ in keel.sublayers():
+            connection.branch_norm = nn.Identity()
+        assert torch.equal(keel.output(), post.output())
+
+
+def test_norms_of_queries_and_keys_are_those_of_olmo_2() -> None:
+    """The recipe of the golden file has them in its surroundings; here they are the variant's own."""
+    recipe, path = RECIPES["olmo2_postsub"], golden_path("olmo2_postsub")
+    norms = {name: f"self_attn_connection.{name}_norm" for name in "qk"}
+    own = replace(
+        recipe,
+        wiring="post_sublayer_norm(norm=rms,qk_norm=true)",
+        authors=replace(
+            recipe.authors,
+            renames=(
+                *(rename for rename in recipe.authors.renames if "_norm" not in rename[0]),
+                *((rf"\.self_attn\.{name}_norm\.", f".{ours}.") for name, ours in norms.items()),
+            ),
+        ),
+        query_key_norm=False,
+        rotary_at=tuple(norms.values()),
+    )
+    parity = compare_golden(read_golden(path, read_sidecar(path), own))
+    assert parity.beyond() == {} and parity.not_compared == []
+    assert sum("_connection." in name for name in parity.gradients) == 4
+
+
+@torch.no_grad()
+def test_norms_of_queries_and_keys_of_cross_attention() -> None:
+    """With them the size of the matrices that make queries and keys does not matter, without it does."""
+    for qk_norm in (True, False):
+        w = wired("post_sublayer_norm", f"qk_norm={str(qk_norm).lower()}")[1]
+        before = w.output()
+        for i in range(3):
+            for projection in (w.stack[i].encoder_attn.q_proj, w.stack[i].encoder_attn.k_proj):
+                projection.weight.mul_(10)
+                projection.bias.mul_(10)
+        difference = (w.output() - before).abs().max()
+        assert difference < 1e-3 if qk_norm else difference > 0.1
+
+
+def test_our_choices_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = {line.split("|")[2].strip(" `"): line for line in markdown_table().splitlines()}
+    others = (
+        "dense_former",
+        "attention_residuals",
+        "hyper_connections",
+        "mhc",
+        "siamese_norm",
+        "hybrid_norm",
+        "re_zero",
+    )
+    for name in (*SIMPLE, *others):
+        extension = VARIANTS[name].extension
+        assert extension.endswith(".") and f"| {extension} |" in rows[name]
+        show(Namespace(variant=name))
+        assert extension in capsys.readouterr().out
+    assert VARIANTS["pre_ln"].extension == ""
+    show(Namespace(variant="pre_ln"))
+    assert "Our choice" not in capsys.readouterr().out
