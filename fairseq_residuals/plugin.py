@@ -19,7 +19,14 @@ def register() -> None:
     from fairseq_residuals.models.speech_to_text import SPEECH
     from fairseq_residuals.models.translation import TRANSLATION
     from fairseq_residuals.scoring import scorers, validation  # noqa: F401
-    from fairseq_residuals.training import optim, resume_check  # noqa: F401
+    from fairseq_residuals.training import (  # noqa: F401
+        admin_profile,
+        fast_paths,
+        layer_statistics,
+        optim,
+        resume_check,
+        word_dropout,
+    )
     from fairseq_residuals.training.criterions import chunked_label_smoothed_cross_entropy  # noqa: F401
 
     architectures.register_architectures(

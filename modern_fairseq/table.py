@@ -8,6 +8,7 @@ go.  A patch is named here as
 
 import contextlib
 import importlib
+import sys
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -113,6 +114,9 @@ _AFTER = {
     ),
 }
 
+_ASKED_FOR: dict[str, list[Callable[[types.ModuleType], None]]] = {}
+"""Patches that a plugin needs only in some processes."""
+
 # Deprecations inside fairseq that still work and that no user can act upon.
 _QUIET = (
     (r"`torch\.cuda\.amp\.(autocast|GradScaler)\(args\.\.\.\)` is deprecated", FutureWarning),
@@ -129,7 +133,7 @@ _QUIET = (
 
 def has(name: str) -> bool:
     """Whether the table has anything for the module ``name``."""
-    return name in _AROUND or name in _AFTER or name in COMMANDS
+    return name in _AROUND or name in _AFTER or name in COMMANDS or name in _ASKED_FOR
 
 
 def _resolve(reference: str) -> Callable:
@@ -148,6 +152,17 @@ def patches(name: str) -> Iterator[Callable[[types.ModuleType], None]]:
         yield _resolve(reference)
     if name in COMMANDS:
         yield _resolve("commands:one_sentence_errors")
+    yield from _ASKED_FOR.get(name, ())
+
+
+def when_imported(name: str, patch: Callable[[types.ModuleType], None]) -> None:
+    """Apply ``patch`` to the module ``name`` once: now, or where it is not imported yet, as soon as it is."""
+    asked_for = _ASKED_FOR.setdefault(name, [])
+    if patch in asked_for:
+        return
+    asked_for.append(patch)
+    if name in sys.modules:
+        patch(sys.modules[name])
 
 
 def quiet() -> None:

@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from reruns import instead_of_graphs
-from tiny import build_stock, perturb
+from tiny import perturb, settings
 from tiny_trainer import SGD, make_trainer, sample, update
 from torch import Tensor
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.models import builder
 from fairseq_residuals.performance import cuda_graph_step
 from fairseq_residuals.performance.cuda_graph_step import Steps
-from fairseq_residuals.training.criterions import chunked_label_smoothed_cross_entropy
 
 FLAGS = ("--criterion", "chunked_label_smoothed_cross_entropy", "--label-smoothing", "0.1")
 
@@ -24,11 +25,18 @@ FLAGS = ("--criterion", "chunked_label_smoothed_cross_entropy", "--label-smoothi
 @pytest.fixture
 def reruns(monkeypatch: pytest.MonkeyPatch) -> None:
     instead_of_graphs(monkeypatch)
-    monkeypatch.setattr(chunked_label_smoothed_cross_entropy, "_check_for_graphs", lambda model, device: None)
+    monkeypatch.setattr(cuda_graph_step, "refuse_unrecordable", lambda model, device: None)
+
+
+def trainer_of(*flags: str, variant: str = "post_ln") -> Any:
+    """A trainer that is about to train, with no checkpoint to begin with."""
+    trainer = make_trainer(*FLAGS, *SGD, *flags, variant=variant)
+    trainer.load_checkpoint("no_such_checkpoint.pt")
+    return trainer
 
 
 def steps_of(trainer: Any) -> Steps:
-    (steps,) = trainer.criterion.steps.values()
+    (steps,) = trainer.criterion.sums.steps.values()
     return steps
 
 
@@ -51,7 +59,7 @@ def test_training(flags: tuple[str, ...]) -> None:
     logs = []
     parameters: list[dict[str, Tensor]] = []
     for more in ((), ("--cuda-graphs",)):
-        trainer = make_trainer(*FLAGS, *SGD, *flags, *more, variant="b2t")
+        trainer = trainer_of(*flags, *more, variant="b2t")
         # one update of one batch each, then one of several batches, of which two have one shape
         logs.append([update(trainer, batch) for batch in BATCHES] + [update(trainer, *BATCHES)])
         parameters.append(dict(trainer.model.named_parameters()))
@@ -73,7 +81,7 @@ def test_training(flags: tuple[str, ...]) -> None:
 def test_every_variant(variant: str) -> None:
     results = []
     for more in ((), ("--cuda-graphs",)):
-        trainer = make_trainer(*FLAGS, *SGD, *more, variant=variant)
+        trainer = trainer_of(*more, variant=variant)
         model = perturb(trainer.model).train()
         for batch in BATCHES[:2]:
             model.zero_grad()
@@ -96,7 +104,7 @@ def test_shapes_beyond_the_limit_are_computed_without(
     monkeypatch.setattr(cuda_graph_step, "MOST_SHAPES", 1)
     losses = []
     for more in ((), ("--cuda-graphs",)):
-        trainer = make_trainer(*FLAGS, *SGD, *more)
+        trainer = trainer_of(*more)
         # within one update too, where gradients of both kinds are added up
         losses.append([update(trainer, *BATCHES)["loss"], update(trainer, *BATCHES[::-1])["loss"]])
     assert len(steps_of(trainer).steps) == 1
@@ -106,28 +114,28 @@ def test_shapes_beyond_the_limit_are_computed_without(
 
 @pytest.mark.usefixtures("reruns")
 def test_what_has_no_gradient_stays_without() -> None:
-    trainer = make_trainer(*FLAGS, *SGD, "--cuda-graphs", "--no-cross-attention")
+    trainer = trainer_of("--cuda-graphs", "--no-cross-attention")
     unused = torch.nn.Parameter(torch.ones(3))
     trainer.get_model().unused = unused
     update(trainer, sample())
     assert unused.grad is None
 
 
+@pytest.mark.usefixtures("reruns")
 def test_validation_is_computed_without() -> None:
-    trainer = make_trainer(*FLAGS, *SGD, "--cuda-graphs")
+    trainer = trainer_of("--cuda-graphs")
     trainer.valid_step(sample())
-    assert not trainer.criterion.steps
+    assert not trainer.criterion.sums.steps
 
 
 def test_a_cpu_is_refused() -> None:
-    trainer = make_trainer(*FLAGS, *SGD, "--cuda-graphs")
     with pytest.raises(UserError, match="--cuda-graphs is for training on a CUDA device"):
-        trainer.criterion(trainer.model.train(), sample())
+        trainer_of("--cuda-graphs")
 
 
 @pytest.mark.usefixtures("reruns")
 def test_a_model_with_hooks_is_computed_without() -> None:
-    trainer = make_trainer(*FLAGS, *SGD, "--cuda-graphs")
+    trainer = trainer_of("--cuda-graphs")
     seen: list[Tensor] = []
     trainer.get_model().encoder.layers[0].fc1.register_forward_hook(lambda module, args, out: seen.append(out))
     update(trainer, sample())
@@ -140,7 +148,7 @@ def test_what_cannot_be_recorded_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
     monkeypatch.setattr(cuda_graph_step.cuda_graphs, "warm_up", wait)
-    trainer = make_trainer(*FLAGS, *SGD, "--cuda-graphs")
+    trainer = trainer_of("--cuda-graphs")
     with pytest.raises(UserError, match=r"cannot be recorded \(operation not permitted when stream is capturing\);"):
         trainer.criterion(trainer.model.train(), sample())
 
@@ -148,7 +156,7 @@ def test_what_cannot_be_recorded_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.usefixtures("reruns")
 def test_tensors_that_the_model_makes_anew_are_kept() -> None:
     """A graph reads the mask that there was when it was recorded; a longer batch replaces it."""
-    trainer = make_trainer(*FLAGS, *SGD, "--cuda-graphs")
+    trainer = trainer_of("--cuda-graphs")
     update(trainer, sample())
     mask = weakref.ref(trainer.get_model().decoder._future_mask)
     longer = sample()
@@ -160,7 +168,7 @@ def test_tensors_that_the_model_makes_anew_are_kept() -> None:
 
 @pytest.mark.usefixtures("reruns")
 def test_a_forward_pass_has_one_backward_pass() -> None:
-    trainer = make_trainer(*FLAGS, *SGD, "--cuda-graphs")
+    trainer = trainer_of("--cuda-graphs")
     first, second = (trainer.criterion(trainer.model.train(), batch)[0] for batch in BATCHES[:2])
     second.backward(retain_graph=True)
     for loss in (first, second):
@@ -170,11 +178,11 @@ def test_a_forward_pass_has_one_backward_pass() -> None:
 
 @pytest.mark.usefixtures("reruns")
 def test_two_models_of_one_criterion() -> None:
-    criterion = make_trainer(*FLAGS, *SGD, "--cuda-graphs").criterion
+    criterion = trainer_of("--cuda-graphs").criterion
     models = [make_trainer(*SGD, seed=seed).model.train() for seed in (1, 2)]
     losses = [criterion(model, sample())[0] for model in models]
     losses[1].backward()
-    assert losses[0] != losses[1] and len(criterion.steps) == 2
+    assert losses[0] != losses[1] and len(criterion.sums.steps) == 2
     assert all(p.grad is None for p in models[0].parameters()) and any(
         p.grad is not None for p in models[1].parameters()
     )
@@ -184,13 +192,7 @@ def test_an_output_projection_that_stays_is_refused() -> None:
     model = make_trainer(*SGD).model
     model.decoder.output_projection.weight.requires_grad = False
     with pytest.raises(UserError, match="--cuda-graphs needs an output projection that is trained"):
-        chunked_label_smoothed_cross_entropy._check_for_graphs(model, torch.device("cuda"))
-
-
-def test_layer_dropout_of_a_stock_model_is_refused() -> None:
-    model = build_stock("translation", "--encoder-layerdrop", "0.1", normalize_before=False)
-    with pytest.raises(UserError, match="--cuda-graphs does not go with --encoder-layerdrop"):
-        chunked_label_smoothed_cross_entropy._check_for_graphs(model, torch.device("cuda"))
+        cuda_graph_step.refuse_unrecordable(model, torch.device("cuda"))
 
 
 OTHERS = (("--encoder-layerdrop", "0.1"), ("--checkpoint-activations",), ("--compile-stack",))
@@ -198,6 +200,28 @@ OTHERS = (("--encoder-layerdrop", "0.1"), ("--checkpoint-activations",), ("--com
 
 @pytest.mark.parametrize("flags", OTHERS, ids=" ".join)
 def test_what_does_not_go_with_graphs_is_refused(flags: tuple[str, ...]) -> None:
-    model = make_trainer(*SGD, *flags).model
     with pytest.raises(UserError, match="--cuda-graphs does not go with"):
-        chunked_label_smoothed_cross_entropy._check_for_graphs(model, torch.device("cuda"))
+        make_trainer(*FLAGS, *SGD, "--cuda-graphs", *flags)
+
+
+def test_another_criterion_is_refused() -> None:
+    trainer = make_trainer(*SGD, "--criterion", "cross_entropy", "--cuda-graphs")
+    with pytest.raises(UserError, match="not for --criterion cross_entropy; it is for chunked_label_smoothed_cross_en"):
+        trainer.load_checkpoint("no_such_checkpoint.pt")
+
+
+def test_half_precision_by_autocast_is_refused() -> None:
+    trainer = make_trainer(*FLAGS, *SGD, "--cuda-graphs", "--amp")
+    trainer.cfg.common.amp = True  # fairseq switches it off on a CPU
+    with pytest.raises(UserError, match="--cuda-graphs is not for --amp"):
+        trainer.load_checkpoint("no_such_checkpoint.pt")
+
+
+def test_it_is_a_flag_of_the_model() -> None:
+    """On the command line beside any criterion, in a YAML file under model; criterions have none."""
+    assert settings("transformer_b2t_6l", "--cuda-graphs").cuda_graphs is True
+    builder.wirings_of(OmegaConf.create({"_name": "transformer_b2t_6l", "cuda_graphs": True}))
+    with pytest.raises(UserError, match="--cuda-graphs is either on or off"):
+        builder.wirings_of(OmegaConf.create({"_name": "transformer_b2t_6l", "cuda_graphs": 1}))
+    criterion = make_trainer(*FLAGS, *SGD).cfg.criterion
+    assert criterion._name == FLAGS[1] and "cuda_graphs" not in criterion

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.generation.beam_search import FasterSequenceGenerator
 from fairseq_residuals.ops.chunked_cross_entropy import chunked_cross_entropy
+from fairseq_residuals.performance.cuda_graph_step import record_steps
 from fairseq_residuals.verification.parity import compare_file
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
 GPU = torch.device("cuda")
-GRAPHS = ("--cuda-graphs",)
 
 
 def there(inputs: dict[str, Tensor], dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
@@ -109,7 +109,8 @@ def on_gpu(batch_of_one_update: dict[str, Any]) -> dict[str, Any]:
 def test_cuda_graphs(variant: str, dtype: torch.dtype) -> None:
     """Losses and gradients of batches of three shapes, the first twice, with those of a batch without graphs."""
     flags = ("--criterion", "chunked_label_smoothed_cross_entropy", "--label-smoothing", "0.1", *SGD)
-    plain, graphs = (build_criterion(make_config(*flags, *more).criterion, Task(None)) for more in ((), GRAPHS))
+    plain, graphs = (build_criterion(make_config(*flags).criterion, Task(None)) for _ in range(2))
+    record_steps(graphs)
     model: Any = perturb(build("translation", variant)).to(GPU, dtype).train()
     tolerance = 1e-4 if dtype == torch.float32 else 3e-2
     for seed, sentences in ((1, 3), (2, 5), (3, 4), (4, 3)):
@@ -128,13 +129,14 @@ def test_cuda_graphs(variant: str, dtype: torch.dtype) -> None:
         for name, gradient in gradients_expected.items():
             scale = gradient.abs().max() + gradients_expected[name.replace("k_proj.bias", "k_proj.weight")].abs().max()
             assert (gradients_found[name] - gradient).abs().max() <= tolerance * scale, name
-    assert len(graphs.steps[model].steps) == 3
+    assert len(graphs.sums.steps[model].steps) == 3
 
 
 def test_a_longer_batch_between_those_of_a_graph() -> None:
     """For which fairseq's decoder makes its causal mask anew; what was the old one's memory is used by others."""
-    flags = ("--criterion", "chunked_label_smoothed_cross_entropy", *SGD, *GRAPHS)
+    flags = ("--criterion", "chunked_label_smoothed_cross_entropy", *SGD)
     criterion = build_criterion(make_config(*flags).criterion, Task(None))
+    record_steps(criterion)
     model: Any = perturb(build("translation", "pre_ln")).to(GPU).train()
     one, longer = on_gpu(sample()), on_gpu(sample())
     longer["target"] = longer["target"].repeat(1, 3)
@@ -161,8 +163,9 @@ def test_memory_of_many_searches() -> None:
 
 def test_dropout_by_cuda_graphs() -> None:
     """Other random numbers in every step, the same ones from the same seed, and about as many zeros as asked for."""
-    flags = ("--criterion", "chunked_label_smoothed_cross_entropy", *SGD, *GRAPHS)
+    flags = ("--criterion", "chunked_label_smoothed_cross_entropy", *SGD)
     criterion = build_criterion(make_config(*flags).criterion, Task(None))
+    record_steps(criterion)
     model: Any = build("translation", "pre_ln", "--dropout", "0.3").to(GPU).train()
     one, losses = on_gpu(sample()), []
     for seed in (1, 2, 1):

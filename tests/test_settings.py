@@ -14,7 +14,7 @@ from tiny import build, common_options, dimensions, make_task, settings, stacks
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.models.architectures import ARCHITECTURES
-from fairseq_residuals.models.args import REFUSED
+from fairseq_residuals.models.families import REFUSED
 
 TINY = {
     f"{s}_{k}": v

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.training import layer_statistics
+from fairseq_residuals.training.trainer_hooks import hooks_of
 
 CLIPPED = ("--clip-norm", "0.01")
 """Far below the norm of the gradients here: what is measured after clipping is off by a factor of 100."""
@@ -226,20 +227,18 @@ def test_training_does_not_notice(precision: tuple[str, ...]) -> None:
         assert torch.equal(a, b)
 
 
-def test_without_the_flag_nothing_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed = []
-    monkeypatch.setattr(layer_statistics, "_hook_into_trainer", lambda: installed.append(True))
+def test_without_the_flag_nothing_is_installed() -> None:
     for flags in ((), ("--log-residual-stats", "0")):
-        assert not hasattr(build("translation", "b2t", *flags), "log_residual_stats")
-    assert not installed
-    assert build("translation", "b2t", "--log-residual-stats", "7").log_residual_stats == 7
-    assert installed
+        hooks = hooks_of(build("translation", "b2t", *flags))
+        assert not hooks.before_clip and not hooks.on_log
+    hooks = hooks_of(build("translation", "b2t", "--log-residual-stats", "7"))
+    assert hooks.before_clip[0].__self__.every == hooks.on_log[0].__self__.every == 7
 
 
 def test_it_is_installed_once() -> None:
     hooked = []
     for _ in range(2):
-        layer_statistics.follow(nn.Module(), 1)
+        build("translation", "b2t", "--log-residual-stats", "1")
         hooked.append((Trainer.clip_grad_norm, Trainer._reduce_and_log_stats))
     assert hooked[0] == hooked[1]
 

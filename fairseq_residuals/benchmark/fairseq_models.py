@@ -30,6 +30,7 @@ from fairseq_residuals.benchmark.contestants import Contestant
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.generation.beam_search import searchable
 from fairseq_residuals.performance.cpu import tuned
+from fairseq_residuals.performance.cuda_graph_step import record_steps, refuse_unrecordable
 from modern_fairseq.at_once import ONE_BY_ONE
 
 AS_USERS_GET_IT = (
@@ -101,6 +102,9 @@ class Training:
         self.model = made.model.to(device, PRECISIONS[case.precision] if half else torch.float32).train()
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.criterion = build_criterion(config.criterion, made.task)
+        if getattr(made.settings, "cuda_graphs", None):
+            refuse_unrecordable(self.model, device)
+            record_steps(self.criterion)
         sparing = config.common.memory_efficient_fp16 or config.common.memory_efficient_bf16
         if half:
             kind = MemoryEfficientFP16Optimizer if sparing else FP16Optimizer

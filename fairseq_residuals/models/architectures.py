@@ -17,7 +17,8 @@ from fairseq.models.transformer_lm import base_lm_architecture
 
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.core.wiring import Wiring
-from fairseq_residuals.models.args import Family, resolve
+from fairseq_residuals.models.args import resolve
+from fairseq_residuals.models.families import Family
 
 ARCHITECTURES: dict[str, partial[dict[str, Wiring]]] = {}
 """By name: completes settings in place and returns the wiring of each stack."""
@@ -40,13 +41,13 @@ def speech_bases() -> Bases:
 
 
 def depths_of(size: str, stacks: tuple[str, ...]) -> dict[str, int]:
-    """Layers per stack: "18l" for all, "12l_6l" for encoder and decoder, "" for fairseq's default."""
+    """Return the layers per stack: "18l" for all, "12l_6l" for encoder and decoder, "" for fairseq's default."""
     numbers = [int(n) for n in re.findall(r"(\d+)l", size)]
     return dict(zip(stacks, numbers * len(stacks) if len(numbers) == 1 else numbers, strict=False))
 
 
 def register_architectures(family: Family, prefix: str, bases: Bases, sizes: tuple[str, ...]) -> None:
-    """Registers ``<prefix>_<variant>[_<base>][_<size>]`` with fairseq, for every variant that has a meaning there."""
+    """Register ``<prefix>_<variant>[_<base>][_<size>]`` with fairseq, for every variant that has a meaning there."""
     alone = "encoder" not in family.stacks
     for variant in (name for name, v in VARIANTS.items() if not v.refusal(alone=alone, topmost=True)):
         for base_name, base in bases.items():

@@ -7,9 +7,8 @@ Both become flat and complete here, in place, so that a checkpoint carries the r
 from __future__ import annotations
 
 import re
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from fairseq.models.transformer import DEFAULT_MIN_PARAMS_TO_WRAP
@@ -17,104 +16,16 @@ from omegaconf import DictConfig, OmegaConf
 
 from fairseq_residuals.core.errors import UserError, did_you_mean
 from fairseq_residuals.core.wiring import Wiring
-
-REFUSED = {
-    "encoder_layers_to_keep": "layer pruning",
-    "decoder_layers_to_keep": "layer pruning",
-    "quant_noise_pq": "quantization noise",
-    "quant_noise_scalar": "scalar quantization",
-    "encoder_xformers_att_config": "xFormers attention",
-    "decoder_xformers_att_config": "xFormers attention",
-    "cross_self_attention": "joint cross- and self-attention",
-    "offload_activations": "offloading of activations (--checkpoint-activations is carried)",
-    "base_layers": "BASE layers",
-    "export": "export to TorchScript",
-    "char_inputs": "character input",
-    "scale_fc": "NormFormer by fairseq's own flags (the wiring is chosen by --residual)",
-    "scale_attn": "NormFormer by fairseq's own flags (the wiring is chosen by --residual)",
-    "scale_heads": "NormFormer by fairseq's own flags (the wiring is chosen by --residual)",
-    "scale_resids": "NormFormer by fairseq's own flags (the wiring is chosen by --residual)",
-}
-"""Keys of stock fairseq models that this plugin does not carry, and what they ask for."""
+from fairseq_residuals.models import extensions
+from fairseq_residuals.models.families import REFUSED, Family
 
 Args = Namespace | DictConfig
-
-
-@dataclass(frozen=True)
-class Family:
-    """What distinguishes the three kinds of model: translation, language modelling, speech."""
-
-    model: str
-    """The name under which the model is registered with fairseq."""
-    stacks: tuple[str, ...]
-    add_args: Callable[[ArgumentParser], None]
-    """Adds the stock model's own flags."""
-    extra_keys: frozenset[str]
-    """Keys that fairseq's tasks or dataclasses give a model without a flag."""
-    refused: dict[str, str]
-
-    def keys(self, base: Callable[[Namespace], None]) -> set[str]:
-        """Every key that a YAML file may give such a model."""
-        parser = ArgumentParser(add_help=False, allow_abbrev=False)
-        self.add_args(parser)
-        add_wiring_flags(parser)
-        defaults = Namespace()
-        base(defaults)
-        return {a.dest for a in parser._actions} | set(vars(defaults)) | self.extra_keys | {"_name", "arch"}
-
-
-def add_wiring_flags(parser: Any) -> None:
-    """The two flags that choose the wiring, the pair for a decoder that differs from its encoder, and what training
-    needs beside them."""
-    parser.add_argument(
-        "--residual",
-        metavar="NAME",
-        help="how norms and residuals are wired: a variant's name, a list such as post_ln:0-5,pre_ln:6-17,"
-        " or both for encoder/decoder",
-    )
-    parser.add_argument("--residual-args", metavar="K=V,...", help="options of the variant")
-    parser.add_argument("--decoder-residual", metavar="NAME", help="the decoder's variant, where it differs")
-    parser.add_argument("--decoder-residual-args", metavar="K=V,...", help="options of the decoder's variant")
-    for stack in ("encoder", "decoder"):
-        parser.add_argument(
-            f"--{stack}-word-dropout",
-            type=float,
-            metavar="P",
-            help=f"in training, probability that a word of the {stack}'s input is missing",
-        )
-    parser.add_argument(
-        "--log-residual-stats",
-        type=int,
-        metavar="N",
-        help="every N updates log gradient norms per layer and the learned weights of the wiring",
-    )
-    parser.add_argument(
-        "--fast-on-cpu",
-        action="store_true",
-        default=None,
-        help="train faster on a CPU by products and attention that add up in another order, and by a dropout that"
-        " draws other random numbers; no effect on other devices",
-    )
-    parser.add_argument(
-        "--keep-freed-memory",
-        action="store_true",
-        default=None,
-        help="on a CPU under Linux, a process that trains or searches with the model keeps the memory that it frees for"
-        " what it allocates next, which is faster; --fast-on-cpu implies it",
-    )
-    parser.add_argument(
-        "--compile-stack",
-        action="store_true",
-        default=None,
-        help="train with layers compiled by torch.compile (in evaluation and generation they are not): the same numbers"
-        " up to rounding, but other random numbers for dropout",
-    )
 
 
 def resolve(
     args: Args, family: Family, variant: str, depths: dict[str, int], base: Callable[[Any], None]
 ) -> dict[str, Wiring]:
-    """Completes ``args`` in place for an architecture; applying it again changes nothing.
+    """Complete ``args`` in place for an architecture; applying it again changes nothing.
 
     Args:
         variant: the architecture's variant, unless ``residual`` is given.
@@ -151,7 +62,7 @@ def resolve(
     if without_norm:
         _check_omitted_norm(decoder)
     base(args)
-    _check_training(args)
+    extensions.check_all(as_namespace(args))
     for stack, wiring in wirings.items():
         if asked[stack] is not None and bool(asked[stack]) != wiring.normalize_before:
             raise UserError(
@@ -168,10 +79,16 @@ def resolve(
     return wirings
 
 
+def as_namespace(args: Args) -> Namespace:
+    """Return a copy of settings that are flat."""
+    values: Any = OmegaConf.to_container(args, resolve=True) if isinstance(args, DictConfig) else vars(args)
+    return Namespace(**values)
+
+
 def for_stock_build(args: Args) -> Namespace:
-    """A copy for fairseq to build from: without what the stack takes over (norms, layer dropout, checkpointing)."""
-    values = OmegaConf.to_container(args, resolve=True) if isinstance(args, DictConfig) else vars(args)
-    copy = Namespace(**values)  # type: ignore[arg-type]
+    """Return a copy for fairseq to build from: without what the stack takes over (norms, layer dropout, activation
+    recomputation)."""
+    copy = as_namespace(args)
     for stack in ("encoder", "decoder"):
         setattr(copy, f"{stack}_normalize_before", False)
         setattr(copy, f"{stack}_layerdrop", 0.0)
@@ -220,23 +137,6 @@ def _check_omitted_norm(decoder: Wiring) -> None:
             f"--no-decoder-final-norm is not for the wiring {decoder.name}, which has no option final_norm;"
             " leave it out"
         )
-
-
-def _check_training(args: Args) -> None:
-    for stack in ("encoder", "decoder"):
-        p = _get(args, f"{stack}_word_dropout")
-        if p is not None and (isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p < 1):
-            raise UserError(f"--{stack}-word-dropout must be a number of at least 0 and less than 1, not {p!r}")
-    if _get(args, "decoder_word_dropout") and _get(args, "adaptive_input"):
-        raise UserError("--decoder-word-dropout is not carried with --adaptive-input; leave one of them out")
-    if _get(args, "decoder_word_dropout") and _get(args, "character_embeddings"):
-        raise UserError("--decoder-word-dropout is not carried with --character-embeddings; leave one of them out")
-    every = _get(args, "log_residual_stats")
-    if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 0):
-        raise UserError(f"--log-residual-stats must be a whole number of updates, or 0 for never, not {every!r}")
-    for key in ("fast_on_cpu", "keep_freed_memory", "compile_stack"):
-        if not isinstance(value := _get(args, key), bool | None):
-            raise UserError(f"{_flag(key)} is either on or off, in a YAML file true or false, not {value!r}")
 
 
 def _flag(key: str) -> str:

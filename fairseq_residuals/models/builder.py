@@ -14,22 +14,14 @@ from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.initialization import initialise
 from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.core.wiring import Wiring
+from fairseq_residuals.models import extensions
 from fairseq_residuals.models.activation_checkpointing import RecomputeActivations
 from fairseq_residuals.models.architectures import ARCHITECTURES
-from fairseq_residuals.models.args import Args
+from fairseq_residuals.models.args import Args, as_namespace
 from fairseq_residuals.models.fairseq_stack import DecoderStack, EncoderStack
 from fairseq_residuals.models.state_dict_names import translate_state_dict
-from fairseq_residuals.training import admin_profile, layer_statistics
-from fairseq_residuals.training.word_dropout import drop_words
-from fairseq_residuals.utils.optional import import_with_performance
 
 logger = logging.getLogger(__name__)
-
-performance = import_with_performance("fairseq_residuals.performance.attach")
-PERFORMANCE_FLAGS = ("fast_on_cpu", "keep_freed_memory", "compile_stack")
-
-Setting = Callable[[str], Any]
-"""The value of a flag of the model; None where it was not given."""
 
 
 def wirings_of(args: Args) -> dict[str, Wiring]:
@@ -57,7 +49,7 @@ def forget_files(args: Args, *keys: str) -> None:
 
 def rewire_model(model: nn.Module, args: Args, wirings: dict[str, Wiring]) -> None:
     """Replace the layers of a stock model's stacks, attach what its settings ask for, and log what this makes."""
-    get: Setting = args.get if isinstance(args, DictConfig) else vars(args).get
+    get: Callable[[str], Any] = args.get if isinstance(args, DictConfig) else vars(args).get
     depths: dict[str, int] = {stack: get(f"{stack}_layers") for stack in wirings}
     owners = []
     for stack, wiring in wirings.items():
@@ -80,33 +72,11 @@ def rewire_model(model: nn.Module, args: Args, wirings: dict[str, Wiring]) -> No
         )
         owners.append((owner, rewired))
     initialise(owners)
-    attach(model, get)
+    if get("checkpoint_activations"):
+        for _, rewired in owners:
+            rewired.wrappers.append(RecomputeActivations())
+    extensions.attach_all(model, as_namespace(args))
     logger.info("parameters: %s", f"{sum(p.numel() for p in model.parameters()):,}")
-
-
-def attach(model: nn.Module, setting: Setting) -> None:
-    """Attach to a wired and initialised model all that its settings ask for: this list is the only place.
-
-    Raises:
-        UserError: a setting needs the package ``performance``, which is missing.
-    """
-    for name in ("encoder", "decoder"):
-        if setting(f"{name}_word_dropout"):
-            drop_words(getattr(model, name), setting(f"{name}_word_dropout"), keep_first=name == "decoder")
-    if setting("checkpoint_activations"):
-        for stack in model.modules():
-            if isinstance(stack, Stack):
-                stack.wrappers.append(RecomputeActivations())
-    if performance is not None:
-        performance.attach(model, setting)
-    elif asked := [flag for flag in PERFORMANCE_FLAGS if setting(flag)]:
-        raise UserError(
-            f"--{asked[0].replace('_', '-')} needs fairseq_residuals/performance, which is missing here; leave it out"
-        )
-    if admin_profile.unprofiled(model):
-        admin_profile.profile_before_training()
-    if setting("log_residual_stats"):
-        layer_statistics.follow(model, setting("log_residual_stats"))
 
 
 def rewire(

@@ -9,8 +9,9 @@ from fairseq.models import register_model
 from fairseq.models.transformer_lm import TransformerLanguageModel, TransformerLanguageModelConfig
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.models.args import Args, Family, add_wiring_flags, for_stock_build
+from fairseq_residuals.models.args import Args, for_stock_build
 from fairseq_residuals.models.builder import refuse_sharding, rewire_model, wirings_of
+from fairseq_residuals.models.families import Family, add_plugin_flags
 
 FROM_THE_TASK = ("max_target_positions", "tokens_per_sample", "add_bos_token")
 
@@ -36,7 +37,7 @@ class ResidualTransformerLM(TransformerLanguageModel):
     @classmethod
     def add_args(cls, parser: Any) -> None:
         _stock_flags(parser)
-        add_wiring_flags(parser)
+        add_plugin_flags(parser)
 
     @classmethod
     def build_model(cls, args: Args, task: Any) -> ResidualTransformerLM:

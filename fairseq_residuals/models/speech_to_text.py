@@ -11,8 +11,9 @@ from fairseq.models.speech_to_text import S2TTransformerModel
 from torch import Tensor, nn
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.models.args import Args, Family, add_wiring_flags, for_stock_build
+from fairseq_residuals.models.args import Args, for_stock_build
 from fairseq_residuals.models.builder import forget_files, refuse_sharding, rewire_model, wirings_of
+from fairseq_residuals.models.families import Family, add_plugin_flags
 
 FROM_THE_TASK = ("max_source_positions", "max_target_positions")
 
@@ -58,7 +59,7 @@ class ResidualS2TTransformer(S2TTransformerModel):
     @classmethod
     def add_args(cls, parser: Any) -> None:
         _add_flags(parser)
-        add_wiring_flags(parser)
+        add_plugin_flags(parser)
 
     @classmethod
     def build_model(cls, args: Args, task: Any) -> ResidualS2TTransformer:

@@ -8,8 +8,9 @@ from fairseq.models import register_model
 from fairseq.models.transformer import TransformerModel
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.models.args import Args, Family, add_wiring_flags, for_stock_build
+from fairseq_residuals.models.args import Args, for_stock_build
 from fairseq_residuals.models.builder import forget_files, refuse_sharding, rewire_model, wirings_of
+from fairseq_residuals.models.families import Family, add_plugin_flags
 
 TRANSLATION = Family(
     model="residual_transformer",
@@ -27,7 +28,7 @@ class ResidualTransformer(TransformerModel):
     @classmethod
     def add_args(cls, parser: Any) -> None:
         super().add_args(parser)
-        add_wiring_flags(parser)
+        add_plugin_flags(parser)
 
     @classmethod
     def build_model(cls, args: Args, task: Any) -> ResidualTransformer:

@@ -49,7 +49,6 @@ def attach(model: nn.Module) -> None:
     for stack in model.modules():
         if isinstance(stack, Stack):
             stack.wrappers.insert(0, CompiledInTraining(BACKEND))
-    look_for_a_compiler_before_training()
 
 
 def _run_compiled(backend: str, layer: ResidualLayer, s: Stream, context: Context) -> tuple[Stream, Tensor | None]:
@@ -79,26 +78,9 @@ def _run(layer: ResidualLayer, s: Stream, context: Context) -> tuple[Stream, Ten
     return layer(s, context)  # type: ignore[no-any-return]
 
 
-@functools.cache
-def look_for_a_compiler_before_training() -> None:
-    """From now on fairseq's trainer, before it loads a checkpoint, tries whether this machine compiles for its device
-    (:func:`try_out`): what torch.compile needs there shows only when it is at work."""
-    from fairseq.trainer import Trainer
-
-    original = Trainer.load_checkpoint
-
-    @functools.wraps(original)
-    def load_checkpoint(self: Any, *args: Any, **kwargs: Any) -> Any:
-        wrappers = {wrap for m in self.get_model().modules() if isinstance(m, Stack) for wrap in m.wrappers}
-        for backend in {wrap.backend for wrap in wrappers if isinstance(wrap, CompiledInTraining)}:
-            try_out(self.device, backend)
-        return original(self, *args, **kwargs)
-
-    Trainer.load_checkpoint = load_checkpoint
-
-
 def try_out(device: torch.device, backend: str) -> None:
-    """
+    """Compile something small: what torch.compile needs for a device shows only when it is at work.
+
     Raises:
         UserError: no code can be made for ``device`` here.
     """

@@ -9,8 +9,7 @@ fairseq's trainer runs its steps in :func:`tuned` for models of this plugin; a t
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -90,7 +89,6 @@ def attach(model: nn.Module, *, fast: bool, keep_memory: bool) -> None:
     model.keep_freed_memory = fast or keep_memory  # type: ignore[assignment]
     if fast:
         make_fast(model)
-    tune_training()
 
 
 def make_fast(model: nn.Module) -> None:
@@ -124,22 +122,3 @@ def tuned(model: nn.Module) -> Iterator[None]:
         recomputing() if fast else nullcontext(),
     ):
         yield
-
-
-@functools.cache
-def tune_training() -> None:
-    """From now on fairseq's trainer does it, if it trains on a CPU."""
-    from fairseq.trainer import Trainer
-
-    Trainer.train_step = _tuned(Trainer.train_step)
-
-
-def _tuned(step: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(step)
-    def tuned_step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.device.type != "cpu":
-            return step(self, *args, **kwargs)
-        with tuned(self.get_model()):
-            return step(self, *args, **kwargs)
-
-    return tuned_step

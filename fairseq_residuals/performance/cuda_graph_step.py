@@ -11,11 +11,13 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.ops.chunked_cross_entropy import LossAndGradients, Sums
 from fairseq_residuals.performance import cuda_graphs
 from fairseq_residuals.utils.torch_private import add_all_, has_hooks, zero_all_
@@ -195,6 +197,57 @@ class Steps:
             self.pool = cuda_graphs.new_pool()
         with cuda_graphs.explained("--cuda-graphs: a step of this model cannot be recorded ({}); leave it out"):
             return Step(self, inputs, target)
+
+
+@runtime_checkable
+class RecordableCriterion(Protocol):
+    """A criterion whose steps can be recorded: a sum over positions, of features that an output projection is fed."""
+
+    def sums(self, model: Any, sample: dict[str, Any], target: Tensor) -> Sums:
+        """Return the loss of a batch, and what is logged of it."""
+
+    def features(self, model: Callable[..., Any], inputs: Inputs) -> Tensor:
+        """Return what the output projection is fed (B, T, C)."""
+
+    def loss_and_gradients(self, features: Tensor, weight: Tensor, target: Tensor) -> LossAndGradients:
+        """Return the loss of features (B, T, C), the projection's matrix and target (B, T), with its gradients."""
+
+
+class RecordedSums:
+    """Replaces ``sums`` of a criterion: in training by graphs, otherwise and where these do not serve by its own."""
+
+    def __init__(self, criterion: RecordableCriterion) -> None:
+        self.criterion, self.plain = criterion, criterion.sums
+        self.steps: dict[nn.Module, Steps] = {}
+
+    def __call__(self, model: nn.Module, sample: dict[str, Any], target: Tensor) -> Sums:
+        if not model.training or not torch.is_grad_enabled():
+            return self.plain(model, sample, target)
+        if model not in self.steps:
+            self.steps[model] = Steps(model, self.criterion.features, self.criterion.loss_and_gradients)
+        sums = self.steps[model].sums(sample["net_input"], target)
+        return self.plain(model, sample, target) if sums is None else sums
+
+
+def record_steps(criterion: RecordableCriterion) -> None:
+    """Have a criterion compute what it trains by graphs, from the first batch of each shape on."""
+    if not isinstance(criterion.sums, RecordedSums):
+        criterion.sums = RecordedSums(criterion)  # type: ignore[method-assign]
+
+
+def refuse_unrecordable(model: Any, device: torch.device) -> None:
+    """Refuse a model, with the wrappers around it, and a device for which there are no graphs.
+
+    Raises:
+        UserError: it is one.
+    """
+    if device.type != "cuda":
+        raise UserError("--cuda-graphs is for training on a CUDA device; leave it out on a CPU")
+    if any(isinstance(m, DistributedDataParallel) for m in model.modules()):
+        raise UserError("--cuda-graphs on several GPUs needs --ddp-backend legacy_ddp")
+    projection = getattr(model.decoder, "output_projection", None)
+    if not isinstance(projection, nn.Linear) or not projection.weight.requires_grad:
+        raise UserError("--cuda-graphs needs an output projection that is trained")
 
 
 @functools.cache

@@ -10,7 +10,7 @@ included, in single precision. Layers further up see the omegas already set belo
 by one, and the omegas are the root of the mean of their squares: variances are what adds up along the depth, and so
 they are what is averaged.
 
-fairseq's trainer does this by itself (:func:`profile_before_training`); in a training loop of your own, it is
+fairseq's trainer does this by itself (:class:`AdminProfile`); in a training loop of your own, it is
 ``start_from(unprofiled(model), measure(model, lambda: model(**batch)))``.
 
 (LiyuanLucasLiu/Transformer-Clinic@70f72b7, ``--init-type adaptive-profiling``, which takes the first batch.)
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from argparse import Namespace
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any
@@ -33,7 +34,9 @@ from torch import Tensor, nn
 from fairseq_residuals.core.base import Stream, SubLayer
 from fairseq_residuals.core.layer import CONNECTIONS, ResidualLayer
 from fairseq_residuals.core.stack import Stack
+from fairseq_residuals.models.extensions import Extension, register_extension
 from fairseq_residuals.training.admin_profile_file import Omegas, read_profile, refuse_misfit
+from fairseq_residuals.training.trainer_hooks import before_next_step, hooks_of
 from fairseq_residuals.variants.admin import AdminConnection
 
 logger = logging.getLogger(__name__)
@@ -43,17 +46,17 @@ Connections = dict[str, list[dict[str, AdminConnection]]]
 
 
 def unprofiled(model: nn.Module) -> Connections:
-    """The connections whose omegas are neither profiled nor a checkpoint's, in the stacks that have any.
+    """Return the connections whose omegas are neither profiled nor a checkpoint's, in the stacks that have any.
 
     (A layer that another variant wires has none.)
     """
-    found: Connections = {}
+    connections: Connections = {}
     for stack in model.modules():
         if isinstance(stack, Stack):
             layers = [_unprofiled_in(stack[i]) for i in range(len(stack))]
             if any(layers):
-                found[stack.shape.stack] = layers
-    return found
+                connections[stack.shape.stack] = layers
+    return connections
 
 
 def _unprofiled_in(layer: ResidualLayer) -> dict[str, AdminConnection]:
@@ -63,7 +66,7 @@ def _unprofiled_in(layer: ResidualLayer) -> dict[str, AdminConnection]:
 
 @torch.no_grad()
 def measure(model: nn.Module, forward: Callable[[], object]) -> Omegas:
-    """The omegas of all unprofiled stacks on one batch; the model keeps them until :func:`start_from`.
+    """Measure the omegas of all unprofiled stacks on one batch; the model keeps them until :func:`start_from`.
 
     Args:
         forward: runs ``model``, which is in training mode by then, on the batch.
@@ -87,7 +90,7 @@ def measure(model: nn.Module, forward: Callable[[], object]) -> Omegas:
 
 
 class Chain:
-    """What the sub-layers of one stack hand up to each other while a pass runs through them."""
+    """Hold what the sub-layers of one stack hand up to each other while a pass runs through them."""
 
     def __init__(self) -> None:
         self.ratio = 1.0
@@ -95,7 +98,7 @@ class Chain:
     def pass_through(
         self, omegas: dict[str, float], kind: str, connection: AdminConnection, inputs: tuple[Stream, SubLayer]
     ) -> tuple[Stream, SubLayer]:
-        """Before ``connection`` runs: sets its omega, and has its sub-layer's output watched."""
+        """Set the omega of ``connection``, which is about to run, and watch its sub-layer's output."""
         stream, sublayer = inputs
         if connection.site.layer == 0 and connection.site.first:
             self.ratio = 1.0
@@ -116,7 +119,7 @@ def _variance(x: Tensor) -> float:
 
 
 def average(profiles: list[Omegas]) -> Omegas:
-    """Of one profile per batch; root mean square."""
+    """Return the root mean square of one profile per batch."""
     return {
         stack: [
             {kind: (sum(p[stack][i][kind] ** 2 for p in profiles) / len(profiles)) ** 0.5 for kind in layer}
@@ -128,7 +131,7 @@ def average(profiles: list[Omegas]) -> Omegas:
 
 @torch.no_grad()
 def start_from(connections: Connections, omegas: Omegas) -> None:
-    """Sets the omegas of ``connections``, which from now on count as profiled."""
+    """Set the omegas of ``connections``, which from now on count as profiled."""
     for stack, layers in connections.items():
         for layer, values in zip(layers, omegas[stack], strict=True):
             for kind, connection in layer.items():
@@ -137,7 +140,7 @@ def start_from(connections: Connections, omegas: Omegas) -> None:
 
 
 def profile(trainer: Any, samples: Iterable[Any]) -> Omegas:
-    """The omegas for the model of a fairseq trainer, as it would train it: device, precision, criterion, seed.
+    """Measure the omegas for the model of a fairseq trainer, as it would train it: device, precision, criterion, seed.
 
     Args:
         samples: batches of its iterator.
@@ -153,31 +156,25 @@ def profile(trainer: Any, samples: Iterable[Any]) -> Omegas:
     return average(profiles)
 
 
-@functools.cache
-def profile_before_training() -> None:
-    """From now on fairseq's trainer gives the models that it trains their omegas, unless a checkpoint does.
+@register_extension("admin_profile")
+class AdminProfile(Extension):
+    """Give the models that fairseq's trainer trains their omegas, unless a checkpoint does."""
 
-    It has loaded the checkpoint to start from, if any, when ``load_checkpoint`` returns. Files are read there, before
-    training data are; ``profile=auto`` waits for the first batch. Then the trainer's ``train_step`` is fairseq's own
-    again.
-    """
-    from fairseq.trainer import Trainer
+    def attach(self, model: nn.Module, args: Namespace) -> None:
+        """Wait for the checkpoint to start from, if the wiring has omegas."""
+        if unprofiled(model):
+            hooks_of(model).after_load_checkpoint.append(_profile_what_is_left)
 
-    original = Trainer.load_checkpoint
 
-    @functools.wraps(original)
-    def load_checkpoint(self: Any, *args: Any, **kwargs: Any) -> Any:
-        extra_state = original(self, *args, **kwargs)
-        take_from_files(self.get_model())
-        if unprofiled(self.get_model()):
-            self.train_step = functools.partial(_first_step, self)
-        return extra_state
-
-    Trainer.load_checkpoint = load_checkpoint
+def _profile_what_is_left(trainer: Any) -> None:
+    """Read files now, before training data is read; ``profile=auto`` waits for the first batch."""
+    take_from_files(trainer.get_model())
+    if unprofiled(trainer.get_model()):
+        before_next_step(trainer, _profile_first_batch)
 
 
 def take_from_files(model: nn.Module) -> None:
-    """Sets the omegas of the unprofiled stacks for which ``profile`` names a file.
+    """Set the omegas of the unprofiled stacks for which ``profile`` names a file.
 
     Raises:
         UserError: it is missing, damaged, or of another model.
@@ -190,9 +187,8 @@ def take_from_files(model: nn.Module) -> None:
             start_from({stack: layers}, omegas)
 
 
-def _first_step(trainer: Any, samples: list[Any], raise_oom: bool = False) -> Any:
-    """``Trainer.train_step``, once, after profiling the first batch of the process of rank 0."""
-    del trainer.train_step
+def _profile_first_batch(trainer: Any, samples: list[Any]) -> None:
+    """Measure the omegas on the first batch of the process of rank 0."""
     optimizer = trainer.optimizer  # makes the trainer move the model to its device, if it has not yet
     omegas: Any = profile(trainer, samples[:1]) if trainer.data_parallel_rank == 0 else None
     if trainer.data_parallel_world_size > 1:
@@ -204,11 +200,10 @@ def _first_step(trainer: Any, samples: list[Any], raise_oom: bool = False) -> An
     for stack, layers in omegas.items():
         values = [omega for layer in layers for omega in layer.values()]
         logger.info("profiled the first batch: omegas of the %s %.4f to %.4f", stack, min(values), max(values))
-    return trainer.train_step(samples, raise_oom)
 
 
 def _renew_copies(optimizer: Any) -> None:
-    """Repeats the copies of the parameters that fairseq's optimizers made when they were built."""
+    """Repeat the copies of the parameters that fairseq's optimizers made when they were built."""
     if isinstance(optimizer, FairseqBMUF):
         _renew_copies(optimizer._optimizer)
         optimizer._reset_local_data()

@@ -17,7 +17,7 @@ Omegas = dict[str, list[dict[str, float]]]
 
 
 def write_profile(path: Path, omegas: Omegas, measured_with: dict[str, Any]) -> None:
-    """Writes ``path`` whole or not at all.
+    """Write ``path`` whole or not at all.
 
     Args:
         measured_with: what tells one profile from another.
@@ -33,7 +33,8 @@ def write_profile(path: Path, omegas: Omegas, measured_with: dict[str, Any]) -> 
 
 
 def read_profile(path: str) -> Omegas:
-    """
+    """Read the omegas from a file.
+
     Raises:
         UserError: the file is missing, damaged, or something else.
     """
@@ -55,16 +56,17 @@ def _damaged(path: str) -> UserError:
     return UserError(f"profile={path}: the file is damaged or was not written by fairseq-residuals profile-admin")
 
 
-def refuse_misfit(path: str, stack: str, found: list[dict[str, float]], needed: list[list[str]]) -> None:
-    """
+def refuse_misfit(path: str, stack: str, measured: list[dict[str, float]], needed: list[list[str]]) -> None:
+    """Compare what a file has for a stack with its layers.
+
     Args:
-        found: what the file has for the stack.
+        measured: what the file has.
         needed: for each layer of the model's stack, the kinds of its sub-layers.
 
     Raises:
         UserError: the two have other layers, or other sub-layers in them.
     """
-    kinds = [list(layer) for layer in found]
+    kinds = [list(layer) for layer in measured]
     if kinds != needed:
         raise UserError(
             f"profile={path} is of another model: for the {stack} it has {_describe(kinds)},"

@@ -18,8 +18,8 @@ fp16; what several layers share counts in each of them. Weights are those after 
 
 from __future__ import annotations
 
-import functools
 import itertools
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,23 +30,65 @@ from fairseq.optim.bmuf import FairseqBMUF
 from torch import Tensor, nn
 
 from fairseq_residuals.core.base import Connection, Variant
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.norms import is_norm
 from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.core.value_residual import ValueResidual
+from fairseq_residuals.models.extensions import Extension, register_extension
 from fairseq_residuals.models.state_dict_names import fairseq_name
+from fairseq_residuals.training.trainer_hooks import hooks_of
 
 MOST_ENTRIES = 1024
 """A matrix of more is logged by its mean, minimum and maximum; 30 layers have 31 x 31 weights over depth."""
 
 
-def follow(model: nn.Module, every: int) -> None:
-    """From now on, a trainer of ``model`` logs its statistics every ``every`` updates."""
-    model.log_residual_stats = every  # type: ignore[assignment]
-    _hook_into_trainer()
+@register_extension("layer_statistics")
+class LayerStatistics(Extension):
+    """Log statistics of the layers every N updates."""
+
+    def add_flags(self, parser: ArgumentParser) -> None:
+        """Add the number of updates."""
+        parser.add_argument(
+            "--log-residual-stats",
+            type=int,
+            metavar="N",
+            help="every N updates log gradient norms per layer and the learned weights of the wiring",
+        )
+
+    def check(self, args: Namespace) -> None:
+        """Refuse a negative number."""
+        if (every := args.log_residual_stats) is not None and every < 0:
+            raise UserError(f"--log-residual-stats must be a whole number of updates, or 0 for never, not {every!r}")
+
+    def attach(self, model: nn.Module, args: Namespace) -> None:
+        """Measure gradients before they are clipped, and log them when the update is logged."""
+        if args.log_residual_stats:
+            statistics = _Statistics(args.log_residual_stats)
+            hooks_of(model).before_clip.append(statistics.measure)
+            hooks_of(model).on_log.append(statistics.log)
+
+
+class _Statistics:
+    """Of one model in training."""
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+        self.norms: dict[str, Tensor] = {}
+        """Of the gradients of the update that is being made."""
+
+    def measure(self, trainer: Any) -> None:
+        if (trainer.get_num_updates() + 1) % self.every == 0:
+            scale = _remaining_scale(trainer.optimizer)
+            self.norms = {name: norm * scale for name, norm in gradient_norms(trainer.get_model()).items()}
+
+    def log(self, trainer: Any) -> None:
+        _forget_spent_meters()
+        if trainer.get_num_updates() % self.every == 0:
+            _log(self.norms, learned_weights(trainer.get_model()))
 
 
 def gradient_norms(model: nn.Module) -> dict[str, Tensor]:
-    """By name, the norm of the gradients as they are stored: a number in at least fp32, on its device."""
+    """Return, by name, the norm of the gradients as they are stored: a number in at least fp32, on its device."""
     norms = {}
     for path, stack in _stacks(model):
         for name, part in stack.named_children():
@@ -60,18 +102,18 @@ def gradient_norms(model: nn.Module) -> dict[str, Tensor]:
 
 
 def learned_weights(model: nn.Module) -> dict[str, float]:
-    """By name, what describes the parameters that connections and variants have beside their norms and linear maps."""
-    found: dict[nn.Parameter, tuple[str, int]] = {}
+    """Return, by name, numbers that describe what connections and variants learn beside norms and linear maps."""
+    named: dict[nn.Parameter, tuple[str, int]] = {}
     for path, stack in _stacks(model):
         for place, wiring in stack.named_modules(prefix=path):
             if isinstance(wiring, (Connection, Variant, ValueResidual)):
                 for inside, module in wiring.named_modules(prefix=place):
                     if not is_norm(module) and not isinstance(module, nn.Linear):
                         for name, parameter in module.named_parameters(inside, recurse=False):
-                            found.setdefault(parameter, (fairseq_name(name), stack.shape.dim))
+                            named.setdefault(parameter, (fairseq_name(name), stack.shape.dim))
     return {
         f"learned/{name}{entry}": number
-        for parameter, (name, dim) in found.items()
+        for parameter, (name, dim) in named.items()
         if parameter.requires_grad
         for entry, number in _describe(parameter.detach().float(), dim).items()
     }
@@ -95,35 +137,6 @@ def _describe(value: Tensor, channels: int) -> dict[str, float]:
             entries = {place: x for place, x in zip(places, value.flatten().tolist(), strict=True) if x != 0}
             return {"".join(f".{i}" for i in place): x for place, x in entries.items()}
     return {f".{name}": getattr(value, name)().item() for name in ("mean", "min", "max")}
-
-
-@functools.cache
-def _hook_into_trainer() -> None:
-    """Measures gradients when fairseq's trainer is about to clip them, and logs when it logs an update that was made:
-    not one whose gradients overflowed."""
-    from fairseq.trainer import Trainer
-
-    clip_grad_norm, log_stats = Trainer.clip_grad_norm, Trainer._reduce_and_log_stats
-
-    @functools.wraps(clip_grad_norm)
-    def measure_and_clip(self: Any, clip_norm: float) -> Any:
-        every = getattr(self.get_model(), "log_residual_stats", 0)
-        if every and (self.get_num_updates() + 1) % every == 0:
-            scale = _remaining_scale(self.optimizer)
-            self._gradient_norms = {name: norm * scale for name, norm in gradient_norms(self.get_model()).items()}
-        return clip_grad_norm(self, clip_norm)
-
-    @functools.wraps(log_stats)
-    def log_residual_stats_too(self: Any, logging_outputs: Any, sample_size: Any, grad_norm: Any = None) -> Any:
-        every = getattr(self.get_model(), "log_residual_stats", 0)
-        if every and grad_norm is not None:
-            _forget_spent_meters()
-            if self.get_num_updates() % every == 0:
-                _log(self._gradient_norms, learned_weights(self.get_model()))
-        return log_stats(self, logging_outputs, sample_size, grad_norm)
-
-    Trainer.clip_grad_norm = measure_and_clip
-    Trainer._reduce_and_log_stats = log_residual_stats_too
 
 
 def _remaining_scale(optimizer: Any) -> Any:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from fairseq.optim import FairseqOptimizer, register_optimizer
+from fairseq.optim import register_optimizer
 from fairseq.optim.adam import Adam, FairseqAdam, FairseqAdamConfig
 from torch import nn
 from torch.optim.adamw import adamw
@@ -15,22 +15,24 @@ from fairseq_residuals.training.optim.radam import refuse_half_precision
 
 
 class FusedAdam(Adam):  # type: ignore[misc]
-    """State, settings and, up to rounding, trajectory are those of ``fairseq.optim.adam.Adam``, so a run may change
-    from one to the other.
+    """Compute Adam in one kernel.
+
+    State, settings and, up to rounding, trajectory are those of ``fairseq.optim.adam.Adam``, so a run may change from
+    one to the other.
 
     PyTorch adds eps to the root of the bias-corrected second moment, fairseq to that of the moment itself:
     sqrt(v) / sqrt(c) + eps / sqrt(c) is fairseq's denominator over sqrt(c), so PyTorch is given eps / sqrt(c).
     """
 
     def allocate(self) -> None:
-        """The moments of all parameters, which otherwise come with the first update, between gradients: an allocator
-        that keeps its memory then finds no room for large activations between them."""
+        """Allocate the moments of all parameters. With the first update they would come between gradients, and an
+        allocator that keeps its memory would find no room for large activations between them."""
         for group in self.param_groups:
             for p in group["params"]:
                 self._state_of(p)
 
     def state_dict(self) -> dict[str, Any]:
-        """As fairseq's, which has no moments of what was not updated yet: ``--use-bmuf`` begins anew from that."""
+        """Return fairseq's state, without moments of what was not updated yet: ``--use-bmuf`` begins anew from that."""
         state = super().state_dict()
         return state | {"state": {number: of for number, of in state["state"].items() if of["step"]}}
 
@@ -42,7 +44,7 @@ class FusedAdam(Adam):  # type: ignore[misc]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update of every parameter that has a gradient."""
+        """Update every parameter that has a gradient, and return what ``closure`` returns."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -87,17 +89,18 @@ class FusedAdam(Adam):  # type: ignore[misc]
 class FairseqFusedAdam(FairseqAdam):  # type: ignore[misc]
     """``--optimizer fused_adam``: the flags of ``--optimizer adam``, but for those about its implementation."""
 
-    def __init__(self, cfg: FairseqAdamConfig, params: Iterable[nn.Parameter]) -> None:
-        """
+    @classmethod
+    def build_optimizer(cls, cfg: FairseqAdamConfig, params: Iterable[nn.Parameter]) -> FairseqAdam:
+        """Return fairseq's own optimizer, which computes by :class:`FusedAdam`: a checkpoint names the class of its
+        optimizer, and fairseq resumes by that class alone.
+
         Raises:
             UserError: parameters in half precision, or moments that are to be.
         """
         if cfg.fp16_adam_stats:
             raise UserError("--fp16-adam-stats is not for --optimizer fused_adam; leave it out, or take adam")
-        FairseqOptimizer.__init__(self, cfg)
-        self._optimizer = FusedAdam(refuse_half_precision("fused_adam", params), **self.optimizer_config)
-        self._optimizer.allocate()
-
-
-# a checkpoint names the class of its optimizer, and fairseq resumes by that class alone
-FairseqFusedAdam.__name__ = FairseqAdam.__name__
+        params = refuse_half_precision("fused_adam", params)
+        optimizer = FairseqAdam(cfg, params)
+        optimizer._optimizer = FusedAdam(params, **optimizer.optimizer_config)
+        optimizer._optimizer.allocate()
+        return optimizer

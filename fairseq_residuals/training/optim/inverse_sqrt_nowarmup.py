@@ -12,6 +12,8 @@ from fairseq_residuals.core.errors import UserError
 
 @dataclass
 class InverseSqrtNoWarmupConfig(FairseqDataclass):
+    """Hold the flags of the schedule."""
+
     decay_period: int = field(
         default=4000,
         metadata={"help": "updates after which the learning rate has fallen to 1/sqrt(2) of --lr"},
@@ -21,14 +23,15 @@ class InverseSqrtNoWarmupConfig(FairseqDataclass):
 
 @register_lr_scheduler("inverse_sqrt_nowarmup", dataclass=InverseSqrtNoWarmupConfig)
 class InverseSqrtNoWarmup(FairseqLRScheduler):  # type: ignore[misc]
-    """lr * sqrt(P / (P + n)) after n updates, P the decay period: the first update is made with lr itself.
+    """Set the learning rate to lr * sqrt(P / (P + n)) after n updates, P the decay period: first it is lr itself.
 
     Huang et al. 2020, "Improving Transformer Optimization Through Better Initialization". Name, flag and default are
     those of layer6ai-labs/T-Fixup@cce506a (``fairseq/optim/lr_scheduler/inverse_sqrt_nowarmup_schedule.py``).
     """
 
     def __init__(self, cfg: InverseSqrtNoWarmupConfig, optimizer: FairseqOptimizer) -> None:
-        """
+        """Start at lr.
+
         Raises:
             UserError: several learning rates, or a decay period of less than 1.
         """
@@ -40,7 +43,7 @@ class InverseSqrtNoWarmup(FairseqLRScheduler):  # type: ignore[misc]
         self.step_update(0)
 
     def step_update(self, num_updates: int) -> float:
-        """Sets, and returns, the learning rate of the update that follows ``num_updates`` updates."""
+        """Set, and return, the learning rate of the update that follows ``num_updates`` updates."""
         period = self.cfg.decay_period
         lr: float = self.cfg.lr[0] * (period / (period + num_updates)) ** 0.5
         self.optimizer.set_lr(lr)

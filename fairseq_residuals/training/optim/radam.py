@@ -16,6 +16,8 @@ from modern_fairseq.literals import betas
 
 @dataclass
 class RAdamConfig(FairseqDataclass):
+    """Hold the flags of RAdam."""
+
     adam_betas: Any = field(default="(0.9, 0.999)", metadata={"help": "betas for RAdam optimizer"})
     adam_eps: float = field(default=1e-8, metadata={"help": "epsilon for RAdam optimizer"})
     weight_decay: float = field(default=0.0, metadata={"help": "weight decay, decoupled from the gradient"})
@@ -24,14 +26,15 @@ class RAdamConfig(FairseqDataclass):
 
 @register_optimizer("radam", dataclass=RAdamConfig)
 class FairseqRAdam(FairseqOptimizer):  # type: ignore[misc]
-    """``torch.optim.RAdam`` with decoupled weight decay.
+    """Run ``torch.optim.RAdam`` with decoupled weight decay.
 
     Liu et al. 2020, "On the Variance of the Adaptive Learning Rate and Beyond". The flags are those of the authors'
     recipes (LiyuanLucasLiu/Transformer-Clinic), where, as in fairseq's Adam, the weights decay by lr * weight_decay.
     """
 
     def __init__(self, cfg: RAdamConfig, params: Iterable[nn.Parameter]) -> None:
-        """
+        """Build PyTorch's optimizer.
+
         Raises:
             UserError: a setting out of range, or parameters in half precision.
         """
@@ -46,7 +49,7 @@ class FairseqRAdam(FairseqOptimizer):  # type: ignore[misc]
 
     @property
     def optimizer_config(self) -> dict[str, Any]:
-        """What replaces, when training is resumed, the settings in the checkpoint."""
+        """Return what replaces, when training is resumed, the settings in the checkpoint."""
         return {
             "lr": self.cfg.lr[0],
             "betas": betas(self.cfg.adam_betas),
@@ -56,12 +59,12 @@ class FairseqRAdam(FairseqOptimizer):  # type: ignore[misc]
 
     @property
     def supports_flat_params(self) -> bool:
-        """True: every weight is updated by itself, so ``--fp16`` may keep its fp32 copy in one vector."""
+        """Return True: every weight is updated by itself, so ``--fp16`` may keep its fp32 copy in one vector."""
         return True
 
 
 def refuse_half_precision(optimizer: str, params: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-    """The parameters.
+    """Return the parameters.
 
     Raises:
         UserError: some are in half precision.
