@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from fairseq_residuals.core.errors import UserError
+from fairseq_residuals_errors import UserError
 
 _DEPTH = 50
 """Levels of a YAML file; PyYAML takes seconds for the thousand that Python could read."""
