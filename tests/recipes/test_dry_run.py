@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from torch.distributed.run import get_args_parser
 
-from fairseq_residuals import cli
+from fairseq_residuals.cli import __main__ as cli
 from fairseq_residuals.data.corpora import find_corpus
 
 

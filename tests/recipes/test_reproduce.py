@@ -10,7 +10,7 @@ import pytest
 import tiny_data
 from running import BIN, Run, argv_of, execute, files_under, succeed
 
-from fairseq_residuals import cli
+from fairseq_residuals.cli import __main__ as cli
 from fairseq_residuals.experiments.tables import read_records
 from fairseq_residuals.scoring import read_generation, read_lines, score
 
