@@ -67,7 +67,9 @@ def check_records(folder: Path) -> None:
 def check_average(folder: Path) -> None:
     """Of the last two epochs, as the recipe was told."""
     [log] = (folder / "runs").glob("**/average.log")
-    averaged = [Path(line).name for line in read_lines(log) if line.endswith(".pt") and "wrote" not in line]
+    averaged = [
+        Path(line).name for line in read_lines(log) if line.endswith(".pt") and not re.search("wrote|^# ", line)
+    ]
     saved = [re.fullmatch(r"checkpoint(\d+)\.pt", path.name) for path in files_under(folder / "runs")]
     epochs = sorted(int(match[1]) for match in saved if match)
     assert averaged == [f"checkpoint{n}.pt" for n in reversed(epochs[-2:])]
