@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -16,11 +15,11 @@ from sacrebleu.metrics import BLEU
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.demo import report
-from fairseq_residuals.experiments.demo.__main__ import OUTPUTS, locked, main
-from fairseq_residuals.experiments.demo.corpus import Data
-from fairseq_residuals.experiments.demo.processes import Children, StepFailed
-from fairseq_residuals.experiments.demo.results import Result, Training, summarize
-from fairseq_residuals.experiments.demo.settings import Settings
+from fairseq_residuals.experiments.demo.__main__ import OUTPUTS, main
+from fairseq_residuals.experiments.demo.results import DemoResult, summarize
+from fairseq_residuals.experiments.demo.settings import Settings, unigram_loss_of
+from fairseq_residuals.experiments.runner import Runner
+from fairseq_residuals.utils.folders import locked
 
 TOY = ["--layers", "2", "--pairs", "300", "--variants", "b2t"]
 
@@ -34,9 +33,11 @@ def test_a_demo_interrupted_then_finished_then_repeated(tmp_path, monkeypatch, c
     interrupt_while_training(tmp_path)
     check_that_nothing_is_left_running_or_looks_finished(tmp_path)
 
+    corpus = {path: path.stat().st_mtime_ns for path in tmp_path.glob("data-*/cldr_en_de/plain/text/*.??")}
+    assert len(corpus) == 6
     done = subprocess.run(demo(tmp_path, "--updates", "10"), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "corpus: made before" in done.stdout
+    assert corpus == {path: path.stat().st_mtime_ns for path in corpus}
     check_the_outputs(tmp_path, done.stdout)
     check_the_table(tmp_path, done.stdout)
 
@@ -44,9 +45,13 @@ def test_a_demo_interrupted_then_finished_then_repeated(tmp_path, monkeypatch, c
         raise AssertionError("a finished step ran again")
 
     first_report = (tmp_path / "report.md").read_text("utf-8")
-    monkeypatch.setattr(Children, "run", refuse)
+    monkeypatch.setattr(Runner, "command", refuse)
     assert main([*TOY, "--out", str(tmp_path), "--updates", "10"]) == 0
     assert first_report in capsys.readouterr().out
+
+
+def training_logs(out: Path) -> list[Path]:
+    return list(out.glob("runs-*/**/train.001.log"))
 
 
 def interrupt_while_training(out: Path) -> None:
@@ -60,25 +65,28 @@ def interrupt_while_training(out: Path) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         for _ in range(1200):
-            if process.poll() is not None or list(out.glob("runs/*.partial/train.log")):
+            if process.poll() is not None or training_logs(out):
                 break
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate()
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
-    assert list(out.glob("runs/*.partial/train.log"))
+    assert training_logs(out)
 
 
 def check_that_nothing_is_left_running_or_looks_finished(out: Path) -> None:
-    with (out / ".lock").open("w") as lock:  # every child inherits it: were one alive, it could not be had
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    assert {path.suffix for path in (out / "runs").iterdir()} == {".partial"}
+    (log,) = training_logs(out)
+    for folder in (out, log.parent):  # every child inherits the run's lock: were one alive, it could not be had
+        with (folder / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert not list(out.rglob("trained.json")) and not list(out.rglob("evaluated/*"))
     assert not [name for name in OUTPUTS if (out / name).exists()]
 
 
 def check_the_outputs(out: Path, printed: str) -> None:
     assert len(list(out.glob("data-*"))) == 1
+    assert not list(out.rglob("*.partial"))
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert (out / "report.md").read_text("utf-8") in printed
     with (out / "curves.csv").open() as rows:
@@ -89,8 +97,8 @@ def check_the_table(out: Path, printed: str) -> None:
     """Against fairseq's log and sacreBLEU."""
     row = re.search(r"^\| b2t .*\|$", printed, re.MULTILINE)
     _, parameters, train_loss, valid_loss, bleu, _ = (cell.strip() for cell in row[0].strip("|").split("|"))
-    (run,) = (folder for folder in (out / "runs").iterdir() if folder.suffix != ".partial")
-    log = (run / "train.log").read_text("utf-8")
+    (trained,) = out.rglob("trained.json")
+    log = (trained.parent / "train.001.log").read_text("utf-8")
     assert f"num. shared model params: {parameters} " in log
     logged = {
         "valid": re.findall(r'"valid_loss": "([0-9.]+)"', log),
@@ -101,10 +109,12 @@ def check_the_table(out: Path, printed: str) -> None:
     numbers = json.loads((out / "results.json").read_text())
     assert f"{numbers['runs'][0]['valid_loss']:.2f}" == valid_loss
 
-    hypotheses = (run / "test.hyp.de").read_text("utf-8").splitlines()
-    (data,) = out.glob("data-*")
+    (generated,) = trained.parent.glob("evaluated/*.log")
+    numbered = dict(re.findall(r"^D-(\d+)\t\S+\t(.*)$", generated.read_text("utf-8"), re.MULTILINE))
+    hypotheses = [numbered[str(i)] for i in range(len(numbered))]
+    (references,) = out.glob("data-*/cldr_en_de/plain/raw/test.de")
     metric = BLEU()
-    score = metric.corpus_score(hypotheses, [(data / "test.de").read_text("utf-8").splitlines()])
+    score = metric.corpus_score(hypotheses, [references.read_text("utf-8").splitlines()])
     assert len(hypotheses) == 30
     assert bleu == f"{score.score:.1f}"
     assert f"sacreBLEU signature: {metric.get_signature()}" in printed
@@ -135,50 +145,14 @@ def test_out_has_to_be_a_folder_that_no_other_demo_uses(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="not a folder"):
         Settings(tmp_path / "file")
-    with locked(tmp_path), pytest.raises(UserError, match="another demo is running"), locked(tmp_path):
+    with locked(tmp_path), pytest.raises(UserError, match="another process is at work in"), locked(tmp_path):
         pass
 
 
-def test_a_failing_command_tells_the_end_of_its_log_and_where_that_is(tmp_path):
-    log = tmp_path / "step.log"
-    program = "import sys; print('\\n'.join(map(str, range(100)))); sys.exit('disk on fire')"
-    with Children() as children, pytest.raises(StepFailed) as failure:
-        children.run([sys.executable, "-c", program], log)
-    message = str(failure.value)
-    assert "status 1" in message
-    assert str(log) in message
-    assert "disk on fire" in message
-    assert "\n10\n" not in message
-
-
-def test_commands_still_running_at_the_end_of_the_block_are_stopped(tmp_path):
-    """One that ignores the gentle signal too."""
-    stubborn = (
-        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+def result(variant: str, seed: int, loss: float, bleu: float = 10.0) -> DemoResult:
+    return DemoResult(
+        variant, seed, 1234, [(10, 9.0), (20, loss)], [(20, loss)], 5.0, ["eins", "zwei"], bleu, "signature"
     )
-    log = tmp_path / "log"
-    failures = []
-
-    def run(children: Children) -> None:
-        try:
-            children.run([sys.executable, "-c", stubborn], log)
-        except StepFailed as failure:
-            failures.append(str(failure))
-
-    with Children() as children:
-        thread = threading.Thread(target=run, args=[children])
-        thread.start()
-        while not (log.exists() and "up" in log.read_text().splitlines()):
-            time.sleep(0.05)
-        children.stop(patience=0.2)
-    thread.join(timeout=30)
-    assert not thread.is_alive()
-    assert f"status {-signal.SIGKILL}" in failures[0]
-
-
-def result(variant: str, seed: int, loss: float, bleu: float = 10.0) -> Result:
-    training = Training(1234, [(10, 9.0), (20, loss)], [(20, loss)])
-    return Result(variant, seed, training, 5.0, ["eins", "zwei"], bleu, "signature")
 
 
 @pytest.mark.parametrize(
@@ -210,17 +184,6 @@ def test_several_seeds_are_told_as_mean_and_standard_deviation():
 
 def test_the_unigram_loss_is_the_entropy_of_the_target_tokens(tmp_path):
     # a, b and two ends of sentence: 1/4, 1/4, 1/2 -> 1.5 bits
-    (tmp_path / "train.bpe.de").write_text("a\nb\n")
-    assert Data(tmp_path).unigram_loss() == pytest.approx(1.5)
-
-
-def test_a_log_is_read_while_it_is_being_written(tmp_path):
-    log = tmp_path / "train.log"
-    assert Training.read(log) == Training(None, [], [])
-    log.write_text(
-        "x | INFO | fairseq_cli.train | num. shared model params: 12,345 (num. trained: 12,345)\n"
-        'x | INFO | train_inner | {"epoch": 1, "loss": "9.5", "num_updates": "10"}\n'
-        'x | INFO | valid | {"epoch": 1, "valid_loss": "9.25", "valid_num_updates": "10"}\n'
-        'x | INFO | train_inner | {"epoch": 1, "loss": "9.'
-    )
-    assert Training.read(log) == Training(12345, [(10, 9.5)], [(10, 9.25)])
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/train.de").write_text("a\nb\n")
+    assert unigram_loss_of(tmp_path) == pytest.approx(1.5)

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from fairseq_residuals.analysis.tables import show
+from fairseq_residuals.utils.tables import show
 
 BAND = 10.0
 """A layer's gradient norm is out of its band at this factor above or below the median of those before."""

@@ -11,7 +11,7 @@ from typing import Any
 from fairseq_residuals.analysis import plots
 from fairseq_residuals.analysis.measures import ByLayer
 from fairseq_residuals.analysis.output import write
-from fairseq_residuals.analysis.tables import Cell, few, text_table
+from fairseq_residuals.utils.tables import Cell, few, text_table
 
 MOST_TOGETHER = 8
 """Models in one panel; more have a panel each."""

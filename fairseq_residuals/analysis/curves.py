@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairseq_residuals.analysis.training_log import Log, read_log
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.experiments.training_log import Log, read_log
 
 LARGER_IS_BETTER = ("bleu", "sacrebleu", "tokenized_bleu", "compound_bleu", "accuracy", "rouge")
 

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_residuals.analysis.training_data import Sample
 from fairseq_residuals.core.base import Stream
 from fairseq_residuals.core.layer import Context, ResidualLayer
-from fairseq_residuals.experiments.race_data import Sample
 
 RANK = 1e-10
 """Directions in which the input varies less than this share of the most are not fitted: norms leave such."""

@@ -1,4 +1,4 @@
-"""Where a look writes: a picture and the numbers in it, all of them or nothing."""
+"""Where an analysis writes: a picture and the numbers in it, all of them or nothing."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_residuals.analysis.tables import Cell, csv_text
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.utils.atomic_write import atomic_write
+from fairseq_residuals.utils.tables import Cell, csv_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MISTAKE_STATUS = 2
-"""Of a look whose user made a mistake."""
+"""Of an analysis whose user made a mistake."""
 
 
 def add_output_flags(parser: argparse.ArgumentParser, name: str) -> None:

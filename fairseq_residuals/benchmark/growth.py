@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairseq_residuals.analysis import plots
-from fairseq_residuals.analysis.tables import Cell
 from fairseq_residuals.benchmark.report import MIB
 from fairseq_residuals.benchmark.rounds import Line
+from fairseq_residuals.utils.tables import Cell
 
 QUANTITIES: dict[str, Callable[[Line], float | None]] = {
     "step (s)": lambda line: line.middle()["step"],

@@ -1,14 +1,13 @@
 """What preparing parallel text costs: ``python -m fairseq_residuals.benchmark.preparation --lines 100000 1000000``.
 
-Each size is prepared in a process of its own from a made corpus, by the recipe of wmt17_en_de, but with fewer merges:
-what learning them costs depends on their number and on that of different words, hardly on that of lines. Words follow
-Zipf's law, so that there are always new ones, as in real text; a line has 5 to 35 of them.
+Each size is prepared in a process of its own from a synthetic corpus, by the recipe of wmt17_en_de, but with fewer
+merges: what learning them costs depends on their number and on that of different words, hardly on that of lines. Words
+follow Zipf's law, so that there are always new ones, as in real text; a line has 5 to 35 of them.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import platform
@@ -28,6 +27,8 @@ from fairseq_residuals.data.pipeline.corpus import Job
 from fairseq_residuals.data.pipeline.download import Downloads, Source
 from fairseq_residuals.data.pipeline.parallel_text import Bpe, Part, Pipeline
 from fairseq_residuals.data.pipeline.steps import Cost, Steps
+from fairseq_residuals.utils.atomic_write import atomic_write
+from fairseq_residuals.utils.tables import Cell, csv_text, text_table
 
 SYLLABLES = {
     "en": [a + b for a in "bcdfghlmnprstw" for b in ("a", "e", "i", "o", "ing")],
@@ -35,6 +36,7 @@ SYLLABLES = {
 }
 SHOWN = ("work/tokenized", "work/cleaned", "codes", "work/encoded", "text", "data-bin")
 HELD_OUT = 1000
+HEAD = ("pairs", "step", "seconds", "pairs/s", "CPU seconds", "pairs/CPU s")
 
 
 def word(rank: int, language: str) -> str:
@@ -105,31 +107,29 @@ def main() -> None:
         return
     machine = f"{platform.processor() or platform.machine()}; Python {platform.python_version()}"
     print(f"{args.workers} processes; {args.merges} merges; {machine}")
-    table = [["pairs", "step", "seconds", "pairs/s", "CPU seconds", "pairs/CPU s"]]
-    show(table)
+    table: list[list[Cell]] = []
     for lines in args.lines:
         sizes = ["--lines", str(lines), "--workers", str(args.workers), "--merges", str(args.merges)]
         command = [sys.executable, "-m", __spec__.name, "--single", *sizes]
         ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        rows = [[f"{lines}", *row] for row in rows_of(lines, *json.loads(ended.stdout.splitlines()[-1]))]
-        show(rows)
+        rows = list(rows_of(lines, *json.loads(ended.stdout.splitlines()[-1])))
+        print(f"\n{text_table(HEAD, rows)}", flush=True)
         table += rows
     if args.csv:
-        with args.csv.open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows(table)
+        with atomic_write(args.csv) as file:
+            file.write_text(csv_text(HEAD, table), encoding="utf-8")
 
 
-def rows_of(lines: int, costs: dict[str, tuple[float, float]], main: float, other: float) -> Iterator[list[str]]:
+def rows_of(lines: int, costs: dict[str, tuple[float, float]], main: float, other: float) -> Iterator[list[Cell]]:
     """What is shown of a measurement: a row a step, and two of memory."""
     for name, spent in costs.items():
-        yield [name, *(text for cost in spent for text in (f"{cost:.1f}", f"{lines / max(cost, 0.01):.0f}"))]
-    yield ["peak MiB: main process", f"{main:.0f}", "", "", ""]
-    yield ["peak MiB: largest other", f"{other:.0f}", "", "", ""]
-
-
-def show(rows: list[list[str]]) -> None:
-    for row in rows:
-        print(f"{row[0]:>9}  {row[1]:24} {row[2]:>10} {row[3]:>10} {row[4]:>12} {row[5]:>12}", flush=True)
+        yield [
+            str(lines),
+            name,
+            *(text for cost in spent for text in (f"{cost:.1f}", f"{lines / max(cost, 0.01):.0f}")),
+        ]
+    yield [str(lines), "peak MiB: main process", f"{main:.0f}", "", "", ""]
+    yield [str(lines), "peak MiB: largest other", f"{other:.0f}", "", "", ""]
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from fairseq_residuals.analysis.models import device_of
 from fairseq_residuals.analysis.output import MISTAKE_STATUS
-from fairseq_residuals.analysis.tables import text_table
 from fairseq_residuals.benchmark import growth
 from fairseq_residuals.benchmark.case import cases
 from fairseq_residuals.benchmark.contestants import CONTESTANTS, FLAVOURS, chosen
@@ -20,6 +19,7 @@ from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.models.architectures import ARCHITECTURES
 from fairseq_residuals.utils.atomic_write import atomic_write
+from fairseq_residuals.utils.tables import text_table
 
 HELP = "measure speed and memory of the variants beside stock fairseq and other libraries, in turns"
 TRAINED = ("stock", "stock-lean", "stock+kept", "torchscale", "x-transformers")

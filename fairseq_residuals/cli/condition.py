@@ -8,8 +8,8 @@ import math
 from fairseq_residuals.analysis import plots
 from fairseq_residuals.analysis.adam import Adam, condition_numbers
 from fairseq_residuals.analysis.output import add_output_flags, check_folder, write
-from fairseq_residuals.analysis.tables import few, text_table
 from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.utils.tables import few, text_table
 
 HELP = "plot the condition number of Adam's update against step and scale of the gradients"
 

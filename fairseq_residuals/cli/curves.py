@@ -11,9 +11,9 @@ from typing import Any
 from fairseq_residuals.analysis import plots
 from fairseq_residuals.analysis.curves import Group, Point, chooser, groups
 from fairseq_residuals.analysis.output import add_output_flags, check_folder, write
-from fairseq_residuals.analysis.tables import Cell, text_table
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.scoring.perplexity import joeynmt_perplexity
+from fairseq_residuals.utils.tables import Cell, text_table
 
 HELP = "plot the loss, or another metric, from logs of fairseq-train; seeds as bands; or the best value against depth"
 AGAINST = {

@@ -11,9 +11,9 @@ from fairseq_residuals.analysis.failure import picture
 from fairseq_residuals.analysis.failure.checkpoint import HEAD, CheckpointDiagnosis, diagnose_checkpoint
 from fairseq_residuals.analysis.failure.diagnosis import diagnose
 from fairseq_residuals.analysis.output import add_output_flags, check_folder, write
-from fairseq_residuals.analysis.tables import few, text_table
+from fairseq_residuals.analysis.training_log import read_log
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.experiments.training_log import read_log
+from fairseq_residuals.utils.tables import few, text_table
 
 HELP = (
     "say why a run died, from its log or a checkpoint: overflows, NaN, the layer that went first, vanishing gradients"

@@ -16,12 +16,12 @@ from fairseq_residuals.analysis.diagram import as_text, draw
 from fairseq_residuals.analysis.memory import activations_per_layer, parameters_of_the_whole, parameters_per_layer
 from fairseq_residuals.analysis.output import add_output_flags, check_folder, write
 from fairseq_residuals.analysis.size_flags import add_size_flags
-from fairseq_residuals.analysis.tables import Cell, text_table
 from fairseq_residuals.analysis.trace import trace_layer
 from fairseq_residuals.analysis.wiring_graph import Graph
 from fairseq_residuals.core.base import Variant
 from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.models.architectures import ARCHITECTURES
+from fairseq_residuals.utils.tables import Cell, text_table
 
 HELP = "draw how architectures are wired: equations, the way a gradient takes, memory per layer"
 BYTES_PER_PARAMETER = 4

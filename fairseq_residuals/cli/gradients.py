@@ -11,8 +11,8 @@ from fairseq_residuals.analysis.by_layer import show_by_layer
 from fairseq_residuals.analysis.measures import Part
 from fairseq_residuals.analysis.models import Subject, add_flags, subjects
 from fairseq_residuals.analysis.output import add_output_flags, check_folder, write
-from fairseq_residuals.analysis.tables import Cell, text_table
 from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.utils.tables import Cell, text_table
 
 HELP = "plot the norm of the gradient per layer, or with --parts at each point inside a layer"
 Y_AXIS = {"parameters": "gradient norm of parameters", "outputs": "gradient norm of outputs"}

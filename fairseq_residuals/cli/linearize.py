@@ -19,12 +19,12 @@ from fairseq_residuals.analysis import plots
 from fairseq_residuals.analysis.linearize import fit, replaced, train
 from fairseq_residuals.analysis.models import Source, device_of, label_and_wiring, load, stacks
 from fairseq_residuals.analysis.output import add_output_flags, check_folder, write
-from fairseq_residuals.analysis.tables import Cell, text_table
+from fairseq_residuals.analysis.training_data import Corpus, Sample
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.experiments.race_data import Corpus, Sample
 from fairseq_residuals.scoring.metrics import make_metric
 from fairseq_residuals.scoring.text import UNKNOWN
 from fairseq_residuals.utils.progress import say
+from fairseq_residuals.utils.tables import Cell, text_table
 
 HELP = (
     "replace one layer of a trained model after the other by a linear map fitted to it, and tell the BLEU or loss lost"

@@ -14,10 +14,10 @@ import torch
 
 from fairseq_residuals.analysis.models import add_flags
 from fairseq_residuals.analysis.output import add_output_flags, check_folder, write
-from fairseq_residuals.analysis.tables import text_table
+from fairseq_residuals.analysis.training_data import GAMES
 from fairseq_residuals.experiments import race_report
-from fairseq_residuals.experiments.race import SCHEDULES, Lane, Result, lanes, run_lane
-from fairseq_residuals.experiments.race_data import GAMES
+from fairseq_residuals.experiments.race import SCHEDULES, RaceResult, RaceRun, runs_of, train
+from fairseq_residuals.utils.tables import text_table
 
 HELP = "train variants side by side at small scale and plot their losses: which of them train, with or without warm-up"
 
@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     race.add_argument("--clip-norm", type=float, default=0.0, metavar="X", help="of gradients; 0: off (%(default)s)")
     race.add_argument("--label-smoothing", type=float, default=0.1, metavar="X", help="%(default)s")
     race.add_argument("--weight-decay", type=float, default=0.0, metavar="X", help="%(default)s")
-    race.add_argument("--game", choices=GAMES, default="reverse", help="what to do with made-up tokens (%(default)s)")
+    race.add_argument("--game", choices=GAMES, default="reverse", help="what to do with synthetic tokens (%(default)s)")
     race.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time, a process each (%(default)s)")
     add_flags(parser)
     add_output_flags(parser, "race")
@@ -52,8 +52,8 @@ def run(args: argparse.Namespace) -> int:
         UserError: nothing can be trained, or nothing written.
     """
     check_folder(args)
-    chosen = lanes(args)
-    with race_report.display(chosen, args.updates) as tell:
+    chosen = runs_of(args)
+    with race_report.shown(chosen, args.updates) as tell:
         results = _in_processes(chosen, args, tell) if args.jobs > 1 else _here(chosen, args, tell)
     print(text_table(race_report.HEAD, race_report.table(results)))
     print(race_report.caption(args, results))
@@ -61,19 +61,19 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _here(chosen: Sequence[Lane], args: argparse.Namespace, tell: race_report.Display) -> list[Result]:
+def _here(chosen: Sequence[RaceRun], args: argparse.Namespace, tell: race_report.Tell) -> list[RaceResult]:
     return [
-        run_lane(lane, args, lambda update, loss, number=number: tell(number, update, loss))  # type: ignore[misc]
-        for number, lane in enumerate(chosen)
+        train(run, args, lambda update, loss, number=number: tell(number, update, loss))  # type: ignore[misc]
+        for number, run in enumerate(chosen)
     ]
 
 
-def _in_processes(chosen: Sequence[Lane], args: argparse.Namespace, tell: race_report.Display) -> list[Result]:
+def _in_processes(chosen: Sequence[RaceRun], args: argparse.Namespace, tell: race_report.Tell) -> list[RaceResult]:
     context = multiprocessing.get_context("spawn")
     told = context.Queue()
     threads = max(1, (os.cpu_count() or 1) // args.jobs)
     with ProcessPoolExecutor(args.jobs, context, _begin, (told, threads)) as pool:
-        futures = [pool.submit(_work, number, lane, args) for number, lane in enumerate(chosen)]
+        futures = [pool.submit(_work, number, run, args) for number, run in enumerate(chosen)]
         while True:
             done = not wait(futures, timeout=0).not_done
             _pass_on(told, tell)
@@ -85,7 +85,7 @@ def _in_processes(chosen: Sequence[Lane], args: argparse.Namespace, tell: race_r
                 return [future.result() for future in futures]
 
 
-def _pass_on(told: Any, tell: race_report.Display) -> None:
+def _pass_on(told: Any, tell: race_report.Tell) -> None:
     try:
         tell(*told.get(timeout=0.5))
         while True:
@@ -104,5 +104,5 @@ def _begin(told: Any, threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _work(number: int, lane: Lane, args: argparse.Namespace) -> Result:
-    return run_lane(lane, args, lambda update, loss: _told.put((number, update, loss)))
+def _work(number: int, run: RaceRun, args: argparse.Namespace) -> RaceResult:
+    return train(run, args, lambda update, loss: _told.put((number, update, loss)))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import socket
+import sys
 from pathlib import Path
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.utils.checkout import ROOT, require_checkout
+from fairseq_residuals.utils.checkout import CONFIGS, require_checkout
 
 HELP = "reproduce rows of a paper's table: prepare, train, average, generate, score, record"
-CONFIGS = ROOT / "configs"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -19,8 +19,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", nargs="+", metavar="ROW", help="as the table calls them; default: all")
     parser.add_argument("--dry-run", action="store_true", help="print every command and run none")
     machine = parser.add_argument_group("machine")
-    machine.add_argument("--gpus", type=int, metavar="N", help="per node; 0: the CPU; default: all that there are")
+    machine.add_argument("--gpus", type=int, metavar="N", help="per node and run; 0: the CPU; default: all")
     machine.add_argument("--nodes", type=int, default=1, metavar="N", help="that train together; default: 1")
+    machine.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side; default: 1")
     machine.add_argument("--rendezvous", metavar="HOST:PORT", help="of the first node; default: this one, port 29400")
     machine.add_argument("--precision", choices=("fp16", "bf16", "fp32"), help="default: the recipe's; on a CPU fp32")
     machine.add_argument("--max-tokens", type=int, metavar="N", help="that fit on a GPU; the effective batch stays")
@@ -47,19 +48,25 @@ def run(args: argparse.Namespace) -> int:
 
     from fairseq_residuals.experiments import reproduce
     from fairseq_residuals.experiments.job import Machine, Settings
+    from fairseq_residuals.experiments.runner import INTERRUPTED, Runner, environments
     from fairseq_residuals.experiments.tables.cells import load_table
 
     if args.configs == CONFIGS:
         require_checkout(CONFIGS)
-    for name in ("nodes", "max_tokens", "max_update"):
+    for name in ("nodes", "jobs", "max_tokens", "max_update"):
         value = getattr(args, name)
         if value is not None and value < 1:
             raise UserError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
-    gpus = torch.cuda.device_count() if args.gpus is None else args.gpus
+    there = torch.cuda.device_count()
+    if args.gpus is None and 0 < there < args.jobs:
+        raise UserError(f"--jobs {args.jobs}: this machine has {there} GPUs; --gpus 0 trains on the CPU")
+    gpus = there // args.jobs if args.gpus is None else args.gpus
     if gpus < 0 or (gpus == 0 and args.nodes > 1):
         raise UserError(f"--gpus {gpus} with --nodes {args.nodes}: several nodes need at least one GPU each")
-    if gpus and not args.dry_run and gpus > torch.cuda.device_count():
-        raise UserError(f"--gpus {gpus}: this machine has {torch.cuda.device_count()}")
+    if args.jobs > 1 and args.nodes > 1:
+        raise UserError(f"--jobs {args.jobs} with --nodes {args.nodes}: runs of several nodes are made one at a time")
+    if not args.dry_run and gpus * args.jobs > there:
+        raise UserError(f"--gpus {gpus}" + f" --jobs {args.jobs}" * (args.jobs > 1) + f": this machine has {there}")
     machine = Machine(
         gpus,
         args.nodes,
@@ -77,10 +84,14 @@ def run(args: argparse.Namespace) -> int:
         overrides=(*updates, *args.override),
     )
     table = load_table(settings.configs, args.table)
-    work = reproduce.plan(table, settings, args.rows, args.seeds)
+    work = reproduce.jobs_of(table, settings, args.rows, args.seeds)
     if args.dry_run:
         print("\n".join(reproduce.show(work)))
         return 0
-    reproduce.run(table, work, args.results)
+    try:
+        reproduce.run(table, work, args.results, Runner(environments(args.jobs, gpus), echo=True))
+    except KeyboardInterrupt:
+        print("reproduce: interrupted; repeat the command to go on with what is unfinished", file=sys.stderr)
+        return INTERRUPTED
     print(f"fairseq-residuals table {args.table} shows what is on record")
     return 0

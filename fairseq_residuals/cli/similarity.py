@@ -7,7 +7,7 @@ import argparse
 from fairseq_residuals.analysis import measures, plots
 from fairseq_residuals.analysis.models import add_flags, subjects
 from fairseq_residuals.analysis.output import add_output_flags, check_folder, write
-from fairseq_residuals.analysis.tables import few, text_table
+from fairseq_residuals.utils.tables import few, text_table
 
 HELP = "draw the mean cosine similarity between the outputs of every pair of layers"
 

@@ -10,9 +10,9 @@ from fairseq_residuals.analysis import plots
 from fairseq_residuals.analysis.models import Source, add_flags, device_of, make_subject, sources, stacks
 from fairseq_residuals.analysis.output import add_output_flags, check_folder, write
 from fairseq_residuals.analysis.speed import Timed, generate, machine, prepare
-from fairseq_residuals.analysis.tables import Cell, text_table
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.utils.progress import say
+from fairseq_residuals.utils.tables import Cell, text_table
 
 HELP = "time beam search: target tokens per second against the depth of the encoder and of the decoder"
 HEAD = (

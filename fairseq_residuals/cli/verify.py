@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _verify(files: list[Path], device: torch.device, per_layer: bool) -> int:
-    from fairseq_residuals.analysis.tables import markdown_table
+    from fairseq_residuals.utils.tables import markdown_table
     from fairseq_residuals.verification.parity import compare_file
     from fairseq_residuals.verification.recipes import OtherKind
 

@@ -11,11 +11,11 @@ from fairseq_residuals.analysis import plots
 from fairseq_residuals.analysis.depth_weights import depth_weights, masked
 from fairseq_residuals.analysis.models import add_flags, subjects
 from fairseq_residuals.analysis.output import add_output_flags, check_folder, write
-from fairseq_residuals.analysis.tables import Cell, few, text_table
 from fairseq_residuals.core.base import Variant
 from fairseq_residuals.core.depth_mixing import DepthWeights
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.utils.tables import Cell, few, text_table
 
 HELP = "draw the weights over depth that DLCL and its relatives have learned"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import is_dataclass
@@ -20,6 +21,8 @@ from omegaconf.errors import OmegaConfBaseException
 from fairseq_residuals.core.errors import UserError
 
 SEED, BATCH = "common.seed", ("dataset.max_tokens", "optimization.update_freq")
+_ONE_AT_A_TIME = threading.Lock()
+"""hydra has one state for the whole process."""
 _OF_THE_MACHINE = (
     SEED,
     *BATCH,
@@ -53,8 +56,8 @@ def compose(configs: Path, name: str, overrides: Sequence[str] = ()) -> DictConf
         raise UserError(f"there is no configuration {configs / name}.yaml")
     if "common" not in {key.removesuffix(".yaml") for key in ConfigStore.instance().list("")}:
         hydra_init()
-    GlobalHydra.instance().clear()
-    with warnings.catch_warnings():
+    with _ONE_AT_A_TIME, warnings.catch_warnings():
+        GlobalHydra.instance().clear()
         # "Hydra 1.4 will remove this compatibility behavior": fairseq-hydra-train relies on 1.1's as well
         warnings.simplefilter("ignore")
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import statistics
@@ -10,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairseq_residuals.analysis.training_log import VALID, Log
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.text.bpe import Join
-from fairseq_residuals.experiments.command_steps import logs_of
 from fairseq_residuals.experiments.job import Evaluation, Job
 from fairseq_residuals.experiments.recipe import Measurement
 from fairseq_residuals.scoring import (
@@ -27,7 +26,6 @@ from fairseq_residuals.scoring import (
 from fairseq_residuals.scoring.text import without_unknown
 
 _SPEED = re.compile(r"Translated [\d,]+ sentences \([\d,]+ tokens\) in \S+ \(\S+ sentences/s, (\S+) tokens/s\)")
-_VALID = re.compile(r"\[valid\]\[INFO\] - (\{.*\})$", re.M)
 
 
 @dataclass(frozen=True)
@@ -166,10 +164,8 @@ def _lines(path: Path) -> list[str]:
 
 def _curve(job: Job) -> Score:
     """The validations during training, as JoeyNMT counts perplexity."""
-    losses = {}
-    for log in logs_of(job):
-        for record in map(json.loads, _VALID.findall(log.read_text(encoding="utf-8", errors="replace"))):
-            losses[record["valid_num_updates"]] = float(record["valid_loss"])
+    records = [record for log in job.logs for record in Log(log).read_on().records if record.subset == VALID]
+    losses = {str(record.update): record.values["loss"] for record in records}
     if not losses:
         raise UserError(f"the logs in {job.folder} have no validations")
     target = job.asked.task.target_lang

@@ -80,6 +80,8 @@ class Settings:
     """What a device can take in one pass; None: what the recipe has."""
     overrides: tuple[str, ...] = ()
     """As hydra takes them."""
+    label: str = ""
+    """In the name of a run's folder, for people, where one configuration is trained with many overrides."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,13 @@ class Job:
 
     @cached_property
     def folder(self) -> Path:
-        return self.settings.out / self.name / training_hash(self.asked) / f"seed{self.seed}"
+        settings = "-".join(filter(None, (self.settings.label, training_hash(self.asked))))
+        return self.settings.out / self.name / settings / f"seed{self.seed}"
+
+    @property
+    def logs(self) -> list[Path]:
+        """The logs of all attempts to train, the first one first."""
+        return sorted(self.folder.glob("train.*.log"))
 
     @property
     def checkpoints(self) -> Path:

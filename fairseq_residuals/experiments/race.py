@@ -20,9 +20,9 @@ from fairseq.optim import build_optimizer
 from fairseq.optim.lr_scheduler import build_lr_scheduler
 
 from fairseq_residuals.analysis.models import Source, build, device_of, label_and_wiring, sources
+from fairseq_residuals.analysis.training_data import Corpus, Sample, SyntheticSequences, count_targets
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.experiments.losses import TRAINED, final_loss
-from fairseq_residuals.experiments.race_data import Corpus, MadeUp, Sample, unigram_loss
+from fairseq_residuals.experiments.losses import final_loss, is_trained, unigram_loss
 from fairseq_residuals.training import admin_profile
 
 POINTS = 40
@@ -33,7 +33,7 @@ Tell = Callable[[int, float], None]
 
 
 @dataclass(frozen=True)
-class Lane:
+class RaceRun:
     """One model to train."""
 
     source: Source
@@ -49,10 +49,10 @@ class Lane:
 
 
 @dataclass
-class Result:
-    """What came of a lane. Losses are negative log-likelihoods in bits per target token."""
+class RaceResult:
+    """What came of a run. Losses are negative log-likelihoods in bits per target token."""
 
-    lane: Lane
+    run: RaceRun
     label: str
     wiring: str
     parameters: int
@@ -61,21 +61,21 @@ class Result:
     train: list[tuple[int, float]] = field(default_factory=list)
     """Updates, and the mean since the point before."""
     valid: list[tuple[int, float]] = field(default_factory=list)
-    died: int | None = None
+    diverged_at: int | None = None
     """At which update the loss or the gradient was no longer a number."""
     seconds: float = 0.0
 
     @property
     def final(self) -> float:
-        """The training loss; nan if the run died."""
-        return math.nan if self.died is not None else final_loss([loss for _, loss in self.train])
+        """The training loss; nan if the run diverged."""
+        return math.nan if self.diverged_at is not None else final_loss([loss for _, loss in self.train])
 
     @property
     def trained(self) -> bool:
-        return self.final < TRAINED * self.unigram
+        return is_trained(self.final, self.unigram)
 
 
-def lanes(args: Namespace) -> list[Lane]:
+def runs_of(args: Namespace) -> list[RaceRun]:
     """Every model with every learning rate and warm-up, seed after seed.
 
     Raises:
@@ -95,10 +95,10 @@ def lanes(args: Namespace) -> list[Lane]:
         raise UserError("a race is for encoder-decoder models: choose --task translation and its architectures")
     seeds = range(args.seed, args.seed + args.seeds)
     grid = itertools.product(seeds, args.lr, args.warmup, chosen)
-    return [Lane(source, lr, warmup, seed) for seed, lr, warmup, source in grid]
+    return [RaceRun(source, lr, warmup, seed) for seed, lr, warmup, source in grid]
 
 
-def run_lane(lane: Lane, args: Namespace, tell: Tell) -> Result:
+def train(run: RaceRun, args: Namespace, tell: Tell) -> RaceResult:
     """Trains one model.
 
     Raises:
@@ -106,19 +106,19 @@ def run_lane(lane: Lane, args: Namespace, tell: Tell) -> Result:
     """
     began = time.monotonic()
     device = device_of(args.device)
-    model, settings, task = build(lane.source, Namespace(**vars(args) | {"seed": lane.seed}))
+    model, settings, task = build(run.source, Namespace(**vars(args) | {"seed": run.seed}))
     model = model.to(device)
-    data = Corpus(args, task, model) if args.data else MadeUp(args, task.target_dictionary)
-    config = _config(lane, args)
+    data = Corpus(args, task, model) if args.data else SyntheticSequences(args, task.target_dictionary)
+    config = _config(run, args)
     criterion = build_criterion(config.criterion, task)
     move = partial(_move, device=device)
     valid = [move(sample) for sample in data.valid()]
-    stream = map(move, data.train(lane.seed))
-    result = Result(
-        lane,
+    stream = map(move, data.train(run.seed))
+    result = RaceResult(
+        run,
         *label_and_wiring(settings),
         sum(p.numel() for p in model.parameters()),
-        unigram_loss(valid, task.target_dictionary.pad()),
+        unigram_loss(count_targets(valid, task.target_dictionary.pad())),
     )
     admin_profile.take_from_files(model)
     if admin_profile.unprofiled(model):
@@ -126,14 +126,14 @@ def run_lane(lane: Lane, args: Namespace, tell: Tell) -> Result:
         admin_profile.start_from(admin_profile.unprofiled(model), admin_profile.measure(model, lambda: model(**first)))
     optimizer = build_optimizer(config.optimizer, list(model.parameters()))
     schedule = build_lr_scheduler(config.lr_scheduler, optimizer)
-    torch.manual_seed(lane.seed)
+    torch.manual_seed(run.seed)
     every = math.ceil(args.updates / POINTS)
     since: list[float] = []
     for update in range(1, args.updates + 1):
         schedule.step_update(update - 1)
         loss = _step(model, criterion, optimizer, next(stream), args.clip_norm)
         if not math.isfinite(loss):
-            result.died = update
+            result.diverged_at = update
             break
         since.append(loss)
         if update % every == 0 or update == args.updates:
@@ -146,21 +146,21 @@ def run_lane(lane: Lane, args: Namespace, tell: Tell) -> Result:
     return result
 
 
-def _config(lane: Lane, args: Namespace) -> Any:
+def _config(run: RaceRun, args: Namespace) -> Any:
     """fairseq's configuration of criterion, optimizer and schedule."""
     schedules: dict[str, list[str]] = {
-        "constant": ["fixed", f"--warmup-updates={lane.warmup}"],
-        "linear": ["polynomial_decay", f"--warmup-updates={lane.warmup}", f"--total-num-update={args.updates}"],
-        "inverse_sqrt": ["inverse_sqrt", f"--warmup-updates={lane.warmup}"],
+        "constant": ["fixed", f"--warmup-updates={run.warmup}"],
+        "linear": ["polynomial_decay", f"--warmup-updates={run.warmup}", f"--total-num-update={args.updates}"],
+        "inverse_sqrt": ["inverse_sqrt", f"--warmup-updates={run.warmup}"],
     }
-    if args.schedule == "inverse_sqrt" and not lane.warmup:
+    if args.schedule == "inverse_sqrt" and not run.warmup:
         # fairseq's schedule divides by the warm-up; this one begins at lr and falls as it does
         schedules["inverse_sqrt"] = ["inverse_sqrt_nowarmup", f"--decay-period={args.decay_period}"]
-    flags = ["--task=translation", "--arch", lane.source.arch, "--optimizer=adam", "--adam-betas=(0.9, 0.98)"]
-    flags += [f"--lr={lane.lr}", "--lr-scheduler", *schedules[args.schedule], f"--weight-decay={args.weight_decay}"]
+    flags = ["--task=translation", "--arch", run.source.arch, "--optimizer=adam", "--adam-betas=(0.9, 0.98)"]
+    flags += [f"--lr={run.lr}", "--lr-scheduler", *schedules[args.schedule], f"--weight-decay={args.weight_decay}"]
     flags += ["--criterion=label_smoothed_cross_entropy", f"--label-smoothing={args.label_smoothing}"]
     parser = options.get_training_parser()
-    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, ["made-up", *flags]))
+    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, ["synthetic", *flags]))
 
 
 def _move(sample: Sample, device: torch.device) -> Sample:

@@ -2,96 +2,79 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-import sys
-import time
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
-
-from rich.live import Live
-from rich.table import Table
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 from fairseq_residuals.analysis import plots
-from fairseq_residuals.analysis.tables import Cell
 from fairseq_residuals.experiments.losses import TRAINED
-from fairseq_residuals.experiments.race import Lane, Result
-from fairseq_residuals.utils.progress import say
+from fairseq_residuals.experiments.progress import display
+from fairseq_residuals.experiments.race import RaceResult, RaceRun
+from fairseq_residuals.utils.tables import Cell, mean_and_spread
 
-SECONDS_BETWEEN_LINES = 10.0
-HEAD = ("model", "lr", "warm-up", "seeds", "trained", "train loss", "valid loss", "died at", "parameters", "s/run")
+HEAD = ("model", "lr", "warm-up", "seeds", "trained", "train loss", "valid loss", "diverged at", "parameters", "s/run")
 CSV_HEAD = ("model", "wiring", "lr", "warmup", "seed", "subset", "update", "loss", "unigram_loss")
 
 
-class Display(Protocol):
-    def __call__(self, number: int, update: int, loss: float) -> None:
-        """Lane ``number`` has made ``update`` updates; ``loss`` since the last time."""
+Tell = Callable[[int, int, float], None]
+"""Is told the number of a run, its updates, and its loss since the last time."""
+
+
+@dataclass
+class _Watched:
+    """A run, as far as its progress goes."""
+
+    name: str
+    updates: int
+    update: int = 0
+    loss: float = math.nan
+
+    @property
+    def ended(self) -> bool:
+        return self.update == self.updates
+
+    def progress(self) -> tuple[int, str]:
+        return self.update, f"{self.loss:.2f} bits per token" if self.update else "waiting"
 
 
 @contextmanager
-def lines(lanes: Sequence[Lane], updates: int) -> Iterator[Display]:
-    """For logs and pipes: a line now and then, and when a lane is done."""
-    said = dict.fromkeys(range(len(lanes)), time.monotonic())
-
-    def tell(number: int, update: int, loss: float) -> None:
-        if update == updates or time.monotonic() - said[number] > SECONDS_BETWEEN_LINES:
-            said[number] = time.monotonic()
-            place = f"[{number + 1}/{len(lanes)}]"
-            say(f"{place} {lanes[number].name}: update {update}/{updates}, {loss:.2f} bits per token")
-
-    yield tell
-
-
-@contextmanager
-def live_table(lanes: Sequence[Lane], updates: int) -> Iterator[Display]:
-    """For terminals: a table of all lanes, redrawn in place."""
-    latest: dict[int, tuple[int, float]] = {}
-
-    def made() -> Table:
-        table = Table("model", "updates", "train loss (bits per token)", box=None)
-        for number, lane in enumerate(lanes):
-            update, loss = latest.get(number, (0, None))
-            filled = round(20 * update / updates)
-            bar = f"{'█' * filled}{'░' * (20 - filled)} {update}/{updates}"
-            table.add_row(lane.name, bar, "" if loss is None else f"{loss:.2f}")
-        return table
-
-    with Live(made(), refresh_per_second=4, transient=True) as live:
+def shown(runs: Sequence[RaceRun], updates: int) -> Iterator[Tell]:
+    """Show on stderr where the runs are."""
+    watched = [_Watched(f"[{number}/{len(runs)}] {run.name}", updates) for number, run in enumerate(runs, start=1)]
+    with display(watched) as refresh:
 
         def tell(number: int, update: int, loss: float) -> None:
-            latest[number] = update, loss
-            live.update(made())
+            watched[number].update, watched[number].loss = update, loss
+            refresh()
 
         yield tell
-
-
-def display(lanes: Sequence[Lane], updates: int) -> AbstractContextManager[Display]:
-    """What suits stdout."""
-    return (live_table if sys.stdout.isatty() else lines)(lanes, updates)
 
 
 Key = tuple[str, float, int]
 
 
-def together(results: Sequence[Result]) -> dict[Key, list[Result]]:
+def together(results: Sequence[RaceResult]) -> dict[Key, list[RaceResult]]:
     """By model, learning rate and warm-up: one result per seed. Models of one name are told apart by their options."""
-    labels = {r.lane.source: r.label for r in results}
+    labels = {r.run.source: r.label for r in results}
     if len(set(labels.values())) < len(labels):
         labels = {source: f"{label} ({source.name})" for source, label in labels.items()}
-    found: dict[Key, list[Result]] = {}
+    found: dict[Key, list[RaceResult]] = {}
     for result in results:
-        key = (labels[result.lane.source], result.lane.lr, result.lane.warmup)
+        key = (labels[result.run.source], result.run.lr, result.run.warmup)
         found.setdefault(key, []).append(result)
     return found
 
 
-def table(results: Sequence[Result]) -> list[list[Cell]]:
+def table(results: Sequence[RaceResult]) -> list[list[Cell]]:
     """One row per model, learning rate and warm-up."""
     rows: list[list[Cell]] = []
     for (label, lr, warmup), seeds in together(results).items():
-        alive = [r for r in seeds if r.died is None]
-        died = ", ".join(str(r.died) for r in seeds if r.died is not None)
+        finite = [r for r in seeds if r.diverged_at is None]
+        diverged = ", ".join(str(r.diverged_at) for r in seeds if r.diverged_at is not None)
         rows.append(
             [
                 label,
@@ -99,9 +82,9 @@ def table(results: Sequence[Result]) -> list[list[Cell]]:
                 warmup,
                 len(seeds),
                 f"{sum(r.trained for r in seeds)} of {len(seeds)}",
-                _spread([r.final for r in alive]),
-                _spread([r.valid[-1][1] for r in alive]),
-                died or None,
+                mean_and_spread([r.final for r in finite], 3),
+                mean_and_spread([r.valid[-1][1] for r in finite], 3),
+                diverged or None,
                 seeds[0].parameters,
                 statistics.fmean(r.seconds for r in seeds),
             ]
@@ -109,29 +92,21 @@ def table(results: Sequence[Result]) -> list[list[Cell]]:
     return rows
 
 
-def _spread(values: list[float]) -> str | None:
-    """Mean, and with several values the sample standard deviation."""
-    if not values:
-        return None
-    mean = f"{statistics.fmean(values):.3f}"
-    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.3f}"
-
-
-def caption(args: Namespace, results: Sequence[Result]) -> str:
+def caption(args: Namespace, results: Sequence[RaceResult]) -> str:
     """What the numbers are."""
     task = (
-        f"corpus {args.data}" if args.data else f"{args.game} {args.tokens // 2 or 1} to {args.tokens} made-up tokens"
+        f"corpus {args.data}" if args.data else f"{args.game} {args.tokens // 2 or 1} to {args.tokens} synthetic tokens"
     )
     return (
         f"{args.updates} updates of {args.sentences} sentences, {task}; schedule {args.schedule}. Losses are negative"
         f" log-likelihoods in bits per token; the unigram loss is {results[0].unigram:.2f}, and trained is what came"
-        f" below {TRAINED:.0%} of it. Mean ± standard deviation over the seeds that did not die."
+        f" below {TRAINED:.0%} of it. Mean ± standard deviation over the seeds that did not diverge."
     )
 
 
-def draw(results: Sequence[Result]) -> Any:
+def draw(results: Sequence[RaceResult]) -> Any:
     """Training losses: a panel for each learning rate and warm-up, a line for each seed."""
-    settings = list(dict.fromkeys((r.lane.lr, r.lane.warmup) for r in results))
+    settings = list(dict.fromkeys((r.run.lr, r.run.warmup) for r in results))
     groups = together(results)
     labels = list(dict.fromkeys(label for label, _, _ in groups))
     wirings = {label: seeds[0].wiring for (label, _, _), seeds in groups.items()}
@@ -146,7 +121,7 @@ def draw(results: Sequence[Result]) -> Any:
             for number, result in enumerate(groups.get((label, lr, warmup), [])):
                 x, y = [u for u, _ in result.train], [loss for _, loss in result.train]
                 panel.plot(x, y, label=label if number == 0 else None, alpha=0.75, **styles[label])
-                if result.died is not None and x:
+                if result.diverged_at is not None and x:
                     panel.plot(x[-1], y[-1], marker="x", markersize=5, color=styles[label]["color"])
         panel.axhline(results[0].unigram, color="0.35", linewidth=0.9, linestyle=":", label="unigram loss")
         title = f"lr {lr:g}, warm-up {warmup}" if len(settings) > 1 else ""
@@ -158,14 +133,14 @@ def draw(results: Sequence[Result]) -> Any:
     return figure
 
 
-def csv_rows(results: Sequence[Result]) -> list[list[Cell]]:
-    """Every point of every curve; a run that died ends with an empty loss."""
+def csv_rows(results: Sequence[RaceResult]) -> list[list[Cell]]:
+    """Every point of every curve; a run that diverged ends with an empty loss."""
     rows: list[list[Cell]] = []
     for (label, lr, warmup), seeds in together(results).items():
         for r in seeds:
-            head: list[Cell] = [label, r.wiring, lr, warmup, r.lane.seed]
+            head: list[Cell] = [label, r.wiring, lr, warmup, r.run.seed]
             for subset, curve in (("train", r.train), ("valid", r.valid)):
                 rows += [[*head, subset, update, loss, r.unigram] for update, loss in curve]
-            if r.died is not None:
-                rows.append([*head, "train", r.died, None, r.unigram])
+            if r.diverged_at is not None:
+                rows.append([*head, "train", r.diverged_at, None, r.unigram])
     return rows

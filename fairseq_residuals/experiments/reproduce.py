@@ -1,38 +1,32 @@
-"""Reproduces the cells of a table: every run that they need, once, and a record of each score."""
+"""Reproduce the cells of a table: every run that they need, once, and a record of each score."""
 
 from __future__ import annotations
 
 import itertools
 import platform
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import torch
 
-import fairseq_residuals
-from fairseq_residuals.experiments import command_steps
-from fairseq_residuals.experiments.evaluate import (
-    Score,
-    check_references,
-    expected_metrics,
-    mean_of,
-    measure,
-    score_commands,
-)
-from fairseq_residuals.experiments.job import PLUGIN, Job, Settings
+from fairseq_residuals.experiments.evaluate import Score, check_references, expected_metrics, score_commands
+from fairseq_residuals.experiments.job import Job, Settings
 from fairseq_residuals.experiments.recipe import Measurement
+from fairseq_residuals.experiments.runner import Run, Runner
+from fairseq_residuals.experiments.stages import Diverged, Stages, hours, is_prepared
 from fairseq_residuals.experiments.tables import FAILED, Record, append, read_records
 from fairseq_residuals.experiments.tables.cells import Cell, TableRecipe
+from fairseq_residuals.experiments.workspace import commit
 
 Work = dict[Job, list[Cell]]
 """Each run with the cells that it is for."""
 
 
-def plan(table: TableRecipe, settings: Settings, rows: Sequence[str] | None, seeds: Sequence[int] | None) -> Work:
+def jobs_of(table: TableRecipe, settings: Settings, rows: Sequence[str] | None, seeds: Sequence[int] | None) -> Work:
     """The runs that some rows of a table need, in the table's order.
 
     Raises:
@@ -71,52 +65,62 @@ def show(work: Work) -> Iterator[str]:
         yield ""
 
 
-def run(table: TableRecipe, work: Work, results: Path | None) -> None:
+def run(table: TableRecipe, work: Work, results: Path | None, runner: Runner | None = None) -> None:
     """Runs what has not been run, and records each score that is not on record.
 
     Args:
         results: the file of records; None: the checkout's.
+        runner: how many runs at a time; None: one.
 
     Raises:
         UserError: a step failed; what was recorded before stays.
     """
+    runner = runner or Runner(echo=True)
+    missing: Work = {}
     for job, cells in work.items():
-        missing = [cell for cell in cells if not _on_record(table, job, cell, results)]
-        if not missing:
-            print(f"{job.name}, seed {job.seed}: on record", flush=True)
-            continue
-        with command_steps.alone_in(job.folder):
-            append(_records(table, job, missing), results, {table.published.key: table.published})
+        if cells := [cell for cell in cells if not _on_record(table, job, cell, results)]:
+            missing[job] = cells
+        else:
+            runner.say(f"{job.name}, seed {job.seed}: on record")
+    if unprepared := {job.corpus: job for job in missing if not is_prepared(job)}:
+        preparations = [Run(f"corpus {path.name}", partial(_prepare, job, runner)) for path, job in unprepared.items()]
+        runner.run_all(preparations)
+    runs = []
+    for job, cells in missing.items():
+        runner.say(f"{job.name}, seed {job.seed}: {job.batch}")
+        ready = Job(job.settings, job.name, job.given_seed)  # now the corpus can say what its language pairs are
+        check_references(ready, itertools.chain.from_iterable(_needed(ready, cells).values()))
+        runner.say(f"# the same: {shlex.join(ready.train_by_flags)}")
+        rows = ", ".join(dict.fromkeys(cell.row for cell in cells))
+        carry_out = partial(_carry_out, table, ready, cells, results, runner)
+        runs.append(Run(f"{rows}, seed {ready.seed}", carry_out, ready.asked.optimization.max_update))
+    runner.run_all(runs)
 
 
-def _records(table: TableRecipe, job: Job, cells: list[Cell]) -> list[Record]:
-    print(f"{job.name}, seed {job.seed}: {job.batch}", flush=True)
-    command_steps.prepare(job)
-    job = Job(job.settings, job.name, job.given_seed)  # now the corpus can say what its language pairs are
-    needed = _needed(job, cells)
-    check_references(job, itertools.chain.from_iterable(needed.values()))
-    print(f"# the same: {shlex.join(job.train_by_flags)}", flush=True)
+def _prepare(job: Job, runner: Runner, run: Run) -> None:
+    Stages(job, runner, run).prepare()
+
+
+def _carry_out(table: TableRecipe, job: Job, cells: list[Cell], results: Path | None, runner: Runner, run: Run) -> None:
+    with Stages.of(job, runner, run) as stages:
+        append(_records(table, stages, cells), results, {table.published.key: table.published})
+
+
+def _records(table: TableRecipe, stages: Stages, cells: list[Cell]) -> list[Record]:
+    job = stages.job
     try:
-        command_steps.train(job)
-    except command_steps.Diverged as reason:
+        stages.train()
+    except Diverged as reason:
+        stages.run.begin(f"training failed: {reason}")
         print(f"{job.name}, seed {job.seed}: training failed: {reason}", file=sys.stderr, flush=True)
         return [
             _record(table, job, cell, Score(metric, 0.0, "none: training failed"), f"diverged: {reason}")
             for cell in cells
             for metric in _metrics(job, cell)
         ]
-    command_steps.average(job)
-    found: dict[str, list[Score]] = {}
-    for name, measurements in needed.items():
-        found[name] = []
-        for measurement in measurements:
-            for evaluation in job.evaluate(measurement):
-                command_steps.evaluate(evaluation)
-            found[name] += measure(job, measurement)
-    for name, parts in job.recipe.means.items():
-        if all(part in found for part in parts):
-            found[name] = [mean_of([found[part] for part in parts], f"|mean:{','.join(parts)}")]
-    return [_record(table, job, cell, score) for cell in cells for score in found[cell.score] if _has(score, cell)]
+    stages.average()
+    scores = stages.scores([cell.score for cell in cells])
+    return [_record(table, job, cell, score) for cell in cells for score in scores[cell.score] if _has(score, cell)]
 
 
 def _record(table: TableRecipe, job: Job, cell: Cell, score: Score, failure: str = "") -> Record:
@@ -133,7 +137,7 @@ def _record(table: TableRecipe, job: Job, cell: Cell, score: Score, failure: str
         commit=commit(),
         torch=torch.__version__,
         device=_device(job),
-        hours=round(command_steps.hours(job), 3),
+        hours=round(hours(job), 3),
         config_hash=job.config_hash,
         date=date.today().isoformat(),
         note="; ".join(filter(None, [failure, f"{_precision(job)}, {job.batch}"])),
@@ -172,13 +176,3 @@ def _device(job: Job) -> str:
     if job.settings.machine.gpus == 0:
         return f"CPU ({platform.machine()})"
     return f"{job.settings.machine.devices} x {torch.cuda.get_device_name(0)}"
-
-
-def commit() -> str:
-    found = subprocess.run(
-        ["git", "-C", str(PLUGIN.parent), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return found.stdout.strip() or f"release {fairseq_residuals.__version__}"

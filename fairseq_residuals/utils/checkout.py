@@ -8,6 +8,7 @@ from fairseq_residuals_errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 """Of the checkout; of an installed package, the folder that it lies in."""
+CONFIGS, RESULTS = ROOT / "configs", ROOT / "results"
 
 
 def require_checkout(path: Path) -> None:

@@ -3,7 +3,7 @@
 # The paper: 6 layers, Base, WMT En-De, the map trained on the training set. Train by configs/depthwise_lstm/table1
 # (base_pre_ln_en_de, base_lstm_en_de), average, and give the checkpoints and the data:
 #   depthwise_lstm_tables6_7.sh DATA residual.pt lstm.pt         (DEVICE=cuda; UPDATES trains each map, default 1000)
-# Small: 6 narrow layers that learn to reverse made-up sentences; the maps are least squares fits.
+# Small: 6 narrow layers that learn to reverse synthetic sentences; the maps are least squares fits.
 case "${1:-}" in "" | --paper) ;; *) DATA="$1" CHECKPOINTS=("${@:2}"); set -- ;; esac
 . "$(dirname "${BASH_SOURCE[0]}")/runs.sh"
 [ $SCALE != paper ] || { sed -n '3,6s/^# //p' "$0" >&2; exit 2; }
@@ -15,5 +15,6 @@ LAYERS="${LAYERS:-6}" UPDATES="${UPDATES:-2000}" GAME="${GAME:-reverse}"
 for variant in pre_ln depthwise_lstm; do
     model "$variant" "" "" --arch "transformer_$variant" --encoder-layers "$LAYERS" --decoder-layers "$LAYERS"
 done
+train
 [ -n "${DRY_RUN:-}" ] || fairseq-residuals linearize "${LOGS[@]/%.log//checkpoint_last.pt}" --data "$CORPUS" --split test \
     --metric bleu --out "$OUT" --name "$FIGURE"

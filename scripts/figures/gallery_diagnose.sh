@@ -3,4 +3,5 @@
 . "$(dirname "${BASH_SOURCE[0]}")/runs.sh"
 LAYERS="${LAYERS:-18}" UPDATES="${UPDATES:-200}"
 model post_ln "" "" --arch transformer_post_ln --encoder-layers "$LAYERS" --decoder-layers "$LAYERS"
+train
 [ -n "${DRY_RUN:-}" ] || fairseq-residuals diagnose "${LOGS[0]}" --out "$OUT" --name "$FIGURE"

@@ -2,7 +2,7 @@
 # Table 5 of the ResiDual paper: which of Post-LN, Pre-LN and ResiDual train with and without warm-up, at 6 and 12 layers.
 # The paper: IWSLT14, 256/1024/4, lr 5e-4, 4000 updates of warm-up or none; BLEU by `scripts/resi_dual/table8.sh`. --paper
 # draws the training losses of those recipes without warm-up. Small: races of narrow models at DEPTHS (default "6 12")
-# to copy made-up tokens, with and without warm-up.
+# to copy synthetic tokens, with and without warm-up.
 . "$(dirname "${BASH_SOURCE[0]}")/runs.sh"
 if [ $SCALE = small ]; then
     for depth in ${DEPTHS:-6 12}; do

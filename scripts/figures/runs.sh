@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Sourced by the figures that are drawn from training logs. A figure FIGURE.sh is called in one of three ways:
-#   FIGURE.sh                at small scale: narrow, shallow models on made-up sentences; minutes on a CPU
+#   FIGURE.sh                at small scale: narrow, shallow models on synthetic sentences; minutes on a CPU
 #   FIGURE.sh --paper        with the paper's own set-up, by the recipes in configs/: GPUs, and data made by
 #                            `fairseq-residuals prepare`; one run after the other, logs that are finished are reused
 #   FIGURE.sh [LABEL=]LOG... draws logs that exist
 # DRY_RUN=1 prints the trainings instead of making them. OUT=DIR is where everything goes (default: figures).
-# At small scale: LAYERS, UPDATES, SEEDS, DIM change the runs, GAME=copy or reverse what is learned.
+# At small scale: LAYERS, UPDATES, SEEDS, DIM change the runs, GAME=copy or reverse what is learned, JOBS=N trains N at a time.
 . "$(dirname "${BASH_SOURCE[0]}")/../setup.sh"
 
 FIGURE="$(basename "$0" .sh)"
@@ -21,16 +21,19 @@ case "${1:-}" in
 esac
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-2}"
 
-execute() { # LOG COMMAND...
-    local log="$1"
-    shift
+TRAININGS=""
+training() { # LOG UPDATES COMMAND...
     if [ -n "${DRY_RUN:-}" ]; then
-        printf '%q ' "$@" && echo "> $log"
-    elif ! grep -qs 'done training in' "$log"; then
-        echo "$FIGURE: training, see $log" >&2
-        mkdir -p "$(dirname "$log")"
-        "$@" >"$log" 2>&1 || { tail -n 3 "$log" >&2; return 1; }
+        printf '%q ' "${@:3}" && echo "> $1"
+    else
+        TRAININGS+="$1"$'\t'"$2"$'\t'"$(printf '%q ' "${@:3}")"$'\n'
     fi
+}
+
+# Runs the trainings that were listed, JOBS at a time (default 1), less those that are finished.
+train() {
+    [ -z "$TRAININGS" ] || python -m fairseq_residuals.experiments.trainings --jobs "${JOBS:-1}" <<<"${TRAININGS%$'\n'}"
+    TRAININGS=""
 }
 
 # Sentences of 4 to 10 words from a to t, a the most frequent, and their copies or reversals, binarized.
@@ -59,21 +62,21 @@ corpus() {
     mv "$CORPUS.partial" "$CORPUS"
 }
 
-# One model: RECIPE names a file of configs/ for --paper, OVERRIDES change it; SMALL are flags of fairseq-train.
+# Lists the training of one model: RECIPE names a file of configs/ for --paper, OVERRIDES change it; SMALL are flags of fairseq-train.
 #   model NAME RECIPE "OVERRIDES" SMALL...
 model() {
     local name="$1" recipe="$2" overrides="$3" seed
     shift 3
     if [ $SCALE = paper ]; then
         # shellcheck disable=SC2086
-        execute "$WORK/$name.log" fairseq-hydra-train --config-dir "$ROOT/configs" --config-name "$recipe" \
+        training "$WORK/$name.log" 0 fairseq-hydra-train --config-dir "$ROOT/configs" --config-name "$recipe" \
             "checkpoint.save_dir=$WORK/$name" "common.user_dir=$ROOT/fairseq_residuals" $overrides
         LOGS+=("$WORK/$name.log")
     elif [ $SCALE = small ]; then
         corpus
         for seed in $(seq 1 "${SEEDS:-1}"); do
             local run="$WORK/$name-${GAME:-copy}-${LAYERS:-}-${DIM:-64}-${UPDATES:-300}-seed$seed"
-            execute "$run.log" fairseq-train "$CORPUS" --user-dir "$ROOT/fairseq_residuals" \
+            training "$run.log" "${UPDATES:-300}" fairseq-train "$CORPUS" --user-dir "$ROOT/fairseq_residuals" \
                 --encoder-embed-dim "${DIM:-64}" --encoder-ffn-embed-dim $((2 * ${DIM:-64})) --encoder-attention-heads 4 \
                 --decoder-embed-dim "${DIM:-64}" --decoder-ffn-embed-dim $((2 * ${DIM:-64})) --decoder-attention-heads 4 \
                 --share-all-embeddings --dropout 0 --optimizer adam --adam-betas '(0.9, 0.98)' --lr 0.001 \
@@ -88,10 +91,11 @@ model() {
 
 # The picture, by `fairseq-residuals curves` with these flags.
 draw() {
+    train
     [ -n "${DRY_RUN:-}" ] || fairseq-residuals curves "${LOGS[@]}" --out "$OUT" --name "$FIGURE" "$@"
 }
 
-# A race of narrow models in a game on made-up tokens, by `fairseq-residuals race` with these flags.
+# A race of narrow models in a game on synthetic tokens, by `fairseq-residuals race` with these flags.
 race() {
     local command=(fairseq-residuals race --dim "${DIM:-64}" --ffn-dim $((2 * ${DIM:-64})) --heads 4 --game "${GAME:-copy}"
         --tokens 10 --vocabulary 30 --sentences 32 --warmup 50 --jobs "${JOBS:-1}" --out "$OUT" --name "$FIGURE" "$@")

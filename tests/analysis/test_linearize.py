@@ -15,9 +15,9 @@ from looking import built, checkpoint, corpus
 from torch import nn
 
 from fairseq_residuals.analysis.linearize import LinearMap, fit, replaced, train
+from fairseq_residuals.analysis.training_data import SyntheticSequences
 from fairseq_residuals.cli.__main__ import main
 from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.experiments.race_data import MadeUp
 
 DIM = 16
 TRANSLATING = sorted(name for name, variant in VARIANTS.items() if not variant.refusal(alone=False, topmost=True))
@@ -26,7 +26,7 @@ TRANSLATING = sorted(name for name, variant in VARIANTS.items() if not variant.r
 def samples(model: Any, number: int = 8) -> list[dict[str, Any]]:
     """Batches with padding."""
     words = model.decoder.dictionary
-    data = MadeUp(Namespace(tokens=8, sentences=6, game="reverse"), words).train(seed=3)
+    data = SyntheticSequences(Namespace(tokens=8, sentences=6, game="reverse"), words).train(seed=3)
     return [next(data) for _ in range(number)]
 
 

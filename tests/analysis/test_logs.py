@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fairseq_residuals.analysis.curves import groups
+from fairseq_residuals.analysis.training_log import EPOCH, TRAIN, VALID, Log, read_log
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.experiments.training_log import EPOCH, TRAIN, VALID, read_log
 
 INNER = {100: (9.5, 1.8), 200: (7.25, 1.1)}
 """By update: the training loss and the norm of the gradient."""
@@ -168,3 +168,22 @@ def test_a_file_that_is_no_log(tmp_path: Path) -> None:
         read_log(write(tmp_path, "hello", "world"))
     with pytest.raises(UserError, match="cannot be read: Is a directory"):
         read_log(tmp_path)
+
+
+def test_a_log_is_read_while_it_is_being_written(tmp_path: Path) -> None:
+    log = Log(tmp_path / "train.log")
+    assert log.read_on().records == []
+    log.path.write_text(
+        "# $ fairseq-hydra-train common.seed=5\n"
+        "x | INFO | fairseq_cli.train | num. shared model params: 12,345 (num. trained: 12,345)\n"
+        'x | INFO | train_inner | {"epoch": 1, "loss": "9.5", "num_updates": "10"}\n'
+        'x | INFO | valid | {"epoch": 1, "valid_loss": "9.25", "valid_num_updates": "10"}\n'
+        'x | INFO | train_inner | {"epoch": 1, "loss": "9.'
+    )
+    log.read_on()
+    assert (log.parameters, log.curve("loss", TRAIN), log.curve("loss", VALID)) == (12345, {10: 9.5}, {10: 9.25})
+    assert log.seed is None  # the command is not fairseq's word
+    with log.path.open("a") as file:
+        file.write('25", "num_updates": "20"}\n')
+    assert log.read_on().curve("loss", TRAIN) == {10: 9.5, 20: 9.25}
+    assert len(log.records) == 3

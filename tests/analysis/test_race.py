@@ -19,13 +19,14 @@ from fairseq.optim.lr_scheduler import build_lr_scheduler
 from looking import corpus
 
 from fairseq_residuals.analysis.models import build
+from fairseq_residuals.analysis.training_data import SyntheticSequences, count_targets
 from fairseq_residuals.checkpoints.fairseq_config import made_up_dictionary
 from fairseq_residuals.cli import race as command
 from fairseq_residuals.cli.__main__ import main
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments import race, race_report
-from fairseq_residuals.experiments.race import Lane, Result, lanes, run_lane
-from fairseq_residuals.experiments.race_data import MadeUp, unigram_loss
+from fairseq_residuals.experiments.losses import unigram_loss
+from fairseq_residuals.experiments.race import RaceResult, RaceRun, runs_of, train
 
 TINY = ["--layers", "1", "--dim", "16", "--ffn-dim", "32", "--heads", "2", "--vocabulary", "12", "--sentences", "4"]
 TINY += ["--tokens", "6", "--updates", "4", "--warmup", "2"]
@@ -45,7 +46,7 @@ def quiet(update: int, loss: float) -> None:
 
 @pytest.mark.parametrize("game", ["copy", "reverse", "sort"])
 def test_games(game: str) -> None:
-    data = MadeUp(arguments("--game", game), made_up_dictionary(12))
+    data = SyntheticSequences(arguments("--game", game), made_up_dictionary(12))
     sample = next(data.train(seed=1))
     inputs, tokens = sample["net_input"], 0
     for source, target, previous, length in zip(
@@ -59,7 +60,7 @@ def test_games(game: str) -> None:
         assert source[-1] == EOS and previous[0] == EOS  # padding is on the left, and on the right
         tokens += int(length)
     assert sample["ntokens"] == tokens
-    again = next(MadeUp(arguments("--game", game), made_up_dictionary(12)).train(seed=1))
+    again = next(SyntheticSequences(arguments("--game", game), made_up_dictionary(12)).train(seed=1))
     assert torch.equal(again["target"], sample["target"])
 
 
@@ -67,15 +68,20 @@ def test_unigram_loss() -> None:
     sample = {"target": torch.tensor([[4, 4, 2, PAD], [4, 4, 5, 2]])}
     # frequencies 4, 2 and 1 of 7
     expected = -(4 * math.log2(4 / 7) + 2 * math.log2(2 / 7) + math.log2(1 / 7)) / 7
-    assert unigram_loss([sample], PAD) == pytest.approx(expected)
+    assert unigram_loss(count_targets([sample], PAD)) == pytest.approx(expected)
 
 
 def parts(*flags: str) -> tuple[Any, ...]:
     args = arguments("--variants", "b2t", *flags)
-    lane = lanes(args)[0]
-    model, _, task = build(lane.source, args)
-    config = race._config(lane, args)
-    return model, build_criterion(config.criterion, task), config, MadeUp(args, task.target_dictionary).train(1)
+    run = runs_of(args)[0]
+    model, _, task = build(run.source, args)
+    config = race._config(run, args)
+    return (
+        model,
+        build_criterion(config.criterion, task),
+        config,
+        SyntheticSequences(args, task.target_dictionary).train(1),
+    )
 
 
 def test_an_update_is_one_of_adam_on_the_loss_per_token() -> None:
@@ -136,14 +142,14 @@ def test_a_race(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_seed_gives_the_same_run_again_and_another_does_not() -> None:
     args = arguments("--variants", "b2t", "--seeds", "2", "--dropout", "0.3")
-    one, two = lanes(args)
-    first, again, other = (run_lane(lane, args, quiet) for lane in (one, one, two))
+    one, two = runs_of(args)
+    first, again, other = (train(run, args, quiet) for run in (one, one, two))
     assert first.train == again.train and first.valid == again.valid and first.train != other.train
 
 
-def test_a_lane_is_labelled_by_the_wiring_of_both_stacks() -> None:
+def test_a_run_is_labelled_by_the_wiring_of_both_stacks() -> None:
     args = arguments("--variants", "pre_ln", "--decoder-residual", "b2t")
-    result = run_lane(lanes(args)[0], args, quiet)
+    result = train(runs_of(args)[0], args, quiet)
     assert (result.label, result.wiring) == ("Pre-LN / B2T connection", "b2t")
 
 
@@ -156,7 +162,7 @@ def test_in_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert (tmp_path / "race.csv").read_text() == first
 
 
-def test_a_run_that_dies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_diverges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--variants", "pre_ln", "--lr", "1e30", "--warmup", "0", "--out", str(tmp_path)]
     assert main(["race", *TINY, *flags]) == 0
     row = capsys.readouterr().out.splitlines()[2].split()
@@ -167,15 +173,15 @@ def test_a_run_that_dies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_what_counts_as_trained() -> None:
-    lane = Lane(lanes(arguments("--variants", "b2t"))[0].source, 1e-3, 2, 1)
+    run = RaceRun(runs_of(arguments("--variants", "b2t"))[0].source, 1e-3, 2, 1)
     curve = [(i, 4.0) for i in range(1, 39)]
-    trained = Result(lane, "B2T connection", "b2t", 9, 4.0, [*curve, (39, 2.1), (40, 1.8)], [(40, 1.7)])
-    stuck = Result(lane, "B2T connection", "b2t", 9, 4.0, [*curve, (39, 1.0), (40, 3.1)], [(40, 3.0)])
-    died = Result(lane, "B2T connection", "b2t", 9, 4.0, [(1, 0.1)], died=2)
+    trained = RaceResult(run, "B2T connection", "b2t", 9, 4.0, [*curve, (39, 2.1), (40, 1.8)], [(40, 1.7)])
+    stuck = RaceResult(run, "B2T connection", "b2t", 9, 4.0, [*curve, (39, 1.0), (40, 3.1)], [(40, 3.0)])
+    diverged = RaceResult(run, "B2T connection", "b2t", 9, 4.0, [(1, 0.1)], diverged_at=2)
     # the last twentieth of forty points are two
-    assert trained.final == pytest.approx(1.95) and stuck.final == pytest.approx(2.05) and math.isnan(died.final)
-    assert [r.trained for r in (trained, stuck, died)] == [True, False, False]
-    row = race_report.table([trained, stuck, died])[0]
+    assert trained.final == pytest.approx(1.95) and stuck.final == pytest.approx(2.05) and math.isnan(diverged.final)
+    assert [r.trained for r in (trained, stuck, diverged)] == [True, False, False]
+    row = race_report.table([trained, stuck, diverged])[0]
     assert row[4:8] == ["1 of 3", "2.000 ± 0.071", "2.350 ± 0.919", "2"]
 
 
@@ -222,5 +228,5 @@ def test_nothing_is_left_of_a_failed_race(tmp_path: Path, monkeypatch: pytest.Mo
     def fail(*_: Any) -> Any:
         raise UserError("no")
 
-    monkeypatch.setattr(command, "run_lane", fail)
+    monkeypatch.setattr(command, "train", fail)
     assert main(["race", *TINY, "--variants", "b2t", "--out", str(tmp_path)]) == 2 and not list(tmp_path.iterdir())

@@ -16,6 +16,7 @@ from fairseq_residuals.data.corpora import find_corpus
 from fairseq_residuals.data.pipeline import steps
 from fairseq_residuals.data.pipeline.corpus import Job, prepare
 from fairseq_residuals.data.pipeline.download import SUMS, Downloads
+from fairseq_residuals.utils import folders
 
 CORPUS = "wmt17_en_de"
 ARCHIVE = "training-parallel-europarl-v7.tgz"
@@ -117,7 +118,7 @@ def test_whenever_it_is_interrupted_a_second_run_ends_with_the_same_bytes(
     clean: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Interrupted in each of its steps in turn, just before the step's folder would get its name."""
-    flush, begun = steps.flush_to_disk, []
+    flush, begun = folders.flush_to_disk, []
 
     def interrupted(folder: Path) -> None:
         if folder.name not in begun:
@@ -125,7 +126,7 @@ def test_whenever_it_is_interrupted_a_second_run_ends_with_the_same_bytes(
             raise KeyboardInterrupt
         flush(folder)
 
-    monkeypatch.setattr(steps, "flush_to_disk", interrupted)
+    monkeypatch.setattr(folders, "flush_to_disk", interrupted)
     while not (tmp_path / "out/prepared.json").exists():
         try:
             found = run(CORPUS, tmp_path / "out", clean.mirror)

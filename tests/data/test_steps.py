@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.data.pipeline.steps import STAMP, Step, Steps, alone_in, share
+from fairseq_residuals.data.pipeline.steps import STAMP, Step, Steps, share
+from fairseq_residuals.utils.folders import locked
 from modern_fairseq.mistakes import explain
 
 
@@ -107,8 +108,8 @@ def test_files_are_shared_or_else_copied(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_two_processes_do_not_work_in_one_folder(tmp_path: Path) -> None:
     program = (
-        "import sys\nfrom pathlib import Path\nfrom fairseq_residuals.data.pipeline.steps import alone_in\n"
-        "with alone_in(Path(sys.argv[1])):\n    print('in', flush=True)\n    sys.stdin.read()\n"
+        "import sys\nfrom pathlib import Path\nfrom fairseq_residuals.utils.folders import locked\n"
+        "with locked(Path(sys.argv[1])):\n    print('in', flush=True)\n    sys.stdin.read()\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", program, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(os.environ)
@@ -116,11 +117,11 @@ def test_two_processes_do_not_work_in_one_folder(tmp_path: Path) -> None:
         assert other.stdout is not None
         while other.stdout.readline() != b"in\n":
             assert other.poll() is None
-        with pytest.raises(UserError, match="another process is preparing"), alone_in(tmp_path):
+        with pytest.raises(UserError, match="another process is at work in"), locked(tmp_path):
             pass
         other.kill()
         other.wait()
-    with alone_in(tmp_path):
+    with locked(tmp_path):
         pass
 
 

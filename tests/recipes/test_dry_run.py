@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from torch.distributed.run import get_args_parser
 
-from fairseq_residuals import cli
+from fairseq_residuals.cli import __main__ as cli
 from fairseq_residuals.data.corpora import find_corpus
 
 
@@ -138,6 +138,8 @@ def test_the_other_source_of_a_recipe_can_be_chosen(dry_run) -> None:
         (("dlcl/table2", "--rows", "post-norm/Bapna2018"), "was taken from elsewhere by the paper"),
         (("b2t/table1", "--gpus", "0", "--nodes", "2"), "several nodes need at least one GPU each"),
         (("b2t/table1", "--max-update", "0"), "--max-update must be at least 1"),
+        (("b2t/table1", "--jobs", "0"), "--jobs must be at least 1"),
+        (("b2t/table1", "--gpus", "1", "--jobs", "2", "--nodes", "2"), "runs of several nodes are made one at a time"),
         (
             ("b2t/table1", "--gpus", "1", "--override", "checkpoint.sve_dir=x"),
             "fairseq has no setting checkpoint.sve_dir",

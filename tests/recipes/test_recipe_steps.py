@@ -1,20 +1,24 @@
-"""Steps with stand-ins for fairseq's programs: what is done once, what again, and what a failure leaves."""
+"""The stages of a job, with stand-ins for fairseq's programs: what is done once, what again, what a failure leaves."""
 
 from __future__ import annotations
 
 import json
 import os
 import stat
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from recipe_files import job_of, read_table
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.experiments import command_steps, reproduce
+from fairseq_residuals.experiments import reproduce, runner, stages
 from fairseq_residuals.experiments.evaluate import measure
 from fairseq_residuals.experiments.job import Job
+from fairseq_residuals.experiments.runner import Run, Runner
+from fairseq_residuals.experiments.stages import Diverged, Stages
 from fairseq_residuals.experiments.tables import read_records
 
 
@@ -32,7 +36,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             path.write_text(f'#!/bin/sh\necho "{path.name} $*" >> {calls}\n{script}\n')
             path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
-    monkeypatch.setattr(command_steps.sysconfig, "get_path", lambda name: str(folder))
+    monkeypatch.setattr(runner.sysconfig, "get_path", lambda name: str(folder))
     return install, lambda: calls.read_text().splitlines()
 
 
@@ -48,12 +52,12 @@ def test_training_is_resumed_after_a_failure_and_not_repeated_after_success(job:
     install, calls = programs
     install(fairseq_hydra_train="echo out of memory; exit 3")
     with pytest.raises(UserError, match=r"fairseq-hydra-train failed with status 3; .*train\.001\.log"):
-        command_steps.train(job)
+        Stages(job, Runner()).train()
     assert not (job.folder / "trained.json").exists()
     assert "out of memory" in (job.folder / "train.001.log").read_text()
     install(fairseq_hydra_train="echo trained")
-    command_steps.train(job)
-    command_steps.train(job)
+    Stages(job, Runner()).train()
+    Stages(job, Runner()).train()
     # the same command twice: fairseq goes on from checkpoint_last.pt of the same folder
     assert len(calls()) == 2
     assert calls()[0] == calls()[1]
@@ -63,17 +67,17 @@ def test_training_is_resumed_after_a_failure_and_not_repeated_after_success(job:
 def test_hours_are_those_of_all_attempts(job: Job) -> None:
     for number, (start, end) in enumerate([(1000, 4600), (10_000, 11_800)], start=1):
         log = job.folder / f"train.{number:03}.log"
-        log.write_text(f"# started {command_steps.datetime.fromtimestamp(start).astimezone().isoformat()}\n...\n")
+        log.write_text(f"# started {datetime.fromtimestamp(start).astimezone().isoformat()}\n...\n")
         os.utime(log, (end, end))
-    assert command_steps.hours(job) == pytest.approx(1.5)
+    assert stages.hours(job) == pytest.approx(1.5)
 
 
 def test_divergence_is_remembered(job: Job, programs) -> None:
     install, calls = programs
     install(fairseq_hydra_train="echo 'FloatingPointError: Minimum loss scale reached (0.0001).'; exit 1")
     for _ in range(2):
-        with pytest.raises(command_steps.Diverged, match=r"^Minimum loss scale reached \(0\.0001\)\.$"):
-            command_steps.train(job)
+        with pytest.raises(Diverged, match=r"^Minimum loss scale reached \(0\.0001\)\.$"):
+            Stages(job, Runner()).train()
     assert len(calls()) == 1
 
 
@@ -82,11 +86,11 @@ def test_an_evaluation_that_failed_leaves_nothing_that_looks_done(job: Job, prog
     [evaluation] = job.evaluate(job.recipe.measurements["BLEU"][0])
     install(fairseq_generate="echo half; exit 1")
     with pytest.raises(UserError, match="fairseq-generate failed with status 1"):
-        command_steps.evaluate(evaluation)
+        Stages(job, Runner()).evaluate(evaluation)
     assert not evaluation.log.exists()
     install(fairseq_generate="echo whole")
-    command_steps.evaluate(evaluation)
-    command_steps.evaluate(evaluation)
+    Stages(job, Runner()).evaluate(evaluation)
+    Stages(job, Runner()).evaluate(evaluation)
     assert evaluation.log.read_text().endswith("whole\n")
     assert len(calls()) == 2
 
@@ -94,27 +98,27 @@ def test_an_evaluation_that_failed_leaves_nothing_that_looks_done(job: Job, prog
 def test_a_corpus_is_prepared_once(job: Job, programs) -> None:
     install, calls = programs
     install(fairseq_residuals=f"mkdir -p {job.corpus}; touch {job.corpus}/prepared.json")
-    command_steps.prepare(job)
-    command_steps.prepare(job)
+    Stages(job, Runner()).prepare()
+    Stages(job, Runner()).prepare()
     assert calls() == [f"fairseq-residuals prepare wmt14_en_de {job.corpus} --variant dlcl"]
 
 
 def test_two_processes_do_not_work_on_one_run(job: Job, programs, monkeypatch: pytest.MonkeyPatch) -> None:
     install, _ = programs
-    with (
-        command_steps.alone_in(job.folder),
-        pytest.raises(UserError, match="another process is at work in"),
-        command_steps.alone_in(job.folder),
-    ):
+
+    def occupied() -> AbstractContextManager[Stages]:
+        return Stages.of(job, Runner(), Run("", print))
+
+    with occupied(), pytest.raises(UserError, match="another process is at work in"), occupied():
         pass
     # what a killed process leaves running still counts
     install(fairseq_hydra_train="sleep 60 & echo $! > left_behind")
     monkeypatch.chdir(job.folder)
-    with command_steps.alone_in(job.folder):
-        command_steps.train(job)
+    with occupied() as at_work:
+        at_work.train()
     left_behind = int((job.folder / "left_behind").read_text())
     try:
-        with pytest.raises(UserError, match="another process is at work in"), command_steps.alone_in(job.folder):
+        with pytest.raises(UserError, match="another process is at work in"), occupied():
             pass
     finally:
         os.kill(left_behind, 15)
@@ -123,7 +127,7 @@ def test_two_processes_do_not_work_on_one_run(job: Job, programs, monkeypatch: p
 def test_a_missing_program_is_named(job: Job, programs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UserError, match="the program fairseq-hydra-train is not installed"):
-        command_steps.train(job)
+        Stages(job, Runner()).train()
 
 
 def test_curve_of_validations_over_resumed_training(tmp_path: Path) -> None:
@@ -153,7 +157,7 @@ def test_failed_training_is_recorded_for_every_metric_and_not_repeated(tmp_path:
     (corpus / "prepared.json").touch()
     table, results = read_table("b2t/table4"), tmp_path / "results.csv"
     for _ in range(2):
-        reproduce.run(table, reproduce.plan(table, settings, ["16L/Post-LN"], None), results)
+        reproduce.run(table, reproduce.jobs_of(table, settings, ["16L/Post-LN"], None), results)
     recorded = [(r.column, r.metric, r.value) for r in read_records(results)]
     windows = ("ppl_context_0", "ppl_context_960")
     assert recorded == [(column, metric, "failed") for column in ("Valid", "Test") for metric in windows]

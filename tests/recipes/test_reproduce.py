@@ -10,7 +10,7 @@ import pytest
 import tiny_data
 from running import BIN, Run, argv_of, execute, files_under, succeed
 
-from fairseq_residuals import cli
+from fairseq_residuals.cli import __main__ as cli
 from fairseq_residuals.experiments.tables import read_records
 from fairseq_residuals.scoring import read_generation, read_lines, score
 
@@ -67,7 +67,9 @@ def check_records(folder: Path) -> None:
 def check_average(folder: Path) -> None:
     """Of the last two epochs, as the recipe was told."""
     [log] = (folder / "runs").glob("**/average.log")
-    averaged = [Path(line).name for line in read_lines(log) if line.endswith(".pt") and "wrote" not in line]
+    averaged = [
+        Path(line).name for line in read_lines(log) if line.endswith(".pt") and not re.search("wrote|^# ", line)
+    ]
     saved = [re.fullmatch(r"checkpoint(\d+)\.pt", path.name) for path in files_under(folder / "runs")]
     epochs = sorted(int(match[1]) for match in saved if match)
     assert averaged == [f"checkpoint{n}.pt" for n in reversed(epochs[-2:])]

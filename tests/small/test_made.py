@@ -12,13 +12,14 @@ import soundfile
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.synthetic_tasks import (
+    TASKS,
+    find_task,
     language_model,
     multilingual,
     speech,
     summarization,
     translation,
 )
-from fairseq_residuals.experiments.synthetic_tasks.plan import TASKS, find_task
 from fairseq_residuals.experiments.synthetic_tasks.task import Sizes
 
 SIZES = Sizes(examples=120, updates=4, subwords=50)

@@ -11,10 +11,10 @@ import pytest
 from sacrebleu.metrics import BLEU
 
 from fairseq_residuals.experiments.job import Job
-from fairseq_residuals.experiments.synthetic_tasks import multilingual
+from fairseq_residuals.experiments.synthetic_tasks import TASKS, find_task, multilingual
 from fairseq_residuals.experiments.synthetic_tasks.__main__ import main
-from fairseq_residuals.experiments.synthetic_tasks.plan import TASKS, Plan, find_task
 from fairseq_residuals.experiments.tables import read_records
+from fairseq_residuals.experiments.workspace import Workspace
 
 SHALLOW = ["model.encoder_layers=1", "model.decoder_layers=1"]
 TINY = ["--updates", "6", "--jobs", "1"]
@@ -37,17 +37,17 @@ def tiny(name: str, row: str, out: Path, *more: str) -> list[str]:
 
 
 def folder_of(out: Path) -> Path:
-    (folder,) = (path for path in out.iterdir() if path.is_dir())
+    (folder,) = (path for path in out.iterdir() if path.is_dir() and not path.name.startswith("data-"))
     return folder
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_each_compares_the_variants_at_the_depth_of_its_table(name):
     task = find_task(name)
-    plan = Plan(name, Path("/nowhere"), task.sizes)
+    workspace = Workspace(task, Path("/nowhere/work"), task.sizes)
     found = []
     for row in task.rows:
-        job = Job(plan.settings(row), task.rows[row].config, 1)
+        job = Job(workspace.settings(row), task.rows[row].config, 1)
         found.append(job.asked.model._name)
         assert job.asked.optimization.max_update == task.sizes.updates
         assert job.recipe.average == (3, "update")
@@ -83,7 +83,7 @@ def test_translation_and_what_is_finished_is_not_done_again(tmp_path, capsys):
     assert main(call) == 0
     check("translation", "18L-18L/B2T", tmp_path, capsys.readouterr().out, {"sacrebleu"})
     folder = folder_of(tmp_path)
-    (corpus,) = folder.glob("data/*")
+    (corpus,) = tmp_path.glob("data-*/cldr_en_de")
     (log,) = folder.rglob("evaluated/*.log")
     hypotheses = dict(re.findall(r"^D-(\d+)\t\S+\t(.*)$", log.read_text("utf-8"), re.M))
     references = (corpus / "raw/test.de").read_text("utf-8").splitlines()
@@ -158,7 +158,7 @@ def test_speech_without_the_program_is_one_sentence_and_writes_nothing(tmp_path,
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["poetry"], "there is no small pipeline 'poetry': choose one of translation, "),
+        (["poetry"], "there is no small task 'poetry': choose one of translation, "),
         (["translation", "--rows", "18L-18L/Post"], "--rows: '18L-18L/Post' is no row of this table; its rows are 18L"),
         (["translation", "--updates", "3"], "--updates is 3 and has to be at least 4"),
         (["translation", "--examples", "5"], "--examples is 5 and has to be at least 20"),

@@ -6,24 +6,26 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.experiments.synthetic_tasks import variants
-from fairseq_residuals.experiments.synthetic_tasks.plan import Plan, find_task
-from fairseq_residuals.experiments.synthetic_tasks.trial import Outcome, Trial, unigram_loss
-from fairseq_residuals.experiments.synthetic_tasks.variants_table import (
+from fairseq_residuals.experiments.losses import unigram_loss
+from fairseq_residuals.experiments.sweep import SweepResult, SweepRun
+from fairseq_residuals.experiments.sweep_table import (
     HEADER,
     best_lr,
     failures,
-    read_outcomes,
+    read_results,
     still_to_do,
     table,
-    write_outcomes,
+    write_results,
 )
+from fairseq_residuals.experiments.synthetic_tasks import find_task, variants
+from fairseq_residuals.experiments.workspace import Workspace
 from fairseq_residuals.models.architectures import ARCHITECTURES
 
 RESULTS = """\
@@ -41,15 +43,15 @@ pre_ln,0.001,2,600,diverged,fairseq: gradients are Nan/Inf,,,,8.1,30.0,400.0,abc
 
 
 @pytest.fixture
-def outcomes(tmp_path: Path) -> list[Outcome]:
+def results(tmp_path: Path) -> list[SweepResult]:
     (tmp_path / "results.csv").write_text(RESULTS)
-    return read_outcomes(tmp_path / "results.csv")
+    return read_results(tmp_path / "results.csv")
 
 
 def test_the_table_has_means_at_the_best_learning_rate_sorted_by_validation_loss(
-    outcomes: list[Outcome],
+    results: list[SweepResult],
 ) -> None:
-    lines = table(outcomes, first_seed=1, markdown=True).splitlines()
+    lines = table(results, first_seed=1, markdown=True).splitlines()
     head, _, *body = (" ".join(line.split()) for line in lines)
     assert (
         head == "| variant | lr | seeds | valid loss | train loss | BLEU | CPU s | MiB | diverged at lr (valid loss) |"
@@ -60,13 +62,13 @@ def test_the_table_has_means_at_the_best_learning_rate_sorted_by_validation_loss
         "| keel | - | - | - | - | - | - | - | - |",
         "| post_ln | - | - | - | - | - | - | - | 0.001 (9.00) |",
     ]
-    as_text = table(outcomes, first_seed=1).splitlines()
+    as_text = table(results, first_seed=1).splitlines()
     assert [line.split()[0] for line in as_text] == ["variant", "-------", "pre_ln", "b2t", "keel", "post_ln"]
-    assert failures(outcomes) == ["keel, lr 0.001, seed 1 failed: MemoryError: none left"]
+    assert failures(results) == ["keel, lr 0.001, seed 1 failed: MemoryError: none left"]
 
 
-def test_the_file_is_written_as_it_was_read(outcomes: list[Outcome], tmp_path: Path) -> None:
-    write_outcomes(tmp_path / "again.csv", outcomes)
+def test_the_file_is_written_as_it_was_read(results: list[SweepResult], tmp_path: Path) -> None:
+    write_results(tmp_path / "again.csv", results)
     assert (tmp_path / "again.csv").read_text() == RESULTS
 
 
@@ -82,24 +84,25 @@ def test_the_file_is_written_as_it_was_read(outcomes: list[Outcome], tmp_path: P
 def test_a_file_that_is_no_file_of_results(text: str, complaint: str, tmp_path: Path) -> None:
     (tmp_path / "results.csv").write_text(text)
     with pytest.raises(UserError, match=complaint):
-        read_outcomes(tmp_path / "results.csv")
+        read_results(tmp_path / "results.csv")
 
 
-def test_the_grid_comes_first_and_then_the_other_seeds_at_the_best_learning_rate(outcomes: list[Outcome]) -> None:
+def test_the_grid_comes_first_and_then_the_other_seeds_at_the_best_learning_rate(results: list[SweepResult]) -> None:
     rows, lrs, seeds = ["b2t", "pre_ln", "post_ln"], [0.001, 0.002], [1, 2, 3]
-    assert still_to_do(rows, lrs, seeds, []) == [Trial(row, lr, 1) for row in rows for lr in lrs]
-    assert still_to_do(rows, lrs, seeds, outcomes) == [Trial("pre_ln", 0.002, 1), Trial("post_ln", 0.002, 1)]
+    assert still_to_do(rows, lrs, seeds, []) == [SweepRun(row, lr, 1) for row in rows for lr in lrs]
+    assert still_to_do(rows, lrs, seeds, results) == [SweepRun("pre_ln", 0.002, 1), SweepRun("post_ln", 0.002, 1)]
     # what diverged is not done again, and a row of which all diverged has no further seeds
     only = [0.001]
-    assert best_lr(o for o in outcomes if o.row == "post_ln") is None
-    assert still_to_do(rows, only, seeds, outcomes) == [Trial("pre_ln", 0.001, 3)]
-    assert still_to_do(rows, only, [1, 2], outcomes) == []
+    assert best_lr(o for o in results if o.row == "post_ln") is None
+    assert still_to_do(rows, only, seeds, results) == [SweepRun("pre_ln", 0.001, 3)]
+    assert still_to_do(rows, only, [1, 2], results) == []
 
 
 def test_the_unigram_model_s_loss() -> None:
     # of 2 words the first is seen twice, the second once; each counts once more
-    assert unigram_loss([0, 0, 1], [0, 1], words=2) == pytest.approx(-(math.log2(3 / 5) + math.log2(2 / 5)) / 2)
-    assert unigram_loss([0, 0, 0], [1], words=2) == pytest.approx(math.log2(5))
+    expected = -(math.log2(3 / 5) + math.log2(2 / 5)) / 2
+    assert unigram_loss(Counter([0, 0, 1]), Counter([0, 1]), words=2) == pytest.approx(expected)
+    assert unigram_loss(Counter([0, 0, 0]), Counter([1]), words=2) == pytest.approx(math.log2(5))
 
 
 def test_every_variant_is_a_row_and_those_without_a_meaning_there_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,13 +122,13 @@ def test_every_variant_is_a_row_and_those_without_a_meaning_there_say_why(monkey
         ("post_ln:0-5,pre_ln:6-17", {"residual": "post_ln:0-5,pre_ln:6-17"}),
     ],
 )
-def test_a_trial_differs_from_the_task_in_wiring_learning_rate_and_seed_alone(row: str, settings: dict) -> None:
+def test_a_run_differs_from_the_task_in_wiring_learning_rate_and_seed_alone(row: str, settings: dict) -> None:
     task = find_task("translation")
-    plan = Plan("translation", Path("/nowhere"), task.sizes)
-    job = Trial(row, 0.003, 7).job(plan)
+    workspace = Workspace(task, Path("/nowhere/work"), task.sizes)
+    job = SweepRun(row, 0.003, 7).job(workspace)
     assert {key: job.asked.model[key] for key in settings} == settings
     assert (list(job.asked.optimization.lr), job.config.common.seed) == ([0.003], 7)
-    usual = Trial("post_ln", 0.003, 7).job(plan).asked
+    usual = SweepRun("post_ln", 0.003, 7).job(workspace).asked
     for section in ("optimization", "lr_scheduler", "dataset", "optimizer", "criterion", "task"):
         assert job.asked[section] == usual[section]
 
@@ -160,7 +163,7 @@ def test_what_was_finished_when_it_was_killed_is_not_done_again(tmp_path: Path, 
     killed.send_signal(signal.SIGTERM)
     assert killed.wait() == 130
     (results,) = tmp_path.glob("variants-*/results.csv")
-    before = read_outcomes(results)
+    before = read_results(results)
     assert 1 <= len(before) < 4
     assert variants.main([*call, "--show"]) == 0
     assert f"\n| {before[0].row} " in capsys.readouterr().out
@@ -168,31 +171,31 @@ def test_what_was_finished_when_it_was_killed_is_not_done_again(tmp_path: Path, 
     assert variants.main(call) == 0
     printed = capsys.readouterr().out
     assert f"{4 - len(before)} runs to do at most" in printed
-    after = read_outcomes(results)
+    after = read_results(results)
     assert after[: len(before)] == before
-    found = {o.trial: o for o in after}
-    assert set(found) == {Trial(row, lr, 1) for row in ("pre_ln", too_deep) for lr in (0.005, 1000.0)}
+    found = {o.run: o for o in after}
+    assert set(found) == {SweepRun(row, lr, 1) for row in ("pre_ln", too_deep) for lr in (0.005, 1000.0)}
     assert len(after) == 4
-    for outcome in after:
-        assert outcome.cpu_seconds > 0 and outcome.memory_mib > 50  # Python and PyTorch alone have more
-        if outcome.row == too_deep:
+    for result in after:
+        assert result.cpu_seconds > 0 and result.memory_mib > 50  # Python and PyTorch alone have more
+        if result.row == too_deep:
             assert (
-                outcome.ended == "failed"
-                and "each layer of the encoder" in outcome.reason
-                and f"{outcome.reason}\n" in printed
+                result.ended == "failed"
+                and "each layer of the encoder" in result.reason
+                and f"{result.reason}\n" in printed
             )
-        elif outcome.lr == 1000:
-            assert (outcome.ended, outcome.reason) == ("diverged", "fairseq: gradients are Nan/Inf")
+        elif result.lr == 1000:
+            assert (result.ended, result.reason) == ("diverged", "fairseq: gradients are Nan/Inf")
         else:
-            assert outcome.ended == "trained"
-            assert 0 < outcome.valid_loss < outcome.unigram_loss and 0 <= outcome.bleu <= 100
+            assert result.ended == "trained"
+            assert 0 < result.valid_loss < result.unigram_loss and 0 <= result.bleu <= 100
     assert (results.parent / "report.md").read_text().strip() in printed
     assert {path.name for path in results.parent.rglob("*.pt")} == {"average.pt"}
     with results.open() as file:
         assert tuple(next(csv.reader(file))) == HEADER
     assert variants.main(call) == 0
     assert "0 runs to do at most" in capsys.readouterr().out
-    assert read_outcomes(results) == after
+    assert read_results(results) == after
 
 
 @pytest.mark.parametrize(

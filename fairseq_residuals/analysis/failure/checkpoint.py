@@ -17,7 +17,7 @@ from fairseq_residuals.analysis.bands import vanishing_sentence
 from fairseq_residuals.analysis.failure.diagnosis import LOWER_RATE, OTHER_WIRING
 from fairseq_residuals.analysis.models import Source, add_flags, device_of, make_subject
 from fairseq_residuals.analysis.probes import run_forward
-from fairseq_residuals.analysis.tables import Cell, show
+from fairseq_residuals.utils.tables import Cell, show
 from modern_fairseq.checkpoints import load_fairseq
 
 HEAD = (

@@ -8,8 +8,8 @@ import statistics
 from dataclasses import dataclass, field
 
 from fairseq_residuals.analysis.bands import BAND, ends_out_of_band, vanishing_sentence
-from fairseq_residuals.analysis.tables import show
-from fairseq_residuals.experiments.training_log import EPOCH, TRAIN, VALID, Log
+from fairseq_residuals.analysis.training_log import EPOCH, TRAIN, VALID, Log
+from fairseq_residuals.utils.tables import show
 
 STILL = 0.01
 """A loss that changes by no more than this share of it stands still."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from fairseq_residuals.analysis import plots
 from fairseq_residuals.analysis.failure.diagnosis import Diagnosis, losses
-from fairseq_residuals.analysis.tables import Cell, few
-from fairseq_residuals.experiments.training_log import TRAIN, VALID, Log
+from fairseq_residuals.analysis.training_log import TRAIN, VALID, Log
+from fairseq_residuals.utils.tables import Cell, few
 
 HEAD = ("series", "stack", "layer", "update", "value")
 

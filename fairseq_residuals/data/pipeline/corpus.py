@@ -15,9 +15,10 @@ from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.pipeline import archives
 from fairseq_residuals.data.pipeline.download import Downloads, Source
 from fairseq_residuals.data.pipeline.parallel_map import count_lines
-from fairseq_residuals.data.pipeline.steps import STAMP, Step, Steps, alone_in
+from fairseq_residuals.data.pipeline.steps import STAMP, Step, Steps
 from fairseq_residuals.utils.atomic_write import atomic_write
 from fairseq_residuals.utils.documents import read_json
+from fairseq_residuals.utils.folders import locked
 
 SUMMARY = "prepared.json"
 STAND_IN = "stand_in.json"
@@ -132,7 +133,7 @@ def prepare(corpus: Corpus, variant_name: str | None, job: Job) -> Path:
     chosen, variant = corpus.variant(variant_name)
     if "," in str(job.out):
         raise UserError(f"{job.out}: fairseq-preprocess takes commas for separators; choose a folder without any")
-    with alone_in(job.out):
+    with locked(job.out):
         results, steps = variant.plan(job), Steps(job.out)
         key = hashlib.sha256("".join(step.key for step in results).encode()).hexdigest()
         summary = job.out / SUMMARY

@@ -8,22 +8,19 @@ a finished step was made from need not exist any more.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.utils.documents import read_json
-from modern_fairseq.mistakes import disk_error
+from fairseq_residuals.utils.folders import new_folder
 
 STAMP = ".step.json"
 FORMAT = 1
@@ -86,26 +83,15 @@ class Steps:
         if self.done(step):
             return folder
         sources = [self.ensure(earlier) for earlier in step.after]
-        partial = folder.with_name(f"{folder.name}.partial")
-        for leftover in (partial, folder):
-            if leftover.exists():
-                shutil.rmtree(leftover)
-        partial.mkdir(parents=True)
         print(f"prepare: {step.name} ...", file=sys.stderr, flush=True)
         begin = _clocks()
-        try:
+        if folder.exists():  # of other parameters; two of them might not fit on the disk
+            shutil.rmtree(folder)
+        with new_folder(folder) as partial:
             step.make(partial, *sources)
-        except (UserError, OSError) as error:
-            shutil.rmtree(partial)
-            reason = disk_error(error)
-            if reason is not None and reason.filename is None:
-                reason.filename = str(partial)
-            raise
-        stamp = {"key": step.key, "parameters": step.parameters}
-        text = json.dumps(stamp, sort_keys=True, default=repr, indent=1, ensure_ascii=False)
-        (partial / STAMP).write_text(text, encoding="utf-8")
-        flush_to_disk(partial)
-        partial.rename(folder)
+            stamp = {"key": step.key, "parameters": step.parameters}
+            text = json.dumps(stamp, sort_keys=True, default=repr, indent=1, ensure_ascii=False)
+            (partial / STAMP).write_text(text, encoding="utf-8")
         cost = Cost(*(end - start for start, end in zip(begin, _clocks(), strict=True)))
         self.costs[step.name] = cost
         print(f"prepare: {step.name} done in {cost.seconds:.1f} s", file=sys.stderr, flush=True)
@@ -118,31 +104,3 @@ def share(source: Path, target: Path) -> None:
         target.hardlink_to(source)
     except OSError:
         shutil.copyfile(source, target)
-
-
-def flush_to_disk(folder: Path) -> None:
-    """So that a rename is not on disk before what it names, should the power fail."""
-    for path in (folder, *folder.rglob("*")):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-@contextmanager
-def alone_in(out: Path) -> Iterator[None]:
-    """Keeps a second preparation out of the folder, for as long as this process lives.
-
-    Raises:
-        UserError: another process has it.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"another process is preparing {out}: wait for it to end, or choose another folder"
-            ) from None
-        yield

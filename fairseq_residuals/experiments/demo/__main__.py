@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
-import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.demo import report
-from fairseq_residuals.experiments.demo.corpus import Data, prepare_data
 from fairseq_residuals.experiments.demo.plot import plot_losses
-from fairseq_residuals.experiments.demo.processes import Children, StepFailed
-from fairseq_residuals.experiments.demo.progress import display
-from fairseq_residuals.experiments.demo.results import Result, summarize
-from fairseq_residuals.experiments.demo.runs import Run
-from fairseq_residuals.experiments.demo.settings import Settings, default_jobs, partial_of, versions
+from fairseq_residuals.experiments.demo.results import DemoResult, summarize
+from fairseq_residuals.experiments.demo.settings import Settings, unigram_loss_of
+from fairseq_residuals.experiments.job import Job
+from fairseq_residuals.experiments.runner import Run, Runner, cores, default_jobs
+from fairseq_residuals.experiments.stages import Diverged, Stages, is_trained
+from fairseq_residuals.experiments.synthetic_tasks.command_line import exit_status
+from fairseq_residuals.experiments.workspace import Workspace, versions
+from fairseq_residuals.utils.atomic_write import atomic_write
+from fairseq_residuals.utils.folders import locked
 
 OUTPUTS = ("report.md", "results.json", "curves.csv", "curves.png")
-INTERRUPTED = 130
-VERSIONS_TOLD = ("fairseq", "torch", "Babel", "subword-nmt", "sacrebleu")
+PACKAGES = ("fairseq", "torch", "Babel", "subword-nmt", "sacrebleu")
 
 
 def parse(argv: Sequence[str] | None) -> Settings:
@@ -54,100 +54,83 @@ def parse(argv: Sequence[str] | None) -> Settings:
     return Settings(**(args | {"variants": tuple(args["variants"])}))
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[int]:
-    """Holds ``folder`` for this demo. Its children inherit the lock, in case that one outlives a killed demo.
+def execute(settings: Settings, workspace: Workspace) -> list[DemoResult]:
+    """Do everything that takes time; what is finished already is reused."""
+    print(f"corpus: {settings.pairs:,} pairs and their BPE in {workspace.data}", flush=True)
+    workspace.prepare(workers=min(settings.jobs, cores()))
+    seeds = range(1, settings.seeds + 1)
+    jobs = [(settings.job(workspace, v, seed), v) for seed in seeds for v in settings.variants]
+    runner = Runner.on_cpu(settings.jobs)
+    runs = []
+    for job, variant in jobs:
+        name = f"{variant} seed {job.seed}"
+        if is_trained(job):
+            print(f"{name}: trained before, reused from {job.folder}")
+        runs.append(Run(name, partial(carry_out, job, runner), settings.updates))
+    runner.run_all(runs)
+    return [DemoResult.of(job, variant) for job, variant in jobs]
+
+
+def carry_out(job: Job, runner: Runner, run: Run) -> None:
+    """Train from the beginning, so that the CPU seconds are those of a whole training, and translate the test set.
 
     Raises:
-        UserError: another demo holds it, or the folder cannot be made.
+        UserError: one of both failed.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
-    except OSError as error:
-        raise UserError(f"--out names {folder}, where nothing can be written: {error.strerror}") from error
-    with lock:
+    with Stages.of(job, runner, run) as stages:
+        if not is_trained(job):
+            stages.forget()
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(f"another demo is running in {folder}: wait, or choose another --out") from error
-        yield lock.fileno()
+            stages.train()
+        except Diverged as reason:
+            raise UserError(f"the training of {run.name} diverged: {reason}") from None
+        stages.scores(["BLEU"])
 
 
-def execute(settings: Settings, inherited_fd: int) -> tuple[Data, list[Run]]:
-    """Everything that takes time; what is finished already is reused."""
-    with (
-        ThreadPoolExecutor(settings.jobs) as pool,
-        Children([inherited_fd]) as children,  # stopped before the pool waits for its threads
-    ):
-        data = pool.submit(prepare_data, settings, children).result()
-        seeds = range(1, settings.seeds + 1)
-        runs = [Run(settings, data, variant, seed) for seed in seeds for variant in settings.variants]
-        for run in runs:
-            if run.translated:
-                print(f"{run.name}: finished before, reused from {run.folder}")
-
-        def complete(run: Run) -> None:
-            run.train(children)
-            run.translate(children)
-
-        with display(runs) as refresh:
-            pending = {pool.submit(complete, run) for run in runs}
-            while pending:
-                done, pending = wait(pending, timeout=0.5, return_when=FIRST_EXCEPTION)
-                for future in done:
-                    future.result()
-                refresh()
-    return data, runs
-
-
-def conclude(settings: Settings, data: Data, runs: Sequence[Run]) -> str:
-    """Writes the outputs and returns the report."""
-    summaries = summarize([Result.of(run) for run in runs])
-    unigram_loss = data.unigram_loss()
+def conclude(settings: Settings, corpus: Path, results: Sequence[DemoResult]) -> str:
+    """Write the outputs, all or none, and return the report."""
+    summaries = summarize(results)
+    unigram_loss = unigram_loss_of(corpus)
     sections = (
         f"{report.table(summaries)}\n\n{report.caption(settings, summaries, unigram_loss)}",
         report.verdict(settings, summaries, unigram_loss),
-        f"Samples:\n\n{report.samples(data, summaries)}",
+        f"Samples:\n\n{report.samples(corpus, summaries)}",
     )
     text = "\n\n".join(sections) + "\n"
-    written = {
+    contents = {
         "report.md": text,
-        "results.json": report.as_json(settings, summaries, unigram_loss, versions(*VERSIONS_TOLD)),
+        "results.json": report.as_json(settings, summaries, unigram_loss, versions(*PACKAGES)),
         "curves.csv": report.as_csv(summaries, unigram_loss),
     }
-    for name, content in written.items():
-        partial_of(settings.out / name).write_text(content, encoding="utf-8")
-    plot_losses(partial_of(settings.out / "curves.png"), summaries, unigram_loss)
-    for name in OUTPUTS:
-        partial_of(settings.out / name).rename(settings.out / name)
+    with ExitStack() as files:
+        new = {name: files.enter_context(atomic_write(settings.out / name)) for name in OUTPUTS}
+        for name, content in contents.items():
+            new[name].write_text(content, encoding="utf-8")
+        plot_losses(new["curves.png"], summaries, unigram_loss)
     return text
 
 
 def run_demo(settings: Settings) -> None:
+    """Do all of it and print the report.
+
+    Raises:
+        UserError: another demo is at work in the folder, or a command failed.
+    """
     began = time.monotonic()
-    with locked(settings.out) as lock:
+    with locked(settings.out):
         for name in OUTPUTS:  # of an earlier demo: they would look like this one's
             (settings.out / name).unlink(missing_ok=True)
-        data, runs = execute(settings, lock)
-        print(f"\n{conclude(settings, data, runs)}")
-    print(f"Written to {settings.out}: {', '.join(OUTPUTS)}; commands and logs are in data-*/ and runs/.")
+        workspace = Workspace.under(settings.out, settings.task, settings.sizes, name="runs")
+        results = execute(settings, workspace)
+        print(f"\n{conclude(settings, workspace.corpus, results)}")
+    print(f"Written to {settings.out}: {', '.join(OUTPUTS)}; commands and logs are in {workspace.folder.name}/.")
     print(f"This took {time.monotonic() - began:.0f} seconds.")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the demo and returns its exit status."""
-    try:
-        run_demo(parse(argv))
-    except (UserError, StepFailed) as error:
-        print(f"demo: error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("demo: interrupted; repeat the command to go on with what is unfinished", file=sys.stderr)
-        return INTERRUPTED
-    return 0
+    return exit_status("demo", lambda: run_demo(parse(argv)))
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the children as Ctrl-C does
     sys.exit(main())

@@ -1,24 +1,35 @@
-"""What the demo is asked to do, and the keys under which finished work is found again."""
+"""What the demo is asked to do, and the runs that this comes to."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import shutil
-from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import version
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import fairseq_residuals
-import modern_fairseq
+from fairseq.models import ARCH_MODEL_REGISTRY
+
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import find_variant
+from fairseq_residuals.experiments.job import Job
+from fairseq_residuals.experiments.losses import unigram_loss
+from fairseq_residuals.experiments.synthetic_tasks import translation
+from fairseq_residuals.experiments.synthetic_tasks.task import Row, Sizes, Task
+from fairseq_residuals.experiments.workspace import Workspace
 
-PLUGIN = Path(fairseq_residuals.__file__).parent
-COMPATIBILITY = Path(modern_fairseq.__file__).parent
+CONFIG = "synthetic/demo"
+LANGUAGES = ("en", "de")
+MERGES = 1000
+VALIDATIONS = 4
+POINTS = 40
+"""Of a loss curve."""
+
+
+@dataclass(frozen=True)
+class DemoSizes(Sizes):
+    """More held-out sentences than the small tasks have."""
+
+    HELD_OUT = 1000
 
 
 @dataclass(frozen=True)
@@ -46,52 +57,43 @@ class Settings:
             raise UserError(f"--out names {self.out}, which is not a folder")
 
     @property
-    def sizes(self) -> dict[str, int]:
-        """Sentence pairs per split."""
-        held_out = min(1000, self.pairs // 10)
-        return {"train": self.pairs, "valid": held_out, "test": held_out}
+    def sizes(self) -> DemoSizes:
+        return DemoSizes(self.pairs, self.updates, MERGES)
+
+    @property
+    def task(self) -> Task:
+        """The small translation task's data and BPE, not tokenized, and runs of the demo's own configuration."""
+        rows = {variant: Row(CONFIG, architecture(variant, self.layers)) for variant in self.variants}
+        return replace(
+            translation.TASK, name="demo", variant="plain", rows=rows, overrides=(), schedule=logged_and_validated
+        )
+
+    def job(self, workspace: Workspace, variant: str, seed: int) -> Job:
+        label = f"{variant}-{self.layers}l"
+        return Job(replace(workspace.settings(variant), label=label), CONFIG, seed)
 
 
-def default_jobs() -> int:
-    """One run more than there are cores.
-
-    Three runs on two cores then end after one and a half times what one takes alone; with the third queued, a
-    core would idle while it runs.
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores + 1
+def architecture(variant: str, layers: int) -> tuple[str, ...]:
+    """Return the overrides that choose a variant and a depth."""
+    name = f"transformer_{variant}"
+    if f"{name}_{layers}l" in ARCH_MODEL_REGISTRY:
+        return (f"model._name={name}_{layers}l",)
+    return (f"model._name={name}", f"model.encoder_layers={layers}", f"model.decoder_layers={layers}")
 
 
-def key(*parts: Any) -> str:
-    """A short name for what the parts, anything that JSON can hold, describe."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]
+def logged_and_validated(updates: int) -> tuple[str, ...]:
+    """Return the overrides that depend on the number of updates."""
+    return (
+        f"optimization.max_update={updates}",
+        f"common.log_interval={math.ceil(updates / POINTS)}",
+        f"dataset.validate_interval_updates={math.ceil(updates / VALIDATIONS)}",
+    )
 
 
-@cache
-def code_digest(*folders: Path) -> str:
-    """Of the code in ``folders``, less the demo's own: results of older code are not reused."""
-    digest = hashlib.sha256()
-    for folder in folders:
-        for path in sorted(folder.rglob("*.py")):
-            if not path.is_relative_to(PLUGIN / "demo"):
-                digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-def versions(*packages: str) -> list[str]:
-    """Of installed packages."""
-    return [f"{package} {version(package)}" for package in packages]
-
-
-def partial_of(path: Path) -> Path:
-    """Where ``path`` is written before it is renamed: what is half-done must not look finished."""
-    return path.with_name(f"{path.name}.partial")
-
-
-def fresh_folder(folder: Path) -> Path:
-    """The empty folder in which to make ``folder``; what an interrupted attempt left there is gone."""
-    partial = partial_of(folder)
-    if partial.exists():
-        shutil.rmtree(partial)
-    partial.mkdir(parents=True)
-    return partial
+def unigram_loss_of(corpus: Path) -> float:
+    """Return the bits per token of a model that knows only how frequent each token is in the training targets."""
+    counts: Counter[str] = Counter()
+    with (corpus / "text" / f"train.{LANGUAGES[1]}").open(encoding="utf-8") as lines:
+        for line in lines:
+            counts.update([*line.split(), "</s>"])
+    return unigram_loss(counts)

@@ -5,7 +5,25 @@ own: the corpus's preparation (:mod:`fairseq_residuals.data`), the paper's confi
 updates, and ``fairseq-residuals reproduce``'s way from there to the table (:mod:`fairseq_residuals.experiments`).
 
 :mod:`task` says what a task is; :mod:`translation`, :mod:`multilingual`, :mod:`summarization`, :mod:`language_model`
-and :mod:`speech` are one each; :mod:`plan` is what a call asks for, :mod:`row` trains one row of a table,
-:mod:`__main__` all of them. :mod:`variants` compares all variants on the translation task: :mod:`trial` is one of its
-runs, :mod:`variants_table` what they came to. :mod:`side_by_side` and :mod:`call` are for both.
+and :mod:`speech` are one each. :mod:`__main__` trains the rows of a task's table, :mod:`variants` compares all variants
+on the translation task; :mod:`command_line` is for both.
 """
+
+from importlib import import_module
+
+from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.experiments.synthetic_tasks.task import Task
+
+TASKS = ("translation", "multilingual", "summarization", "language_model", "speech")
+
+
+def find_task(name: str) -> Task:
+    """Return the task of that name.
+
+    Raises:
+        UserError: there is none.
+    """
+    if name not in TASKS:
+        raise UserError(f"there is no small task {name!r}: choose one of {', '.join(TASKS)}")
+    task: Task = import_module(f"{__name__}.{name}").TASK
+    return task

@@ -1,4 +1,4 @@
-"""``python -m fairseq_residuals.experiments.synthetic_tasks TASK``: all of a small pipeline."""
+"""``python -m fairseq_residuals.experiments.synthetic_tasks TASK``: a small task from nothing to its table."""
 
 from __future__ import annotations
 
@@ -10,92 +10,93 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.data.pipeline.steps import alone_in
-from fairseq_residuals.experiments.demo.settings import default_jobs
-from fairseq_residuals.experiments.synthetic_tasks.call import add_flags, as_program, chosen_sizes, exit_status
-from fairseq_residuals.experiments.synthetic_tasks.plan import TASKS, Plan, find_task, work_folder
-from fairseq_residuals.experiments.synthetic_tasks.side_by_side import Process, side_by_side
+from fairseq_residuals.experiments import reproduce
+from fairseq_residuals.experiments.runner import Runner, cores
+from fairseq_residuals.experiments.synthetic_tasks import TASKS, find_task
+from fairseq_residuals.experiments.synthetic_tasks.command_line import add_flags, chosen_sizes, exit_status
+from fairseq_residuals.experiments.synthetic_tasks.task import EXPERIMENT, Task
 from fairseq_residuals.experiments.tables import read_records, render
+from fairseq_residuals.experiments.workspace import Workspace
 from fairseq_residuals.utils.documents import read_json
+from fairseq_residuals.utils.folders import locked
 
 
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(
         prog="small",
         description="Makes small data on the spot, trains narrow models of a table's depth on them on the CPU by the "
         "paper's recipe, and prints the small twin of that table. What is finished is reused when the command is "
         "repeated.",
     )
-    made.add_argument("task", metavar="TASK", help=f"one of {', '.join(TASKS)}")
-    made.add_argument("--rows", nargs="+", metavar="ROW", help="as the table calls them (all)")
-    made.add_argument("--seeds", nargs="+", type=int, default=[1], metavar="N", help="a run each per row (1)")
-    add_flags(made)
-    return made
+    parser.add_argument("task", metavar="TASK", help=f"one of {', '.join(TASKS)}")
+    parser.add_argument("--rows", nargs="+", metavar="ROW", help="as the table calls them (all)")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1], metavar="N", help="a run each per row (1)")
+    add_flags(parser)
+    return parser
 
 
-def chosen_rows(plan: Plan, rows: Sequence[str] | None) -> list[str]:
-    """
+def chosen_rows(task: Task, rows: Sequence[str] | None) -> list[str]:
+    """Return the rows that were asked for, or all.
+
     Raises:
         UserError: the table has no such row.
     """
     for row in rows or ():
-        if row not in plan.task.rows:
-            raise UserError(f"--rows: {row!r} is no row of this table; its rows are {', '.join(plan.task.rows)}")
-    return list(dict.fromkeys(rows or plan.task.rows))
+        if row not in task.rows:
+            raise UserError(f"--rows: {row!r} is no row of this table; its rows are {', '.join(task.rows)}")
+    return list(dict.fromkeys(rows or task.rows))
 
 
-def train(plan: Plan, rows: Sequence[str], seeds: Sequence[int], jobs: int) -> None:
-    """All rows with all seeds, ``jobs`` at a time.
+def train(workspace: Workspace, rows: Sequence[str], seeds: Sequence[int], jobs: int) -> None:
+    """Train and score all rows with all seeds, ``jobs`` runs at a time.
 
     Raises:
-        StepFailed: one of them failed.
+        UserError: one of them failed.
     """
-    python = (sys.executable, "-m", "fairseq_residuals.experiments.synthetic_tasks.row", plan.as_json())
-    processes = [
-        Process(
-            f"{row}, seed {seed}",
-            (*python, row, str(seed)),
-            plan.folder / f"{row.replace('/', '-')}-seed{seed}.log",
-        )
-        for seed in seeds
-        for row in rows
-    ]
-    side_by_side(processes, plan.sizes.updates, jobs)
+    table = workspace.task.recipe()
+    work: reproduce.Work = {}
+    for seed in seeds:
+        for row in rows:
+            work |= reproduce.jobs_of(table, workspace.settings(row), [row], [seed])
+    reproduce.run(table, work, workspace.results, Runner.on_cpu(jobs))
 
 
-def report(plan: Plan, summary: Path, rows: Sequence[str]) -> str:
-    """The table, and what its numbers are."""
+def report(workspace: Workspace, summary: Path, rows: Sequence[str]) -> str:
+    """Return the table, and what its numbers are."""
+    task = workspace.task
     counts = read_json(summary)["lines"]
-    table = replace(plan.task.table, rows={row: {} for row in rows})
-    records = [record for record in read_records(plan.results) if record.row in rows]
+    table = replace(task.table, rows={row: {} for row in rows})
+    records = [record for record in read_records(workspace.results) if record.row in rows]
     return (
         f"{render(table, records)}\n"
-        f"Data: {plan.task.data}.\nLines: {', '.join(f'{name} {count:,}' for name, count in counts.items())}.\n"
-        f"These are not the paper's data: the models are narrow and trained for {plan.sizes.updates} updates. The rows "
-        f"compare with each other, not with {plan.task.twin} ('fairseq-residuals table {plan.task.twin}').\n"
+        f"Data: {task.data}.\nLines: {', '.join(f'{name} {count:,}' for name, count in counts.items())}.\n"
+        f"These are not the paper's data: the models are narrow and trained for {workspace.sizes.updates} updates. The "
+        f"rows compare with each other, not with {task.twin} ('fairseq-residuals table {task.twin}').\n"
     )
 
 
 def run(args: argparse.Namespace) -> None:
+    """Do all of it and print the report."""
     began = time.monotonic()
-    sizes = chosen_sizes(args, find_task(args.task))
-    folder = work_folder(args.task, args.out, sizes, args.override)
-    plan = Plan(args.task, folder, sizes, tuple(args.override))
-    rows = chosen_rows(plan, args.rows)
-    plan.check()
-    with alone_in(plan.folder):
-        summary = plan.prepare(workers=min(args.jobs, default_jobs() - 1))
-        train(plan, rows, args.seeds, args.jobs)
-        text = report(plan, summary, rows)
-        (plan.folder / "report.txt").write_text(text, encoding="utf-8")
-    print(f"\n{text}\nWritten to {plan.folder}: report.txt, results.csv; commands and logs are there too.")
+    task = find_task(args.task)
+    workspace = Workspace.under(args.out, task, chosen_sizes(args, task), args.override)
+    rows = chosen_rows(task, args.rows)
+    workspace.check()
+    with locked(workspace.folder):
+        summary = workspace.prepare(workers=min(args.jobs, cores()))
+        train(workspace, rows, args.seeds, args.jobs)
+        text = report(workspace, summary, rows)
+        (workspace.folder / "report.txt").write_text(text, encoding="utf-8")
+    print(f"\n{text}\nWritten to {workspace.folder}: report.txt, results.csv; commands and logs are there too.")
     print(f"This took {time.monotonic() - began:.0f} seconds.")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a pipeline and returns its exit status."""
-    return exit_status(run, parser().parse_args(argv))
+    """Run a small task and return the exit status."""
+    args = build_parser().parse_args(argv)
+    return exit_status(EXPERIMENT, lambda: run(args))
 
 
 if __name__ == "__main__":
-    sys.exit(as_program(main))
+    sys.exit(main())

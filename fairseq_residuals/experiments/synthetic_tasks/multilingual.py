@@ -11,7 +11,7 @@ from babel import Locale
 
 from fairseq_residuals.data.corpora.opus100 import ARCHIVE, CORPUS
 from fairseq_residuals.data.synthetic.cldr import draw_sentence
-from fairseq_residuals.experiments.synthetic_tasks.made import text, write_tar
+from fairseq_residuals.experiments.synthetic_tasks.archives import text, write_tar
 from fairseq_residuals.experiments.synthetic_tasks.task import Row, Sizes, Task, narrow
 
 LANGUAGES = ("de", "es", "fr")

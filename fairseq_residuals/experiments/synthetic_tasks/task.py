@@ -1,4 +1,4 @@
-"""What a small pipeline is: where its data come from, and what of a paper's recipe is made smaller."""
+"""What a synthetic task is: where its data come from, and what of a paper's recipe is made smaller."""
 
 from __future__ import annotations
 
@@ -46,9 +46,25 @@ Make = Callable[[Path, Sizes], Mapping[str, Any]]
 """Writes the archives into a folder, and returns what stand_in.json would say of them."""
 
 
+def few_updates(updates: int) -> tuple[str, ...]:
+    """Return the overrides of a training of so few updates that epochs do not count."""
+    return (
+        "dataset.num_workers=0",
+        "common.log_interval=10",
+        f"optimization.max_update={updates}",
+        "optimization.update_freq=[1]",
+        # checkpoints are saved, and averaged, by updates
+        f"checkpoint.save_interval_updates={max(1, updates // SAVED)}",
+        f"checkpoint.keep_interval_updates={AVERAGED}",
+        "checkpoint.keep_last_epochs=-1",
+        "checkpoint.no_epoch_checkpoints=true",
+        f"recipe.average={{last:{AVERAGED},unit:update}}",
+    )
+
+
 @dataclass(frozen=True)
 class Task:
-    """One small pipeline."""
+    """Data that are made on the spot, and the runs that are compared on them."""
 
     name: str
     twin: str
@@ -68,6 +84,8 @@ class Task:
     """Raises UserError if what makes the data is not installed."""
     variant: str | None = None
     averages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    schedule: Callable[[int], tuple[str, ...]] = few_updates
+    """From the number of updates to what follows from it, as hydra takes it."""
 
     @property
     def table(self) -> Table:
@@ -84,27 +102,18 @@ class Task:
             averages=self.averages,
         )
 
-    def recipe(self, row: str) -> TableRecipe:
-        """The cells of one row."""
-        cells = tuple(Cell(row, column, self.rows[row].config, score) for column, score in self.scores.items())
+    def recipe(self) -> TableRecipe:
+        """The cells of all rows."""
+        cells = tuple(
+            Cell(name, column, row.config, score)
+            for name, row in self.rows.items()
+            for column, score in self.scores.items()
+        )
         return TableRecipe(EXPERIMENT, self.name, cells, frozenset(), (1,), self.table)
 
     def all_overrides(self, row: str, updates: int) -> tuple[str, ...]:
         """What is changed of the paper's configuration for a row."""
-        return (
-            "dataset.num_workers=0",
-            "common.log_interval=10",
-            f"optimization.max_update={updates}",
-            "optimization.update_freq=[1]",
-            # epochs are too few here: checkpoints are saved, and averaged, by updates
-            f"checkpoint.save_interval_updates={max(1, updates // SAVED)}",
-            f"checkpoint.keep_interval_updates={AVERAGED}",
-            "checkpoint.keep_last_epochs=-1",
-            "checkpoint.no_epoch_checkpoints=true",
-            f"recipe.average={{last:{AVERAGED},unit:update}}",
-            *self.overrides,
-            *self.rows[row].overrides,
-        )
+        return (*self.schedule(updates), *self.overrides, *self.rows[row].overrides)
 
 
 def compared(depth: str, stem: str) -> dict[str, Row]:

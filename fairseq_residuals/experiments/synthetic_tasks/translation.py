@@ -12,6 +12,7 @@ from fairseq_residuals.data.pipeline.corpus import Corpus
 from fairseq_residuals.data.pipeline.download import Source
 from fairseq_residuals.data.pipeline.parallel_text import Bpe, Part
 from fairseq_residuals.data.synthetic.cldr import make_corpus, write_corpus
+from fairseq_residuals.data.text.moses import Function
 from fairseq_residuals.experiments.synthetic_tasks.task import Sizes, Task, compared, narrow
 
 NAME = "cldr_en_de"
@@ -22,7 +23,11 @@ def part(split: str) -> tuple[Part, ...]:
     return (Part(CLDR, f"{split}.{{lang}}"),)
 
 
-RECIPE = replace(
+def untreated(language: str) -> tuple[Function, ...]:
+    return ()
+
+
+TOKENIZED = replace(
     B2T,
     train=part("train"),
     valid=part("valid"),
@@ -31,6 +36,8 @@ RECIPE = replace(
     dictionary=("--joined-dictionary",),
     lines={},
 )
+PLAIN = replace(TOKENIZED, treat_train=untreated, treat_held_out=untreated, limits=None, limits_encoded=None)
+CORPUS = Corpus(NAME, {"made": TOKENIZED.variant("made from CLDR"), "plain": PLAIN.variant("the same, not tokenized")})
 
 
 def make(mirror: Path, sizes: Sizes) -> Mapping[str, Any]:
@@ -46,7 +53,7 @@ TASK = Task(
     twin="b2t/table1",
     data="English to German: dates, prices, countries, ... as CLDR has them in both languages",
     sizes=Sizes(examples=30_000, updates=600, subwords=1000),
-    corpus=Corpus(NAME, {"made": RECIPE.variant("made from CLDR")}),
+    corpus=CORPUS,
     make=make,
     rows=compared("18L-18L", "b2t/table1/18l"),
     scores={"BLEU": "BLEU"},

@@ -4,30 +4,21 @@ rate."""
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS, find_variant
-from fairseq_residuals.data.pipeline.steps import alone_in
-from fairseq_residuals.experiments.demo.settings import default_jobs
-from fairseq_residuals.experiments.synthetic_tasks.call import add_flags, as_program, chosen_sizes, exit_status
-from fairseq_residuals.experiments.synthetic_tasks.plan import Plan, find_task, work_folder
-from fairseq_residuals.experiments.synthetic_tasks.side_by_side import Process, side_by_side
-from fairseq_residuals.experiments.synthetic_tasks.trial import Outcome, Trial, first_variant
-from fairseq_residuals.experiments.synthetic_tasks.variants_table import (
-    EDGE,
-    failures,
-    read_outcomes,
-    still_to_do,
-    table,
-    write_outcomes,
-)
+from fairseq_residuals.experiments.runner import Runner, cores
+from fairseq_residuals.experiments.sweep import SweepResult, SweepRun, carry_out, first_variant
+from fairseq_residuals.experiments.sweep_table import EDGE, failures, read_results, still_to_do, table, write_results
+from fairseq_residuals.experiments.synthetic_tasks import find_task
+from fairseq_residuals.experiments.synthetic_tasks.command_line import add_flags, chosen_sizes, exit_status
+from fairseq_residuals.experiments.synthetic_tasks.task import EXPERIMENT
+from fairseq_residuals.experiments.workspace import Workspace
 from fairseq_residuals.models.architectures import ARCHITECTURES
-from fairseq_residuals.utils.documents import read_json
+from fairseq_residuals.utils.folders import locked
 
 TASK = "translation"
 LEARNING_RATES = (0.0005, 0.001, 0.002)
@@ -36,25 +27,25 @@ START_SECONDS, SECONDS_PER_UPDATE = 12.0, 0.4
 """CPU seconds of training Pre-LN, 18 + 18 layers, as measured here; for the first estimate only."""
 
 
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
         prog="small.variants",
         description="Trains every variant on the small English-German task of scripts/small/translation.sh, 18 + 18 "
         "narrow layers, on the CPU: with the first seed at every learning rate, then with the other seeds at the one "
         "that gave the lowest validation loss. Results are written run by run; a finished run is never repeated "
         "(remove its line from results.csv to repeat it).",
     )
-    made.add_argument(
+    parser.add_argument(
         "--rows",
         nargs="+",
         metavar="ROW",
         help="variants, as NAME or NAME/option=value,...; lists such as post_ln:0-5,pre_ln:6-17 (every variant)",
     )
-    made.add_argument("--lrs", nargs="+", type=float, default=LEARNING_RATES, metavar="X", help=f"{LEARNING_RATES}")
-    made.add_argument("--seeds", nargs="+", type=int, default=SEEDS, metavar="N", help=f"{SEEDS}")
-    made.add_argument("--show", action="store_true", help="print the table of what is finished, and train nothing")
-    add_flags(made)
-    return made
+    parser.add_argument("--lrs", nargs="+", type=float, default=LEARNING_RATES, metavar="X", help=f"{LEARNING_RATES}")
+    parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS, metavar="N", help=f"{SEEDS}")
+    parser.add_argument("--show", action="store_true", help="print the table of what is finished, and train nothing")
+    add_flags(parser)
+    return parser
 
 
 def chosen_rows(given: Sequence[str] | None) -> tuple[list[str], dict[str, str]]:
@@ -73,14 +64,14 @@ def chosen_rows(given: Sequence[str] | None) -> tuple[list[str], dict[str, str]]
     return rows, refused
 
 
-def estimate(rows: Sequence[str], args: argparse.Namespace, updates: int, outcomes: Sequence[Outcome]) -> str:
+def estimate(rows: Sequence[str], args: argparse.Namespace, updates: int, results: Sequence[SweepResult]) -> str:
     """How many runs there are at most, and what they take."""
-    done = {o.trial for o in outcomes}
-    grid = sum(Trial(row, lr, args.seeds[0]) not in done for row in rows for lr in args.lrs)
-    others = {(row, seed) for row in rows for seed in args.seeds[1:]} - {(o.row, o.seed) for o in outcomes}
-    timed = [o.cpu_seconds for o in outcomes if o.cpu_seconds]
+    done = {o.run for o in results}
+    grid = sum(SweepRun(row, lr, args.seeds[0]) not in done for row in rows for lr in args.lrs)
+    others = {(row, seed) for row in rows for seed in args.seeds[1:]} - {(o.row, o.seed) for o in results}
+    timed = [o.cpu_seconds for o in results if o.cpu_seconds]
     each = sum(timed) / len(timed) if timed else START_SECONDS + SECONDS_PER_UPDATE * updates
-    at_a_time = min(args.jobs, default_jobs() - 1)
+    at_a_time = min(args.jobs, cores())
     left = grid + len(others)
     basis = (
         f"the mean of {len(timed)} finished runs"
@@ -93,36 +84,15 @@ def estimate(rows: Sequence[str], args: argparse.Namespace, updates: int, outcom
     )
 
 
-def train(plan: Plan, trials: Sequence[Trial], jobs: int, outcomes: list[Outcome]) -> None:
-    """Runs trials; what comes of each is added to ``outcomes`` and to results.csv as soon as it is there.
-
-    Raises:
-        StepFailed: one could not be run.
-    """
-    files = {t.name: plan.folder / f"{t.file_name}.json" for t in trials}
-    python = (sys.executable, "-m", "fairseq_residuals.experiments.synthetic_tasks.trial", plan.as_json())
-
-    def ended(process: Process) -> None:
-        file = files[process.name]
-        outcomes.append(Outcome(**read_json(file)))
-        write_outcomes(plan.results, outcomes)
-        file.unlink()
-
-    processes = [
-        Process(t.name, (*python, json.dumps(asdict(t)), str(files[t.name])), plan.folder / f"{t.file_name}.log")
-        for t in trials
-    ]
-    side_by_side(processes, plan.sizes.updates, jobs, ended)
-
-
-def report(plan: Plan, outcomes: Sequence[Outcome], refused: dict[str, str], seeds: Sequence[int]) -> str:
+def report(workspace: Workspace, results: Sequence[SweepResult], refused: dict[str, str], seeds: Sequence[int]) -> str:
     """The table, as text and in Markdown, and what its numbers are and are not."""
-    warmup = Trial("pre_ln", LEARNING_RATES[0], 1).job(plan).asked.lr_scheduler.warmup_updates
-    unigram = ", ".join(sorted({f"{o.unigram_loss:.2f}" for o in outcomes}))
-    made_by = ", ".join(sorted({f"{o.commit} with torch {o.torch} on {o.device}" for o in outcomes}))
+    warmup = SweepRun("pre_ln", LEARNING_RATES[0], 1).job(workspace).asked.lr_scheduler.warmup_updates
+    unigram = ", ".join(sorted({f"{o.unigram_loss:.2f}" for o in results}))
+    sizes = workspace.sizes
+    made_by = ", ".join(sorted({f"{o.commit} with torch {o.torch} on {o.device}" for o in results}))
     caption = [
-        f"Data: {plan.task.data}; at most {plan.sizes.examples:,} pairs for training, {plan.sizes.held_out} each for "
-        f"validation and test. {plan.sizes.updates} updates.",
+        f"Data: {workspace.task.data}; at most {sizes.examples:,} pairs for training, {sizes.held_out} each for "
+        f"validation and test. {sizes.updates} updates.",
         "Losses: bits per target token on the validation set after the last update, and in training over the last "
         "twentieth of it; BLEU of the test set with the mean of the last checkpoints; CPU seconds and memory of "
         "training.",
@@ -136,11 +106,11 @@ def report(plan: Plan, outcomes: Sequence[Outcome], refused: dict[str, str], see
         "learning rate, and options that a row does not name have their defaults.",
         "This compares how wirings of this depth train within a small budget; it says nothing of the papers' data, "
         "widths and lengths of training.",
-        f"Made by {made_by}." + (f" Overrides: {' '.join(plan.overrides)}." if plan.overrides else ""),
+        f"Made by {made_by}." + (f" Overrides: {' '.join(workspace.overrides)}." if workspace.overrides else ""),
         *(f"{row} is not among them: {reason}" for row, reason in refused.items()),
-        *failures(outcomes),
+        *failures(results),
     ]
-    both = (table(outcomes, seeds[0], markdown) for markdown in (False, True))
+    both = (table(results, seeds[0], markdown) for markdown in (False, True))
     return "\n\n".join([*both, "\n".join(f"- {line}" for line in caption)])
 
 
@@ -152,29 +122,35 @@ def run(args: argparse.Namespace) -> None:
         raise UserError(f"--lrs has to be more than 0, not {min(args.lrs):g}")
     args.lrs, args.seeds = (list(dict.fromkeys(given)) for given in (args.lrs, args.seeds))
     rows, refused = chosen_rows(args.rows)
-    folder = work_folder("variants", args.out, sizes, args.override, any_code=True)
-    plan = Plan(TASK, folder, sizes, tuple(args.override))
+    workspace = Workspace.under(args.out, task, sizes, args.override, name="variants", any_code=True)
     if args.show:
-        if not plan.results.exists():
-            raise UserError(f"--show: nothing is finished in {plan.folder}")
-        print(report(plan, read_outcomes(plan.results), refused, args.seeds))
+        if not workspace.results.exists():
+            raise UserError(f"--show: nothing is finished in {workspace.folder}")
+        print(report(workspace, read_results(workspace.results), refused, args.seeds))
         return
-    with alone_in(plan.folder):
-        outcomes = read_outcomes(plan.results)
-        print(estimate(rows, args, sizes.updates, outcomes), flush=True)
-        plan.prepare(workers=min(args.jobs, default_jobs() - 1))
-        while trials := still_to_do(rows, args.lrs, args.seeds, outcomes):
-            train(plan, trials, args.jobs, outcomes)
-        text = report(plan, outcomes, refused, args.seeds)
-        (plan.folder / "report.md").write_text(f"{text}\n", encoding="utf-8")
-    print(f"\n{text}\n\nWritten to {plan.folder}: report.md, results.csv; commands and logs are there too.")
+    with locked(workspace.folder):
+        results = read_results(workspace.results)
+        print(estimate(rows, args, sizes.updates, results), flush=True)
+        workspace.prepare(workers=min(args.jobs, cores()))
+        runner = Runner.on_cpu(args.jobs)
+
+        def keep(result: SweepResult) -> None:
+            results.append(result)
+            write_results(workspace.results, results)
+
+        while runs := still_to_do(rows, args.lrs, args.seeds, results):
+            carry_out(workspace, runs, runner, keep)
+        text = report(workspace, results, refused, args.seeds)
+        (workspace.folder / "report.md").write_text(f"{text}\n", encoding="utf-8")
+    print(f"\n{text}\n\nWritten to {workspace.folder}: report.md, results.csv; commands and logs are there too.")
     print(f"This took {time.monotonic() - began:.0f} seconds.")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Trains what has not been trained, prints the table, and returns the exit status."""
-    return exit_status(run, parser().parse_args(argv))
+    args = build_parser().parse_args(argv)
+    return exit_status(EXPERIMENT, lambda: run(args))
 
 
 if __name__ == "__main__":
-    sys.exit(as_program(main))
+    sys.exit(main())

@@ -81,6 +81,8 @@ def load_table(configs: Path, name: str, tables: Mapping[str, Table] | None = No
     Raises:
         UserError: there is no such table, or nothing was published for one of its cells.
     """
+    if not configs.is_dir():
+        raise UserError(f"there is no folder {configs}: recipes come with a checkout of this repository")
     known = experiments(configs)
     experiment, _, table = name.partition("/")
     if table not in known.get(experiment, {}):

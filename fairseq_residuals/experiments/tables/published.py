@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fairseq_residuals.core.errors import UserError, did_you_mean
-from fairseq_residuals.utils.checkout import ROOT, require_checkout
+from fairseq_residuals.utils.checkout import RESULTS, require_checkout
 from fairseq_residuals.utils.documents import read_yaml
 
-RESULTS = ROOT / "results"
 PUBLISHED = RESULTS / "published.yaml"
 
 FAILED: Literal["failed"] = "failed"

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import re
 from collections.abc import Callable, Iterable
 from typing import Literal
 
-from fairseq_residuals.analysis.tables import markdown_table
 from fairseq_residuals.experiments.tables.published import Table, Value
 from fairseq_residuals.experiments.tables.reproduced import Record
 from fairseq_residuals.experiments.tables.view import Summary, View, put_together
+from fairseq_residuals.utils.tables import (
+    Cell,
+    csv_text,
+    grouped_text_table,
+    latex_table,
+    markdown_table,
+    mean_and_spread,
+)
 
 Format = Literal["text", "markdown", "csv", "latex"]
 NOTHING = "-"
-GAP = "  "
 
 
 def render(table: Table, records: Iterable[Record], format: Format = "text") -> str:
@@ -78,11 +81,9 @@ def _published(value: Value, decimals: int | None) -> str:
 def _reproduced(summary: Summary | None, decimals: int) -> str:
     if summary is None:
         return NOTHING
-    if summary.mean is None:
+    text = mean_and_spread(summary.values, decimals)
+    if text is None:
         return "failed"
-    text = f"{summary.mean:.{decimals}f}"
-    if summary.spread is not None:
-        text += f" ± {summary.spread:.{decimals}f}"
     if len(summary.by_seed) > 1:
         text += f" ({len(summary.values)}" + (f" of {len(summary.by_seed)}" if summary.failed else "") + ")"
     return text
@@ -115,21 +116,8 @@ def _heading(table: Table) -> str:
 
 
 def _text(view: View) -> str:
-    columns = _columns(view)
-    body = [["row", *(name for _, below in columns for name in below)], *_rows(view)]
-    widths = [max(map(len, cells)) for cells in zip(*body, strict=True)]
-    first, at = [" " * widths[0]], 1
-    for column, below in columns:
-        spanned = widths[at : at + len(below)]
-        width = max(len(column), sum(spanned) + len(GAP) * (len(below) - 1))
-        # a heading wider than what it spans widens the last of it
-        widths[at + len(below) - 1] += width - sum(spanned) - len(GAP) * (len(below) - 1)
-        first.append(column.ljust(width))
-        at += len(below)
-    lines = [first, *([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in body)]
-    return (
-        "\n".join([_heading(view.table), "", *(GAP.join(line).rstrip() for line in lines), "", *_remarks(view)]) + "\n"
-    )
+    table = grouped_text_table("row", _columns(view), _rows(view))
+    return "\n".join([_heading(view.table), "", table, "", *_remarks(view)]) + "\n"
 
 
 def _markdown(view: View) -> str:
@@ -139,37 +127,22 @@ def _markdown(view: View) -> str:
 
 
 def _latex(view: View) -> str:
-    columns = _columns(view)
-    upper = ["", *(rf"\multicolumn{{{len(below)}}}{{c}}{{{_tex(column)}}}" for column, below in columns)]
-    lower = ["row", *(_tex(name) for _, below in columns for name in below)]
-    body = [[_tex(cell) for cell in row] for row in _rows(view)]
-    lines = [f"% {remark}" for remark in (_heading(view.table), *_remarks(view))]
-    lines += [rf"\begin{{tabular}}{{l{'r' * (len(lower) - 1)}}}", r"\toprule"]
-    head, rows = ([" & ".join(cells) + r" \\" for cells in part] for part in ((upper, lower), body))
-    return "\n".join([*lines, *head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]) + "\n"
-
-
-_TEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-
-
-def _tex(text: str) -> str:
-    return re.sub(r"[\\±~^&%$#_{}]", lambda m: _TEX.get(m[0], f"\\{m[0]}"), text)
+    remarks = (f"% {remark}" for remark in (_heading(view.table), *_remarks(view)))
+    return "\n".join([*remarks, latex_table("row", _columns(view), _rows(view))]) + "\n"
 
 
 def _csv(view: View) -> str:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(("row", "column", "published", "metric", "reproduced", "spread", "seeds", "failed_seeds"))
+    rows: list[tuple[Cell, ...]] = []
     for row, published in view.table.rows.items():
         for column in view.table.columns:
             printed = _published(published.get(column), _decimals(view.table, column)).removeprefix(NOTHING)
             for metric in view.metrics[column] or ("",):
                 summary = view.cells.get((row, column, metric))
-                scores = (
-                    (summary.mean, summary.spread, len(summary.values), len(summary.failed)) if summary else ("",) * 4
-                )
-                writer.writerow((row, column, printed, metric, *scores))
-    return buffer.getvalue()
+                scores: tuple[Cell, ...] = (None,) * 4
+                if summary:
+                    scores = (summary.mean, summary.spread, len(summary.values), len(summary.failed))
+                rows.append((row, column, printed, metric, *scores))
+    return csv_text(("row", "column", "published", "metric", "reproduced", "spread", "seeds", "failed_seeds"), rows)
 
 
 _FORMATS: dict[str, Callable[[View], str]] = {"text": _text, "markdown": _markdown, "csv": _csv, "latex": _latex}

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import fcntl
 import io
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.experiments.tables.published import FAILED, RESULTS, Table, find_table, load_published
+from fairseq_residuals.experiments.tables.published import FAILED, Table, find_table, load_published
 from fairseq_residuals.utils.atomic_write import atomic_write
+from fairseq_residuals.utils.checkout import RESULTS
+from fairseq_residuals.utils.folders import locked
+from fairseq_residuals.utils.tables import csv_text
 
 REPRODUCED = RESULTS / "reproduced.csv"
 
@@ -87,16 +88,14 @@ def append(records: Iterable[Record], path: Path | None = None, tables: Mapping[
     tables = load_published() if tables is None else tables
     for record in records:
         check(record, find_table(record.key, tables))
-    with _locked(path):
+    # a lock of its own, since the records' file is replaced
+    with locked(path.parent, f".{path.name}.lock", wait=True):
         old = path.read_text(encoding="utf-8") if path.exists() else ""
         _parse(old, path)
-        buffer = io.StringIO()
-        writer = csv.writer(buffer, lineterminator="\n")
-        if not old:
-            writer.writerow(HEADER)
-        writer.writerows(dataclasses.astuple(record) for record in records)
-        with atomic_write(path) as new, new.open("w", encoding="utf-8", newline="") as file:
-            file.write(old + buffer.getvalue())
+        rows = [dataclasses.astuple(record) for record in records]
+        new = csv_text(HEADER, rows) if not old else csv_text(HEADER, rows).partition("\n")[2]
+        with atomic_write(path) as temporary:
+            temporary.write_text(old + new, encoding="utf-8", newline="")
 
 
 def check(record: Record, table: Table) -> None:
@@ -109,15 +108,6 @@ def check(record: Record, table: Table) -> None:
         raise UserError(
             f"{table.key} has no column {record.column!r} to record; its scores are {', '.join(table.scored) or 'none'}"
         )
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # a file of its own, since the records' file is replaced; it stays, since removing it could unlock two
-    with path.with_name(f".{path.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _parse(text: str, path: Path) -> list[Record]:

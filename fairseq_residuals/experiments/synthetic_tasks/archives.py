@@ -1,4 +1,4 @@
-"""Text that was made here, in the files and archives that corpora come in."""
+"""Synthetic text in the files and archives that corpora come in."""
 
 from __future__ import annotations
 

@@ -1,30 +1,30 @@
-"""What the trials of all variants came to: ``results.csv``, and the table made of it."""
+"""What came of a sweep: ``results.csv``, what is still to be run, and the table."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-from fairseq_residuals.analysis.tables import Cell, markdown_table, text_table
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.experiments.synthetic_tasks.trial import DIVERGED, FAILED, TRAINED, Outcome, Trial
+from fairseq_residuals.experiments.sweep import DIVERGED, FAILED, TRAINED, SweepResult, SweepRun
 from fairseq_residuals.experiments.tables.view import Summary
 from fairseq_residuals.utils.atomic_write import atomic_write
+from fairseq_residuals.utils.tables import Cell, csv_text, markdown_table, mean_and_spread, text_table
 
-HEADER = tuple(field.name for field in fields(Outcome))
+HEADER = tuple(field.name for field in fields(SweepResult))
 COLUMNS = ("valid_loss", "train_loss", "bleu", "cpu_seconds", "memory_mib")
 DECIMALS = {"valid_loss": 3, "train_loss": 3, "bleu": 1, "cpu_seconds": 0, "memory_mib": 0}
 HEAD = ("variant", "lr", "seeds", "valid loss", "train loss", "BLEU", "CPU s", "MiB", "diverged at lr (valid loss)")
 EDGE = "*"
 
 
-def read_outcomes(path: Path) -> list[Outcome]:
+def read_results(path: Path) -> list[SweepResult]:
     """In the order of writing; none if there is no file.
 
     Raises:
-        UserError: it is no file of outcomes.
+        UserError: it is no file of results.
     """
     if not path.exists():
         return []
@@ -35,7 +35,7 @@ def read_outcomes(path: Path) -> list[Outcome]:
         return [_read(line, f"{path}, line {lines.line_num}") for line in lines]
 
 
-def _read(line: dict[str, str], where: str) -> Outcome:
+def _read(line: dict[str, str], where: str) -> SweepResult:
     entries: dict[str, object] = dict(line)
     try:
         for name in ("lr", "unigram_loss", "cpu_seconds", "memory_mib"):
@@ -45,27 +45,25 @@ def _read(line: dict[str, str], where: str) -> Outcome:
         entries |= {"seed": int(line["seed"]), "updates": int(line["updates"])}
         if line["ended"] not in (TRAINED, DIVERGED, FAILED):
             raise ValueError(f"ended is {line['ended']!r}")
-        return Outcome(**entries)  # type: ignore[arg-type]
+        return SweepResult(**entries)  # type: ignore[arg-type]
     except (ValueError, TypeError) as error:
         raise UserError(f"{where} is no result: {error}") from None
 
 
-def write_outcomes(path: Path, outcomes: Iterable[Outcome]) -> None:
+def write_results(path: Path, results: Iterable[SweepResult]) -> None:
     """All of them; readers see the old file or the new one."""
-    with atomic_write(path) as new, new.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, HEADER, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(outcome) for outcome in outcomes)
+    with atomic_write(path) as new:
+        new.write_text(csv_text(HEADER, map(astuple, results)), encoding="utf-8", newline="")
 
 
 @dataclass(frozen=True)
 class Line:
-    """A row of the table: the trials of one wiring."""
+    """A row of the table: the runs of one wiring."""
 
     row: str
-    grid: Sequence[Outcome]
+    grid: Sequence[SweepResult]
     """Those with the first seed."""
-    chosen: Sequence[Outcome]
+    chosen: Sequence[SweepResult]
     """Those with the best learning rate, by seed; none if all diverged or failed."""
 
     @property
@@ -91,34 +89,27 @@ class Line:
             self.row,
             self.lr,
             f"{len(seeds.values)} of {len(self.chosen)}" if self.chosen else None,
-            *(_mean(summaries[column], DECIMALS[column]) for column in COLUMNS),
+            *(mean_and_spread(summaries[column].values, DECIMALS[column]) for column in COLUMNS),
             ", ".join(_place(o) for o in self.grid if o.ended == DIVERGED) or None,
         ]
 
 
-def _place(diverged: Outcome) -> str:
+def _place(diverged: SweepResult) -> str:
     loss = "" if diverged.valid_loss is None else f" ({diverged.valid_loss:.2f})"
     return f"{diverged.lr:g}{loss}"
 
 
-def _mean(summary: Summary, decimals: int) -> str | None:
-    if summary.mean is None:
-        return None
-    spread = "" if summary.spread is None else f" ± {summary.spread:.{decimals}f}"
-    return f"{summary.mean:.{decimals}f}{spread}"
-
-
-def best_lr(grid: Iterable[Outcome]) -> float | None:
+def best_lr(grid: Iterable[SweepResult]) -> float | None:
     """The learning rate with the lowest validation loss, of those that trained."""
     losses = {o.lr: o.valid_loss for o in grid if o.ended == TRAINED and o.valid_loss is not None}
     return min(losses, key=lambda lr: losses[lr]) if losses else None
 
 
-def lines(outcomes: Sequence[Outcome], first_seed: int) -> list[Line]:
+def lines(results: Sequence[SweepResult], first_seed: int) -> list[Line]:
     """The best first, those without a result last."""
     found = []
-    for row in dict.fromkeys(o.row for o in outcomes):
-        own = [o for o in outcomes if o.row == row]
+    for row in dict.fromkeys(o.row for o in results):
+        own = [o for o in results if o.row == row]
         grid = sorted((o for o in own if o.seed == first_seed), key=lambda o: o.lr)
         best = best_lr(grid)
         found.append(Line(row, grid, sorted((o for o in own if o.lr == best), key=lambda o: o.seed)))
@@ -126,25 +117,25 @@ def lines(outcomes: Sequence[Outcome], first_seed: int) -> list[Line]:
 
 
 def still_to_do(
-    rows: Sequence[str], lrs: Sequence[float], seeds: Sequence[int], outcomes: Sequence[Outcome]
-) -> list[Trial]:
+    rows: Sequence[str], lrs: Sequence[float], seeds: Sequence[int], results: Sequence[SweepResult]
+) -> list[SweepRun]:
     """What can be run now: every learning rate with the first seed, and once all these are there, the best of each row
     with the other seeds."""
-    done = {o.trial for o in outcomes}
-    grid = [Trial(row, lr, seeds[0]) for row in rows for lr in lrs]
-    if missing := [trial for trial in grid if trial not in done]:
+    done = {o.run for o in results}
+    grid = [SweepRun(row, lr, seeds[0]) for row in rows for lr in lrs]
+    if missing := [run for run in grid if run not in done]:
         return missing
-    best = {row: best_lr(o for o in outcomes if (o.row, o.seed) == (row, seeds[0])) for row in rows}
-    further = [Trial(row, lr, seed) for seed in seeds[1:] for row, lr in best.items() if lr is not None]
-    return [trial for trial in further if trial not in done]
+    best = {row: best_lr(o for o in results if (o.row, o.seed) == (row, seeds[0])) for row in rows}
+    further = [SweepRun(row, lr, seed) for seed in seeds[1:] for row, lr in best.items() if lr is not None]
+    return [run for run in further if run not in done]
 
 
-def table(outcomes: Sequence[Outcome], first_seed: int, markdown: bool = False) -> str:
+def table(results: Sequence[SweepResult], first_seed: int, markdown: bool = False) -> str:
     """Means ± standard deviations over the seeds that trained at the best learning rate of each row."""
-    rows = [line.cells() for line in lines(outcomes, first_seed)]
+    rows = [line.cells() for line in lines(results, first_seed)]
     return markdown_table(HEAD, rows) if markdown else text_table(HEAD, rows)
 
 
-def failures(outcomes: Sequence[Outcome]) -> list[str]:
+def failures(results: Sequence[SweepResult]) -> list[str]:
     """A line for each run that ended in another way than by diverging."""
-    return [f"{o.trial.name} failed: {o.reason}" for o in outcomes if o.ended == FAILED]
+    return [f"{o.run.name} failed: {o.reason}" for o in results if o.ended == FAILED]

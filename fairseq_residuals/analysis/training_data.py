@@ -1,11 +1,11 @@
-"""What the models of a race are trained on: sequences to copy, reverse or sort, or a binarized corpus."""
+"""Batches to train on: synthetic sequences to copy, reverse or sort, or a binarized corpus."""
 
 from __future__ import annotations
 
 import itertools
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,6 @@ from torch import Tensor
 
 from fairseq_residuals.analysis.batches import SPECIAL
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.experiments.losses import entropy
 
 Sample = dict[str, Any]
 """A batch as fairseq's data sets make it."""
@@ -25,7 +24,7 @@ VALID_SEED = 10_000
 """Far from the seeds of training."""
 
 
-class MadeUp:
+class SyntheticSequences:
     """Sequences of words, some much more frequent than others, as in a language; the target is made from them."""
 
     def __init__(self, args: Namespace, words: Dictionary) -> None:
@@ -104,10 +103,10 @@ class Corpus:
         )
 
 
-def unigram_loss(samples: list[Sample], padding: int) -> float:
-    """Bits per target token of a model that knows nothing but how frequent each token of these samples is."""
-    counts: Counter[Hashable] = Counter()
+def count_targets(samples: Sequence[Sample], padding: int) -> Counter[int]:
+    """Return how often each token is a target."""
+    counts: Counter[int] = Counter()
     for sample in samples:
         target = sample["target"]
         counts.update(target[target.ne(padding)].tolist())
-    return entropy(counts)
+    return counts

@@ -1,4 +1,4 @@
-"""Logs, read back: fairseq's training logs in each of its formats (simple, json, tqdm; with and without hydra), the
+"""The parser of logs: fairseq's training logs in each of its formats (simple, json, tqdm; with and without hydra), the
 score at the end of ``fairseq-generate``, and JoeyNMT's list of validations."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TEXT = re.compile(
     r"epoch (?P<epoch>\d+)(?:: .*?(?=[\w/.]+=)|(?: \| valid on '(?P<valid>[^']+)' subset)? \| )(?P<rest>.*)"
 )
 _PAIR = re.compile(r"([\w/.]+)(?:=\s*|\s+)([^\s,|\]]+)")
-_JSON = re.compile(r"\{\"epoch\".*\}\s*$")
+_JSON = re.compile(r"\{\".*\}\s*$")
 _JOEYNMT = re.compile(r"^\W*Steps:?\s+(?P<update>\d+):?\s+(?P<rest>\w.*)$")
 _JOEYNMT_PAIR = re.compile(r"([A-Za-z]\w*):\s*(-?[\d.]+)")
 _GENERATED = re.compile(r"Generate (?P<subset>\S+) with beam=\d+: (?P<scores>[^(]*)")
@@ -25,6 +25,7 @@ _SCORE = re.compile(r"([A-Za-z]\w*)\s*[=:]\s*(\d+\.?\d*)")
 _WIRED = re.compile(
     r"(?P<stack>encoder|decoder): (?P<layers>\d+) layers wired by (?P<name>\S+?)(?: \((?P<options>.*?)\))?, "
 )
+_PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
 _SETTING = re.compile(r"\b(?P<key>encoder_layers|decoder_layers|seed)'?(?:=|: )(?P<value>\d+)\b")
 _CHOICE = re.compile(
     r"\b(?P<key>lr|warmup_updates|update_freq|max_tokens|batch_size|dropout|label_smoothing|weight_decay|clip_norm"
@@ -64,9 +65,44 @@ class Log:
     """``name=value`` of what runs are often compared in besides the wiring, where the configuration was logged."""
     layers: dict[str, int] = field(default_factory=dict)
     """By stack."""
+    parameters: int | None = None
+    """Of the model, shared ones counted once."""
     seed: int | None = None
     finished: bool = False
     """Whether training came to its own end."""
+    _offset: int = field(default=0, repr=False)
+    """Bytes of the file that have been read."""
+
+    def read_on(self, whole_lines: bool = True) -> Log:
+        """Read what was written since the last call; return the log itself. A file that is not there is an empty one.
+
+        Args:
+            whole_lines: leave a last line without an end for the next call: it is still being written.
+        """
+        if not self.path.exists():
+            return self
+        with self.path.open("rb") as file:
+            file.seek(self._offset)
+            new = file.read()
+        if whole_lines:
+            new = new[: max(new.rfind(b"\n"), new.rfind(b"\r")) + 1]
+        self._offset += len(new)
+        for line in re.split(r"[\r\n]+", new.decode("utf-8", errors="replace")):
+            if not line.startswith(("# started ", "# $ ")):  # written by the runner, not by fairseq
+                self._read_line(line)
+        return self
+
+    def _read_line(self, line: str) -> None:
+        record = _record(line)
+        if record is not None:
+            self.records.append(record)
+        elif _TROUBLE.search(line):
+            self.troubles.append((self.records[-1].update if self.records else 0, line.strip()))
+        elif "wired by" in line or "seed" in line:
+            _settings(self, line)
+        elif parameters := _PARAMETERS.search(line):
+            self.parameters = int(parameters[1].replace(",", ""))
+        self.finished |= "done training in" in line
 
     @property
     def wiring(self) -> str:
@@ -80,15 +116,20 @@ class Log:
         Raises:
             UserError: there is nothing of the kind in the log.
         """
-        found = self._values(metric, subset)
-        if not found and subset == TRAIN:
-            found = self._values(metric, EPOCH)
-        if not found:
+        values = self._values(metric, subset)
+        if not values and subset == TRAIN:
+            values = self._values(metric, EPOCH)
+        if not values:
             subsets = sorted({r.subset for r in self.records})
             names = sorted({n for r in self.records if r.subset == subset for n in r.values if "/" not in n})
             there = f"of {subset} it has {', '.join(names)}" if names else f"its subsets are {', '.join(subsets)}"
             raise UserError(f"{self.path} logs no {metric} of {subset}; {there}")
-        return found
+        return values
+
+    def last(self, metric: str, subset: str) -> float | None:
+        """The value that was logged last, or None; for a log that is still being written."""
+        found = (r.values[metric] for r in reversed(self.records) if r.subset == subset and metric in r.values)
+        return next(found, None)
 
     def _values(self, metric: str, subset: str) -> dict[int, float]:
         # where a run was resumed, what it logged last stands
@@ -98,26 +139,16 @@ class Log:
 
 
 def read_log(path: Path) -> Log:
-    """
+    """Read a log from its beginning to its end.
+
     Raises:
         UserError: the file cannot be read, or has no record of training, validation or generation.
     """
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        path.open("rb").close()
+        log = Log(path).read_on(whole_lines=False)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    log = Log(path)
-    update = 0
-    for line in re.split(r"[\r\n]+", text):
-        record = _record(line)
-        if record is not None:
-            log.records.append(record)
-            update = record.update
-        elif _TROUBLE.search(line):
-            log.troubles.append((update, line.strip()))
-        elif "wired by" in line or "seed" in line:
-            _settings(log, line)
-        log.finished |= "done training in" in line
     if not log.records and not log.troubles:
         raise UserError(
             f"{path} has no record of fairseq-train (formats simple, json, tqdm), fairseq-generate or JoeyNMT's"

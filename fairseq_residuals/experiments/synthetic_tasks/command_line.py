@@ -1,20 +1,16 @@
-"""What the command lines of the small pipelines have in common."""
+"""What the command lines of the demo and of the small tasks have in common."""
 
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.experiments.demo.processes import StepFailed
-from fairseq_residuals.experiments.demo.settings import default_jobs
-from fairseq_residuals.experiments.synthetic_tasks.task import EXPERIMENT, Sizes, Task
-
-INTERRUPTED = 130
+from fairseq_residuals.experiments.runner import INTERRUPTED, default_jobs, terminable
+from fairseq_residuals.experiments.synthetic_tasks.task import Sizes, Task
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -45,20 +41,15 @@ def chosen_sizes(args: argparse.Namespace, task: Task) -> Sizes:
     return replace(task.sizes, **{name: value for name, value in given.items() if value is not None})
 
 
-def exit_status(run: Callable[[argparse.Namespace], None], args: argparse.Namespace) -> int:
-    """Runs and returns the exit status; what a user can do wrong, and what failed, is told on stderr."""
+def exit_status(program: str, run: Callable[[], None]) -> int:
+    """Run, and return the exit status; what a user can do wrong, and what failed, is said on stderr."""
     try:
-        run(args)
-    except (UserError, StepFailed) as error:
-        print(f"{EXPERIMENT}: error: {error}", file=sys.stderr)
+        with terminable():
+            run()
+    except UserError as error:
+        print(f"{program}: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"{EXPERIMENT}: interrupted; repeat the command to go on with what is unfinished", file=sys.stderr)
+        print(f"{program}: interrupted; repeat the command to go on with what is unfinished", file=sys.stderr)
         return INTERRUPTED
     return 0
-
-
-def as_program(main: Callable[[], int]) -> int:
-    """The same for a process: being told to end, it ends its children as Ctrl-C does."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    return main()

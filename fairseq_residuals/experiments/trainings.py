@@ -1,0 +1,48 @@
+"""``python -m fairseq_residuals.experiments.trainings``: runs the trainings that stdin lists, for scripts/figures.
+
+A line of stdin is a log, the number of updates, and the command as a shell takes it, with tabs between them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+
+from fairseq_residuals.analysis.training_log import Log
+from fairseq_residuals.experiments.runner import Run, Runner, environments
+from fairseq_residuals.experiments.synthetic_tasks.command_line import exit_status
+
+
+def read_runs(lines: Iterable[str], runner: Runner) -> list[Run]:
+    """Return the runs whose logs do not say that training came to its end."""
+    runs = []
+    for line in lines:
+        log, updates, command = line.rstrip("\n").split("\t")
+        if not Log(Path(log)).read_on().finished:
+            train = partial(_train, runner, Path(log), shlex.split(command))
+            runs.append(Run(Path(log).stem, train, int(updates)))
+    return runs
+
+
+def _train(runner: Runner, log: Path, command: Sequence[str], run: Run) -> None:
+    run.begin("training", log)
+    # fairseq goes on from its last checkpoint, and the log of what went before stays
+    runner.command(command, log, append=True)
+    run.begin("trained")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what has not been run, and return the exit status."""
+    parser = argparse.ArgumentParser(prog="trainings", description="Runs the trainings that stdin lists.")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side, on the CPU (%(default)s)")
+    args = parser.parse_args(argv)
+    runner = Runner(environments(max(1, args.jobs), gpus=0))
+    return exit_status("trainings", lambda: runner.run_all(read_runs(sys.stdin, runner)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""The table printer: for the terminal, in Markdown, in LaTeX, and as CSV.
+
+Neither rich nor tabulate serves for the terminal: rich fits a table to the width of the window (80 where there is none)
+and so breaks lines that other programs read; tabulate pads headings and strips cells by settings of its module.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import statistics
+from collections.abc import Iterable, Sequence
+
+Cell = str | int | float | None
+Groups = Sequence[tuple[str, Sequence[str]]]
+"""Headings, each with those of the columns below it."""
+GAP = "  "
+
+
+def text_table(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
+    """Aligned columns, numbers with four significant digits."""
+    lines = [list(head), *([show(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    numeric = [all(_is_number(line[i]) for line in lines[1:]) for i in range(len(head))]
+    lines.insert(1, ["-" * width for width in widths])
+    return "\n".join(
+        "  ".join(
+            f"{cell:>{width}}" if right else f"{cell:{width}}"
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[Cell]], left: int = 1) -> str:
+    """Columns as wide as they need to be for readers without a browser; the first ``left`` are aligned to the left."""
+    lines = [[cell.replace("|", r"\|") for cell in head]]
+    lines += [[show(cell).replace("|", r"\|") for cell in row] for row in rows]
+    widths = [max(3, *(len(line[i]) for line in lines)) for i in range(len(head))]
+    rule = ["-" * width if i < left else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
+    aligned = [
+        [f"{cell:{'<' if i < left else '>'}{widths[i]}}" for i, cell in enumerate(line)]
+        for line in (lines[0], rule, *lines[1:])
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in aligned)
+
+
+def grouped_text_table(first: str, groups: Groups, rows: Iterable[Sequence[str]]) -> str:
+    """Columns in groups, under two lines of headings; the first column, headed ``first``, belongs to none."""
+    body = [[first, *(name for _, below in groups for name in below)], *map(list, rows)]
+    widths = [max(map(len, cells)) for cells in zip(*body, strict=True)]
+    upper, at = [" " * widths[0]], 1
+    for heading, below in groups:
+        spanned = sum(widths[at : at + len(below)]) + len(GAP) * (len(below) - 1)
+        # a heading wider than what it spans widens the last of it
+        widths[at + len(below) - 1] += max(0, len(heading) - spanned)
+        upper.append(heading.ljust(max(len(heading), spanned)))
+        at += len(below)
+    lines = [upper, *([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in body)]
+    return "\n".join(GAP.join(line).rstrip() for line in lines)
+
+
+def latex_table(first: str, groups: Groups, rows: Iterable[Sequence[str]]) -> str:
+    """The same as a ``tabular`` with the rules of booktabs."""
+    upper = ["", *(rf"\multicolumn{{{len(below)}}}{{c}}{{{_tex(heading)}}}" for heading, below in groups)]
+    lower = [_tex(first), *(_tex(name) for _, below in groups for name in below)]
+    body = [[_tex(cell) for cell in row] for row in rows]
+    head, lines = ([" & ".join(cells) + r" \\" for cells in part] for part in ((upper, lower), body))
+    begin = [rf"\begin{{tabular}}{{l{'r' * (len(lower) - 1)}}}", r"\toprule"]
+    return "\n".join([*begin, *head, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}"])
+
+
+_TEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+
+
+def _tex(text: str) -> str:
+    return re.sub(r"[\\±~^&%$#_{}]", lambda m: _TEX.get(m[0], f"\\{m[0]}"), text)
+
+
+def mean_and_spread(values: Sequence[float], digits: int) -> str | None:
+    """The mean and, of several values, the standard deviation from n - 1: "61.2 ± 0.8"; None of no values."""
+    if not values:
+        return None
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
+
+
+def show(cell: Cell) -> str:
+    """A cell for readers: None is a dash."""
+    if cell is None:
+        return "-"
+    return f"{cell:.4g}" if isinstance(cell, float) else f"{cell:,}" if isinstance(cell, int) else cell
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text.replace(",", "").replace("-", "0", 1) if text == "-" else text.replace(",", ""))
+    except ValueError:
+        return False
+    return True
+
+
+def csv_text(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
+    """Floats with every digit that they have; None is empty."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def few(numbers: Sequence[int], most: int = 7) -> list[int]:
+    """Some of many, evenly spread, the first and the last among them: the layers of a short table."""
+    if len(numbers) <= most:
+        return list(numbers)
+    return [numbers[round(i * (len(numbers) - 1) / (most - 1))] for i in range(most)]
