@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.utils.atomic_write import atomic_write
 from fairseq_residuals.utils.tables import Cell, csv_text
+from modern_fairseq.atomic_write import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

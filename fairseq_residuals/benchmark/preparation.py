@@ -27,8 +27,8 @@ from fairseq_residuals.data.pipeline.corpus import Job
 from fairseq_residuals.data.pipeline.download import Downloads, Source
 from fairseq_residuals.data.pipeline.parallel_text import Bpe, Part, Pipeline
 from fairseq_residuals.data.pipeline.steps import Cost, Steps
-from fairseq_residuals.utils.atomic_write import atomic_write
 from fairseq_residuals.utils.tables import Cell, csv_text, text_table
+from modern_fairseq.atomic_write import atomic_write
 
 SYLLABLES = {
     "en": [a + b for a in "bcdfghlmnprstw" for b in ("a", "e", "i", "o", "ing")],

@@ -18,8 +18,8 @@ from fairseq_residuals.cli.output import check_output
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.models.architectures import ARCHITECTURES
-from fairseq_residuals.utils.atomic_write import atomic_write
 from fairseq_residuals.utils.tables import text_table
+from modern_fairseq.atomic_write import atomic_write
 
 HELP = "measure speed and memory of the variants beside stock fairseq and other libraries, in turns"
 TRAINED = ("stock", "stock-lean", "stock+kept", "torchscale", "x-transformers")

@@ -15,9 +15,9 @@ from typing import Any
 from fairseq_residuals.experiments.evaluate import Score, mean_of, measure
 from fairseq_residuals.experiments.job import Evaluation, Job
 from fairseq_residuals.experiments.runner import STARTED, CommandFailed, Run, Runner, Usage
-from fairseq_residuals.utils.atomic_write import atomic_write
 from fairseq_residuals.utils.documents import read_json
 from fairseq_residuals.utils.folders import locked
+from modern_fairseq.atomic_write import atomic_write
 
 _DIVERGED = re.compile(r"^FloatingPointError: (.*)$", re.M)
 

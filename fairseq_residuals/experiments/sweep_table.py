@@ -10,8 +10,8 @@ from pathlib import Path
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.sweep import DIVERGED, FAILED, TRAINED, SweepResult, SweepRun
 from fairseq_residuals.experiments.tables.view import Summary
-from fairseq_residuals.utils.atomic_write import atomic_write
 from fairseq_residuals.utils.tables import Cell, csv_text, markdown_table, mean_and_spread, text_table
+from modern_fairseq.atomic_write import atomic_write
 
 HEADER = tuple(field.name for field in fields(SweepResult))
 COLUMNS = ("valid_loss", "train_loss", "bleu", "cpu_seconds", "memory_mib")

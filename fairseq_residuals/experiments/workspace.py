@@ -1,7 +1,7 @@
 """Where the work on one synthetic task lies, under a key of all that decides what comes out.
 
 The lock of a folder and folders that are whole or not there are :mod:`fairseq_residuals.utils.folders`, atomic writes
-:mod:`fairseq_residuals.utils.atomic_write`: the preparation of corpora, which knows no experiment, needs them as well.
+:mod:`modern_fairseq.atomic_write`: the preparation of corpora, which knows no experiment, needs them as well.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.utils.atomic_write import atomic_write
 from fairseq_residuals.utils.documents import parse_json
+from modern_fairseq.atomic_write import atomic_write
 
 Omegas = dict[str, list[dict[str, float]]]
 """By stack (encoder, decoder), for each of its layers omega by kind of sub-layer (self, cross, ffn)."""

@@ -16,9 +16,9 @@ from fairseq_residuals.data.pipeline import archives
 from fairseq_residuals.data.pipeline.download import Downloads, Source
 from fairseq_residuals.data.pipeline.parallel_map import count_lines
 from fairseq_residuals.data.pipeline.steps import STAMP, Step, Steps
-from fairseq_residuals.utils.atomic_write import atomic_write
 from fairseq_residuals.utils.documents import read_json
 from fairseq_residuals.utils.folders import locked
+from modern_fairseq.atomic_write import atomic_write
 
 SUMMARY = "prepared.json"
 STAND_IN = "stand_in.json"

@@ -23,8 +23,8 @@ from urllib.request import Request, url2pathname, urlopen
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.pipeline.parallel_map import progress
-from fairseq_residuals.utils.atomic_write import atomic_write
 from fairseq_residuals.utils.documents import read_json
+from modern_fairseq.atomic_write import atomic_write
 
 SUMS = "SHA256SUMS"
 BLOCK = 1 << 20

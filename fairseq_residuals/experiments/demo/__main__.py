@@ -20,8 +20,8 @@ from fairseq_residuals.experiments.runner import Run, Runner, cores, default_job
 from fairseq_residuals.experiments.stages import Diverged, Stages, is_trained
 from fairseq_residuals.experiments.synthetic_tasks.command_line import exit_status
 from fairseq_residuals.experiments.workspace import Workspace, versions
-from fairseq_residuals.utils.atomic_write import atomic_write
 from fairseq_residuals.utils.folders import locked
+from modern_fairseq.atomic_write import atomic_write
 
 OUTPUTS = ("report.md", "results.json", "curves.csv", "curves.png")
 PACKAGES = ("fairseq", "torch", "Babel", "subword-nmt", "sacrebleu")

@@ -13,10 +13,10 @@ from typing import Literal
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.tables.published import FAILED, Table, find_table, load_published
-from fairseq_residuals.utils.atomic_write import atomic_write
 from fairseq_residuals.utils.checkout import RESULTS
 from fairseq_residuals.utils.folders import locked
 from fairseq_residuals.utils.tables import csv_text
+from modern_fairseq.atomic_write import atomic_write
 
 REPRODUCED = RESULTS / "reproduced.csv"
 
