@@ -141,5 +141,5 @@ def test_mistakes_in_the_file(tmp_path: Path, change, sentence: str) -> None:
 
 
 def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"there is no file .*none\.yaml"):
+    with pytest.raises(UserError, match="there is no file"):
         load_published(tmp_path / "none.yaml")
