@@ -15,7 +15,6 @@ import fairseq_residuals
 
 ROOT = Path(fairseq_residuals.__file__).parent
 
-FAIRSEQ = ("fairseq", "fairseq_cli", "modern_fairseq")
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("utils",),
     ("ops",),
@@ -28,7 +27,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 """From below: a package may import those of its own layer and of the layers below it."""
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
-WITHOUT_FAIRSEQ = {"utils", "ops", "core", "variants"}
+FAIRSEQ = {"fairseq", "fairseq_cli"}
+FORBIDDEN = {package: {*FAIRSEQ, "modern_fairseq"} for package in ("ops", "core", "variants")} | {"utils": FAIRSEQ}
+"""These packages need PyTorch alone. ``utils`` may share what modern_fairseq has without fairseq, such as its writer of
+files."""
 OPTIONAL = "performance"
 """Its folder may be missing. Only itself and measurements import it, and modules that others import by
 :func:`import_with_performance` alone."""
@@ -75,7 +77,7 @@ def test_a_package_imports_what_lies_below(package: str) -> None:
             top, _, rest = name.partition(".")
             other = rest.partition(".")[0]
             upwards = top == ROOT.name and other in LEVEL and LEVEL[other] > LEVEL[package]
-            needs_fairseq = top in FAIRSEQ and package in WITHOUT_FAIRSEQ
+            needs_fairseq = top in FORBIDDEN.get(package, ())
             optional = other == OPTIONAL or any(f"{name}.".startswith(f"{ROOT.name}.{g}.") for g in guarded)
             needs_optional = optional and package not in MEASURING and module not in guarded
             if upwards or needs_fairseq or needs_optional:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 CONTRACT = ("translation-realformer", "translation-mhc", "language_modeling-dlcl_pre", "speech-b2t")
-"""One task each; between them open attention, several streams, and sums over depth."""
+"""One task each; between them open attention, several streams, and sums over depth. Not compiled: that is dear, and a
+stack that is compiled calls nothing of the package."""
 
 
 def run(*command: str) -> str:
@@ -29,7 +30,7 @@ def run(*command: str) -> str:
 def test_the_contract_holds() -> None:
     out = run(
         *("-m", "pytest", "-q", "-x", "-p", "hide_performance", "-p", "no:cacheprovider", "-W", "ignore"),
-        *("tests/test_contract.py", "-k", f"({' or '.join(CONTRACT)}) and not 24"),
+        *("tests/test_contract.py", "-k", f"({' or '.join(CONTRACT)}) and not 24 and not compile"),
     )
     assert " passed" in out and "failed" not in out and "skipped" not in out
 
@@ -46,15 +47,11 @@ print(update(trainer, sample())["loss"] > 0)
 model = perturb(build("translation", "b2t"))
 generator = FasterSequenceGenerator([model], make_dictionary(), beam_size=2, max_len_b=5)
 print(len(generator.generate([model], {"net_input": batch("translation")})))
-for flag in ("--fast-on-cpu", "--keep-freed-memory", "--compile-stack"):
+for flag in ("--fast-on-cpu", "--keep-freed-memory", "--compile-stack", "--cuda-graphs"):
     try:
         build("translation", "b2t", flag)
     except UserError as error:
         print(error)
-try:
-    update(make_trainer(*SGD, "--criterion", "chunked_label_smoothed_cross_entropy", "--cuda-graphs"), sample())
-except UserError as error:
-    print(error)
 """
 
 

@@ -22,7 +22,7 @@ from fairseq_residuals.core.norms import is_norm
 
 Point = Literal["layer input", "norm input", "norm", "fed", "sublayer", "stream", "layer output"]
 """``layer input`` and ``layer output``: "x" of the stream before and after a layer (the latter in a pass without
-gradients: :meth:`~fairseq_residuals.core.base.Variant.state`); ``norm input`` and ``norm``: what a
+gradients: :meth:`~fairseq_residuals.core.base.Variant.layer_output`); ``norm input`` and ``norm``: what a
 norm of the wiring takes and gives; ``fed``: what a sub-layer is given; ``sublayer``: its output after dropout;
 ``stream``: "x" after a connection wrote."""
 
@@ -63,7 +63,7 @@ def watch(model: nn.Module, see: See, *, whole: bool = False) -> Iterator[None]:
             for i in range(len(stack)):
                 layer = stack[i]
                 undo.callback(layer.register_forward_pre_hook(watcher.before_layer(i + 1)).remove)
-                state = stack.wiring.at(i)[0].state if whole else itemgetter("x")
+                state = stack.wiring.at(i)[0].layer_output if whole else itemgetter("x")
                 undo.callback(layer.register_forward_hook(watcher.after_layer(state)).remove)
                 for kind in layer.kinds:
                     connection = getattr(layer, CONNECTIONS[kind])

@@ -240,9 +240,9 @@ class Variant(nn.Module):
         """The stream after layer ``i`` (also where layer dropout skipped it)."""
         return s
 
-    def state(self, s: Stream) -> Tensor:
-        """What looks take for the output of a layer (T, B, C): "x", or of several tensors what the top would make of
-        them, but for a norm of the whole."""
+    def layer_output(self, s: Stream) -> Tensor:
+        """Return what an analysis takes for the output of a layer (T, B, C): "x", or of several tensors what the top
+        would make of them, but for a norm of the whole."""
         return s["x"]
 
     def depth_weights(self, below: int) -> DepthWeights | None:

@@ -97,9 +97,9 @@ class StreamsVariant(Variant):
     def open(self, x: Tensor) -> Stream:
         return dict.fromkeys(stream_keys(self.config.n), x)
 
-    def state(self, s: Stream) -> Tensor:
+    def layer_output(self, s: Stream) -> Tensor:
         streams = stack_streams(s, self.config.n)
         return streams.sum(-2) if self.read_out is None else self.read_out(streams)
 
     def close(self, s: Stream) -> Tensor:
-        return self.norm(self.state(s))
+        return self.norm(self.layer_output(s))

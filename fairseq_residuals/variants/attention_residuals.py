@@ -110,8 +110,8 @@ class AttentionResiduals(Variant):
     def open(self, x: Tensor) -> Stream:
         return {"x": x, "source0": x}
 
-    def state(self, s: Stream) -> Tensor:
+    def layer_output(self, s: Stream) -> Tensor:
         return self.over_depth(s)  # type: ignore[no-any-return]
 
     def close(self, s: Stream) -> Tensor:
-        return self.norm(self.state(s))
+        return self.norm(self.layer_output(s))

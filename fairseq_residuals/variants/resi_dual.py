@@ -61,7 +61,7 @@ class ResiDual(Variant):
     def open(self, x: Tensor) -> Stream:
         return {"x": x, "dual": self.config.scale * x}
 
-    def state(self, s: Stream) -> Tensor:
+    def layer_output(self, s: Stream) -> Tensor:
         return self.close(s)
 
     def close(self, s: Stream) -> Tensor:

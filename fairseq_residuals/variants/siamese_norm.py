@@ -113,8 +113,8 @@ class SiameseNorm(Variant):
     def open(self, x: Tensor) -> Stream:
         return {"x": x, "y": x}
 
-    def state(self, s: Stream) -> Tensor:
+    def layer_output(self, s: Stream) -> Tensor:
         return self.post_norm(s["x"]) + self.pre_norm(s["y"])
 
     def close(self, s: Stream) -> Tensor:
-        return self.norm(self.state(s))
+        return self.norm(self.layer_output(s))
