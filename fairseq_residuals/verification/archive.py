@@ -105,7 +105,7 @@ def _parse(data: bytes) -> np.ndarray:
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, is_fortran, dtype = read_header(file)
     contents = file.read()
-    if dtype.hasobject or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != len(contents):
+    if dtype.kind not in "fiub" or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != len(contents):
         raise ValueError
     return np.frombuffer(contents, dtype).reshape(shape, order="F" if is_fortran else "C").copy()
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from fairseq_residuals.checkpoints.importing.parameter_names import Values, translate
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.verification.archive import FORMAT, read_arrays
-from fairseq_residuals.verification.checks import check_inputs
+from fairseq_residuals.verification.checks import check_inputs, check_real
 from fairseq_residuals.verification.old_layouts import convert
 
 if TYPE_CHECKING:
@@ -141,6 +141,7 @@ def read_golden(path: Path, sidecar: dict[str, Any], recipe: Recipe) -> Golden:
     if sidecar.get("format") != FORMAT:
         contents, description = convert(path, contents, sidecar)
     arrays = _Arrays(path, {name: torch.from_numpy(array) for name, array in contents.items()})
+    check_real(path, arrays.arrays)
     settings = _settings(path.with_suffix(".json"), description)
     inputs, outputs, losses = arrays.under("in/"), arrays.under("out/"), arrays.under("loss/")
     logits = _logits(arrays, inputs, outputs)
@@ -207,6 +208,9 @@ def _logits(arrays: _Arrays, inputs: dict[str, Tensor], outputs: dict[str, Tenso
         return {}
     for name in ("in/target", "loss/train"):
         arrays.need(name)
+    for name, logits in outputs.items():
+        if name.startswith("logits") and (logits.dim() != 3 or logits.size(-1) < 2):
+            raise UserError(f"{arrays.path} has another shape of out/{name}, {tuple(logits.shape)}, than (B, T, words)")
     evaluation = arrays.need("out/logits")
     modes = {"evaluation": evaluation, "training": outputs.get("logits_training", evaluation)}
     return modes | ({"incremental": outputs["logits_incremental"]} if "logits_incremental" in outputs else {})
@@ -248,8 +252,10 @@ def _generations(sidecar: Path, description: dict[str, Any], arrays: _Arrays) ->
         shapes = {part: tuple(value.shape) for part, value in parts.items()}
         if tokens.dim() != 3 or shapes != dict(zip(parts, (tokens.shape, tokens.shape[:2], tokens.shape), strict=True)):
             raise UserError(f"{arrays.path}: gen/{name} must hold tokens (B, beam, T) and their scores, not {shapes}")
-        if sources is None or sources.dim() != 2:
-            raise UserError(f"{arrays.path} lacks gen/src_tokens or gen/prefix (B, T), which gen/{name} is made from")
+        if tokens.dtype != torch.int64 or not parts["scores"].is_floating_point():
+            raise UserError(f"{arrays.path}: gen/{name} must hold 64-bit words and real scores")
+        if sources is None or sources.dim() != 2 or sources.dtype != torch.int64 or not sources.numel():
+            raise UserError(f"{arrays.path} lacks gen/src_tokens or gen/prefix (B, T), from which gen/{name} is")
         if len(tokens) != len(sources):
             raise UserError(f"{arrays.path}: gen/{name} has {len(tokens)} sentences instead of {len(sources)}")
         max_len, min_len = (whole_number(sidecar, description, "generation", key) for key in ("max_len", "min_len"))

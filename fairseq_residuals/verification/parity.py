@@ -176,7 +176,7 @@ def measure(golden: Golden, computed: Golden) -> Parity:
     for kind in golden.losses.keys() & computed.losses.keys():
         loss = golden.losses[kind]
         error = abs(computed.losses[kind] - loss)
-        parity.loss[kind] = error / abs(loss) if "loss" in tolerances.relative else error
+        parity.loss[kind] = error / (abs(loss) or 1.0) if "loss" in tolerances.relative else error
     for name, gradient in computed.gradients.items():
         parity.gradients[name] = _gradient_error(golden, name, gradient)
     return parity

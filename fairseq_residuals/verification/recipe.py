@@ -118,12 +118,13 @@ def load(golden: Golden, model: nn.Module) -> None:
         if names:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             raise UserError(f"{golden.path} {verb} {prefix}/{min(names)} (by this plugin's name){more}")
-    for name, value in golden.parameters.items():
+    for name, value in (*golden.initial.items(), *golden.parameters.items()):
         if value.shape != tensors[name].shape:
             raise UserError(
                 f"{golden.path} has another shape of {name}, {tuple(value.shape)}, than its model,"
                 f" {tuple(tensors[name].shape)}"
             )
+    for name, value in golden.parameters.items():
         tensors[name].copy_(value)
     for name in fixed.keys() - golden.parameters.keys():
         tensors[name].fill_(fixed[name]).requires_grad_(False)

@@ -7,6 +7,7 @@ import shutil
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.tables import published
 
 TOP_NORMS = "param/decoder.layer_norm.bias (by this plugin's name) and 3 more"
-ENCODER, PAIR, LLAMA = map(golden_path, ("subln_enc", "rezero_encdec", "lns"))
+ENCODER, PAIR, LLAMA, LSTM = map(golden_path, ("subln_enc", "rezero_encdec", "lns", "dwlstm_reimpl_gate2add"))
 
 
 def smaller(arrays: Arrays) -> None:
@@ -29,6 +30,10 @@ def smaller(arrays: Arrays) -> None:
 def reshaped(name: str, *shape: int) -> Callable[[Arrays], None]:
     """The array ``name``, or as many zeros, in another shape."""
     return lambda arrays: arrays.update({name: np.resize(arrays[name], shape)})
+
+
+def typed(name: str, dtype: Any) -> Callable[[Arrays], None]:
+    return lambda arrays: arrays.update({name: arrays[name].astype(dtype)})
 
 
 def more_words(arrays: Arrays) -> None:
@@ -95,14 +100,20 @@ def more_words(arrays: Arrays) -> None:
             POSTLN,
             reshaped("in/src_tokens", 32),
             {},
-            "in/src_tokens must be whole numbers (B, T), not",
+            "in/src_tokens must be 64-bit whole numbers (B, T), not",
         ),
-        (POSTLN, put("in/src_tokens", 4, 8), {}, "in/src_tokens must be whole numbers (B, T), not torch.float32"),
+        (
+            POSTLN,
+            put("in/src_tokens", 4, 8),
+            {},
+            "in/src_tokens must be 64-bit whole numbers (B, T)",
+        ),
         (POSTLN, reshaped("in/src_tokens", 3, 8), {}, "does not belong together by its shapes"),
         (POSTLN, reshaped("in/src_lengths", 3), {}, "does not belong together by its shapes"),
         (POSTLN, reshaped("in/target", 4, 7), {}, "does not belong together by its shapes"),
         (POSTLN, more_words, {}, "in/target has tokens that are none of the 40 words"),
         (POSTLN, reshaped("out/logits", 4, 8, 39), {}, "another shape of logits evaluation, (4, 8, 39)"),
+        (LSTM, reshaped("out/logits"), {}, "has another shape of out/logits, (), than (B, T, words)"),
         (POSTLN, reshaped("out/enc_layer1", 8, 4, 16), {}, "another shape of activations enc_layer1, (8, 4, 16)"),
         (
             POSTLN,
