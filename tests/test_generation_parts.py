@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fairseq_residuals.generation.packed_linear import PackedLinears
-from fairseq_residuals.utils.torch_private import packs_matrices
+from fairseq_residuals.utils.torch_private import packs_matrices, packs_type
 
 needs_onednn = pytest.mark.skipif(not packs_matrices(), reason="this PyTorch has no oneDNN")
 
@@ -30,7 +30,8 @@ def test_packed_matrices(dtype: torch.dtype, tolerance: float) -> None:
             torch.testing.assert_close(
                 F.linear(x, layer.weight), F.linear(x.float(), layer.weight.float()).to(dtype), rtol=0, atol=tolerance
             )
-        assert list(linears.packed) == [layer.weight]
+        # where the processor cannot multiply packed matrices of the type, they stay as they are
+        assert list(linears.packed) == ([layer.weight] if packs_type(dtype) else [])
         layer.weight.mul_(2)
         changed = layer(x)
         with linears:

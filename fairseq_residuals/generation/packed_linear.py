@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from fairseq_residuals.performance.matmul_backend import bound_caches
-from fairseq_residuals.utils.torch_private import packed_linear, packed_matrix
+from fairseq_residuals.utils.torch_private import packed_linear, packed_matrix, packs_type
 
 PACKED = (torch.float32, torch.bfloat16)
 LEAST_SIZE = 2**16
@@ -51,4 +51,5 @@ def _packable(x: Tensor, weight: Tensor) -> bool:
         and weight.dtype in PACKED
         and weight.numel() >= LEAST_SIZE
         and not torch.is_grad_enabled()
+        and packs_type(weight.dtype)
     )

@@ -5,6 +5,7 @@ Where a version of PyTorch lacks one, its user falls back to something slower: :
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -103,6 +104,16 @@ def packs_matrices() -> bool:
     return torch.backends.mkldnn.is_available() and all(
         hasattr(torch.ops.mkldnn, name) for name in ("_reorder_linear_weight", "_linear_pointwise")
     )
+
+
+@functools.cache
+def packs_type(dtype: torch.dtype) -> bool:
+    """Return whether this processor multiplies packed matrices of a type: bf16 needs AVX-512 or newer."""
+    try:
+        packed_linear(torch.ones(1, 16, dtype=dtype), packed_matrix(torch.ones(16, 16, dtype=dtype)), None)
+    except RuntimeError:
+        return False
+    return True
 
 
 def packed_matrix(weight: Tensor) -> Tensor:
