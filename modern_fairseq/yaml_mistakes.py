@@ -113,9 +113,9 @@ def names_of_groups(module: types.ModuleType) -> None:
 
     @functools.wraps(original)
     def _hydra_main(cfg: Any, **kwargs: Any) -> Any:
-        for group in GROUPS:
-            _check_group(cfg, group)
         try:
+            for group in GROUPS:
+                _check_group(cfg, group)
             return original(cfg, **kwargs)
         except OmegaConfBaseException as error:
             raise _of_setting(error, "") from error

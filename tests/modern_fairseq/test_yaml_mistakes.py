@@ -166,9 +166,9 @@ def test_values_that_cannot_be(
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
-        ("common.sead=1", "Could not override 'common.sead'"),
-        ("model.dropuot=1", "Could not override 'model.dropuot'"),
-        ("modle=transformer", "Could not override 'modle'"),
+        ("common.sead=1", "unknown key sead under common (did you mean seed?)"),
+        ("model.dropuot=1", "model.dropuot: Key 'dropuot'"),
+        ("modle=transformer", "unknown key modle in the configuration (did you mean model?)"),
         ("model.dropout=x", "model.dropout must be a number"),
         ("model.dropout=[1", "no viable alternative at input '[1'"),
         ("+a", "missing EQUAL"),
