@@ -55,8 +55,10 @@ def _check_text(cfg: Any) -> None:
     if symbol is not None and symbol not in POST_PROCESSING:
         valid = ", ".join(map(repr, POST_PROCESSING))
         raise UserError(f"--post-process (--remove-bpe) {symbol!r} is unknown; valid: {valid}")
-    for key, flag in _FILES.items():
-        if not OmegaConf.is_config(cfg.bpe) or key not in cfg.bpe:
+    for key, flag in _FILES.items() if OmegaConf.is_config(cfg.bpe) else ():
+        if OmegaConf.is_missing(cfg.bpe, key):
+            raise UserError(f"--bpe {cfg.bpe._name} needs {flag}, the file that the text was encoded with")
+        if key not in cfg.bpe:
             continue
         name = cfg.bpe[key]
         if "://" not in name and not os.path.isfile(name):

@@ -15,7 +15,6 @@ import pytest
 from fairseq import options, utils
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from omegaconf.errors import MissingMandatoryValue
 
 from fairseq_residuals_errors import UserError
 from modern_fairseq import mistakes
@@ -141,6 +140,7 @@ def test_alignments_of_other_texts(tmp_path: Path) -> None:
         (("--nbest", 5, "--beam", 2), "--nbest 5 is more than --beam 2"),
         (("--prefix-size", -1), "--prefix-size must be at least 0"),
         (("--post-process", "bpe"), "--post-process .* 'bpe' is unknown; valid: 'subword_nmt'"),
+        (("--bpe", "subword_nmt"), "--bpe subword_nmt needs --bpe-codes"),
         (("--bpe", "subword_nmt", "--bpe-codes", "MISSING"), "--bpe-codes MISSING: there is no such file"),
         (("--bpe", "sentencepiece", "--sentencepiece-model", "MISSING"), "--sentencepiece-model MISSING: there is no"),
     ],
@@ -156,12 +156,6 @@ def test_generation_that_cannot_be_as_asked(
     with pytest.raises(UserError, match=sentence):
         generate(*flags, command=command)
     assert not (tmp_path / "results").exists()
-
-
-def test_codes_that_are_not_named(trained: tuple[Path, Path]) -> None:
-    with pytest.raises(MissingMandatoryValue) as caught:
-        generate(trained[0], "--path", "x.pt", "--bpe", "subword_nmt")
-    assert "bpe_codes is missing: give --bpe-codes" in str(mistakes.explain(caught.value))
 
 
 @pytest.mark.parametrize(("flag", "value"), [("--batch-size", 0), ("--max-tokens", 0), ("--batch-size", -1)])

@@ -92,7 +92,7 @@ def _check(model: Any, reduce: bool) -> None:
         and ("features_only" in given or any(p.kind is p.VAR_KEYWORD for p in given.values()))
     )
     by_matrix = isinstance(projection, nn.Linear) and projection.bias is None
-    if not (by_matrix and takes_features_only and reduce):
+    if projection is None or not (by_matrix and takes_features_only and reduce):
         raise UserError(
             "chunked_label_smoothed_cross_entropy is for models whose output is a projection by a matrix, and for"
             " losses summed over a batch; use --criterion label_smoothed_cross_entropy, or adaptive_loss"
