@@ -5,6 +5,7 @@ fairseq, and ``modern_fairseq`` serves fairseq without the plugin.
 """
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -20,5 +21,10 @@ class UserError(Exception):
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
-    """Return `` (did you mean b2t?)``, or nothing where no valid name is near."""
-    return "".join(f" (did you mean {match}?)" for match in difflib.get_close_matches(name, list(valid), n=1))
+    """Return `` (did you mean b2t?)``, or nothing where no valid name is near; case and dashes do not matter."""
+    names = {_plain(one): one for one in valid}
+    return "".join(f" (did you mean {names[match]}?)" for match in difflib.get_close_matches(_plain(name), names, n=1))
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s-]+", "_", name.strip().lower())

@@ -31,13 +31,16 @@ def whole_files(module: types.ModuleType) -> None:
             sentences = _HEADER.unpack(header)[-1] if len(header) == _HEADER.size else None
             if sentences is None or os.path.getsize(index) < _HEADER.size + 12 * sentences:
                 raise _cut_off(index)
-        if sentences and not os.path.getsize(data):
+        if not sentences:
+            raise UserError(
+                f"{index} has no sentences: make it anew with fairseq-preprocess, from a text that has some"
+            )
+        if not os.path.getsize(data):
             raise _cut_off(data)  # NumPy maps no empty file
         original(self, path)
-        if sentences:
-            begin, size = self._index[sentences - 1]
-            if os.path.getsize(data) < int(begin) + int(size) * self._index.dtype().itemsize:
-                raise _cut_off(data)
+        begin, size = self._index[sentences - 1]
+        if os.path.getsize(data) < int(begin) + int(size) * self._index.dtype().itemsize:
+            raise _cut_off(data)
 
     def __del__(self: Any) -> None:
         if hasattr(self, "_bin_buffer_mmap"):  # not if opening it failed

@@ -76,6 +76,13 @@ _MESSAGES: tuple[tuple[type[Exception], str, str], ...] = (
         "a dictionary has the line {1}, not a token and how often it occurred; fairseq-preprocess makes dictionaries",
     ),
     (Exception, r"Incorrect encoding detected in (.*), please rebuild the dataset", "{1} is not UTF-8"),
+    (
+        NotImplementedError,
+        r"--post-process=(.*) is not implemented",
+        "--post-process (--remove-bpe) {1!r} is unknown to fairseq-eval-lm; valid: 'subword_nmt', '@@ '",
+    ),
+    (ImportError, r"Failed to import --user-dir=.*", "{0}"),
+    (UnicodeDecodeError, r"'utf-8' codec can't decode .*", "a file that was read is not UTF-8 text ({0})"),
     (Exception, r"Cannot find dataset: (.*)", "there is no data set {1}; fairseq-preprocess makes data sets"),
 )
 
@@ -94,6 +101,10 @@ def disk_error(error: BaseException) -> OSError | None:
     return error if isinstance(error, OSError) and error.errno in _DISK else None
 
 
+# What is wrong with a path, whichever program asks.
+_PATH_ERRORS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
+
+
 def explain(error: BaseException) -> UserError | None:
     """The sentence for a user's mistake, or None for anything else, which is to keep its traceback."""
     if isinstance(error, UserError):
@@ -102,7 +113,10 @@ def explain(error: BaseException) -> UserError | None:
         found = re.fullmatch(pattern, str(error)) if isinstance(error, kind) else None
         if found:
             return UserError(sentence.format(found[0], *found.groups()))
-    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+    missing = re.match(r"Missing mandatory value: (?:\w+\.)*(\w+)", str(error))
+    if missing:
+        return UserError(f"{missing[1]} is missing: give --{missing[1].replace('_', '-')}, or {missing[1]} in YAML")
+    if isinstance(error, _PATH_ERRORS):
         return _explain_path(error)
     reason = disk_error(error)
     if reason is not None and (reason.filename is not None or not isinstance(reason, PermissionError)):
@@ -114,9 +128,18 @@ def _explain_path(error: OSError) -> UserError | None:
     if error.filename is None:
         return UserError(f"file not found: {error}") if isinstance(error, FileNotFoundError) else None
     path = os.fspath(error.filename)
+    if isinstance(error, NotADirectoryError | FileExistsError):
+        return UserError(f"{_file_on_the_way(path)} is a file, where a folder is needed: name another")
     folder, name = os.path.split(path)
     if isinstance(error, FileNotFoundError) and re.fullmatch(r"dict\..*txt", name):
         if not os.path.isdir(folder):
             return UserError(f"the data folder {folder} does not exist")
         return UserError(f"{folder} is no data folder of fairseq: it has no {name}, which fairseq-preprocess makes")
     return UserError(f"{path}: {error.strerror}")
+
+
+def _file_on_the_way(path: str) -> str:
+    """The part of a path that is a file and no folder."""
+    while not os.path.exists(path) and os.path.dirname(path) not in ("", path):
+        path = os.path.dirname(path)
+    return path

@@ -23,7 +23,7 @@ def name_unknown_architectures(module: types.ModuleType) -> None:
             close = did_you_mean(name, known)
             raise UserError(
                 f"unknown architecture {name!r}{close}; if a plugin defines it, name the plugin's folder by --user-dir,"
-                " or common.user_dir in YAML"
+                " or common.user_dir in YAML, or in Python import it first, as by `import fairseq_residuals`"
             )
         return original(cfg, *args, **kwargs)
 

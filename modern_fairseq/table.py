@@ -32,7 +32,7 @@ _AROUND = {
 
 _AFTER = {
     "fairseq.dataclass.configs": ("configs:restore_decorator",),
-    "fairseq.dataclass.utils": ("hydra_api:current_api",),
+    "fairseq.dataclass.utils": ("hydra_api:current_api", "yaml_mistakes:settings_of_groups"),
     "fairseq.checkpoint_utils": (
         "checkpoints:safe_load",
         "checkpoints:explain_misfits",
@@ -40,8 +40,9 @@ _AFTER = {
         "saving:save_atomically",
         "saving:copy_atomically",
         "saving:begin_in_a_clean_folder",
+        "wrong_answers:check_ensembles",
     ),
-    "fairseq.utils": ("literals:literals_only", "at_once:norms"),
+    "fairseq.utils": ("literals:literals_only", "at_once:norms", "wrong_answers:plugin_in_checkout"),
     "fairseq.criterions.ctc": ("literals:literals_only",),
     "fairseq.models.fconv": ("literals:literals_only",),
     "fairseq.models.fconv_lm": ("literals:literals_only",),
@@ -82,7 +83,11 @@ _AFTER = {
         "at_once:zeros",
         "master_weights:save_with_optimizer",
     ),
-    "fairseq.data.data_utils": ("numpy_names:removed_aliases", "commands:explain_data_folder"),
+    "fairseq.data.data_utils": (
+        "numpy_names:removed_aliases",
+        "commands:explain_data_folder",
+        "wrong_answers:check_batches",
+    ),
     "fairseq.modules.dynamic_crf_layer": ("numpy_names:removed_aliases",),
     "fairseq.data.token_block_dataset": ("numpy_names:removed_aliases",),
     "fairseq.data.language_pair_dataset": ("numpy_names:removed_aliases",),
@@ -93,13 +98,17 @@ _AFTER = {
     "fairseq.data.audio.feature_transforms.delta_deltas": ("audio:deltas_without_torchaudio",),
     "fairseq.data.iterators": ("iterators:background_ends_first",),
     "fairseq.models": ("models:name_unknown_architectures",),
+    "fairseq.tasks.fairseq_task": ("wrong_answers:sentences_to_iterate",),
+    "fairseq.tasks.translation": ("wrong_answers:sides_of_one_length",),
     "fairseq.tasks": ("tasks:tasks_without_dataclass_in_yaml",),
     "fairseq_cli.score": ("scoring:sequences_for_sacrebleu",),
     "fairseq_cli.train": ("finished:train_no_further",),
+    "fairseq_cli.preprocess": ("texts:check_texts",),
     **{
-        f"fairseq_cli.{name}": ("literals:read_overrides",)
-        for name in ("generate", "interactive", "validate", "eval_lm")
+        f"fairseq_cli.{name}": ("literals:read_overrides", "wrong_answers:check_generation")
+        for name in ("generate", "interactive")
     },
+    **{f"fairseq_cli.{name}": ("literals:read_overrides",) for name in ("validate", "eval_lm")},
     "fairseq.optim.adam": ("literals:read_betas",),
     "fairseq.optim.cpu_adam": ("literals:read_betas",),
     "fairseq.optim.adafactor": ("literals:literals_only",),
@@ -109,8 +118,10 @@ _AFTER = {
     "fairseq.models.speech_to_text.hub_interface": ("hub:no_code_that_an_archive_names",),
     "fairseq_cli.hydra_train": (
         "commands:user_dir_before_compose",
+        "yaml_mistakes:names_of_groups",
         "commands:missing_groups",
         "commands:errors_in_hydra_job",
+        "yaml_mistakes:errors_in_hydra_config",
     ),
 }
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from fairseq_residuals.cli.__main__ import main
 from fairseq_residuals.core.base import Variant
 from fairseq_residuals.core.config import options_of
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.models.architectures import ARCHITECTURES
 
 
@@ -39,6 +42,33 @@ def test_show(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert VARIANTS[name].paper in text and all(equation in text for equation in VARIANTS[name].equations)
     for option in options_of(VARIANTS[name].Config).values():
         assert option.name in text and option.help in text
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [
+        ("Pre-LN", "pre_ln"),
+        ("PRE_LN", "pre_ln"),
+        ("resi dual", "resi_dual"),
+        ("PreLN", "pre_ln"),
+        ("transformer_b2t_18l", "b2t"),
+        ("transformer_lm_b2t_no_ln_6l", "b2t_no_ln"),
+        ("Pre-LN:0-2,b2t:3-5", "pre_ln"),
+        ("Pre-LN(init_scale=2)", "pre_ln"),
+    ],
+)
+def test_the_variant_that_was_meant_is_named(name: str, variant: str) -> None:
+    with pytest.raises(UserError, match=rf"\(did you mean {variant}\?\)"):
+        Wiring.parse(name)
+
+
+def test_files_where_names_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "checkpoint_best.pt"
+    file.write_bytes(b"PK")
+    for command, sentence in (("explain", "is a file: explain takes an architecture"), ("verify", "is no golden file")):
+        assert main([command, str(file)]) == 1 + (command == "explain")
+        captured = capsys.readouterr()
+        assert f"{file} {sentence}" in captured.err and captured.err.count("\n") == 1 and captured.out == ""
 
 
 def test_show_an_unknown_variant(capsys: pytest.CaptureFixture[str]) -> None:

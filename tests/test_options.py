@@ -109,3 +109,13 @@ def test_every_variant_is_described(name: str) -> None:
     for described in options_of(variant.Config).values():
         assert described.help and described.describe()
     assert Wiring.parse(name).parts[0].config == variant.Config()
+
+
+@pytest.mark.parametrize("name", sorted(VARIANTS))
+def test_every_number_has_bounds(name: str) -> None:
+    """Of those that no model could be built with, or compute with, one sentence says what is valid."""
+    for known in options_of(VARIANTS[name].Config).values():
+        if re.search("an? (number|integer)", known.describe()):
+            for value in ("1e308", "-1e308", "1000000000", "-1000000000"):
+                with pytest.raises(UserError, match=f"option '{known.name}' .* from .* to "):
+                    parse_options(name, VARIANTS[name].Config, f"{known.name}={value}")

@@ -12,6 +12,8 @@ from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.scoring import joeynmt_perplexity, perplexity_of_eval_lm, perplexity_of_validate, read_lines
 from fairseq_residuals.scoring.text import is_generation, parse_generation
 
+SKIPPED = "2026 | WARNING | x | {} samples have invalid sizes and will be skipped, max_positions=512, first few [1]"
+
 
 def test_only_newlines_end_lines(tmp_path: Path) -> None:
     path = tmp_path / "text"
@@ -73,6 +75,8 @@ def test_the_best_of_several_hypotheses_and_an_empty_one() -> None:
         (generated(0) + generated(0), "has sentence 0 twice"),
         (generated(0, 1)[:-3], "has only one of the lines D-1 and H-1"),
         (["H-0\t-1\ta", "T-1\tb"], "has only one of the lines T-0 and H-0"),
+        ([SKIPPED.format(1), *generated(0, 1)], "lacks the hypotheses of 1 sentences, which fairseq-generate left out"),
+        ([*generated(0, 1), "Translated 3 sentences (9 tokens) in 1.0s"], "says that 3 were translated"),
     ],
 )
 def test_output_that_is_not_whole(lines: list[str], words: str) -> None:
@@ -126,6 +130,15 @@ def test_perplexity_of_subwords_is_turned_into_one_of_words() -> None:
         (eval_lm_log().replace("'add_bos_token': False", "'add_bos_token': True"), None, "leave the flag out"),
         (eval_lm_log(post_process="'@@ '"), 600, "per word already"),
         (eval_lm_log(), 1001, "every word has at least one"),
+        (f"{SKIPPED.format('3')}\n{eval_lm_log()}", None, "left out 3 samples that are too long"),
+        (f"{SKIPPED.format('1,000')}\n{eval_lm_log()}", 600, "left out 1,000 samples"),
+        (eval_lm_log(loss=0.0).replace("1,000 tokens", "0 tokens"), None, "evaluated 0 tokens"),
+        (f"skipping tokens with inf scores: a\n{eval_lm_log()}", None, "tokens of probability 0"),
+        (eval_lm_log().replace("'num_workers'", "'num_shards': 2, 'num_workers'"), None, "--num-shards 2"),
+        (eval_lm_log(math.nan), None, "the loss of the run is nan"),
+        (eval_lm_log(math.inf), None, "the loss of the run is inf"),
+        (eval_lm_log().replace(": 3.0000", ": 3000.0"), None, r"the loss of the run is 3000\.0"),
+        (eval_lm_log().replace(": 3.0000", ": three"), None, "the log has 0 times"),
     ],
 )
 def test_logs_that_have_no_perplexity(log: str, words: int | None, sentence: str) -> None:
@@ -150,6 +163,12 @@ def test_perplexity_of_validation() -> None:
     assert perplexity_of_validate(plain.format("valid", 3, 8)).value == 8
     with pytest.raises(UserError, match=r"loss of 3\.0 bits is no perplexity of 7\.0"):
         perplexity_of_validate(plain.format("valid", 3, 7))
+    with pytest.raises(UserError, match="fairseq-validate left out 2 samples"):
+        perplexity_of_validate(f"{SKIPPED.format(2)}\n{plain.format('valid', 3, 8)}")
+    with pytest.raises(UserError, match="the loss of the run is nan"):
+        perplexity_of_validate(plain.format("valid", "nan", "nan"))
+    with pytest.raises(UserError, match="no number for loss"):
+        perplexity_of_validate(plain.format("valid", "none", 3))
 
 
 def test_perplexity_of_joeynmt() -> None:

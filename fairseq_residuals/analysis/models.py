@@ -27,7 +27,7 @@ from fairseq_residuals.analysis.batches import Batch
 from fairseq_residuals.analysis.size_flags import PREFIXES, add_size_flags, refuse_meaningless, size_flags
 from fairseq_residuals.checkpoints.importing.model_sizes import dictionary_sizes
 from fairseq_residuals.checkpoints.importing.wiring_detection import Found
-from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.core.errors import UserError, did_you_mean
 from fairseq_residuals.core.registry import find_variant, list_variants
 from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.core.wiring import Wiring
@@ -155,7 +155,8 @@ def sources(args: Namespace) -> list[Source]:
     for arch in args.arch or ():
         if arch not in ARCHITECTURES:
             raise UserError(
-                f"--arch {arch} is no architecture of this plugin; `fairseq-residuals list --architectures` prints them"
+                f"--arch {arch} is no architecture of this plugin{did_you_mean(arch, ARCHITECTURES)};"
+                " `fairseq-residuals list --architectures` prints them"
             )
         task = next(t for t, family in FAMILIES.items() if family.model == ARCH_MODEL_NAME_REGISTRY[arch])
         found.append(Source(task, arch, name=arch))

@@ -3,6 +3,7 @@ score at the end of ``fairseq-generate``, and JoeyNMT's list of validations."""
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,13 @@ _CHOICE = re.compile(
     r"|(?:en|de)coder_(?:embed_dim|ffn_embed_dim|attention_heads))'?(?:=|: )"
     r"(?P<value>\[[^\]]*\]|[\d.]\S*?)(?=[,)}\s]|$)"
 )
+_PROGRAM = re.compile(
+    r"\d\d:\d\d:\d\d(?:,\d+)?(?: \| (?:INFO|WARNING|ERROR) \| |\]\[[^\]]*\]\[(?:INFO|WARNING|ERROR)\] - )"
+    r"|^Traceback \(most recent call last\):|^fairseq-[\w-]+: error: "
+)
+"""Lines that fairseq and Python print, and no text about them."""
+_SINGLE = 3.4e38
+_ANEW, _RESUMED = "No existing checkpoint found", "Loaded checkpoint "
 _TROUBLE = re.compile(
     r"overflow detected|(?:NaN|Inf) detected in output of|nan/inf grad norm|Minimum loss scale reached"
     r"|gradients are inconsistent|out of memory|OutOfMemory|^(?:\w+\.)*\w+(?:Error|Exception|Interrupt): |error: \S"
@@ -70,6 +78,12 @@ class Log:
     seed: int | None = None
     finished: bool = False
     """Whether training came to its own end."""
+    restarts: int = 0
+    """Runs that broke off and were begun anew in the same log; what is here is of the last."""
+    _is_of_program: bool = field(default=False, repr=False)
+    """Whether a line of it is fairseq's or Python's own."""
+    _has_several_runs: bool = field(default=False, repr=False)
+    """Whether another run begins after the end of one."""
     _offset: int = field(default=0, repr=False)
     """Bytes of the file that have been read."""
 
@@ -87,22 +101,30 @@ class Log:
         if whole_lines:
             new = new[: max(new.rfind(b"\n"), new.rfind(b"\r")) + 1]
         self._offset += len(new)
-        for line in re.split(r"[\r\n]+", new.decode("utf-8", errors="replace")):
+        *lines, last = re.split(r"[\r\n]+", new.decode("utf-8", errors="replace"))
+        for line in [*lines, last]:
             if not line.startswith(("# started ", "# $ ")):  # written by the runner, not by fairseq
-                self._read_line(line)
+                self._read_line(line, ended=line is not last)
         return self
 
-    def _read_line(self, line: str) -> None:
+    def _read_line(self, line: str, ended: bool) -> None:
         record = _record(line)
-        if record is not None:
+        # a line without an end may have been cut off within a number; JSON has an end of its own
+        if record is not None and (ended or _JSON.search(line)):
+            if self.finished and record.subset in (TRAIN, EPOCH):
+                self._has_several_runs |= any(r.update >= record.update for r in self.records)
             self.records.append(record)
+        elif _ANEW in line and self.records:
+            self._has_several_runs |= self.finished
+            self.records, self.troubles, self.restarts = [], [], self.restarts + 1
         elif _TROUBLE.search(line):
             self.troubles.append((self.records[-1].update if self.records else 0, line.strip()))
         elif "wired by" in line or "seed" in line:
             _settings(self, line)
         elif parameters := _PARAMETERS.search(line):
             self.parameters = int(parameters[1].replace(",", ""))
-        self.finished |= "done training in" in line
+        self._is_of_program |= _PROGRAM.search(line) is not None
+        self.finished = "done training in" in line or (self.finished and _RESUMED not in line)
 
     @property
     def wiring(self) -> str:
@@ -142,14 +164,17 @@ def read_log(path: Path) -> Log:
     """Read a log from its beginning to its end.
 
     Raises:
-        UserError: the file cannot be read, or has no record of training, validation or generation.
+        UserError: the file cannot be read, has no record of training, validation or generation, or has those of
+            several runs.
     """
     try:
         path.open("rb").close()
         log = Log(path).read_on(whole_lines=False)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    if not log.records and not log.troubles:
+    if log._has_several_runs:
+        raise UserError(f"{path} has several runs: after the end of one another begins; give each run a log of its own")
+    if not log.records and not (log.troubles and log._is_of_program):
         raise UserError(
             f"{path} has no record of fairseq-train (formats simple, json, tqdm), fairseq-generate or JoeyNMT's"
             " validations"
@@ -164,9 +189,8 @@ def _record(line: str) -> Record | None:
         return _from_json(found[0])
     found = _TEXT.search(line)
     if found and "num_updates" in found["rest"]:
-        values = _numbers(dict(_PAIR.findall(found["rest"])))
         subset = found["valid"] or (TRAIN if "num_updates=" in found["rest"] else EPOCH)
-        return Record(subset, int(values.pop("num_updates")), values)
+        return _of_update(subset, _numbers(dict(_PAIR.findall(found["rest"]))))
     found = _JOEYNMT.match(line)
     if found:
         pairs = {name.lower(): value for name, value in _JOEYNMT_PAIR.findall(found["rest"])}
@@ -188,22 +212,27 @@ def _from_json(text: str) -> Record | None:
         return None
     prefix = key.removesuffix("num_updates")
     values = _numbers({name.removeprefix(prefix): value for name, value in pairs.items()})
-    update = int(values.pop("num_updates"))
     # the records between the ends of epochs alone are without a prefix
-    subset = {"": TRAIN, "train_": EPOCH}.get(prefix, prefix.removesuffix("_"))
-    return Record(subset, update, values)
+    return _of_update({"": TRAIN, "train_": EPOCH}.get(prefix, prefix.removesuffix("_")), values)
+
+
+def _of_update(subset: str, values: dict[str, float]) -> Record | None:
+    """The record of the update that is among its values, or None where a cut-off line has no number there."""
+    update = values.pop("num_updates", math.nan)
+    return Record(subset, int(update), values) if math.isfinite(update) else None
 
 
 def _numbers(pairs: dict[str, object]) -> dict[str, float]:
-    """Those of the values that are numbers, nan and infinities included."""
+    """Those of the values that are numbers, nan and infinities included. What single precision cannot hold is one."""
     found = {}
     for name, value in pairs.items():
         if name in ("epoch", "update"):  # places, not measurements
             continue
         try:
-            found[name] = float(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
+            number = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):
             continue
+        found[name] = number if not abs(number) > _SINGLE else math.copysign(math.inf, number)
     return found
 
 

@@ -7,6 +7,7 @@ import logging
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from fairseq_residuals.analysis.size_flags import add_size_flags
 from fairseq_residuals.analysis.trace import trace_layer
 from fairseq_residuals.analysis.wiring_graph import Graph
 from fairseq_residuals.core.base import Variant
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.models.architectures import ARCHITECTURES
 from fairseq_residuals.utils.tables import Cell, text_table
@@ -99,6 +101,11 @@ def _stacks(args: argparse.Namespace) -> Iterator[tuple[str, Stack]]:
     logging.disable(logging.INFO)  # what building prints says nothing here
     try:
         for name in args.arch:
+            if Path(name).is_file():
+                raise UserError(
+                    f"{name} is a file: explain takes an architecture, such as transformer_b2t_6l, or a variant, such"
+                    " as b2t"
+                )
             known = {"arch": [name], "variants": None} if name in ARCHITECTURES else {"arch": None, "variants": [name]}
             asked = argparse.Namespace(**{**vars(args), **known, "checkpoint": None, "data": None})
             for source in models.sources(asked):

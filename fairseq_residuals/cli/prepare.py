@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.corpora import CORPORA
-from fairseq_residuals.utils.documents import read_json
+from fairseq_residuals.utils.documents import read_record
 
 HELP = "download, clean, tokenize and binarize a corpus; what is done is not done again"
 
@@ -56,10 +56,13 @@ def run(args: argparse.Namespace) -> int:
     mirror = mirror_folder(args.mirror) if args.mirror else None
     stand_in = None
     if mirror is not None and (mirror / STAND_IN).is_file():
-        stand_in = read_json(mirror / STAND_IN)
+        stand_in = read_record(mirror / STAND_IN)
+        for key in ("lines", "digests"):
+            if not isinstance(stand_in.get(key, {}), dict):
+                raise UserError(f"{mirror / STAND_IN}: {key} must be a JSON object, not {stand_in[key]!r}")
     digests = None if stand_in is None else stand_in.get("digests", {})
     downloads = Downloads(args.downloads or args.out / "downloads", mirror, digests)
     summary = prepare(corpus, args.variant, Job(args.out, downloads, args.workers, stand_in))
-    counts = read_json(summary)["lines"]
+    counts = read_record(summary, "lines")["lines"]
     print(f"{args.out} is ready:", *(f"{name} {count:,}" for name, count in counts.items()), sep="\n  ")
     return 0

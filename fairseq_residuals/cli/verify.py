@@ -45,6 +45,12 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UserError: files that could not be compared, after the table of those that could; or no checkout.
     """
+    for path in args.files:
+        if path.is_file() and path.suffix not in (".npz", ".json"):
+            raise UserError(
+                f"{path} is no golden file, which is an X.npz with its description X.json beside it; `fairseq-residuals"
+                " diagnose` examines checkpoints"
+            )
     require_checkout(VERIFICATION)
     from fairseq_residuals.analysis.models import device_of
 

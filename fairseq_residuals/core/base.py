@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor, nn
 
 from fairseq_residuals.core.attention import AttentionBackend, run_attention
-from fairseq_residuals.core.config import option
+from fairseq_residuals.core.config import LARGEST, option
 from fairseq_residuals.core.depth_mixing import DepthWeights
 from fairseq_residuals.core.norms import NormType, build_norm
 from fairseq_residuals.core.value_residual import Mixing
@@ -186,6 +186,7 @@ class Variant(nn.Module):
             1.0,
             "factor on every weight matrix of the layers at initialisation; depth: L^-0.5",
             minimum=1e-6,
+            maximum=LARGEST,
             for_training=True,
         )
         norm_type: NormType = option(

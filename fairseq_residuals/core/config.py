@@ -13,6 +13,10 @@ from fairseq_residuals.core.errors import UserError
 
 T = TypeVar("T")
 
+LARGEST = 1e6
+"""Of a factor: with more of them, numbers of single precision overflow."""
+MOST_LAYERS = 10_000
+"""Of which an option counts some; no model has more."""
 SHORT = {"norm": "norm_type"}
 """Other names of options, for variants that have no option of that name themselves."""
 

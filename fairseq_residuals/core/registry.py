@@ -75,6 +75,8 @@ def find_variant(name: str) -> type[Variant]:
         UserError: there is none; the message lists the valid names.
     """
     if name not in VARIANTS:
-        hint = did_you_mean(name, VARIANTS)
+        # of an architecture's name the variant is a part
+        parts = [variant for variant in VARIANTS if f"_{variant}_" in f"_{name}_"]
+        hint = did_you_mean(max(parts, key=len, default=name), VARIANTS)
         raise UserError(f"unknown variant {name!r}{hint}; the variants are {', '.join(sorted(VARIANTS))}")
     return VARIANTS[name]

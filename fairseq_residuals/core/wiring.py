@@ -14,8 +14,8 @@ from fairseq_residuals.core.config import SHORT, format_options, options_of, par
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS, find_variant
 
-_WITH_OPTIONS = re.compile(r"(?P<name>\w+)\((?P<options>.*)\)")
-_PART = re.compile(r"(?P<name>\w+):(?P<first>\d+)(?:-(?P<last>\d+))?")
+_WITH_OPTIONS = re.compile(r"(?P<name>[\w-]+)\((?P<options>.*)\)")
+_PART = re.compile(r"(?P<name>[\w-]+):(?P<first>\d+)(?:-(?P<last>\d+))?")
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.sweep import DIVERGED, FAILED, TRAINED, SweepResult, SweepRun
 from fairseq_residuals.experiments.tables.view import Summary
+from fairseq_residuals.utils.documents import read_text
 from fairseq_residuals.utils.tables import Cell, csv_text, markdown_table, mean_and_spread, text_table
 from modern_fairseq.atomic_write import atomic_write
 
@@ -28,11 +30,13 @@ def read_results(path: Path) -> list[SweepResult]:
     """
     if not path.exists():
         return []
-    with path.open(encoding="utf-8", newline="") as file:
-        lines = csv.DictReader(file)
+    lines = csv.DictReader(io.StringIO(read_text(path), newline=""))
+    try:
         if tuple(lines.fieldnames or ()) != HEADER:
             raise UserError(f"{path} is no file of results: its first line has to be {','.join(HEADER)}")
         return [_read(line, f"{path}, line {lines.line_num}") for line in lines]
+    except csv.Error as error:
+        raise UserError(f"{path} is no CSV file: {error}") from None
 
 
 def _read(line: dict[str, str], where: str) -> SweepResult:

@@ -18,6 +18,7 @@ from fairseq_residuals.core.errors import UserError, did_you_mean
 from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.models import extensions
 from fairseq_residuals.models.families import REFUSED, Family
+from fairseq_residuals.models.yaml_values import check_values
 
 Args = Namespace | DictConfig
 
@@ -45,6 +46,7 @@ def resolve(
         if unknown:
             hint = did_you_mean(unknown[0], valid)
             raise UserError(f"unknown key {', '.join(unknown)} under model{hint}; valid: {', '.join(valid)}")
+        check_values(args, family.add_args)
     for key, feature in (REFUSED | family.refused).items():
         # a number is off at zero, a list or text when it is absent: layer 0 may be all that is kept
         off = (None, "", []) if key.endswith(("_to_keep", "_config")) else (None, "", 0)

@@ -12,6 +12,9 @@ from fairseq_residuals.core.errors import UserError
 UNKNOWN = "UNKNOWNTOKENINREF"
 """A word outside the dictionary in a reference, which no hypothesis may match. fairseq writes ``<<unk>>``, of which
 ROUGE sees the letters only, and so the ``<unk>`` of a hypothesis would match."""
+SKIPPED = re.compile(r"([\d,]+) samples have invalid sizes and will be skipped")
+"""What fairseq warns of where a text is not evaluated whole."""
+_TRANSLATED = re.compile(r"Translated ([\d,]+) sentences? \(")
 _GENERATED = re.compile(r"^([STHD])-(\d+)\t")
 
 
@@ -70,9 +73,17 @@ def parse_generation(lines: Iterable[str], name: str = "the output") -> Generati
     """:func:`read_generation` of lines; ``name`` is what an error calls them."""
     texts: dict[str, dict[int, str]] = {kind: {} for kind in "STHD"}
     current: dict[str, int] = {}
+    translated: int | None = None
     for line in lines:
         match = _GENERATED.match(line)
         if not match:
+            count, skipped = _TRANSLATED.search(line), SKIPPED.search(line)
+            if skipped:
+                raise UserError(
+                    f"{name} lacks the hypotheses of {skipped[1]} sentences, which fairseq-generate left out as too"
+                    " long: raise --max-tokens, --max-source-positions and --max-target-positions"
+                )
+            translated = int(count[1].replace(",", "")) if count else translated
             continue
         kind, number = match[1], int(match[2])
         text = line[match.end() :]
@@ -93,6 +104,11 @@ def parse_generation(lines: Iterable[str], name: str = "the output") -> Generati
         raise UserError(
             f"{name} lacks the hypotheses of {len(missing)} sentences, the first being number {missing[0]}: "
             "fairseq-generate was stopped, ran on a part of the data, or skipped sentences that are too long"
+        )
+    if translated not in (None, len(texts["H"])):
+        raise UserError(
+            f"{name} has the hypotheses of {len(texts['H'])} sentences, and says that {translated} were translated: it"
+            " is not whole"
         )
     sources, targets, detokenized = (_column(texts, kind, name) for kind in "STD")
     hypotheses = [texts["H"][number] for number in range(len(texts["H"]))]

@@ -79,7 +79,7 @@ class StreamsVariant(Variant):
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
-        n: int = option(4, "streams", minimum=1)
+        n: int = option(4, "streams", minimum=1, maximum=64)
         close: Literal["sum", "learned"] = option("sum", "the streams at the top; learned: as in DeepSeek-V4")
 
     def __init__(self, config: Any, shape: StackShape, router: float = 1.0) -> None:

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Variant
-from fairseq_residuals.core.config import option
+from fairseq_residuals.core.config import MOST_LAYERS, option
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.ops.depth_sum import softmax_sum
 
@@ -97,7 +97,7 @@ class AttentionResiduals(Variant):
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
-        block: int = option(0, "sub-layers per block; 0: no blocks", minimum=0)
+        block: int = option(0, "sub-layers per block; 0: no blocks", minimum=0, maximum=MOST_LAYERS)
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)

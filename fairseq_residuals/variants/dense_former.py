@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.core.base import StackShape, Stream, Variant
-from fairseq_residuals.core.config import option
+from fairseq_residuals.core.config import MOST_LAYERS, option
 from fairseq_residuals.core.depth_mixing import DepthWeights, history
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.ops.depth_sum import weighted_sum
@@ -54,8 +54,10 @@ class DenseFormer(Variant):
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
-        dilation: int = option(1, "sum every k-th output only, counted down from the newest", minimum=1)
-        period: int = option(1, "sum after every p-th layer only", minimum=1)
+        dilation: int = option(
+            1, "sum every k-th output only, counted down from the newest", minimum=1, maximum=MOST_LAYERS
+        )
+        period: int = option(1, "sum after every p-th layer only", minimum=1, maximum=MOST_LAYERS)
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)

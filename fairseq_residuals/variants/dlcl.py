@@ -25,7 +25,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from fairseq_residuals.core.base import Init, StackShape, Stream, Variant
-from fairseq_residuals.core.config import option
+from fairseq_residuals.core.config import MOST_LAYERS, option
 from fairseq_residuals.core.depth_mixing import DepthWeights, band, history
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.ops.depth_sum import weighted_sum
@@ -50,7 +50,7 @@ class DLCL(Variant):
         norm: bool = option(True, "norms of the combination (the layers keep theirs)")
         weight_type: Literal["scalar", "vector"] = option("scalar", "a weight per layer, or per layer and channel")
         softmax: bool = option(False, "normalise each row of weights by a softmax")
-        window: int = option(0, "combine only this many of the layers below; 0: all", minimum=0)
+        window: int = option(0, "combine only this many of the layers below; 0: all", minimum=0, maximum=MOST_LAYERS)
         history_dropout: float = option(0.0, "dropout on the combination", minimum=0.0, maximum=0.99, for_training=True)
 
     def __init__(self, config: Any, shape: StackShape) -> None:

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.core.base import Connection, Site
-from fairseq_residuals.core.config import option
+from fairseq_residuals.core.config import LARGEST, option
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.ops.rms_linear import rms_linear
 from fairseq_residuals.utils.precision import at_least_fp32
@@ -89,6 +89,7 @@ class HyperConnections(StreamsVariant):
             1.0,
             "factor on the sub-layers' output matrices at the start (the paper's: by sqrt(n))",
             minimum=0.0,
+            maximum=LARGEST,
             for_training=True,
         )
 

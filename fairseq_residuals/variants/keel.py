@@ -19,7 +19,7 @@ from typing import Literal
 from torch import Tensor
 
 from fairseq_residuals.core.base import Connection, Site, Stream, Variant
-from fairseq_residuals.core.config import option
+from fairseq_residuals.core.config import LARGEST, option
 from fairseq_residuals.core.registry import register_variant
 
 
@@ -56,7 +56,7 @@ class KEEL(Variant):
     @dataclass(frozen=True)
     class Config(Variant.Config):
         alpha: Literal["sublayers"] | float = option(
-            "sublayers", "factor on the residual; sublayers: how many the stack has", minimum=0.0
+            "sublayers", "factor on the residual; sublayers: how many the stack has", minimum=0.0, maximum=LARGEST
         )
         branch_bias: bool = option(True, "biases of the norms at the start of the branches (RMSNorm has none)")
 

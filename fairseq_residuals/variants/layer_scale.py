@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.core.base import Connection, Site, Stock, Stream, Variant
-from fairseq_residuals.core.config import option
+from fairseq_residuals.core.config import LARGEST, option
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.variants.pre_ln import PreLN, PreLNConnection
 
@@ -71,6 +71,7 @@ class LayerScale(PreLN):
             "depth",
             "where the gains start; depth: 0.1 to 18 layers, 1e-5 to 24, 1e-6 beyond",
             minimum=0.0,
+            maximum=LARGEST,
             for_training=True,
         )
 

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.core.base import Connection, Site, StackShape
-from fairseq_residuals.core.config import option
+from fairseq_residuals.core.config import LARGEST, option
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.ops.sinkhorn import sinkhorn
@@ -84,6 +84,7 @@ class MHC(StreamsVariant):
             1.0,
             "standard deviation of the router's matrix at the start, times (n C)^-0.5",
             minimum=0.0,
+            maximum=LARGEST,
             for_training=True,
         )
         mixing: Literal["uniform", "identity"] = option(

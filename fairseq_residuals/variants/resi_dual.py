@@ -21,7 +21,7 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Variant
-from fairseq_residuals.core.config import option
+from fairseq_residuals.core.config import LARGEST, option
 from fairseq_residuals.core.registry import register_variant
 
 
@@ -49,7 +49,7 @@ class ResiDual(Variant):
     @dataclass(frozen=True)
     class Config(Variant.Config):
         scale: float = option(1.0, "factor on the second stream, for half precision", minimum=1e-4, maximum=1.0)
-        alpha: float = option(1.0, "factor on the Post-LN stream in the output")
+        alpha: float = option(1.0, "factor on the Post-LN stream in the output", minimum=-LARGEST, maximum=LARGEST)
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)

@@ -20,6 +20,10 @@ LAYERS = 6
 DONE = "2026 | INFO | fairseq_cli.train | done training in 9.5 seconds"
 
 
+ANEW = "2026 | INFO | fairseq.trainer | No existing checkpoint found save/checkpoint_last.pt"
+RESUMED = "2026 | INFO | fairseq.trainer | Loaded checkpoint save/checkpoint_best.pt (epoch 2 @ 20 updates)"
+
+
 def record(update: int, loss: float, norms: dict[int, float] | None = None, **others: float) -> str:
     values = {"loss": loss, "num_updates": update} | others
     values |= {f"gnorm/decoder.layers.{layer - 1}": norm for layer, norm in (norms or {}).items()}
@@ -38,7 +42,7 @@ def diagnose(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...
     def run(*lines: str, file: Path | None = None) -> str:
         if file is None:
             file = tmp_path / "train.log"
-            file.write_text("\n".join(lines))
+            file.write_text("\n".join([*lines, ""]))
         assert main(["diagnose", str(file), "--out", str(tmp_path)]) == 0
         return capsys.readouterr().out
 
@@ -224,7 +228,15 @@ def test_a_checkpoint_of_stock_fairseq(diagnose: Callable[..., str], tmp_path: P
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
-    [(None, "cannot be read"), (b"hello", "has no record of fairseq-train"), (b"PK\x03\x04hello", "is damaged")],
+    [
+        (None, "cannot be read"),
+        (b"hello", "has no record of fairseq-train"),
+        (b"PK\x03\x04hello", "is damaged"),
+        # a text about training: what it says of errors is of none of its own
+        (b"Where it runs out of memory, the job is killed: CUDA out of memory.\n", "has no record of fairseq-train"),
+        ("\n".join([*healthy(), DONE, *healthy(5)]).encode(), "has several runs"),
+        ("\n".join([*healthy(), DONE, ANEW, *healthy(20)]).encode(), "has several runs"),
+    ],
 )
 def test_bad_input(content: bytes | None, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "run"
@@ -233,3 +245,39 @@ def test_bad_input(content: bytes | None, sentence: str, tmp_path: Path, capsys:
     assert main(["diagnose", str(file), "--out", str(tmp_path)]) == 2
     captured = capsys.readouterr()
     assert sentence in captured.err and captured.err.count("\n") == 1 and captured.out == ""
+
+
+def test_an_error_before_the_first_record(diagnose: Callable[..., str]) -> None:
+    lines = ["Traceback (most recent call last):", "torch.OutOfMemoryError: CUDA out of memory."]
+    assert "after update 0 training ended: the memory was not enough" in diagnose(*lines)
+
+
+def test_a_run_that_began_anew_is_not_mixed_with_the_one_before(diagnose: Callable[..., str]) -> None:
+    """The first had come further, to a lower loss: taken together they would have diverged."""
+    first = [record(10 * i, 4 / i) for i in range(1, 13)]
+    second = [record(10 * i, 9 / i) for i in range(1, 4)]
+    text = diagnose(*first, ANEW, *second)
+    assert "the log ends after update 30 without an error" in text and "diverged" not in text
+    assert "began anew once; this is of the last" in text
+
+
+def test_a_run_that_goes_on_after_its_end(diagnose: Callable[..., str]) -> None:
+    text = diagnose(*healthy(), DONE, RESUMED, *healthy()[2:], DONE)
+    assert "training came to its end at update 120" in text
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e308", "-1e308", "1e400"])
+@pytest.mark.parametrize("where", ["loss", "norms", "loss_scale"])
+def test_numbers_that_no_run_should_log(value: str, where: str, diagnose: Callable[..., str]) -> None:
+    """One sentence or more, and a picture, whatever the log says."""
+    norms: dict[int, float] = dict.fromkeys(range(1, 4), float(value) if where == "norms" else 1.0)
+    lines = [
+        record(
+            10 * i,
+            float(value) if where == "loss" else 1.0,
+            norms,
+            loss_scale=float(value) if where == "loss_scale" else 1,
+        )
+        for i in range(1, 10)
+    ]
+    assert "What happened" in diagnose(*lines, DONE)

@@ -187,3 +187,25 @@ def test_a_log_is_read_while_it_is_being_written(tmp_path: Path) -> None:
         file.write('25", "num_updates": "20"}\n')
     assert log.read_on().curve("loss", TRAIN) == {10: 9.5, 20: 9.25}
     assert len(log.records) == 3
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_log_that_was_cut_off_says_nothing_that_it_did_not_log(form: str, tmp_path: Path) -> None:
+    """Cut anywhere, it has some of the records of the whole log, and no others."""
+    whole = write(tmp_path, *FORMATS[form])
+    records = {(r.subset, r.update): r.values for r in read_log(whole).records}
+    text = whole.read_text()
+    for end in range(len(text)):
+        whole.write_text(text[:end])
+        try:
+            log = read_log(whole)
+        except UserError:
+            continue
+        assert all(records[r.subset, r.update] == r.values for r in log.records), text[:end]
+
+
+@pytest.mark.parametrize("update", ["nan", "inf", "1e400", "none", ""])
+def test_records_without_a_number_of_updates_are_none(update: str, tmp_path: Path) -> None:
+    lines = [line.replace("200", update) for line in FORMATS["simple"][:2]]
+    lines += [line.replace('"200"', f'"{update}"') for line in FORMATS["json"][:2]]
+    assert {r.update for r in read_log(write(tmp_path, *lines)).records} == {100}

@@ -12,7 +12,7 @@ import pytest
 from made_files import pack
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.data.pipeline.archives import unpack
+from fairseq_residuals.data.pipeline.archives import has_its_end, unpack
 
 FILES = {"top/a.en": b"one\n" * 2000, "top/deep/b.de": b"zwei\n" * 2000, "c.txt": bytes(range(256)) * 100}
 KINDS = ("x.tar.gz", "x.tar", "x.zip")
@@ -111,3 +111,63 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.tgz").write_text("Quota exceeded\n" * 100)
     with pytest.raises(UserError, match="truncated or damaged"):
         unpack(tmp_path / "x.tgz", tmp_path / "out", ("a",))
+
+
+METHODS = {
+    "stored": zipfile.ZIP_STORED,
+    "deflated": zipfile.ZIP_DEFLATED,
+    "bzip2": zipfile.ZIP_BZIP2,
+    "lzma": zipfile.ZIP_LZMA,
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_zip_that_is_damaged_anywhere_is_refused_or_read_right(tmp_path: Path, method: str) -> None:
+    text = b"".join(b"line %d\n" % i for i in range(50))
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", METHODS[method]) as archive:
+        archive.writestr("a.en", text)
+    whole = (tmp_path / "x.zip").read_bytes()
+    refused = 0
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0xFF
+        (tmp_path / "x.zip").write_bytes(damaged)
+        try:
+            unpack(tmp_path / "x.zip", tmp_path / "out", ("a.en",))
+        except UserError:
+            refused += 1
+        else:
+            assert (tmp_path / "out/a.en").read_bytes() == text, place
+    assert refused > len(whole) // 2
+
+
+def test_a_zip_with_a_password_is_refused(tmp_path: Path) -> None:
+    pack(FILES, tmp_path / "x.zip")
+    contents = bytearray((tmp_path / "x.zip").read_bytes())
+    for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        at = contents.find(mark)
+        while at >= 0:
+            contents[at + flags] |= 1
+            at = contents.find(mark, at + 1)
+    (tmp_path / "x.zip").write_bytes(contents)
+    with pytest.raises(UserError, match="needs no password"):
+        unpack(tmp_path / "x.zip", tmp_path / "out", ("a.en",))
+
+
+@pytest.mark.parametrize("names", [("a", "a/b"), ("a/b", "a")])
+def test_a_name_that_is_file_and_folder_is_refused(tmp_path: Path, names: tuple[str, str]) -> None:
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.size = 4
+            archive.addfile(member, io.BytesIO(b"text"))
+    with pytest.raises(UserError, match="as a file and as a folder"):
+        unpack(tmp_path / "x.tar", tmp_path / "out", ("*",))
+
+
+def test_which_archives_tell_their_end(tmp_path: Path) -> None:
+    for name in KINDS:
+        pack(FILES, tmp_path / name)
+        assert has_its_end(tmp_path / name) is (name != "x.tar")
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-30])
+        assert not has_its_end(tmp_path / name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import threading
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ class Served:
     """Bytes of the body after which the connection is cut, for the next requests."""
     knows_ranges: bool = True
     content_type: str = "application/gzip"
+    says_length: bool = True
+    in_chunks: bool = False
     requests: list[tuple[str, str | None]] = field(default_factory=list)
     address: str = ""
 
@@ -47,15 +50,23 @@ class Handler(BaseHTTPRequestHandler):
             if start >= len(contents):
                 self.send_error(416)
                 return
+        if served.in_chunks:
+            self.protocol_version = "HTTP/1.1"
         self.send_response(206 if start else 200)
         self.send_header("Content-Type", served.content_type)
-        self.send_header("Content-Length", str(len(contents) - start))
+        if served.says_length:
+            self.send_header("Content-Length", str(len(contents) - start))
+        if served.in_chunks:
+            self.send_header("Transfer-Encoding", "chunked")
+            self.send_header("Connection", "close")
         if start:
             self.send_header("Content-Range", f"bytes {start}-{len(contents) - 1}/{len(contents)}")
         if served.etag:
             self.send_header("ETag", served.etag)
         self.end_headers()
         body = contents[start:]
+        if served.in_chunks:
+            body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
         self.wfile.write(body[: served.breaks_after.pop(0)] if served.breaks_after else body)
 
     def log_message(self, *args: object) -> None:
@@ -224,3 +235,51 @@ def test_what_cannot_be_downloaded_says_where_it_comes_from(tmp_path: Path) -> N
     (tmp_path / "ldc").mkdir()
     (tmp_path / "ldc/train.en").write_text("a\n")
     assert downloads(tmp_path, mirror=tmp_path).fetch(licensed.file("train.en")).read_text() == "a\n"
+
+
+def without_length(served: Served, contents: bytes, *, in_chunks: bool = False) -> None:
+    served.files["/x.tgz"], served.says_length, served.in_chunks = contents, False, in_chunks
+
+
+@pytest.mark.parametrize("contents", [CONTENTS, gzip.compress(CONTENTS)], ids=["plain", "gzip"])
+def test_a_file_without_length_that_breaks_off_is_not_taken_for_whole(
+    contents: bytes, served: Served, tmp_path: Path
+) -> None:
+    without_length(served, contents)
+    served.breaks_after = [1000] * ATTEMPTS
+    with pytest.raises(UserError, match=r"could not be downloaded.*may have broken off"):
+        downloads(tmp_path).fetch(source(served))
+    assert left(tmp_path) == []
+
+
+def test_what_proves_that_a_file_without_length_is_whole(served: Served, tmp_path: Path) -> None:
+    """Its own end, a digest that is stated, one that was recorded; nothing else does."""
+    packed = gzip.compress(CONTENTS)
+    without_length(served, packed)
+    served.breaks_after = [1000]  # and then is got again
+    assert downloads(tmp_path / "end").fetch(source(served)).read_bytes() == packed
+    without_length(served, CONTENTS)
+    stated = f"sha256:{hashlib.sha256(CONTENTS).hexdigest()}"
+    assert downloads(tmp_path / "stated").fetch(source(served, digest=stated)).read_bytes() == CONTENTS
+    served.says_length = True
+    downloads(tmp_path / "recorded").fetch(source(served)).unlink()
+    served.says_length = False
+    assert downloads(tmp_path / "recorded").fetch(source(served)).read_bytes() == CONTENTS
+    with pytest.raises(UserError, match="may have broken off"):
+        downloads(tmp_path / "nothing").fetch(source(served))
+
+
+def test_a_body_in_chunks_has_an_end(served: Served, tmp_path: Path) -> None:
+    without_length(served, CONTENTS, in_chunks=True)
+    served.etag = None
+    served.breaks_after = [1000]
+    assert downloads(tmp_path).fetch(source(served)).read_bytes() == CONTENTS
+    assert len(served.requests) == 2
+
+
+@pytest.mark.parametrize("text", ["no digest\n", "abc\n", "caf\xe9  x.tgz\n"])
+def test_recorded_digests_that_are_damaged(text: str, served: Served, tmp_path: Path) -> None:
+    (tmp_path / "downloads").mkdir()
+    (tmp_path / "downloads" / SUMS).write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match=SUMS):
+        downloads(tmp_path).fetch(source(served))

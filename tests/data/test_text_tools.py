@@ -133,3 +133,21 @@ def test_talks_lose_addresses_but_keep_titles() -> None:
     lines = ["<url>http://x</url>", "<talkid>9</talkid>", "<keywords>a</keywords>", "<title>T</title>"]
     lines += ["<description>D d</description>", " Said. ", "<reviewer>r</reviewer>"]
     assert list(sgm.talks(lines)) == ["T", "D d", " Said. ", "<reviewer>r</reviewer>"]
+
+
+def test_several_segments_in_a_line() -> None:
+    lines = ['<seg id="1">One.</seg> <seg id="2">Two.</seg><SEG>Three', 'lines</seg ><seg id="4">Four.</seg>']
+    assert list(sgm.segments(lines)) == ["One.", "Two.", "Three lines", "Four."]
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("<seg>a <seg>b</seg>", "is not closed"),
+        ("<seg>a</seg> <seg>b", "is not closed"),
+        ("<seg>a</seg> b</seg>", "closes no <seg>"),
+    ],
+)
+def test_segments_that_would_be_lost(line: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        list(sgm.segments([line]))

@@ -59,6 +59,11 @@ class Diagnosis:
 def diagnose(log: Log) -> Diagnosis:
     """Everything that a log tells."""
     found = Diagnosis()
+    if log.restarts:
+        times = "once" if log.restarts == 1 else f"{log.restarts} times"
+        found.happened.append(
+            f"the run broke off before its first checkpoint and began anew {times}; this is of the last"
+        )
     found.norms = _norms(log)
     _overflows(log, found)
     died = [_numbers_that_are_none(log, found), _errors(log, found), _divergence(log, found)]

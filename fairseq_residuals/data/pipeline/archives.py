@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import gzip
 import lzma
@@ -48,7 +49,10 @@ def reading(archive: Path) -> Iterator[Files]:
     """
     try:
         yield _walk(archive)
-    except DAMAGE as error:
+    except (*DAMAGE, OSError) as error:
+        # bzip2 tells of damage by an OSError without a number, a seek to a place before the file by EINVAL
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise
         raise UserError(f"{archive} is truncated or damaged ({error}): remove it and get it again") from error
 
 
@@ -72,6 +76,25 @@ def _bound(archive: Path) -> int:
 
 def _too_large(archive: Path) -> UserError:
     return UserError(f"{archive} unpacks to more than {_bound(archive):,} bytes, which no corpus does: it is not used")
+
+
+def has_its_end(archive: Path) -> bool:
+    """Whether the file is an archive that is whole by its own account: the checksum at the end of gzip, the directory
+    at the end of zip. Others have nothing at their end that tells."""
+    try:
+        with archive.open("rb") as file:
+            start = file.read(4)
+            file.seek(0)
+            if start.startswith(b"PK"):
+                return zipfile.is_zipfile(file)
+            if start.startswith(b"\x1f\x8b"):
+                with gzip.open(file) as unzipped:
+                    while unzipped.read(1 << 20):
+                        pass
+                return True
+    except DAMAGE:
+        pass
+    return False
 
 
 def _walk(archive: Path) -> Files:

@@ -16,7 +16,7 @@ from fairseq_residuals.data.pipeline import archives
 from fairseq_residuals.data.pipeline.download import Downloads, Source
 from fairseq_residuals.data.pipeline.parallel_map import count_lines
 from fairseq_residuals.data.pipeline.steps import STAMP, Step, Steps
-from fairseq_residuals.utils.documents import read_json
+from fairseq_residuals.utils.documents import read_record
 from fairseq_residuals.utils.folders import locked
 from modern_fairseq.atomic_write import atomic_write
 
@@ -138,7 +138,7 @@ def prepare(corpus: Corpus, variant_name: str | None, job: Job) -> Path:
         key = hashlib.sha256("".join(step.key for step in results).encode()).hexdigest()
         summary = job.out / SUMMARY
         if summary.is_file():
-            known = read_json(summary)
+            known = read_record(summary, "corpus", "variant", "key")
             if (known["corpus"], known["variant"]) != (corpus.name, chosen):
                 raise UserError(
                     f"{job.out} holds {known['corpus']}, variant {known['variant']}: name another folder for"

@@ -11,6 +11,7 @@ import hashlib
 import http.client
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -22,13 +23,15 @@ from urllib.parse import urlsplit
 from urllib.request import Request, url2pathname, urlopen
 
 from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.data.pipeline.archives import has_its_end
 from fairseq_residuals.data.pipeline.parallel_map import progress
-from fairseq_residuals.utils.documents import read_json
+from fairseq_residuals.utils.documents import read_record, read_text
 from modern_fairseq.atomic_write import atomic_write
 
 SUMS = "SHA256SUMS"
 BLOCK = 1 << 20
 ATTEMPTS = 5
+_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 GONE = (401, 403, 404, 410)
 """Answers that another attempt will not change."""
 
@@ -131,7 +134,11 @@ class Downloads:
         for attempt in range(ATTEMPTS):
             for url in tuple(promising):
                 try:
-                    transfer(url, part)
+                    length_known = transfer(url, part)
+                    # what is compared with a digest proves itself; of the rest the first download has to be whole
+                    if not length_known and not self._digest_known(source) and not has_its_end(part):
+                        _forget(part)
+                        raise OSError("the server does not say how long the file is, so that it may have broken off")
                     reasons[url] = self._differs(source, part)
                     if not reasons[url]:
                         os.replace(part, path)
@@ -152,10 +159,15 @@ class Downloads:
         elsewhere = f" ({source.terms})" if source.terms else ""
         raise UserError(f"{source.name} could not be downloaded{elsewhere}: {told}")
 
+    def _stated(self, source: Source) -> str:
+        return source.digest if self.digests is None else self.digests.get(source.name, "")
+
+    def _digest_known(self, source: Source) -> bool:
+        return bool(self._stated(source)) or source.name in self._recorded()
+
     def _differs(self, source: Source, path: Path) -> str:
         """What is wrong with the file, in words that follow its name; empty if nothing is. Notes a new digest."""
-        known = source.digest if self.digests is None else self.digests.get(source.name, "")
-        algorithm, _, stated = known.partition(":")
+        algorithm, _, stated = self._stated(source).partition(":")
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if stated:
@@ -178,33 +190,40 @@ class Downloads:
         sums = self.folder / SUMS
         if not sums.is_file():
             return {}
-        pairs = (line.split("  ", 1) for line in sums.read_text(encoding="utf-8").splitlines())
-        return {name: digest for digest, name in pairs}
+        pairs = [line.partition("  ") for line in read_text(sums).splitlines()]
+        if not all(digest and name for digest, _, name in pairs):
+            raise UserError(f"{sums} is damaged: a line has to be a digest, two spaces and a name; remove the file")
+        return {name: digest for digest, _, name in pairs}
 
 
 def _belongs(name: str, source: Source) -> bool:
     return name.startswith(source.name) if source.is_folder else name == source.name
 
 
-def transfer(url: str, part: Path) -> None:
+def transfer(url: str, part: Path) -> bool:
     """Fetches ``url`` into ``part``, going on where an earlier call broke off if the server's file is still the same.
+
+    Returns:
+        Whether the server said where the file ends, so that all of it has arrived.
 
     Raises:
         OSError, HTTPException: it failed; what has arrived is kept.
     """
     note = _note(part)
-    begun = read_json(note) if note.is_file() and part.is_file() else {}
+    begun = read_record(note) if note.is_file() and part.is_file() else {}
     headers = {"User-Agent": "fairseq-residuals"}
-    if begun.get("url") == url:
+    if begun.get("url") == url and "version" in begun:
         headers |= {"Range": f"bytes={part.stat().st_size}-", "If-Range": begun["version"]}
     with _open(url, headers, part) as response:
         if response.headers.get_content_type() == "text/html":
             raise OSError("a web page came instead of the file")
         done = part.stat().st_size if response.status == 206 else 0
-        if done and not response.headers.get("Content-Range", "").startswith(f"bytes {done}-"):
+        span = _RANGE.fullmatch(response.headers.get("Content-Range", "")) if done else None
+        if done and (span is None or int(span[1]) != done):
             raise OSError("the server went on at another place than where it was asked to")
-        length = response.headers.get("Content-Length")
-        total = None if length is None else done + int(length)
+        total = _whole_length(response, done, span[2] if span else "*")
+        # of a body in chunks the last one is empty; http.client raises where it is missing
+        length_known = total is not None or getattr(response, "chunked", False)
         version = response.headers.get("ETag") or response.headers.get("Last-Modified")
         if done == 0:
             note.unlink(missing_ok=True)
@@ -218,6 +237,15 @@ def transfer(url: str, part: Path) -> None:
                 bar.update(len(block))
     if total is not None and part.stat().st_size != total:
         raise OSError(f"broke off after {part.stat().st_size:,} of {total:,} bytes")
+    return length_known
+
+
+def _whole_length(response: Any, done: int, of_range: str) -> int | None:
+    """Bytes of the whole file, of which ``done`` were there before; None where the server does not say."""
+    length = response.headers.get("Content-Length") or ""
+    if length.isdecimal():
+        return done + int(length)
+    return int(of_range) if of_range.isdecimal() else None
 
 
 def _open(url: str, headers: dict[str, str], part: Path) -> Any:

@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_residuals.utils.documents import read_json
+from fairseq_residuals.utils.documents import read_record
 from fairseq_residuals.utils.folders import new_folder
 
 STAMP = ".step.json"
@@ -75,7 +75,7 @@ class Steps:
 
     def done(self, step: Step) -> bool:
         stamp = self.folder(step) / STAMP
-        return stamp.is_file() and read_json(stamp)["key"] == step.key
+        return stamp.is_file() and read_record(stamp, "key")["key"] == step.key
 
     def ensure(self, step: Step) -> Path:
         """The folder of the step, which is made if it is not there."""

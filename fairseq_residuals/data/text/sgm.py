@@ -13,8 +13,8 @@ from fairseq_residuals.data.pipeline.parallel_map import lines_of
 Markup = Literal["plain", "sgm", "ted"]
 """A sentence a line; a <seg> a sentence; a sentence a line, with TED's tags between and around them."""
 
-# no repetition that can give way to another one: the time is linear in the line
-SEGMENT = re.compile(r"<seg[^<>]*>(.*?)</seg>", re.IGNORECASE)
+OPENING = re.compile(r"<seg(?:\s[^<>]*)?>", re.IGNORECASE)
+CLOSING = re.compile(r"</seg\s*>", re.IGNORECASE)
 LONGEST = 100_000
 """Characters of a segment; the longest of WMT's test sets has a few thousand."""
 OPENED = re.compile(r"<seg[\s>]", re.IGNORECASE)
@@ -23,20 +23,32 @@ STRIPPED = re.compile(r"</?(?:title|description)>")
 
 
 def segments(lines: Iterable[str]) -> Iterator[str]:
-    """The text of each <seg>, which may go over several lines; entities such as ``&amp;`` stay as they are."""
+    """The text of each <seg>, of which a line may have several, and which may go over several lines; entities such as
+    ``&amp;`` stay as they are.
+
+    Raises:
+        UserError: a <seg> is not closed before the next begins, or is closed and was not opened.
+    """
     pending = ""
     for line in lines:
-        text = f"{pending} {line}" if pending else line
-        found = SEGMENT.search(text) if "</seg>" in line.lower() else None
-        if found:
-            yield " ".join(found[1].split())
-            pending = ""
-        else:
-            pending = text if OPENED.search(text) else ""
+        *closed, rest = CLOSING.split(f"{pending} {line}" if pending else line)
+        for text in closed:
+            opening = OPENING.search(text)
+            if opening is None:
+                raise UserError(f"a </seg> closes no <seg>: {text[-60:]!r}")
+            segment = text[opening.end() :]
+            if OPENED.search(segment):
+                raise _unclosed(text)
+            yield " ".join(segment.split())
+        pending = rest if OPENED.search(rest) else ""
         if len(pending) > LONGEST:
             break
     if pending:
-        raise UserError(f"a <seg> is not closed: {pending[:60]!r}")
+        raise _unclosed(pending)
+
+
+def _unclosed(text: str) -> UserError:
+    return UserError(f"a <seg> is not closed: {text[:60]!r}")
 
 
 def talks(lines: Iterable[str]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from typing import Literal
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.tables.published import FAILED, Table, find_table, load_published
 from fairseq_residuals.utils.checkout import RESULTS
+from fairseq_residuals.utils.documents import read_text
 from fairseq_residuals.utils.folders import locked
 from fairseq_residuals.utils.tables import csv_text
 from modern_fairseq.atomic_write import atomic_write
@@ -72,7 +73,7 @@ def read_records(path: Path | None = None) -> list[Record]:
         UserError: the file has another header, or a line that is no record.
     """
     path = path or REPRODUCED
-    return _parse(path.read_text(encoding="utf-8"), path) if path.exists() else []
+    return _parse(read_text(path), path) if path.exists() else []
 
 
 def append(records: Iterable[Record], path: Path | None = None, tables: Mapping[str, Table] | None = None) -> None:
@@ -90,7 +91,7 @@ def append(records: Iterable[Record], path: Path | None = None, tables: Mapping[
         check(record, find_table(record.key, tables))
     # a lock of its own, since the records' file is replaced
     with locked(path.parent, f".{path.name}.lock", wait=True):
-        old = path.read_text(encoding="utf-8") if path.exists() else ""
+        old = read_text(path) if path.exists() else ""
         _parse(old, path)
         rows = [dataclasses.astuple(record) for record in records]
         new = csv_text(HEADER, rows) if not old else csv_text(HEADER, rows).partition("\n")[2]
@@ -113,7 +114,10 @@ def check(record: Record, table: Table) -> None:
 def _parse(text: str, path: Path) -> list[Record]:
     if not text:
         return []
-    header, *lines = csv.reader(io.StringIO(text, newline=""))
+    try:
+        header, *lines = csv.reader(io.StringIO(text, newline=""))
+    except csv.Error as error:
+        raise UserError(f"{path} is no CSV file: {error}") from None
     if tuple(header) != HEADER:
         raise UserError(f"{path} is no file of results: its first line has to be {','.join(HEADER)}")
     if not text.endswith("\n"):

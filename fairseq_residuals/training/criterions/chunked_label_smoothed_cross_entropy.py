@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
     LabelSmoothedCrossEntropyCriterion,
     LabelSmoothedCrossEntropyCriterionConfig,
 )
+from fairseq.models import FairseqEncoderDecoderModel, FairseqMultiModel
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -74,9 +76,23 @@ class ChunkedLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):  # t
         )
 
 
+def _innermost(model: nn.Module) -> nn.Module:
+    inner = getattr(model, "module", None)
+    return _innermost(inner) if isinstance(inner, nn.Module) else model
+
+
 def _check(model: Any, reduce: bool) -> None:
-    projection = getattr(model.decoder, "output_projection", None)
-    if not isinstance(projection, nn.Linear) or projection.bias is not None or not reduce:
+    innermost = _innermost(model)
+    projection = getattr(getattr(innermost, "decoder", None), "output_projection", None)
+    given = inspect.signature(innermost.forward).parameters
+    # fairseq's generic models hand further arguments to their encoders too, which know no features_only
+    takes_features_only = (
+        type(innermost).forward is not FairseqEncoderDecoderModel.forward
+        and not isinstance(innermost, FairseqMultiModel)
+        and ("features_only" in given or any(p.kind is p.VAR_KEYWORD for p in given.values()))
+    )
+    by_matrix = isinstance(projection, nn.Linear) and projection.bias is None
+    if projection is None or not (by_matrix and takes_features_only and reduce):
         raise UserError(
             "chunked_label_smoothed_cross_entropy is for models whose output is a projection by a matrix, and for"
             " losses summed over a batch; use --criterion label_smoothed_cross_entropy, or adaptive_loss"

@@ -1,0 +1,49 @@
+"""Values that a YAML file gives a model: of the types that the flags of the same names have."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Callable
+from typing import Any
+
+from omegaconf import DictConfig
+
+from fairseq_residuals.core.errors import UserError
+
+_TEXTS = ("residual", "decoder_residual")
+_OPTIONS = ("residual_args", "decoder_residual_args")
+
+
+def check_values(args: DictConfig, add_args: Callable[[ArgumentParser], None]) -> None:
+    """Check values that argparse would have read if they had been flags.
+
+    Args:
+        args: flat.
+        add_args: adds the flags of the stock model.
+
+    Raises:
+        UserError: a value is of another type than its flag's.
+    """
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    add_args(parser)
+    flags = {action.dest: bool if action.nargs == 0 else action.type for action in parser._actions}
+    for key, value in ((str(key), value) for key, value in args.items()):
+        wanted = "" if value is None else _wanted(key, flags.get(key), value)
+        if wanted:
+            raise UserError(f"model.{key} must be {wanted}, not {value!r}")
+
+
+def _wanted(key: str, kind: Any, value: Any) -> str:
+    """What the value had to be, in words; empty where it is that."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is bool and not isinstance(value, bool):
+        return "true or false"
+    if kind is float and not number:
+        return "a number"
+    if kind is int and not (number and value == int(value)):
+        return "a whole number"
+    if key in _TEXTS and not isinstance(value, str):
+        return "the name of a variant"
+    if key in _OPTIONS and not isinstance(value, str | DictConfig):
+        return "text, such as init_scale=0.5, or a mapping"
+    return ""

@@ -1,0 +1,106 @@
+"""The texts of fairseq-preprocess: refused before anything is written where they make no data set."""
+
+import argparse
+import functools
+import os
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from fairseq_residuals_errors import UserError
+
+
+def check_texts(module: types.ModuleType) -> None:
+    """Read all texts once before fairseq-preprocess binarizes them (preprocess.py:272-380).
+
+    It writes data sets of sides that do not belong together, or that are empty, without a word.
+    Can go when fairseq > 0.12.2 refuses them.
+    """
+    original = module.main
+
+    @functools.wraps(original)
+    def main(args: argparse.Namespace) -> Any:
+        check(args)
+        return original(args)
+
+    module.main = main  # type: ignore[attr-defined]
+
+
+def check(args: argparse.Namespace) -> None:
+    """Check the texts that the arguments of fairseq-preprocess name.
+
+    Raises:
+        UserError: a language is missing, or both are one; a text is missing, empty or not UTF-8; texts that belong
+            together have different numbers of lines; there are no workers.
+    """
+    if args.workers < 1:
+        raise UserError(f"--workers must be at least 1, not {args.workers}")
+    languages = _languages(args)
+    for flag, prefix in _prefixes(args):
+        lines = {path: count_lines(path, flag) for path in _paths(prefix, languages)}
+        further = [f"{prefix}.{args.align_suffix}"] if args.align_suffix else []
+        if args.alignfile and flag == "--trainpref":
+            further.append(args.alignfile)
+        lines |= {path: count_lines(path, flag) for path in further if os.path.exists(path)}
+        if len(set(lines.values())) > 1:
+            counts = ", ".join(f"{path} has {count:,}" for path, count in lines.items())
+            raise UserError(f"the texts of {flag} must have as many lines as each other: {counts}")
+
+
+def _languages(args: argparse.Namespace) -> list[str | None]:
+    if args.only_source:
+        return [args.source_lang]
+    for flag, language in (("--source-lang", args.source_lang), ("--target-lang", args.target_lang)):
+        if language is None:
+            raise UserError(f"{flag} is missing: name the language, or give --only-source for a text by itself")
+    if args.source_lang == args.target_lang:
+        raise UserError(
+            f"--source-lang and --target-lang are both {args.source_lang}, one and the same text: name two languages,"
+            " or give --only-source"
+        )
+    return [args.source_lang, args.target_lang]
+
+
+def _prefixes(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    if args.trainpref:
+        yield "--trainpref", args.trainpref
+    if not args.dict_only:
+        for flag, prefixes in (("--validpref", args.validpref), ("--testpref", args.testpref)):
+            for prefix in prefixes.split(",") if prefixes else ():
+                yield flag, prefix
+
+
+def _paths(prefix: str, languages: list[str | None]) -> list[str]:
+    return [f"{prefix}.{language}" if language else prefix for language in languages]
+
+
+def count_lines(path: str, flag: str) -> int:
+    r"""Count lines as fairseq reads them, where ``\n``, ``\r\n`` and ``\r`` end one.
+
+    Args:
+        flag: that named the file, for the error.
+
+    Raises:
+        UserError: there is no such file, it is empty, or it is not UTF-8.
+    """
+    if not os.path.isfile(path):
+        raise UserError(f"{flag}: there is no file {path}")
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = sum(1 for _ in file)
+    except UnicodeDecodeError:
+        line = _first_bad_line(path)
+        raise UserError(f"{path} is not UTF-8 text from line {line} on: convert it, as iconv does") from None
+    if not lines:
+        raise UserError(f"{path} is empty: one sentence a line is needed")
+    return lines
+
+
+def _first_bad_line(path: str) -> int:
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError:
+                return number
+    return 1  # a character that a line's end is a part of

@@ -1,0 +1,235 @@
+"""What fairseq's commands would answer wrongly, or with a traceback: a sentence, before anything is written."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import fairseq_cli.generate
+import fairseq_cli.interactive
+import fairseq_cli.preprocess
+import fairseq_cli.train
+import pytest
+from fairseq import options, utils
+from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+from fairseq_residuals_errors import UserError
+from modern_fairseq import mistakes
+
+ENGLISH, GERMAN = "a b c\nd e\nf\n", "x y\nz\nw v u\n"
+TINY = ["--encoder-layers", "1", "--decoder-layers", "1", "--encoder-embed-dim", "8", "--decoder-embed-dim", "8"]
+TINY += ["--encoder-ffn-embed-dim", "8", "--decoder-ffn-embed-dim", "8", "--encoder-attention-heads", "1"]
+TINY += ["--decoder-attention-heads", "1"]
+
+
+def preprocess(folder: Path, *flags: Any) -> None:
+    parser = options.get_preprocessing_parser()
+    fairseq_cli.preprocess.main(parser.parse_args([*map(str, flags), "--destdir", str(folder / "data")]))
+
+
+def pair(folder: Path, source: str | bytes = ENGLISH, target: str | bytes = GERMAN, split: str = "train") -> Path:
+    """Writes a parallel text, and returns its prefix."""
+    folder.mkdir(exist_ok=True)
+    for language, text in (("en", source), ("de", target)):
+        (folder / f"{split}.{language}").write_bytes(text if isinstance(text, bytes) else text.encode())
+    return folder / split
+
+
+def train(*flags: Any) -> None:
+    arguments = [*map(str, flags), "--optimizer", "sgd", "--lr", "0.1", "--cpu", "--max-update", "1"]
+    arguments += [
+        "--disable-validation",
+        "--valid-subset",
+        "train",
+        "--batch-size",
+        "2",
+        "--num-workers",
+        "0",
+        "--no-progress-bar",
+    ]
+    fairseq_cli.train.main(
+        convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), arguments))
+    )
+
+
+def generate(*flags: Any, command: Any = fairseq_cli.generate) -> None:
+    parser = options.get_interactive_generation_parser() if command is fairseq_cli.interactive else None
+    parser = parser or options.get_generation_parser()
+    arguments = [*map(str, flags), "--cpu", "--num-workers", "0"]
+    command.main(options.parse_args_and_arch(parser, arguments))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The data folder (with a joined dictionary, in both directions) and the checkpoints of an English-German model."""
+    folder = tmp_path_factory.mktemp("trained")
+    prefix = pair(folder / "text")
+    flags = ["--trainpref", prefix, "--testpref", prefix, "--joined-dictionary", "-s", "en", "-t", "de"]
+    preprocess(folder, *flags)
+    for side in ("en", "de"):
+        for ending in ("bin", "idx"):
+            shutil.copy(folder / f"data/test.en-de.{side}.{ending}", folder / f"data/test.de-en.{side}.{ending}")
+    model = ("--arch", "transformer", *TINY, "--share-all-embeddings")
+    train(folder / "data", "-s", "en", "-t", "de", *model, "--save-dir", folder / "mt")
+    lines = folder / "lines"
+    lines.write_text(ENGLISH)
+    preprocess(folder / "lm", "--only-source", "--trainpref", lines, "--srcdict", folder / "data/dict.en.txt")
+    decoder = [flag for at in range(0, len(TINY), 2) if TINY[at].startswith("--decoder") for flag in TINY[at : at + 2]]
+    task = ["--task", "language_modeling", "--tokens-per-sample", "8", "--arch", "transformer_lm"]
+    train(folder / "lm/data", *task, *decoder, "--save-dir", folder / "lm")
+    return folder / "data", folder
+
+
+@pytest.mark.parametrize(
+    ("texts", "flags", "sentence"),
+    [
+        ((ENGLISH, GERMAN + "one more\n"), (), r"as many lines as each other: \S+train.en has 3, \S+train.de has 4"),
+        ((ENGLISH + "\n", GERMAN), (), "has 4, .*has 3"),
+        ((ENGLISH.replace("\n", "\r", 1), GERMAN + "\n"), (), "has 3, .*has 4"),
+        (("", ""), (), "train.en is empty"),
+        ((ENGLISH, ""), (), "train.de is empty"),
+        (("one\ngrün\n".encode("latin-1"), "a\nb\n"), (), r"train.en is not UTF-8 text from line 2 on"),
+        ((ENGLISH, GERMAN), ("-t", "en"), "both en, one and the same text"),
+        ((ENGLISH, GERMAN), ("-t", "fr"), "there is no file .*train.fr"),
+        ((ENGLISH, GERMAN), ("--workers", "0"), "--workers must be at least 1"),
+        ((ENGLISH, GERMAN), ("--validpref", "nowhere"), "--validpref: there is no file nowhere.en"),
+    ],
+)
+def test_texts_that_make_no_data_set(
+    texts: tuple[str | bytes, str | bytes], flags: tuple[str, ...], sentence: str, tmp_path: Path
+) -> None:
+    prefix = pair(tmp_path / "text", *texts)
+    with pytest.raises(UserError, match=sentence):
+        preprocess(tmp_path, "--trainpref", prefix, "-s", "en", "-t", "de", *flags)
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("flags", [("--validpref",), ("--testpref",)])
+def test_every_split_is_looked_at(flags: tuple[str], tmp_path: Path) -> None:
+    good, bad = pair(tmp_path / "text"), pair(tmp_path / "text", ENGLISH, "one\n", "bad")
+    with pytest.raises(UserError, match=rf"texts of {flags[0]} .*bad\.de has 1"):
+        preprocess(tmp_path, "--trainpref", good, *flags, f"{good},{bad}", "-s", "en", "-t", "de")
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("missing", ["--source-lang", "--target-lang"])
+def test_a_language_that_is_missing(missing: str, tmp_path: Path) -> None:
+    flags = {"--source-lang": "en", "--target-lang": "de"}
+    del flags[missing]
+    with pytest.raises(UserError, match=f"{missing} is missing"):
+        preprocess(tmp_path, "--trainpref", pair(tmp_path / "text"), *next(iter(flags.items())))
+
+
+def test_alignments_of_other_texts(tmp_path: Path) -> None:
+    prefix = pair(tmp_path / "text")
+    (tmp_path / "text/train.align").write_text("0-0\n")
+    for flag, value in (("--align-suffix", "align"), ("--alignfile", tmp_path / "text/train.align")):
+        with pytest.raises(UserError, match=r"train\.align has 1"):
+            preprocess(tmp_path, "--trainpref", prefix, "-s", "en", "-t", "de", flag, value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--beam", 0), "--beam must be at least 1, not 0"),
+        (("--beam", -2), "--beam must be at least 1, not -2"),
+        (("--nbest", 0), "--nbest must be at least 1"),
+        (("--nbest", 5, "--beam", 2), "--nbest 5 is more than --beam 2"),
+        (("--prefix-size", -1), "--prefix-size must be at least 0"),
+        (("--post-process", "bpe"), "--post-process .* 'bpe' is unknown; valid: 'subword_nmt'"),
+        (("--bpe", "subword_nmt"), "--bpe subword_nmt needs --bpe-codes"),
+        (("--bpe", "subword_nmt", "--bpe-codes", "MISSING"), "--bpe-codes MISSING: there is no such file"),
+        (("--bpe", "sentencepiece", "--sentencepiece-model", "MISSING"), "--sentencepiece-model MISSING: there is no"),
+    ],
+)
+@pytest.mark.parametrize("command", [fairseq_cli.generate, fairseq_cli.interactive])
+def test_generation_that_cannot_be_as_asked(
+    command: Any, flags: tuple[Any, ...], sentence: str, trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    data, folder = trained
+    flags = (data, "--path", folder / "mt/checkpoint_last.pt", "-s", "en", "-t", "de", *flags)
+    if command is fairseq_cli.generate:
+        flags = (*flags, "--results-path", tmp_path / "results")
+    with pytest.raises(UserError, match=sentence):
+        generate(*flags, command=command)
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--batch-size", 0), ("--max-tokens", 0), ("--batch-size", -1)])
+def test_batches_of_nothing(flag: str, value: int, trained: tuple[Path, Path]) -> None:
+    data, folder = trained
+    with pytest.raises(UserError, match=f"{flag} must be at least 1, not {value}"):
+        generate(data, "--path", folder / "mt/checkpoint_last.pt", "-s", "en", "-t", "de", flag, value)
+
+
+def test_the_other_direction_is_refused(trained: tuple[Path, Path]) -> None:
+    data, folder = trained
+    path = folder / "mt/checkpoint_last.pt"
+    with pytest.raises(UserError, match=f"{path} translates from en to de, and not from de to en"):
+        generate(data, "--path", path, "-s", "de", "-t", "en")
+    generate(data, "--path", path, "-s", "en", "-t", "de")
+
+
+def test_models_of_several_kinds_are_no_ensemble(trained: tuple[Path, Path]) -> None:
+    data, folder = trained
+    mt, lm = folder / "mt/checkpoint_last.pt", folder / "lm/checkpoint_last.pt"
+    for paths in (f"{mt}:{lm}", f"{mt}:{mt}:{lm}"):
+        with pytest.raises(UserError, match=f"{mt} is a model of sequence to sequence and {lm} a language model"):
+            generate(data, "--path", paths, "-s", "en", "-t", "de")
+    for paths in (lm, f"{lm}:{mt}"):
+        with pytest.raises(UserError, match=f"{lm} was trained for --task language_modeling"):
+            generate(data, "--path", paths, "-s", "en", "-t", "de")
+    generate(data, "--path", f"{mt}:{mt}", "-s", "en", "-t", "de")
+
+
+def test_sides_of_unequal_length(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    data, _ = trained
+    other = pair(tmp_path / "text", "a\n", "x\n")
+    preprocess(
+        tmp_path, "--trainpref", other, "-s", "en", "-t", "de", "--srcdict", data / "dict.en.txt", "--joined-dictionary"
+    )
+    for ending in ("bin", "idx"):
+        shutil.copy(data / f"train.en-de.de.{ending}", tmp_path / "data")
+    with pytest.raises(UserError, match=f"the data set train in {tmp_path / 'data'} have different numbers"):
+        train(tmp_path / "data", "--arch", "transformer", *TINY, "--save-dir", tmp_path / "save")
+    assert not list(tmp_path.glob("save/*"))
+
+
+@pytest.mark.parametrize("kind", ["empty", "too long"])
+def test_a_corpus_of_nothing(kind: str, trained: tuple[Path, Path], tmp_path: Path) -> None:
+    data, _ = trained
+    shutil.copytree(data, tmp_path / "data")
+    flags: list[Any] = ["--max-source-positions", 1, "--max-target-positions", 1]
+    if kind == "empty":
+        flags = []
+        for side in ("en", "de"):
+            builder = MMapIndexedDatasetBuilder(str(tmp_path / f"data/train.en-de.{side}.bin"))
+            builder.finalize(str(tmp_path / f"data/train.en-de.{side}.idx"))
+    sentence = (
+        r"train\.en-de\.en\.idx has no sentences" if kind == "empty" else "of the 3 sentences of the data set train"
+    )
+    with pytest.raises(UserError, match=sentence):
+        train(tmp_path / "data", "--arch", "transformer", *TINY, "--save-dir", tmp_path / "save", *flags)
+    assert not list(tmp_path.glob("save/*"))
+
+
+def test_the_checkout_is_no_plugin(tmp_path: Path) -> None:
+    (tmp_path / "fairseq_residuals").mkdir()
+    (tmp_path / "fairseq_residuals/__init__.py").touch()
+    with pytest.raises(UserError, match=r"the plugin is the folder .*fairseq_residuals inside"):
+        utils.import_user_module(SimpleNamespace(user_dir=str(tmp_path)))
+    (tmp_path / "fairseq_residuals/__init__.py").unlink()
+    with pytest.raises(UserError, match=r"has no __init__\.py$"):
+        utils.import_user_module(SimpleNamespace(user_dir=str(tmp_path)))
+
+
+@pytest.mark.parametrize("below", ["", "/dummy", "/deeper/dummy"])
+def test_a_file_where_a_folder_is_needed(below: str, tmp_path: Path) -> None:
+    file = tmp_path / "save"
+    file.touch()
+    with pytest.raises(OSError, match=r"exists|Not a directory") as caught:
+        Path(f"{file}{below}").mkdir()
+    assert str(mistakes.explain(caught.value)) == f"{file} is a file, where a folder is needed: name another"

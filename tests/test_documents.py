@@ -1,0 +1,55 @@
+"""Files of a user that are not text, not whole or of another shape: one sentence that names the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fairseq_residuals.cli.__main__ import main
+from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.data.audio.utterances import read_texts
+from fairseq_residuals.data.pipeline.corpus import STAND_IN
+from fairseq_residuals.experiments.sweep_table import read_results
+from fairseq_residuals.experiments.tables import load_published, read_records
+from fairseq_residuals.utils.documents import read_record
+
+CONTENTS = {
+    "latin-1": "größe\n".encode("latin-1"),
+    "nothing": b"",
+    "NUL": b"a\0b\n",
+    "binary": bytes(range(256)),
+    "a list": b"[1]\n",
+    "a number": b"3\n",
+    "half an object": b'{"lines": ',
+}
+READERS = {
+    "results in CSV": read_records,
+    "outcomes in CSV": read_results,
+    "published tables in YAML": load_published,
+    "a manifest": read_texts,
+    "a record in JSON": lambda path: read_record(path, "lines"),
+}
+VALID_EMPTY = ("results in CSV",)
+"""Read without anything in them, as before the first record."""
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+@pytest.mark.parametrize("reader", READERS)
+def test_files_that_cannot_be_read(reader: str, content: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(CONTENTS[content])
+    if content == "nothing" and reader in VALID_EMPTY:
+        assert READERS[reader](file) == []
+        return
+    with pytest.raises(UserError, match=str(file)):
+        READERS[reader](file)
+
+
+@pytest.mark.parametrize("content", [*CONTENTS.values(), b'{"lines": [3]}', b'{"digests": 3}'])
+def test_descriptions_of_a_mirror(content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / STAND_IN).write_bytes(content)
+    assert main(["prepare", "iwslt14_de_en", str(tmp_path / "out"), "--mirror", str(tmp_path)]) == 1
+    captured = capsys.readouterr()
+    assert str(tmp_path / STAND_IN) in captured.err and captured.err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
