@@ -69,9 +69,11 @@ def check_words(golden: Golden, words: int, *names: str) -> None:
         UserError: there are tokens that are no words of the model.
     """
     given = {f"in/{name}": golden.inputs.get(name) for name in names}
-    for label, generation in golden.generations.items():
-        sources = generation.prefix if generation.src_tokens is None else generation.src_tokens
-        given[f"what gen/{label} is made from"] = sources
+    for generation in golden.generations.values():
+        if "src_tokens" in names:
+            given["gen/src_tokens"] = generation.src_tokens
+        else:
+            given["gen/prefix"] = generation.prefix
     for name, tokens in given.items():
         if tokens is not None and not (int(tokens.min()) >= 0 and int(tokens.max()) < words):
             raise UserError(f"{golden.path}: {name} has tokens that are none of the {words} words")

@@ -278,6 +278,12 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"{POSTLN.name}: activations enc_layer0 " in capsys.readouterr().out
 
 
+def test_weights_that_are_not_numbers_fail(tmp_path: Path) -> None:
+    change = wrong("param/decoder.layers.1.fc1.bias", (3,), by=np.nan)
+    failures = measure(changed(POSTLN, tmp_path, change)).failures()
+    assert {"logits evaluation", "loss train", "scores greedy, sentence 0"} <= failures.keys()
+
+
 def test_what_is_not_compared_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = changed(POSTLN, tmp_path, put("out/enc_layer0_dual", 4, 8, 16))
     assert measure(path).not_compared == ["enc_layer0_dual"]
