@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import functools
 
+PATCHES = {
+    "fairseq.tasks.fairseq_task": "fairseq_residuals.generation.patches:search_faster",
+    "fairseq.models.fairseq_model": "fairseq_residuals.generation.patches:search_in_bf16",
+    "fairseq.trainer": "fairseq_residuals.training.trainer_hooks:patch_trainer",
+}
+"""What the plugin enters in the table of ``modern_fairseq``: the trainer's patch once a model asks for its hooks, the
+others by :func:`register`."""
+
 
 @functools.cache
 def register() -> None:
@@ -28,6 +36,7 @@ def register() -> None:
         word_dropout,
     )
     from fairseq_residuals.training.criterions import chunked_label_smoothed_cross_entropy  # noqa: F401
+    from modern_fairseq import table
 
     architectures.register_architectures(
         TRANSLATION,
@@ -39,5 +48,5 @@ def register() -> None:
         LANGUAGE_MODEL, "transformer_lm", architectures.language_model_bases(), ("6l", "16l")
     )
     architectures.register_architectures(SPEECH, "s2t_transformer", architectures.speech_bases(), ("6l", "12l_6l"))
-    patches.search_faster()
-    patches.search_in_bf16()
+    table.when_imported("fairseq.tasks.fairseq_task", patches.search_faster)
+    table.when_imported("fairseq.models.fairseq_model", patches.search_in_bf16)

@@ -7,7 +7,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from modern_fairseq import table
+from modern_fairseq import switch, table
 
 
 class _Loader(importlib.abc.Loader):
@@ -59,8 +59,9 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def install() -> None:
-    """Put the import hook in front, once."""
-    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        return
-    sys.meta_path.insert(0, _Finder())
-    table.quiet()
+    """Put the import hook in front, once, unless fairseq is to be left alone."""
+    if switch.reason_if_off() is not None:
+        switch.say_why()
+    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+        table.quiet()

@@ -1,17 +1,24 @@
-"""Which fairseq module gets which patches.
+"""Which fairseq module gets which patches: the whole table, to which a plugin adds its own.
 
-Every patch is a function that takes the executed module and changes its globals or classes, or a context in
-which a module is executed, and says in its docstring why (with file and line of fairseq 0.12.2) and when it can
-go.  A patch is named here as
-"module:function" and imported when it is needed, so that the import hook itself stays light.
+Every patch is a function that takes the executed module and changes its globals or classes, or a context in which a
+module is executed. Its docstring says why (with file and line of fairseq 0.12.2) and when it can go. It is named here
+as "module:function" within this package, and imported when it is needed, so that the import hook itself stays light.
+``python -m modern_fairseq`` prints the table.
 """
 
 import contextlib
 import importlib
+import logging
 import sys
 import types
 import warnings
 from collections.abc import Callable, Iterator
+
+from modern_fairseq import switch
+
+Patch = Callable[[types.ModuleType], None]
+
+_LOG = logging.getLogger(__name__)
 
 COMMANDS = {
     "fairseq_cli.preprocess": "fairseq-preprocess",
@@ -25,108 +32,119 @@ COMMANDS = {
 }
 
 _AROUND = {
-    "fairseq.dataclass.configs": "configs:hashable_defaults",
-    "fairseq.tasks.text_to_speech": "logs:root_logger_kept",
-    "fairseq.tasks.frm_text_to_speech": "logs:root_logger_kept",
+    "fairseq.dataclass.configs": "compat.configs:hashable_defaults",
+    "fairseq.tasks.text_to_speech": "fixes.logs:root_logger_kept",
+    "fairseq.tasks.frm_text_to_speech": "fixes.logs:root_logger_kept",
 }
 
 _AFTER = {
-    "fairseq.dataclass.configs": ("configs:restore_decorator",),
-    "fairseq.dataclass.utils": ("hydra_api:current_api", "yaml_mistakes:settings_of_groups"),
+    "fairseq.dataclass.configs": ("compat.configs:restore_decorator",),
+    "fairseq.dataclass.utils": ("compat.hydra_api:current_api", "messages.yaml_mistakes:settings_of_groups"),
     "fairseq.checkpoint_utils": (
-        "checkpoints:safe_load",
-        "checkpoints:explain_misfits",
-        "overrides:check_overrides",
-        "saving:save_atomically",
-        "saving:copy_atomically",
-        "saving:begin_in_a_clean_folder",
-        "wrong_answers:check_ensembles",
+        "compat.torch_load:safe_load",
+        "messages.misfits:explain_misfits",
+        "fixes.overrides:check_overrides",
+        "fixes.saving:save_atomically",
+        "fixes.saving:copy_atomically",
+        "fixes.saving:begin_in_a_clean_folder",
+        "messages.wrong_answers:check_ensembles",
     ),
-    "fairseq.utils": ("literals:literals_only", "at_once:norms", "wrong_answers:plugin_in_checkout"),
-    "fairseq.criterions.ctc": ("literals:literals_only",),
-    "fairseq.models.fconv": ("literals:literals_only",),
-    "fairseq.models.fconv_lm": ("literals:literals_only",),
-    "fairseq.models.fconv_self_att": ("literals:literals_only",),
-    "fairseq.models.hubert.hubert": ("literals:literals_only",),
-    "fairseq.models.lightconv_lm": ("literals:literals_only",),
-    "fairseq.models.speech_to_text.s2t_wav_transformer": ("literals:literals_only",),
-    "fairseq.models.transformer_lm": ("literals:literals_only",),
-    "fairseq.models.wav2vec.wav2vec": ("literals:literals_only",),
-    "fairseq.models.wav2vec.wav2vec2": ("literals:literals_only",),
+    "fairseq.utils": (
+        "fixes.literals:literals_only",
+        "fixes.at_once:norms",
+        "messages.wrong_answers:plugin_in_checkout",
+    ),
+    "fairseq.criterions.ctc": ("fixes.literals:literals_only",),
+    "fairseq.models.fconv": ("fixes.literals:literals_only",),
+    "fairseq.models.fconv_lm": ("fixes.literals:literals_only",),
+    "fairseq.models.fconv_self_att": ("fixes.literals:literals_only",),
+    "fairseq.models.hubert.hubert": ("fixes.literals:literals_only",),
+    "fairseq.models.lightconv_lm": ("fixes.literals:literals_only",),
+    "fairseq.models.speech_to_text.s2t_wav_transformer": ("fixes.literals:literals_only",),
+    "fairseq.models.transformer_lm": ("fixes.literals:literals_only",),
+    "fairseq.models.wav2vec.wav2vec": ("fixes.literals:literals_only",),
+    "fairseq.models.wav2vec.wav2vec2": ("fixes.literals:literals_only",),
     "fairseq.trainer": (
-        "resuming:read_before_resuming",
-        "resuming:explain_trainer_misfits",
-        "precision:overflow_on_cpu",
+        "fixes.resuming:read_before_resuming",
+        "messages.misfits:explain_trainer_misfits",
+        "fixes.precision:overflow_on_cpu",
     ),
-    "fairseq.models.text_to_speech.vocoder": ("checkpoints:safe_load",),
-    "fairseq.models.speech_to_text.xm_transformer": ("checkpoints:safe_load",),
-    "fairseq.data.codedataset": ("checkpoints:safe_load", "literals:literals_only"),
-    "fairseq.modules.quantization.pq.em": ("checkpoints:safe_load",),
+    "fairseq.models.text_to_speech.vocoder": ("compat.torch_load:safe_load",),
+    "fairseq.models.speech_to_text.xm_transformer": ("compat.torch_load:safe_load",),
+    "fairseq.data.codedataset": ("compat.torch_load:safe_load", "fixes.literals:literals_only"),
+    "fairseq.modules.quantization.pq.em": ("compat.torch_load:safe_load",),
     "fairseq.distributed.utils": (
-        "distributed:trust_own_ranks",
-        "distributed:spawn_workers",
-        "distributed:train_on_cpu",
-        "distributed:leave_when_done",
-        "distributed:gather_on_cpu",
+        "compat.torch_load:trust_own_ranks",
+        "fixes.distributed:spawn_workers",
+        "fixes.distributed:train_on_cpu",
+        "fixes.distributed:leave_when_done",
+        "fixes.distributed:gather_on_cpu",
     ),
-    "fairseq.models.distributed_fairseq_model": ("distributed:ddp_on_cpu",),
-    "fairseq.modules.transformer_layer": ("layers:no_fused_path", "layers:no_dead_parameters"),
-    "fairseq.models.transformer.transformer_encoder": ("layers:no_fused_path",),
-    "fairseq.options": ("precision:bf16_without_tpu", "commands:missing_choices", "commands:short_refusals"),
-    "fairseq.ngram_repeat_block": ("search:ngrams_of_what_is_there",),
-    "fairseq.nan_detector": ("nan_detector:backward_hooks_on_leaves", "nan_detector:look_without_gradients"),
-    "fairseq.optim.lr_scheduler.inverse_square_root_schedule": ("commands:warmup_of_inverse_sqrt",),
-    "fairseq.optim.fairseq_optimizer": ("at_once:products",),
+    "fairseq.models.distributed_fairseq_model": ("fixes.distributed:ddp_on_cpu",),
+    "fairseq.modules.transformer_layer": ("fixes.layers:no_fused_path", "fixes.layers:no_dead_parameters"),
+    "fairseq.models.transformer.transformer_encoder": ("fixes.layers:no_fused_path",),
+    "fairseq.options": (
+        "fixes.precision:bf16_without_tpu",
+        "messages.commands:missing_choices",
+        "messages.commands:short_refusals",
+    ),
+    "fairseq.ngram_repeat_block": ("fixes.search:ngrams_of_what_is_there",),
+    "fairseq.nan_detector": (
+        "fixes.nan_detector:backward_hooks_on_leaves",
+        "fixes.nan_detector:look_without_gradients",
+    ),
+    "fairseq.optim.lr_scheduler.inverse_square_root_schedule": ("messages.commands:warmup_of_inverse_sqrt",),
+    "fairseq.optim.fairseq_optimizer": ("fixes.at_once:products",),
     "fairseq.optim.fp16_optimizer": (
-        "precision:fp16_on_cpu",
-        "at_once:copies",
-        "at_once:zeros",
-        "master_weights:save_with_optimizer",
+        "fixes.precision:fp16_on_cpu",
+        "fixes.at_once:copies",
+        "fixes.at_once:zeros",
+        "fixes.master_weights:save_with_optimizer",
     ),
     "fairseq.data.data_utils": (
-        "numpy_names:removed_aliases",
-        "commands:explain_data_folder",
-        "wrong_answers:check_batches",
+        "compat.numpy_names:removed_aliases",
+        "messages.commands:explain_data_folder",
+        "messages.wrong_answers:check_batches",
     ),
-    "fairseq.modules.dynamic_crf_layer": ("numpy_names:removed_aliases",),
-    "fairseq.data.token_block_dataset": ("numpy_names:removed_aliases",),
-    "fairseq.data.language_pair_dataset": ("numpy_names:removed_aliases",),
-    "fairseq.data.audio.raw_audio_dataset": ("literals:literals_only",),
-    "fairseq.data.fasta_dataset": ("data_sets:index_without_a_shell",),
-    "fairseq.data.indexed_dataset": ("data_sets:whole_files",),
-    "fairseq.data.audio.audio_utils": ("audio:without_torchaudio",),
-    "fairseq.data.audio.feature_transforms.delta_deltas": ("audio:deltas_without_torchaudio",),
-    "fairseq.data.iterators": ("iterators:background_ends_first",),
-    "fairseq.models": ("models:name_unknown_architectures",),
-    "fairseq.tasks.fairseq_task": ("wrong_answers:sentences_to_iterate",),
-    "fairseq.tasks.translation": ("wrong_answers:sides_of_one_length",),
-    "fairseq.tasks": ("tasks:tasks_without_dataclass_in_yaml",),
-    "fairseq_cli.score": ("scoring:sequences_for_sacrebleu",),
-    "fairseq_cli.train": ("finished:train_no_further",),
-    "fairseq_cli.preprocess": ("texts:check_texts",),
+    "fairseq.modules.dynamic_crf_layer": ("compat.numpy_names:removed_aliases",),
+    "fairseq.data.token_block_dataset": ("compat.numpy_names:removed_aliases",),
+    "fairseq.data.language_pair_dataset": ("compat.numpy_names:removed_aliases",),
+    "fairseq.data.audio.raw_audio_dataset": ("fixes.literals:literals_only",),
+    "fairseq.data.fasta_dataset": ("fixes.fasta_index:index_without_a_shell",),
+    "fairseq.data.indexed_dataset": ("messages.data_sets:whole_files",),
+    "fairseq.data.audio.audio_utils": ("compat.audio:without_torchaudio",),
+    "fairseq.data.audio.feature_transforms.delta_deltas": ("compat.audio:deltas_without_torchaudio",),
+    "fairseq.data.iterators": ("fixes.iterators:background_ends_first",),
+    "fairseq.models": ("messages.models:name_unknown_architectures",),
+    "fairseq.tasks.fairseq_task": ("messages.wrong_answers:sentences_to_iterate",),
+    "fairseq.tasks.translation": ("messages.wrong_answers:sides_of_one_length",),
+    "fairseq.tasks": ("fixes.tasks:tasks_without_dataclass_in_yaml",),
+    "fairseq_cli.score": ("compat.scoring:sequences_for_sacrebleu",),
+    "fairseq_cli.train": ("fixes.finished:train_no_further",),
+    "fairseq_cli.preprocess": ("messages.texts:check_texts",),
     **{
-        f"fairseq_cli.{name}": ("literals:read_overrides", "wrong_answers:check_generation")
+        f"fairseq_cli.{name}": ("fixes.literals:read_overrides", "messages.wrong_answers:check_generation")
         for name in ("generate", "interactive")
     },
-    **{f"fairseq_cli.{name}": ("literals:read_overrides",) for name in ("validate", "eval_lm")},
-    "fairseq.optim.adam": ("literals:read_betas",),
-    "fairseq.optim.cpu_adam": ("literals:read_betas",),
-    "fairseq.optim.adafactor": ("literals:literals_only",),
-    "fairseq.optim.adamax": ("literals:literals_only",),
-    "fairseq.optim.fused_lamb": ("literals:literals_only",),
-    "fairseq.file_utils": ("hub:archives_stay_in_their_folder",),
-    "fairseq.models.speech_to_text.hub_interface": ("hub:no_code_that_an_archive_names",),
+    **{f"fairseq_cli.{name}": ("fixes.literals:read_overrides",) for name in ("validate", "eval_lm")},
+    "fairseq.optim.adam": ("fixes.literals:read_betas",),
+    "fairseq.optim.cpu_adam": ("fixes.literals:read_betas",),
+    "fairseq.optim.adafactor": ("fixes.literals:literals_only",),
+    "fairseq.optim.adamax": ("fixes.literals:literals_only",),
+    "fairseq.optim.fused_lamb": ("fixes.literals:literals_only",),
+    "fairseq.file_utils": ("fixes.hub:archives_stay_in_their_folder",),
+    "fairseq.models.speech_to_text.hub_interface": ("fixes.hub:no_code_that_an_archive_names",),
     "fairseq_cli.hydra_train": (
-        "commands:user_dir_before_compose",
-        "yaml_mistakes:names_of_groups",
-        "commands:missing_groups",
-        "commands:errors_in_hydra_job",
-        "yaml_mistakes:errors_in_hydra_config",
+        "fixes.user_dir:user_dir_before_compose",
+        "messages.yaml_mistakes:names_of_groups",
+        "messages.commands:missing_groups",
+        "messages.commands:errors_in_hydra_job",
+        "messages.yaml_mistakes:errors_in_hydra_config",
     ),
 }
 
-_ASKED_FOR: dict[str, list[Callable[[types.ModuleType], None]]] = {}
-"""Patches that a plugin needs only in some processes."""
+_OF_PLUGINS: dict[str, list[Patch]] = {}
+"""What :func:`when_imported` has entered in this process."""
 
 # Deprecations inside fairseq that still work and that no user can act upon.
 _QUIET = (
@@ -143,8 +161,20 @@ _QUIET = (
 
 
 def has(name: str) -> bool:
-    """Whether the table has anything for the module ``name``."""
-    return name in _AROUND or name in _AFTER or name in COMMANDS or name in _ASKED_FOR
+    """Return whether the table has anything for the module ``name``."""
+    return name in _AROUND or name in _AFTER or name in COMMANDS or name in _OF_PLUGINS
+
+
+def entries() -> Iterator[tuple[str, str]]:
+    """Yield the entries of this package: the name of a fairseq module, and "module:function" of its patch."""
+    yield from _AROUND.items()
+    for name in (*_AFTER, *(command for command in COMMANDS if command not in _AFTER)):
+        for reference in _after(name):
+            yield name, reference
+
+
+def _after(name: str) -> tuple[str, ...]:
+    return (*_AFTER.get(name, ()), *(("messages.commands:one_sentence_errors",) if name in COMMANDS else ()))
 
 
 def _resolve(reference: str) -> Callable:
@@ -153,26 +183,30 @@ def _resolve(reference: str) -> Callable:
 
 
 def around(name: str) -> contextlib.AbstractContextManager:
-    """The context in which the module ``name`` is to be executed."""
+    """Return the context in which the module ``name`` is to be executed."""
     return _resolve(_AROUND[name])() if name in _AROUND else contextlib.nullcontext()
 
 
-def patches(name: str) -> Iterator[Callable[[types.ModuleType], None]]:
-    """The patches to apply, in order, to the module ``name`` once it has been executed."""
-    for reference in _AFTER.get(name, ()):
+def patches(name: str) -> Iterator[Patch]:
+    """Yield the patches to apply, in order, to the module ``name`` once it has been executed."""
+    for reference in _after(name):
         yield _resolve(reference)
-    if name in COMMANDS:
-        yield _resolve("commands:one_sentence_errors")
-    yield from _ASKED_FOR.get(name, ())
+    yield from _OF_PLUGINS.get(name, ())
 
 
-def when_imported(name: str, patch: Callable[[types.ModuleType], None]) -> None:
-    """Apply ``patch`` to the module ``name`` once: now, or where it is not imported yet, as soon as it is."""
-    asked_for = _ASKED_FOR.setdefault(name, [])
-    if patch in asked_for:
+def when_imported(name: str, patch: Patch) -> None:
+    """Enter a patch of a plugin for the fairseq module ``name``, once.
+
+    It is applied now, or where the module is not imported yet, as soon as it is; and not at all, with a warning, where
+    fairseq is left alone (:mod:`modern_fairseq.switch`).
+    """
+    entered = _OF_PLUGINS.setdefault(name, [])
+    if patch in entered:
         return
-    asked_for.append(patch)
-    if name in sys.modules:
+    entered.append(patch)
+    if reason := switch.reason_if_off():
+        _LOG.warning("%s, so %s.%s does not reach %s", reason, patch.__module__, patch.__name__, name)
+    elif name in sys.modules:
         patch(sys.modules[name])
 
 

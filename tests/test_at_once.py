@@ -7,7 +7,7 @@ import torch
 from fairseq import optim
 from tiny_trainer import make_config, make_trainer, sample, update
 
-from modern_fairseq import at_once
+from modern_fairseq.fixes import at_once
 
 HALF = ("--optimizer", "adam", "--lr", "0.01", "--lr-scheduler", "fixed", "--clip-norm", "0.5")
 REPLACED = {"_sync_fp16_grads_to_fp32", "_sync_fp32_params_to_fp16", "zero_grad", "multiply_grads"}

@@ -12,7 +12,7 @@ import torch
 from tiny_trainer import make_trainer, sample, update
 
 from fairseq_residuals.core.registry import VARIANTS
-from modern_fairseq import master_weights
+from modern_fairseq.fixes import master_weights
 
 ITERATOR = {"train_iterator": {"epoch": 1, "iterations_in_epoch": 2, "version": 2}}
 BEFORE, UPDATES = 2, 4

@@ -37,7 +37,7 @@ from fairseq_residuals.models.speech_to_text import SPEECH
 from fairseq_residuals.models.translation import TRANSLATION
 from fairseq_residuals.training import admin_profile
 from fairseq_residuals.utils.progress import say
-from modern_fairseq.checkpoints import misfit
+from modern_fairseq.messages.misfits import misfit
 
 FAMILIES = {"translation": TRANSLATION, "language_modeling": LANGUAGE_MODEL, "speech_to_text": SPEECH}
 PRECISIONS = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -2,8 +2,8 @@
 
 Stock "as it ships" still runs by ``modern_fairseq``: without the patches of its dataclasses, of hydra's and NumPy's
 names, and of half precision on CPU, fairseq 0.12.2 cannot be imported, or not be run, on current Python. What is undone
-for it are the patches that change what its layers compute and hold (``modern_fairseq/layers.py``), and those
-that spare launches of kernels (``modern_fairseq/at_once.py``).
+for it are the patches that change what its layers compute and hold (``modern_fairseq/fixes/layers.py``), and those
+that spare launches of kernels (``modern_fairseq/fixes/at_once.py``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.generation.beam_search import searchable
 from fairseq_residuals.performance.cpu import tuned
 from fairseq_residuals.performance.cuda_graph_step import record_steps, refuse_unrecordable
-from modern_fairseq.at_once import ONE_BY_ONE
+from modern_fairseq.fixes.at_once import ONE_BY_ONE
 
 AS_USERS_GET_IT = (
     *("--share-all-embeddings", "--criterion=label_smoothed_cross_entropy", "--label-smoothing=0.1"),

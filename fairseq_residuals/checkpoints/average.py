@@ -13,7 +13,7 @@ from torch import Tensor
 from fairseq_residuals.checkpoints.fairseq_config import flat_settings, wiring_of
 from fairseq_residuals.core.errors import UserError
 from modern_fairseq.atomic_write import atomic_write
-from modern_fairseq.checkpoints import load_fairseq
+from modern_fairseq.loading.checkpoints import load_fairseq
 from modern_fairseq.mistakes import disk_error
 
 Unit = Literal["epoch", "update"]

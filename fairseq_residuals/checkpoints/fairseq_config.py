@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fairseq_residuals.checkpoints.setting_types import checked
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.wiring import Wiring
-from modern_fairseq.checkpoints import misfit
+from modern_fairseq.messages.misfits import misfit
 
 Settings = dict[str, Any]
 """By the names of flags, with underscores."""

@@ -7,7 +7,7 @@ from typing import Any
 from fairseq_residuals.checkpoints.fairseq_config import flat_settings, wiring_of
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.models.architectures import ARCHITECTURES
-from modern_fairseq.overrides import checks
+from modern_fairseq.fixes.overrides import checks
 
 
 def refuse_to_rewire(own: dict[str, Any], used: dict[str, Any], filename: str) -> None:

@@ -1,12 +1,10 @@
-"""How fairseq's commands and tasks get the faster search."""
+"""How fairseq's commands and tasks get the faster search: the plugin's entries in the table of ``modern_fairseq``."""
 
 from __future__ import annotations
 
 import functools
+import types
 from typing import Any
-
-from fairseq.models import BaseFairseqModel
-from fairseq.tasks import FairseqTask
 
 from fairseq_residuals.generation.beam_search import FasterSequenceGenerator, searchable
 from fairseq_residuals.utils.optional import import_with_performance
@@ -14,11 +12,15 @@ from fairseq_residuals.utils.optional import import_with_performance
 allocator = import_with_performance("fairseq_residuals.performance.allocator")
 
 
-def search_faster() -> None:
-    """From now on ``FairseqTask.build_generator``, which fairseq-generate, fairseq-interactive, ``from_pretrained``
-    and scored validation call, builds a :class:`FasterSequenceGenerator` for one model of this plugin, unless it is
-    asked for another class or for alignments."""
-    original = FairseqTask.build_generator
+def search_faster(module: types.ModuleType) -> None:
+    """Build a :class:`FasterSequenceGenerator` for one model of this plugin, unless another class or alignments are
+    asked for.
+
+    fairseq-generate, fairseq-interactive, ``from_pretrained`` and scored validation call the method that is patched,
+    which knows two classes alone (tasks/fairseq_task.py:464-469). Can stay as long as a task cannot be told from
+    outside which class to build.
+    """
+    original = module.FairseqTask.build_generator
 
     @functools.wraps(original)
     def build_generator(self: Any, models: Any, args: Any, seq_gen_cls: Any = None, *rest: Any, **kwargs: Any) -> Any:
@@ -29,14 +31,17 @@ def search_faster() -> None:
                 allocator.keep_freed_memory()
         return original(self, models, args, seq_gen_cls, *rest, **kwargs)
 
-    FairseqTask.build_generator = build_generator
+    module.FairseqTask.build_generator = build_generator
 
 
-def search_in_bf16() -> None:
-    """From now on ``--bf16`` of fairseq-generate, fairseq-interactive and fairseq-eval-lm, which fairseq 0.12.2 takes
-    and ignores (fairseq_cli/generate.py:132 knows ``--fp16`` alone), puts a model of this plugin into that precision.
-    With ``from_pretrained`` the flag is that of the training, and the model stays as it is."""
-    original = BaseFairseqModel.prepare_for_inference_
+def search_in_bf16(module: types.ModuleType) -> None:
+    """Let ``--bf16`` of fairseq-generate, fairseq-interactive and fairseq-eval-lm put a model of this plugin into that
+    precision.
+
+    fairseq takes the flag and ignores it (fairseq_cli/generate.py:132 knows ``--fp16`` alone). With ``from_pretrained``
+    the flag is that of the training, and the model stays as it is. Can go when fairseq > 0.12.2 heeds the flag.
+    """
+    original = module.BaseFairseqModel.prepare_for_inference_
 
     @functools.wraps(original)
     def prepare_for_inference_(self: Any, cfg: Any) -> None:
@@ -44,4 +49,4 @@ def search_in_bf16() -> None:
         if cfg.common.bf16 and not cfg.common.fp16 and cfg.common_eval.path and searchable([self]):
             self.bfloat16()
 
-    BaseFairseqModel.prepare_for_inference_ = prepare_for_inference_
+    module.BaseFairseqModel.prepare_for_inference_ = prepare_for_inference_

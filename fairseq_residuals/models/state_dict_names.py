@@ -26,7 +26,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fairseq_residuals.core.layer import CONNECTIONS, FAIRSEQ_NORMS
-from modern_fairseq.layers import DEAD_PARAMETERS
+from modern_fairseq.fixes.layers import DEAD_PARAMETERS
 
 _OURS = {f"{CONNECTIONS[kind]}.norm": norm for kind, norm in FAIRSEQ_NORMS.items()} | {
     f"{CONNECTIONS['self']}.attn_norm": "attn_ln",

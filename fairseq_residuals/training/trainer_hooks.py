@@ -15,7 +15,8 @@ from typing import Any
 
 from torch import nn
 
-from modern_fairseq import resuming, table
+from modern_fairseq import table
+from modern_fairseq.fixes import resuming
 
 Hook = Callable[[Any], object]
 """Is given the trainer."""

@@ -21,7 +21,7 @@ from stand_ins import SPLITS, flac, librispeech, wikitext103
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.corpora import find_corpus
-from modern_fairseq.audio import fbank
+from modern_fairseq.compat.audio import fbank
 
 
 def test_wikitext103(tmp_path: Path) -> None:

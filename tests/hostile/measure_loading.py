@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from modern_fairseq import checkpoints, safe_zip, tensor_digest
+from modern_fairseq.loading import checkpoints, safe_zip, tensor_digest
 
 
 def fastest(work: Callable[[], object]) -> float:

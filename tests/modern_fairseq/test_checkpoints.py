@@ -12,7 +12,7 @@ import torch
 from omegaconf import OmegaConf
 
 from fairseq_residuals_errors import UserError
-from modern_fairseq import checkpoints
+from modern_fairseq.loading import checkpoints
 
 FORMATS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "before torch 1.6"])
 

@@ -170,7 +170,7 @@ def test_ddp_gets_no_device_for_a_module_on_cpu(monkeypatch):
 
 TWO_PROCESSES = """
 import os, sys, time, types
-from modern_fairseq import distributed
+from modern_fairseq.fixes import distributed
 
 def train(rank, main, cfg, kwargs):
     with open(f"{sys.argv[1]}/{os.getpid()}", "w"):

@@ -11,7 +11,8 @@ import torch
 from omegaconf import OmegaConf
 
 from fairseq_residuals_errors import UserError
-from modern_fairseq import commands, mistakes
+from modern_fairseq import mistakes
+from modern_fairseq.messages import commands
 
 
 def command(error):

@@ -5,7 +5,7 @@ import torch
 from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
 from fairseq.modules import transformer_layer
 
-from modern_fairseq.layers import DEAD_PARAMETERS
+from modern_fairseq.fixes.layers import DEAD_PARAMETERS
 
 DIM, FFN = 8, 12
 

@@ -24,7 +24,7 @@ from fairseq.utils import eval_str_list
 from omegaconf import OmegaConf
 
 from fairseq_residuals_errors import UserError
-from modern_fairseq import checkpoints
+from modern_fairseq.loading import checkpoints
 
 HISTORY = {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {}, "num_updates": 1}
 

@@ -11,8 +11,8 @@ from omegaconf import OmegaConf
 from torch.utils.serialization import config
 
 from fairseq_residuals_errors import UserError
-from modern_fairseq import checkpoints
-from modern_fairseq.tensor_digest import DIGEST, digest, record
+from modern_fairseq.loading import checkpoints
+from modern_fairseq.loading.tensor_digest import DIGEST, digest, record
 
 FORMATS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "before torch 1.6"])
 

@@ -11,8 +11,8 @@ import torch
 from fairseq import checkpoint_utils
 
 from fairseq_residuals_errors import UserError
-from modern_fairseq import saving
-from modern_fairseq.checkpoints import load_fairseq
+from modern_fairseq.fixes import saving
+from modern_fairseq.loading.checkpoints import load_fairseq
 
 OLD, NEW = {"model": torch.zeros(3)}, {"model": torch.arange(100_000.0)}
 

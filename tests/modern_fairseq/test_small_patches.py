@@ -15,7 +15,7 @@ from fairseq import tasks
 from omegaconf import OmegaConf
 
 from fairseq_residuals_errors import UserError
-from modern_fairseq.scoring import Lines
+from modern_fairseq.compat.scoring import Lines
 
 
 def test_fairseq_score_with_sacrebleu(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from fairseq_residuals.analysis.failure.diagnosis import LOWER_RATE, OTHER_WIRIN
 from fairseq_residuals.analysis.models import Source, add_flags, device_of, make_subject
 from fairseq_residuals.analysis.probes import run_forward
 from fairseq_residuals.utils.tables import Cell, show
-from modern_fairseq.checkpoints import load_fairseq
+from modern_fairseq.loading.checkpoints import load_fairseq
 
 HEAD = (
     *("stack", "layer", "parameters", "nan", "inf", "rms", "largest", "least norm gain", "largest norm gain"),

@@ -21,7 +21,7 @@ from fairseq_residuals.models.builder import wirings_of
 from fairseq_residuals.models.language_model import LANGUAGE_MODEL
 from fairseq_residuals.models.speech_to_text import SPEECH
 from fairseq_residuals.models.translation import TRANSLATION
-from modern_fairseq.checkpoints import load_fairseq
+from modern_fairseq.loading.checkpoints import load_fairseq
 
 STOCK = {TRANSLATION.model: "transformer", LANGUAGE_MODEL.model: "transformer_lm", SPEECH.model: "s2t_transformer"}
 """fairseq's own model for each of ours, an architecture by the same name."""

@@ -30,7 +30,7 @@ from fairseq_residuals.checkpoints.importing.wiring_detection import (
     wiring,
 )
 from fairseq_residuals.core.errors import UserError
-from modern_fairseq.checkpoints import load_fairseq
+from modern_fairseq.loading.checkpoints import load_fairseq
 
 CHOSEN_BY_WIRING = (
     *("encoder_normalize_before", "decoder_normalize_before", "no_decoder_final_norm"),

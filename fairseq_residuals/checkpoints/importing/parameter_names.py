@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fairseq_residuals.core.layer import CONNECTIONS, FAIRSEQ_NORMS
-from modern_fairseq.layers import DEAD_PARAMETERS
+from modern_fairseq.fixes.layers import DEAD_PARAMETERS
 
 Values = dict[str, Tensor]
 """By the name in a state dict."""

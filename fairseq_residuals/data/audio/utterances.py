@@ -16,7 +16,7 @@ import yaml
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.pipeline import archives
 from fairseq_residuals.data.pipeline.parallel_map import ordered, progress
-from modern_fairseq.audio import convert_waveform, fbank
+from modern_fairseq.compat.audio import convert_waveform, fbank
 
 COLUMNS = ("id", "audio", "n_frames", "tgt_text", "speaker")
 MEL_BINS = 80

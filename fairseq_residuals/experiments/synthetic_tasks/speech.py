@@ -21,7 +21,7 @@ from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.corpora.librispeech import CORPUS
 from fairseq_residuals.experiments.synthetic_tasks.archives import text, write_tar
 from fairseq_residuals.experiments.synthetic_tasks.task import Sizes, Task, compared, narrow
-from modern_fairseq.audio import convert_waveform
+from modern_fairseq.compat.audio import convert_waveform
 
 RATE = 16_000
 PROGRAM = "espeak-ng"

@@ -11,7 +11,7 @@ from omegaconf import II
 from torch import nn
 
 from fairseq_residuals.core.errors import UserError
-from modern_fairseq.literals import betas
+from modern_fairseq.fixes.literals import betas
 
 
 @dataclass

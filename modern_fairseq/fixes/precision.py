@@ -11,7 +11,7 @@ from modern_fairseq.proxies import ModuleProxy, override
 
 
 def bf16_without_tpu(module: types.ModuleType) -> None:
-    """``--bf16`` is a precision, not a request for a TPU (options.py:201 sets ``args.tpu = True``).
+    """Let ``--bf16`` be a precision and no request for a TPU (options.py:201 sets ``args.tpu = True``).
 
     Without torch_xla every run, on CPU and GPU alike, ended in "'NoneType' object has no attribute
     'xla_device'". Can go when fairseq > 0.12.2 no longer derives ``tpu`` from ``bf16``.

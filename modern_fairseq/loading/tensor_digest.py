@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from modern_fairseq.untrusted import Refused
+from modern_fairseq.loading.untrusted import Refused
 
 DIGEST = "tensor_digest"
 """Entry of ``extra_state``."""

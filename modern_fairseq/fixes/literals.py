@@ -14,10 +14,13 @@ MOST_ITEMS = 100_000
 
 
 def literals_only(module: types.ModuleType) -> None:
-    """Settings and manifests are read and not run: utils.py:791, :802 and :810, models with convolutions, the data set
-    of raw audio (data/audio/raw_audio_dataset.py:57), the manifests of codes (data/codedataset.py:160) and three
-    optimizers (optim/adamax.py:42, adafactor.py:55, fused_lamb.py:44) evaluate those that are text. Can go when
-    fairseq does so no more."""
+    """Read settings and manifests instead of running them.
+
+    utils.py:791, :802 and :810, models with convolutions, the data set of raw audio
+    (data/audio/raw_audio_dataset.py:57), the manifests of codes (data/codedataset.py:160) and three optimizers
+    (optim/adamax.py:42, adafactor.py:55, fused_lamb.py:44) evaluate those that are text. Can go when fairseq does so
+    no more.
+    """
     module.eval = _literal  # type: ignore[attr-defined]
 
 
@@ -58,8 +61,8 @@ def _shown(text: str) -> str:
 
 
 def read_overrides(module: types.ModuleType) -> None:
-    """``--model-overrides`` is read, and refused in one sentence: generate.py:92, interactive.py:143, validate.py:57
-    and eval_lm.py:255. Can go when fairseq > 0.12.2 does both."""
+    """Read ``--model-overrides`` without running it, and refuse it in one sentence (generate.py:92, interactive.py:143,
+    validate.py:57, eval_lm.py:255). Can go when fairseq > 0.12.2 does both."""
     if hasattr(module, "ast"):
         override(module, "ast", literal_eval=_overrides)
     else:
@@ -76,7 +79,8 @@ def _overrides(text: str) -> dict[str, Any]:
 
 
 def read_betas(module: types.ModuleType) -> None:
-    """The same of ``--adam-betas``: optim/adam.py:91, cpu_adam.py:78. Can go when fairseq > 0.12.2 reads it."""
+    """Read ``--adam-betas`` without running it (optim/adam.py:91, cpu_adam.py:78). Can go when fairseq > 0.12.2 does
+    so."""
     module.eval = betas  # type: ignore[attr-defined]
 
 

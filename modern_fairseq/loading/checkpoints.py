@@ -1,27 +1,22 @@
-"""Checkpoints: loaded without running code, and named when they do not fit."""
+"""Checkpoints are read without running code."""
 
 import contextlib
 import errno
-import functools
 import os
 import pickle
-import re
 import struct
 import tarfile
-import types
 import zipfile
-from collections.abc import Sequence
 from typing import IO, Any
 
 import torch
 
 from fairseq_residuals_errors import UserError
-from modern_fairseq import safe_pickle, safe_zip, tensor_digest
-from modern_fairseq.file_settings import harmless_settings
-from modern_fairseq.proxies import override
-from modern_fairseq.safe_settings import check_settings, check_weight, with_configs
-from modern_fairseq.safe_tensors import Storages
-from modern_fairseq.untrusted import Foreign, Refused
+from modern_fairseq.loading import safe_pickle, safe_zip, tensor_digest
+from modern_fairseq.loading.file_settings import harmless_settings
+from modern_fairseq.loading.safe_settings import check_settings, check_weight, with_configs
+from modern_fairseq.loading.safe_tensors import Storages
+from modern_fairseq.loading.untrusted import Foreign, Refused
 
 TRUST = "FAIRSEQ_RESIDUALS_TRUST_CHECKPOINTS"
 """Environment variable; set to 1, checkpoints may hold any class, and loading one can run any code."""
@@ -160,66 +155,3 @@ def load_fairseq(path_or_file: str | os.PathLike | IO[bytes], map_location: Any 
         except Refused as error:
             raise UserError(f"{_name(path_or_file)} {error}") from error
     return harmless_settings(state, _name(path_or_file))
-
-
-def safe_load(module: types.ModuleType) -> None:
-    """Replace ``torch.load``, which since torch 2.6 refuses most of fairseq's checkpoints.
-
-    checkpoint_utils.py:315, :878; models/text_to_speech/vocoder.py:191, :220; models/speech_to_text/
-    xm_transformer.py:609; data/codedataset.py:346, :348, :380; modules/quantization/pq/em.py:199-205.
-    Can go when fairseq > 0.12.2 itself loads with an allow-list.
-    """
-    override(module, "torch", load=load_fairseq if module.__name__ == "fairseq.checkpoint_utils" else load)
-
-
-_MISFITS = (
-    ("lacks", r"Missing key\(s\) in state_dict: (.*)", r'"([^"]+)"'),
-    ("has in excess", r"Unexpected key\(s\) in state_dict: (.*)", r'"([^"]+)"'),
-    ("has another shape of", r"(?s)(size mismatch for .*)", r"size mismatch for (\S+):"),
-)
-
-
-def misfit(error: BaseException | None, filename: str) -> UserError | None:
-    """The sentence for torch's refusal to load a state dict; None where ``error`` is something else."""
-    if isinstance(error, UserError):
-        return error
-    if not isinstance(error, RuntimeError) or not str(error).startswith("Error(s) in loading state_dict"):
-        return None
-    reasons = []
-    for verb, section, name in _MISFITS:
-        found = re.search(section, str(error))
-        if found:
-            reasons.append(f"{verb} {_some(re.findall(name, found[1]))}")
-    return UserError(f"{filename} does not fit the model: it {'; it '.join(reasons)}")
-
-
-def _some(names: Sequence[str], most: int = 3) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-def explain_misfits(module: types.ModuleType) -> None:
-    """Name the file and the parameters when a checkpoint does not fit (checkpoint_utils.py:393-492).
-
-    Files are handed on one by one, which is what the original does with them too, so that it is known which
-    one failed.  Can stay as long as fairseq lets torch's RuntimeError through.
-    """
-    original = module.load_model_ensemble_and_task
-
-    @functools.wraps(original)
-    def load_model_ensemble_and_task(
-        filenames: Sequence[str],
-        arg_overrides: dict[str, Any] | None = None,
-        task: Any = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> tuple[list[Any], Any, Any]:
-        ensemble, cfg = [], None
-        for filename in filenames:
-            try:
-                models, cfg, task = original([filename], arg_overrides, task, *args, **kwargs)
-            except RuntimeError as error:
-                raise misfit(error, filename) or error from error
-            ensemble.extend(models)
-        return ensemble, cfg, task
-
-    module.load_model_ensemble_and_task = load_model_ensemble_and_task  # type: ignore[attr-defined]

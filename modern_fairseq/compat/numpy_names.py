@@ -13,7 +13,7 @@ def _percentile(a: Any, q: Any, interpolation: Any) -> Any:
 
 
 def removed_aliases(module: types.ModuleType) -> None:
-    """``np.int``, ``np.float`` and ``np.compat.long`` are Python's own int and float, and always were.
+    """Let ``np.int``, ``np.float`` and ``np.compat.long`` be Python's own int and float, as they always were.
 
     data/data_utils.py:488, modules/dynamic_crf_layer.py:108 (removed in NumPy 1.24);
     data/token_block_dataset.py:125 (block datasets of language models), data/language_pair_dataset.py:292

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.serialization import StorageType
 
-from modern_fairseq.untrusted import Refused, plain_int
+from modern_fairseq.loading.untrusted import Refused, plain_int
 
 _LOCATION = re.compile(r"(cpu|cuda|mps|xpu|hpu|npu)(:\d{1,3})?")
 _MOST_DIMENSIONS = 64

@@ -17,16 +17,6 @@ from modern_fairseq.proxies import ModuleProxy, override
 _SPAWN_LOG = logging.getLogger("torch.multiprocessing.spawn")
 
 
-def trust_own_ranks(module: types.ModuleType) -> None:
-    """Let ranks send each other any object (distributed/utils.py:770).
-
-    These bytes come from a process of the same job, not from a file, and the same module unpickles what
-    other ranks send in all_gather_list; since torch 2.6 the default refuses the DictConfig of every resumed
-    run. Can go when fairseq > 0.12.2 passes ``weights_only=False`` itself.
-    """
-    override(module, "torch", load=functools.partial(torch.load, weights_only=False))
-
-
 def _on_cpu(cfg: Any) -> bool:
     return not cfg.common.tpu and (cfg.common.cpu or not torch.cuda.is_available())
 

@@ -9,10 +9,10 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import IO, Any
 
-from modern_fairseq import safe_objects
-from modern_fairseq.safe_objects import Call, Unbuilt
-from modern_fairseq.safe_tensors import Storages
-from modern_fairseq.untrusted import Foreign, Refused
+from modern_fairseq.loading import safe_objects
+from modern_fairseq.loading.safe_objects import Call, Unbuilt
+from modern_fairseq.loading.safe_tensors import Storages
+from modern_fairseq.loading.untrusted import Foreign, Refused
 
 _AS_PYTHON_DOES = (
     "PROTO STOP MARK NONE NEWTRUE NEWFALSE EMPTY_TUPLE EMPTY_LIST EMPTY_DICT EMPTY_SET TUPLE TUPLE1 TUPLE2 TUPLE3 "
@@ -33,7 +33,7 @@ class _Instructions(dict):
 
 
 class Unpickler(pickle._Unpickler):
-    """Reads what ``torch.save`` writes, and calls nothing but functions of :mod:`modern_fairseq.safe_objects`.
+    """Reads what ``torch.save`` writes, and calls nothing but functions of :mod:`modern_fairseq.loading.safe_objects`.
 
     Subclassed for each file, as :func:`module_for` does.
     """

@@ -6,7 +6,7 @@ import struct
 import zipfile
 from typing import IO
 
-from modern_fairseq.untrusted import Refused
+from modern_fairseq.loading.untrusted import Refused
 
 _CHUNK = 1 << 20
 _MOST_BYTES_OF_CONTENTS = 16 << 20

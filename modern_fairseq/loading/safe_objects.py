@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from modern_fairseq.safe_tensors import parameter, tensor, tensor_of_dtype
-from modern_fairseq.untrusted import Refused, plain_int
+from modern_fairseq.loading.safe_tensors import parameter, tensor, tensor_of_dtype
+from modern_fairseq.loading.untrusted import Refused, plain_int
 
 _CODE = re.compile(r"b1|[iu][1248]|f[248]|c8|c16|[US][1-9]\d{0,5}")
 _FACTORIES = (int, float, bool, str, list, dict, set, None)

@@ -19,7 +19,7 @@ def _replace(owner: type, name: str, function: Any) -> Any:
 
 
 def copies(module: types.ModuleType) -> None:
-    """Gradients to single precision, and weights back (optim/fp16_optimizer.py:109 and :146).
+    """Copy gradients to single precision, and weights back, at once (optim/fp16_optimizer.py:109 and :146).
 
     Pipeline parallelism, whose parameters are on several devices, is left to fairseq. Can stay as long as fairseq
     copies them one by one.
@@ -71,8 +71,8 @@ def copies(module: types.ModuleType) -> None:
 
 
 def zeros(module: types.ModuleType) -> None:
-    """Gradients in single precision (optim/fp16_optimizer.py:225). Can stay as long as fairseq makes them zero one by
-    one."""
+    """Make gradients in single precision zero at once (optim/fp16_optimizer.py:225). Can stay as long as fairseq does
+    so one by one."""
 
     def zero_grad(self: Any) -> None:
         gradients = [] if self.has_flat_params else [p32.grad for p32 in self.fp32_params if p32.grad is not None]
@@ -90,8 +90,8 @@ def zeros(module: types.ModuleType) -> None:
 
 
 def products(module: types.ModuleType) -> None:
-    """Gradients times a number (optim/fairseq_optimizer.py:102), where they are in one place. Can stay as long as
-    fairseq multiplies them one by one."""
+    """Multiply gradients that are on one device by a number at once (optim/fairseq_optimizer.py:102). Can stay as long
+    as fairseq multiplies them one by one."""
 
     def multiply_grads(self: Any, c: Any) -> None:
         gradients = [p.grad.data for p in self.params if p.grad is not None]
@@ -104,8 +104,8 @@ def products(module: types.ModuleType) -> None:
 
 
 def norms(module: types.ModuleType) -> None:
-    """The norm of all gradients on a GPU (utils.py:370), for which fairseq wants apex. Can go when fairseq > 0.12.2
-    needs no apex for it."""
+    """Compute the norm of all gradients on a GPU without apex, which fairseq wants for it (utils.py:370). Can go when
+    fairseq > 0.12.2 needs no apex for it."""
     if module.multi_tensor_l2norm_available:  # type: ignore[attr-defined]
         return
 

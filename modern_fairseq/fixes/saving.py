@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from fairseq_residuals_errors import UserError
-from modern_fairseq import tensor_digest
 from modern_fairseq.atomic_write import atomic_write, remove_abandoned
+from modern_fairseq.loading import tensor_digest
 from modern_fairseq.mistakes import disk_error
 
 _LOG = logging.getLogger(__name__)

@@ -100,7 +100,7 @@ def compute_deltas(features: torch.Tensor) -> torch.Tensor:
 
 
 def without_torchaudio(module: types.ModuleType) -> None:
-    """Replace what data/audio/audio_utils.py takes from torchaudio (:44 sox_effects, :215 compliance.kaldi).
+    """Replace what fairseq takes from torchaudio (data/audio/audio_utils.py:44 sox_effects, :215 compliance.kaldi).
 
     sox_effects is gone from torchaudio 2.11, on which every reading of a wave file depended; and a
     torchaudio built for another torch raises OSError, which fairseq does not catch.  ``get_waveform`` and

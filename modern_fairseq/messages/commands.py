@@ -30,14 +30,14 @@ def _reported(program: str) -> Iterator[None]:
 def one_sentence_errors(module: types.ModuleType) -> None:
     """Print a UserError without its traceback, in every ``fairseq_cli.*.cli_main``.
 
-    Anything else that goes wrong keeps its traceback.  Can stay as long as fairseq's commands let exceptions
-    through.
+    fairseq_cli/train.py:538-557 and its like catch nothing. Anything else that goes wrong keeps its traceback.
+    Can stay as long as fairseq's commands let exceptions through.
     """
     module.cli_main = _reported(table.COMMANDS[module.__name__])(module.cli_main)  # type: ignore[attr-defined]
 
 
 def errors_in_hydra_job(module: types.ModuleType) -> None:
-    """The same inside hydra's job (hydra_train.py:30), of which hydra would report errors in its own way.
+    """Print a UserError without its traceback in hydra's job (hydra_train.py:30), whose errors hydra reports itself.
 
     Can stay as long as hydra_train.hydra_main calls ``_hydra_main``.
     """
@@ -81,27 +81,6 @@ def warmup_of_inverse_sqrt(module: types.ModuleType) -> None:
         original(self, cfg, optimizer)
 
     module.InverseSquareRootSchedule.__init__ = __init__  # type: ignore[attr-defined]
-
-
-def user_dir_before_compose(module: types.ModuleType) -> None:
-    """Import ``common.user_dir=DIR`` before hydra composes, so that ``model=NAME`` finds the models of DIR.
-
-    fairseq imports it in train.main, when hydra has already said "Could not find 'model/NAME'"
-    (hydra_train.py:75-86). Can go when fairseq > 0.12.2 imports it first.
-    """
-    original = module.cli_main
-
-    @functools.wraps(original)
-    def cli_main() -> Any:
-        from fairseq.utils import import_user_module
-
-        prefix = "common.user_dir="
-        for argument in sys.argv[1:]:
-            if argument.lstrip("+").startswith(prefix):
-                import_user_module(argparse.Namespace(user_dir=argument.lstrip("+").removeprefix(prefix)))
-        return original()
-
-    module.cli_main = cli_main  # type: ignore[attr-defined]
 
 
 def missing_choices(module: types.ModuleType) -> None:

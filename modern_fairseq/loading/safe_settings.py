@@ -11,8 +11,8 @@ import torch
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from modern_fairseq.safe_objects import MOST_BITS, ConfigDict, ConfigList
-from modern_fairseq.untrusted import Refused
+from modern_fairseq.loading.safe_objects import MOST_BITS, ConfigDict, ConfigList
+from modern_fairseq.loading.untrusted import Refused
 
 _DEPTH = 100
 _VALUES = 1_000_000

@@ -1,0 +1,1 @@
+"""Bugs of fairseq 0.12.2, and the hooks that it lacks."""

@@ -1,0 +1,28 @@
+"""A plugin's models in the YAML files of fairseq-hydra-train."""
+
+import argparse
+import functools
+import sys
+import types
+from typing import Any
+
+
+def user_dir_before_compose(module: types.ModuleType) -> None:
+    """Import ``common.user_dir=DIR`` before hydra composes, so that ``model=NAME`` finds the models of DIR.
+
+    fairseq imports it in train.main, when hydra has already said "Could not find 'model/NAME'"
+    (hydra_train.py:75-86). Can go when fairseq > 0.12.2 imports it first.
+    """
+    original = module.cli_main
+
+    @functools.wraps(original)
+    def cli_main() -> Any:
+        from fairseq.utils import import_user_module
+
+        prefix = "common.user_dir="
+        for argument in sys.argv[1:]:
+            if argument.lstrip("+").startswith(prefix):
+                import_user_module(argparse.Namespace(user_dir=argument.lstrip("+").removeprefix(prefix)))
+        return original()
+
+    module.cli_main = cli_main  # type: ignore[attr-defined]

@@ -1,0 +1,1 @@
+"""Reading checkpoints as data: nothing in them is called, addressed or computed."""

@@ -1,0 +1,216 @@
+"""All patches of fairseq are in one table, each with its reason; the table is printed, and can be switched off."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fairseq_residuals
+import modern_fairseq
+from fairseq_residuals.plugin import PATCHES
+from modern_fairseq import listing, table
+
+PACKAGES = [Path(package.__file__).parent for package in (modern_fairseq, fairseq_residuals)]
+ENTRIES = listing.own() + listing.entries(PATCHES.items())
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+def test_every_patch_says_why_and_until_when(entry: listing.Entry) -> None:
+    assert re.search(r"\w\.py:\d+", entry.doc), "which lines of fairseq 0.12.2 it is for"
+    assert re.match(r"Can go (when|with) \S|Can stay as long as \S", entry.until)
+    assert entry.why and entry.why != entry.until
+
+
+# What the files may change
+
+
+def scan(text: str, module: str) -> Iterator[str]:
+    """The functions that change a fairseq module handed to them, as names; what else changes libraries, as lines."""
+    tree = ast.parse(text)
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            annotations = [ast.unparse(argument.annotation or ast.Constant("")) for argument in node.args.args]
+            if annotations == ["types.ModuleType"]:
+                yield f"{module}:{node.name}"
+    of_libraries = {
+        (alias.asname or alias.name).partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+        if (getattr(node, "module", None) or alias.name).partition(".")[0] in ("fairseq", "fairseq_cli", "torch")
+    }
+    for node in ast.walk(tree):
+        if any(root(target) in of_libraries for target in changed(node)):
+            yield f"{module}: {ast.unparse(node)}"
+
+
+def changed(node: ast.AST) -> list[ast.expr]:
+    """The expressions whose attributes a statement or a call sets."""
+    targets: list[ast.expr] = []
+    if isinstance(node, ast.Assign | ast.Delete):
+        targets = [part for target in node.targets for part in getattr(target, "elts", [target])]
+    elif isinstance(node, ast.AugAssign | ast.AnnAssign):
+        targets = [node.target]
+    elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "delattr", "override"):
+        return node.args[:1]
+    return [target.value for target in targets if isinstance(target, ast.Attribute)]
+
+
+def root(expression: ast.expr) -> str:
+    while isinstance(expression, ast.Attribute):
+        expression = expression.value
+    return expression.id if isinstance(expression, ast.Name) else ""
+
+
+def all_changes() -> set[str]:
+    return {
+        change
+        for package in PACKAGES
+        for path in package.rglob("*.py")
+        for change in scan(path.read_text(), ".".join(path.relative_to(package.parent).with_suffix("").parts))
+    }
+
+
+OUTSIDE = {
+    # measures fairseq as it ships, in a process of its own, and takes patches back for it
+    "fairseq_residuals.benchmark.fairseq_models: transformer_encoder.torch = torch",
+    "fairseq_residuals.benchmark.fairseq_models: utils.multi_tensor_l2norm_available = False",
+}
+
+
+def test_nothing_is_patched_outside_the_table() -> None:
+    around = {f"modern_fairseq.{reference}" for reference in table._AROUND.values()}
+    assert all_changes() - OUTSIDE == {entry.name for entry in ENTRIES} - around
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from fairseq.tasks import FairseqTask\ndef f():\n    FairseqTask.build_generator = 1",
+        "import fairseq.trainer\nfairseq.trainer.Trainer.train_step = 1",
+        "from fairseq import trainer as t\nsetattr(t.Trainer, 'train_step', 1)",
+        "from torch import nn\nnn.Linear.forward, x = 1, 2",
+        "import types\ndef patch(module: types.ModuleType) -> None:\n    module.main = None",
+    ],
+)
+def test_the_scan_sees_a_patch(code: str) -> None:
+    assert list(scan(code, "somewhere"))
+
+
+# In processes
+
+
+def python(code: str, *path: Path | str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run code with folders in front of Python's path."""
+    folders = [*map(str, path), str(PACKAGES[0].parent), os.environ.get("PYTHONPATH", "")]
+    clean = {name: value for name, value in os.environ.items() if name != "MODERN_FAIRSEQ"}
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        env=clean | {"PYTHONPATH": os.pathsep.join(folders)} | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.fixture
+def another_version(tmp_path: Path) -> Path:
+    """A folder with a stub of fairseq that calls itself 0.12.3."""
+    (tmp_path / "fairseq-0.12.3.dist-info").mkdir()
+    (tmp_path / "fairseq-0.12.3.dist-info" / "METADATA").write_text("Name: fairseq\nVersion: 0.12.3\n")
+    (tmp_path / "fairseq" / "optim").mkdir(parents=True)
+    for name in ("__init__.py", "optim/__init__.py", "optim/adam.py"):
+        (tmp_path / "fairseq" / name).touch()
+    return tmp_path
+
+
+IS_PATCHED = "import fairseq.optim.adam as adam; print(hasattr(adam, 'eval'))"
+
+
+def test_another_version_is_left_alone_with_one_sentence(another_version: Path) -> None:
+    done = python(IS_PATCHED + "; import modern_fairseq; modern_fairseq.install()", another_version)
+    assert done.stdout == "False\n"
+    assert done.stderr == "fairseq 0.12.3 is left as it is, since the patches of modern_fairseq are for 0.12.2\n"
+    metadata = another_version / "fairseq-0.12.3.dist-info" / "METADATA"
+    metadata.write_text(metadata.read_text().replace("0.12.3", "0.12.2"))
+    done = python(IS_PATCHED, another_version)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+def test_a_variable_switches_it_off(another_version: Path) -> None:
+    done = python(IS_PATCHED, another_version, MODERN_FAIRSEQ="0")
+    assert (done.stdout, done.stderr) == ("False\n", "")
+    listed = python("import runpy; runpy.run_module('modern_fairseq', run_name='__main__')", MODERN_FAIRSEQ="0")
+    assert listed.returncode == 0 and "Not active: MODERN_FAIRSEQ=0 leaves" in listed.stdout
+    assert set(re.findall(r"\n    active +(.*)", listed.stdout)) == {"no"}
+
+
+PLUGIN_OFF = """
+import types, sys
+from modern_fairseq import table
+module = sys.modules["fairseq.trainer"] = types.ModuleType("fairseq.trainer")
+def patch(module: types.ModuleType) -> None:
+    module.patched = True
+table.when_imported("fairseq.trainer", patch)
+table.when_imported("fairseq.trainer", patch)
+print(vars(module).get("patched", False))
+"""
+
+
+def test_the_switch_holds_for_plugins_too_with_a_warning() -> None:
+    assert python(PLUGIN_OFF).stdout == "True\n"
+    done = python(PLUGIN_OFF, MODERN_FAIRSEQ="0")
+    assert done.stdout == "False\n"
+    assert done.stderr == (
+        "MODERN_FAIRSEQ=0 leaves fairseq as it is, so __main__.patch does not reach fairseq.trainer\n"
+    )
+
+
+def test_the_listing_has_every_patch_in_120_columns() -> None:
+    done = python("import runpy; runpy.run_module('modern_fairseq', run_name='__main__')")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert max(len(line) for line in done.stdout.splitlines() if not line.startswith("/")) <= 120  # but for a path
+    blocks = re.findall(
+        r"\n  ([\w.]+:\w+)\n    patches +(\w.*(?:\n {13}.*)*)\n    why +\S.*(?:\n {13}.*)*"
+        r"\n    until +Can .*(?:\n {13}.*)*\n    active +\w",
+        done.stdout,
+    )
+    printed = {name: tuple(re.split(r",\s+", modules)) for name, modules in blocks}
+    assert printed == {entry.name: entry.modules for entry in ENTRIES}
+    assert done.stdout.startswith(f"{len(ENTRIES)} patches of fairseq 0.12.2. Active ")
+
+
+TRANSLATES = """
+import sys
+import fairseq_cli.generate, fairseq_cli.interactive, fairseq_residuals
+import torch
+from argparse import Namespace
+from fairseq.tasks.fairseq_task import FairseqTask
+from modern_fairseq import table
+from tiny import batch, build, make_task
+model, task = build("translation", "b2t").eval(), FairseqTask(None)
+task.target_dictionary_ = make_task().target_dictionary
+FairseqTask.target_dictionary = property(lambda self: self.target_dictionary_)
+generator = task.build_generator([model], Namespace(beam=2, max_len_b=4))
+inputs = batch("translation")
+print(type(generator).__name__, len(generator.generate([model], {"net_input": inputs})))
+assert "fairseq.trainer" not in sys.modules
+for name, patches in table._OF_PLUGINS.items():
+    print(name, *(f"{patch.__module__}:{patch.__name__}" for patch in patches))
+"""
+
+
+def test_a_process_that_only_translates_patches_no_trainer() -> None:
+    """It asks for the hooks that its model would have in training, and the trainer is not there."""
+    done = python(TRANSLATES, Path(__file__).parents[1])
+    assert done.returncode == 0, done.stderr
+    *_, search, _, _, _ = lines = done.stdout.splitlines()
+    assert search == "FasterSequenceGenerator 3"
+    assert sorted(lines[-3:]) == sorted(f"{name} {reference}" for name, reference in PATCHES.items())
