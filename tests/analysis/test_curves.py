@@ -19,7 +19,7 @@ def log(folder: Path, variant: str, layers: int, losses: list[float], seed: int 
     for i, loss in enumerate(losses, start=1):
         lines.append(f"epoch 001 | valid on 'valid' subset | loss {loss} | ppl {2**loss} | num_updates {10 * i}")
         lines.append(f"epoch 001:  {i} / 9 loss={loss + 1}, num_updates={10 * i}")
-    file.write_text("\n".join(lines))
+    file.write_text("".join(f"{line}\n" for line in lines))
     return file
 
 
@@ -68,7 +68,7 @@ def test_bleu_of_generated_text_is_best_where_it_is_largest(tmp_path: Path) -> N
                 f"encoder: {layers} layers wired by dlcl_pre (a=1), x",
                 f"Generate test with beam=4: BLEU4 = {score},",
             ]
-            files[-1].write_text("\n".join(lines))
+            files[-1].write_text("".join(f"{line}\n" for line in lines))
     named = [f"DLCL={file}" for file in files]
     rows = curves(tmp_path, *named, "--metric", "bleu", "--subset", "test", "--against", "encoder-layers")
     assert [row[3:] for row in rows[1:]] == [["6", "21.0", "20.5", "21.5", "2"], ["30", "29.25", "29.0", "29.5", "2"]]

@@ -92,6 +92,7 @@ def resume(path, model, restore_file="checkpoint_last.pt"):
         tpu=False,
         is_fsdp=False,
         _optimizer=None,
+        get_model=lambda: model,
     )
     return Trainer.load_checkpoint(trainer, path)
 
