@@ -73,7 +73,7 @@ def test_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = ["transformer_lm_pre_ln", "resi_dual/alpha=2", "post_ln:0-0,b2t:1-2"]
     assert main(["explain", *names, "--layers", "3", "--dim", "16", "--heads", "2", "--out", str(tmp_path)]) == 0
     head, rows = read_csv(tmp_path / "explain.csv")
-    assert head[:4] == ["model", "stack", "layer", "parameters"] and len(rows) == 3 + 6 + 6
+    assert head[:4] == ["model", "stack", "layer", "parameters"] and len(rows) == (3 + 1) + (6 + 2) + 6
     out = capsys.readouterr().out
     assert "Post-LN, decoder, layers 1 to 1" in out and "B2T connection, encoder, layers 2 to 3" in out
     assert "* d = a" not in out and "dual' =" in out and "That way passes 0 norms and 0 sub-layers." in out
