@@ -163,6 +163,9 @@ import chunk
         "import fairseq_residuals; fairseq_residuals.register(); fairseq_residuals.register()",
         "import fairseq_residuals.models.translation",
         "import fairseq_residuals.generation.beam_search",
+        "import fairseq_residuals.checkpoints.average",
+        "import fairseq_residuals.checkpoints.override_check",
+        "import fairseq_residuals.training.resume_check",
         PARTLY,
     ),
 )

@@ -95,7 +95,6 @@ def test_the_plugins_model_in_place_of_fairseqs_is_refused(layout: str, tmp_path
     ("overrides", "says"),
     [
         ({"encoder_normalize_before": True}, "contradicts the wiring post_ln"),
-        ({"scale_fc": True}, "the wiring is chosen by --residual"),
         ({"layernorm_embedding": True}, "it lacks encoder.layernorm_embedding.weight"),
     ],
     ids=str,
@@ -103,6 +102,13 @@ def test_the_plugins_model_in_place_of_fairseqs_is_refused(layout: str, tmp_path
 def test_norms_elsewhere_are_refused(overrides: dict[str, Any], says: str, layout: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=says):
         load(write(tmp_path, layout), **overrides)
+
+
+@pytest.mark.parametrize("layout", ["args", "namespace in cfg"])
+def test_fairseqs_own_normformer_is_refused(layout: str, tmp_path: Path) -> None:
+    """In YAML's layout fairseq sets only the keys that a checkpoint has, of which this is none."""
+    with pytest.raises(UserError, match="the wiring is chosen by --residual"):
+        load(write(tmp_path, layout), scale_fc=True)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
