@@ -72,7 +72,8 @@ def assert_same(expected: Found, found: Found, *, attention: bool = True) -> Non
         for a, b in zip(theirs, ours, strict=True):
             assert b["tokens"].tolist() == a["tokens"].tolist()
             for name in ("score", "positional_scores", *(["attention"] if attention else []), "alignment"):
-                torch.testing.assert_close(b[name], a[name], rtol=0, atol=1e-5, msg=name)
+                # sums of a dozen numbers: the last digit of 40 is 4e-6, and processors add up in different orders
+                torch.testing.assert_close(b[name], a[name], rtol=1e-6, atol=1e-5, msg=name)
     # a model that says the same whatever it is given would agree as well
     distinct = {tuple(hypothesis["tokens"].tolist()) for one in found for hypothesis in one}
     assert len(distinct) > max(len({tuple(hypothesis["tokens"].tolist()) for hypothesis in one}) for one in found)
