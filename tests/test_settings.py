@@ -156,7 +156,7 @@ def test_every_key_of_fairseqs_own_config_is_known_in_yaml() -> None:
         ),
         (
             "--residual-args init_scale=-1",
-            "'-1' is not valid for option 'init_scale' of variant 'b2t'; valid: a number of",
+            "'-1' is not valid for option 'init_scale' of variant 'b2t'; valid: a number from",
         ),
         ("--residual-args init_scale=nan", "'nan' is not valid"),
         ("--residual-args init_scale", "option 'init_scale' of variant 'b2t' needs a value"),
@@ -229,7 +229,7 @@ def test_every_refused_flag_of_a_language_model_is_refused() -> None:
         ),
         ({"encoder": 3}, "encoder under model must hold keys"),
         ({"encoder_normalize_before": False, "residual": "pre_ln"}, "contradicts the wiring pre_ln"),
-        ({"encoder_layers": "six"}, "whole number of at least 1, not 'six'"),
+        ({"encoder_layers": "six"}, "encoder_layers must be a whole number, not 'six'"),
         ({"residual": "b2t", "residual_args": "k=1"}, "no option 'k'"),
         ({"quant_noise": {"pq": 0.1}}, "quantization noise"),
         ({"encoder_layers_to_keep": "0"}, "layer pruning"),
