@@ -1,4 +1,4 @@
-"""One batch to run a model on: made-up tokens, or the first batch of a corpus."""
+"""One batch to run a model on: synthetic tokens, or the first batch of a corpus."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairseq import utils
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_residuals.checkpoints.fairseq_config import made_up_dictionary
+from fairseq_residuals.checkpoints.fairseq_config import synthetic_dictionary
 from fairseq_residuals.core.errors import UserError
 
 SPECIAL = 4
@@ -44,7 +44,7 @@ class Batch:
         return Batch(moved, self.padding)
 
 
-def made_up_task(settings: Namespace, sizes: dict[str, int]) -> Namespace:
+def synthetic_task(settings: Namespace, sizes: dict[str, int]) -> Namespace:
     """What a model asks of its task, for dictionaries of these sizes ("source" may be missing).
 
     Raises:
@@ -52,15 +52,15 @@ def made_up_task(settings: Namespace, sizes: dict[str, int]) -> Namespace:
     """
     if min(sizes.values()) <= SPECIAL:
         raise UserError(f"--vocabulary must be at least {SPECIAL + 1}: {SPECIAL} symbols are special")
-    target = made_up_dictionary(sizes["target"])
-    source = made_up_dictionary(sizes["source"]) if "source" in sizes else target
+    target = synthetic_dictionary(sizes["target"])
+    source = synthetic_dictionary(sizes["source"]) if "source" in sizes else target
     return Namespace(source_dictionary=source, target_dictionary=target, args=settings)
 
 
 def check_room(args: Namespace, settings: Namespace, model: Any) -> None:
     """
     Raises:
-        UserError: the model has no positions for sentences of ``args.tokens`` made-up tokens.
+        UserError: the model has no positions for sentences of ``args.tokens`` synthetic tokens.
     """
     positions = model.max_positions()
     source, most = positions if isinstance(positions, tuple) else (positions, positions)

@@ -101,7 +101,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     models.add_argument("--training", action="store_true", help="with dropout on, as in training; default: off")
     add_size_flags(parser)
     data = parser.add_argument_group("corpus")
-    data.add_argument("--data", type=Path, metavar="DIR", help="binarized corpus; default: made-up tokens")
+    data.add_argument("--data", type=Path, metavar="DIR", help="binarized corpus; default: synthetic tokens")
     data.add_argument("--split", default="valid", metavar="NAME", help="of --data (%(default)s)")
     machine = parser.add_argument_group("machine")
     machine.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:1 (%(default)s)")
@@ -243,14 +243,14 @@ def build(source: Source, args: Namespace) -> tuple[nn.Module, Namespace, Any]:
         raise UserError(message)
 
     parser.error = refuse
-    data = str(args.data or "made-up")
+    data = str(args.data or "synthetic")
     settings = options.parse_args_and_arch(parser, [data, "--task", source.task, "--arch", source.arch, *flags])
     if args.data:
         task = tasks.setup_task(convert_namespace_to_omegaconf(settings).task)
     else:
         if source.task == "speech_to_text":
             settings.input_feat_per_channel, settings.input_channels = batches.SOUND_FEATURES, 1
-        task = batches.made_up_task(settings, {"source": args.vocabulary, "target": args.vocabulary})
+        task = batches.synthetic_task(settings, {"source": args.vocabulary, "target": args.vocabulary})
     torch.manual_seed(args.seed)
     return build_model(settings, task).eval(), settings, task
 
@@ -280,7 +280,7 @@ def load(source: Source, args: Namespace) -> tuple[nn.Module, Namespace, Any]:
             cfg_task.data = str(args.data)
         task = tasks.setup_task(cfg_task)
     else:
-        task = batches.made_up_task(settings, dictionary_sizes(Found(str(source.file), {}, state["model"])))
+        task = batches.synthetic_task(settings, dictionary_sizes(Found(str(source.file), {}, state["model"])))
     model = build_model(state["cfg"].model, task)
     try:
         model.load_state_dict(state["model"], strict=True)

@@ -22,8 +22,8 @@ def add_size_flags(parser: argparse.ArgumentParser) -> None:
     for flag, words in (("dim", "model dimension"), ("ffn-dim", "width of the FFNs"), ("heads", "attention heads")):
         sizes.add_argument(f"--{flag}", type=int, metavar="N", help=f"{words} of each stack")
     sizes.add_argument("--sentences", type=int, default=16, metavar="N", help="in the batch (%(default)s)")
-    sizes.add_argument("--tokens", type=int, default=20, metavar="N", help="made up per sentence (%(default)s)")
-    sizes.add_argument("--vocabulary", type=int, default=1000, metavar="N", help="made-up words (%(default)s)")
+    sizes.add_argument("--tokens", type=int, default=20, metavar="N", help="synthetic, per sentence (%(default)s)")
+    sizes.add_argument("--vocabulary", type=int, default=1000, metavar="N", help="synthetic words (%(default)s)")
     sizes.add_argument("--seed", type=int, default=1, metavar="N", help="of weights, batch and dropout (%(default)s)")
     # what is meant for the models must not be taken for an abbreviation of these
     parser.allow_abbrev = False

@@ -64,12 +64,12 @@ def settings_of(contestant: Contestant, case: Case) -> Namespace:
     flags += [f"--{case.precision}"] if case.precision in ("fp16", "bf16") else []
     flags += ["--checkpoint-activations"] if case.checkpoint_activations else []
     return options.parse_args_and_arch(
-        parser, ["made-up", "--task=translation", "--arch", contestant.arch, *flags, *contestant.flags]
+        parser, ["synthetic", "--task=translation", "--arch", contestant.arch, *flags, *contestant.flags]
     )
 
 
 def task_of(settings: Namespace, case: Case) -> Any:
-    return batches.made_up_task(settings, {"source": case.vocabulary, "target": case.vocabulary})
+    return batches.synthetic_task(settings, {"source": case.vocabulary, "target": case.vocabulary})
 
 
 def network(contestant: Contestant, case: Case) -> Network:

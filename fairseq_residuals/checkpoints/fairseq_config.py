@@ -177,8 +177,8 @@ def load_model(args: Namespace, sizes: dict[str, int], parameters: dict[str, Ten
     if sound is not None and not hasattr(args, "input_feat_per_channel"):
         # otherwise the data says so
         args.input_feat_per_channel, args.input_channels = sound.shape[1], 1
-    target = made_up_dictionary(sizes["target"])
-    source = made_up_dictionary(sizes["source"]) if "source" in sizes else target
+    target = synthetic_dictionary(sizes["target"])
+    source = synthetic_dictionary(sizes["source"]) if "source" in sizes else target
     task = Namespace(source_dictionary=source, target_dictionary=target, args=Namespace(**vars(args)))
     model = build_model(convert_namespace_to_omegaconf(args).model, task)
     try:
@@ -188,7 +188,7 @@ def load_model(args: Namespace, sizes: dict[str, int], parameters: dict[str, Ten
     return model.eval()
 
 
-def made_up_dictionary(words: int) -> Dictionary:
+def synthetic_dictionary(words: int) -> Dictionary:
     """Of so many words, the special symbols included."""
     dictionary = Dictionary()
     for i in range(len(dictionary), words):

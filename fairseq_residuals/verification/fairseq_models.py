@@ -15,7 +15,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, build_mode
 from fairseq.models.transformer import TransformerModel
 from torch import Tensor, nn
 
-from fairseq_residuals.checkpoints.fairseq_config import made_up_dictionary
+from fairseq_residuals.checkpoints.fairseq_config import synthetic_dictionary
 from fairseq_residuals.checkpoints.importing.parameter_names import Authors, authors_of
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.wiring import Wiring
@@ -165,7 +165,7 @@ def _dictionary(golden: Golden, side: str) -> Dictionary:
     words = len(golden.need(f"{side}.embed_tokens.weight"))
     names = ("src_tokens",) if side == "encoder" else ("prev_output_tokens", "target")
     check_words(golden, words, *names)
-    return made_up_dictionary(words)
+    return synthetic_dictionary(words)
 
 
 ENDINGS = re.compile(r"(_lm|_enc|_b2tfork)*$")

@@ -20,7 +20,7 @@ from looking import corpus
 
 from fairseq_residuals.analysis.models import build
 from fairseq_residuals.analysis.training_data import SyntheticSequences, count_targets
-from fairseq_residuals.checkpoints.fairseq_config import made_up_dictionary
+from fairseq_residuals.checkpoints.fairseq_config import synthetic_dictionary
 from fairseq_residuals.cli import race as command
 from fairseq_residuals.cli.__main__ import main
 from fairseq_residuals.core.errors import UserError
@@ -46,7 +46,7 @@ def quiet(update: int, loss: float) -> None:
 
 @pytest.mark.parametrize("game", ["copy", "reverse", "sort"])
 def test_games(game: str) -> None:
-    data = SyntheticSequences(arguments("--game", game), made_up_dictionary(12))
+    data = SyntheticSequences(arguments("--game", game), synthetic_dictionary(12))
     sample = next(data.train(seed=1))
     inputs, tokens = sample["net_input"], 0
     for source, target, previous, length in zip(
@@ -60,7 +60,7 @@ def test_games(game: str) -> None:
         assert source[-1] == EOS and previous[0] == EOS  # padding is on the left, and on the right
         tokens += int(length)
     assert sample["ntokens"] == tokens
-    again = next(SyntheticSequences(arguments("--game", game), made_up_dictionary(12)).train(seed=1))
+    again = next(SyntheticSequences(arguments("--game", game), synthetic_dictionary(12)).train(seed=1))
     assert torch.equal(again["target"], sample["target"])
 
 

@@ -1,6 +1,6 @@
-"""Made-up parallel text, and the files and archives that published text comes in.
+"""Synthetic parallel text, and the files and archives that published text comes in.
 
-The text is random words of a made-up language; its translation has the same words, each with another ending.
+The text is random words of a synthetic language; its translation has the same words, each with another ending.
 """
 
 from __future__ import annotations

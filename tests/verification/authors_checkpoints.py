@@ -24,8 +24,10 @@ HISTORY = {
 
 
 def parameters(name: str) -> dict[str, Tensor]:
-    """Under the authors' names, the encoder's first; the decoder's embedding is the encoder's, as it is in checkpoints, if
-    it equals it."""
+    """Under the authors' names, the encoder's first.
+
+    The decoder's embedding is the encoder's, as it is in checkpoints, if it equals it.
+    """
     found = tensors_of(FOLDER / f"{name}.npz", "param/")
     found = dict(sorted(found.items(), key=lambda item: not item[0].startswith("encoder.")))
     first = found.get("encoder.embed_tokens.weight", found["decoder.embed_tokens.weight"])

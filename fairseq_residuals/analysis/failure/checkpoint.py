@@ -78,7 +78,7 @@ class CheckpointDiagnosis:
 
 
 def diagnose_checkpoint(path: Path, device: str) -> CheckpointDiagnosis:
-    """Looks at the parameters, the optimizer's state, and where they are numbers at gradients on a made-up batch.
+    """Looks at the parameters, the optimizer's state, and where they are numbers at gradients on a synthetic batch.
 
     Raises:
         UserError: the file is damaged or is no checkpoint of fairseq.
@@ -183,5 +183,5 @@ def _gradients(path: Path, device: str, found: CheckpointDiagnosis) -> None:
     for stack, norms in gradients.items():
         sentence = vanishing_sentence(stack, norms)
         if sentence:
-            found.happened.append(f"on a made-up batch, {sentence}")
+            found.happened.append(f"on a synthetic batch, {sentence}")
             found.advice.append(OTHER_WIRING)
