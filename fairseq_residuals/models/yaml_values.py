@@ -13,6 +13,9 @@ from fairseq_residuals.core.errors import UserError
 _TEXTS = ("residual", "decoder_residual")
 _OPTIONS = ("residual_args", "decoder_residual_args")
 
+_FAIRSEQS_OWN = ("base_shuffle", False)
+"""fairseq's own default of a whole number (transformer_lm.py:357), which a complete configuration repeats."""
+
 
 def check_values(args: DictConfig, add_args: Callable[[ArgumentParser], None]) -> None:
     """Check values that argparse would have read if they had been flags.
@@ -40,7 +43,7 @@ def _wanted(key: str, kind: Any, value: Any) -> str:
         return "true or false"
     if kind is float and not number:
         return "a number"
-    if kind is int and not (number and value == int(value)):
+    if kind is int and not (number and value == int(value)) and (key, value) != _FAIRSEQS_OWN:
         return "a whole number"
     if key in _TEXTS and not isinstance(value, str):
         return "the name of a variant"
