@@ -20,7 +20,7 @@ NAMES_OF_FILES = frozenset(
         *("gpt2_encoder_json", "gpt2_vocab_bpe", "sentencepiece_vocab"),
         # tasks and criteria
         *("speaker_emb_path", "sampling_weights_from_file", "wer_args", "wer_kenlm_model", "wer_lexicon"),
-        *("quantization_config_path", "plasma_path"),
+        "quantization_config_path",
     )
 )
 """Settings whose values fairseq opens, some of them also as addresses, when a model or its task is built."""
