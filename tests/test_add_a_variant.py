@@ -20,7 +20,8 @@ def test_following_the_page_adds_a_tested_variant(tmp_path: Path) -> None:
     for name in ("fairseq_residuals", "modern_fairseq", "tests"):
         left_out = ("golden", "commands") if name == "tests" else ()
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", *left_out))
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for name in ("pyproject.toml", "fairseq_residuals_errors.py"):
+        shutil.copy(ROOT / name, tmp_path)
     for place, text in zip(places, (variant, test), strict=True):
         (tmp_path / place).write_text(text, encoding="utf-8")
 
