@@ -12,10 +12,11 @@ import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -205,9 +206,14 @@ class Runner:
             ThreadPoolExecutor(len(self.environments), initializer=begin_thread) as pool,
             display(runs) as refresh,
         ):
-            pending = {pool.submit(run.work, run): run for run in runs}
+            # a run is given to the pool when it can begin: a thread that has just failed would take the next by itself
+            waiting, pending = iter(runs), dict[Future[None], Run]()
             try:
-                while pending:
+                while True:
+                    for run in islice(waiting, len(self.environments) - len(pending)):
+                        pending[pool.submit(run.work, run)] = run
+                    if not pending:
+                        break
                     for future in wait(pending, timeout=0.5, return_when=FIRST_COMPLETED).done:
                         run = pending.pop(future)
                         future.result()
@@ -217,7 +223,6 @@ class Runner:
             except BaseException as error:
                 if isinstance(error, CommandFailed):
                     print(error.tail(), file=sys.stderr)
-                pool.shutdown(wait=False, cancel_futures=True)
                 self.stop()  # before the pool waits for its threads
                 raise
 
