@@ -61,7 +61,7 @@ def remove_abandoned(folder: str | os.PathLike[str]) -> None:
 
 
 def _lock(descriptor: int, flags: int = 0) -> bool:
-    """Whether the lock was had: not where the file system has none, or, with LOCK_NB, where another holds it."""
+    """Return whether the lock was had: not where the file system has none, or, with LOCK_NB, where another holds it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | flags)
     except BlockingIOError:

@@ -92,7 +92,7 @@ _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, err
 
 
 def disk_error(error: BaseException) -> OSError | None:
-    """Why a disk could not be written, or None where ``error`` is about something else.
+    """Return why a disk could not be written, or None where ``error`` is about something else.
 
     torch.save says that it is at an "unexpected pos" while it handles what the system said.
     """
@@ -106,7 +106,7 @@ _PATH_ERRORS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirec
 
 
 def explain(error: BaseException) -> UserError | None:
-    """The sentence for a user's mistake, or None for anything else, which is to keep its traceback."""
+    """Return the sentence for a user's mistake, or None for anything else, which is to keep its traceback."""
     if isinstance(error, UserError):
         return error
     for kind, pattern, sentence in _MESSAGES:
@@ -139,7 +139,7 @@ def _explain_path(error: OSError) -> UserError | None:
 
 
 def _file_on_the_way(path: str) -> str:
-    """The part of a path that is a file and no folder."""
+    """Return the part of a path that is a file and no folder."""
     while not os.path.exists(path) and os.path.dirname(path) not in ("", path):
         path = os.path.dirname(path)
     return path

@@ -28,7 +28,7 @@ class Adam:
         self.v = torch.zeros(self.dim, dtype=torch.float64)
 
     def update(self, g: Tensor) -> Tensor:
-        """Takes a step with gradient ``g`` (dim,), and returns the derivative of the update by it, (dim,)."""
+        """Take a step with gradient ``g`` (dim,), and return the derivative of the update by it, (dim,)."""
         self.step += 1
         self.m = self.beta1 * self.m + (1 - self.beta1) * g
         self.v = self.beta2 * self.v + (1 - self.beta2) * g**2

@@ -31,7 +31,7 @@ class Batch:
     """Index of the token that is none."""
 
     def loss(self, model: Any) -> Tensor:
-        """Mean negative log-likelihood per target token, in nats."""
+        """Return mean negative log-likelihood per target token, in nats."""
         log_probabilities = model.get_normalized_probs(
             model(**self.sample["net_input"]), log_probs=True, sample=self.sample
         )
@@ -45,7 +45,7 @@ class Batch:
 
 
 def synthetic_task(settings: Namespace, sizes: dict[str, int]) -> Namespace:
-    """What a model asks of its task, for dictionaries of these sizes ("source" may be missing).
+    """Return what a model asks of its task, for dictionaries of these sizes ("source" may be missing).
 
     Raises:
         UserError: there is no room for a word.
@@ -58,7 +58,8 @@ def synthetic_task(settings: Namespace, sizes: dict[str, int]) -> Namespace:
 
 
 def check_room(args: Namespace, settings: Namespace, model: Any) -> None:
-    """
+    """Check that sentences of the synthetic batch fit into the model.
+
     Raises:
         UserError: the model has no positions for sentences of ``args.tokens`` synthetic tokens.
     """
@@ -100,7 +101,7 @@ def _tokens(shape: tuple[int, int], words: Dictionary, generator: torch.Generato
 
 
 def read(args: Namespace, settings: Namespace, task: Any, model: Any) -> Batch:
-    """A batch of ``args.sentences`` sentences of a corpus, chosen by the seed.
+    """Return a batch of ``args.sentences`` sentences of a corpus, chosen by the seed.
 
     Raises:
         UserError: the corpus has no such split.

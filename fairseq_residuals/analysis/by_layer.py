@@ -1,5 +1,8 @@
-"""Numbers per layer of several models over depth: a line for each and a panel for each stack, or, where the lines are
-too many to be told apart, a small panel for each model."""
+"""Numbers per layer of several models over depth.
+
+There is a line for each model and a panel for each stack; where the lines are too many to be told apart, a small panel
+for each model.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ Measured = Sequence[tuple[str, str, ByLayer]]
 
 
 def show_by_layer(args: argparse.Namespace, measured: Measured, y: str, column: str, log: bool = False) -> None:
-    """Prints a table of some layers, and writes the picture and all numbers.
+    """Print a table of some layers, and write the picture and all numbers.
 
     Args:
         measured: per model its label, its wiring (which chooses the style), and its numbers.

@@ -52,7 +52,7 @@ class Group:
         return [_point(update, [curve[update] for curve in curves]) for update in shared]
 
     def best(self, metric: str, subset: str, choose: Callable[[Iterable[float]], float]) -> Point:
-        """The best value of each run; ``x`` is the update at which the first run had it.
+        """Return the best value of each run; ``x`` is the update at which the first run had it.
 
         Raises:
             UserError: a log lacks the metric, or has no number.
@@ -67,7 +67,7 @@ class Group:
         return _point(found[0][0], [value for _, value in found])
 
     def depth(self, stacks: Sequence[str]) -> int:
-        """Layers of these stacks together.
+        """Return layers of these stacks together.
 
         Raises:
             UserError: a log does not say, or the runs differ.
@@ -85,14 +85,14 @@ def _point(x: int, values: list[float]) -> Point:
 
 
 def chooser(metric: str, asked: str) -> Callable[[Iterable[float]], float]:
-    """What makes the best of several values: ``min``, ``max``, or by the metric."""
+    """Return what makes the best of several values: ``min``, ``max``, or by the metric."""
     if asked == "auto":
         asked = "max" if metric.startswith(LARGER_IS_BETTER) else "min"
     return max if asked == "max" else min
 
 
 def groups(names: Sequence[str], by_depth: bool = False) -> list[Group]:
-    """Reads ``[LABEL=]FILE``, FILE perhaps with wildcards, and puts what belongs together into one group.
+    """Read ``[LABEL=]FILE``, FILE perhaps with wildcards, and put what belongs together into one group.
 
     Args:
         by_depth: runs of one label are told apart by their depths.

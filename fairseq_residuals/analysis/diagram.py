@@ -17,7 +17,7 @@ LANE = 0.28
 
 
 def as_text(graph: Graph) -> list[str]:
-    """A line per box; those on the gradient's way are marked."""
+    """Return a line per box; those on the gradient's way are marked."""
     names: dict[int, str] = {}
     letters = iter([*string.ascii_lowercase[:22], *(f"a{i}" for i in range(1, 1000))])
     lines = []
@@ -45,8 +45,9 @@ def _value(node: Node, arguments: list[str]) -> str:
 
 
 def draw(axes: Any, graph: Graph, title: str, below: str) -> None:
-    """Boxes from the bottom to the top in the order in which they run. The gradient's way is coloured, and where it
-    passes beside boxes it does so at their left.
+    """Draw boxes from the bottom to the top in the order in which they run.
+
+    The gradient's way is coloured, and where it passes beside boxes it does so at their left.
 
     Args:
         below: what is written under the picture.
@@ -93,7 +94,7 @@ def _offset(node: Node) -> float:
 
 
 def _free_lane(taken: list[tuple[int, int, int]], below: int, above: int) -> int:
-    """The nearest that no other line uses there; lines from one box share theirs."""
+    """Return the nearest that no other line uses there; lines from one box share theirs."""
     lane = 0
     while any(t == lane and low < above and below < high and low != below for t, low, high in taken):
         lane += 1
@@ -118,7 +119,7 @@ def _draw_node(axes: Any, node: Node, marked: bool) -> None:
 
 
 def _arrow(axes: Any, points: list[tuple[float, float]], look: dict[str, Any], shrink: float) -> None:
-    """A line through points with a head at its end, which stops ``shrink`` points before the last."""
+    """Draw a line through points with a head at its end, which stops ``shrink`` points before the last."""
     axes.plot(*zip(*points[:-1], strict=True), solid_joinstyle="round", zorder=2, **look)
     options = {"arrowstyle": "-|>", "mutation_scale": 5, "shrinkA": 0, "shrinkB": shrink, **look}
     axes.annotate("", points[-1], points[-2], arrowprops=options, zorder=2)

@@ -55,7 +55,7 @@ def replaced(layer: ResidualLayer, by: LinearMap) -> Iterator[None]:
 
 
 def fit(model: Any, layer: ResidualLayer, samples: Sequence[Sample]) -> LinearMap:
-    """The least squares fit of the layer on these batches, padding left out; in double precision."""
+    """Return the least squares fit of the layer on these batches, padding left out; in double precision."""
     reads: list[str] = []
     writes: list[str] = []
     moments: list[Tensor] = []
@@ -94,7 +94,7 @@ def _like_x(s: Stream, key: str) -> bool:
 
 
 def _read_by(layer: ResidualLayer, s: Stream, context: Context, writes: list[str]) -> list[str]:
-    """The keys on which what the layer writes depends."""
+    """Return the keys on which what the layer writes depends."""
     with torch.enable_grad():
         inputs = {key: s[key].detach().requires_grad_() for key in s if _like_x(s, key)}
         # not the module itself: that would call the hook which asks

@@ -19,8 +19,10 @@ ByLayer = dict[str, list[float]]
 
 
 def parameter_gradients(subject: Subject) -> ByLayer:
-    """The norm of the loss's gradient with respect to all parameters of a layer, its wiring's included. Parameters that
-    layers share count in each."""
+    """Return the norm of the loss's gradient with respect to all parameters of a layer, its wiring's included.
+
+    Parameters that layers share count in each.
+    """
     subject.backward()
     return stored_gradients(subject)
 
@@ -37,7 +39,7 @@ def stored_gradients(subject: Subject) -> ByLayer:
 
 
 def output_gradients(subject: Subject) -> ByLayer:
-    """The norm of the loss's gradient with respect to what a layer gives, "x" of the stream."""
+    """Return the norm of the loss's gradient with respect to what a layer gives, "x" of the stream."""
     seen, norms, _ = run_backward(subject)
     found: ByLayer = {}
     for event in seen:
@@ -61,8 +63,10 @@ class Part:
 
 
 def parts(subject: Subject) -> list[Part]:
-    """Every tensor that the wiring of a layer handles, in the order in which they are made. Points of one name in a
-    layer are counted: "norm FFN", "norm FFN (2)"."""
+    """Return every tensor that the wiring of a layer handles, in the order in which they are made.
+
+    Points of one name in a layer are counted: "norm FFN", "norm FFN (2)".
+    """
     seen, norms, _ = run_backward(subject)
     told: set[int] = set()
     named: Counter[tuple[str, int, str]] = Counter()
@@ -87,8 +91,10 @@ def _name(event: Event) -> str:
 
 
 def similarity(subject: Subject) -> dict[str, Tensor]:
-    """By stack, (L, L): mean cosine similarity, over all positions that are not padding, of the outputs of two
-    layers."""
+    """Return the mean cosine similarity of the outputs of every two layers, by stack, (L, L).
+
+    The mean is over all positions that are not padding.
+    """
     outputs: dict[str, list[Tensor]] = {}
     for event in run_forward(subject):
         if event.point == "layer output":
@@ -101,8 +107,10 @@ def similarity(subject: Subject) -> dict[str, Tensor]:
 
 
 def change(subject: Subject) -> ByLayer:
-    """Mean absolute difference between what the first sub-layers of successive layers are fed, over all channels of all
-    positions that are not padding: one number less than there are layers."""
+    """Return the mean absolute difference between what the first sub-layers of successive layers are fed.
+
+    The mean is over all channels of all positions that are not padding. There is one number less than there are layers.
+    """
     fed: dict[str, list[Tensor]] = {}
     for event in run_forward(subject):
         if event.point == "fed" and event.kind == "self":

@@ -14,7 +14,7 @@ from fairseq_residuals.core.stack import Stack
 
 
 def parameters_per_layer(stack: Stack) -> list[int]:
-    """Numbers; parameters that layers share are the lowest one's."""
+    """Return numbers; parameters that layers share are the lowest one's."""
     seen: set[int] = set()
     found = []
     for i in range(len(stack)):
@@ -31,7 +31,7 @@ def parameters_of_the_whole(stack: Stack) -> int:
 
 
 def activations_per_layer(stack: Stack, sentences: int, tokens: int, device: str = "cpu") -> list[int]:
-    """Bytes that autograd keeps for each layer, counted while it runs in training mode and single precision.
+    """Return bytes that autograd keeps for each layer, counted while it runs in training mode and single precision.
 
     A tensor that several layers keep (a history along depth) is the lowest one's; what the encoder gives is nobody's.
 

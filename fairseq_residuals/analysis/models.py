@@ -72,11 +72,11 @@ class Subject:
     loss_scale: float = 1.0
 
     def loss(self) -> torch.Tensor:
-        """Mean negative log-likelihood per target token, in nats."""
+        """Return mean negative log-likelihood per target token, in nats."""
         return self.batch.loss(self.model)
 
     def backward(self) -> float:
-        """Computes the gradients of the loss, times ``loss_scale``, and returns the loss."""
+        """Compute the gradients of the loss, times ``loss_scale``, and return the loss."""
         self.model.zero_grad(set_to_none=True)
         loss = self.loss()
         (loss * self.loss_scale).backward()
@@ -84,8 +84,11 @@ class Subject:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """The options that choose models, their batch, device and precision. What a parser does not know is meant for the
-    models (``--residual-args``, ``--dropout``, ...) and for the task of ``--data`` (``--source-lang``, ...)."""
+    """Add the options that choose models, their batch, device and precision.
+
+    What a parser does not know is meant for the models (``--residual-args``, ``--dropout``, ...) and for the task of
+    ``--data`` (``--source-lang``, ...).
+    """
     models = parser.add_argument_group("models", "default: --variants post_ln pre_ln b2t; all may be combined")
     models.add_argument(
         "--variants",
@@ -109,7 +112,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def subjects(args: Namespace) -> Iterator[Subject]:
-    """The models asked for, one at a time: each may be forgotten before the next is built.
+    """Yield the models asked for, one at a time: each may be forgotten before the next is built.
 
     Raises:
         UserError: nothing of the kind can be built or loaded; the message says what is valid.
@@ -129,7 +132,7 @@ def subjects(args: Namespace) -> Iterator[Subject]:
 
 
 def sources(args: Namespace) -> list[Source]:
-    """What the options name, in the order of ``--variants``, ``--arch``, ``--checkpoint``.
+    """Return what the options name, in the order of ``--variants``, ``--arch``, ``--checkpoint``.
 
     Raises:
         UserError: an unknown variant or architecture, or numbers that are none.
@@ -169,7 +172,8 @@ def sources(args: Namespace) -> list[Source]:
 
 
 def device_of(name: str) -> torch.device:
-    """
+    """Return the device of this name.
+
     Raises:
         UserError: there is no such device on this machine.
     """
@@ -182,7 +186,7 @@ def device_of(name: str) -> torch.device:
 
 
 def make_subject(source: Source, args: Namespace, device: torch.device) -> Subject:
-    """Builds or loads one model and makes a batch for it.
+    """Build or load one model and make a batch for it.
 
     Raises:
         UserError: as :func:`subjects`.
@@ -208,14 +212,14 @@ def make_subject(source: Source, args: Namespace, device: torch.device) -> Subje
 
 
 def label_and_wiring(settings: Namespace) -> tuple[str, str]:
-    """The titles of the variants of a model's stacks, and the name of its decoder's variant."""
+    """Return the titles of the variants of a model's stacks, and the name of its decoder's variant."""
     wirings = [Wiring.parse(settings.residual, settings.residual_args)]
     wirings += [Wiring.parse(settings.decoder_residual, settings.decoder_residual_args)]
     return " / ".join(dict.fromkeys(wiring.title for wiring in wirings)), wirings[-1].name
 
 
 def stacks(model: nn.Module) -> list[Stack]:
-    """The wired stacks of a model, the encoder's first.
+    """Return the wired stacks of a model, the encoder's first.
 
     Raises:
         UserError: it has none.
@@ -230,7 +234,7 @@ def stacks(model: nn.Module) -> list[Stack]:
 
 
 def build(source: Source, args: Namespace) -> tuple[nn.Module, Namespace, Any]:
-    """A fresh model in evaluation mode, its complete settings, and its task.
+    """Return a fresh model in evaluation mode, its complete settings, and its task.
 
     Raises:
         UserError: flags that are unknown, contradictory or out of range.
@@ -256,7 +260,7 @@ def build(source: Source, args: Namespace) -> tuple[nn.Module, Namespace, Any]:
 
 
 def load(source: Source, args: Namespace) -> tuple[nn.Module, Namespace, Any]:
-    """A checkpoint's model in evaluation mode, its settings, and its task.
+    """Return a checkpoint's model in evaluation mode, its settings, and its task.
 
     Raises:
         UserError: the file is damaged, or is no checkpoint of this plugin.

@@ -32,7 +32,7 @@ def add_output_flags(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def check_folder(args: argparse.Namespace) -> None:
-    """Makes ``--out``, before anything is computed.
+    """Make ``--out``, before anything is computed.
 
     Raises:
         UserError: nothing can be written there.
@@ -46,7 +46,7 @@ def check_folder(args: argparse.Namespace) -> None:
 
 
 def write(args: argparse.Namespace, figure: Figure, head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
-    """Writes NAME.png, NAME.csv and, where asked for, NAME.svg; none of them looks finished before all are."""
+    """Write NAME.png, NAME.csv and, where asked for, NAME.svg; none of them looks finished before all are."""
     files = {".csv": None, ".png": "png"} | ({".svg": "svg"} if args.svg else {})
     paths = {args.out / f"{args.name}{ending}": kind for ending, kind in files.items()}
     with ExitStack() as stack:

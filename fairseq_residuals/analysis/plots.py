@@ -1,5 +1,8 @@
-"""One style for every picture: as wide as a column of a paper, colours that colour-blind readers tell apart, and each
-variant the same in all of them."""
+"""One style for every picture.
+
+A picture is as wide as a column of a paper, colour-blind readers can tell its colours apart, and each variant has the
+same style in all of them.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,7 @@ def style(wiring: str) -> tuple[str, Any]:
 
 
 def line_styles(wirings: Iterable[str]) -> list[dict[str, Any]]:
-    """Keyword arguments of ``Axes.plot`` for lines of these variants; where one comes again, it has markers."""
+    """Return keyword arguments of ``Axes.plot`` for lines of these variants; where one comes again, it has markers."""
     found: list[dict[str, Any]] = []
     count: dict[str, int] = {}
     for wiring in wirings:
@@ -93,7 +96,7 @@ def line_styles(wirings: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def new_figure(rows: int = 1, columns: int = 1, width: float = COLUMN, height: float = 2.3, **kwargs: Any) -> Any:
-    """A figure and its axes, an array (rows, columns); lengths in inches.
+    """Return a figure and its axes, an array (rows, columns); lengths in inches.
 
     Args:
         kwargs: of ``Figure.subplots``, such as ``sharey=True``.
@@ -144,7 +147,7 @@ def heat_map(
     diverging: bool = False,
     first: tuple[int, int] = (1, 1),
 ) -> Any:
-    """A matrix whose first row is at the bottom; entries that are nan stay white. Returns what a colour bar needs.
+    """Draw a matrix, its first row at the bottom, and return what a colour bar needs; entries that are nan stay white.
 
     Args:
         diverging: colours that tell negative from positive.
@@ -178,7 +181,7 @@ def colour_bar(figure: Figure, image: Any, axes: Any, label: str) -> None:
 
 
 def sequence_styles(number: int) -> list[dict[str, Any]]:
-    """Lines for the values of a quantity, from dark to light; as :func:`line_styles`."""
+    """Return lines for the values of a quantity, from dark to light; as :func:`line_styles`."""
     from matplotlib import colormaps
 
     shades = colormaps["viridis"]

@@ -49,7 +49,7 @@ See = Callable[[Event], None]
 
 @contextmanager
 def watch(model: nn.Module, see: See, *, whole: bool = False) -> Iterator[None]:
-    """Calls ``see`` for every point of every pass of ``model`` while the context is open, in the order of the pass.
+    """Call ``see`` for every point of every pass of ``model`` while the context is open, in the order of the pass.
 
     Tensors are the model's own, not copies, but for layers' outputs if those are to be ``whole``: all that the stream
     holds, collapsed. No hook is left afterwards, whatever is raised.
@@ -138,13 +138,13 @@ class _Watcher:
 
 
 def norm_of(tensor: Tensor) -> float:
-    """Euclidean, over all entries, in at least single precision."""
+    """Return euclidean, over all entries, in at least single precision."""
     precision = torch.promote_types(tensor.dtype, torch.float32)
     return float(torch.linalg.vector_norm(tensor, dtype=precision))
 
 
 def run_forward(subject: Subject) -> list[Event]:
-    """One pass without gradients."""
+    """Run one pass without gradients."""
     seen: list[Event] = []
     with torch.no_grad(), watch(subject.model, seen.append, whole=True):
         subject.loss()
@@ -152,7 +152,7 @@ def run_forward(subject: Subject) -> list[Event]:
 
 
 def run_backward(subject: Subject) -> tuple[list[Event], dict[int, float], float]:
-    """One pass and its gradients, which stay in the parameters.
+    """Run one pass and compute its gradients, which stay in the parameters.
 
     Returns:
         what was seen; by the ``id`` of an event's tensor, the norm of the loss's gradient with respect to it; the loss.

@@ -1,4 +1,4 @@
-"""The options that say how large models and batch are, and what they become on the command line of a model."""
+"""Add the options that say how large models and batch are, and what they become on the command line of a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PREFIXES = {"translation": "transformer", "language_modeling": "transformer_lm",
 
 
 def add_size_flags(parser: argparse.ArgumentParser) -> None:
-    """The options that say how large models and batch are."""
+    """Add the options that say how large models and batch are."""
     sizes = parser.add_argument_group("sizes", "of models, where the architecture's are not wanted, and of the batch")
     sizes.add_argument("--task", choices=tuple(PREFIXES), default="translation", help="of variants (%(default)s)")
     sizes.add_argument("--layers", metavar="N", help="of each stack, or 12-6 for encoder and decoder")
@@ -31,7 +31,7 @@ def add_size_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def size_flags(args: argparse.Namespace, stacks: Sequence[str]) -> list[str]:
-    """fairseq's flags for ``--layers``, ``--dim``, ``--ffn-dim`` and ``--heads`` of each stack.
+    """Return fairseq's flags for ``--layers``, ``--dim``, ``--ffn-dim`` and ``--heads`` of each stack.
 
     Raises:
         UserError: ``--layers`` is not a number, or one for each stack.

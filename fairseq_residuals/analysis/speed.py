@@ -38,13 +38,14 @@ class Timed:
     seconds: list[float] = field(default_factory=list)
 
     def speeds(self) -> tuple[float, float, float]:
-        """Tokens per second: median, least, most."""
+        """Return tokens per second: median, least, most."""
         found = [self.tokens / seconds for seconds in self.seconds]
         return statistics.median(found), min(found), max(found)
 
 
 def prepare(subject: Subject, words: Any, label: str, depths: tuple[int, int], beam: int, target_tokens: int) -> Timed:
-    """
+    """Make a subject ready to be timed.
+
     Args:
         target_tokens: that every hypothesis has before its end; 0: as many as the model gives it.
 
@@ -69,7 +70,7 @@ def prepare(subject: Subject, words: Any, label: str, depths: tuple[int, int], b
 
 @torch.no_grad()
 def generate(timed: Timed) -> tuple[int, float]:
-    """Tokens generated, and the seconds that it took."""
+    """Return tokens generated, and the seconds that it took."""
     _wait_for_device()
     began = time.perf_counter()
     found = timed.generator.generate([timed.model], {"net_input": timed.inputs})

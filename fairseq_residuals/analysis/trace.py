@@ -42,7 +42,7 @@ SIGNS = {"add": "+", "sub": "-", "mul": "×", "div": "÷", "truediv": "÷"}
 
 
 def trace_layer(stack: Stack, number: int) -> Graph:
-    """The graph of layer ``number`` (from 0) of a stack whose tensors are on the device ``meta``."""
+    """Return the graph of layer ``number`` (from 0) of a stack whose tensors are on the device ``meta``."""
     layer, wiring = stack[number], stack.wiring
     s, context = run_below(stack, number, batch=2, length=3)
     graph = Graph()
@@ -74,7 +74,7 @@ def trace_layer(stack: Stack, number: int) -> Graph:
 
 
 def run_below(stack: Stack, number: int, batch: int, length: int) -> tuple[Stream, Context]:
-    """The stream that layer ``number`` (from 0) is given, and what its sub-layers are given beside it."""
+    """Return the stream that layer ``number`` (from 0) is given, and what its sub-layers are given beside it."""
     parameter = next(stack.parameters())
     x = parameter.new_empty(length, batch, stack.shape.dim)
     attention: Any = stack[0].encoder_attn
@@ -94,7 +94,7 @@ def _chain(key: str) -> str:
 
 
 def _boxes(owners: Iterable[nn.Module]) -> Iterable[tuple[str, nn.Module]]:
-    """The modules that the wiring's own modules call, with their names; those of a container carry its name too."""
+    """Yield the modules that the wiring's own modules call, with names; those of a container carry its name too."""
     for owner in owners:
         for name, child in owner.named_children():
             if isinstance(child, (nn.ModuleList, nn.ModuleDict)):
@@ -105,7 +105,7 @@ def _boxes(owners: Iterable[nn.Module]) -> Iterable[tuple[str, nn.Module]]:
 
 
 def _stops_gradient(inputs: Iterable[Tensor], outputs: Iterable[Tensor]) -> bool:
-    """Whether no gradient of the outputs reaches an input that wants one, which needs no values."""
+    """Return whether no gradient of the outputs reaches an input that wants one, which needs no values."""
     wanting = [t for t in inputs if t.requires_grad]
     reached = [t for t in outputs if t.requires_grad]
     if not wanting or not reached:
@@ -134,7 +134,7 @@ class _Recorder(TorchFunctionMode):
         return self._source(value) if id(value) in self.nodes else None
 
     def _source(self, tensor: Tensor) -> int:
-        """The node of a known tensor, or a node that says that the tensor is cut off from the gradient.
+        """Return the node of a known tensor, or a node that says that the tensor is cut off from the gradient.
 
         Functions with gradients of their own run without autograd, which says nothing of them.
         """

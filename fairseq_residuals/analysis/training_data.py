@@ -70,7 +70,8 @@ class Corpus:
     """A binarized corpus of fairseq's translation task."""
 
     def __init__(self, args: Namespace, task: Any, model: Any) -> None:
-        """
+        """Load the training split, and the validation split where one is named.
+
         Raises:
             UserError: there is no training split, or none of the name for validation.
         """
@@ -89,7 +90,7 @@ class Corpus:
             yield from (sample for sample in batches.next_epoch_itr(shuffle=True) if sample)
 
     def valid(self, most: int | None = VALID_BATCHES) -> list[Sample]:
-        """The first batches of the validation split, or all."""
+        """Return the first batches of the validation split, or all."""
         batches = self._batches(self.args.split, VALID_SEED).next_epoch_itr(shuffle=False)
         return list(itertools.islice((sample for sample in batches if sample), most))
 

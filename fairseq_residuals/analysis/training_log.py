@@ -1,5 +1,8 @@
-"""The parser of logs: fairseq's training logs in each of its formats (simple, json, tqdm; with and without hydra), the
-score at the end of ``fairseq-generate``, and JoeyNMT's list of validations."""
+"""The parser of logs.
+
+It reads fairseq's training logs in each of their formats (simple, json, tqdm; with and without hydra), the score at the
+end of ``fairseq-generate``, and JoeyNMT's list of validations.
+"""
 
 from __future__ import annotations
 
@@ -128,8 +131,10 @@ class Log:
 
     @property
     def wiring(self) -> str:
-        """What chooses its style in plots: the variant, or both where the stacks differ; empty where the log does not
-        say."""
+        """Return what chooses its style in plots: the variant, or both where the stacks differ.
+
+        It is empty where the log does not say.
+        """
         return "/".join(dict.fromkeys(self.wirings[stack] for stack in sorted(self.wirings, reverse=True)))
 
     def curve(self, metric: str, subset: str) -> dict[int, float]:
@@ -149,7 +154,7 @@ class Log:
         return values
 
     def last(self, metric: str, subset: str) -> float | None:
-        """The value that was logged last, or None; for a log that is still being written."""
+        """Return the value that was logged last, or None; for a log that is still being written."""
         found = (r.values[metric] for r in reversed(self.records) if r.subset == subset and metric in r.values)
         return next(found, None)
 
@@ -217,7 +222,7 @@ def _from_json(text: str) -> Record | None:
 
 
 def _of_update(subset: str, values: dict[str, float]) -> Record | None:
-    """The record of the update that is among its values, or None where a cut-off line has no number there."""
+    """Return the record of the update that is among its values, or None where a cut-off line has no number there."""
     update = values.pop("num_updates", math.nan)
     return Record(subset, int(update), values) if math.isfinite(update) else None
 
@@ -252,5 +257,5 @@ def _settings(log: Log, line: str) -> None:
 
 
 def _without_repetition(records: list[Record]) -> list[Record]:
-    """The last record of each update and subset: a progress bar repeats itself, and so does a run that is resumed."""
+    """Return the last record of each update and subset: a progress bar and a resumed run repeat themselves."""
     return list({(record.subset, record.update): record for record in records}.values())

@@ -34,7 +34,7 @@ class Graph:
         return len(self.nodes) - 1
 
     def crossed(self, kind: str) -> int:
-        """How many boxes of a kind are on the gradient's way."""
+        """Return how many boxes of a kind are on the gradient's way."""
         return sum(self.nodes[n].kind == kind for n in self.path)
 
 

@@ -57,7 +57,8 @@ class Flavour:
     """What is loaded before the C library, as the linker knows it."""
 
     def variables(self) -> Mapping[str, str]:
-        """
+        """Return what is added to the environment of the contestant's process.
+
         Raises:
             UserError: ``library`` is not installed.
         """
@@ -104,7 +105,7 @@ FLAVOURS = {
 
 
 def chosen(args: Any) -> list[Contestant]:
-    """What ``--beside``, ``--variants`` and ``--also`` ask for, each name once.
+    """Return what ``--beside``, ``--variants`` and ``--also`` ask for, each name once.
 
     Raises:
         UserError: one of them is unknown, or two have one name.
@@ -119,7 +120,8 @@ def chosen(args: Any) -> list[Contestant]:
 
 
 def parse(text: str) -> Contestant:
-    """
+    """Return the contestant that ``text`` names.
+
     Raises:
         UserError: it is none; the message says what is valid.
     """

@@ -56,7 +56,7 @@ def search(contestant: Contestant, case: Case) -> Callable[[], int]:
 
 
 def convert(folder: Path, flags: tuple[str, ...], case: Case) -> list[list[str]]:
-    """Writes the model to ``folder``/converted, and returns what is to be translated."""
+    """Write the model to ``folder``/converted, and return what is to be translated."""
     (converters,) = load("ctranslate2", "converters")
     post_ln = parse("post_ln")
     model, settings, task = network(

@@ -49,7 +49,7 @@ class Network(NamedTuple):
 
 
 def settings_of(contestant: Contestant, case: Case) -> Namespace:
-    """What fairseq-train makes of the flags.
+    """Return what fairseq-train makes of the flags.
 
     Raises:
         UserError: fairseq refuses them.
@@ -73,7 +73,7 @@ def task_of(settings: Namespace, case: Case) -> Any:
 
 
 def network(contestant: Contestant, case: Case) -> Network:
-    """The model of ``contestant.arch``: the plugin's, or fairseq's own without its dead parameters."""
+    """Return the model of ``contestant.arch``: the plugin's, or fairseq's own without its dead parameters."""
     settings = settings_of(contestant, case)
     task = task_of(settings, case)
     torch.manual_seed(case.seed)
@@ -81,8 +81,11 @@ def network(contestant: Contestant, case: Case) -> Network:
 
 
 def stock(contestant: Contestant, case: Case) -> Network:
-    """fairseq's model as version 0.12.2 ships it, for the rest of this process: every encoder layer with the second
-    copy of its weights that no gradient reaches, and with the fused kernel that reads it in evaluation."""
+    """Return fairseq's model as version 0.12.2 ships it, for the rest of this process.
+
+    Every encoder layer has the second copy of its weights that no gradient reaches, and the fused kernel that reads it
+    in evaluation.
+    """
     assert transformer_layer.__spec__ is not None and transformer_layer.__spec__.loader is not None
     transformer_layer.__spec__.loader.exec_module(transformer_layer)
     transformer_encoder.torch = torch
@@ -117,7 +120,7 @@ class Training:
         self.sample = batch.to(device, torch.float32).sample | {"ntokens": case.target_tokens}
 
     def forward(self) -> torch.Tensor:
-        """The summed loss, ()."""
+        """Return the summed loss, ()."""
         with self._tuned():
             return self.criterion(self.model, self.sample)[0]
 
@@ -130,7 +133,8 @@ class Training:
         return tuned(self.model) if self.on_cpu and searchable([self.model]) else nullcontext()
 
     def update(self) -> None:
-        """
+        """Update the parameters as fairseq's trainer does.
+
         Raises:
             OverflowError: the gradients overflowed in fp16; the loss scale is halved, as in fairseq's trainer.
         """

@@ -55,7 +55,7 @@ def growths(lines: Sequence[Line]) -> list[Growth]:
 
 
 def table(found: Sequence[Growth]) -> list[list[Cell]]:
-    """The deviation in percent; of two points there is none to be seen."""
+    """Return the deviation in percent; of two points there is none to be seen."""
     return [
         [*growth[:4], growth.slope, growth.intercept, f"{growth.deviation:.1%}" if len(growth.points) > 2 else None]
         for growth in found
@@ -63,7 +63,7 @@ def table(found: Sequence[Growth]) -> list[list[Cell]]:
 
 
 def draw(found: Sequence[Growth]) -> Any:
-    """A panel for each quantity against depth: points, and the straight lines through them."""
+    """Draw a panel for each quantity against depth: points, and the straight lines through them."""
     panels = list(dict.fromkeys(growth.quantity for growth in found))
     names = {growth.contestant for growth in found}
     # room for the legend above

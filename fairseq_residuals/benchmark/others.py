@@ -1,6 +1,7 @@
-"""Other libraries' Transformers of the same sizes, trained by fairseq's criterion and optimizer: only the network
-differs. Each has its own defaults but for sizes, shared embeddings, and dropout, which is fairseq's 0.1 on branches and
-embeddings.
+"""Other libraries' Transformers of the same sizes.
+
+fairseq's criterion and optimizer train them: only the network differs. Each has its own defaults but for sizes, shared
+embeddings, and dropout, which is fairseq's 0.1 on branches and embeddings.
 
 ``torchscale``      0.3.0; its default wiring is Sub-LN with GELU
 ``x-transformers``  2.31; its default wiring is Pre-LN with GELU; ``attn_flash`` is PyTorch's fused attention
@@ -36,12 +37,13 @@ class Adapter(BaseFairseqModel):
         self.run = run
 
     def forward(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor) -> Tensor:
-        """Logits (B, T, V) of tokens (B, S) and (B, T); there is no padding."""
+        """Return logits (B, T, V) of tokens (B, S) and (B, T); there is no padding."""
         return self.run(src_tokens, prev_output_tokens)
 
 
 def torchscale(contestant: Contestant, case: Case) -> Network:
-    """
+    """Return the model of the library torchscale.
+
     Raises:
         UserError: it is not installed, or cannot be imported.
     """
@@ -73,7 +75,8 @@ def torchscale(contestant: Contestant, case: Case) -> Network:
 
 
 def x_transformers(contestant: Contestant, case: Case) -> Network:
-    """
+    """Return the model of the library x-transformers.
+
     Raises:
         UserError: it is not installed, cannot be imported, or lacks what the case needs.
     """
@@ -100,7 +103,7 @@ def x_transformers(contestant: Contestant, case: Case) -> Network:
 
 
 def load(package: str, *modules: str) -> list[Any]:
-    """Modules of a package that need not be there.
+    """Return modules of a package that need not be there.
 
     Raises:
         UserError: it is not installed, or what it needs does not work here.

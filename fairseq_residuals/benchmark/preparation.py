@@ -40,7 +40,7 @@ HEAD = ("pairs", "step", "seconds", "pairs/s", "CPU seconds", "pairs/CPU s")
 
 
 def word(rank: int, language: str) -> str:
-    """The word of a rank: the commoner, the shorter."""
+    """Return the word of a rank: the commoner, the shorter."""
     syllables, made = SYLLABLES[language], ""
     while rank >= 0:
         rank, number = divmod(rank, len(syllables))
@@ -50,7 +50,7 @@ def word(rank: int, language: str) -> str:
 
 
 def write_corpus(folder: Path, name: str, lines: int, seed: int, block: int = 10_000) -> None:
-    """Writes ``lines`` pairs of the same words in two languages, with commas, quotation marks and a period."""
+    """Write ``lines`` pairs of the same words in two languages, with commas, quotation marks and a period."""
     draw = np.random.default_rng(seed)
     files = {language: (folder / f"{name}.{language}").open("w", encoding="utf-8") for language in SYLLABLES}
     for start in range(0, lines, block):
@@ -75,7 +75,7 @@ class Measured(NamedTuple):
 
 
 def measure(lines: int, workers: int, merges: int) -> Measured:
-    """Prepares a corpus of ``lines`` pairs."""
+    """Prepare a corpus of ``lines`` pairs."""
     with tempfile.TemporaryDirectory() as temporary:
         mirror = Path(temporary, "mirror")
         source = Source("made/")
@@ -121,7 +121,7 @@ def main() -> None:
 
 
 def rows_of(lines: int, costs: dict[str, tuple[float, float]], main: float, other: float) -> Iterator[list[Cell]]:
-    """What is shown of a measurement: a row a step, and two of memory."""
+    """Yield the rows of a measurement: one for each step, and two of memory."""
     for name, spent in costs.items():
         yield [
             str(lines),

@@ -89,8 +89,10 @@ def _attention(name: str, args: Any) -> list[Product]:
 
 @torch.no_grad()
 def seconds_of(products: Iterable[Product], device: torch.device) -> list[float]:
-    """What each product takes here, by the fastest of PyTorch's ways to compute it as exactly: the median of several
-    blocks of runs."""
+    """Return what each product takes here: the median of several blocks of runs.
+
+    Of PyTorch's ways to compute it as exactly, the fastest counts.
+    """
     return [_fastest(product, device) for product in products]
 
 
@@ -127,7 +129,7 @@ def _factor(batch: int, rows: int, columns: int, transposed: bool, dtype: torch.
 
 
 def now(device: torch.device) -> float:
-    """The clock, when ``device`` has done what it was asked to."""
+    """Return the clock, when ``device`` has done what it was asked to."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()

@@ -40,7 +40,7 @@ def _whole(key: str) -> Column:
 
 
 def _speed(choose: Callable[[list[float]], float]) -> Column:
-    """Tokens per second, from the step that ``choose`` takes."""
+    """Return tokens per second, from the step that ``choose`` takes."""
 
     def column(line: Line, _: Sequence[Line]) -> Cell:
         return line.found[0]["tokens"] / choose([found["step"] for found in line.found]) if line.found else None
@@ -53,7 +53,7 @@ def _middle_step(line: Line, _: Sequence[Line]) -> Cell:
 
 
 def _to_stock(key: str, faster: bool) -> Column:
-    """The ratio to the line of stock fairseq at the same case; ``faster``: of the inverse, so that more is better."""
+    """Return the ratio to stock fairseq at the same case; ``faster``: of the inverse, so that more is better."""
 
     def column(line: Line, lines: Sequence[Line]) -> Cell:
         case = replace(line.case, precision="fp32") if line.case.precision == "int8" else line.case
@@ -145,7 +145,7 @@ class Report:
         return head
 
     def remarks(self) -> list[str]:
-        """What the columns mean, what is not in the table, and why."""
+        """Return what the columns mean, what is not in the table, and why."""
         told = [f"{name}: {words}." for name, words in LEGEND.items() if name in self.columns]
         told.append(f"x stock: {STOCK_LEGEND[self.theme != 'memory']}.")
         for contestant in {line.contestant.name: line.contestant for line in self.lines}.values():
@@ -181,7 +181,7 @@ class Report:
         return "\n".join([f"# bench {self.theme}", "", *listed[0], "", table, "", *listed[1]]) + "\n"
 
     def csv(self) -> str:
-        """Every cell with all its digits, and with what the head and the remarks tell of its line."""
+        """Return every cell with all its digits, and with what the head and the remarks tell of its line."""
         sizes = [asdict(line.case) for line in self.lines]
         more = [
             [line.limit, line.flops, len(line.found), line.failure or None, line.contestant.own or None]

@@ -1,5 +1,8 @@
-"""Contestants in turn, round after round, each time in a fresh process: what slows the machine down for a while slows
-all of them, memory is each one's own, and one that crashes is a line that says so."""
+"""Contestants in turn, round after round, each time in a fresh process.
+
+What slows the machine down for a while slows all of them, memory is each one's own, and one that crashes is a line that
+says so.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ class Line:
         return statistics.median(values) if values else None
 
     def middle(self) -> Measured:
-        """What the round of the median step found."""
+        """Return what the round of the median step found."""
         return sorted(self.found, key=lambda measured: measured["step"])[(len(self.found) - 1) // 2]
 
     @property
@@ -58,7 +61,7 @@ class Line:
 
 
 def measure(lines: Sequence[Line], mode: str, rounds: int, timeout: float, limit: bool = True) -> Iterator[int]:
-    """Fills in ``lines``, which are of one device, and gives the number of every round when it is over.
+    """Fill in ``lines``, which are of one device, and give the number of every round when it is over.
 
     Args:
         mode: of :data:`fairseq_residuals.benchmark.worker.MODES`.
@@ -101,7 +104,7 @@ def _measure_products(lines: Sequence[Line], timeout: float) -> None:
 
 
 def work(mode: str, told: Mapping[str, Any], timeout: float, environment: Mapping[str, str] | None = None) -> Measured:
-    """Does one thing in a process of its own.
+    """Do one thing in a process of its own.
 
     Raises:
         Failed: it refused, crashed, or did not end in time.

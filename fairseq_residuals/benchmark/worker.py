@@ -1,5 +1,7 @@
-"""The process of one contestant, ``python -m fairseq_residuals.benchmark.worker``: told what to do by JSON on stdin, it
-prints what it found as JSON in its last line."""
+"""The process of one contestant, ``python -m fairseq_residuals.benchmark.worker``.
+
+JSON on stdin says what it is to do; its last line is its result as JSON.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def main() -> int:
 
 
 def train(contestant: Mapping[str, Any], case: Mapping[str, Any]) -> Measured:
-    """Times steps; the phases that are told are those of one step, the median by its whole time."""
+    """Time steps; the phases that are told are those of one step, the median by its whole time."""
     who, what = Contestant(**contestant), Case(**case)
     make = _maker(who.network, f"{who.name} does not train")
     device = torch.device(what.device)
@@ -71,7 +73,7 @@ def train(contestant: Mapping[str, Any], case: Mapping[str, Any]) -> Measured:
 
 
 def _step(training: Training, device: torch.device) -> tuple[float, float, float, float] | None:
-    """Seconds of the step, of its forward and backward pass and of the optimizer; None where fp16 overflowed."""
+    """Return seconds of the step, of its forward and backward pass and of the optimizer; None where fp16 overflowed."""
     began = now(device)
     loss = training.forward()
     lost = now(device)
@@ -86,7 +88,7 @@ def _step(training: Training, device: torch.device) -> tuple[float, float, float
 
 
 def generate(contestant: Mapping[str, Any], case: Mapping[str, Any]) -> Measured:
-    """Times searches; the median."""
+    """Time searches; the median."""
     who, what = Contestant(**contestant), Case(**case)
     make = _maker(who.search, f"{who.name} has no beam search")
     device = torch.device(what.device)
@@ -107,7 +109,7 @@ def generate(contestant: Mapping[str, Any], case: Mapping[str, Any]) -> Measured
 
 
 def products(products: list[list[Any]], device: str) -> Measured:
-    """Times torch.matmul."""
+    """Time torch.matmul."""
     return {"seconds": seconds_of((Product(*product) for product in products), torch.device(device))}
 
 
@@ -129,13 +131,14 @@ def _memory(before: int, device: torch.device) -> Measured:
 
 
 def resident(which: str = "VmRSS") -> int:
-    """Bytes of this process in memory; VmHWM: the most there have been."""
+    """Return bytes of this process in memory; VmHWM: the most there have been."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{which}:"))
 
 
 def _maker(reference: str, otherwise: str) -> Callable[[Contestant, Case], Any]:
-    """
+    """Return the function that makes a contestant's network, from "module:function".
+
     Raises:
         UserError: ``reference`` is empty, or names nothing that can be imported.
     """

@@ -26,7 +26,7 @@ FILES: dict[Unit, re.Pattern[str]] = {
 
 
 def last_checkpoints(folder: Path, number: int, unit: Unit, upper_bound: int | None = None) -> list[Path]:
-    """The last ``number`` checkpoints that fairseq-train wrote after epochs, or at updates; latest first.
+    """Return the last ``number`` checkpoints that fairseq-train wrote after epochs, or at updates; latest first.
 
     Args:
         upper_bound: leave out checkpoints of a later epoch or update.
@@ -48,7 +48,7 @@ def last_checkpoints(folder: Path, number: int, unit: Unit, upper_bound: int | N
 
 
 def average(inputs: Sequence[Path]) -> dict[str, Any]:
-    """A checkpoint like the first of ``inputs``, its parameters the mean of all.
+    """Return a checkpoint like the first of ``inputs``, its parameters the mean of all.
 
     Half precision is summed, and given back, in single precision; whole numbers are rounded down.
     Never more than one checkpoint is in memory beside the first one and the sum.
@@ -72,7 +72,7 @@ def average(inputs: Sequence[Path]) -> dict[str, Any]:
 
 
 def save(checkpoint: dict[str, Any], path: Path) -> None:
-    """Writes ``path`` whole or not at all; the same checkpoint gives the same bytes.
+    """Write ``path`` whole or not at all; the same checkpoint gives the same bytes.
 
     Raises:
         UserError: it cannot be written.

@@ -60,7 +60,7 @@ def flat_settings(checkpoint: dict[str, Any]) -> Settings:
 
 
 def wiring_of(settings: Settings) -> str:
-    """What a model of this plugin computes, which its parameters do not always show; empty for fairseq's own.
+    """Return what a model of this plugin computes, which its parameters do not always show; empty for fairseq's own.
 
     Raises:
         UserError: a variant or an option that this version does not have.
@@ -125,7 +125,7 @@ def _data(settings: Settings) -> str:
 
 
 def _parser_of(owner: Any) -> argparse.ArgumentParser:
-    """The flags of a model, task or criterion; those without a default of their own have none."""
+    """Return the flags of a model, task or criterion; those without a default of their own have none."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     owner.add_args(parser)
     return parser
@@ -146,7 +146,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _defaults(task: str, criterion: str | None) -> Namespace:
-    """fairseq-train's own settings of a task and a criterion that are registered, for no model yet."""
+    """Return fairseq-train's own settings of a task and a criterion that are registered, for no model yet."""
     parser = options.get_parser("Trainer")
     options.add_dataset_args(parser, train=True)
     options.add_distributed_training_args(parser)
@@ -164,7 +164,7 @@ def _defaults(task: str, criterion: str | None) -> Namespace:
 
 
 def load_model(args: Namespace, sizes: dict[str, int], parameters: dict[str, Tensor], name: str) -> nn.Module:
-    """The model of complete settings in evaluation mode, with exactly these parameters.
+    """Return the model of complete settings in evaluation mode, with exactly these parameters.
 
     Args:
         sizes: words of the "source" (where it is of words, and has a dictionary of its own) and of the "target".

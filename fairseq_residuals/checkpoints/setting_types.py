@@ -84,7 +84,7 @@ def _converted(convert: Any, key: str, text: str) -> Any:
 
 
 def _plain(key: str, value: Any) -> Any:
-    """A value that has no type to be held against: text, numbers, and lists and dictionaries of them."""
+    """Return a value that has no type to be held against: text, numbers, and lists and dictionaries of them."""
     if isinstance(value, dict):
         parts = [*value.keys(), *value.values()]
     elif isinstance(value, list | tuple):

@@ -39,7 +39,7 @@ COMMANDS = {
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of all subcommands."""
+    """Return the parser of all subcommands."""
     parser = argparse.ArgumentParser(
         prog="fairseq-residuals",
         description="Norms and residual connections of deep Transformers, in fairseq.",
@@ -54,8 +54,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one subcommand and returns its exit status; what a user did wrong is one sentence on stderr, status 1 (2
-    where the command says so)."""
+    """Run one subcommand and return its exit status.
+
+    What a user did wrong is one sentence on stderr, with status 1 (2 where the command says so).
+    """
     parser = build_parser()
     args, further = parser.parse_known_args(argv)
     if further and "further" not in args:

@@ -151,7 +151,7 @@ def _costs(name: str, stack: Stack, args: argparse.Namespace) -> list[list[Cell]
 
 
 def _grouped(costs: list[list[Cell]]) -> list[list[Cell]]:
-    """Neighbouring layers that cost the same in one line."""
+    """Return neighbouring layers that cost the same in one line."""
     lines: list[list[Cell]] = []
     for name, stack, layer, *rest in costs:
         if lines and lines[-1][:2] == [name, stack] and lines[-1][3:] == rest:

@@ -71,7 +71,7 @@ def _show_parts(args: argparse.Namespace) -> int:
 
 
 def _draw_parts(panel: Any, wiring: str, found: list[Part]) -> None:
-    """A line for each layer, from its bottom to its top, where it is 1; what norms give is shaded."""
+    """Draw a line for each layer, from its bottom to its top, where it is 1; what norms give is shaded."""
     points = list(dict.fromkeys(p.point for p in found))
     for row in {points.index(p.point) for p in found if p.is_norm}:
         panel.axhspan(row - 0.5, row + 0.5, color="0.9", linewidth=0)

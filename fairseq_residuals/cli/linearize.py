@@ -138,7 +138,7 @@ def _mover(args: Namespace) -> Callable[[Sample], Sample]:
 
 
 def _nll(model: Any, sample: Sample, padding: int) -> torch.Tensor:
-    """Nats per token."""
+    """Return nats per token."""
     logits = model(**sample["net_input"])[0]
     return torch.nn.functional.cross_entropy(
         logits.flatten(0, 1).float(), sample["target"].flatten(), ignore_index=padding

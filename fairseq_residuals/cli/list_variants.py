@@ -34,14 +34,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def own_options(variant: type[Variant]) -> list[str]:
-    """The options that not all variants have, with their defaults, and the common ones that start elsewhere."""
+    """Return the options that not all variants have, with their defaults, and the common ones that start elsewhere."""
     common = {(o.name, o.default) for o in options_of(Variant.Config).values()}
     own = [o for o in options_of(variant.Config).values() if (o.name, o.default) not in common]
     return [f"{o.name}={show_value(o.default)}" for o in own]
 
 
 def text_table() -> str:
-    """Some lines per variant: name and paper, equations, options with their defaults."""
+    """Return some lines per variant: name and paper, equations, options with their defaults."""
     width = max(map(len, VARIANTS))
     lines = []
     for name in list_variants():
@@ -88,8 +88,10 @@ def markdown_table() -> str:
 
 
 def wiring_parameters(variant: type[Variant]) -> int:
-    """The parameters of norms, gains and whatever else the wiring has, in 6 + 6 layers of fairseq's ``transformer``,
-    less those of the FFNs whose place it takes."""
+    """Count the parameters of norms, gains and whatever else the wiring has, less those of FFNs whose place it takes.
+
+    The model has 6 + 6 layers and the widths of fairseq's ``transformer``.
+    """
     total = 0
     for stack, kinds in (("encoder", ("self", "ffn")), ("decoder", ("self", "cross", "ffn"))):
         shape = StackShape(stack, depth=6, dim=512, ffn_dim=2048, heads=8, enc_depth=6, dec_depth=6, cross=True)  # type: ignore[arg-type]

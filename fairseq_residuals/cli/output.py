@@ -9,7 +9,8 @@ from fairseq_residuals.core.errors import UserError
 
 
 def check_output(output: Path, inputs: Iterable[Path]) -> None:
-    """
+    """Check that ``output`` can be written.
+
     Raises:
         UserError: ``output`` is one of ``inputs``, or cannot be a file.
     """

@@ -87,7 +87,7 @@ def _make_trainer(flags: argparse.Namespace) -> Any:
 
 
 def _training_batches(trainer: Any) -> Any:
-    """An iterator over the batches of the first epoch, in the order in which they are trained on."""
+    """Return an iterator over the batches of the first epoch, in the order in which they are trained on."""
     epoch = trainer.get_train_iterator(epoch=1)
     batches = epoch.next_epoch_itr(
         fix_batches_to_gpus=trainer.cfg.distributed_training.fix_batches_to_gpus,
@@ -98,7 +98,7 @@ def _training_batches(trainer: Any) -> Any:
 
 
 def _table(omegas: Omegas) -> list[str]:
-    """Some layers from the bottom to the top of each stack."""
+    """Return some layers from the bottom to the top of each stack."""
     lines = [f"{'':10}{'layer':>6}" + "".join(f"{kind:>10}" for kind in CONNECTIONS)]
     for stack, layers in omegas.items():
         last = len(layers) - 1

@@ -1,5 +1,7 @@
-"""The abstraction: fairseq owns tokens, masks and time; the stack owns depth; a variant owns only how a
-sub-layer reads from and writes to the stream.
+"""The abstraction of a wiring.
+
+fairseq owns tokens, masks and time; the stack owns depth; a variant owns only how a sub-layer reads from and writes to
+the stream.
 
     stream = variant.open(x)                          x: embeddings after dropout
     for every layer, for every sub-layer F of it:
@@ -54,8 +56,13 @@ class StackShape:
     """What :meth:`new_norm` makes."""
 
     def new_norm(self, width: int = 0, *, eps: float = 0.0, bias: bool = True) -> nn.Module:
-        """A norm of this stack's kind, over ``width`` channels (0: those of the stream); every norm that a variant
-        has is made by this. ``eps`` 0 is the usual one of its kind; without ``bias``, no kind has one."""
+        """Return a norm of this stack's kind; every norm that a variant has is made by this.
+
+        Args:
+            width: channels; 0: those of the stream.
+            eps: 0 is the usual one of its kind.
+            bias: False: no kind has one.
+        """
         return build_norm(self.norm_type, width or self.dim, eps, bias)
 
 
@@ -100,16 +107,18 @@ class Connection(nn.Module):
         self.attention: AttentionBackend = run_attention
 
     def read(self, s: Stream) -> tuple[Tensor, Stream]:
-        """What the sub-layer is fed, (T, B, C), and the stream."""
+        """Return what the sub-layer is fed, (T, B, C), and the stream."""
         return s["x"], s
 
     def write(self, s: Stream, y: Tensor) -> Stream:
-        """The stream after the sub-layer's output ``y`` (T, B, C), dropout already applied."""
+        """Return the stream after the sub-layer's output ``y`` (T, B, C), dropout already applied."""
         raise NotImplementedError(f"{type(self).__name__} does not say how a sub-layer's output is written")
 
     def gains(self) -> tuple[Tensor | float, Tensor | float]:
-        """The factors, numbers or (C,), on the stream and on the sub-layer's output before the two are added, of a
-        variant that says what it is but for them (:attr:`Variant.stock`)."""
+        """Return the factors, numbers or (C,), on the stream and on the sub-layer's output before the two are added.
+
+        They are those of a variant that says what it is but for them (:attr:`Variant.stock`).
+        """
         return 1.0, 1.0
 
     def inner(self, h: Tensor) -> Tensor:
@@ -131,7 +140,7 @@ class Connection(nn.Module):
         return *self.attention(attn, query, key, value, **kwargs), s
 
     def forward(self, s: Stream, sublayer: SubLayer) -> tuple[Stream, Tensor | None]:
-        """Reads, runs the sub-layer, writes. A forward hook on this module sees the stream before and after."""
+        """Read, run the sub-layer, write. A forward hook on this module sees the stream before and after."""
         h, s = self.read(s)
         y, weights, s = sublayer(h, s)
         return self.write(s, y), weights
@@ -173,9 +182,11 @@ class Variant(nn.Module):
 
     @dataclass(frozen=True)
     class Config:
-        """The options: typed, documented; the defaults are the design by itself, without what else its authors' models
-        had (initialisation, norms of another kind or of queries and keys). Those here are common to all variants; a
-        variant with options of its own derives its ``Config`` from this one."""
+        """The options of every variant; one with options of its own derives its ``Config`` from this one.
+
+        The defaults are the design by itself, without what else its authors' models had (initialisation, norms of
+        another kind or of queries and keys).
+        """
 
         init: Init = option(
             "fairseq",
@@ -207,7 +218,7 @@ class Variant(nn.Module):
 
     @classmethod
     def refusal(cls, *, alone: bool, topmost: bool) -> str:
-        """Why the variant has no meaning in such a place; empty where it has.
+        """Return why the variant has no meaning in such a place; empty where it has.
 
         Args:
             alone: in a decoder without an encoder.
@@ -217,7 +228,7 @@ class Variant(nn.Module):
 
     @classmethod
     def equations_of(cls, config: Any) -> tuple[str, ...]:
-        """Those of a stack with these options."""
+        """Return the equations of a stack with these options."""
         text = "\n".join(cls.equations)
         for name, value, old, new in (("final_norm", False, "output LN(x)", ""), *cls.rewrites):
             if getattr(config, name, None) == value:
@@ -230,24 +241,26 @@ class Variant(nn.Module):
         return tuple(lines)
 
     def connect(self, site: Site) -> Connection:
-        """A new connection for ``site``."""
+        """Return a new connection for ``site``."""
         return self.connection(site)
 
     def open(self, x: Tensor) -> Stream:
-        """The stream from the embeddings (T, B, C), after their dropout."""
+        """Return the stream from the embeddings (T, B, C), after their dropout."""
         return {"x": x}
 
     def after_layer(self, i: int, s: Stream) -> Stream:
-        """The stream after layer ``i`` (also where layer dropout skipped it)."""
+        """Return the stream after layer ``i`` (also where layer dropout skipped it)."""
         return s
 
     def layer_output(self, s: Stream) -> Tensor:
-        """Return what an analysis takes for the output of a layer (T, B, C): "x", or of several tensors what the top
-        would make of them, but for a norm of the whole."""
+        """Return what an analysis takes for the output of a layer (T, B, C).
+
+        It is "x", or of several tensors what the top would make of them, but for a norm of the whole.
+        """
         return s["x"]
 
     def depth_weights(self, below: int) -> DepthWeights | None:
-        """What was learned to combine over layers; None where that is no matrix of weights.
+        """Return what was learned to combine over layers; None where that is no matrix of weights.
 
         Args:
             below: number of layers that other variants wire below this one's.
@@ -255,15 +268,15 @@ class Variant(nn.Module):
         return None
 
     def close(self, s: Stream) -> Tensor:
-        """The stack's output (T, B, C)."""
+        """Return the stack's output (T, B, C)."""
         return s["x"]
 
     def at(self, i: int) -> tuple[Variant, int]:
-        """The variant that wires layer ``i``, and which of its layers this is."""
+        """Return the variant that wires layer ``i``, and which of its layers this is."""
         return self, i
 
     def init_weights(self, layers: nn.ModuleList, embed_tokens: nn.Module | None) -> None:
-        """Called once, after the whole model was built and its weights were drawn as the option ``init`` says.
+        """Set own initial values, once the whole model is built and drawn as the option ``init`` says.
 
         Args:
             layers: the layers that this variant wires.

@@ -35,7 +35,7 @@ class Option:
     """Whether a trained model is the same whatever the value: it says how weights start, or what is dropped."""
 
     def describe(self) -> str:
-        """The values that are valid, in words."""
+        """Return the values that are valid, in words."""
         words = []
         for t in _alternatives(self.type):
             if get_origin(t) is Literal:
@@ -56,7 +56,7 @@ class Option:
         return f" of at most {show_value(self.maximum)}" if self.maximum is not None else ""
 
     def parse(self, text: str) -> Any:
-        """The value written as ``text``.
+        """Return the value written as ``text``.
 
         Raises:
             ValueError: it is not one of the valid values.
@@ -78,14 +78,16 @@ class Option:
 def option(
     default: T, help: str, *, minimum: float | None = None, maximum: float | None = None, for_training: bool = False
 ) -> T:
-    """A field of a variant's ``Config``; its annotation is bool, int, float, str, a Literal, or a union of them. The
-    other arguments are those of :class:`Option`."""
+    """Declare a field of a variant's ``Config``; the other arguments are those of :class:`Option`.
+
+    The field's annotation is bool, int, float, str, a Literal, or a union of them.
+    """
     said = {"help": help, "minimum": minimum, "maximum": maximum, "for_training": for_training}
     return typing.cast(T, dataclasses.field(default=default, metadata=said))
 
 
 def options_of(config_class: type) -> dict[str, Option]:
-    """The options that a ``Config`` declares, by name, in their order."""
+    """Return the options that a ``Config`` declares, by name, in their order."""
     hints = get_type_hints(config_class)
     return {
         f.name: Option(f.name, hints[f.name], f.default, **f.metadata)  # type: ignore[arg-type]
@@ -94,7 +96,7 @@ def options_of(config_class: type) -> dict[str, Option]:
 
 
 def parse_options(owner: str, config_class: type[T], text: str) -> tuple[T, frozenset[str]]:
-    """A ``Config`` from "k=v,...", and the names that the text gives.
+    """Return a ``Config`` from "k=v,...", and the names that the text gives.
 
     Raises:
         UserError: an unknown or repeated name, a missing "=", or a value that is not valid; it lists what is.
@@ -120,7 +122,7 @@ def parse_options(owner: str, config_class: type[T], text: str) -> tuple[T, froz
 
 
 def format_options(config: Any) -> str:
-    """The inverse of :func:`parse_options`, every option spelled out."""
+    """Return the inverse of :func:`parse_options`, every option spelled out."""
     return ",".join(f"{f.name}={show_value(getattr(config, f.name))}" for f in dataclasses.fields(config))
 
 
@@ -146,7 +148,7 @@ def _reject(text: str) -> Any:
 
 
 def show_value(value: Any) -> str:
-    """A value as a user writes it."""
+    """Return a value as a user writes it."""
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

@@ -44,7 +44,8 @@ class ResidualLayer(nn.Module):
     """Takes over the sub-layers of a Transformer layer that somebody else built, and gives each a connection."""
 
     def __init__(self, built: Any, variant: Variant, layer: int) -> None:
-        """
+        """Take the sub-layers of a layer over.
+
         Args:
             built: a layer with fairseq's names for its sub-layers, which move here.
             layer: which of the variant's layers this is.
@@ -74,7 +75,7 @@ class ResidualLayer(nn.Module):
         self.need_attn = True
 
     def forward(self, s: Stream, context: Context) -> tuple[Stream, Tensor | None]:
-        """The stream after this layer, and the cross-attention weights (heads or none, B, T, S) where asked for."""
+        """Return the stream after this layer, and the cross-attention weights (heads or none, B, T, S) if asked for."""
 
         def self_attention(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
             kept: Stream = {}

@@ -24,7 +24,7 @@ NormType = Literal["layer", "rms", "dyt"]
 
 
 def build_norm(norm_type: NormType, width: int, eps: float, bias: bool = True) -> nn.Module:
-    """A norm over the last ``width`` channels; ``eps`` 0 is the usual one of its kind, and DyT has none."""
+    """Return a norm over the last ``width`` channels; ``eps`` 0 is the usual one of its kind, and DyT has none."""
     if norm_type == "rms":
         return nn.RMSNorm(width, eps=eps or 1e-6)
     if norm_type == "dyt":
@@ -33,7 +33,7 @@ def build_norm(norm_type: NormType, width: int, eps: float, bias: bool = True) -
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Whether it is a norm of any kind, or stands where one does."""
+    """Return whether it is a norm of any kind, or stands where one does."""
     return hasattr(module, "normalized_shape")
 
 

@@ -31,7 +31,8 @@ class Stack(nn.Module):
         layerdrop: float = 0.0,
         wrappers: Iterable[Wrapper] = (),
     ) -> None:
-        """
+        """Take the sub-layers of all layers over.
+
         Args:
             built: layers whose sub-layers move into this stack.
             layerdrop: probability of skipping a layer in training (Fan et al. 2020).
@@ -65,7 +66,7 @@ class Stack(nn.Module):
         return run(s, context)
 
     def segments(self) -> list[tuple[Variant, nn.ModuleList]]:
-        """The variants of this stack from the bottom, each with the layers that it wires."""
+        """Return the variants of this stack from the bottom, each with the layers that it wires."""
         variants = dict.fromkeys(self.wiring.at(i)[0] for i in range(len(self)))
         return [
             (variant, nn.ModuleList(self[i] for i in range(len(self)) if self.wiring.at(i)[0] is variant))

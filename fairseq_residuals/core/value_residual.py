@@ -49,7 +49,8 @@ class ValueResidual(nn.Module):
     """Of the self-attention of one layer. Stream: "first_value" (T, B, C), what the first layer projected."""
 
     def __init__(self, mixing: Mixing, layer: int, depth: int) -> None:
-        """
+        """Make what one layer needs to mix its values with those of the first.
+
         Args:
             mixing: any but ``none``.
             layer: from 0, of ``depth``.
@@ -62,7 +63,7 @@ class ValueResidual(nn.Module):
         )
 
     def edits(self, s: dict[str, Tensor], kept: dict[str, Tensor]) -> dict[str, Callable[[Tensor], Tensor]]:
-        """What :meth:`Connection.attend` is to edit: nothing, where the values stay and are those of no first layer.
+        """Return what :meth:`Connection.attend` is to edit: nothing where values stay and are those of no first layer.
 
         Args:
             s: the stream that the layer is given.

@@ -39,7 +39,7 @@ class Part:
         return self.variant.equations_of(self.config)
 
     def build(self, shape: StackShape) -> Variant:
-        """The variant for a stack, or for this part of it."""
+        """Return the variant for a stack, or for this part of it."""
         return self.variant(self.config, replace(shape, norm_type=self.config.norm_type))
 
     @property
@@ -59,8 +59,9 @@ class Wiring:
 
     @classmethod
     def parse(cls, name: str, args: str | None = None) -> Wiring:
-        """From the two flags' values. In a list, an option holds for every variant that has it, and
-        ``variant.option`` for one of them.
+        """Read a wiring from the two flags' values.
+
+        In a list, an option holds for every variant that has it, and ``variant.option`` for one of them.
 
         Raises:
             UserError: unknown variant or option, a value out of range, a list that is not one; the message says what
@@ -138,7 +139,7 @@ class Wiring:
         return option in self.parts[-1].given
 
     def with_default(self, option: str, value: Any) -> Wiring:
-        """The same with ``option`` set wherever a variant has it and the user did not name it."""
+        """Return the same with ``option`` set wherever a variant has it and the user did not name it."""
         return Wiring(
             tuple(
                 replace(part, config=replace(part.config, **{option: value}))
@@ -149,7 +150,8 @@ class Wiring:
         )
 
     def check(self, stack: str, depth: int, *, alone: bool) -> None:
-        """
+        """Check that every variant can wire its part of a stack.
+
         Args:
             stack: encoder or decoder.
             depth: its layers.
@@ -176,7 +178,7 @@ class Wiring:
             raise UserError(f"{self.name!r} ends at layer {expected - 1}, and the {stack} has layers 0 to {depth - 1}")
 
     def build(self, shape: StackShape) -> Variant:
-        """The variant for one stack.
+        """Return the variant for one stack.
 
         Raises:
             UserError: as :meth:`check`.
@@ -197,14 +199,18 @@ class Wiring:
 
 
 class Segments(Variant):
-    """Each segment is a stack of its own, of the depth that it has: opened on the output of the one below, and closed
-    (with its top norm, where it has one) before the next."""
+    """Variants above each other, each a stack of its own, of the depth that it has.
+
+    A segment is opened on the output of the one below, and closed (with its top norm, where it has one) before the
+    next.
+    """
 
     name = "segments"
     equations = ()
 
     def __init__(self, variants: list[Variant], shape: StackShape) -> None:
-        """
+        """Stack the variants.
+
         Args:
             variants: from the bottom, each built for its part of the depth.
         """
@@ -233,7 +239,7 @@ class Segments(Variant):
 
 
 def _share_out(args: str, names: list[str]) -> dict[str, str]:
-    """The options of each variant of a list."""
+    """Return the options of each variant of a list."""
     texts: dict[str, list[str]] = {name: [] for name in names}
     for item in filter(None, (text.strip() for text in args.split(","))):
         owner, dot, option = item.partition(".")

@@ -40,7 +40,7 @@ _OF_THE_MACHINE = (
 
 
 def compose(configs: Path, name: str, overrides: Sequence[str] = ()) -> DictConfig:
-    """The whole configuration: fairseq's defaults, the shared files, the row's own, and the overrides.
+    """Return the whole configuration: fairseq's defaults, the shared files, the row's own, and the overrides.
 
     Args:
         configs: what ``--config-dir`` names.
@@ -74,7 +74,7 @@ def compose(configs: Path, name: str, overrides: Sequence[str] = ()) -> DictConf
 
 
 def _refuse_unknown(name: str, config: DictConfig) -> None:
-    """An override by ++ may add what fairseq would never look at."""
+    """Refuse settings that fairseq would never look at; an override by ++ may have added them."""
     from fairseq.dataclass.configs import FairseqConfig
 
     groups = {key: field.default for key, field in FairseqConfig.__dataclass_fields__.items()} | {"recipe": None}
@@ -99,12 +99,12 @@ def effective_batch(config: DictConfig) -> int:
 
 
 def training_hash(config: DictConfig) -> str:
-    """Names what is trained, whatever the seed, the machine and the number of devices."""
+    """Return names what is trained, whatever the seed, the machine and the number of devices."""
     return _hash(_training(config))
 
 
 def whole_hash(config: DictConfig) -> str:
-    """Names what is trained and how it is scored, whatever the seed, the machine and the number of devices."""
+    """Return names what is trained and how it is scored, whatever the seed, the machine and the number of devices."""
     return _hash([_training(config), plain(config)["recipe"]])
 
 

@@ -30,7 +30,9 @@ class Batch:
 
 
 def share_out(wanted: int, devices: int, at_most: int, at_least: int = 1) -> Batch:
-    """The fewest passes in which ``devices`` see ``wanted`` tokens; a remainder makes the passes smaller, never larger.
+    """Return the fewest passes in which ``devices`` see ``wanted`` tokens.
+
+    A remainder makes the passes smaller, never larger.
 
     Args:
         wanted: tokens per update.
@@ -58,8 +60,10 @@ def share_out(wanted: int, devices: int, at_most: int, at_least: int = 1) -> Bat
 
 
 def _whole_samples(wanted: int, devices: int, at_most: int) -> tuple[int, int]:
-    """Samples in a pass, and passes, that come closest to ``wanted`` samples per update from below; zeros if none do.
-    fairseq takes less than eight samples at a time, or a multiple of eight."""
+    """Return samples in a pass, and passes, that come closest to ``wanted`` samples per update from below.
+
+    Both are 0 if none do. fairseq takes less than eight samples at a time, or a multiple of eight.
+    """
     sizes = [n for n in range(1, at_most + 1) if n < 8 or n % 8 == 0]
     _, size = max((wanted // (devices * n) * n, n) for n in sizes)
     passes = wanted // (devices * size)

@@ -38,14 +38,14 @@ class Score:
 
 
 def expected_metrics(measurement: Measurement) -> tuple[str, ...]:
-    """The names of the scores that a measurement will have."""
+    """Return the names of the scores that a measurement will have."""
     if measurement.tool == "fairseq-eval-lm":
         return (f"ppl_context_{measurement.flags.get('context_window', 0)}",)
     return measurement.metrics
 
 
 def measure(job: Job, measurement: Measurement) -> list[Score]:
-    """The scores of one measurement, whose tools have been run.
+    """Return the scores of one measurement, whose tools have been run.
 
     Raises:
         UserError: an output is not complete, or there is no reference.
@@ -60,7 +60,7 @@ def measure(job: Job, measurement: Measurement) -> list[Score]:
 
 
 def score_commands(job: Job, measurement: Measurement, evaluation: Evaluation) -> list[str]:
-    """What gives the same scores by hand, for a shell."""
+    """Return what gives the same scores by hand, for a shell."""
     log = shlex.quote(str(evaluation.log))
     if measurement.tool == "fairseq-eval-lm":
         return [f"fairseq-residuals score ppl {log}"]
@@ -81,7 +81,7 @@ def score_commands(job: Job, measurement: Measurement, evaluation: Evaluation) -
 
 
 def mean_of(parts: list[list[Score]], how: str) -> Score:
-    """The mean of numbers of one metric, each a list of one."""
+    """Return the mean of numbers of one metric, each a list of one."""
     scores = [score for part in parts for score in part]
     values = [score.value for score in scores if isinstance(score.value, float)]
     if len(values) < len(scores) or len({score.metric for score in scores}) != 1:
@@ -128,7 +128,7 @@ def _generated(job: Job, measurement: Measurement, evaluation: Evaluation, metri
 
 
 def _reference(job: Job, measurement: Measurement, evaluation: Evaluation) -> Path:
-    """The file of references; those of further ones have a digit after its name."""
+    """Return the file of references; those of further ones have a digit after its name."""
     name = measurement.set if measurement.references == "raw" else evaluation.subset
     folder = job.corpus / measurement.references
     if evaluation.pair:  # one folder for both directions
@@ -163,7 +163,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _curve(job: Job) -> Score:
-    """The validations during training, as JoeyNMT counts perplexity."""
+    """Return the validations during training, as JoeyNMT counts perplexity."""
     records = [record for log in job.logs for record in Log(log).read_on().records if record.subset == VALID]
     losses = {str(record.update): record.values["loss"] for record in records}
     if not losses:

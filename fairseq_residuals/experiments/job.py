@@ -50,7 +50,7 @@ class Machine:
         return max(1, self.gpus) * self.nodes
 
     def launch(self, command: list[str]) -> list[str]:
-        """The command that trains on all nodes; on one, fairseq starts a process per GPU itself."""
+        """Return the command that trains on all nodes; on one, fairseq starts a process per GPU itself."""
         if self.nodes == 1:
             return command
         srun = ["srun", f"--nodes={self.nodes}", "--ntasks-per-node=1"] if self.slurm else []
@@ -104,7 +104,8 @@ class Job:
         return compose(self.settings.configs, self.name, self._asked_overrides)
 
     def check_model(self) -> None:
-        """
+        """Check the settings of the model.
+
         Raises:
             UserError: a setting of the model that cannot be.
         """
@@ -158,7 +159,8 @@ class Job:
 
     @cached_property
     def batch(self) -> Batch:
-        """
+        """Return how the recipe's batch is shared out on this machine.
+
         Raises:
             UserError: the recipe's batch cannot be shared out on this machine.
         """
@@ -202,14 +204,14 @@ class Job:
         ]
 
     def evaluate(self, measurement: Measurement) -> Iterator[Evaluation]:
-        """The runs of fairseq's tools for one measurement; none for what is read from the training's log."""
+        """Yield the runs of fairseq's tools for one measurement; none for what is read from the training's log."""
         if measurement.tool == "train-log":
             return
         for pair in self._directions(measurement.directions):
             yield self._evaluation(measurement, pair)
 
     def subset(self, measurement: Measurement) -> str:
-        """What fairseq calls a test set."""
+        """Return what fairseq calls a test set."""
         if self.recipe.corpus not in CORPORA:
             return measurement.set
         _, prepared = find_corpus(self.recipe.corpus).variant(self.recipe.variant)

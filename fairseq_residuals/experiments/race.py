@@ -76,7 +76,7 @@ class RaceResult:
 
 
 def runs_of(args: Namespace) -> list[RaceRun]:
-    """Every model with every learning rate and warm-up, seed after seed.
+    """Return every model with every learning rate and warm-up, seed after seed.
 
     Raises:
         UserError: nothing of the kind can be raced.
@@ -147,7 +147,7 @@ def train(run: RaceRun, args: Namespace, tell: Tell) -> RaceResult:
 
 
 def _config(run: RaceRun, args: Namespace) -> Any:
-    """fairseq's configuration of criterion, optimizer and schedule."""
+    """Return fairseq's configuration of criterion, optimizer and schedule."""
     schedules: dict[str, list[str]] = {
         "constant": ["fixed", f"--warmup-updates={run.warmup}"],
         "linear": ["polynomial_decay", f"--warmup-updates={run.warmup}", f"--total-num-update={args.updates}"],
@@ -168,7 +168,7 @@ def _move(sample: Sample, device: torch.device) -> Sample:
 
 
 def _step(model: Any, criterion: Any, optimizer: Any, sample: Sample, clip_norm: float) -> float:
-    """One update; the loss in bits per token. Where it or the gradient is not finite, nothing is changed."""
+    """Take one step and return its loss in bits per token; nothing changes if loss or gradient is not finite."""
     model.train()
     loss, size, log = criterion(model, sample)
     optimizer.zero_grad()

@@ -70,7 +70,7 @@ def together(results: Sequence[RaceResult]) -> dict[Key, list[RaceResult]]:
 
 
 def table(results: Sequence[RaceResult]) -> list[list[Cell]]:
-    """One row per model, learning rate and warm-up."""
+    """Return one row per model, learning rate and warm-up."""
     rows: list[list[Cell]] = []
     for (label, lr, warmup), seeds in together(results).items():
         finite = [r for r in seeds if r.diverged_at is None]
@@ -93,7 +93,7 @@ def table(results: Sequence[RaceResult]) -> list[list[Cell]]:
 
 
 def caption(args: Namespace, results: Sequence[RaceResult]) -> str:
-    """What the numbers are."""
+    """Return what the numbers are."""
     task = (
         f"corpus {args.data}" if args.data else f"{args.game} {args.tokens // 2 or 1} to {args.tokens} synthetic tokens"
     )
@@ -134,7 +134,7 @@ def draw(results: Sequence[RaceResult]) -> Any:
 
 
 def csv_rows(results: Sequence[RaceResult]) -> list[list[Cell]]:
-    """Every point of every curve; a run that diverged ends with an empty loss."""
+    """Return every point of every curve; a run that diverged ends with an empty loss."""
     rows: list[list[Cell]] = []
     for (label, lr, warmup), seeds in together(results).items():
         for r in seeds:

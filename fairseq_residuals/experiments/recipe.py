@@ -67,7 +67,8 @@ class Recipe:
 
     @classmethod
     def parse(cls, owner: str, section: Mapping[str, Any]) -> Recipe:
-        """
+        """Read a recipe from its section of a configuration.
+
         Args:
             owner: for messages.
 
@@ -101,7 +102,7 @@ class Recipe:
         )
 
     def needed(self, scores: list[str]) -> dict[str, tuple[Measurement, ...]]:
-        """The measurements from which ``scores`` can be computed."""
+        """Return the measurements from which ``scores`` can be computed."""
         names = [part for score in scores for part in self.means.get(score, (score,))]
         return {name: self.measurements[name] for name in dict.fromkeys(names)}
 

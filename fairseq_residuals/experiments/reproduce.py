@@ -27,7 +27,7 @@ Work = dict[Job, list[Cell]]
 
 
 def jobs_of(table: TableRecipe, settings: Settings, rows: Sequence[str] | None, seeds: Sequence[int] | None) -> Work:
-    """The runs that some rows of a table need, in the table's order.
+    """Return the runs that some rows of a table need, in the table's order.
 
     Raises:
         UserError: there is no such row, or a configuration that cannot be.
@@ -42,7 +42,7 @@ def jobs_of(table: TableRecipe, settings: Settings, rows: Sequence[str] | None, 
 
 
 def show(work: Work) -> Iterator[str]:
-    """Every command that :func:`run` would run if nothing had been done, as lines for a shell."""
+    """Yield every command that :func:`run` would run if nothing had been done, as lines for a shell."""
     shown = set()
     for job, cells in work.items():
         rows = dict.fromkeys(f"{cell.row}, {cell.column}" if len(work) > 1 else cell.row for cell in cells)
@@ -66,7 +66,7 @@ def show(work: Work) -> Iterator[str]:
 
 
 def run(table: TableRecipe, work: Work, results: Path | None, runner: Runner | None = None) -> None:
-    """Runs what has not been run, and records each score that is not on record.
+    """Run what has not been run, and record each score that is not on record.
 
     Args:
         results: the file of records; None: the checkout's.

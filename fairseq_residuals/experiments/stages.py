@@ -1,4 +1,4 @@
-"""The stages of a job, each done once: what is done is not done again, what was cut off does not look done."""
+"""Yield the stages of a job, each done once: what is done is not done again, what was cut off does not look done."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Stages:
     @classmethod
     @contextmanager
     def of(cls, job: Job, runner: Runner, run: Run) -> Iterator[Stages]:
-        """The stages of a job whose folder no other process is at work in.
+        """Yield the stages of a job whose folder no other process is at work in.
 
         Raises:
             UserError: another one is.
@@ -161,12 +161,12 @@ def _trained(job: Job) -> Path:
 
 
 def usage(job: Job) -> Usage:
-    """What the last attempt to train took."""
+    """Return what the last attempt to train took."""
     return Usage(**read_json(_trained(job))["last_attempt"])
 
 
 def hours(job: Job) -> float:
-    """What the attempts to train have taken, from their logs: a killed one counts up to the last thing it said."""
+    """Return what the attempts to train took, from their logs: a killed one counts up to the last thing it said."""
     seconds = 0.0
     for log in job.logs:
         with log.open(encoding="utf-8", errors="replace") as lines:

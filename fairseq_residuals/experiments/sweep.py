@@ -44,7 +44,7 @@ class SweepRun:
         return f"{self.row}, lr {self.lr:g}, seed {self.seed}"
 
     def job(self, workspace: Workspace) -> Job:
-        """How it is trained and scored."""
+        """Return how it is trained and scored."""
         settings = workspace.settings(BASE)
         name, _, options = self.row.partition("/")
         first = first_variant(self.row)
@@ -90,7 +90,7 @@ class SweepResult:
 
 
 def first_variant(row: str) -> str:
-    """The variant of a row, or the first of a list of them.
+    """Return the variant of a row, or the first of a list of them.
 
     Raises:
         UserError: it is none, or an option is not valid.
@@ -100,8 +100,7 @@ def first_variant(row: str) -> str:
 
 
 def unigram_loss_of(data: Path, language: str, pair: str) -> float:
-    """Return the loss of a binarized corpus's validation data by a model that knows how frequent each token is in the
-    training data."""
+    """Return the loss of validation data by a model that knows how frequent each token is in the training data."""
     words = len(Dictionary.load(str(data / f"dict.{language}.txt")))
     splits = [data_utils.load_indexed_dataset(str(data / f"{s}.{pair}.{language}")) for s in ("train", "valid")]
     train, valid = (Counter(token for line in split for token in line.tolist()) for split in splits)

@@ -104,13 +104,13 @@ def _place(diverged: SweepResult) -> str:
 
 
 def best_lr(grid: Iterable[SweepResult]) -> float | None:
-    """The learning rate with the lowest validation loss, of those that trained."""
+    """Return the learning rate with the lowest validation loss, of those that trained."""
     losses = {o.lr: o.valid_loss for o in grid if o.ended == TRAINED and o.valid_loss is not None}
     return min(losses, key=lambda lr: losses[lr]) if losses else None
 
 
 def lines(results: Sequence[SweepResult], first_seed: int) -> list[Line]:
-    """The best first, those without a result last."""
+    """Sort results, the best first, those without a result last."""
     found = []
     for row in dict.fromkeys(o.row for o in results):
         own = [o for o in results if o.row == row]
@@ -123,8 +123,7 @@ def lines(results: Sequence[SweepResult], first_seed: int) -> list[Line]:
 def still_to_do(
     rows: Sequence[str], lrs: Sequence[float], seeds: Sequence[int], results: Sequence[SweepResult]
 ) -> list[SweepRun]:
-    """What can be run now: every learning rate with the first seed, and once all these are there, the best of each row
-    with the other seeds."""
+    """Return what can be run now: every rate with the first seed, then each row's best with the others."""
     done = {o.run for o in results}
     grid = [SweepRun(row, lr, seeds[0]) for row in rows for lr in lrs]
     if missing := [run for run in grid if run not in done]:
@@ -141,5 +140,5 @@ def table(results: Sequence[SweepResult], first_seed: int, markdown: bool = Fals
 
 
 def failures(results: Sequence[SweepResult]) -> list[str]:
-    """A line for each run that ended in another way than by diverging."""
+    """Return a line for each run that ended in another way than by diverging."""
     return [f"{o.run.name} failed: {o.reason}" for o in results if o.ended == FAILED]

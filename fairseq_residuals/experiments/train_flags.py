@@ -34,7 +34,7 @@ def as_flags(settings: Mapping[str, Any]) -> Iterator[str]:
 
 
 def train_flags(config: DictConfig) -> list[str]:
-    """What follows ``fairseq-train``: the data folder, and a flag for each setting that is not fairseq's default."""
+    """Return what follows ``fairseq-train``: the data folder, and a flag for each setting that is not the default."""
     from fairseq.dataclass.configs import FairseqConfig
 
     settings = plain(config)
@@ -53,7 +53,7 @@ def train_flags(config: DictConfig) -> list[str]:
 
 
 def _resolved(default: Any, settings: Mapping[str, Any]) -> Any:
-    """A default that refers to another setting, such as ${common.fp16}."""
+    """Return a default that refers to another setting, such as ${common.fp16}."""
     if isinstance(default, str) and default.startswith("${"):
         value: Any = settings
         for key in default[2:-1].split("."):

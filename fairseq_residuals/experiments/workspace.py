@@ -41,8 +41,10 @@ def content_key(*parts: Any) -> str:
 
 @cache
 def code_digest(package: str | None = None) -> str:
-    """Return a digest of the code that makes data and trains, or of one package of it: work of older code is not gone
-    on with."""
+    """Return a digest of the code that makes data and trains, or of one package of it.
+
+    Work of older code is not gone on with.
+    """
     digest = hashlib.sha256()
     folders = (PLUGIN / package,) if package else (PLUGIN, Path(modern_fairseq.__file__).parent)
     for folder in folders:

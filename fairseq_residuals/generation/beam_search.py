@@ -29,7 +29,7 @@ Hypotheses = list[list[dict[str, Tensor]]]
 
 
 def searchable(models: list[Any]) -> bool:
-    """Whether this is one model whose decoder is a wired stack."""
+    """Return whether this is one model whose decoder is a wired stack."""
     decoder = getattr(models[0], "decoder", None) if len(models) == 1 else None
     return isinstance(getattr(decoder, "layers", None), Stack)
 
@@ -40,9 +40,12 @@ reorder what was kept (docs/PERFORMANCE.md)."""
 
 
 class FasterSequenceGenerator(SequenceGenerator):
-    """Falls back to fairseq's search for what it does not cover: ensembles, other models, other searches than plain
-    beam search (sampling, diverse, constrained, of the source's length), wide beams, a language model beside the model,
-    and dropout in inference, whose random numbers are one for every hypothesis."""
+    """Beam search with fewer operations; what it does not cover is fairseq's search.
+
+    That is: ensembles, other models, other searches than plain beam search (sampling, diverse, constrained, of the
+    source's length), wide beams, a language model beside the model, and dropout in inference, whose random numbers are
+    one for every hypothesis.
+    """
 
     packed: AbstractContextManager[Any] | None = None
 
@@ -71,8 +74,11 @@ class FasterSequenceGenerator(SequenceGenerator):
             return self._search(inputs, prefix_tokens, self.eos if bos_token is None else bos_token)
 
     def _packing(self, device: torch.device) -> AbstractContextManager[Any]:
-        """What packs the matrices: kept where fairseq has declared the model's training over, since an optimizer may
-        change weights without a trace."""
+        """Return the context in which matrices are packed.
+
+        They stay packed where fairseq has declared the model's training over: an optimizer may change weights without
+        a trace.
+        """
         if device.type != "cpu" or packed_linear is None or not packs_matrices():
             return nullcontext()
         if not self.model.single_model._is_generation_fast:
@@ -181,7 +187,7 @@ class FasterSequenceGenerator(SequenceGenerator):
     def _restrict(
         self, step: int, longest: int, lprobs: Tensor, tokens: Tensor, scores: Tensor, prefix: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-probabilities of the words that may come next, tokens, and scores; all may be changed in place."""
+        """Return log-probabilities of the words that may come next, tokens, and scores; all may be changed in place."""
         lprobs[:, self.pad] = -torch.inf
         lprobs[:, self.unk] -= self.unk_penalty
         if step >= longest:
@@ -200,8 +206,11 @@ class FasterSequenceGenerator(SequenceGenerator):
         return lprobs, tokens, scores
 
     def _candidates(self, step: int, lprobs: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The best ways to go on, twice as many as the beam is wide in case half of them end: scores, words, and which
-        hypothesis of the sentence goes on; (sentences, candidates), best first."""
+        """Return the best ways to go on, twice as many as the beam is wide in case half of them end.
+
+        Returns:
+            Scores, words, and which hypothesis of the sentence goes on; each (sentences, candidates), best first.
+        """
         beam, vocabulary = self.beam_size, lprobs.size(1)
         width = 1 if step == 0 else beam
         k = min(2 * beam, vocabulary)
@@ -216,5 +225,5 @@ class FasterSequenceGenerator(SequenceGenerator):
 
 
 def _of(sentences: Tensor, beam: int, x: Tensor) -> Tensor:
-    """The rows of some sentences."""
+    """Return the rows of some sentences."""
     return x.unflatten(0, (-1, beam))[sentences].flatten(0, 1)

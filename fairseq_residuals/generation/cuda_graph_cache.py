@@ -77,7 +77,7 @@ class ReplayedBeamCache(BeamCache):
         return KeysValues(keys, values, self.fixed_mask, None)
 
     def layers(self, x: Tensor, work: Callable[[Tensor], Outputs]) -> Outputs:
-        """What ``work`` makes of the newest word, (1, rows, C); its results are overwritten by the next call."""
+        """Return what ``work`` makes of the newest word, (1, rows, C); its results are overwritten by the next call."""
         position, rows = self.past.size(1) - 1, x.size(1)
         room = next(iter(self.words.values())).size(3)
         if position == room:

@@ -40,7 +40,7 @@ class BeamCache:
         self.mask: Tensor | None = None
 
     def advance(self, parents: Tensor, sentences: Tensor | None) -> None:
-        """The next word begins.
+        """Begin the next word.
 
         Args:
             parents: (rows), which row each one goes on from, as the rows are numbered once sentences have left.

@@ -13,8 +13,9 @@ allocator = import_with_performance("fairseq_residuals.performance.allocator")
 
 
 def search_faster(module: types.ModuleType) -> None:
-    """Build a :class:`FasterSequenceGenerator` for one model of this plugin, unless another class or alignments are
-    asked for.
+    """Build a :class:`FasterSequenceGenerator` for one model of this plugin.
+
+    Another class that is asked for, or alignments, are left to fairseq.
 
     fairseq-generate, fairseq-interactive, ``from_pretrained`` and scored validation call the method that is patched,
     which knows two classes alone (tasks/fairseq_task.py:464-469). Can stay as long as a task cannot be told from
@@ -35,8 +36,9 @@ def search_faster(module: types.ModuleType) -> None:
 
 
 def search_in_bf16(module: types.ModuleType) -> None:
-    """Let ``--bf16`` of fairseq-generate, fairseq-interactive and fairseq-eval-lm put a model of this plugin into that
-    precision.
+    """Let ``--bf16`` put a model of this plugin into that precision.
+
+    This is about fairseq-generate, fairseq-interactive and fairseq-eval-lm.
 
     fairseq takes the flag and ignores it (fairseq_cli/generate.py:132 knows ``--fp16`` alone). With ``from_pretrained``
     the flag is that of the training, and the model stays as it is. Can go when fairseq > 0.12.2 heeds the flag.

@@ -88,8 +88,10 @@ def as_namespace(args: Args) -> Namespace:
 
 
 def for_stock_build(args: Args) -> Namespace:
-    """Return a copy for fairseq to build from: without what the stack takes over (norms, layer dropout, activation
-    recomputation)."""
+    """Return a copy for fairseq to build from, without what the stack takes over.
+
+    That is: norms, layer dropout, activation recomputation.
+    """
     copy = as_namespace(args)
     for stack in ("encoder", "decoder"):
         setattr(copy, f"{stack}_normalize_before", False)
@@ -160,7 +162,7 @@ def _check_dimensions(args: Args, stack: str) -> None:
 
 
 def _flatten(args: Args) -> None:
-    """``encoder: {layers: 4}`` becomes ``encoder_layers: 4``, as the flat names of the command line."""
+    """Turn ``encoder: {layers: 4}`` into ``encoder_layers: 4``, the flat names of the command line."""
     for prefix in ("encoder", "decoder", "quant_noise"):
         nested = _get(args, prefix)
         if nested is None:

@@ -25,13 +25,17 @@ logger = logging.getLogger(__name__)
 
 
 def wirings_of(args: Args) -> dict[str, Wiring]:
-    """The wiring of each stack, from completed settings."""
+    """Return the wiring of each stack, from completed settings."""
     name = args.get("_name") or args.get("arch") if isinstance(args, DictConfig) else args.arch
     return ARCHITECTURES[name](args)
 
 
 def refuse_sharding(args: Args) -> None:
-    """Raises UserError if training is fully sharded, which wraps layers that the stack must see."""
+    """Refuse fully sharded training, which wraps layers that the stack must see.
+
+    Raises:
+        UserError: training is fully sharded.
+    """
     root: Any = args._get_root() if isinstance(args, DictConfig) else args
     settings = getattr(root, "distributed_training", root)
     if getattr(settings, "ddp_backend", None) == "fully_sharded":

@@ -41,8 +41,10 @@ class FairseqLayer(ResidualLayer):
 
 
 class FairseqStack(Stack):
-    """Iterating it starts a pass along the depth and yields one callable per layer with the signature of fairseq's
-    layers: the first opens the stream, the last closes it, and the pass, not a module, holds the stream in between.
+    """A stack that fairseq's loops over layers run.
+
+    Iterating it starts a pass along the depth and yields one callable per layer with the signature of fairseq's layers:
+    the first opens the stream, the last closes it, and the pass, not a module, holds the stream in between.
     """
 
     layer_class = FairseqLayer

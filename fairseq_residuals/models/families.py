@@ -53,8 +53,11 @@ class Family:
 
 
 def add_plugin_flags(parser: Any) -> None:
-    """Add what the plugin's models have beside the flags of stock ones: two flags that choose the wiring, the pair for
-    a decoder that differs from its encoder, and those of every extension."""
+    """Add what the plugin's models have beside the flags of stock ones.
+
+    Two flags choose the wiring, a second pair is for a decoder that differs from its encoder, and every extension has
+    its own.
+    """
     parser.add_argument(
         "--residual",
         metavar="NAME",

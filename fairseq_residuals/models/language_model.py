@@ -31,8 +31,10 @@ LANGUAGE_MODEL = Family(
 
 @register_model(LANGUAGE_MODEL.model)
 class ResidualTransformerLM(TransformerLanguageModel):
-    """fairseq's ``transformer_lm`` with its layers wired by a variant; Post-LN is Post-LN here, although fairseq's own
-    architectures force Pre-LN."""
+    """fairseq's ``transformer_lm`` with its layers wired by a variant.
+
+    Post-LN is Post-LN here, although fairseq's own architectures force Pre-LN.
+    """
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
@@ -41,7 +43,8 @@ class ResidualTransformerLM(TransformerLanguageModel):
 
     @classmethod
     def build_model(cls, args: Args, task: Any) -> ResidualTransformerLM:
-        """
+        """Let fairseq build the model, then wire its layers anew.
+
         Raises:
             UserError: settings that contradict each other or that the plugin does not carry.
         """

@@ -63,7 +63,8 @@ class ResidualS2TTransformer(S2TTransformerModel):
 
     @classmethod
     def build_model(cls, args: Args, task: Any) -> ResidualS2TTransformer:
-        """
+        """Let fairseq build the model, then wire its layers anew.
+
         Raises:
             UserError: settings that contradict each other or that the plugin does not carry.
         """

@@ -43,13 +43,13 @@ _DEAD_COPY = re.compile(rf"^\d+\.(?:{'|'.join(DEAD_PARAMETERS)})$")
 
 
 def fairseq_name(name: str) -> str:
-    """A parameter's name in a state dict, from its name in ``model.named_parameters()``."""
+    """Return a parameter's name in a state dict, from its name in ``model.named_parameters()``."""
     name = _OUR_PLACE.sub(lambda m: f"{m[1]}.{_OURS[m[2]]}", name)
     return _TOP_NORM.sub("layer_norm.", name)
 
 
 def translate_state_dict(owner: nn.Module, layers: str) -> None:
-    """Makes ``owner``, an encoder or decoder whose stack is its attribute ``layers``, save and load fairseq's names."""
+    """Make ``owner``, an encoder or decoder whose stack is its attribute ``layers``, save and load fairseq's names."""
     owner.register_state_dict_post_hook(partial(_save, layers))
     owner.register_load_state_dict_pre_hook(partial(_load, layers))
     owner.register_load_state_dict_post_hook(_report)

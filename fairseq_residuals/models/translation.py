@@ -32,7 +32,8 @@ class ResidualTransformer(TransformerModel):
 
     @classmethod
     def build_model(cls, args: Args, task: Any) -> ResidualTransformer:
-        """
+        """Let fairseq build the model, then wire its layers anew.
+
         Raises:
             UserError: settings that contradict each other or that the plugin does not carry.
         """

@@ -37,7 +37,7 @@ def check_values(args: DictConfig, add_args: Callable[[ArgumentParser], None]) -
 
 
 def _wanted(key: str, kind: Any, value: Any) -> str:
-    """What the value had to be, in words; empty where it is that."""
+    """Return what the value had to be, in words; empty where it is that."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if kind is bool and not isinstance(value, bool):
         return "true or false"

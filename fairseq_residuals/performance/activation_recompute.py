@@ -1,5 +1,7 @@
-"""Tensors that are made again in the backward pass instead of kept for it: those that cost little, beside what they are
-made of, which is kept for other gradients anyway. The numbers are the same bit for bit.
+"""Tensors that the backward pass recomputes instead of keeping.
+
+They are those that cost little beside what they are made of, which is kept for other gradients anyway. The numbers are
+the same bit for bit.
 """
 
 from __future__ import annotations
@@ -29,9 +31,11 @@ class _Recipe:
 
 
 def recomputable(y: Tensor, make: Callable[[], Tensor]) -> Tensor:
-    """``y``, of which layers that need it for their gradients keep ``make`` within :func:`recomputing`; ``make`` is
-    called without gradients, and refers to tensors that are kept for gradients too. Elsewhere these are not kept, as in
-    a layer under activation checkpointing, and ``y`` is as it was."""
+    """Return ``y``; within :func:`recomputing`, layers that need it for their gradients keep ``make`` instead.
+
+    ``make`` is called without gradients, and refers to tensors that are kept for gradients too. Elsewhere these are not
+    kept, as in a layer under activation recomputation, and ``y`` is as it was.
+    """
     if _hooks_in_force() is not None:
         y.recipe = _Recipe(make, y._version)  # type: ignore[attr-defined]
     return y
@@ -70,21 +74,23 @@ class _Step:
 
 @contextmanager
 def recomputing() -> Iterator[None]:
-    """The forward pass of a training step runs in it."""
+    """Mark the forward pass of a training step, which runs in this context."""
     step = _Step()
     with torch.autograd.graph.saved_tensors_hooks(step.pack, step.unpack), depth_sum.around_sum.attached(keeping):
         yield
 
 
 def _hooks_in_force() -> tuple[Any, Any] | None:
-    """Those of :func:`recomputing`, unless others are above them; None too where PyTorch does not tell."""
+    """Return the hooks of :func:`recomputing`, unless others are above them; None too where PyTorch does not tell."""
     hooks = torch_private.saved_tensors_hooks_in_force()
     return hooks if hooks is not None and isinstance(getattr(hooks[0], "__self__", None), _Step) else None
 
 
 def keeping(tensors: Iterable[Tensor]) -> AbstractContextManager[None]:
-    """In it, autograd keeps tensors as they are, these among them, also within :func:`recomputing`. A sum over depth
-    has a term for each layer below, and calls for each cost more than there is to gain."""
+    """In it, autograd keeps tensors as they are, these among them, also within :func:`recomputing`.
+
+    A sum over depth has a term for each layer below, and calls for each cost more than there is to gain.
+    """
     hooks = _hooks_in_force()
     if hooks is None:
         return nullcontext()

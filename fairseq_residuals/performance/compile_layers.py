@@ -1,5 +1,6 @@
-"""``--compile-stack``: layers in training run as code that torch.compile makes of them, so that residual, dropout and
-norm around a sub-layer are one kernel.
+"""``--compile-stack``: layers in training run as code that torch.compile generates from them.
+
+Residual, dropout and norm around a sub-layer are then one kernel.
 
 Only steps of training are compiled: not evaluation, generation, or what runs without gradients. A layer with hooks is
 not either, since hooks are to see its parts. Layers of one kind share their code, whatever their stack and model; sizes
@@ -61,7 +62,7 @@ def _run_compiled(backend: str, layer: ResidualLayer, s: Stream, context: Contex
 
 
 def _of_any_size(x: Tensor, channels: tuple[int | None, ...]) -> Tensor:
-    """``x`` for code in which its sizes are symbols, but for that of its channels."""
+    """Return ``x`` for code in which its sizes are symbols, but for that of its channels."""
     x = x.contiguous()  # embeddings are not, nor a piece of a larger mask; what is gets code of its own
     torch_private.mark_dynamic(x, x.dim() - (x.size(-1) in channels))
     return x

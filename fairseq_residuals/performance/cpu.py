@@ -34,8 +34,9 @@ MOST_POSITIONS = 128
 
 @dataclass(frozen=True)
 class CPUAttention:
-    """An attention backend: opens attention in training where PyTorch's fused one, which fairseq's module calls, takes
-    longer, which is on a CPU, where its backward pass is slow.
+    """An attention backend that opens attention in training on a CPU.
+
+    There PyTorch's fused attention, which fairseq's module calls, takes longer: its backward pass is slow.
 
     Attributes:
         fast: also in single precision, where a run of fairseq's is to be continued bit for bit; and the outputs of the

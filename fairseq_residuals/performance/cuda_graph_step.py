@@ -37,7 +37,7 @@ class Gradients:
         self.memory = [torch.zeros_like(p) for p in parameters]
 
     def attach(self, which: list[int]) -> None:
-        """Makes it the gradients of some parameters, which keep what they have got so far."""
+        """Make it the gradients of some parameters, which keep what they have got so far."""
         without = [i for i in which if self.parameters[i].grad is None]
         if without:
             zero_all_([self.memory[i] for i in without])
@@ -52,7 +52,8 @@ class Step:
     """The two graphs of one shape."""
 
     def __init__(self, of: Steps, inputs: Inputs, target: Tensor) -> None:
-        """
+        """Record the forward and backward pass of a batch of this shape.
+
         Args:
             inputs, target: a batch of the shape.
         """
@@ -76,7 +77,7 @@ class Step:
         return self.made[1].sums
 
     def _backward(self) -> list[Tensor]:
-        """The gradients of those parameters that have any, of which :attr:`which` are the places."""
+        """Return the gradients of those parameters that have any, of which :attr:`which` are the places."""
         features, loss = self.made
         assert loss.grad_features is not None and loss.grad_weight is not None
         scale = self.scale / loss.prescale
@@ -102,7 +103,8 @@ class Step:
         return Sums(*(x.clone() for x in self.forward.result))
 
     def add_gradients(self, grad_loss: Tensor) -> None:
-        """
+        """Add the gradients of the loss, times ``grad_loss``, to those of the parameters.
+
         Raises:
             RuntimeError: what the forward pass has computed is gone.
         """
@@ -133,8 +135,10 @@ class _Replayed(torch.autograd.Function):
 
 @contextmanager
 def _replaced(model: nn.Module, others: Mapping[Tensor, Tensor]) -> Iterator[None]:
-    """In it, ``model`` has other parameters. torch.func.functional_call leaves one that has a module at two places with
-    some of them for good."""
+    """Give ``model`` other parameters within this context.
+
+    torch.func.functional_call leaves one that has a module at two places with some of them for good.
+    """
     places = [(m._parameters, name, p) for m in model.modules() for name, p in m._parameters.items() if p is not None]
     try:
         for parameters, name, p in places:
@@ -154,7 +158,8 @@ class Steps:
         features_of: Callable[[Callable[..., Any], Inputs], Tensor],
         loss_of: Callable[[Tensor, Tensor, Tensor], LossAndGradients],
     ) -> None:
-        """
+        """Make the steps of a model.
+
         Args:
             features_of: (B, T, C), what the model's output projection is fed, of what runs it.
             loss_of: the loss of features (B, T, C), the projection's matrix and target (B, T), with its gradients.
@@ -176,8 +181,10 @@ class Steps:
         """Whose backward pass is to come."""
 
     def sums(self, inputs: dict[str, Any], target: Tensor) -> Sums | None:
-        """Of a batch; None where graphs do not serve: there are some of enough shapes, somebody looks into the model,
-        or not all of its inputs are tensors.
+        """Return the sums of a batch, or None where graphs do not serve.
+
+        They do not where there are some of enough shapes, somebody looks into the model, or not all of its inputs are
+        tensors.
 
         Raises:
             UserError: the model waits for the device in its forward or backward pass.

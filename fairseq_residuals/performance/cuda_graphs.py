@@ -1,5 +1,7 @@
-"""CUDA graphs: work of fixed shapes, recorded once and launched as a whole, where Python takes longer to launch kernels
-than a GPU takes to run them."""
+"""CUDA graphs: work of fixed shapes, recorded once and launched as a whole.
+
+They serve where Python takes longer to launch kernels than a GPU takes to run them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ class Graph(Generic[Result]):
     """Work that, replayed, reads and writes the same memory as when it was recorded."""
 
     def __init__(self, work: Callable[[], Result], device: torch.device, pool: Any) -> None:
-        """
+        """Record the work.
+
         Args:
             work: is run once, recorded but not computed.
             pool: of :func:`new_pool`; graphs of one pool share the memory of what they compute on the way, and so are
@@ -43,7 +46,7 @@ class Graph(Generic[Result]):
             self.graph.capture_end()
 
     def replay(self) -> None:
-        """Computes what is in ``result`` anew."""
+        """Compute what is in ``result`` anew."""
         self.graph.replay()
 
 
@@ -54,15 +57,19 @@ def new_pool() -> Any:
 
 @functools.cache
 def _stream(device: torch.device) -> torch.cuda.Stream:
-    """One for everything that is recorded, so that libraries make what they need for a stream once; of two threads,
-    only one may record at a time."""
+    """Return one stream for everything that is recorded: libraries make what they need for a stream once.
+
+    Of two threads, only one may record at a time.
+    """
     return torch.cuda.Stream(device)
 
 
 @contextmanager
 def aside(device: torch.device) -> Iterator[None]:
-    """In it, work is queued beside what a device does otherwise: after what was asked for before, and before what is
-    asked for afterwards."""
+    """Queue work beside what a device does otherwise.
+
+    It comes after what was asked for before, and before what is asked for afterwards.
+    """
     stream = _stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     try:
@@ -73,8 +80,10 @@ def aside(device: torch.device) -> Iterator[None]:
 
 
 def warm_up(work: Callable[[], object], device: torch.device, times: int = 2) -> None:
-    """Runs ``work``, so that all is there that kernels need, and leaves random numbers as they were. Memory that it has
-    freed goes back to the device: what is recorded could not use it."""
+    """Run ``work``, so that all is there that kernels need, and leave random numbers as they were.
+
+    Memory that it has freed goes back to the device: what is recorded could not use it.
+    """
     with torch.random.fork_rng([device]), aside(device):
         for _ in range(times):
             work()
@@ -84,8 +93,9 @@ def warm_up(work: Callable[[], object], device: torch.device, times: int = 2) ->
 
 @contextmanager
 def explained(sentence: str) -> Iterator[None]:
-    """In it, what goes wrong while something is recorded, but for memory that runs out, ends in ``sentence``, with the
-    reason for its "{}".
+    """End what goes wrong while something is recorded in ``sentence``, with the reason for its "{}".
+
+    Memory that runs out is left as it is.
 
     Raises:
         UserError: it went wrong.
@@ -99,8 +109,10 @@ def explained(sentence: str) -> Iterator[None]:
 
 
 class AnyPadding(TorchFunctionMode):
-    """Within it, whether a mask has any entry is answered by yes without a look, for which fairseq's models would wait:
-    a mask of nothing changes no number."""
+    """Answer whether a mask has any entry by yes without a look, for which fairseq's models would wait.
+
+    A mask of nothing changes no number.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.any and len(args) == 1 and not kwargs and args[0].dtype == torch.bool:

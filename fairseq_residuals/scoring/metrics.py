@@ -47,12 +47,14 @@ class Metric(ABC):
 
     @abstractmethod
     def values(self, totals: Sequence[float]) -> dict[str, float]:
-        """From the sum of the statistics; the key ``name`` is the value to select a model by. NaN where nothing was
-        counted."""
+        """From the sum of the statistics; the key ``name`` is the value to select a model by.
+
+        NaN where nothing was counted.
+        """
 
     @abstractmethod
     def signature(self) -> str:
-        """What was computed, by which version of what; valid after the first sentence."""
+        """Return what was computed, by which version of what; valid after the first sentence."""
 
 
 class Bleu(Metric):
@@ -69,7 +71,7 @@ class Bleu(Metric):
         self.bleu = BLEU(**options)
 
     def statistics(self, hypothesis: str, *references: str) -> list[float]:
-        """Lengths of hypothesis and closest reference, then matched and all n-grams of orders 1 to 4."""
+        """Return lengths of hypothesis and closest reference, then matched and all n-grams of orders 1 to 4."""
         result = self.bleu.corpus_score([self.prepare(hypothesis)], [[self.prepare(r)] for r in references])
         return [result.sys_len, result.ref_len, *result.counts, *result.totals]
 
@@ -100,7 +102,7 @@ class Rouge(Metric):
         self.scorer = _need("rouge_score.rouge_scorer", "rouge-score").RougeScorer(self.KINDS, use_stemmer=stem)
 
     def statistics(self, hypothesis: str, *references: str) -> list[float]:
-        """F1 of ROUGE-1, -2 and -L, and 1."""
+        """Return F1 of ROUGE-1, -2 and -L, and 1."""
         scores = self.scorer.score(*references, hypothesis)
         return [*(float(scores[kind].fmeasure) for kind in self.KINDS), 1.0]
 
@@ -127,7 +129,7 @@ class Wer(Metric):
         self.jiwer = _need("jiwer", "jiwer")
 
     def statistics(self, hypothesis: str, *references: str) -> list[float]:
-        """Edits and words of the reference."""
+        """Return edits and words of the reference."""
         (reference,) = (" ".join(text.split()) for text in references)
         hypothesis = " ".join(hypothesis.split())
         if not reference:
@@ -150,9 +152,11 @@ def multi_bleu_tokens(line: str) -> str:
 
 
 def split_compounds(line: str) -> str:
-    r"""``a-b`` becomes ``a ##AT##-##AT## b``, from left to right without overlap: of ``a-b-c`` only the first
-    hyphen is split, since the ``b`` is used up. Perl's ``\S`` is a byte that is not ASCII white space, so that a letter
-    of several bytes is not used up."""
+    r"""Turn ``a-b`` into ``a ##AT##-##AT## b``, from left to right without overlap.
+
+    Of ``a-b-c`` only the first hyphen is split, since the ``b`` is used up. Perl's ``\S`` is a byte that is not ASCII
+    white space, so that a letter of several bytes is not used up.
+    """
     return re.sub(rb"(\S)-(\S)", rb"\1 ##AT##-##AT## \2", line.encode()).decode()
 
 
@@ -182,7 +186,7 @@ METRICS: dict[str, Callable[[], Metric]] = {
 
 
 def make_metric(name: str) -> Metric:
-    """A new instance of the metric called ``name``.
+    """Return a new instance of the metric called ``name``.
 
     Raises:
         UserError: there is none, or what it is computed with is not installed.
@@ -207,7 +211,7 @@ class Scores:
 
 
 def score(metric: str, hypotheses: Sequence[str], *references: Sequence[str]) -> Scores:
-    """Scores a test set. Several references are several sequences, each as long as the hypotheses.
+    """Return scores a test set. Several references are several sequences, each as long as the hypotheses.
 
     Raises:
         UserError: an unknown metric, unequal numbers of sentences, none at all, an empty reference (BLEU), no words in
@@ -229,8 +233,10 @@ def score(metric: str, hypotheses: Sequence[str], *references: Sequence[str]) ->
 
 
 def check_lengths(hypotheses: Sequence[str], *references: Sequence[str]) -> None:
-    """Raises:
-    UserError: there are no sentences, no references, or not as many of the one as of the other.
+    """Check that there are as many references as hypotheses.
+
+    Raises:
+        UserError: there are no sentences, no references, or not as many of the one as of the other.
     """
     if not hypotheses or not references:
         raise UserError("there is nothing to score: one hypothesis and one reference per sentence are needed")

@@ -39,7 +39,7 @@ class Perplexity:
 
 
 def perplexity_of_eval_lm(log: str, *, words: int | None = None) -> Perplexity:
-    """The perplexity per word that one run of fairseq-eval-lm printed (give its whole log, stdout and stderr).
+    """Return the perplexity per word that one run of fairseq-eval-lm printed (give its whole log, stdout and stderr).
 
     fairseq divides by the tokens of its dictionary, the end of each line among them. Where these are words (or
     ``--remove-bpe`` was given), that is per word. Where they are subwords, give ``words``: the words of the text
@@ -82,8 +82,10 @@ def perplexity_of_eval_lm(log: str, *, words: int | None = None) -> Perplexity:
 
 
 def perplexity_of_validate(log: str, subset: str = "valid") -> Perplexity:
-    """The perplexity of a translation model on a parallel text that fairseq-validate printed, per token of the target
-    dictionary (subwords, the end of each sentence among them), given the reference before it.
+    """Return the perplexity of a translation model on a parallel text that fairseq-validate printed.
+
+    It is per token of the target dictionary (subwords, the end of each sentence among them), given the reference
+    before it.
 
     Raises:
         UserError: the log is not of exactly one complete run on ``subset``, the run left out sentences, or its loss is
@@ -100,7 +102,7 @@ def perplexity_of_validate(log: str, subset: str = "valid") -> Perplexity:
 
 
 def joeynmt_perplexity(loss: float, vocabulary: int, smoothing: float) -> float:
-    """What JoeyNMT 2 calls perplexity, from the smoothed cross entropy (bits per token) that fairseq logs as ``loss``.
+    """Return what JoeyNMT 2 calls perplexity, from the smoothed cross entropy, the ``loss`` that fairseq logs in bits.
 
     It is exp of the Kullback-Leibler divergence from the smoothed targets, so their entropy is subtracted:
     ``smoothing`` spread over all but the target word and the padding. (fairseq spreads it over the padding too, a
@@ -136,7 +138,8 @@ def _check_whole(log: str, program: str, limits: str) -> None:
 
 
 def _check_agreement(loss: float, printed: float, why: str) -> None:
-    """
+    """Check that the loss is the logarithm of the perplexity that was printed beside it.
+
     Raises:
         UserError: the loss is no number of bits, or ``printed`` is not its perplexity.
     """

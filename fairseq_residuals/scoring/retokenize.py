@@ -8,8 +8,9 @@ from fairseq_residuals.core.errors import UserError
 
 
 def retokenize(lines: Iterable[str], language: str = "de") -> list[str]:
-    """Detokenizes Moses tokens, replaces Unicode punctuation by ASCII, and tokenizes again, as wangqiangneu/dlcl does
-    with both sides before compounds are split.
+    """Detokenize Moses tokens, replace Unicode punctuation by ASCII, and tokenize again.
+
+    wangqiangneu/dlcl does so with both sides before compounds are split.
 
     Raises:
         UserError: sacremoses is not installed.

@@ -32,8 +32,9 @@ def paired_bootstrap(
     metric: str = "sacrebleu",
     samples: int = 1000,
 ) -> list[Comparison]:
-    """The baseline, then each system; the same ``samples`` resampled test sets for all. sacreBLEU draws them from the
-    seed in ``SACREBLEU_SEED`` (12345).
+    """Compare the baseline, then each system, on the same ``samples`` resampled test sets.
+
+    sacreBLEU draws them from the seed in ``SACREBLEU_SEED`` (12345).
 
     Raises:
         UserError: the metric is not a BLEU, there is no system, or numbers of sentences differ.

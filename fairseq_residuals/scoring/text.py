@@ -19,8 +19,10 @@ _GENERATED = re.compile(r"^([STHD])-(\d+)\t")
 
 
 def read_lines(path: str | Path) -> list[str]:
-    r"""The lines of a UTF-8 file, ended by ``\n`` and by nothing else, as in every tool of these pipelines: text has
-    U+2028 and its like inside sentences. The ``\r`` of a file from Windows is dropped.
+    r"""Return the lines of a UTF-8 file.
+
+    They are ended by ``\n`` and by nothing else, as in every tool of these pipelines: text has U+2028 and its
+    like inside sentences. The ``\r`` of a file from Windows is dropped.
 
     Raises:
         UserError: there is no such file, it is empty, or it is not UTF-8.
@@ -56,12 +58,12 @@ class Generation:
 
 
 def is_generation(lines: Iterable[str]) -> bool:
-    """Whether the lines are what fairseq-generate printed, judged by an H- line with its score."""
+    """Return whether the lines are what fairseq-generate printed, judged by an H- line with its score."""
     return any(re.match(r"H-\d+\t-?(?:\d|inf|nan)[^\t]*\t", line) for line in lines)
 
 
 def read_generation(path: str | Path) -> Generation:
-    """Reads what fairseq-generate printed, with or without its log, in any order.
+    """Read what fairseq-generate printed, with or without its log, in any order.
 
     Raises:
         UserError: no hypotheses; a sentence that is missing or there twice.

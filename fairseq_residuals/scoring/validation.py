@@ -36,20 +36,22 @@ class Scored:
     metric: Metric | None = None
 
     def scoring_settings(self) -> tuple[str, str]:
-        """``--eval-scoring``, empty if not given, and ``--eval-scoring-args``."""
+        """Return ``--eval-scoring``, empty if not given, and ``--eval-scoring-args``."""
         raise NotImplementedError
 
     def decode(self, tokens: Tensor, unknown: str) -> str:
-        """A sentence from its tokens."""
+        """Return a sentence from its tokens."""
         raise NotImplementedError
 
     def given_words(self) -> int:
-        """How many words of the reference each hypothesis begins with."""
+        """Return how many words of the reference each hypothesis begins with."""
         return 0
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Raises:
-        UserError: an unknown metric, or arguments that are not a JSON object.
+        """Build the model, and the search and the metrics of the validation.
+
+        Raises:
+            UserError: an unknown metric, or arguments that are not a JSON object.
         """
         model = super().build_model(cfg, from_checkpoint)  # type: ignore[misc]
         name, arguments = self.scoring_settings()
@@ -112,8 +114,11 @@ class ScoredTranslationConfig(TranslationConfig):
 
 @register_task("scored_translation", dataclass=ScoredTranslationConfig)
 class ScoredTranslationTask(Scored, TranslationTask):
-    """fairseq's ``--eval-bleu-remove-bpe``, ``--eval-bleu-detok`` and ``--eval-bleu-detok-args`` say how to make text
-    of the tokens."""
+    """Translation with scores of validation data.
+
+    fairseq's ``--eval-bleu-remove-bpe``, ``--eval-bleu-detok`` and ``--eval-bleu-detok-args`` say how to make text of
+    the tokens.
+    """
 
     def scoring_settings(self) -> tuple[str, str]:
         return self.cfg.eval_scoring, self.cfg.eval_scoring_args
@@ -151,7 +156,7 @@ class ScoredSpeechToTextTask(Scored, SpeechToTextTask):
         return model
 
     def given_words(self) -> int:
-        """The tag of the language, where the data has one."""
+        """Return the tag of the language, where the data has one."""
         return int(self.data_cfg.prepend_tgt_lang_tag)
 
     def decode(self, tokens: Tensor, unknown: str) -> str:

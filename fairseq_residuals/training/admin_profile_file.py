@@ -75,7 +75,7 @@ def refuse_misfit(path: str, stack: str, measured: list[dict[str, float]], neede
 
 
 def _describe(layers: list[list[str]]) -> str:
-    """Such as "layers 0-5 (self, ffn)"."""
+    """Return a short form such as "layers 0-5 (self, ffn)"."""
     runs = []
     for kinds, group in itertools.groupby(enumerate(layers), key=lambda item: item[1]):
         places = [i for i, _ in group]

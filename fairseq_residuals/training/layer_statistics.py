@@ -156,7 +156,7 @@ def _log(norms: dict[str, Tensor], weights: dict[str, float]) -> None:
 
 
 def _forget_spent_meters() -> None:
-    """A meter without a value since its last reset would be logged as null, an error for some back ends."""
+    """Remove meters without a value since their last reset: some back ends refuse the null that is logged."""
     for meters in metrics.get_active_aggregators():
         spent = {k for k in meters if k.startswith(("gnorm/", "learned/")) and meters[k].val is None}
         for key in spent:

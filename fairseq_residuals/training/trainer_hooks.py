@@ -65,8 +65,10 @@ def _first_step(trainer: Any, samples: list[Any], raise_oom: bool = False) -> An
 
 
 def patch_trainer(module: types.ModuleType) -> None:
-    """Call the hooks of models, for which fairseq's trainer has no place (trainer.py:448, 780, 1252, 1490). Can stay as
-    long as it has none."""
+    """Call the hooks of models, for which fairseq's trainer has no place (trainer.py:448, 780, 1252, 1490).
+
+    Can stay as long as it has none.
+    """
     trainer_class: Any = module.Trainer
     load_checkpoint, train_step = trainer_class.load_checkpoint, trainer_class.train_step
     clip_grad_norm, log_stats = trainer_class.clip_grad_norm, trainer_class._reduce_and_log_stats

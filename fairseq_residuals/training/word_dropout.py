@@ -1,5 +1,7 @@
-"""``--encoder-word-dropout``, ``--decoder-word-dropout``: in training, words of the input are missing, their positions
-are not."""
+"""``--encoder-word-dropout``, ``--decoder-word-dropout``: training leaves words of the input out.
+
+Their positions stay.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +55,10 @@ class WordDropoutEmbedding(nn.Embedding):
 
 
 def drop_words(owner: Any, p: float, *, keep_first: bool) -> None:
-    """Give a fairseq encoder or decoder an embedding with word dropout. Nothing else that has the same weight changes:
-    the other stack, the output projection, the names in a checkpoint."""
+    """Give a fairseq encoder or decoder an embedding with word dropout.
+
+    Nothing else that has the same weight changes: the other stack, the output projection, the names in a checkpoint.
+    """
     owner.embed_tokens = WordDropoutEmbedding(owner.embed_tokens, p, keep_first=keep_first)
 
 

@@ -19,7 +19,7 @@ GAP = "  "
 
 
 def text_table(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """Aligned columns, numbers with four significant digits."""
+    """Return aligned columns, numbers with four significant digits."""
     lines = [list(head), *([show(cell) for cell in row] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     numeric = [all(_is_number(line[i]) for line in lines[1:]) for i in range(len(head))]
@@ -47,7 +47,7 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[Cell]], left: in
 
 
 def grouped_text_table(first: str, groups: Groups, rows: Iterable[Sequence[str]]) -> str:
-    """Columns in groups, under two lines of headings; the first column, headed ``first``, belongs to none."""
+    """Return columns in groups, under two lines of headings; the first column, headed ``first``, belongs to none."""
     body = [[first, *(name for _, below in groups for name in below)], *map(list, rows)]
     widths = [max(map(len, cells)) for cells in zip(*body, strict=True)]
     upper, at = [" " * widths[0]], 1
@@ -62,7 +62,7 @@ def grouped_text_table(first: str, groups: Groups, rows: Iterable[Sequence[str]]
 
 
 def latex_table(first: str, groups: Groups, rows: Iterable[Sequence[str]]) -> str:
-    """The same as a ``tabular`` with the rules of booktabs."""
+    """Return the same as a ``tabular`` with the rules of booktabs."""
     upper = ["", *(rf"\multicolumn{{{len(below)}}}{{c}}{{{_tex(heading)}}}" for heading, below in groups)]
     lower = [_tex(first), *(_tex(name) for _, below in groups for name in below)]
     body = [[_tex(cell) for cell in row] for row in rows]
@@ -79,7 +79,7 @@ def _tex(text: str) -> str:
 
 
 def mean_and_spread(values: Sequence[float], digits: int) -> str | None:
-    """The mean and, of several values, the standard deviation from n - 1: "61.2 ± 0.8"; None of no values."""
+    """Return the mean and, of several values, the standard deviation from n - 1: "61.2 ± 0.8"; None of no values."""
     if not values:
         return None
     mean = f"{statistics.fmean(values):.{digits}f}"
@@ -87,7 +87,7 @@ def mean_and_spread(values: Sequence[float], digits: int) -> str | None:
 
 
 def show(cell: Cell) -> str:
-    """A cell for readers: None is a dash."""
+    """Return a cell for readers: None is a dash."""
     if cell is None:
         return "-"
     return f"{cell:.4g}" if isinstance(cell, float) else f"{cell:,}" if isinstance(cell, int) else cell
@@ -111,7 +111,7 @@ def csv_text(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
 
 
 def few(numbers: Sequence[int], most: int = 7) -> list[int]:
-    """Some of many, evenly spread, the first and the last among them: the layers of a short table."""
+    """Return some of many, evenly spread, the first and the last among them: the layers of a short table."""
     if len(numbers) <= most:
         return list(numbers)
     return [numbers[round(i * (len(numbers) - 1) / (most - 1))] for i in range(most)]

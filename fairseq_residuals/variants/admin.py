@@ -29,7 +29,8 @@ from fairseq_residuals.core.registry import register_variant
 
 class AdminConnection(Connection):
     def __init__(self, site: Site, profile: str) -> None:
-        """
+        """Make the omegas of one residual.
+
         Args:
             profile: the option.
         """

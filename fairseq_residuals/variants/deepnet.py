@@ -35,7 +35,7 @@ from fairseq_residuals.core.registry import register_variant
 
 
 def alpha_beta(shape: StackShape) -> tuple[float, float]:
-    """The two constants of a stack, as the paper has them."""
+    """Return the two constants of a stack, as the paper has them."""
     n, m = shape.enc_depth, shape.dec_depth
     if not shape.cross:
         return (2 * shape.depth) ** 0.25, (8 * shape.depth) ** -0.25

@@ -33,7 +33,7 @@ from fairseq_residuals.variants.pre_ln import PreLN, PreLNConnection
 
 
 def first_gain(depth: int) -> float:
-    """Where the gains of a model of ``depth`` layers start by the paper's rule."""
+    """Return where the gains of a model of ``depth`` layers start by the paper's rule."""
     return 0.1 if depth <= 18 else 1e-5 if depth <= 24 else 1e-6
 
 

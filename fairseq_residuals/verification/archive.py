@@ -85,7 +85,8 @@ def read_arrays(path: Path, sidecar: dict[str, Any]) -> Arrays:
 
 
 def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    """
+    """Return a member of the archive.
+
     Raises:
         ValueError: it is compressed to less than a hundredth.
     """

@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 
 
 def moved(value: Value, device: torch.device) -> Value:
-    """``value`` with every tensor in it, also in dataclasses, dictionaries and lists, on ``device``."""
+    """Return ``value`` with every tensor in it, also in dataclasses, dictionaries and lists, on ``device``."""
     found: Any = value
     if isinstance(value, Tensor):
         found = value.to(device)

@@ -108,18 +108,18 @@ class EncoderAlone(nn.Module):
         rewire(self.encoder, wiring, "encoder", enc_depth=args.encoder_layers, dec_depth=0)
 
     def forward(self, src_tokens: Tensor, src_lengths: Tensor) -> dict[str, list[Tensor]]:
-        """Tokens (B, S), lengths (B,) -> what fairseq's encoders return."""
+        """Return tokens (B, S), lengths (B,) -> what fairseq's encoders return."""
         return self.encoder(src_tokens, src_lengths)
 
 
 def _in_its_model(values: dict[str, Tensor]) -> dict[str, Tensor]:
-    """An encoder alone calls its parameters ``layers.0. ...``."""
+    """Name the parameters as in a whole model: an encoder alone calls its own ``layers.0. ...``."""
     inside = any(name.startswith(("encoder.", "decoder.", "enc.", "dec.")) for name in values)
     return values if inside else {f"encoder.{name}": value for name, value in values.items()}
 
 
 def _sizes(golden: Golden, stack: str) -> dict[str, int]:
-    """What the parameters tell; what the sidecar tells must be the same."""
+    """Return what the parameters tell; what the sidecar tells must be the same."""
     sizes = {
         "layers": golden.depth(f"{stack}.layers"),
         "dim": golden.need(f"{stack}.embed_tokens.weight").size(1),
@@ -139,7 +139,7 @@ def _sizes(golden: Golden, stack: str) -> dict[str, int]:
 
 
 def _sharing(golden: Golden) -> list[str]:
-    """The flag for the embeddings that are one matrix: the weights tell, a sidecar does not for all three."""
+    """Return the flag for the embeddings that are one matrix: the weights tell, a sidecar does not for all three."""
     if not golden.depth("decoder.layers"):
         return []
     inputs = golden.need("decoder.embed_tokens.weight")
@@ -151,7 +151,7 @@ def _sharing(golden: Golden) -> list[str]:
 
 
 def _task(golden: Golden) -> Namespace:
-    """What fairseq's models ask of a task."""
+    """Return what fairseq's models ask of a task."""
     target = _dictionary(golden, "decoder" if golden.depth("decoder.layers") else "encoder")
     return Namespace(
         source_dictionary=_dictionary(golden, "encoder") if golden.depth("encoder.layers") else target,

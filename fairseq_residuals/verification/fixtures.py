@@ -174,7 +174,7 @@ class _Arrays:
         return self.arrays[name]
 
     def under(self, prefix: str) -> dict[str, Tensor]:
-        """Everything whose name starts with ``prefix``, by the rest of the name."""
+        """Return everything whose name starts with ``prefix``, by the rest of the name."""
         return {name.removeprefix(prefix): x for name, x in self.arrays.items() if name.startswith(prefix)}
 
     def unknown(self) -> tuple[str, ...]:
@@ -183,7 +183,7 @@ class _Arrays:
 
 
 def _settings(sidecar: Path, description: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a golden that its description tells."""
+    """Return the fields of a golden that its description tells."""
     pad, loss, smoothing = (description.get(key) for key in ("pad", "loss", "label_smoothing"))
     if pad is not None and (isinstance(pad, bool) or not isinstance(pad, int)):
         raise UserError(f"{sidecar}: pad must be a word's number or null, not {pad!r}")
@@ -217,7 +217,7 @@ def _logits(arrays: _Arrays, inputs: dict[str, Tensor], outputs: dict[str, Tenso
 
 
 def _by_our_names(path: Path, description: dict[str, Any], recipe: Recipe, arrays: _Arrays) -> dict[str, Any]:
-    """Parameters, gradients and initial values."""
+    """Return parameters, gradients and initial values."""
     unused = re.compile(recipe.unused)
     authors = recipe.authors_of(description)
     parameters, gradients, initial = (arrays.under(prefix) for prefix in ("param/", "grad/", "init/"))

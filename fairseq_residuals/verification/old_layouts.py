@@ -202,7 +202,7 @@ def _generations(arrays: Arrays) -> set[str]:
 
 
 def _generated_lists(path: Path, arrays: Arrays) -> Arrays:
-    """One array for all hypotheses of all sentences (B, beam, T) instead of one for each."""
+    """Return one array for all hypotheses of all sentences (B, beam, T) instead of one for each."""
     kept = {name: array for name, array in arrays.items() if not re.match(r"gen/\w+/\d+/", name)}
     keys = [m for m in map(re.compile(r"gen/(\w+)/(\d+)/(\d+)/tokens").fullmatch, arrays) if m]
     for label in sorted({m[1] for m in keys}):

@@ -59,20 +59,20 @@ class Parity:
     """What else has to be said of the comparison."""
 
     def errors(self) -> Errors:
-        """All of them, by kind and name."""
+        """Return all of them, by kind and name."""
         return {f"{kind} {name}": e for kind in self.tolerances.limits for name, e in getattr(self, kind).items()}
 
     def limit(self, name: str) -> float:
-        """The tolerance of an error, by its kind and name."""
+        """Return the tolerance of an error, by its kind and name."""
         return self.tolerances.limits[name.split()[0]]
 
     def beyond(self) -> Errors:
-        """The errors that are not within the tolerance of their kind."""
+        """Return the errors that are not within the tolerance of their kind."""
         # written so that what is not a number fails
         return {name: e for name, e in self.errors().items() if not e <= self.limit(name)}
 
     def failures(self) -> Errors:
-        """Those of them that rounding does not explain."""
+        """Return those errors that rounding does not explain."""
         return {name: e for name, e in self.beyond().items() if not e <= self.rounding.get(name, 0.0)}
 
 
@@ -242,7 +242,7 @@ def _gradient_error(golden: Golden, name: str, gradient: Tensor) -> float:
 
 
 def _compared(golden: Golden, name: str) -> Tensor:
-    """Where an activation is compared: not at padding. (B, T), or for attention scores (B, 1, T, S)."""
+    """Return where an activation is compared: not at padding. (B, T), or for attention scores (B, 1, T, S)."""
     of_encoder = name.startswith("enc")
     queries = golden.words("src" if of_encoder else "tgt")
     if not name.endswith("_scores"):

@@ -68,7 +68,7 @@ def _encode(golden: Golden, model: Any) -> Any:
 
 @torch.no_grad()
 def _decode(golden: Golden, model: Any) -> Tensor:
-    """Logits (B, T, V), one position after the other."""
+    """Return logits (B, T, V), one position after the other."""
     tokens, encoder_out = golden.inputs["prev_output_tokens"], _encode(golden, model)
     state: dict[str, Any] = {}
     lengths = range(1, tokens.size(1) + 1)

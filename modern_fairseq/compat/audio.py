@@ -82,7 +82,7 @@ def fbank(waveform: np.ndarray, sample_rate: int, n_bins: int = 80) -> np.ndarra
 
 
 def compute_deltas(features: torch.Tensor) -> torch.Tensor:
-    """Slope over time by least squares over 5 frames; the outermost frames are repeated.
+    """Return slope over time by least squares over 5 frames; the outermost frames are repeated.
 
     ``d[t] = sum_n n (c[t+n] - c[t-n]) / (2 sum_n n^2)``, n = 1, 2, as
     torchaudio.functional's.

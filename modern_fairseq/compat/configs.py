@@ -53,8 +53,9 @@ def hashable_defaults() -> Iterator[None]:
 
 
 def restore_decorator(module: types.ModuleType) -> None:
-    """Take the wrapped decorator of :func:`hashable_defaults` out of configs.py's globals as well
-    (dataclass/configs.py:8 imports it by name).
+    """Take the wrapped decorator of :func:`hashable_defaults` out of configs.py's globals as well.
+
+    dataclass/configs.py:8 imports it by name.
 
     Can go when that patch goes.
     """

@@ -1,5 +1,7 @@
-"""What fairseq's optimizers do to one parameter after the other, done to all by a few kernels: a GPU waits for Python
-otherwise. The same numbers, but for the rounding of a norm on GPUs."""
+"""What fairseq's optimizers do to one parameter after the other, done to all by a few kernels.
+
+A GPU waits for Python otherwise. The same numbers, but for the rounding of a norm on GPUs.
+"""
 
 import types
 from typing import Any
@@ -11,7 +13,7 @@ ONE_BY_ONE: list[tuple[type, str, Any]] = []
 
 
 def _replace(owner: type, name: str, function: Any) -> Any:
-    """What was there before."""
+    """Return what was there before."""
     original = getattr(owner, name)
     ONE_BY_ONE.append((owner, name, original))
     setattr(owner, name, function)
@@ -26,8 +28,7 @@ def copies(module: types.ModuleType) -> None:
     """
 
     def pieces(optimizer: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]] | None:
-        """What belongs to the parameters in single precision, weights and gradients, in their shapes; None where it is
-        on several devices."""
+        """Return weights and gradients in single precision, in their parameters' shapes; None if on several devices."""
         copy = optimizer.fp32_params
         if not optimizer.has_flat_params:
             return [p32.data for p32 in copy], [p32.grad for p32 in copy]
@@ -71,8 +72,10 @@ def copies(module: types.ModuleType) -> None:
 
 
 def zeros(module: types.ModuleType) -> None:
-    """Make gradients in single precision zero at once (optim/fp16_optimizer.py:225). Can stay as long as fairseq does
-    so one by one."""
+    """Make gradients in single precision zero at once (optim/fp16_optimizer.py:225).
+
+    Can stay as long as fairseq does so one by one.
+    """
 
     def zero_grad(self: Any) -> None:
         gradients = [] if self.has_flat_params else [p32.grad for p32 in self.fp32_params if p32.grad is not None]
@@ -90,8 +93,10 @@ def zeros(module: types.ModuleType) -> None:
 
 
 def products(module: types.ModuleType) -> None:
-    """Multiply gradients that are on one device by a number at once (optim/fairseq_optimizer.py:102). Can stay as long
-    as fairseq multiplies them one by one."""
+    """Multiply gradients that are on one device by a number at once (optim/fairseq_optimizer.py:102).
+
+    Can stay as long as fairseq multiplies them one by one.
+    """
 
     def multiply_grads(self: Any, c: Any) -> None:
         gradients = [p.grad.data for p in self.params if p.grad is not None]
@@ -104,8 +109,10 @@ def products(module: types.ModuleType) -> None:
 
 
 def norms(module: types.ModuleType) -> None:
-    """Compute the norm of all gradients on a GPU without apex, which fairseq wants for it (utils.py:370). Can go when
-    fairseq > 0.12.2 needs no apex for it."""
+    """Compute the norm of all gradients on a GPU without apex, which fairseq wants for it (utils.py:370).
+
+    Can go when fairseq > 0.12.2 needs no apex for it.
+    """
     if module.multi_tensor_l2norm_available:  # type: ignore[attr-defined]
         return
 

@@ -116,7 +116,7 @@ def train_on_cpu(module: types.ModuleType) -> None:
 
 
 def _launched(distributed: Any) -> bool:
-    """Whether torchrun or Slurm has started this process as one of several (the tests that fairseq makes)."""
+    """Return whether torchrun or Slurm has started this process as one of several (the tests that fairseq makes)."""
     torchrun = all(name in os.environ for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"))
     slurm = "SLURM_STEP_NODELIST" in os.environ or "SLURM_JOB_NODELIST" in os.environ
     return torchrun or (distributed.distributed_port > 0 and slurm)

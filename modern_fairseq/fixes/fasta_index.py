@@ -7,8 +7,11 @@ import numpy as np
 
 
 def index_without_a_shell(module: types.ModuleType) -> None:
-    """Index FASTA files without a shell: fasta_dataset.py:60 and :65 put the file's name, of which a data folder gives
-    the languages, into a shell's command line. Can go when fairseq > 0.12.2 quotes it."""
+    """Index FASTA files without a shell.
+
+    fasta_dataset.py:60 and :65 put the file's name, of which a data folder gives the languages, into a shell's command
+    line. Can go when fairseq > 0.12.2 quotes it.
+    """
 
     def _build_index(self: Any, path: str) -> tuple[Any, Any]:
         offsets: list[int] = []

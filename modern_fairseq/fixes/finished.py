@@ -48,7 +48,7 @@ def train_no_further(module: types.ModuleType) -> None:
 
 
 def _reason(trainer: Any, epoch_itr: Any, validations_in_vain: int) -> str:
-    """Which of the limits of training is reached; empty if none is. The same in all processes of a run."""
+    """Return which of the limits of training is reached; empty if none is. The same in all processes of a run."""
     limits, checkpoint = trainer.cfg.optimization, trainer.cfg.checkpoint
     updates, hours, lr = trainer.get_num_updates(), trainer._previous_training_time / 3600, trainer.get_lr()
     if updates >= (limits.max_update or math.inf):

@@ -47,8 +47,11 @@ class _Archive(tarfile.TarFile):
 
 
 def archives_stay_in_their_folder(module: types.ModuleType) -> None:
-    """Unpack plain files, folders and links inside only, and in bounds: file_utils.py:90 unpacks whatever an archive
-    names, outside of the folder too. Can go when fairseq > 0.12.2 passes a filter."""
+    """Unpack plain files, folders and links inside only, and in bounds.
+
+    file_utils.py:90 unpacks whatever an archive names, outside of the folder too. Can go when fairseq > 0.12.2 passes a
+    filter.
+    """
 
     def open_archive(name: str, mode: Any) -> _Archive:
         try:
@@ -68,8 +71,11 @@ def archives_stay_in_their_folder(module: types.ModuleType) -> None:
 
 
 def no_code_that_an_archive_names(module: types.ModuleType) -> None:
-    """Refuse to fetch and run a repository's code: models/speech_to_text/hub_interface.py:106 hands the name that a
-    model's config.yaml gives (``hub: tts_model_id``) to ``torch.hub.load``. Can go when fairseq > 0.12.2 asks."""
+    """Refuse to fetch and run a repository's code.
+
+    models/speech_to_text/hub_interface.py:106 hands the name that a model's config.yaml gives (``hub: tts_model_id``)
+    to ``torch.hub.load``. Can go when fairseq > 0.12.2 asks.
+    """
 
     def load(repository: str, *args: Any, **kwargs: Any) -> Any:
         raise UserError(

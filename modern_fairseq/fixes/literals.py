@@ -25,7 +25,7 @@ def literals_only(module: types.ModuleType) -> None:
 
 
 def _literal(text: Any) -> Any:
-    """Literals, and sums and products of them, as fairseq's convolutional models have: ``[(512, 3)] * 4``."""
+    """Return literals, and sums and products of them, as fairseq's convolutional models have: ``[(512, 3)] * 4``."""
     if not isinstance(text, str):
         raise TypeError("only text can be read")  # which fairseq expects of what is a value already
     if len(text) > LONGEST_TEXT:
@@ -61,8 +61,11 @@ def _shown(text: str) -> str:
 
 
 def read_overrides(module: types.ModuleType) -> None:
-    """Read ``--model-overrides`` without running it, and refuse it in one sentence (generate.py:92, interactive.py:143,
-    validate.py:57, eval_lm.py:255). Can go when fairseq > 0.12.2 does both."""
+    """Read ``--model-overrides`` without running it, and refuse it in one sentence.
+
+    generate.py:92, interactive.py:143, validate.py:57 and eval_lm.py:255 evaluate it. Can go when fairseq > 0.12.2 does
+    both.
+    """
     if hasattr(module, "ast"):
         override(module, "ast", literal_eval=_overrides)
     else:
@@ -79,13 +82,15 @@ def _overrides(text: str) -> dict[str, Any]:
 
 
 def read_betas(module: types.ModuleType) -> None:
-    """Read ``--adam-betas`` without running it (optim/adam.py:91, cpu_adam.py:78). Can go when fairseq > 0.12.2 does
-    so."""
+    """Read ``--adam-betas`` without running it (optim/adam.py:91, cpu_adam.py:78).
+
+    Can go when fairseq > 0.12.2 does so.
+    """
     module.eval = betas  # type: ignore[attr-defined]
 
 
 def betas(value: Any) -> tuple[float, float]:
-    """The two numbers that ``--adam-betas`` gives, as text or as a list.
+    """Return the two numbers that ``--adam-betas`` gives, as text or as a list.
 
     Raises:
         UserError: they are no two numbers of at least 0 and less than 1.

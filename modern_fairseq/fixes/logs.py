@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def root_logger_kept() -> Iterator[None]:
-    """Import fairseq's text-to-speech tasks without what they do to logging (tasks/text_to_speech.py:23,
-    tasks/frm_text_to_speech.py:13).
+    """Import fairseq's text-to-speech tasks without what they do to logging.
+
+    See tasks/text_to_speech.py:23, tasks/frm_text_to_speech.py:13.
 
     They call ``logging.basicConfig`` when imported, which is always, so that every command that configures logging
     later is ignored and writes to stderr what it was to write to stdout; and they begin each log with advice on

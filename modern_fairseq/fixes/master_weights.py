@@ -58,8 +58,10 @@ def _weights(optimizer: Any) -> list[torch.Tensor]:
 
 @torch.no_grad()
 def _take(optimizer: Any, saved: list[torch.Tensor]) -> None:
-    """Go on from the saved weights, unless they belong to other parameters than the model has: to those from before
-    checkpoints were averaged, say, which leaves the optimizer's state as it was."""
+    """Go on from the saved weights, unless they belong to other parameters than the model has.
+
+    Those from before checkpoints were averaged do, say: averaging leaves the optimizer's state as it was.
+    """
     rounded = [p.detach() for p in optimizer.fp16_params]
     if optimizer.has_flat_params:
         rounded = [torch.cat([p.flatten() for p in rounded])]

@@ -8,7 +8,7 @@ import torch
 
 
 def backward_hooks_on_leaves(module: types.ModuleType) -> None:
-    """Hook the backward pass of modules without children only.
+    """Register hooks on the backward pass of modules without children only.
 
     nan_detector.py:60 hooks all of them, and PyTorch then looks for a tensor in what each returns. Among the values of
     the dictionary that a Transformer's encoder returns there is none: training ended in StopIteration, without the

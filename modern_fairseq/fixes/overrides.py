@@ -17,8 +17,10 @@ checks: list[Check] = []
 
 
 def check_overrides(module: types.ModuleType) -> None:
-    """Call :data:`checks`, for which fairseq has no place: checkpoint_utils.py:317-342 sets whatever it is given. Can
-    stay as long as it has none."""
+    """Call :data:`checks`, for which fairseq has no place: checkpoint_utils.py:317-342 sets whatever it is given.
+
+    Can stay as long as it has none.
+    """
     original = module.load_checkpoint_to_cpu
 
     @functools.wraps(original)

@@ -15,8 +15,10 @@ readers: list[Reader] = []
 
 
 def read_before_resuming(module: types.ModuleType) -> None:
-    """Call :data:`readers`, for which fairseq has no place: trainer.py:481 reads the file and goes on. Can stay as
-    long as it has none."""
+    """Call :data:`readers`, for which fairseq has no place: trainer.py:481 reads the file and goes on.
+
+    Can stay as long as it has none.
+    """
     original = module.Trainer.load_checkpoint
     from_file = module.checkpoint_utils.load_checkpoint_to_cpu
 
@@ -38,8 +40,11 @@ def read_before_resuming(module: types.ModuleType) -> None:
 
 
 def begin_moving_average(trainer: Any, state: dict[str, Any], filename: str, reset_optimizer: bool) -> None:
-    """Let ``--store-ema`` begin at the weights of a checkpoint that has no average, as fairseq means to do
-    (trainer.py:647-649) with weights that it has deleted by then (:578). Can go when fairseq > 0.12.2 keeps them."""
+    """Let ``--store-ema`` begin at the weights of a checkpoint that has no average.
+
+    fairseq means to do so (trainer.py:647-649) with weights that it has deleted by then (:578). Can go when fairseq >
+    0.12.2 keeps them.
+    """
     if trainer.cfg.ema.store_ema and "model" in state:
         state["extra_state"].setdefault("ema", state["model"])
 

@@ -85,8 +85,11 @@ def copy_atomically(module: types.ModuleType) -> None:
 
 
 def begin_in_a_clean_folder(module: types.ModuleType) -> None:
-    """Remove what killed runs left unfinished in ``--save-dir`` (checkpoint_utils.py:842 looks at the folder when a run
-    begins). Can stay as long as :mod:`modern_fairseq.atomic_write` writes the checkpoints."""
+    """Remove what killed runs left unfinished in ``--save-dir``.
+
+    checkpoint_utils.py:842 looks at the folder when a run begins. Can stay as long as
+    :mod:`modern_fairseq.atomic_write` writes the checkpoints.
+    """
     original = module.verify_checkpoint_directory
 
     @functools.wraps(original)

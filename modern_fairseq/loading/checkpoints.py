@@ -85,7 +85,8 @@ def _load_trusted(file: IO[bytes], name: str, map_location: Any) -> Any:
 
 
 def _load_restricted(file: IO[bytes], map_location: Any) -> Any:
-    """
+    """Read a checkpoint by the restricted unpickler.
+
     Raises:
         Refused: the file holds what it must not.
         UserError: it is damaged.
@@ -117,7 +118,7 @@ def _load_restricted(file: IO[bytes], map_location: Any) -> Any:
 
 
 def _is_tar(file: IO[bytes]) -> bool:
-    """Whether torch would unpack the file, as it was written before torch 0.1.10, to a folder."""
+    """Return whether torch would unpack the file, as it was written before torch 0.1.10, to a folder."""
     file.seek(0)
     try:
         with tarfile.open(fileobj=file, mode="r:"):

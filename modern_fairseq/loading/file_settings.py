@@ -49,7 +49,7 @@ def harmless_settings(state: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _sections(node: Any) -> Iterator[Any]:
-    """The node and all dictionaries, lists and namespaces in it."""
+    """Yield the node and all dictionaries, lists and namespaces in it."""
     waiting = [node]
     while waiting:
         node = waiting.pop()

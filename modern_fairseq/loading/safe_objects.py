@@ -151,7 +151,7 @@ def _device(kind: Any, index: Any = None) -> torch.device:
 
 
 def _dtype(code: Any, *alignment_and_copy: Any) -> Unbuilt:
-    """A plain dtype; its state gives the byte order, and may give nothing else."""
+    """Return a plain dtype; its state gives the byte order, and may give nothing else."""
     if not isinstance(code, str) or not _CODE.fullmatch(code):
         raise Refused("has an array whose values are neither numbers, truth values nor text")
 
@@ -196,7 +196,7 @@ def _scalar(dtype: Any, data: Any) -> np.generic:
 
 
 def _attributes(cls: type, state: Any) -> Any:
-    """An object of ``cls`` with the attributes that a file gives it, none of which hides a method."""
+    """Return an object of ``cls`` with the attributes that a file gives it, none of which hides a method."""
     if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
         raise Refused(f"gives an object of class {cls.__name__} something else than attributes")
     for name in state:
@@ -214,7 +214,7 @@ def _meter(cls: type, state: Any) -> Any:
 
 
 def _config(kind: type, content_type: type, state: Any) -> Any:
-    """The contents alone: flags are set anew by who reads them, and types and parents follow from the contents."""
+    """Return the contents alone: whoever reads them sets flags anew, and types and parents follow from the contents."""
     content = state.get("_content") if isinstance(state, dict) else state
     if content is None or isinstance(content, str):
         return content
@@ -234,7 +234,7 @@ def _config_metadata(_state: Any) -> None:
 
 
 def _later(name: str, build: Callable[[Any], Any]) -> Call:
-    """Makes an object that gets its contents by its state."""
+    """Make an object that gets its contents by its state."""
 
     def make(*arguments: Any) -> Unbuilt:
         if arguments:

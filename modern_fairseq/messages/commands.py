@@ -67,8 +67,9 @@ def missing_groups(module: types.ModuleType) -> None:
 
 
 def warmup_of_inverse_sqrt(module: types.ModuleType) -> None:
-    """Say that ``--lr-scheduler inverse_sqrt`` cannot do without warm-up (inverse_square_root_schedule.py:63 divides by
-    its updates).
+    """Say that ``--lr-scheduler inverse_sqrt`` cannot do without warm-up.
+
+    inverse_square_root_schedule.py:63 divides by its updates.
 
     Can go when fairseq > 0.12.2 says so itself.
     """

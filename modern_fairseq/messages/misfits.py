@@ -16,7 +16,7 @@ _MISFITS = (
 
 
 def misfit(error: BaseException | None, filename: str) -> UserError | None:
-    """The sentence for torch's refusal to load a state dict; None where ``error`` is something else."""
+    """Return the sentence for torch's refusal to load a state dict; None where ``error`` is something else."""
     if isinstance(error, UserError):
         return error
     if not isinstance(error, RuntimeError) or not str(error).startswith("Error(s) in loading state_dict"):

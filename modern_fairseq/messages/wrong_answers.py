@@ -171,7 +171,7 @@ def check_ensembles(module: types.ModuleType) -> None:
 
 
 def _task_settings(state: dict[str, Any]) -> Any:
-    """The settings of the task that a checkpoint was trained for."""
+    """Return the settings of the task that a checkpoint was trained for."""
     cfg = state.get("cfg")
     return cfg.get("task") if cfg is not None else state.get("args")
 

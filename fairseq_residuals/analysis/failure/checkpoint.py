@@ -78,7 +78,7 @@ class CheckpointDiagnosis:
 
 
 def diagnose_checkpoint(path: Path, device: str) -> CheckpointDiagnosis:
-    """Looks at the parameters, the optimizer's state, and where they are numbers at gradients on a synthetic batch.
+    """Look at the parameters, the optimizer's state, and where they are numbers at gradients on a synthetic batch.
 
     Raises:
         UserError: the file is damaged or is no checkpoint of fairseq.

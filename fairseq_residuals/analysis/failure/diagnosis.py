@@ -57,7 +57,7 @@ class Diagnosis:
 
 
 def diagnose(log: Log) -> Diagnosis:
-    """Everything that a log tells."""
+    """Return everything that a log tells."""
     found = Diagnosis()
     if log.restarts:
         times = "once" if log.restarts == 1 else f"{log.restarts} times"
@@ -77,7 +77,7 @@ def diagnose(log: Log) -> Diagnosis:
 
 
 def last_update(log: Log) -> int:
-    """The last that was logged."""
+    """Return the last that was logged."""
     return max((record.update for record in log.records), default=0)
 
 

@@ -14,7 +14,7 @@ HEAD = ("series", "stack", "layer", "update", "value")
 
 
 def draw(log: Log, found: Diagnosis) -> Any:
-    """The figure, with a panel for each thing that was logged; None where nothing was."""
+    """Return the figure, with a panel for each thing that was logged; None where nothing was."""
     curves = {name: curve for name, curve in ((s, losses(log, s)) for s in (TRAIN, VALID)) if curve}
     stacks = list(dict.fromkeys(stack for stack, _ in found.norms))
     panels = [*(["loss"] if curves else []), *stacks, *(["scale"] if len(found.scales) > 1 else [])]
@@ -72,7 +72,7 @@ def _draw_norms(axis: Any, stack: str, found: Diagnosis) -> None:
 
 
 def rows(log: Log, found: Diagnosis) -> list[list[Cell]]:
-    """Every number that is drawn."""
+    """Return every number that is drawn."""
     made: list[list[Cell]] = [
         [f"loss {subset}", None, None, update, value]
         for subset in (TRAIN, VALID)
@@ -88,7 +88,7 @@ def rows(log: Log, found: Diagnosis) -> list[list[Cell]]:
 
 
 def layer_table(found: Diagnosis) -> tuple[tuple[str, ...], list[list[Cell]]]:
-    """Some layers, those that left their band among them."""
+    """Return some layers, those that left their band among them."""
     chosen: list[list[Cell]] = []
     for stack in dict.fromkeys(stack for stack, _ in found.norms):
         layers = [layer for s, layer in found.norms if s == stack]

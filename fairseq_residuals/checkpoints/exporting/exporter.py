@@ -43,7 +43,8 @@ class Exported:
 
 
 def export_checkpoint(path: Path) -> Exported:
-    """
+    """Return the model of a checkpoint as one of fairseq's own.
+
     Raises:
         UserError: the file is damaged or not this plugin's, its wiring or norms are none of fairseq's own, or the
             model for fairseq does not compute the same.
@@ -99,7 +100,7 @@ def export_checkpoint(path: Path) -> Exported:
 
 
 def _placement(path: Path, stack: Stack, top_norm: bool) -> Settings:
-    """Where a stock model has its norms."""
+    """Return where a stock model has its norms."""
     side, before = stack.shape.stack, stack.wiring.stock == "pre_ln"
     if before and not top_norm and side == "encoder":
         raise UserError(
@@ -120,7 +121,7 @@ def _deviation(ours: nn.Module, theirs: nn.Module, sizes: dict[str, int]) -> flo
 
 
 def _random_batch(model: Any, sizes: dict[str, int], sentences: int = 4) -> dict[str, Tensor]:
-    """The same for every model: words or features without padding, (B, 8) or (B, 48, features)."""
+    """Return a batch, the same for every model: words or features without padding, (B, 8) or (B, 48, features)."""
     generator = torch.Generator().manual_seed(1)
     longest = min(8, model.max_decoder_positions())
     previous = torch.randint(4, sizes["target"], (sentences, longest), generator=generator)

@@ -81,7 +81,7 @@ def fold(owner: Any, stack: Stack, prefix: str, state: dict[str, Tensor]) -> Set
 
 
 def _fold_into_input(owner: Any, side: str, gain: Tensor, state: dict[str, Tensor], where: str) -> Settings:
-    """Makes what enters the first layer ``gain`` times as large; returns the settings that change."""
+    """Make what enters the first layer ``gain`` times as large; return the settings that change."""
     if f"{side}.layernorm_embedding.weight" in state:
         _multiply(state, f"{side}.layernorm_embedding", gain)
         return {}
@@ -106,7 +106,7 @@ def _fold_into_input(owner: Any, side: str, gain: Tensor, state: dict[str, Tenso
 
 
 def _multiply(state: dict[str, Tensor], module: str, gain: Tensor) -> None:
-    """The output of a matrix or norm, its bias included."""
+    """Multiply the output of a matrix or norm, its bias included."""
     for name in (f"{module}.weight", f"{module}.bias"):
         if name in state:
             state[name] = state[name] * gain.view(-1, *[1] * (state[name].dim() - 1))

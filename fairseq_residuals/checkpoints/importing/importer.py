@@ -50,7 +50,8 @@ class Imported:
 
 
 def import_checkpoint(path: Path, repository: str, data: Path | None = None) -> Imported:
-    """
+    """Return an authors' checkpoint as one of this plugin.
+
     Args:
         path: a checkpoint.
         repository: a key of :data:`fairseq_residuals.checkpoints.importing.parameter_names.AUTHORS`.
@@ -127,7 +128,7 @@ def _training_state(
     to_ours: Callable[[Values], Values],
     model: nn.Module,
 ) -> tuple[dict[str, Any], str]:
-    """Everything of a checkpoint but settings and parameters, and what became of the optimizer's state."""
+    """Return everything of a checkpoint but settings and parameters, and what became of the optimizer's state."""
     state = {key: value for key, value in state.items() if key not in ("args", "cfg", "model")}
     if not state.get("optimizer_history") and "best_loss" not in state:
         state["optimizer_history"] = [{"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}}]

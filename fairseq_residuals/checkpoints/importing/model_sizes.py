@@ -15,7 +15,7 @@ from fairseq_residuals.core.errors import UserError
 
 
 def dimensions(found: Found, sides: list[Side]) -> Settings:
-    """Depth and widths of each stack.
+    """Return depth and widths of each stack.
 
     Raises:
         UserError: a stack has no layers of a Transformer.
@@ -55,7 +55,7 @@ def sharing(found: Found) -> Settings:
 
 
 def dictionary_sizes(found: Found) -> dict[str, int]:
-    """Words, special symbols included, of "source" (where words are the input) and "target".
+    """Return words, special symbols included, of "source" (where words are the input) and "target".
 
     Raises:
         UserError: there is no embedding of words.
@@ -73,7 +73,8 @@ def _words(found: Found, side: Side) -> int:
 
 
 def check_dictionaries(folder: Path, found: Found, sizes: dict[str, int]) -> None:
-    """
+    """Check that the dictionaries of ``folder`` are as large as the model says.
+
     Raises:
         UserError: ``folder`` lacks the dictionaries, or one has another number of words than the model.
     """
@@ -100,7 +101,7 @@ def check_dictionaries(folder: Path, found: Found, sizes: dict[str, int]) -> Non
 
 
 def _file_in(folder: Path, name: str) -> Path:
-    """A file of the user's folder; a checkpoint cannot name one elsewhere."""
+    """Return a file of the user's folder; a checkpoint cannot name one elsewhere."""
     if Path(str(name)).name != name:
         raise UserError(f"the checkpoint names {name!r}, which is not the name of a file in --data {folder}")
     return folder / name

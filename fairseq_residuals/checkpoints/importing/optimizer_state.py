@@ -22,7 +22,7 @@ class Untranslatable(Exception):
 def translate_state(
     state: Any, optimizer: str, parameters: Values, translate: Callable[[Values], Values], model: nn.Module
 ) -> dict[str, Any]:
-    """The state for ``model``, as fairseq-train resumes it.
+    """Return the state for ``model``, as fairseq-train resumes it.
 
     Moments are split and renamed like the parameters that they belong to. The one vector that ``--fp16`` makes of all
     parameters is taken apart and put together again.
@@ -76,7 +76,7 @@ def _places(model: nn.Module) -> dict[str, int]:
 
 
 def _learned(parameters: Values, translate: Callable[[Values], Values], model: nn.Module) -> Values:
-    """The parameters that the optimizer had, in order: no buffers, a shared one once, none that is fixed."""
+    """Return the parameters that the optimizer had, in order: no buffers, a shared one once, none that is fixed."""
     fixed = {fairseq_name(name) for name, p in model.named_parameters() if not p.requires_grad}
     # what becomes of a parameter is known when all are translated together
     tags = {name: torch.tensor(i).expand(value.shape) for i, (name, value) in enumerate(parameters.items())}
@@ -120,12 +120,12 @@ def _put_together(new: dict[int, dict[str, Any]], count: int) -> dict[str, Any]:
 
 
 def _is_single(value: Any) -> bool:
-    """Whether it is one number for all of a parameter, such as how often it was updated."""
+    """Return whether it is one number for all of a parameter, such as how often it was updated."""
     return not isinstance(value, Tensor) or value.dim() == 0
 
 
 def _expanded(value: Any, parameter: Tensor, key: str) -> Tensor:
-    """A single number as a tensor of the parameter's shape, so that it is split and renamed as everything else."""
+    """Return a single number as a tensor of the parameter's shape: it is split and renamed as everything else."""
     if isinstance(value, Tensor) and (value.dim() == 0 or value.shape == parameter.shape):
         return value.expand(parameter.shape)
     if not isinstance(value, (int, float)):

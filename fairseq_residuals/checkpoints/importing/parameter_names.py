@@ -84,7 +84,7 @@ AUTHORS = {
 
 
 def authors_of(repositories: object) -> Authors:
-    """Those whose repository is named in ``repositories``, a text or a list of texts; else fairseq's."""
+    """Return the authors whose repository is named in ``repositories``, a text or a list of texts; else fairseq's."""
     found = (authors for authors in AUTHORS.values() if authors.repository in str(repositories))
     return next(found, AUTHORS["fairseq"])
 
@@ -103,8 +103,10 @@ _OF_FAIRSEQ = (
 
 
 def translate(values: Values, authors: Authors) -> Values:
-    """Parameters, gradients or moments by the names and in the shapes that they have in this plugin's checkpoints,
-    without buffers and without the dead copies of fairseq 0.12."""
+    """Return parameters, gradients or moments by this plugin's names and in its shapes.
+
+    Buffers, and the dead copies of fairseq 0.12, are left out.
+    """
     cross_attention = any(".encoder_attn." in name for name in values)
     norms = {
         "encoder": [FAIRSEQ_NORMS[kind] for kind in ("self", "ffn")],

@@ -35,7 +35,7 @@ class Found:
     """What the user should know of how it was read."""
 
     def in_layers(self, side: Side, parameter: str) -> bool:
-        """Whether a layer of ``side`` has a parameter, such as ``w_resid``."""
+        """Return whether a layer of ``side`` has a parameter, such as ``w_resid``."""
         starts = (f"{side}.layers.", f"{side}.transformer_layers.")
         return any(name.startswith(starts) and f".{parameter}" in name for name in self.parameters)
 
@@ -43,7 +43,7 @@ class Found:
         return f"{side}.layer_norm.weight" in self.parameters
 
     def norms(self, side: Side) -> bool:
-        """Whether its layers have the norms of the Transformer."""
+        """Return whether its layers have the norms of the Transformer."""
         return self.in_layers(side, FAIRSEQ_NORMS["self"])
 
     def note(self, said: str, found: str) -> None:
@@ -67,7 +67,8 @@ ONLY_IN = {
 
 
 def check_repository(repository: str, found: Found) -> None:
-    """
+    """Check that the checkpoint can be of this repository.
+
     Args:
         repository: a key of :data:`fairseq_residuals.checkpoints.importing.parameter_names.AUTHORS`.
 
@@ -83,7 +84,7 @@ def check_repository(repository: str, found: Found) -> None:
 
 
 def sides(found: Found) -> list[Side]:
-    """The stacks that it has, encoder first.
+    """Return the stacks that it has, encoder first.
 
     Raises:
         UserError: it has no decoder.
@@ -96,7 +97,7 @@ def sides(found: Found) -> list[Side]:
 
 
 def wiring(repository: str, found: Found) -> dict[Side, Choice]:
-    """The variant of each stack, encoder first.
+    """Return the variant of each stack, encoder first.
 
     Raises:
         UserError: it is something that this plugin does not have.

@@ -42,7 +42,7 @@ class Features(NamedTuple):
 
 
 def features_of(recording: tuple[str, bytes]) -> Features:
-    """The features of a recording, given its name and its file's contents.
+    """Return the features of a recording, given its name and its file's contents.
 
     Raises:
         UserError: the file cannot be read as sound.
@@ -60,12 +60,12 @@ def features_of(recording: tuple[str, bytes]) -> Features:
 
 
 def librispeech_id(stem: str) -> str:
-    """fairseq's name of an utterance: LibriSpeech's SPEAKER-CHAPTER-0001 without the zeros."""
+    """Return fairseq's name of an utterance: LibriSpeech's SPEAKER-CHAPTER-0001 without the zeros."""
     return "-".join(str(int(number)) for number in stem.split("-"))
 
 
 def pack_librispeech(archive: Path, features: Path, table: Path, place: str, workers: int) -> None:
-    """Writes the features of all utterances of an archive, and the table that says where each begins in the zip.
+    """Write the features of all utterances of an archive, and the table that says where each begins in the zip.
 
     Args:
         place: how the table names the zip.
@@ -92,7 +92,7 @@ def pack_librispeech(archive: Path, features: Path, table: Path, place: str, wor
 
 
 def _recordings(files: archives.Files, texts: dict[str, str]) -> Iterator[tuple[str, bytes]]:
-    """The recordings of an archive; what is said in them goes to ``texts``."""
+    """Yield the recordings of an archive; what is said in them goes to ``texts``."""
     with progress(None, "features", "utterance") as bar:
         for name, contents in files:
             path = PurePosixPath(name)
@@ -106,7 +106,7 @@ def _recordings(files: archives.Files, texts: dict[str, str]) -> Iterator[tuple[
 
 
 def write_table(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """A manifest of fairseq's: tab-separated, nothing quoted."""
+    """Write a manifest as fairseq reads it: tab-separated, nothing quoted."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(
             file, COLUMNS, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE, escapechar="\\", quotechar=None
@@ -116,7 +116,7 @@ def write_table(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_texts(path: Path) -> list[str]:
-    """The words of each utterance of a manifest.
+    """Return the words of each utterance of a manifest.
 
     Raises:
         UserError: the file is no manifest.

@@ -23,7 +23,7 @@ CORPORA = (
 
 
 def find_corpus(name: str) -> Corpus:
-    """The corpus of that name.
+    """Return the corpus of that name.
 
     Raises:
         UserError: there is none of that name, or a library that it needs is not installed.

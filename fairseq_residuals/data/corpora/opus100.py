@@ -48,7 +48,7 @@ class Pair(NamedTuple):
 
 
 def pairs(unpacked: Path) -> Iterator[Pair]:
-    """The pairs that have all three data sets, by name."""
+    """Yield the pairs that have all three data sets, by name."""
     for folder in sorted(unpacked.glob("**/supervised/*-*")):
         first, _, second = folder.name.partition("-")
         pair = Pair(second if first == "en" else first, folder)

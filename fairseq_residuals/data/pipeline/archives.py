@@ -79,8 +79,10 @@ def _too_large(archive: Path) -> UserError:
 
 
 def has_its_end(archive: Path) -> bool:
-    """Whether the file is an archive that is whole by its own account: the checksum at the end of gzip, the directory
-    at the end of zip. Others have nothing at their end that tells."""
+    """Return whether the file is an archive that is whole by its own account.
+
+    gzip ends with a checksum, zip with its directory. Others have nothing at their end that tells.
+    """
     try:
         with archive.open("rb") as file:
             start = file.read(4)
@@ -149,7 +151,7 @@ def _inside(archive: Path, name: str) -> str:
 
 
 def unpack(archive: Path, target: Path, wanted: Sequence[str]) -> None:
-    """Writes the wanted files of an archive to ``target``, under the names that ``wanted`` gives them.
+    """Write the wanted files of an archive to ``target``, under the names that ``wanted`` gives them.
 
     A name is that of a file in the archive, whatever the folders above it (``training/x.en`` and ``x.en`` both name
     ``training/x.en``); with a ``*`` it is a pattern for whole names, of any number of files. A file that the
@@ -177,7 +179,7 @@ def unpack(archive: Path, target: Path, wanted: Sequence[str]) -> None:
 
 
 def _place(name: str, want: str) -> str | None:
-    """Where the file ``name`` of an archive goes if it is wanted as ``want``, else None."""
+    """Return where the file ``name`` of an archive goes if it is wanted as ``want``, else None."""
     if "*" in want:
         return name if fnmatch.fnmatchcase(name, want) else None
     return want if f"/{name}".endswith(f"/{want}") else None

@@ -11,7 +11,7 @@ from fairseq_cli import preprocess
 
 
 def binarize(folder: Path, flags: Sequence[str | Path], workers: int) -> None:
-    """Runs ``fairseq-preprocess --destdir folder flags...``; its log is not kept, since it holds times and paths."""
+    """Run ``fairseq-preprocess --destdir folder flags...``; its log is not kept, since it holds times and paths."""
     parser = options.get_preprocessing_parser()
     arguments = [*map(str, flags), "--destdir", str(folder), "--workers", str(workers)]
     before = set(preprocess.logger.handlers)
@@ -26,5 +26,5 @@ def binarize(folder: Path, flags: Sequence[str | Path], workers: int) -> None:
 
 
 def write_dictionary(words: Sequence[str], path: Path) -> None:
-    """A dictionary of fairseq with these words in this order (its special symbols come before them by themselves)."""
+    """Write a dictionary of fairseq with these words in this order (fairseq puts its special symbols before them)."""
     path.write_text("".join(f"{word} 1\n" for word in words), encoding="utf-8")

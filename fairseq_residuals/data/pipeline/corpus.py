@@ -37,15 +37,15 @@ class Job:
     of a BPE, ``pieces`` and ``sha256`` of a SentencePiece model, ``digests`` by source."""
 
     def lines(self, published: Mapping[str, int]) -> Mapping[str, int]:
-        """How many lines the data sets must have."""
+        """Return how many lines the data sets must have."""
         return published if self.stand_in is None else self.stand_in.get("lines", {})
 
     def size(self, what: str, published: Any) -> Any:
-        """A parameter that is too large for a stand-in, which then states its own."""
+        """Return a parameter that is too large for a stand-in, which then states its own."""
         return published if self.stand_in is None else self.stand_in.get(what, published)
 
     def unpacked(self, source: Source, wanted: tuple[str, ...]) -> Step:
-        """The step that gets an archive, or a user's folder, and takes out of it what is wanted."""
+        """Return the step that gets an archive, or a user's folder, and takes out of it what is wanted."""
 
         def make(folder: Path) -> None:
             if source.is_folder:
@@ -100,7 +100,7 @@ class Corpus:
     variants: Mapping[str, Variant] = field(default_factory=dict)
 
     def variant(self, name: str | None) -> tuple[str, Variant]:
-        """The variant of that name, or the default for None.
+        """Return the variant of that name, or the default for None.
 
         Raises:
             UserError: there is none of that name.
@@ -112,7 +112,7 @@ class Corpus:
 
 
 def check_lines(path: Path, data_set: str, expected: Mapping[str, int]) -> None:
-    """Compares the number of lines of a file with what is known of the data set.
+    """Compare the number of lines of a file with what is known of the data set.
 
     Raises:
         UserError: it is another.
@@ -125,7 +125,7 @@ def check_lines(path: Path, data_set: str, expected: Mapping[str, int]) -> None:
 
 
 def prepare(corpus: Corpus, variant_name: str | None, job: Job) -> Path:
-    """Makes all of a corpus that is not there yet, and its summary last; returns the summary's path.
+    """Make all of a corpus that is not there yet, and its summary last; returns the summary's path.
 
     Raises:
         UserError: whatever a user can put right; what was being made is removed.
@@ -166,7 +166,7 @@ def prepare(corpus: Corpus, variant_name: str | None, job: Job) -> Path:
 
 
 def _contents(out: Path, folders: list[Path]) -> dict[str, dict[str, Any]]:
-    """Counts and digests of the files of the finished folders."""
+    """Count and digests of the files of the finished folders."""
     lines: dict[str, int] = {}
     vocabulary: dict[str, int] = {}
     digests: dict[str, str] = {}

@@ -54,7 +54,7 @@ class Source:
         return self.name.endswith("/")
 
     def file(self, name: str) -> Source:
-        """A file of a folder."""
+        """Return a file of a folder."""
         return Source(self.name + name, terms=self.terms)
 
     def places(self) -> Iterator[str]:
@@ -67,7 +67,7 @@ class Source:
 
 
 def mirror_folder(place: str) -> Path:
-    """The folder that a ``MIRROR`` setting names: a path, or a ``file://`` address.
+    """Return the folder that a ``MIRROR`` setting names: a path, or a ``file://`` address.
 
     Raises:
         UserError: there is no such folder.
@@ -91,7 +91,7 @@ class Downloads:
     _verified: set[str] = field(default_factory=set)
 
     def fetch(self, source: Source) -> Path:
-        """Where the file is, after it has been downloaded if need be, and checked.
+        """Return where the file is, after it has been downloaded if need be, and checked.
 
         Raises:
             UserError: it cannot be had, or is not what it was or should be; nothing is left that looks like it then.
@@ -109,7 +109,7 @@ class Downloads:
         return path
 
     def forget(self, source: Source) -> None:
-        """Removes what was downloaded (never what lies in the mirror) and what was noted about its contents."""
+        """Remove what was downloaded (never what lies in the mirror) and what was noted about its contents."""
         if not source.is_folder:
             (self.folder / source.name).unlink(missing_ok=True)
         self._verified.discard(source.name)
@@ -166,7 +166,7 @@ class Downloads:
         return bool(self._stated(source)) or source.name in self._recorded()
 
     def _differs(self, source: Source, path: Path) -> str:
-        """What is wrong with the file, in words that follow its name; empty if nothing is. Notes a new digest."""
+        """Return what is wrong with the file, in words that follow its name, or ""; a new digest is noted."""
         algorithm, _, stated = self._stated(source).partition(":")
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
@@ -201,7 +201,7 @@ def _belongs(name: str, source: Source) -> bool:
 
 
 def transfer(url: str, part: Path) -> bool:
-    """Fetches ``url`` into ``part``, going on where an earlier call broke off if the server's file is still the same.
+    """Fetch ``url`` into ``part``, going on where an earlier call broke off if the server's file is still the same.
 
     Returns:
         Whether the server said where the file ends, so that all of it has arrived.
@@ -241,7 +241,7 @@ def transfer(url: str, part: Path) -> bool:
 
 
 def _whole_length(response: Any, done: int, of_range: str) -> int | None:
-    """Bytes of the whole file, of which ``done`` were there before; None where the server does not say."""
+    """Return bytes of the whole file, of which ``done`` were there before; None where the server does not say."""
     length = response.headers.get("Content-Length") or ""
     if length.isdecimal():
         return done + int(length)

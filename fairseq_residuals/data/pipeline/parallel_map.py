@@ -1,6 +1,6 @@
-"""Work on all cores, in order, in memory that does not grow with the input.
+r"""Work on all cores, in order, in memory that does not grow with the input.
 
-Lines end at ``\\n`` and nowhere else, as they do for Perl, awk and fairseq's own tools: Python's ``splitlines`` and
+Lines end at ``\n`` and nowhere else, as they do for Perl, awk and fairseq's own tools: Python's ``splitlines`` and
 the readers of ``codecs`` would also end one at U+2028 or U+0085, and the two sides of a corpus would part.
 """
 
@@ -60,7 +60,7 @@ def ordered(function: Callable[[In], Out], items: Iterable[In], workers: int) ->
 
 
 def _end_with_parent() -> None:
-    """Ends this process when the one that started it is gone, even by a kill: it would wait for work for ever."""
+    """End this process when the one that started it is gone, even by a kill: it would wait for work for ever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -72,13 +72,13 @@ def _end_with_parent() -> None:
 
 
 def blocks(file: IO[bytes], size: int = BLOCK) -> Iterator[bytes]:
-    """The file in pieces of about ``size`` bytes that end where a line does."""
+    """Yield the file in pieces of about ``size`` bytes that end where a line does."""
     while block := file.read(size):
         yield block if block.endswith(b"\n") else block + file.readline()
 
 
 def decode(raw: bytes) -> tuple[str, bool]:
-    """A line as text, and whether it was not UTF-8."""
+    """Return a line as text, and whether it was not UTF-8."""
     try:
         return raw.decode("utf-8"), False
     except UnicodeDecodeError:
@@ -86,7 +86,7 @@ def decode(raw: bytes) -> tuple[str, bool]:
 
 
 def map_block(function: LineFunction, block: bytes) -> tuple[bytes, Result]:
-    """The lines of a block, each through ``function``."""
+    """Return the lines of a block, each through ``function``."""
     written, malformed = [], 0
     for raw in block.removesuffix(b"\n").split(b"\n"):
         line, wrong = decode(raw)
@@ -99,7 +99,7 @@ def map_block(function: LineFunction, block: bytes) -> tuple[bytes, Result]:
 
 
 def map_lines(function: LineFunction, inputs: Sequence[Path], output: IO[bytes], workers: int, label: str) -> Result:
-    """Writes each line of ``inputs``, one file after the other, through ``function``, in order.
+    """Write each line of ``inputs``, one file after the other, through ``function``, in order.
 
     A last line without an end gets one. Progress goes to stderr.
     """
@@ -120,14 +120,14 @@ def map_lines(function: LineFunction, inputs: Sequence[Path], output: IO[bytes],
 
 
 def lines_of(path: Path) -> Iterator[str]:
-    """The lines of a text file, without their ends."""
+    """Yield the lines of a text file, without their ends."""
     with path.open("rb") as file:
         for raw in file:
             yield decode(raw.removesuffix(b"\n"))[0]
 
 
 def count_lines(path: Path) -> int:
-    """The number of lines; what follows the last line end counts as one."""
+    """Return the number of lines; what follows the last line end counts as one."""
     count, last = 0, b"\n"
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -143,7 +143,7 @@ class Bar(tqdm):
 
 
 def progress(total: int | None, label: str, unit: str) -> tqdm:
-    """A bar on stderr; it is redrawn often on a terminal, every half minute elsewhere."""
+    """Return a bar on stderr; it is redrawn often on a terminal, every half minute elsewhere."""
     bar = Bar(total=total, desc=label, unit=unit, unit_scale=True, dynamic_ncols=True, disable=False, delay=2)
     if not bar.fp.isatty():
         bar.mininterval = 30.0

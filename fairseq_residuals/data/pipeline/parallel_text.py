@@ -25,14 +25,17 @@ Treatment = Callable[[str], tuple[Function, ...]]
 
 
 def untouched(language: str) -> tuple[Function, ...]:
-    """Text that comes tokenized."""
+    """Return text that comes tokenized."""
     return (Blanks(),)
 
 
 @dataclass(frozen=True)
 class Part:
-    """Files of parallel text, in the archive they come in: ``{lang}`` in ``path`` is the language, ``{side}`` is src
-    for the source language and ref for the target, as WMT names its sgm files."""
+    """Files of parallel text, in the archive they come in.
+
+    In ``path``, ``{lang}`` is the language, and ``{side}`` is src for the source language and ref for the target, as
+    WMT names its sgm files.
+    """
 
     source: Source
     path: str
@@ -47,7 +50,7 @@ class Part:
         return self.paths.get(language) or self.path.format(lang=language, side=side)
 
     def reference(self, number: int, languages: Sequence[str]) -> str:
-        """The file of another reference."""
+        """Return the file of another reference."""
         return self.file(languages[1], languages).removesuffix("0") + str(number)
 
     def files(self, languages: Sequence[str]) -> tuple[str, ...]:
@@ -89,11 +92,11 @@ class Parallel:
     """What is known of the published data: lines by test set, ``valid`` and (before all cleaning) ``train``."""
 
     def variant(self, summary: str) -> Variant:
-        """This recipe as a corpus's variant."""
+        """Return this recipe as a corpus's variant."""
         return Variant(lambda job: Pipeline(self, job).results(), tuple(self.archives()), summary, subsets(self))
 
     def archives(self) -> dict[Source, tuple[str, ...]]:
-        """The sources and what is wanted of each."""
+        """Return the sources and what is wanted of each."""
         wanted: dict[Source, dict[str, None]] = {}
         held_out = self.valid if isinstance(self.valid, tuple) else ()
         for part in (*self.train, *held_out, *(part for parts in self.tests.values() for part in parts)):
@@ -104,7 +107,7 @@ class Parallel:
 
 
 def subsets(recipe: Parallel) -> dict[str, str]:
-    """fairseq's names for the test sets: the first is test, the next test1."""
+    """Return fairseq's names for the test sets: the first is test, the next test1."""
     return {name: f"test{number or ''}" for number, name in enumerate(recipe.tests)}
 
 
@@ -142,7 +145,7 @@ class Pipeline:
         return (raw, *((codes,) if recipe.bpe else ()), text, binary)
 
     def _held_out(self) -> dict[str, tuple[Part, ...]]:
-        """The held-out data sets that come as files, under fairseq's names."""
+        """Return the held-out data sets that come as files, under fairseq's names."""
         valid = {"valid": self.recipe.valid} if isinstance(self.recipe.valid, tuple) else {}
         return valid | {subset: self.recipe.tests[name] for name, subset in subsets(self.recipe).items()}
 
@@ -150,7 +153,7 @@ class Pipeline:
         return [folder / f"{name}.{language}" for language in self.languages]
 
     def extract(self, folder: Path, *unpacked: Path) -> None:
-        """The held-out data as they are published, without markup: NAME.LANGUAGE, and further references NAME.en1..."""
+        """Write the held-out data as published, without markup: NAME.LANGUAGE, and further references NAME.en1..."""
         where = dict(zip(self.unpacked, unpacked, strict=True))
         for subset, parts in self._held_out().items():
             name = self.names[subset]
@@ -198,7 +201,7 @@ class Pipeline:
         return result.lines
 
     def clean(self, folder: Path, tokenized: Path) -> None:
-        """Drops training pairs outside the limits, and takes the validation data out of them."""
+        """Drop training pairs outside the limits, and take the validation data out of them."""
         train = self._paths(tokenized, "train")
         if self.recipe.limits is not None:
             cleaned = self._paths(folder, "train")
@@ -212,7 +215,7 @@ class Pipeline:
         self._link_rest(folder, tokenized)
 
     def _link_rest(self, folder: Path, earlier: Path) -> None:
-        """What a step leaves as it is has two names and one place on disk."""
+        """Give what a step leaves as it is a second name: it has one place on disk."""
         for path in earlier.iterdir():
             if not path.name.startswith(".") and not (folder / path.name).exists():
                 share(path, folder / path.name)
@@ -242,7 +245,7 @@ class Pipeline:
                 map_lines(encoder, [path], out, self.job.workers, f"BPE {path.name}")
 
     def finish(self, folder: Path, encoded: Path) -> None:
-        """Drops what is too long in subwords."""
+        """Drop what is too long in subwords."""
         limits = self.recipe.limits_encoded
         if limits is not None:
             for split in ("train", "valid") if isinstance(self.recipe.valid, int) else ("train",):

@@ -43,7 +43,7 @@ class Step:
         return hashlib.sha256(json.dumps(described, sort_keys=True, default=repr).encode()).hexdigest()
 
     def chain(self) -> Iterator[Step]:
-        """The step and all that it builds on, the first to be done first; some may come twice."""
+        """Yield the step and all that it builds on, the first to be done first; some may come twice."""
         for step in self.after:
             yield from step.chain()
         yield self
@@ -78,7 +78,7 @@ class Steps:
         return stamp.is_file() and read_record(stamp, "key")["key"] == step.key
 
     def ensure(self, step: Step) -> Path:
-        """The folder of the step, which is made if it is not there."""
+        """Return the folder of the step, which is made if it is not there."""
         folder = self.folder(step)
         if self.done(step):
             return folder
@@ -99,7 +99,7 @@ class Steps:
 
 
 def share(source: Path, target: Path) -> None:
-    """Gives a finished file a second name, or copies it where the file system knows one name per file only."""
+    """Give a finished file a second name, or copy it where the file system knows one name per file only."""
     try:
         target.hardlink_to(source)
     except OSError:

@@ -11,7 +11,7 @@ from fairseq_residuals.data.text.moses import Function, Normalize, PlainApostrop
 
 
 def statmt(name: str, path: str, digest: str = "") -> Source:
-    """An archive that lies at the same path on both servers of the workshops."""
+    """Return an archive that lies at the same path on both servers of the workshops."""
     return Source(name, (f"https://www.statmt.org/{path}", f"https://data.statmt.org/{path}"), digest)
 
 
@@ -26,7 +26,7 @@ TEST_2016 = statmt("wmt16-test.tgz", "wmt16/translation-task/test.tgz", "md5:3d8
 
 
 def sgm(source: Source, path: str) -> tuple[Part, ...]:
-    """A test set as the workshops publish it: ``path`` is what comes before ``-src`` and ``-ref``."""
+    """Return a test set as the workshops publish it: ``path`` is what comes before ``-src`` and ``-ref``."""
     return (Part(source, f"{path}-{{side}}.{{lang}}.sgm", "sgm"),)
 
 
@@ -41,5 +41,5 @@ def fairseq_test(language: str) -> tuple[Function, ...]:
 
 
 def tokenized(language: str) -> tuple[Function, ...]:
-    """tokenizer.perl without flags."""
+    """Return tokenizer.perl without flags."""
     return (Tokenize(language),)

@@ -45,7 +45,7 @@ class Phrase(ABC):
 
     @abstractmethod
     def text(self, locale: Locale) -> str:
-        """The value in the words of ``locale``."""
+        """Return the value in the words of ``locale``."""
 
 
 @dataclass(frozen=True)
@@ -162,32 +162,32 @@ class Pair(NamedTuple):
 
 
 def render(phrase: Phrase) -> Pair:
-    """The phrase in English and in German."""
+    """Return the phrase in English and in German."""
     return Pair(*(" ".join(phrase.text(locale).split()) for locale in (SOURCE, TARGET)))
 
 
 @cache
 def countries() -> tuple[str, ...]:
-    """Countries and regions that both languages name, less CLDR's placeholders."""
+    """Return countries and regions that both languages name, less CLDR's placeholders."""
     return tuple(sorted(SOURCE.territories.keys() & TARGET.territories.keys() - {"XA", "XB", "ZZ"}))
 
 
 @cache
 def languages() -> tuple[str, ...]:
-    """The languages with an ISO 639-1 (two-letter) code that both languages name."""
+    """Return the languages with an ISO 639-1 (two-letter) code that both languages name."""
     return tuple(sorted(code for code in SOURCE.languages.keys() & TARGET.languages.keys() if len(code) == 2))
 
 
 @cache
 def currencies() -> tuple[str, ...]:
-    """Legal tender somewhere on one fixed day: the corpus does not depend on today's date."""
+    """Return legal tender somewhere on one fixed day: the corpus does not depend on today's date."""
     day = dt.date(2024, 1, 1)
     return tuple(sorted({c for t in countries() for c in get_territory_currencies(t, day, day)}))
 
 
 @cache
 def units() -> tuple[str, ...]:
-    """The units that both languages spell out in singular and plural (Babel invents a form otherwise)."""
+    """Return the units that both languages spell out in singular and plural (Babel invents a form otherwise)."""
 
     def spelled_out(locale: Locale) -> set[str]:
         data: dict[Any, Any] = load(str(locale))
@@ -206,7 +206,7 @@ def _time(rng: random.Random) -> dt.time:
 
 
 def _decimal(rng: random.Random, places: int) -> Decimal:
-    """Positive, with up to one to five digits (as likely each) before the point and ``places`` after it."""
+    """Return positive, with up to one to five digits (as likely each) before the point and ``places`` after it."""
     return Decimal(rng.randrange(1, 10 ** (rng.randint(1, 5) + places))).scaleb(-places)
 
 
@@ -255,13 +255,13 @@ DRAW: tuple[Callable[[random.Random], Phrase], ...] = (
 
 
 def draw_sentence(rng: random.Random) -> Listing:
-    """One to three phrases of random kinds, joined."""
+    """Return one to three phrases of random kinds, joined."""
     phrases = tuple(rng.choice(DRAW)(rng) for _ in range(rng.randint(1, 3)))
     return Listing(phrases, rng.choice(("standard", "or")))
 
 
 def distinct_pairs(seed: int) -> Iterator[Pair]:
-    """Pairs without end, no two of which mention the same set of values or share a source or a target."""
+    """Yield pairs without end, no two of which mention the same set of values or share a source or a target."""
     rng = random.Random(seed)
     seen: set[object] = set()
     while True:
@@ -274,7 +274,7 @@ def distinct_pairs(seed: int) -> Iterator[Pair]:
 
 
 def make_corpus(sizes: Mapping[str, int], seed: int = 0) -> dict[str, list[Pair]]:
-    """Disjoint splits of the sizes asked for, ``{"train": 30000, "test": 1000}``; the same for the same seed.
+    """Return disjoint splits of the sizes asked for, ``{"train": 30000, "test": 1000}``; the same for the same seed.
 
     Pairs are distinct in content, source and target over the whole corpus, and shuffled before they are dealt
     out, so that short sentences, which run out first, are as frequent in every split.

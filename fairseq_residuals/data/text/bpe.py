@@ -29,7 +29,7 @@ class Join:
 
 
 def count_block(block: bytes) -> Counter[str]:
-    """How often each word occurs; words are what blanks separate."""
+    """Return how often each word occurs; words are what blanks separate."""
     counts: Counter[str] = Counter()
     for raw in block.split(b"\n"):
         counts.update(decode(raw)[0].strip("\r ").split(" "))
@@ -38,7 +38,7 @@ def count_block(block: bytes) -> Counter[str]:
 
 
 def count_words(inputs: Sequence[Path], workers: int) -> Counter[str]:
-    """How often each word occurs in the files together."""
+    """Return how often each word occurs in the files together."""
     total: Counter[str] = Counter()
     for path in inputs:
         with path.open("rb") as file, progress(None, f"words of {path.name}", "block") as bar:
@@ -49,7 +49,7 @@ def count_words(inputs: Sequence[Path], workers: int) -> Counter[str]:
 
 
 def learn(inputs: Sequence[Path], codes: Path, merges: int, whole: Sequence[str], workers: int) -> None:
-    """Writes the codes that ``subword-nmt learn-bpe -s merges`` learns from the files' concatenation.
+    """Write the codes that ``subword-nmt learn-bpe -s merges`` learns from the files' concatenation.
 
     The words ``whole`` are left out of it.
 

@@ -27,7 +27,7 @@ class Limits:
 
 
 def keep(pairs: Iterable[tuple[str, ...]], limits: Limits) -> Iterator[tuple[str, ...]]:
-    """The pairs within the limits, with single blanks.
+    """Yield the pairs within the limits, with single blanks.
 
     As in the script, ``|`` is removed unless the first pair has one, which means that words have factors.
 
@@ -53,7 +53,7 @@ def keep(pairs: Iterable[tuple[str, ...]], limits: Limits) -> Iterator[tuple[str
 
 
 def zipped(paths: Sequence[Path]) -> Iterator[tuple[str, ...]]:
-    """The lines of several files side by side.
+    """Yield the lines of several files side by side.
 
     Raises:
         UserError: one has more lines than another.
@@ -65,13 +65,17 @@ def zipped(paths: Sequence[Path]) -> Iterator[tuple[str, ...]]:
 
 
 def check_parallel(paths: Sequence[Path]) -> None:
-    """Raises `UserError` unless all files have as many lines."""
+    """Check that all files have as many lines.
+
+    Raises:
+        UserError: one has another number than the first.
+    """
     for _ in zipped(paths):
         pass
 
 
 def write(texts: Iterable[tuple[str, ...]], paths: Sequence[Path]) -> int:
-    """Writes each tuple's lines to the files of ``paths``; returns their number."""
+    """Write each tuple's lines to the files of ``paths``; returns their number."""
     files = [path.open("w", encoding="utf-8", newline="\n") for path in paths]
     try:
         count = 0
@@ -86,7 +90,7 @@ def write(texts: Iterable[tuple[str, ...]], paths: Sequence[Path]) -> int:
 
 
 def clean(inputs: Sequence[Path], outputs: Sequence[Path], limits: Limits) -> int:
-    """Writes the pairs of ``inputs`` that `keep` keeps; returns their number."""
+    """Write the pairs of ``inputs`` that `keep` keeps; returns their number."""
     return write(keep(zipped(inputs), limits), outputs)
 
 

@@ -25,7 +25,7 @@ Function = Callable[[str], str]
 
 
 def _with_unicode_classes(rule: tuple[Any, str]) -> tuple[Any, str]:
-    """A rule of sacremoses with Perl's names in place of the characters that sacremoses lists for them."""
+    """Return a rule of sacremoses with Perl's names in place of the characters that sacremoses lists for them."""
     pattern = rule[0].pattern
     for characters, name in (
         (MosesTokenizer.IsAlnum, r"\p{Alnum}"),

@@ -40,7 +40,7 @@ class Pieces:
         return f"spm_{self.kind}{self.size}"
 
     def train(self, inputs: Sequence[Path], folder: Path) -> None:
-        """Writes ``name``.model and, as fairseq's dictionary, ``name``.txt.
+        """Write ``name``.model and, as fairseq's dictionary, ``name``.txt.
 
         Raises:
             UserError: the text is too small for the number of pieces, or the model is not the recipe's.

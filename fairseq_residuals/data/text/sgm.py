@@ -23,8 +23,9 @@ STRIPPED = re.compile(r"</?(?:title|description)>")
 
 
 def segments(lines: Iterable[str]) -> Iterator[str]:
-    """The text of each <seg>, of which a line may have several, and which may go over several lines; entities such as
-    ``&amp;`` stay as they are.
+    """Yield the text of each <seg>.
+
+    A line may have several, and one may go over several lines. Entities such as ``&amp;`` stay as they are.
 
     Raises:
         UserError: a <seg> is not closed before the next begins, or is closed and was not opened.
@@ -59,7 +60,7 @@ def talks(lines: Iterable[str]) -> Iterator[str]:
 
 
 def sentences(path: Path, markup: Markup) -> Iterator[str]:
-    """The sentences of a file, raw.
+    """Yield the sentences of a file, raw.
 
     Raises:
         UserError: a file that should have segments has none, or one is not closed.

@@ -28,7 +28,7 @@ PACKAGES = ("fairseq", "torch", "Babel", "subword-nmt", "sacrebleu")
 
 
 def parse(argv: Sequence[str] | None) -> Settings:
-    """The command line.
+    """Return the command line.
 
     Raises:
         UserError: an option is out of range.
@@ -128,7 +128,7 @@ def run_demo(settings: Settings) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the demo and returns its exit status."""
+    """Run the demo and return its exit status."""
     return exit_status("demo", lambda: run_demo(parse(argv)))
 
 

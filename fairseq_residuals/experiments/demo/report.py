@@ -38,7 +38,7 @@ def table(summaries: Sequence[Summary]) -> str:
 
 
 def caption(settings: Settings, summaries: Sequence[Summary], unigram_loss: float) -> str:
-    """What the table's numbers are."""
+    """Return what the table's numbers are."""
     several = f", means ± standard deviations over {settings.seeds} seeds" if settings.seeds > 1 else ""
     return (
         f"{settings.layers} + {settings.layers} layers, {settings.updates} updates, "
@@ -50,7 +50,7 @@ def caption(settings: Settings, summaries: Sequence[Summary], unigram_loss: floa
 
 
 def behaviour(loss: float, unigram_loss: float) -> str:
-    """What a final training loss amounts to, compared with knowing nothing but token frequencies."""
+    """Return what a final training loss amounts to, compared with knowing nothing but token frequencies."""
     share = loss / unigram_loss
     low, high = NEAR_UNIGRAM
     if share > high:
@@ -61,7 +61,7 @@ def behaviour(loss: float, unigram_loss: float) -> str:
 
 
 def verdict(settings: Settings, summaries: Sequence[Summary], unigram_loss: float) -> str:
-    """Which claims of Figure 1 of the B2T paper the measured losses show, and which they do not."""
+    """Return which claims of Figure 1 of the B2T paper the measured losses show, and which they do not."""
     lines = [
         "Against Figure 1 of the B2T paper (the training loss ends 'near the unigram loss': "
         f"at {NEAR_UNIGRAM[0]:.0%} to {NEAR_UNIGRAM[1]:.0%} of it; 'trains': below {TRAINED:.0%}):"
@@ -85,7 +85,7 @@ def verdict(settings: Settings, summaries: Sequence[Summary], unigram_loss: floa
 
 
 def samples(corpus: Path, summaries: Sequence[Summary]) -> str:
-    """Some test sentences with the translations of every variant's first seed."""
+    """Return some test sentences with the translations of every variant's first seed."""
     sources, references = (read_lines(corpus / "raw" / f"test.{language}") for language in LANGUAGES)
     chosen = [i for i, source in enumerate(sources) if len(source.split()) >= SAMPLE_WORDS][:SAMPLES]
     width = max(len("reference"), *(len(summary.variant) for summary in summaries))
@@ -98,7 +98,7 @@ def samples(corpus: Path, summaries: Sequence[Summary]) -> str:
 
 
 def as_csv(summaries: Sequence[Summary], unigram_loss: float) -> str:
-    """The numbers that are plotted; losses in bits per token."""
+    """Return the numbers that are plotted; losses in bits per token."""
     rows = [
         (summary.variant, result.seed, update, loss, f"{unigram_loss:.3f}")
         for summary in summaries
@@ -109,7 +109,7 @@ def as_csv(summaries: Sequence[Summary], unigram_loss: float) -> str:
 
 
 def as_json(settings: Settings, summaries: Sequence[Summary], unigram_loss: float, versions: Sequence[str]) -> str:
-    """Every number of the table for each run, unrounded; losses in bits per token."""
+    """Return every number of the table for each run, unrounded; losses in bits per token."""
     runs = [
         {
             "variant": result.variant,

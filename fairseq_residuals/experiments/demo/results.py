@@ -35,7 +35,7 @@ class DemoResult:
 
     @classmethod
     def of(cls, job: Job, variant: str) -> DemoResult:
-        """The result of a run that has ended.
+        """Return the result of a run that has ended.
 
         Raises:
             UserError: its logs are not complete.
@@ -80,11 +80,11 @@ class Summary:
         return statistics.fmean(map(quantity, self.results))
 
     def show(self, quantity: Callable[[DemoResult], float], digits: int) -> str | None:
-        """The mean, and with several seeds the sample standard deviation: "61.2 ± 0.8"."""
+        """Return the mean, and with several seeds the sample standard deviation: "61.2 ± 0.8"."""
         return mean_and_spread([quantity(result) for result in self.results], digits)
 
 
 def summarize(results: Sequence[DemoResult]) -> list[Summary]:
-    """One summary per variant, in the order in which they come."""
+    """Return one summary per variant, in the order in which they come."""
     names = dict.fromkeys(result.variant for result in results)
     return [Summary(name, [result for result in results if result.variant == name]) for name in names]

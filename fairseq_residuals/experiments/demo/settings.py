@@ -45,7 +45,11 @@ class Settings:
     jobs: int = 1
 
     def __post_init__(self) -> None:
-        """Raises UserError for what cannot be run."""
+        """Refuse what cannot be run.
+
+        Raises:
+            UserError: the message says what is valid.
+        """
         for variant in self.variants:
             find_variant(variant)
         if len(set(self.variants)) < len(self.variants):

@@ -10,12 +10,12 @@ from pathlib import Path
 
 
 def text(lines: Iterable[str]) -> bytes:
-    """A line each."""
+    """Return a line each."""
     return "".join(f"{line}\n" for line in lines).encode()
 
 
 def write_tar(path: Path, files: Mapping[str, bytes]) -> None:
-    """A gzipped tar file; the same files make the same bytes."""
+    """Write a gzipped tar file; the same files make the same bytes."""
     with (
         path.open("wb") as raw,
         gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, filename="") as zipped,

@@ -14,7 +14,7 @@ from fairseq_residuals.experiments.synthetic_tasks.task import Sizes, Task
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """The options that do not depend on what is compared."""
+    """Add the options that do not depend on what is compared."""
     parser.add_argument("--examples", type=int, metavar="N", help="at most so many for training")
     parser.add_argument("--updates", type=int, metavar="N", help="of the parameters, per run")
     parser.add_argument("--subwords", type=int, metavar="N", help="BPE merges or pieces; language model: occurrences")
@@ -30,7 +30,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_sizes(args: argparse.Namespace, task: Task) -> Sizes:
-    """Those of the task, less what the options say.
+    """Return the sizes of the task, less what the options say.
 
     Raises:
         UserError: ``--jobs`` is no number of runs.

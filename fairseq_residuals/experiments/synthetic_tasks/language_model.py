@@ -26,7 +26,7 @@ def words(prose: str) -> list[str]:
 
 
 def collect(articles: Mapping[str, str]) -> dict[str, Paragraphs]:
-    """The splits, in words: a topic is in one of them, and no paragraph comes twice in any of them."""
+    """Return the splits, in words: a topic is in one of them, and no paragraph comes twice in any of them."""
     splits: dict[str, Paragraphs] = {"train": [], "valid": [], "test": []}
     seen: set[tuple[str, ...]] = set()
     for number, name in enumerate(sorted(articles)):
@@ -40,7 +40,7 @@ def collect(articles: Mapping[str, str]) -> dict[str, Paragraphs]:
 
 
 def with_unknown(splits: Mapping[str, Paragraphs], least: int) -> dict[str, list[str]]:
-    """Lines; words that occur fewer than ``least`` times in training are unknown everywhere."""
+    """Return the lines; words that occur fewer than ``least`` times in training are unknown everywhere."""
     counts = Counter(word for paragraph in splits["train"] for word in paragraph)
     known = {word for word, count in counts.items() if count >= least}
 

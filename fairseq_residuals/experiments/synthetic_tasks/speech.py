@@ -56,7 +56,7 @@ Voice = Callable[[str, Speaker], bytes]
 
 
 def in_words(number: int) -> str:
-    """A number from 0 to 999,999, as it is read: "four thousand two hundred seven"."""
+    """Return a number from 0 to 999,999, as it is read: "four thousand two hundred seven"."""
     for power, name in ((1000, "thousand"), (100, "hundred")):
         if number >= power:
             rest = f" {in_words(number % power)}" if number % power else ""
@@ -67,7 +67,7 @@ def in_words(number: int) -> str:
 
 
 def phrases(seed: int) -> Iterator[str]:
-    """Numbers of two to six digits in words, none twice."""
+    """Yield numbers of two to six digits in words, none twice."""
     rng = random.Random(seed)
     seen: set[int] = set()
     while len(seen) < MOST - 10:
@@ -91,7 +91,8 @@ def speakers(split: str, first: int) -> list[Speaker]:
 
 
 def espeak(program: str, words: str, speaker: Speaker) -> bytes:
-    """
+    """Return a recording of the words, as the program espeak-ng speaks them.
+
     Raises:
         UserError: the program failed.
     """
@@ -104,7 +105,8 @@ def espeak(program: str, words: str, speaker: Speaker) -> bytes:
 
 
 def installed_voice() -> Voice:
-    """
+    """Return the voice of the speech synthesizer of this machine.
+
     Raises:
         UserError: there is no espeak-ng.
     """
@@ -115,7 +117,7 @@ def installed_voice() -> Voice:
 
 
 def flac(sound: bytes) -> bytes:
-    """A sound file as LibriSpeech has them: FLAC, 16 kHz, one channel, 16 bits.
+    """Return a sound file as LibriSpeech has them: FLAC, 16 kHz, one channel, 16 bits.
 
     Raises:
         UserError: it is not a sound file.
@@ -131,7 +133,7 @@ def flac(sound: bytes) -> bytes:
 
 
 def read_aloud(split: str, lines: list[str], first: int, voice: Voice) -> dict[str, bytes]:
-    """The files of a split, its speakers numbered from ``first``: each reads one chapter."""
+    """Return the files of a split, its speakers numbered from ``first``: each reads one chapter."""
     cast = speakers(split, first)
     by_speaker = {speaker: lines[i::SPEAKERS] for i, speaker in enumerate(cast)}
     jobs = [(speaker, i, line) for speaker, own in by_speaker.items() for i, line in enumerate(own)]

@@ -33,7 +33,7 @@ def words(prose: str) -> list[str]:
 
 
 def pairs_of(source: str) -> Iterator[Pair]:
-    """What comes after the first line of each docstring, and that line if it is a whole sentence."""
+    """Yield what comes after the first line of each docstring, and that line if it is a whole sentence."""
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
@@ -58,7 +58,7 @@ def library() -> Iterator[tuple[str, str]]:
 
 
 def collect(modules: Iterator[tuple[str, str]]) -> dict[str, list[Pair]]:
-    """The splits: a module's docstrings are all in one, and no body and no title comes twice."""
+    """Return the splits: a module's docstrings are all in one, and no body and no title comes twice."""
     splits: dict[str, list[Pair]] = {"train": [], "dev": [], "test": []}
     seen: set[tuple[str, str]] = set()
     for name, source in modules:

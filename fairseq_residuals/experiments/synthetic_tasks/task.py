@@ -103,7 +103,7 @@ class Task:
         )
 
     def recipe(self) -> TableRecipe:
-        """The cells of all rows."""
+        """Return the cells of all rows."""
         cells = tuple(
             Cell(name, column, row.config, score)
             for name, row in self.rows.items()
@@ -112,18 +112,18 @@ class Task:
         return TableRecipe(EXPERIMENT, self.name, cells, frozenset(), (1,), self.table)
 
     def all_overrides(self, row: str, updates: int) -> tuple[str, ...]:
-        """What is changed of the paper's configuration for a row."""
+        """Return what is changed of the paper's configuration for a row."""
         return (*self.schedule(updates), *self.overrides, *self.rows[row].overrides)
 
 
 def compared(depth: str, stem: str) -> dict[str, Row]:
-    """The rows of the three wirings that every table has at ``depth``, from the configurations ``stem_...``."""
+    """Return the rows of the three wirings that every table has at ``depth``, from the configurations ``stem_...``."""
     names = {"Post-LN": "post_ln", "Pre-LN": "pre_ln", "B2T": "b2t"}
     return {f"{depth}/{title}": Row(f"{stem}_{name}") for title, name in names.items()}
 
 
 def narrow(width: int, ffn: int, heads: int = 4) -> tuple[str, ...]:
-    """Overrides that make encoder and decoder that wide."""
+    """Return overrides that make encoder and decoder that wide."""
     return tuple(
         f"model.{side}_{name}={value}"
         for side in ("encoder", "decoder")

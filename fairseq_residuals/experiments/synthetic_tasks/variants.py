@@ -1,5 +1,7 @@
-"""``python -m ...synthetic_tasks.variants``: all variants on the small translation task, each at its best learning
-rate."""
+"""All variants on the small translation task, each at its best learning rate.
+
+``python -m fairseq_residuals.experiments.synthetic_tasks.variants``
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def chosen_rows(given: Sequence[str] | None) -> tuple[list[str], dict[str, str]]:
-    """The rows that can be trained, and of the others why not.
+    """Return the rows that can be trained, and of the others why not.
 
     Raises:
         UserError: a row names no variant, or an option that is not valid.
@@ -65,7 +67,7 @@ def chosen_rows(given: Sequence[str] | None) -> tuple[list[str], dict[str, str]]
 
 
 def estimate(rows: Sequence[str], args: argparse.Namespace, updates: int, results: Sequence[SweepResult]) -> str:
-    """How many runs there are at most, and what they take."""
+    """Return how many runs there are at most, and what they take."""
     done = {o.run for o in results}
     grid = sum(SweepRun(row, lr, args.seeds[0]) not in done for row in rows for lr in args.lrs)
     others = {(row, seed) for row in rows for seed in args.seeds[1:]} - {(o.row, o.seed) for o in results}
@@ -85,7 +87,7 @@ def estimate(rows: Sequence[str], args: argparse.Namespace, updates: int, result
 
 
 def report(workspace: Workspace, results: Sequence[SweepResult], refused: dict[str, str], seeds: Sequence[int]) -> str:
-    """The table, as text and in Markdown, and what its numbers are and are not."""
+    """Return the table, as text and in Markdown, and what its numbers are and are not."""
     warmup = SweepRun("pre_ln", LEARNING_RATES[0], 1).job(workspace).asked.lr_scheduler.warmup_updates
     unigram = ", ".join(sorted({f"{o.unigram_loss:.2f}" for o in results}))
     sizes = workspace.sizes

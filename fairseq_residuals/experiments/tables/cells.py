@@ -53,7 +53,7 @@ class TableRecipe:
     published: Table
 
     def select(self, rows: Sequence[str] | None) -> tuple[Cell, ...]:
-        """The cells of some rows, or of all.
+        """Return the cells of some rows, or of all.
 
         Raises:
             UserError: there is no such row.
@@ -72,7 +72,8 @@ def experiments(configs: Path) -> dict[str, dict[str, Any]]:
 
 
 def load_table(configs: Path, name: str, tables: Mapping[str, Table] | None = None) -> TableRecipe:
-    """
+    """Read a table's recipe.
+
     Args:
         configs: the folder of configurations.
         name: such as b2t/table1.

@@ -42,9 +42,11 @@ class Table:
     note: str = ""
 
     def __post_init__(self) -> None:
-        """Raises:
-        ValueError: cells, averages or stated columns that the columns do not have, or cited rows that the rows do
-            not have; text in a column of scores.
+        """Check that the parts of the table fit each other.
+
+        Raises:
+            ValueError: cells, averages or stated columns that the columns do not have, or cited rows that the rows do
+                not have; text in a column of scores.
         """
         named = {*self.stated, *self.averages, *(part for parts in self.averages.values() for part in parts)}
         for row, cells in self.rows.items():
@@ -80,7 +82,7 @@ class Table:
 
 
 def load_published(path: Path | None = None) -> dict[str, Table]:
-    """All tables, by their keys; ``results/published.yaml`` unless another file is named.
+    """Return all tables, by their keys; ``results/published.yaml`` unless another file is named.
 
     Raises:
         UserError: the file is missing or not as its head says.
@@ -102,7 +104,7 @@ def load_published(path: Path | None = None) -> dict[str, Table]:
 
 
 def find_table(key: str, tables: Mapping[str, Table] | None = None) -> Table:
-    """The table that ``b2t/table1`` names.
+    """Return the table that ``b2t/table1`` names.
 
     Raises:
         UserError: there is none; the message has the nearest name, or says how to list them.

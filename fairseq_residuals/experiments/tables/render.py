@@ -22,7 +22,7 @@ NOTHING = "-"
 
 
 def render(table: Table, records: Iterable[Record], format: Format = "text") -> str:
-    """The table with everything that has been reproduced of it.
+    """Return the table with everything that has been reproduced of it.
 
     CSV is for programs: a line per cell and metric, with the mean over seeds, the standard deviation (from n - 1), and
     how many seeds succeeded and failed.

@@ -48,8 +48,10 @@ class Record:
     note: str = ""
 
     def __post_init__(self) -> None:
-        """Raises:
-        ValueError: a value that is neither a finite number nor "failed", or an entry that is empty.
+        """Check the entries.
+
+        Raises:
+            ValueError: a value that is neither a finite number nor "failed", or an entry that is empty.
         """
         if self.value != FAILED and not (isinstance(self.value, float | int) and math.isfinite(self.value)):
             raise ValueError(f"{self.value!r} is neither a finite number nor {FAILED}")
@@ -67,7 +69,7 @@ HEADER = tuple(f.name for f in dataclasses.fields(Record))
 
 
 def read_records(path: Path | None = None) -> list[Record]:
-    """All records in the order of writing; none if there is no file.
+    """Return all records in the order of writing; none if there is no file.
 
     Raises:
         UserError: the file has another header, or a line that is no record.
@@ -77,8 +79,10 @@ def read_records(path: Path | None = None) -> list[Record]:
 
 
 def append(records: Iterable[Record], path: Path | None = None, tables: Mapping[str, Table] | None = None) -> None:
-    """Adds records, all or none, to a file that other runs may be writing to, on this machine or another that locks
-    the same file system. Readers see the old file or the new one.
+    """Add records, all or none, to the file of results.
+
+    Other runs may be writing to it, on this machine or another that locks the same file system. Readers see the old
+    file or the new one.
 
     Raises:
         UserError: a record has no place in ``tables`` (default: the published ones), or is of a column that is
@@ -100,8 +104,10 @@ def append(records: Iterable[Record], path: Path | None = None, tables: Mapping[
 
 
 def check(record: Record, table: Table) -> None:
-    """Raises:
-    UserError: the table has no such row, or no such column that is recorded.
+    """Check that a record is of the table.
+
+    Raises:
+        UserError: the table has no such row, or no such column that is recorded.
     """
     if record.row not in table.rows:
         raise UserError(f"{table.key} has no row {record.row!r}; its rows are {', '.join(table.rows)}")

@@ -58,8 +58,9 @@ class View:
 
 
 def put_together(table: Table, records: Iterable[Record]) -> View:
-    """The view of a table on the records that are its own; of records that differ only in what was measured (the
-    same row, column, metric and seed) the last one counts.
+    """Return the view of a table on the records that are its own.
+
+    Of records that differ only in what was measured (the same row, column, metric and seed) the last one counts.
 
     Raises:
         UserError: a record whose row or column the table does not have.

@@ -25,8 +25,11 @@ class FusedAdam(Adam):  # type: ignore[misc]
     """
 
     def allocate(self) -> None:
-        """Allocate the moments of all parameters. With the first update they would come between gradients, and an
-        allocator that keeps its memory would find no room for large activations between them."""
+        """Allocate the moments of all parameters.
+
+        With the first update they would come between gradients, and an allocator that keeps its memory would find no
+        room for large activations between them.
+        """
         for group in self.param_groups:
             for p in group["params"]:
                 self._state_of(p)
@@ -91,8 +94,9 @@ class FairseqFusedAdam(FairseqAdam):  # type: ignore[misc]
 
     @classmethod
     def build_optimizer(cls, cfg: FairseqAdamConfig, params: Iterable[nn.Parameter]) -> FairseqAdam:
-        """Return fairseq's own optimizer, which computes by :class:`FusedAdam`: a checkpoint names the class of its
-        optimizer, and fairseq resumes by that class alone.
+        """Return fairseq's own optimizer, which computes by :class:`FusedAdam`.
+
+        A checkpoint names the class of its optimizer, and fairseq resumes by that class alone.
 
         Raises:
             UserError: parameters in half precision, or moments that are to be.

@@ -8,7 +8,7 @@ from fairseq_residuals.verification.hosts.plain_host import plain
 
 
 def _query_vectors(values: Values) -> Values:
-    """Queries as vectors, there matrices of one row."""
+    """Return the queries as vectors, there matrices of one row."""
     return {name: value[0] if name.endswith("_res.proj.weight") else value for name, value in values.items()}
 
 

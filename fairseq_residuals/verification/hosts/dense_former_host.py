@@ -12,7 +12,7 @@ from fairseq_residuals.verification.hosts.recipe import HostRecipe
 
 
 def _name_rows(values: Values) -> Values:
-    """The rows of weights, there matrices of one row, by the number of layers that they follow."""
+    """Return the rows of weights, there matrices of one row, by the number of layers that they follow."""
     row = re.compile(r"weights\.(\d+)\.weight")
     return {
         f"layers.wiring.weights.{int(found[1]) + 1}" if found else name: value[0] if found else value

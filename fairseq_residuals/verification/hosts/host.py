@@ -55,15 +55,17 @@ class Gated(nn.Module):
 
 
 def swiglu(x: Tensor) -> Tensor:
-    """The activation of a :class:`Gated` FFN in LLaMA (Shazeer 2020): (..., 2 F) -> (..., F)"""
+    """Return the activation of a :class:`Gated` FFN in LLaMA (Shazeer 2020): (..., 2 F) -> (..., F)"""
     gate, up = x.chunk(2, -1)
     return silu(gate) * up
 
 
 @dataclass(frozen=True)
 class Rotary:
-    """Su et al. 2021, "RoFormer", Eq. 34: a forward hook that turns the output of a module, queries or keys
-    (T, B, C) or (T, B, H, channels of a head), by angles that grow with the position."""
+    """A forward hook that turns queries or keys by angles that grow with the position.
+
+    Su et al. 2021, "RoFormer", Eq. 34; the module's output is (T, B, C) or (T, B, H, channels of a head).
+    """
 
     head_dim: int
     style: Literal["half", "interleaved"]
@@ -80,14 +82,14 @@ class Rotary:
 
 
 def linear(golden: Golden, name: str, in_dim: int, out_dim: int) -> nn.Linear:
-    """A matrix with a bias if the file has one."""
+    """Return a matrix with a bias if the file has one."""
     return nn.Linear(in_dim, out_dim, bias=f"{name}.bias" in golden.parameters)
 
 
 def built_layers(
     golden: Golden, stack: str, activation: Callable[[Tensor], Tensor], *, cross: bool = False
 ) -> list[Any]:
-    """Layers with the attributes of those that fairseq builds, for :class:`Stack`."""
+    """Return layers with the attributes of those that fairseq builds, for :class:`Stack`."""
     dim, heads = len(golden.need(f"{stack}.0.self_attn.out_proj.weight")), golden.heads
     check_heads(golden, dim)
     check_width(golden, dim)
@@ -119,7 +121,7 @@ def build_stack(
     enc_depth: int = 0,
     dec_depth: int = 0,
 ) -> Stack:
-    """The wired layers whose parameters are called ``stack.0. ...``."""
+    """Return the wired layers whose parameters are called ``stack.0. ...``."""
     cross = side == "decoder" and enc_depth > 0
     layers = built_layers(golden, stack, activation, cross=cross)
     shape = StackShape(

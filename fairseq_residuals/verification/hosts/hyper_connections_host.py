@@ -43,7 +43,7 @@ class LucidrainsRouter(HyperRouter):
 
 
 def lucidrains_host(golden: Golden) -> Host:
-    """The host with these routers."""
+    """Return the host with these routers."""
     host = Host(golden, RECIPES["hc_lucidrains"])
     for module in host.modules():
         if isinstance(module, StreamsConnection):
@@ -52,7 +52,7 @@ def lucidrains_host(golden: Golden) -> Host:
 
 
 def join_dynamic(values: Values) -> Values:
-    """The parameters (or gradients) of what is read and mixed, alpha, and written, beta, in one."""
+    """Return the parameters (or gradients) of what is read and mixed, alpha, and written, beta, in one."""
     joined = dict(values)
     for name in values:
         if found := re.fullmatch(r"(.*)\.static_alpha", name):
@@ -67,7 +67,7 @@ def join_dynamic(values: Values) -> Values:
 
 
 def transpose_mixing(values: Values) -> Values:
-    """The rows of the router that make the mixing matrix make its transpose there."""
+    """Return the rows of the router that make the mixing matrix make its transpose there."""
     changed = dict(values)
     for name, value in values.items():
         if re.search(r"_hc\.(fn|base)$", name):
@@ -78,7 +78,7 @@ def transpose_mixing(values: Values) -> Values:
 
 
 def with_streams(variant: str, options: str = "") -> Callable[[Golden], str]:
-    """A wiring with as many streams as the sidecar says."""
+    """Return a wiring with as many streams as the sidecar says."""
     return lambda golden: f"{variant}(n={golden.setting('streams')}{options})"
 
 

@@ -25,7 +25,7 @@ _NORM = re.compile(r"layers\.(\d+)\.(\w+_layernorm)\.(\w+)")
 
 
 def _name_norms(values: Values) -> Values:
-    """The same name stands for different norms, depending on which others the layer has."""
+    """Name the norms: there the same name stands for different ones, depending on which others the layer has."""
     values = {name.removeprefix("model."): value for name, value in values.items()}
     norms: dict[str, set[str]] = {}
     for m in filter(None, map(_NORM.fullmatch, values)):

@@ -23,7 +23,7 @@ NAMES = (
 
 
 def plain(wiring: Any, repository: str, *names: tuple[str, str], **more: Any) -> HostRecipe:
-    """A recipe for a model of plain parts.
+    """Return a recipe for a model of plain parts.
 
     Args:
         wiring: as :attr:`HostRecipe.wiring`.

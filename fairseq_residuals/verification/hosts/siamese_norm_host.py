@@ -1,5 +1,7 @@
-"""SiameseNorm in the authors' models: DeiT's encoder, and OLMo's decoder, where HybridNorm is the Post-LN stream
-(Qwen-Applications/SiameseNorm)."""
+"""SiameseNorm in the authors' models (Qwen-Applications/SiameseNorm).
+
+They are DeiT's encoder, and OLMo's decoder, where HybridNorm is the Post-LN stream.
+"""
 
 from __future__ import annotations
 

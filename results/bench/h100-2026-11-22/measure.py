@@ -1,5 +1,6 @@
-"""Times steps or searches of contestants of `fairseq-residuals bench`, one after the other in this process, and
-profiles one of each: no rounds in turns, as that command has.
+"""Time steps or searches of contestants of `fairseq-residuals bench`, and profile one of each.
+
+They run one after the other in this process: no rounds in turns, as that command has.
 
     python results/bench/h100-2026-11-22/measure.py train|generate PRECISION LAYERS SENTENCES CONTESTANT...
 """
