@@ -121,5 +121,5 @@ def test_a_value_in_a_yaml_file_is_true_or_false() -> None:
     args = settings("transformer_b2t_6l", FLAG)
     assert args.compile_stack is True
     builder.wirings_of(OmegaConf.create({"_name": "transformer_b2t_6l", "compile_stack": True}))
-    with pytest.raises(UserError, match="--compile-stack is either on or off"):
+    with pytest.raises(UserError, match="--compile-stack must be true or false"):
         builder.wirings_of(OmegaConf.create({"_name": "transformer_b2t_6l", "compile_stack": "yes"}))

@@ -90,7 +90,7 @@ def test_keys_in_a_yaml_file() -> None:
         ({"my_rate": "much"}, "--my-rate must be a number, not 'much'"),
         ({"my_number": 1.5}, "--my-number must be a whole number, not 1.5"),
         ({"my_number": True}, "--my-number must be a whole number, not True"),
-        ({"my_switch": "yes"}, "--my-switch is either on or off, in a YAML file true or false, not 'yes'"),
+        ({"my_switch": "yes"}, "--my-switch must be true or false, not 'yes'"),
         ({"my_rat": 1}, r"unknown key my_rat under model \(did you mean my_rate\?\)"),
     ],
 )

@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.models.yaml_values import wanted
 
 
 class Extension:
@@ -93,7 +94,10 @@ def check_all(args: Namespace) -> None:
     args = _complete(args)
     for extension in EXTENSIONS.values():
         for dest, action in flags_of(extension).items():
-            _check_type(action, getattr(args, dest))
+            value = getattr(args, dest)
+            words = "" if value is None or value == action.default else wanted(action, value)
+            if words:
+                raise UserError(f"{action.option_strings[0]} must be {words}, not {value!r}")
         extension.check(args)
 
 
@@ -108,15 +112,3 @@ def _complete(args: Namespace) -> Namespace:
     """Return a copy that has every flag: a YAML file and a checkpoint may lack some."""
     defaults = {dest: a.default for extension in EXTENSIONS.values() for dest, a in flags_of(extension).items()}
     return Namespace(**defaults | vars(args))
-
-
-def _check_type(action: Any, value: Any) -> None:
-    flag = action.option_strings[0]
-    if value is None or value == action.default:
-        return
-    if action.nargs == 0 and not isinstance(value, bool):
-        raise UserError(f"{flag} is either on or off, in a YAML file true or false, not {value!r}")
-    if action.type is int and (isinstance(value, bool) or not isinstance(value, int)):
-        raise UserError(f"{flag} must be a whole number, not {value!r}")
-    if action.type is float and (isinstance(value, bool) or not isinstance(value, (int, float))):
-        raise UserError(f"{flag} must be a number, not {value!r}")

@@ -1,8 +1,8 @@
-"""Values that a YAML file gives a model: of the types that the flags of the same names have."""
+"""Values that a YAML file or a checkpoint gives a model: of the types that the flags of the same names have."""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
+from argparse import Action, ArgumentParser
 from collections.abc import Callable
 from typing import Any
 
@@ -29,22 +29,28 @@ def check_values(args: DictConfig, add_args: Callable[[ArgumentParser], None]) -
     """
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
     add_args(parser)
-    flags = {action.dest: bool if action.nargs == 0 else action.type for action in parser._actions}
+    flags = {action.dest: action for action in parser._actions}
     for key, value in ((str(key), value) for key, value in args.items()):
-        wanted = "" if value is None else _wanted(key, flags.get(key), value)
-        if wanted:
-            raise UserError(f"model.{key} must be {wanted}, not {value!r}")
+        if value is None:
+            continue
+        words = wanted(flags[key], value) if key in flags else _wanted_of_a_wiring(key, value)
+        if words:
+            raise UserError(f"model.{key} must be {words}, not {value!r}")
 
 
-def _wanted(key: str, kind: Any, value: Any) -> str:
-    """Return what the value had to be, in words; empty where it is that."""
+def wanted(flag: Action, value: Any) -> str:
+    """Return what a value had to be, in words; empty where it is that."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if kind is bool and not isinstance(value, bool):
+    if flag.nargs == 0 and not isinstance(value, bool):
         return "true or false"
-    if kind is float and not number:
+    if flag.type is float and not number:
         return "a number"
-    if kind is int and not (number and value == int(value)) and (key, value) != _FAIRSEQS_OWN:
+    if flag.type is int and not (number and float(value).is_integer()) and (flag.dest, value) != _FAIRSEQS_OWN:
         return "a whole number"
+    return ""
+
+
+def _wanted_of_a_wiring(key: str, value: Any) -> str:
     if key in _TEXTS and not isinstance(value, str):
         return "the name of a variant"
     if key in _OPTIONS and not isinstance(value, str | DictConfig):
