@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from warm_processes import run_script
 
 PLUGIN = str(Path(find_spec("fairseq_residuals").origin).parent)
 """What --user-dir is given."""
@@ -81,19 +83,29 @@ def argv_of(command: str, *args: Any) -> list[str]:
     return [str(BIN / command), *map(str, args)]
 
 
-def execute(argv: Sequence[str], *, cwd: Path | None = None, stdin: str = "") -> Run:
-    """Runs a command line to its end, whatever its exit status."""
-    ended = subprocess.run(
-        argv,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env=environment(),
-        timeout=GIVE_UP,
-        check=False,
-    )
-    return Run(tuple(argv), ended.returncode, ended.stdout, ended.stderr)
+def execute(argv: Sequence[str], *, cwd: Path | None = None, stdin: str = "", fresh: bool = False) -> Run:
+    """Runs a command line to its end, whatever its exit status.
+
+    Args:
+        fresh: in a new process also where one that has imported fairseq could be forked.
+    """
+    if fresh or Path(argv[0]).parent != BIN or not Path(argv[0]).name.startswith("fairseq-"):
+        ended = subprocess.run(
+            argv,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            cwd=cwd,
+            env=environment(),
+            timeout=GIVE_UP,
+            check=False,
+        )
+        return Run(tuple(argv), ended.returncode, ended.stdout, ended.stderr)
+    with tempfile.TemporaryDirectory() as folder:
+        streams = Path(folder)
+        (streams / "in").write_text(stdin, encoding="utf-8")
+        status = run_script(argv, cwd=cwd or Path.cwd(), environment=environment(), streams=streams, timeout=GIVE_UP)
+        return Run(tuple(argv), status, *((streams / name).read_text(encoding="utf-8") for name in ("out", "err")))
 
 
 def succeed(command: str, *args: Any, cwd: Path | None = None, stdin: str = "") -> Run:

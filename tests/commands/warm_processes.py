@@ -1,0 +1,78 @@
+"""Console commands in processes that are forked from one that has imported PyTorch and fairseq: that takes seconds.
+
+A command sees what it would see in a process of its own: its script is run as ``__main__``, with its own environment,
+folder, stdin, stdout and stderr, and the plugin is not imported before it asks for it. One process of this kind is
+started for each process of the tests, and ends with it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import multiprocessing
+import os
+import runpy
+import sys
+from collections.abc import Mapping, Sequence
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from typing import NoReturn
+
+PRELOADED = ["torch", "fairseq"]
+
+
+@functools.cache
+def _server() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
+def run_script(argv: Sequence[str], *, cwd: Path, environment: Mapping[str, str], streams: Path, timeout: float) -> int:
+    """Runs a Python script to its end and returns its exit status.
+
+    Args:
+        streams: a folder with the file ``in``, the stdin; ``out`` and ``err`` are written there.
+
+    Raises:
+        TimeoutError: the script was killed after ``timeout`` seconds.
+    """
+    process = _server().Process(target=_run, args=(list(argv), str(cwd), dict(environment), str(streams)))
+    process.start()
+    process.join(timeout)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+        raise TimeoutError(f"{' '.join(argv)} did not end within {timeout} seconds")
+    return process.exitcode
+
+
+def _run(argv: list[str], cwd: str, environment: dict[str, str], streams: str) -> NoReturn:
+    for descriptor, (name, flags) in enumerate(
+        (("in", os.O_RDONLY), ("out", os.O_WRONLY | os.O_CREAT), ("err", os.O_WRONLY | os.O_CREAT))
+    ):
+        opened = os.open(os.path.join(streams, name), flags)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    # they are the process's for its whole life
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout, sys.stderr = (open(fd, "w", 1, encoding="utf-8", closefd=False) for fd in (1, 2))  # noqa: SIM115
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv, sys.path[0] = argv, os.path.dirname(argv[0])
+    status: object = 0
+    try:
+        runpy.run_path(argv[0], run_name="__main__")
+    except SystemExit as end:
+        status = end.code
+        if status is not None and not isinstance(status, int):
+            print(status, file=sys.stderr)
+            status = 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        status = 1
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(status if isinstance(status, int) else 0)
