@@ -25,8 +25,10 @@ def test_the_table_of_variants_is_current(document: str, table: Callable[[], str
 
 
 def test_the_readme_is_short() -> None:
-    """A stranger reads it in five minutes; everything else is a page in docs/."""
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 220
+    """A stranger reads it in five minutes, but for the table of variants; everything else is a page in docs/."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    prose = re.sub(r"<!-- variants:begin -->.*<!-- variants:end -->", "", text, flags=re.DOTALL)
+    assert len(prose.splitlines()) <= 190
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)

@@ -41,13 +41,15 @@ def own_options(variant: type[Variant]) -> list[str]:
 
 
 def text_table() -> str:
-    """Return some lines per variant: name and paper, equations, options with their defaults."""
+    """Return some lines per variant: name and paper, equations, released models, options."""
     width = max(map(len, VARIANTS))
     lines = []
     for name in list_variants():
         variant = VARIANTS[name]
         lines.append(f"{name:{width}}  {variant.paper}")
         lines += [f"{'':{width}}  {line}" for line in variant.equations]
+        if variant.ships_in:
+            lines.append(f"{'':{width}}  ships in: {variant.ships_in}")
         if options := own_options(variant):
             lines.append(f"{'':{width}}  options: {', '.join(options)}")
     common = ", ".join(f"{o.name}={show_value(o.default)}" for o in options_of(Variant.Config).values())
@@ -71,8 +73,9 @@ def _equations(variant: type[Variant]) -> str:
 def markdown_table() -> str:
     """Return the table of variants in docs/VARIANTS.md."""
     lines = [
-        "| Year | Variant | Paper | Wiring | Options, defaults | Authors' code | Compared | Our choice | Parameters |",
-        "|--:|---|---|---|---|---|---|---|--:|",
+        "| Year | Variant | Paper | Wiring | Options, defaults | Ships in | Authors' code | Compared with"
+        " | Our choice | Parameters |",
+        "|--:|---|---|---|---|---|---|---|---|--:|",
     ]
     least = wiring_parameters(VARIANTS["post_ln"])
     for name in list_variants():
@@ -81,8 +84,8 @@ def markdown_table() -> str:
         code = f"`{v.code}`" if v.code else "none published"
         more = wiring_parameters(v) - least
         lines.append(
-            f"| {v.year} | `{name}` | {v.paper} | {_equations(v)} | {options} | {code} | {v.verified}"
-            f" | {v.extension or '-'} | {more:+,} |"
+            f"| {v.year} | `{name}` | {v.paper} | {_equations(v)} | {options} | {v.ships_in or '-'} | {code}"
+            f" | {v.verified} | {v.extension or '-'} | {more:+,} |"
         )
     return "\n".join(lines)
 

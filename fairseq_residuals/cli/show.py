@@ -22,11 +22,13 @@ def run(args: argparse.Namespace) -> int:
     description = inspect.cleandoc(sys.modules[variant.__module__].__doc__ or "").replace("::\n", "").replace("``", "")
     print(f"{variant.name}\n\n{description}\n")
     for label, equation in zip(["Equations:", *[""] * 9], variant.equations, strict=False):
-        print(f"{label:14}{equation}")
-    print(f"{'Paper:':14}{variant.paper}\n{'Code:':14}{variant.code or 'none published'}")
-    print(f"{'Compared:':14}{variant.verified}")
+        print(f"{label:15}{equation}")
+    print(f"{'Paper:':15}{variant.paper}\n{'Code:':15}{variant.code or 'none published'}")
+    print(f"{'Compared with:':15}{variant.verified}")
+    if variant.ships_in:
+        print(f"{'Ships in:':15}{variant.ships_in}")
     if variant.extension:
-        print(f"{'Our choice:':14}{variant.extension}")
+        print(f"{'Our choice:':15}{variant.extension}")
     print("Options:")
     for option in options_of(variant.Config).values():
         print(f"  {option.name}={show_value(option.default)}\n      {option.help}; valid: {option.describe()}")

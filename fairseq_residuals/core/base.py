@@ -168,6 +168,8 @@ class Variant(nn.Module):
     """The authors' code that the variant was checked against: repository@commit; empty where none was published."""
     verified: ClassVar[str]
     """What was compared, and with what."""
+    ships_in: ClassVar[str] = ""
+    """The released models that are wired so, with the options that they set; empty where none is known."""
     extension: ClassVar[str] = ""
     """What no paper defines and this plugin chose, such as where cross-attention sits; empty where nothing is."""
     normalize_before: ClassVar[bool] = False

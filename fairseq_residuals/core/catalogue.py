@@ -1,4 +1,4 @@
-"""What a registered variant says of itself: title, paper, equations, provenance."""
+"""What a registered variant says of itself: title, paper, equations, provenance, the models that ship it."""
 
 from __future__ import annotations
 

@@ -48,6 +48,8 @@ def register_variant(name: str) -> Callable[[type[Variant]], type[Variant]]:
             raise TypeError(f"the Config of variant {name!r} must derive from Variant.Config")
         check_declaration(name, cls, _REGISTERED.values())
         cls.name = name
+        # a model that is wired so is not wired as what derives from it
+        cls.ships_in = vars(cls).get("ships_in", "")
         _REGISTERED[name] = cls
         return cls
 

@@ -65,6 +65,7 @@ class DeepNet(Variant):
     equations = ("x = LN(alpha x + F(x))",)
     code = "microsoft/torchscale@4d1e0e8"
     verified = "authors' code (torchscale, Transformer-Clinic): activations, gradients, generation, initialisation"
+    ships_in = "GLM-130B"
     stock = "post_ln"
     draws_weights = True
     connection = DeepNetConnection

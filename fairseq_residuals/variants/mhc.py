@@ -77,6 +77,7 @@ class MHC(StreamsVariant):
     rewrites = (("close", "learned", "sum_j X_j", "sum_j a_j X_j"),)
     extension = f"{StreamsVariant.extension} The start of the router's matrix and biases, and the sum at the end."
     verified = "DeepSeek-V4's router and read-out in huggingface/transformers, decoder: activations, gradients"
+    ships_in = "DeepSeek-V4 (close=learned)"
 
     @dataclass(frozen=True)
     class Config(StreamsVariant.Config):

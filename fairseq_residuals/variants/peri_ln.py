@@ -55,6 +55,7 @@ class SandwichLN(PreLN):
     )
     code = "THUDM/CogView@189a12b"
     verified = "another group's code (LayerNorm-Scaling), decoder alone: activations, gradients; cross-attention: none"
+    ships_in = "CogView; Gemma 2 and 3 (norm_type=rms)"
     extension = (
         "Cross-attention is one more sub-layer with both norms; the encoder's output is not normalised again. Dropout"
         " after the norm."

@@ -32,5 +32,6 @@ class PostLN(Variant):
     equations = ("x = LN(x + F(x))",)
     code = "facebookresearch/fairseq@3d262bb"
     verified = "authors' code, fairseq 0.5 to 0.12: activations, gradients, generation, initialisation"
+    ships_in = "BERT, RoBERTa, BART, XLM-R"
     stock = "post_ln"
     connection = PostLNConnection

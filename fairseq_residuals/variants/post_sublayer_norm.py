@@ -57,6 +57,7 @@ class PostSublayerNorm(PreLN):
     rewrites = (("qk_norm", True, "x = x + LN(F(x))", "x = x + LN(F(x)), in attention with LN(q), LN(k)"),)
     code = "allenai/OLMo-core@fa6c501"
     verified = "authors' port to transformers, decoder alone: activations, gradients; cross-attention: none"
+    ships_in = "OLMo 2, OLMo 3 (qk_norm=true, norm_type=rms)"
     extension = (
         "Cross-attention is one more sub-layer with a norm of its own; with qk_norm=true, as OLMo 2 is, its queries and"
         " keys have theirs too."

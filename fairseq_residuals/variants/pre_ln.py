@@ -39,6 +39,7 @@ class PreLN(Variant):
     equations: ClassVar[tuple[str, ...]] = ("x = x + F(LN(x))", "output LN(x)")
     code = "facebookresearch/fairseq@3d262bb"
     verified = "authors' code, fairseq 0.5 to 0.12: activations, gradients, generation, initialisation"
+    ships_in = "GPT-2, LLaMA, Mistral and Qwen (norm_type=rms), mBART, NLLB-200"
     normalize_before = True
     stock: ClassVar[Stock] = "pre_ln"
     connection = PreLNConnection

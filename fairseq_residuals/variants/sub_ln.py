@@ -53,6 +53,7 @@ class SubLN(PreLN):
     )
     code = "microsoft/torchscale@4d1e0e8"
     verified = "authors' code: activations, gradients, generation, initialisation"
+    ships_in = "BEiT-3, Kosmos-1"
     normalize_before = False
     stock = ""
     draws_weights = True
