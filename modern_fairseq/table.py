@@ -47,6 +47,7 @@ _AFTER = {
         "fixes.saving:save_atomically",
         "fixes.saving:copy_atomically",
         "fixes.saving:begin_in_a_clean_folder",
+        "fixes.schedules:step_after_last_validation",
         "messages.wrong_answers:check_ensembles",
     ),
     "fairseq.utils": (
@@ -93,6 +94,8 @@ _AFTER = {
         "fixes.nan_detector:backward_hooks_on_leaves",
         "fixes.nan_detector:look_without_gradients",
     ),
+    "fairseq.optim.lr_scheduler.fairseq_lr_scheduler": ("fixes.schedules:refuse_another_schedule",),
+    "fairseq.optim.lr_scheduler.reduce_lr_on_plateau": ("fixes.schedules:save_patience",),
     "fairseq.optim.lr_scheduler.inverse_square_root_schedule": ("messages.commands:warmup_of_inverse_sqrt",),
     "fairseq.optim.fairseq_optimizer": ("fixes.at_once:products",),
     "fairseq.optim.fp16_optimizer": (
@@ -112,6 +115,7 @@ _AFTER = {
     "fairseq.data.audio.raw_audio_dataset": ("fixes.literals:literals_only",),
     "fairseq.data.fasta_dataset": ("fixes.fasta_index:index_without_a_shell",),
     "fairseq.data.indexed_dataset": ("messages.data_sets:whole_files",),
+    "fairseq.data.audio.speech_to_text_dataset": ("fixes.augmentation:draw_by_example",),
     "fairseq.data.audio.audio_utils": ("compat.audio:without_torchaudio",),
     "fairseq.data.audio.feature_transforms.delta_deltas": ("compat.audio:deltas_without_torchaudio",),
     "fairseq.data.iterators": ("fixes.iterators:background_ends_first",),

@@ -3,18 +3,24 @@ bit: batches, losses, random state, parameters, optimizer."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+import tiny_data
 import torch
 from fairseq.trainer import Trainer
 from in_process import train
 from running import load
 from tiny_jobs import LANGUAGE_MODEL, SPEECH, TRANSLATION
 
+from fairseq_residuals.core.errors import UserError
+
 STOP, UPDATES = 4, 8
 CASES = {
     "translation": (TRANSLATION, ("--fp16", "--fp16-init-scale", 4, "--fp16-scale-window", 3), "fused_adam"),
     "language model": (LANGUAGE_MODEL, ("--bf16",), "adam"),
     "speech": (SPEECH, ("--bf16",), "fused_adam"),
+    "speech with SpecAugment": (replace(SPEECH, prepare=tiny_data.write_zipped_features), (), "adam"),
 }
 SCHEDULE = ("--lr", 0.005, "--lr-scheduler", "inverse_sqrt", "--warmup-updates", 2, "--clip-norm", 1.0)
 
@@ -28,7 +34,8 @@ def updates(monkeypatch):
     def train_step(self, samples, *args, **kwargs):
         logged = original(self, samples, *args, **kwargs)
         gradients = [p.grad.clone() for p in self.model.parameters() if p.grad is not None]
-        seen.append([samples[0]["id"], torch.tensor(float(logged["loss"])), *gradients, torch.get_rng_state()])
+        loss, lr = torch.tensor(float(logged["loss"])), torch.tensor(self.get_lr())
+        seen.append([samples[0]["id"], loss, lr, *gradients, torch.get_rng_state()])
         return logged
 
     monkeypatch.setattr(Trainer, "train_step", train_step)
@@ -38,7 +45,8 @@ def updates(monkeypatch):
 def state_of(folder):
     saved = load(folder / "checkpoint_last.pt")
     parameters = {k: v for k, v in saved["model"].items() if not k.endswith((".version", "._float_tensor"))}
-    return parameters, saved["last_optimizer_state"], saved["extra_state"]["train_iterator"]
+    schedule = saved["optimizer_history"][-1]["lr_scheduler_state"]
+    return parameters, saved["last_optimizer_state"], schedule, saved["extra_state"]["train_iterator"]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -52,3 +60,39 @@ def test_a_run_goes_on_exactly(case, data_of, updates, tmp_path):
     whole, in_two = updates[:UPDATES], updates[UPDATES:]
     torch.testing.assert_close(in_two, whole, rtol=0, atol=0)
     torch.testing.assert_close(state_of(tmp_path / "in two"), state_of(tmp_path / "whole"), rtol=0, atol=0)
+
+
+EPOCHS = 5
+NEVER_BETTER = ("--best-checkpoint-metric", "num_updates")
+"""A validation metric that grows, where less is better."""
+SCHEDULES = {
+    "reduce_lr_on_plateau": ("--lr-patience", 1, "--lr-shrink", 0.5, "--lr-threshold", 0),
+    "inverse_sqrt": ("--warmup-updates", 2),
+    "fixed": ("--lr-shrink", 0.5, "--force-anneal", 2),
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("stop", [1, 2, 3])
+def test_a_schedule_goes_on_exactly_after_any_epoch(schedule, stop, data_of, updates, tmp_path):
+    """reduce_lr_on_plateau halves the rate after two validations in vain: those of epochs 2 and 3, and 4 and 5."""
+    for folder, lengths in (("whole", (EPOCHS,)), ("in two", (stop, EPOCHS))):
+        flags = [*TRANSLATION.train_flags(data_of(TRANSLATION), tmp_path / folder), "--batch-size", 22, *NEVER_BETTER]
+        flags += ["--optimizer", "adam", "--lr", 0.01, "--lr-scheduler", schedule, *SCHEDULES[schedule]]
+        for length in lengths:
+            train(*flags, "--max-epoch", length, "--no-epoch-checkpoints")
+    whole, in_two = updates[: len(updates) // 2], updates[len(updates) // 2 :]
+    torch.testing.assert_close(in_two, whole, rtol=0, atol=0)
+    torch.testing.assert_close(state_of(tmp_path / "in two"), state_of(tmp_path / "whole"), rtol=0, atol=0)
+    if schedule == "reduce_lr_on_plateau":
+        assert [float(update[2]) for update in whole[::2]] == pytest.approx([0.01, 0.01, 0.01, 0.005, 0.005])
+
+
+def test_the_state_of_another_schedule_is_refused(data_of, tmp_path):
+    flags = [*TRANSLATION.train_flags(data_of(TRANSLATION), tmp_path), "--optimizer", "adam", "--lr", 0.01]
+    train(*flags, "--lr-scheduler", "fixed", "--max-update", 1)
+    for schedule in ("inverse_sqrt", "reduce_lr_on_plateau"):
+        other = [*flags, "--lr-scheduler", schedule, "--max-update", 2]
+        with pytest.raises(UserError, match=f"none of {schedule}: .* --reset-lr-scheduler"):
+            train(*other)
+    train(*other, "--reset-lr-scheduler")

@@ -1,0 +1,54 @@
+"""Augmentation of speech draws the same masks for an example, whether a run was interrupted or not."""
+
+import functools
+import inspect
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+
+def draw_by_example(module: types.ModuleType) -> None:
+    """Draw what SpecAugment masks from the run's seed, the epoch and the example (speech_to_text_dataset.py:183-198).
+
+    fairseq draws from NumPy's global state, which no checkpoint holds, and which depends on how many examples were
+    loaded ahead. Its data sets of text draw by example already (such as data/mask_tokens_dataset.py:116). Can go when
+    fairseq > 0.12.2 does so for speech.
+    """
+    dataset, creator = module.SpeechToTextDataset, module.SpeechToTextDatasetCreator
+    original_getitem, original_from_tsv = dataset.__getitem__, creator.from_tsv.__func__
+    signature = inspect.signature(original_from_tsv)
+
+    @functools.wraps(original_from_tsv)
+    def from_tsv(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        whole = original_from_tsv(cls, *args, **kwargs)
+        arguments = signature.bind(cls, *args, **kwargs).arguments
+        for part in _parts(whole):
+            part.seed = arguments["seed"]
+            # in memory that is shared with the processes that load data, which live through all epochs
+            part.epoch = torch.tensor(arguments["epoch"]).share_memory_()
+        return whole
+
+    @functools.wraps(original_getitem)
+    def getitem(self: Any, index: int) -> Any:
+        if not hasattr(self, "seed"):  # not from a manifest
+            return original_getitem(self, index)
+        with module.fairseq_data_utils.numpy_seed(self.seed, int(self.epoch), int(index)):
+            return original_getitem(self, index)
+
+    def set_epoch(self: Any, epoch: int) -> None:
+        if hasattr(self, "seed"):
+            self.epoch.fill_(epoch)
+
+    creator.from_tsv = classmethod(from_tsv)
+    dataset.__getitem__, dataset.set_epoch = getitem, set_epoch
+
+
+def _parts(whole: Any) -> Iterator[Any]:
+    """The data sets of which one is put together: concatenated (datasets), or sampled from (dataset)."""
+    parts = getattr(whole, "datasets", None) or [part for part in (getattr(whole, "dataset", None),) if part]
+    if not parts:
+        yield whole
+    for part in parts:
+        yield from _parts(part)

@@ -1,0 +1,81 @@
+"""Schedules of the learning rate go on from a checkpoint exactly where they were."""
+
+import functools
+import types
+from typing import Any
+
+from fairseq_residuals_errors import UserError
+
+_BAD_EPOCHS = "num_bad_epochs"
+
+
+def save_patience(module: types.ModuleType) -> None:
+    """Save how long ``reduce_lr_on_plateau`` has waited for a better validation (reduce_lr_on_plateau.py:107-118).
+
+    A resumed run counted from 0 again. Checkpoints without the count load as ever. Can go when fairseq > 0.12.2 saves it.
+    """
+    schedule = module.ReduceLROnPlateauLRSchedule
+    original_state, original_load = schedule.state_dict, schedule.load_state_dict
+
+    @functools.wraps(original_state)
+    def state_dict(self: Any) -> dict[str, Any]:
+        return {**original_state(self), _BAD_EPOCHS: self.lr_scheduler.num_bad_epochs}
+
+    @functools.wraps(original_load)
+    def load_state_dict(self: Any, state: dict[str, Any]) -> None:
+        _refuse_another_schedule(self, state)
+        original_load(self, state)
+        self.lr_scheduler.num_bad_epochs = state.get(_BAD_EPOCHS, 0)
+
+    schedule.state_dict, schedule.load_state_dict = state_dict, load_state_dict
+
+
+def refuse_another_schedule(module: types.ModuleType) -> None:
+    """Refuse the state of a schedule that lacks what this one needs (fairseq_lr_scheduler.py:34 raises KeyError).
+
+    The states of most schedules of fairseq are alike, and are exchanged as ever. Can stay as long as fairseq does not
+    compare the names of schedules.
+    """
+    original = module.FairseqLRScheduler.load_state_dict
+
+    @functools.wraps(original)
+    def load_state_dict(self: Any, state: dict[str, Any]) -> None:
+        _refuse_another_schedule(self, state)
+        original(self, state)
+
+    module.FairseqLRScheduler.load_state_dict = load_state_dict
+
+
+def _refuse_another_schedule(schedule: Any, state: dict[str, Any]) -> None:
+    if "best" not in state:
+        raise UserError(
+            f"the checkpoint was trained with another --lr-scheduler, whose state is none of {_name(schedule)}: name the"
+            " checkpoint's, or begin the schedule anew by --reset-lr-scheduler"
+        )
+
+
+def _name(schedule: Any) -> str:
+    return str(getattr(schedule.cfg, "_name", None) or getattr(schedule.cfg, "lr_scheduler", None) or "this one")
+
+
+def step_after_last_validation(module: types.ModuleType) -> None:
+    """Tell the schedule the validation that ended an epoch, where training goes on from that epoch's checkpoint.
+
+    fairseq saves before the schedule learns of it (fairseq_cli/train.py:200-205), and forgets it on resuming
+    (checkpoint_utils.py:250). Can go when fairseq > 0.12.2 saves after it.
+    """
+    original = module.load_checkpoint
+
+    @functools.wraps(original)
+    def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> tuple[Any, Any]:
+        extra_state, epoch_itr = original(cfg, trainer, **kwargs)
+        if extra_state is None or cfg.reset_optimizer or cfg.reset_lr_scheduler or trainer.get_num_updates() == 0:
+            return extra_state, epoch_itr
+        position, validation = extra_state["train_iterator"], extra_state.get("val_loss")
+        if position.get("version", 1) >= 2 and position["iterations_in_epoch"] == 0 and validation is not None:
+            ended = position["epoch"] - 1
+            trainer.lr_step(ended)  # the epoch is what the schedule counts from
+            trainer.lr_step(ended, validation)
+        return extra_state, epoch_itr
+
+    module.load_checkpoint = load_checkpoint  # type: ignore[attr-defined]
