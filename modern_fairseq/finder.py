@@ -33,7 +33,7 @@ class _Loader(importlib.abc.Loader):
             patch(module)
 
     def get_code(self, fullname: str) -> types.CodeType:
-        """Only ``python -m`` asks for the code: let it run the command of the patched module.
+        """Return code that runs the command of the patched module; only ``python -m`` asks for it.
 
         Executed as ``__main__``, the module would be a second, unpatched copy.
         """

@@ -41,7 +41,7 @@ class Adam:
 
 
 def condition_numbers(adam: Adam, sigma: float, steps: int, seed: int) -> list[float]:
-    """At each of the first steps."""
+    """Return the condition number at each of the first steps."""
     generator = torch.Generator().manual_seed(seed)
     draws = (sigma * torch.randn(adam.dim, dtype=torch.float64, generator=generator) for _ in range(steps))
     return [adam.update(g).norm().item() for g in draws]

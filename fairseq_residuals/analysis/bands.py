@@ -17,7 +17,7 @@ VANISHING = 1e-2
 
 
 def ends_out_of_band(curve: Mapping[int, float]) -> tuple[int, str] | None:
-    """Since which update the norm has been out of its band, and how; None where it ends inside."""
+    """Return since which update the norm has been out of its band, and how; None where it ends inside."""
     memory: list[float] = []
     since: tuple[int, str] | None = None
     for update, value in curve.items():
@@ -36,7 +36,7 @@ def ends_out_of_band(curve: Mapping[int, float]) -> tuple[int, str] | None:
 
 
 def vanishing_sentence(stack: str, norms: Sequence[float]) -> str:
-    """Says that gradients vanish on their way down a stack; empty where they do not.
+    """Say that gradients vanish on their way down a stack; empty where they do not.
 
     Args:
         norms: of the layers' gradients, from the bottom.

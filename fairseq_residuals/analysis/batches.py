@@ -39,7 +39,7 @@ class Batch:
         return -log_probabilities.gather(-1, target)[target.ne(self.padding)].mean()
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Batch:
-        """On a device, what is no index in a precision."""
+        """Move tensors to a device; what is no index takes a precision."""
         moved = utils.apply_to_sample(lambda t: t.to(device, dtype if t.is_floating_point() else t.dtype), self.sample)
         return Batch(moved, self.padding)
 
@@ -75,7 +75,7 @@ def check_room(args: Namespace, settings: Namespace, model: Any) -> None:
 
 
 def make_up(args: Namespace, settings: Namespace, task: Any, model: Any) -> Batch:
-    """``args.sentences`` sequences of ``args.tokens`` tokens, the last of which ends the sentence; no padding."""
+    """Return ``args.sentences`` sequences of ``args.tokens`` tokens, the last of which ends the sentence."""
     generator = torch.Generator().manual_seed(args.seed)
     shape = (args.sentences, args.tokens)
     target = _tokens(shape, task.target_dictionary, generator)

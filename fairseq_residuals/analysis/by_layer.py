@@ -57,7 +57,7 @@ def _together(stacks: Sequence[str], measured: Measured, y: str, log: bool) -> A
 
 
 def _apart(stacks: Sequence[str], measured: Measured, y: str, log: bool) -> Any:
-    """Each model in its colour, those that others are compared with behind it in grey."""
+    """Draw each model in its colour, those that others are compared with behind it in grey."""
     rows = -(-len(measured) // COLUMNS)
     figure, axes = plots.new_figure(rows, COLUMNS, plots.PAGE, 0.6 + 1.15 * rows, sharex=True, sharey=True)
     panels = list(axes.flat)
@@ -99,7 +99,7 @@ def _scale(panel: Any, log: bool) -> None:
 
 
 def _table(stacks: Sequence[str], measured: Measured) -> tuple[list[str], list[list[Cell]]]:
-    """Head and rows: a column for each model, or a row where they are many."""
+    """Return head and rows: a column for each model, or a row where they are many."""
     places = [(stack, layer) for stack in stacks for layer in few(range(1, _depth(stack, measured) + 1))]
     columns: list[list[Cell]] = [["stack", *(stack for stack, _ in places)], ["layer", *(n for _, n in places)]]
     for label, _, found in measured:

@@ -37,7 +37,7 @@ class Group:
     logs: list[Log]
 
     def points(self, metric: str, subset: str) -> list[Point]:
-        """Over updates that every run has logged; a value that is not a number makes its point one.
+        """Return points over updates that every run has logged; a value that is not a number makes its point one.
 
         Raises:
             UserError: a log lacks the metric, or no update was logged by all runs.
@@ -122,7 +122,7 @@ def groups(names: Sequence[str], by_depth: bool = False) -> list[Group]:
 
 
 def _automatic(logs: list[Log], by_depth: bool) -> dict[int, str]:
-    """By ``id`` of the log, its variant's title and whatever else differs among the logs; else its folder or file."""
+    """Return labels by ``id`` of the log: its variant's title and whatever else differs; else its folder or file."""
     titles = {id(log): "/".join(_title(name) for name in log.wiring.split("/")) for log in logs}
     depths = {id(log): "-".join(str(n) for _, n in sorted(log.layers.items(), reverse=True)) for log in logs}
     labels = {}

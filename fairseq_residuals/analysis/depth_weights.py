@@ -22,6 +22,6 @@ def depth_weights(model: nn.Module) -> list[tuple[str, DepthWeights]]:
 
 
 def masked(matrix: Tensor, least: float, share: float) -> Tensor:
-    """Entries whose magnitude is less than ``least``, or than ``share`` of the largest of their row, are nan."""
+    """Mask entries, by nan, whose magnitude is less than ``least``, or than ``share`` of the largest of their row."""
     size = matrix.abs().nan_to_num()
     return matrix.masked_fill(size.eq(0) | (size < least) | (size < share * size.amax(1, keepdim=True)), float("nan"))

@@ -46,7 +46,7 @@ class LinearMap:
 
 @contextmanager
 def replaced(layer: ResidualLayer, by: LinearMap) -> Iterator[None]:
-    """While the context is open, passes through ``layer`` go through ``by``."""
+    """Let passes through ``layer`` go through ``by`` while the context is open."""
     layer.forward = by  # type: ignore[method-assign, assignment]
     try:
         yield
@@ -118,7 +118,7 @@ def train(
     updates: int,
     lr: float,
 ) -> None:
-    """Goes on with ``mapping`` by Adam on the model's loss; the model's own parameters stay as they are."""
+    """Train ``mapping`` by Adam on the model's loss; the model's own parameters stay as they are."""
     wanted = [p for p in model.parameters() if p.requires_grad]
     mapping.weight.requires_grad_()
     optimizer = torch.optim.Adam([mapping.weight], lr=lr)

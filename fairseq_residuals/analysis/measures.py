@@ -28,7 +28,7 @@ def parameter_gradients(subject: Subject) -> ByLayer:
 
 
 def stored_gradients(subject: Subject) -> ByLayer:
-    """As :func:`parameter_gradients`, of the pass that was made last."""
+    """Return the gradients (:func:`parameter_gradients`) of the last pass."""
     norms = layer_statistics.gradient_norms(subject.model)
     found: ByLayer = {}
     for path, module in subject.model.named_modules():

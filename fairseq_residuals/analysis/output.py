@@ -21,7 +21,7 @@ MISTAKE_STATUS = 2
 
 
 def add_output_flags(parser: argparse.ArgumentParser, name: str) -> None:
-    """``--out``, ``--name`` and ``--svg``, and the exit status of these commands."""
+    """Add ``--out``, ``--name`` and ``--svg``, and the exit status of these commands."""
     files = parser.add_argument_group("files")
     files.add_argument(
         "--out", type=Path, default=Path("figures"), metavar="DIR", help="folder for the files (%(default)s)"

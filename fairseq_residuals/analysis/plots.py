@@ -65,7 +65,7 @@ MARKERS = ("", "o", "s", "^", "D", "v")
 
 
 def style(wiring: str) -> tuple[str, Any]:
-    """Colour and dashes of a variant (or of a list of them): the same in every picture, whatever else is in it."""
+    """Return colour and dashes of a variant (or of a list of them), the same in every picture."""
     if wiring in STYLES:
         return STYLES[wiring]
     free = [look for look in product(COLOURS, (DASHDOT, DOTTED, LONG, TWO_DOTS)) if look not in STYLES.values()]
@@ -108,7 +108,7 @@ def new_figure(rows: int = 1, columns: int = 1, width: float = COLUMN, height: f
 
 
 def finish(axes: Axes, x: str = "", y: str = "", title: str = "", whole_x: bool = False) -> None:
-    """Labels with their units, and what all axes look like."""
+    """Label axes with their units, and give them their looks."""
     axes.set_xlabel(x, fontsize=8)
     axes.set_ylabel(y, fontsize=8)
     if title:
@@ -124,7 +124,7 @@ def finish(axes: Axes, x: str = "", y: str = "", title: str = "", whole_x: bool 
 
 
 def legend(figure: Figure, axes: Axes, colour: str | None = None) -> None:
-    """Above the axes, where it hides nothing, in as many columns as fit.
+    """Put the legend above the axes, where it hides nothing, in as many columns as fit.
 
     Args:
         colour: of all lines in it, where colours tell something else.
@@ -173,7 +173,7 @@ def heat_map(
 
 
 def colour_bar(figure: Figure, image: Any, axes: Any, label: str) -> None:
-    """At the right of ``axes``, one or an array of them."""
+    """Draw a colour bar at the right of ``axes``, one or an array of them."""
     bar = figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02)
     bar.set_label(label, fontsize=7)
     bar.ax.tick_params(labelsize=6, width=0.6, length=2)
@@ -193,7 +193,7 @@ def sequence_styles(number: int) -> list[dict[str, Any]]:
 
 
 def legend_above(axes: Axes, title: str) -> None:
-    """Of one panel, above it."""
+    """Put the legend of one panel above it."""
     axes.legend(
         title=title,
         title_fontsize=7,

@@ -48,7 +48,7 @@ def size_flags(args: argparse.Namespace, stacks: Sequence[str]) -> list[str]:
 
 
 def refuse_meaningless(flags: Sequence[str], arch: str, task: str) -> None:
-    """fairseq-train has many flags (of optimizers, ...) that would be taken and change nothing here.
+    """Refuse flags of fairseq-train (of optimizers, ...) that would change nothing here.
 
     Raises:
         UserError: one of ``flags`` is neither of the architecture's model nor of the task.

@@ -85,7 +85,7 @@ def _wait_for_device() -> None:
 
 
 def machine(device: torch.device) -> dict[str, str]:
-    """On what it was timed."""
+    """Return on what it was timed."""
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
     else:

@@ -89,7 +89,7 @@ def run_below(stack: Stack, number: int, batch: int, length: int) -> tuple[Strea
 
 
 def _chain(key: str) -> str:
-    """y0, y1, ... are one thing that grows."""
+    """Return the name of the thing that grows: y0, y1, ... are one."""
     return re.sub(r"\d+$", "", key)
 
 

@@ -33,7 +33,7 @@ class SyntheticSequences:
         self.frequencies = 1.0 / ranks
 
     def train(self, seed: int) -> Iterator[Sample]:
-        """Without end; the same batches for every model."""
+        """Yield training batches without end, the same for every model."""
         generator = torch.Generator().manual_seed(seed)
         while True:
             yield self._batch(generator)
@@ -84,7 +84,7 @@ class Corpus:
                 raise UserError(f"{args.data} has no split {split}; fairseq-preprocess makes them") from None
 
     def train(self, seed: int) -> Iterator[Sample]:
-        """Without end, epoch after epoch."""
+        """Yield training batches without end, epoch after epoch."""
         batches = self._batches("train", seed)
         while True:
             yield from (sample for sample in batches.next_epoch_itr(shuffle=True) if sample)

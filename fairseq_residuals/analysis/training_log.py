@@ -138,7 +138,7 @@ class Log:
         return "/".join(dict.fromkeys(self.wirings[stack] for stack in sorted(self.wirings, reverse=True)))
 
     def curve(self, metric: str, subset: str) -> dict[int, float]:
-        """By update. Where training logged nothing between the ends of epochs, these are its curve.
+        """Return the curve by update; where training logged at the ends of epochs alone, these are its points.
 
         Raises:
             UserError: there is nothing of the kind in the log.
@@ -228,7 +228,7 @@ def _of_update(subset: str, values: dict[str, float]) -> Record | None:
 
 
 def _numbers(pairs: dict[str, object]) -> dict[str, float]:
-    """Those of the values that are numbers, nan and infinities included. What single precision cannot hold is one."""
+    """Return the values that are numbers, nan and infinities (what single precision cannot hold is one) included."""
     found = {}
     for name, value in pairs.items():
         if name in ("epoch", "update"):  # places, not measurements

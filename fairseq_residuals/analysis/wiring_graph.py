@@ -39,7 +39,7 @@ class Graph:
 
 
 def without_unused(graph: Graph) -> Graph:
-    """Only what leads to an output, numbered anew, with the gradient's way."""
+    """Return only what leads to an output, numbered anew, with the gradient's way."""
     needed: set[int] = set()
     waiting = [node.number for node in graph.nodes if node.kind == "out"]
     while waiting:

@@ -50,7 +50,7 @@ class Case:
         return next((name for name, sizes in DIMENSIONS.items() if sizes == own), "x".join(map(str, own)))
 
     def arguments(self) -> Namespace:
-        """As the looks' commands have them, for what this package shares with them."""
+        """Return arguments as the commands of analyses have them, for what this package shares with them."""
         return Namespace(**asdict(self) | {"layers": str(self.layers)})
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class Case:
 
 
 def cases(args: Any, checkpointing: tuple[bool, ...] = (False,)) -> list[Case]:
-    """Every combination of ``--dims``, ``--precision`` and ``--layers``, with and without what ``checkpointing`` says.
+    """Return every combination of ``--dims``, ``--precision`` and ``--layers``, and of what ``checkpointing`` says.
 
     Raises:
         UserError: a size is none.

@@ -137,7 +137,7 @@ def parse(text: str) -> Contestant:
 
 
 def parse_also(text: str) -> Contestant:
-    """``LABEL=NAME [VARIABLE=VALUE ...] [--flag=value ...]``.
+    """Parse ``LABEL=NAME [VARIABLE=VALUE ...] [--flag=value ...]``.
 
     Raises:
         UserError: it is not of this form, or NAME is unknown.

@@ -24,7 +24,7 @@ COMPUTE_TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8
 
 
 def search(contestant: Contestant, case: Case) -> Callable[[], int]:
-    """Every hypothesis has ``case.tokens`` + 1 words, as many steps as fairseq makes with its end.
+    """Search; every hypothesis has ``case.tokens`` + 1 words, as many steps as fairseq makes with its end.
 
     Raises:
         UserError: CTranslate2 is not installed, or not efficient in this precision here.

@@ -129,7 +129,7 @@ class Training:
             self.optimizer.backward(loss)
 
     def _tuned(self) -> AbstractContextManager[None]:
-        """As fairseq's trainer does for models of this plugin."""
+        """Tune the model as fairseq's trainer does for models of this plugin."""
         return tuned(self.model) if self.on_cpu and searchable([self.model]) else nullcontext()
 
     def update(self) -> None:
@@ -147,7 +147,7 @@ class Training:
 
 
 def search(contestant: Contestant, case: Case) -> Callable[[], int]:
-    """Beam search as fairseq-generate does it; every hypothesis has ``case.tokens`` tokens and its end."""
+    """Search as fairseq-generate does; every hypothesis has ``case.tokens`` tokens and its end."""
     return _search(network(contestant, case), case)
 
 

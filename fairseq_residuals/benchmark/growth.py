@@ -38,7 +38,7 @@ class Growth(NamedTuple):
 
 
 def growths(lines: Sequence[Line]) -> list[Growth]:
-    """Of every contestant with points at two depths or more."""
+    """Return the growth of every contestant with points at two depths or more."""
     found: dict[tuple[str, str, str, str], list[tuple[int, float]]] = {}
     for line in (line for line in lines if line.found):
         for quantity, value_of in QUANTITIES.items():

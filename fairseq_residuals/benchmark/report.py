@@ -129,7 +129,7 @@ class Report:
         self.machine = machine(device) | {"date": datetime.date.today().isoformat()}
 
     def head(self) -> list[str]:
-        """On what, when and how it was measured."""
+        """Return on what, when and how it was measured."""
         first = self.lines[0].case
         work = f"{first.sentences} sentences of {first.tokens} tokens a side, vocabulary {first.vocabulary}"
         beam = f", beam {first.beam}" if self.theme == "generate" else ""
@@ -154,7 +154,7 @@ class Report:
         return told + self._failures()
 
     def _failures(self) -> list[str]:
-        """Each once, with its cases unless it holds for all of its contestant's."""
+        """Return each failure once, with its cases unless it holds for all of its contestant's."""
         found: dict[tuple[str, str], list[str]] = {}
         for line in self.lines:
             if line.failure:
@@ -169,7 +169,7 @@ class Report:
         return [[column(line, self.lines) for column in self.columns.values()] for line in self.lines]
 
     def _shown(self) -> list[list[Cell]]:
-        """For readers: of large numbers no fractions."""
+        """Return a cell for readers: of large numbers no fractions."""
         return [[round(c) if isinstance(c, float) and c >= 1000 else c for c in row] for row in self.rows()]
 
     def text(self) -> str:

@@ -42,7 +42,7 @@ class Line:
     """What they take by ``torch.matmul``, a round each."""
 
     def median(self, key: str) -> float | None:
-        """Of what was measured each round; None if nothing was."""
+        """Return the median of what was measured each round; None if nothing was."""
         values = [measured[key] for measured in self.found if measured.get(key) is not None]
         return statistics.median(values) if values else None
 

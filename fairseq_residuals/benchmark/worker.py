@@ -121,7 +121,7 @@ def _products(recorder: Recorder) -> list[tuple[Product, int]]:
 
 
 def _memory(before: int, device: torch.device) -> Measured:
-    """Until now: a recorded step takes more of it."""
+    """Return the memory that was taken until now: a recorded step takes more of it."""
     gpu = device.type == "cuda"
     return {
         # of libraries that do not allocate by PyTorch, nothing is known

@@ -189,7 +189,7 @@ def load_model(args: Namespace, sizes: dict[str, int], parameters: dict[str, Ten
 
 
 def synthetic_dictionary(words: int) -> Dictionary:
-    """Of so many words, the special symbols included."""
+    """Return a dictionary of so many words, the special symbols included."""
     dictionary = Dictionary()
     for i in range(len(dictionary), words):
         dictionary.add_symbol(f"w{i}")

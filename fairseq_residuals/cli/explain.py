@@ -92,12 +92,12 @@ def _picture(drawn: list[Drawn], notes: list[tuple[str, ...]]) -> Any:
 
 
 def _equations(one: Drawn) -> list[str]:
-    """Each in a line of its own."""
+    """Return the equations, each in a line of its own."""
     return [part for line in one.variant.equations_of(one.variant.config) for part in line.split("; ")]
 
 
 def _stacks(args: argparse.Namespace) -> Iterator[tuple[str, Stack]]:
-    """Of models without storage, which even the largest are made of at once."""
+    """Return the stacks of a model without storage: even the largest is built at once."""
     logging.disable(logging.INFO)  # what building prints says nothing here
     try:
         for name in args.arch:
@@ -119,7 +119,7 @@ def _stacks(args: argparse.Namespace) -> Iterator[tuple[str, Stack]]:
 
 
 def _drawn(stack: Stack) -> Iterator[Drawn]:
-    """Each of the variants of a stack, by its second layer: in the first, what comes from below may be missing."""
+    """Draw each variant of a stack by its second layer: in the first, what comes from below may be missing."""
     below = 0
     for variant, layers in stack.segments():
         place = below + min(1, len(layers) - 1)

@@ -86,11 +86,11 @@ class Look:
     """The columns of HEAD from the stack on; the first is the whole model."""
 
     def change(self, stack: str) -> list[float]:
-        """Of each layer, in percent; nan where the whole model has nothing to lose."""
+        """Return the change of each layer in percent; nan where the whole model has nothing to lose."""
         return [math.nan if row[4] is None else float(row[4]) for row in self.rows if row[0] == stack]
 
     def table(self) -> tuple[list[str], list[list[Cell]]]:
-        """As in the paper: a row per layer, a pair of columns per stack."""
+        """Return the paper's table: a row per layer, a pair of columns per stack."""
         metric, whole = str(self.rows[0][2]), self.rows[0][3]
         found = list(dict.fromkeys(str(row[0]) for row in self.rows[1:]))
         by_place = {(row[0], row[1]): row for row in self.rows}

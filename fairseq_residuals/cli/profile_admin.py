@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _make_trainer(flags: argparse.Namespace) -> Any:
-    """As fairseq_cli.train.main makes it, in one process."""
+    """Make a trainer as fairseq_cli.train.main does, in one process."""
     from fairseq.trainer import Trainer
 
     cfg = convert_namespace_to_omegaconf(flags)

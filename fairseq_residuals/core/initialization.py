@@ -35,7 +35,7 @@ from fairseq_residuals.core.stack import Stack
 
 @torch.no_grad()
 def initialise(owners: list[tuple[nn.Module, Stack]]) -> None:
-    """Draws and scales the weights of a model's stacks.
+    """Draw and scale the weights of a model's stacks.
 
     Args:
         owners: fairseq's encoders and decoders, each with the stack that it holds.

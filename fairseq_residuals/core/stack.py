@@ -55,7 +55,7 @@ class Stack(nn.Module):
         return layer
 
     def run_plainly(self) -> None:
-        """From now on run every layer, once, and as it is: settings of training would disturb an analysis."""
+        """Run every layer once, and as it is, from now on: settings of training would disturb an analysis."""
         self.layerdrop, self.wrappers = 0.0, []
 
     def run_layer(self, i: int, s: Stream, context: Context) -> tuple[Stream, Tensor | None]:

@@ -132,7 +132,7 @@ class Wiring:
         return tuple(dict.fromkeys(line for part in self.parts for line in part.equations))
 
     def value(self, option: str) -> Any:
-        """Of the topmost part; None if it has no such option."""
+        """Return an option's value in the topmost part; None if it has no such option."""
         return getattr(self.parts[-1].config, option, None)
 
     def is_given(self, option: str) -> bool:

@@ -86,14 +86,14 @@ def _refuse_unknown(name: str, config: DictConfig) -> None:
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
-    """As dictionaries, lists and scalars, interpolations resolved."""
+    """Return dictionaries, lists and scalars, interpolations resolved."""
     container = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
     assert isinstance(container, dict)
     return container  # type: ignore[return-value]
 
 
 def effective_batch(config: DictConfig) -> int:
-    """Tokens (in speech: frames) per update, an upper bound as fairseq counts them; the files are for one device."""
+    """Return tokens (in speech: frames) per update, an upper bound as fairseq counts; the files are for one device."""
     devices = config.distributed_training.distributed_world_size
     return config.dataset.max_tokens * config.optimization.update_freq[0] * devices
 

@@ -146,7 +146,7 @@ def _reference_files(job: Job, measurement: Measurement, evaluation: Evaluation)
 
 
 def check_references(job: Job, measurements: Iterable[Measurement]) -> None:
-    """Before anything is trained that could not be scored.
+    """Check the references, before anything is trained that could not be scored.
 
     Raises:
         UserError: the prepared corpus has no references for a measurement.
@@ -158,7 +158,7 @@ def check_references(job: Job, measurements: Iterable[Measurement]) -> None:
 
 
 def _lines(path: Path) -> list[str]:
-    """Of binarized text, in which what subword-nmt cut is joined."""
+    """Return the lines of binarized text; what subword-nmt cut is joined."""
     return list(map(Join(), read_lines(path)))
 
 

@@ -291,7 +291,7 @@ class Evaluation:
 
 
 def _override(key: str, value: str | int | bool | list[int]) -> str:
-    """As hydra's grammar has it."""
+    """Return an override as hydra's grammar has it."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     if not isinstance(value, str) or re.fullmatch(r"[\w./:-]+", text):
         return f"{key}={text}"

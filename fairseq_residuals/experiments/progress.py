@@ -38,7 +38,7 @@ Refresh = Callable[[], None]
 
 @contextmanager
 def lines(runs: Sequence[Watched]) -> Iterator[Refresh]:
-    """For logs and pipes: now and then a line for each run that got on, and one when it has ended."""
+    """Print for logs and pipes: now and then a line for each run that got on, and one when it has ended."""
     said: dict[int, tuple[int, str]] = {}
     last: set[int] = set()
     due = time.monotonic() + SECONDS_BETWEEN_LINES
@@ -65,7 +65,7 @@ def lines(runs: Sequence[Watched]) -> Iterator[Refresh]:
 
 @contextmanager
 def bars(runs: Sequence[Watched]) -> Iterator[Refresh]:
-    """For terminals: a bar for each run, redrawn in place."""
+    """Draw for terminals: a bar for each run, redrawn in place."""
     columns = (TextColumn("{task.description}"), BarColumn(12), MofNCompleteColumn(), TextColumn("{task.fields[text]}"))
     with Progress(*columns, TimeElapsedColumn(), refresh_per_second=2, console=Console(stderr=True)) as bar:
         tasks = {bar.add_task(run.name, total=run.updates, text="", start=False): run for run in runs}

@@ -99,7 +99,7 @@ def runs_of(args: Namespace) -> list[RaceRun]:
 
 
 def train(run: RaceRun, args: Namespace, tell: Tell) -> RaceResult:
-    """Trains one model.
+    """Train one model.
 
     Raises:
         UserError: it cannot be built, or there is no such data.

@@ -58,7 +58,7 @@ Key = tuple[str, float, int]
 
 
 def together(results: Sequence[RaceResult]) -> dict[Key, list[RaceResult]]:
-    """By model, learning rate and warm-up: one result per seed. Models of one name are told apart by their options."""
+    """Group results by model, learning rate and warm-up; options tell models of one name apart."""
     labels = {r.run.source: r.label for r in results}
     if len(set(labels.values())) < len(labels):
         labels = {source: f"{label} ({source.name})" for source, label in labels.items()}
@@ -105,7 +105,7 @@ def caption(args: Namespace, results: Sequence[RaceResult]) -> str:
 
 
 def draw(results: Sequence[RaceResult]) -> Any:
-    """Training losses: a panel for each learning rate and warm-up, a line for each seed."""
+    """Draw training losses: a panel for each learning rate and warm-up, a line for each seed."""
     settings = list(dict.fromkeys((r.run.lr, r.run.warmup) for r in results))
     groups = together(results)
     labels = list(dict.fromkeys(label for label, _, _ in groups))

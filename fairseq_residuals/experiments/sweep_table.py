@@ -23,7 +23,7 @@ EDGE = "*"
 
 
 def read_results(path: Path) -> list[SweepResult]:
-    """In the order of writing; none if there is no file.
+    """Return the results in the order of writing; none if there is no file.
 
     Raises:
         UserError: it is no file of results.
@@ -55,7 +55,7 @@ def _read(line: dict[str, str], where: str) -> SweepResult:
 
 
 def write_results(path: Path, results: Iterable[SweepResult]) -> None:
-    """All of them; readers see the old file or the new one."""
+    """Write all results; readers see the old file or the new one."""
     with atomic_write(path) as new:
         new.write_text(csv_text(HEADER, map(astuple, results)), encoding="utf-8", newline="")
 
@@ -134,7 +134,7 @@ def still_to_do(
 
 
 def table(results: Sequence[SweepResult], first_seed: int, markdown: bool = False) -> str:
-    """Means ± standard deviations over the seeds that trained at the best learning rate of each row."""
+    """Return means ± standard deviations over the seeds that trained at each row's best learning rate."""
     rows = [line.cells() for line in lines(results, first_seed)]
     return markdown_table(HEAD, rows) if markdown else text_table(HEAD, rows)
 

@@ -20,7 +20,7 @@ _REGISTRIES = {
 
 
 def as_flags(settings: Mapping[str, Any]) -> Iterator[str]:
-    """``{beam: 4, cpu: true}`` as --beam 4 --cpu; what is None or False is left out."""
+    """Return ``{beam: 4, cpu: true}`` as --beam 4 --cpu; what is None or False is left out."""
     for key, value in settings.items():
         if value is None or value is False:
             continue

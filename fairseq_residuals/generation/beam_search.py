@@ -168,7 +168,10 @@ class FasterSequenceGenerator(SequenceGenerator):
         return finalized
 
     def _next_words(self, tokens: Tensor, memory: Any, cache: BeamCache) -> tuple[Tensor, Tensor | None]:
-        """Log-probabilities (rows, vocabulary), and what the last word attended to (rows, S) where the decoder says."""
+        """Return log-probabilities (rows, vocabulary), and what the last word attended to.
+
+        The attention is (rows, S), or None where the decoder does not say.
+        """
         model, first = self.model.single_model, tokens.size(1) == 1
         if first:
             # all hypotheses of a sentence are still the same

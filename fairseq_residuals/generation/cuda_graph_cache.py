@@ -57,7 +57,7 @@ class ReplayedBeamCache(BeamCache):
         return self.past.size(1) > 1
 
     def start_pass(self, stack: Stack) -> Pass:
-        """As :meth:`KVCache.start_pass`: from the second word on, all layers are replayed at once."""
+        """Start a pass (:meth:`KVCache.start_pass`): from the second word on, all layers are replayed at once."""
         return ReplayedPass(stack, self) if self.ready else Pass(stack)
 
     def _leave(self, sentences: Tensor) -> None:
@@ -101,7 +101,7 @@ class ReplayedBeamCache(BeamCache):
         return out[:, :rows], [None if w is None else w.narrow(w.dim() - 3, 0, rows) for w in weights]
 
     def _mask(self, position: int) -> None:
-        """Leaves to each hypothesis its own places up to ``position``."""
+        """Return a mask that leaves to each hypothesis its own places up to ``position``."""
         assert self.fixed_mask is not None
         others = self.past[:, :, None] != torch.arange(self.beam, device=self.past.device)
         mask = self.fixed_mask.view(self.most * self.beam, -1)[: len(others)]
@@ -109,7 +109,7 @@ class ReplayedBeamCache(BeamCache):
         mask[:, : (position + 1) * self.beam].masked_fill_(~others.flatten(1), 0)
 
     def _of_all_sentences(self, work: Callable[[Tensor], Outputs], fed: Tensor) -> Outputs:
-        """Also those that have left."""
+        """Return the rows of all sentences, also of those that have left."""
         there, self.sentences = self.sentences, self.most
         try:
             return work(fed)

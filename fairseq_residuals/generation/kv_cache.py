@@ -57,7 +57,7 @@ class BeamCache:
         self.mask = None
 
     def _leave(self, sentences: Tensor) -> None:
-        """Of keys and values, those of ``sentences`` stay."""
+        """Keep the keys and values of ``sentences`` alone."""
         self.words = {attn: kept[:, sentences] for attn, kept in self.words.items()}
         self.memories = {
             attn: KeysValues(*[None if x is None else x[sentences] for x in memory])  # type: ignore[arg-type]
@@ -65,11 +65,11 @@ class BeamCache:
         }
 
     def start_pass(self, stack: Stack) -> Pass:
-        """As :meth:`KVCache.start_pass`: one like any other."""
+        """Start a pass like any other (:meth:`KVCache.start_pass`)."""
         return Pass(stack)
 
     def copies(self, attn: Any) -> int:
-        """As :meth:`KVCache.copies`: the encoder's output comes once per sentence."""
+        """Return how often a row is repeated (:meth:`KVCache.copies`): the encoder's output comes once per sentence."""
         return 1
 
     def group(self, queries: Tensor) -> Tensor:
@@ -107,11 +107,11 @@ class BeamCache:
         return KeysValues(so_far[0], so_far[1], self.mask, None)
 
     def recall(self, attn: Any) -> KeysValues | None:
-        """As :meth:`KVCache.recall`."""
+        """Return what was remembered (:meth:`KVCache.recall`)."""
         return self.memories.get(attn)
 
     def remember(self, attn: Any, memory: KeysValues) -> KeysValues:
-        """As :meth:`KVCache.remember`, with the padding as a mask (sentences, 1, 1, S)."""
+        """Remember keys and values (:meth:`KVCache.remember`), the padding as a mask (sentences, 1, 1, S)."""
         keys, values, _, padding = memory
         mask = None
         if padding is not None:

@@ -45,7 +45,7 @@ def refuse_sharding(args: Args) -> None:
 
 
 def forget_files(args: Args, *keys: str) -> None:
-    """Checkpoints hold the parameters that a model was begun with: they are not to ask for these files again."""
+    """Forget the files that a model was begun with: checkpoints hold their parameters and need them no more."""
     for key in keys:
         if key in args:
             setattr(args, key, None)

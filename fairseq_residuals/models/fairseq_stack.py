@@ -70,7 +70,7 @@ class LayerCalls:
         self.stack = stack
 
     def run(self, i: int, x: Tensor, context: Context) -> tuple[Tensor, Tensor | None]:
-        """As :meth:`Pass.run`; the first layer starts the pass."""
+        """Run a layer (:meth:`Pass.run`); the first one starts the pass."""
         if i == 0:
             self.current = self.stack.start_pass(context.cache)
         return self.current.run(i, x, context)
@@ -80,7 +80,7 @@ class LayerCalls:
 
 class EncoderCalls(LayerCalls):
     def layer(self, i: int, x: Tensor, encoder_padding_mask: Tensor | None = None) -> Tensor:
-        """With the signature of fairseq's encoder layers: (T, B, C), mask (B, T) -> (T, B, C)."""
+        """Run with the signature of fairseq's encoder layers: (T, B, C), mask (B, T) -> (T, B, C)."""
         return self.run(i, x, Context(padding_mask=encoder_padding_mask))[0]
 
 
@@ -97,7 +97,7 @@ class DecoderCalls(LayerCalls):
         need_attn: bool = False,
         need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None, None]:
-        """With the signature of fairseq's decoder layers: (T, B, C), ... -> (T, B, C), weights, None."""
+        """Run with the signature of fairseq's decoder layers: (T, B, C), ... -> (T, B, C), weights, None."""
         context = Context(
             padding_mask=self_attn_padding_mask,
             self_attn_mask=self_attn_mask,
@@ -134,24 +134,24 @@ class FairseqCache:
         self.incremental_state = incremental_state
 
     def copies(self, attn: Any) -> int:
-        """As :meth:`KVCache.copies`: fairseq tells modules how wide its beam is."""
+        """Return how often a row is repeated (:meth:`KVCache.copies`): fairseq tells modules how wide its beam is."""
         return attn.beam_size  # type: ignore[no-any-return]
 
     def recall(self, attn: Any) -> KeysValues | None:
-        """As :meth:`KVCache.recall`."""
+        """Return what was remembered (:meth:`KVCache.recall`)."""
         buffer = attn._get_input_buffer(self.incremental_state)
         if "prev_key" not in buffer:
             return None
         return KeysValues(buffer["prev_key"], buffer["prev_value"], None, buffer["prev_key_padding_mask"])
 
     def remember(self, attn: Any, memory: KeysValues) -> KeysValues:
-        """As :meth:`KVCache.remember`."""
+        """Remember keys and values (:meth:`KVCache.remember`)."""
         buffer = {"prev_key": memory.keys, "prev_value": memory.values, "prev_key_padding_mask": memory.padding_mask}
         attn._set_input_buffer(self.incremental_state, buffer)
         return memory
 
     def extend(self, attn: Any, new: KeysValues) -> KeysValues:
-        """As :meth:`KVCache.extend`."""
+        """Add keys and values of the newest words (:meth:`KVCache.extend`)."""
         before = self.recall(attn)
         if before is not None:
             keys, values = (torch.cat(pair, 2) for pair in zip(before[:2], new[:2], strict=True))
@@ -162,13 +162,13 @@ class FairseqCache:
         return self.remember(attn, new)
 
     def group(self, queries: Tensor) -> Tensor:
-        """As :meth:`KVCache.group`: each row is a group."""
+        """Group rows (:meth:`KVCache.group`): each is a group."""
         return queries
 
     def ungroup(self, x: Tensor) -> Tensor:
-        """As :meth:`KVCache.ungroup`."""
+        """Undo :meth:`KVCache.group`."""
         return x
 
     def start_pass(self, stack: Stack) -> Pass:
-        """As :meth:`KVCache.start_pass`: one like any other."""
+        """Start a pass like any other (:meth:`KVCache.start_pass`)."""
         return Pass(stack)

@@ -28,7 +28,7 @@ def _add_flags(parser: Any) -> None:
 
 
 def _in_its_precision(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Sound comes in single precision where the model's parameters may not be: in fairseq's generation."""
+    """Return sound in the precision of the parameters: fairseq's generation gives it in single precision."""
     return inputs[0].to(next(module.parameters()).dtype), *inputs[1:]
 
 
@@ -92,6 +92,6 @@ class ResidualS2TTransformer(S2TTransformerModel):
         return model
 
     def forward(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor, **kwargs: Any) -> Any:
-        """As fairseq's, which has no ``features_only``: what other arguments there are goes to the decoder."""
+        """Run the model as fairseq's, which has no ``features_only``: other arguments go to the decoder."""
         encoder_out = self.encoder(src_tokens=src_tokens, src_lengths=src_lengths)
         return self.decoder(prev_output_tokens=prev_output_tokens, encoder_out=encoder_out, **kwargs)

@@ -87,7 +87,7 @@ def _hooks_in_force() -> tuple[Any, Any] | None:
 
 
 def keeping(tensors: Iterable[Tensor]) -> AbstractContextManager[None]:
-    """In it, autograd keeps tensors as they are, these among them, also within :func:`recomputing`.
+    """Let autograd keep tensors as they are, these among them, also within :func:`recomputing`.
 
     A sum over depth has a term for each layer below, and calls for each cost more than there is to gain.
     """

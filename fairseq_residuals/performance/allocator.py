@@ -17,7 +17,7 @@ LARGEST_INT = 2**31 - 1
 
 @functools.cache
 def keep_freed_memory() -> bool:
-    """From now on keep freed memory in this process; return whether it does.
+    """Keep freed memory in this process from now on; return whether it does.
 
     Other C libraries are left as they are, and so is glibc where the environment has settings for it.
     """

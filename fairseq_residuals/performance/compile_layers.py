@@ -70,7 +70,7 @@ def _of_any_size(x: Tensor, channels: tuple[int | None, ...]) -> Tensor:
 
 @functools.cache
 def _compiled(backend: str) -> Callable[[ResidualLayer, Stream, Context], tuple[Stream, Tensor | None]]:
-    """``backend``'s code is made when a layer of a new kind first runs."""
+    """Return what runs layers by code of ``backend``, generated when a layer of a new kind first runs."""
     torch_private.allow_recompilations(MOST_CODES)
     return torch.compile(_run, backend=backend)
 

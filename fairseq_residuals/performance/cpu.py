@@ -48,7 +48,7 @@ class CPUAttention:
     def __call__(
         self, attn: Any, query: Tensor, key: Tensor, value: Tensor, *, cache: KVCache | None = None, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """As :func:`~fairseq_residuals.core.attention.run_attention`."""
+        """Run attention as :func:`~fairseq_residuals.core.attention.run_attention` does."""
         if not (needs_opening(cache, kwargs) or self.opens(attn, query, key)):
             return run_attention(attn, query, key, value, cache=cache, **kwargs)
         if self.fast and "edit_heads" not in kwargs:
@@ -67,7 +67,7 @@ class CPUAttention:
 
 
 def weigh_values_recomputably(probs: Tensor, values: Tensor, cache: KVCache | None = None) -> Tensor:
-    """As :func:`~fairseq_residuals.core.attention.weigh_values`, and computed once more in the backward pass."""
+    """Weigh the values, and do so once more in the backward pass."""
     heads = weigh_values(probs, values, cache)
     if cache is not None or not heads.requires_grad or torch.compiler.is_compiling():
         return heads
@@ -113,7 +113,7 @@ def make_fast(model: nn.Module) -> None:
 
 @contextmanager
 def tuned(model: nn.Module) -> Iterator[None]:
-    """In it, ``model``, which is on a CPU, trains as fast as its settings permit."""
+    """Train ``model``, which is on a CPU, as fast as its settings permit within this context."""
     if getattr(model, "keep_freed_memory", False):
         keep_freed_memory()
     bound_caches()

@@ -51,7 +51,7 @@ class Graph(Generic[Result]):
 
 
 def new_pool() -> Any:
-    """Memory for graphs."""
+    """Return memory for graphs."""
     return torch.cuda.graph_pool_handle()
 
 

@@ -67,7 +67,7 @@ def _products(precision: str) -> Iterator[None]:
 
 @contextmanager
 def products_by_onednn() -> Iterator[None]:
-    """In it, products in single precision are oneDNN's, which may round factors: see :func:`onednn_is_exact`.
+    """Let oneDNN compute products in single precision; it may round factors: see :func:`onednn_is_exact`.
 
     Those of many tiny matrices stay MKL's, which takes half of oneDNN's time for them.
     """
@@ -76,7 +76,7 @@ def products_by_onednn() -> Iterator[None]:
 
 
 def products_by_mkl() -> AbstractContextManager[None]:
-    """In it, they are not, whatever else was asked for."""
+    """Let MKL compute them, whatever else was asked for."""
     return _products("ieee")
 
 

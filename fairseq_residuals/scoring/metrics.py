@@ -43,11 +43,11 @@ class Metric(ABC):
 
     @abstractmethod
     def statistics(self, hypothesis: str, *references: str) -> list[float]:
-        """Of one sentence; always the same length, to be added up."""
+        """Return the statistics of one sentence; always the same length, to be added up."""
 
     @abstractmethod
     def values(self, totals: Sequence[float]) -> dict[str, float]:
-        """From the sum of the statistics; the key ``name`` is the value to select a model by.
+        """Return scores from the sum of the statistics; the key ``name`` is the value to select a model by.
 
         NaN where nothing was counted.
         """
@@ -147,7 +147,7 @@ class Wer(Metric):
 
 
 def multi_bleu_tokens(line: str) -> str:
-    """Spaces where ``multi-bleu.perl`` splits a line, which is at ASCII white space only; sacreBLEU splits at any."""
+    """Put spaces where ``multi-bleu.perl`` splits a line: at ASCII white space only; sacreBLEU splits at any."""
     return " ".join(re.sub(r"\s", "\N{OPEN BOX}", token) for token in re.split(r"[ \t\n\r\f\v]+", line) if token)
 
 

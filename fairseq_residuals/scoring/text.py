@@ -39,7 +39,7 @@ def read_lines(path: str | Path) -> list[str]:
 
 
 def without_unknown(reference: str) -> str:
-    """Of a T- line: what was not in the dictionary is no ``<unk>`` that a hypothesis could have."""
+    """Return a T- line without ``<unk>``: what was not in the dictionary is no word that a hypothesis could have."""
     return reference.replace("<<unk>>", UNKNOWN)
 
 
@@ -72,7 +72,7 @@ def read_generation(path: str | Path) -> Generation:
 
 
 def parse_generation(lines: Iterable[str], name: str = "the output") -> Generation:
-    """:func:`read_generation` of lines; ``name`` is what an error calls them."""
+    """Read lines as :func:`read_generation` does; ``name`` is what an error calls them."""
     texts: dict[str, dict[int, str]] = {kind: {} for kind in "STHD"}
     current: dict[str, int] = {}
     translated: int | None = None

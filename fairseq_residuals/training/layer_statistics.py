@@ -140,7 +140,7 @@ def _describe(value: Tensor, channels: int) -> dict[str, float]:
 
 
 def _remaining_scale(optimizer: Any) -> Any:
-    """By what the stored gradients are still to be multiplied: fairseq's fp16 optimizers do so when they step."""
+    """Return the factor that the stored gradients still lack: fairseq's fp16 optimizers multiply when they step."""
     if isinstance(optimizer, FairseqBMUF):
         optimizer = optimizer._optimizer
     if isinstance(optimizer, AMPOptimizer):

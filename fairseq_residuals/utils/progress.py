@@ -9,5 +9,5 @@ _BEGAN = time.monotonic()
 
 
 def say(line: str) -> None:
-    """With the seconds since the program began."""
+    """Print a line with the seconds since the program began."""
     print(f"{time.monotonic() - _BEGAN:5.0f} s  {line}", file=sys.stderr, flush=True)

@@ -34,7 +34,7 @@ def text_table(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[Cell]], left: int = 1) -> str:
-    """Columns as wide as they need to be for readers without a browser; the first ``left`` are aligned to the left."""
+    """Return columns wide enough for readers without a browser; the first ``left`` are aligned to the left."""
     lines = [[cell.replace("|", r"\|") for cell in head]]
     lines += [[show(cell).replace("|", r"\|") for cell in row] for row in rows]
     widths = [max(3, *(len(line[i]) for line in lines)) for i in range(len(head))]
@@ -102,7 +102,7 @@ def _is_number(text: str) -> bool:
 
 
 def csv_text(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """Floats with every digit that they have; None is empty."""
+    """Return CSV; floats with every digit that they have, None empty."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(head)

@@ -161,7 +161,7 @@ def _task(golden: Golden) -> Namespace:
 
 
 def _dictionary(golden: Golden, side: str) -> Dictionary:
-    """Made-up words, as many as the embedding of ``side`` has."""
+    """Return a dictionary of synthetic words, as many as the embedding of ``side`` has."""
     words = len(golden.need(f"{side}.embed_tokens.weight"))
     names = ("src_tokens",) if side == "encoder" else ("prev_output_tokens", "target")
     check_words(golden, words, *names)

@@ -197,7 +197,7 @@ def _settings(sidecar: Path, description: dict[str, Any]) -> dict[str, Any]:
 
 
 def _logits(arrays: _Arrays, inputs: dict[str, Tensor], outputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """By mode; needed are all arrays of a model that has its inputs."""
+    """Return logits by mode; all arrays of a model that has its inputs are needed."""
     if "src_tokens" in inputs and "prev_output_tokens" in inputs:
         arrays.need("in/src_lengths")
         arrays.need("out/encoder_out")
@@ -241,7 +241,7 @@ def _by_our_names(path: Path, description: dict[str, Any], recipe: Recipe, array
 
 
 def _generations(sidecar: Path, description: dict[str, Any], arrays: _Arrays) -> dict[str, Generation]:
-    """By name: ``beam4``, ``greedy``."""
+    """Return generations by name: ``beam4``, ``greedy``."""
     names = [m[1] for m in map(re.compile(r"gen/(\w+)/tokens").fullmatch, arrays.arrays) if m]
     src_tokens, prefix = (arrays.arrays.get(f"gen/{key}") for key in ("src_tokens", "prefix"))
     sources = prefix if src_tokens is None else src_tokens

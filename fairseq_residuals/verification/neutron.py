@@ -98,7 +98,7 @@ class NeutronRecipe(FairseqRecipe):
 
 
 def _swap(values: Tensor, dim: int) -> Tensor:
-    """With the first two entries along ``dim`` exchanged."""
+    """Return a tensor with the first two entries along ``dim`` exchanged."""
     order = torch.arange(values.size(dim))
     order[:2] = torch.tensor([1, 0])
     return values.index_select(dim, order)

@@ -227,7 +227,7 @@ def _generated_lists(path: Path, arrays: Arrays) -> Arrays:
 
 
 def _generated_arrays(arrays: Arrays) -> Arrays:
-    """With a name for how sentences were generated."""
+    """Name the arrays by how sentences were generated."""
     tokens = arrays.get("gen/tokens")
     if tokens is None or tokens.ndim != 3:
         return arrays

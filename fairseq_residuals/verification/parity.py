@@ -158,7 +158,7 @@ def compare(golden: Golden, model: nn.Module, device: torch.device = CPU) -> Par
 
 
 def _recompute_compared(golden: Golden, model: nn.Module) -> Golden:
-    """As :func:`recompute`, without the activations that ``golden`` lacks."""
+    """Recompute, without the activations that ``golden`` lacks."""
     computed = recompute(golden, model)
     return replace(computed, activations={k: x for k, x in computed.activations.items() if k in golden.activations})
 
@@ -252,7 +252,7 @@ def _compared(golden: Golden, name: str) -> Tensor:
 
 
 def _kind(name: str) -> str:
-    """Of an activation: its name without the number of the layer."""
+    """Return an activation's name without the number of the layer."""
     return re.sub(r"(layer|enc|dec)\d+", r"\1#", name)
 
 

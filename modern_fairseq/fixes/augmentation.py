@@ -46,7 +46,7 @@ def draw_by_example(module: types.ModuleType) -> None:
 
 
 def _parts(whole: Any) -> Iterator[Any]:
-    """The data sets of which one is put together: concatenated (datasets), or sampled from (dataset)."""
+    """Yield the data sets of which one is put together: concatenated (datasets), or sampled from (dataset)."""
     parts = getattr(whole, "datasets", None) or [part for part in (getattr(whole, "dataset", None),) if part]
     if not parts:
         yield whole

@@ -12,7 +12,8 @@ _BAD_EPOCHS = "num_bad_epochs"
 def save_patience(module: types.ModuleType) -> None:
     """Save how long ``reduce_lr_on_plateau`` has waited for a better validation (reduce_lr_on_plateau.py:107-118).
 
-    A resumed run counted from 0 again. Checkpoints without the count load as ever. Can go when fairseq > 0.12.2 saves it.
+    A resumed run counted from 0 again. Checkpoints without the count load as ever. Can go when fairseq > 0.12.2
+    saves it.
     """
     schedule = module.ReduceLROnPlateauLRSchedule
     original_state, original_load = schedule.state_dict, schedule.load_state_dict
@@ -49,8 +50,8 @@ def refuse_another_schedule(module: types.ModuleType) -> None:
 def _refuse_another_schedule(schedule: Any, state: dict[str, Any]) -> None:
     if "best" not in state:
         raise UserError(
-            f"the checkpoint was trained with another --lr-scheduler, whose state is none of {_name(schedule)}: name the"
-            " checkpoint's, or begin the schedule anew by --reset-lr-scheduler"
+            f"the checkpoint was trained with another --lr-scheduler, whose state is none of {_name(schedule)}: name"
+            " the checkpoint's, or begin the schedule anew by --reset-lr-scheduler"
         )
 
 

@@ -138,7 +138,7 @@ def _damaged(name: str) -> UserError:
 
 
 def load_fairseq(path_or_file: str | os.PathLike | IO[bytes], map_location: Any = None) -> dict[str, Any]:
-    """Like :func:`load`, for a file that must be a fairseq checkpoint.
+    """Load a file that must be a fairseq checkpoint.
 
     Raises:
         UserError: as :func:`load` does, or because the file holds something else.

@@ -109,7 +109,7 @@ def missing_choices(module: types.ModuleType) -> None:
 
 
 def short_refusals(module: types.ModuleType) -> None:
-    """Of hundreds of valid choices (--arch) name those that are near, not all (options.py:228, argparse).
+    """Name, of hundreds of valid choices (--arch), those that are near, not all (options.py:228, argparse).
 
     Can stay as long as fairseq's choices are argparse's.
     """

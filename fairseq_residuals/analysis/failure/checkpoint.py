@@ -72,7 +72,7 @@ class CheckpointDiagnosis:
     layers: list[Layer] = field(default_factory=list)
 
     def text(self) -> str:
-        """For the terminal."""
+        """Return the report for the terminal."""
         lines = ["What it holds", *(f"  - {sentence}" for sentence in self.happened)]
         return "\n".join(lines + (["What to try", *(f"  - {s}" for s in self.advice)] if self.advice else []))
 
@@ -128,7 +128,7 @@ def _tell_progress(state: Mapping[str, Any], found: CheckpointDiagnosis) -> None
 
 
 def _broken(tensors: Mapping[str, Any]) -> dict[str, tuple[int, int, int]]:
-    """By name, how many entries are NaN and infinite, and how many there are."""
+    """Return, by name, how many entries are NaN and infinite, and how many there are."""
     found = {}
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or name.endswith(UNFILLED):

@@ -47,7 +47,7 @@ class Diagnosis:
         self.advice += [sentence for sentence in sentences if sentence not in self.advice]
 
     def text(self) -> str:
-        """For the terminal."""
+        """Return the report for the terminal."""
         sections = {"What happened": self.happened, "Where": self.where, "What to try": self.advice}
         lines = []
         for title, sentences in sections.items():
@@ -82,7 +82,7 @@ def last_update(log: Log) -> int:
 
 
 def losses(log: Log, subset: str) -> dict[int, float]:
-    """By update; empty where none was logged."""
+    """Return losses by update; empty where none was logged."""
     for name in (subset, EPOCH) if subset == TRAIN else (subset,):
         found = {r.update: r.values["loss"] for r in log.records if r.subset == name and "loss" in r.values}
         if found:

@@ -39,7 +39,7 @@ MAKES_OUTPUT: dict[Kind, str] = {"self": "self_attn.out_proj", "cross": "encoder
 
 
 def fold(owner: Any, stack: Stack, prefix: str, state: dict[str, Tensor]) -> Settings:
-    """Folds the gains of one stack into ``state``, the model's state dict in double precision.
+    """Fold the gains of one stack into ``state``, the model's state dict in double precision.
 
     Args:
         owner: fairseq's encoder or decoder.

@@ -107,14 +107,14 @@ def _wiring_settings(choices: dict[Side, Choice]) -> Settings:
 
 
 def _learned_positions(found: Found) -> Settings:
-    """For some models there is no flag that says so."""
+    """Return the settings of learned positions, which some models have without a flag."""
     return {
         f"{side}_learned_pos": True for side in sides(found) if f"{side}.embed_positions.weight" in found.parameters
     }
 
 
 def _word_dropout(found: Found) -> Settings:
-    """As the B2T repository calls it."""
+    """Return the settings of word dropout, which the B2T repository calls by another name."""
     if found.settings.get("sampling_method") != "worddrop":
         return {}
     rates = {f"{side}_word_dropout": found.settings.get(f"{side[:3]}_replace_rate") for side in ("encoder", "decoder")}

@@ -37,7 +37,7 @@ def dimensions(found: Found, sides: list[Side]) -> Settings:
 
 
 def sharing(found: Found) -> Settings:
-    """Which embeddings are one matrix. Old versions of fairseq do not write an output matrix that is the embedding."""
+    """Return which embeddings are one matrix; old versions of fairseq write no output matrix that is the embedding."""
     source, words, output = (
         found.parameters.get(f"{name}.weight")
         for name in ("encoder.embed_tokens", "decoder.embed_tokens", "decoder.output_projection")

@@ -69,7 +69,7 @@ def translate_state(
 
 
 def _places(model: nn.Module) -> dict[str, int]:
-    """By each of its names, which of the model's parameters it is for an optimizer."""
+    """Return, by each of its names, which of the model's parameters it is for an optimizer."""
     order = {id(p): i for i, p in enumerate(p for p in model.parameters() if p.requires_grad)}
     named = model.named_parameters(remove_duplicate=False)
     return {fairseq_name(name): order[id(p)] for name, p in named if p.requires_grad}

@@ -32,7 +32,7 @@ class Authors:
 
 
 def _number_history(values: Values) -> Values:
-    """``simple_dlcl_*`` counts its norms from 0 instead of 1, and leaves out the last dimension of its weights."""
+    """Rename what ``simple_dlcl_*`` counts from 0 instead of 1, and add the last dimension of its weights."""
     simple = any(".history.layer_norms.0." in name for name in values)
     norm = re.compile(r"(\.history\.layer_norms\.)(\d+)")
     return {
@@ -44,7 +44,7 @@ def _number_history(values: Values) -> Values:
 
 
 def _drop_lone_norm(values: Values) -> Values:
-    """T-Fixup has no norms, but its decoder layers make one that they never use."""
+    """Drop the norm that T-Fixup's decoder layers make and never use."""
     used = any(f".{FAIRSEQ_NORMS['self']}." in name for name in values)
     return {name: value for name, value in values.items() if used or f".{FAIRSEQ_NORMS['cross']}." not in name}
 

@@ -137,7 +137,7 @@ def read_texts(path: Path) -> list[str]:
 
 
 def settings(dictionary: str, model: Path, audio_root: Path) -> str:
-    """config.yaml as fairseq's prep_librispeech_data.py writes it, but with the folder of the features named once."""
+    """Return config.yaml as fairseq's prep_librispeech_data.py writes it, but the folder of features named once."""
     transforms: dict[str, Sequence[str]] = {"_train": ["utterance_cmvn", "specaugment"], "*": ["utterance_cmvn"]}
     return yaml.safe_dump(
         {

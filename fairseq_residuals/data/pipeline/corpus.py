@@ -64,7 +64,7 @@ class Job:
 
     @contextmanager
     def trusting(self, *sources: Source) -> Iterator[None]:
-        """If what is in these sources turns out to be wrong, nothing of them is kept.
+        """Remove these sources if what is in them turns out to be wrong within this context.
 
         Not to be put around `Downloads.fetch`: what it refuses is still refused the next time.
         """

@@ -58,7 +58,7 @@ class Source:
         return Source(self.name + name, terms=self.terms)
 
     def places(self) -> Iterator[str]:
-        """Where it may lie in a mirror: by name, or as ``wget -x`` stores it."""
+        """Return where it may lie in a mirror: by name, or as ``wget -x`` stores it."""
         yield self.name
         for url in self.urls:
             parts = urlsplit(url)

@@ -41,7 +41,7 @@ class Result:
 
 
 def ordered(function: Callable[[In], Out], items: Iterable[In], workers: int) -> Iterator[Out]:
-    """``map(function, items)`` on ``workers`` processes; ``items`` is read only a few items ahead of the results."""
+    """Yield ``map(function, items)`` of ``workers`` processes; ``items`` is read only a few ahead of the results."""
     if workers == 1:
         yield from map(function, items)
         return

@@ -168,7 +168,7 @@ class Pipeline:
                 clean.check_parallel([folder / f"{name}.{suffix}" for suffix in members])
 
     def treat(self, folder: Path, raw: Path, *unpacked: Path) -> None:
-        """Every line in the form that words are told apart in."""
+        """Treat every line so that its words are told apart."""
         where = dict(zip(self.unpacked, unpacked, strict=True))
         train = self._paths(folder, "train")
         chains = [Chain(self.recipe.treat_train(language)) for language in self.languages]

@@ -31,12 +31,12 @@ def sgm(source: Source, path: str) -> tuple[Part, ...]:
 
 
 def fairseq_train(language: str) -> tuple[Function, ...]:
-    """Training data in fairseq's prepare-wmt14en2de.sh and prepare-wmt14en2fr.sh."""
+    """Return the treatment of training data in fairseq's prepare-wmt14en2de.sh and prepare-wmt14en2fr.sh."""
     return (Normalize(language), RemoveNonPrinting(), Tokenize(language, dashes=True))
 
 
 def fairseq_test(language: str) -> tuple[Function, ...]:
-    """Test data in the same scripts: no normalisation, but typographic apostrophes become plain."""
+    """Return that of test data in the same scripts: no normalisation, but typographic apostrophes become plain."""
     return (PlainApostrophe(), Tokenize(language, dashes=True))
 
 

@@ -211,7 +211,7 @@ def _decimal(rng: random.Random, places: int) -> Decimal:
 
 
 def _stripped(number: Decimal) -> Decimal:
-    """Without trailing zeros, which would be counted for the plural though never printed."""
+    """Strip trailing zeros, which would be counted for the plural though never printed."""
     return number.quantize(Decimal(1)) if number == number.to_integral() else number.normalize()
 
 

@@ -95,7 +95,7 @@ def clean(inputs: Sequence[Path], outputs: Sequence[Path], limits: Limits) -> in
 
 
 def split(inputs: Sequence[Path], kept: Sequence[Path], taken: Sequence[Path], every: int) -> None:
-    """awk's NR%N==0: of each ``every`` lines, the last goes to ``taken`` and the others to ``kept``."""
+    """Split as awk's NR%N==0 does: of each ``every`` lines, the last goes to ``taken``, the others to ``kept``."""
     taking = [path.open("w", encoding="utf-8", newline="\n") for path in taken]
     try:
 

@@ -53,7 +53,7 @@ def _unclosed(text: str) -> UserError:
 
 
 def talks(lines: Iterable[str]) -> Iterator[str]:
-    """TED's training lines: addresses and keywords are left out; of titles and descriptions only the tags are."""
+    """Yield TED's training lines: without addresses and keywords; titles and descriptions lose their tags alone."""
     for line in lines:
         if not any(tag in line for tag in LEFT_OUT):
             yield STRIPPED.sub("", line)

@@ -14,7 +14,7 @@ REDUCTIONS: tuple[Callable[[Iterable[float]], float], ...] = (statistics.fmean, 
 
 
 def plot_losses(path: Path, summaries: Sequence[Summary], unigram_loss: float) -> None:
-    """Draws each variant's training loss over updates as a PNG: mean over seeds, band from least to most."""
+    """Draw each variant's training loss over updates as a PNG: mean over seeds, band from least to most."""
     figure, ((axes,),) = plots.new_figure(height=2.5)
     axes.axhline(unigram_loss, color="0.35", linewidth=0.9, linestyle=":", label="unigram loss")
     for summary, line in zip(summaries, plots.line_styles(s.variant for s in summaries), strict=True):

@@ -29,7 +29,7 @@ CLAIMS = {"post_ln": "stays near the unigram loss", "pre_ln": "trains", "b2t": "
 
 
 def table(summaries: Sequence[Summary]) -> str:
-    """In Markdown, one row per variant."""
+    """Return the table in Markdown, one row per variant."""
     rows = [
         (s.variant, s.results[0].parameters, *(s.show(quantity, digits) for quantity, digits in MEASURED.values()))
         for s in summaries

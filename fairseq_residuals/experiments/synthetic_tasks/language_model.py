@@ -21,7 +21,7 @@ Paragraphs = list[list[str]]
 
 
 def words(prose: str) -> list[str]:
-    """Punctuation stands apart, as in WikiText."""
+    """Return words, punctuation apart, as in WikiText."""
     return re.findall(r"\w+|[^\w\s]", prose)
 
 

@@ -19,7 +19,7 @@ TOP = "opus-100-corpus/v1.0/supervised"
 
 
 def sentences(seed: int) -> Iterator[dict[str, str]]:
-    """By language; no two mention the same values, or read the same in any language."""
+    """Return sentences by language; no two mention the same values, or read the same in any language."""
     rng = random.Random(seed)
     locales = {language: Locale(language) for language in ("en", *LANGUAGES)}
     seen: set[object] = set()
@@ -33,7 +33,7 @@ def sentences(seed: int) -> Iterator[dict[str, str]]:
 
 
 def make(mirror: Path, sizes: Sizes) -> Mapping[str, Any]:
-    """Each sentence is dealt to one pair of languages and one split, so that no model meets it in another language."""
+    """Deal each sentence to one pair of languages and one split: no model meets it in another language."""
     counts = {"train": sizes.examples // len(LANGUAGES), "dev": sizes.held_out // 3, "test": sizes.held_out // 3}
     stream = sentences(seed=0)
     drawn = [next(stream) for _ in range(len(LANGUAGES) * sum(counts.values()))]

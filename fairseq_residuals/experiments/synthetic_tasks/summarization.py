@@ -28,7 +28,7 @@ class Pair(NamedTuple):
 
 
 def words(prose: str) -> list[str]:
-    """As Gigaword's public copies: lower-case, punctuation apart, # for each digit."""
+    """Return words as Gigaword's public copies have them: lower-case, punctuation apart, # for each digit."""
     return re.sub(r"\d", "#", " ".join(re.findall(r"\w+|[^\w\s]", prose.lower()))).split()
 
 

@@ -149,7 +149,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Trains what has not been trained, prints the table, and returns the exit status."""
+    """Train what has not been trained, print the table, and return the exit status."""
     args = build_parser().parse_args(argv)
     return exit_status(EXPERIMENT, lambda: run(args))
 

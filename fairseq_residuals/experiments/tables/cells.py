@@ -67,7 +67,7 @@ class TableRecipe:
 
 
 def experiments(configs: Path) -> dict[str, dict[str, Any]]:
-    """By experiment, the content of its tables.yaml."""
+    """Return, by experiment, the content of its tables.yaml."""
     return {path.parent.name: read_yaml(path) for path in sorted(configs.glob("*/tables.yaml"))}
 
 

@@ -34,7 +34,7 @@ def render(table: Table, records: Iterable[Record], format: Format = "text") -> 
 
 
 def _columns(view: View) -> list[tuple[str, list[str]]]:
-    """Each column of the table with its own columns below: ``published``, and one per metric."""
+    """Return each column of the table with its own columns below: ``published``, and one per metric."""
     several = len(view.signatures) > 1
     columns = []
     for column in view.table.columns:
@@ -63,7 +63,7 @@ def _rows(view: View) -> list[list[str]]:
 
 
 def _decimals(table: Table, column: str) -> int | None:
-    """As many as any published score of the column has; None: as they are."""
+    """Return how many digits a column shows: as many as any published score has; None: as they are."""
     if column in table.stated:
         return None
     values = [cells.get(column) for cells in table.rows.values()]

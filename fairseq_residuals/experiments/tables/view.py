@@ -104,7 +104,7 @@ def put_together(table: Table, records: Iterable[Record]) -> View:
 
 
 def _means(parts: list[dict[int, float | None]]) -> dict[int, float | None]:
-    """Per seed, of the seeds that have every part; failed if a part did."""
+    """Return the means of the seeds that have every part; failed if a part did."""
     complete = sorted(set.intersection(*(set(part) for part in parts)))
     means: dict[int, float | None] = {}
     for seed in complete:

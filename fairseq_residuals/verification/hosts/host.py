@@ -38,7 +38,7 @@ class Attention(nn.Module):
         self.dropout_module = nn.Identity()
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-        """As :func:`open_attention`."""
+        """Run attention by :func:`open_attention`."""
         return open_attention(self, query, key, value, **kwargs)
 
 

@@ -10,7 +10,7 @@ from fairseq_residuals.verification.hosts.recipe import HostRecipe
 
 
 def _part_gated_ffn(values: Values) -> Values:
-    """OLMo has one matrix, whose second half is the gate."""
+    """Part OLMo's one matrix, whose second half is the gate."""
     parted: Values = {}
     for name, value in values.items():
         if name.endswith(".ff_proj.weight"):
