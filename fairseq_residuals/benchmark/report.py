@@ -146,12 +146,12 @@ class Report:
 
     def remarks(self) -> list[str]:
         """Return what the columns mean, what is not in the table, and why."""
-        told = [f"{name}: {words}." for name, words in LEGEND.items() if name in self.columns]
-        told.append(f"x stock: {STOCK_LEGEND[self.theme != 'memory']}.")
+        remarks = [f"{name}: {words}." for name, words in LEGEND.items() if name in self.columns]
+        remarks.append(f"x stock: {STOCK_LEGEND[self.theme != 'memory']}.")
         for contestant in {line.contestant.name: line.contestant for line in self.lines}.values():
             if about := "; ".join(filter(None, (contestant.about, contestant.own))):
-                told.append(f"{contestant.name}: {about}.")
-        return told + self._failures()
+                remarks.append(f"{contestant.name}: {about}.")
+        return remarks + self._failures()
 
     def _failures(self) -> list[str]:
         """Return each failure once, with its cases unless it holds for all of its contestant's."""

@@ -73,9 +73,9 @@ def measure(lines: Sequence[Line], mode: str, rounds: int, timeout: float, limit
             if line.failure:
                 continue
             say(f"round {number} of {rounds}: {line.contestant.name}, {line.case}")
-            told = {"contestant": asdict(line.contestant), "case": asdict(line.case)}
+            request = {"contestant": asdict(line.contestant), "case": asdict(line.case)}
             try:
-                measured = work(mode, told, timeout, line.contestant.environment)
+                measured = work(mode, request, timeout, line.contestant.environment)
             except Failed as failure:
                 line.failure = str(failure)
                 say(f"{line.contestant.name}, {line.case}: {failure}")
@@ -103,7 +103,9 @@ def _measure_products(lines: Sequence[Line], timeout: float) -> None:
         line.product_seconds.append(sum(taken[product] * count for product, count in line.products.items()))
 
 
-def work(mode: str, told: Mapping[str, Any], timeout: float, environment: Mapping[str, str] | None = None) -> Measured:
+def work(
+    mode: str, request: Mapping[str, Any], timeout: float, environment: Mapping[str, str] | None = None
+) -> Measured:
     """Do one thing in a process of its own.
 
     Raises:
@@ -112,7 +114,7 @@ def work(mode: str, told: Mapping[str, Any], timeout: float, environment: Mappin
     try:
         ended = subprocess.run(
             [sys.executable, "-m", "fairseq_residuals.benchmark.worker"],
-            input=json.dumps({"mode": mode, **told}),
+            input=json.dumps({"mode": mode, **request}),
             capture_output=True,
             text=True,
             env={**os.environ, **(environment or {})},

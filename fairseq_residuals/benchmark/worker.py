@@ -29,11 +29,11 @@ REFUSED = 3
 
 
 def main() -> int:
-    told = json.loads(sys.stdin.read())
+    request = json.loads(sys.stdin.read())
     # if memory runs out, the kernel is to end this process and no other
     Path("/proc/self/oom_score_adj").write_text("1000")
     try:
-        print(json.dumps(MODES[told.pop("mode")](**told)))
+        print(json.dumps(MODES[request.pop("mode")](**request)))
     except UserError as error:
         print(error, file=sys.stderr)
         return REFUSED
@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def train(contestant: Mapping[str, Any], case: Mapping[str, Any]) -> Measured:
-    """Time steps; the phases that are told are those of one step, the median by its whole time."""
+    """Time steps; the phases that are reported are those of one step, the median by its whole time."""
     who, what = Contestant(**contestant), Case(**case)
     make = _maker(who.network, f"{who.name} does not train")
     device = torch.device(what.device)

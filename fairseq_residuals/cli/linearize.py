@@ -64,20 +64,20 @@ def run(args: argparse.Namespace) -> int:
     for flag, least in {"sentences": 1, "fit": 1, "updates": 0, "beam": 1}.items():
         if getattr(args, flag) < least:
             raise UserError(f"--{flag} must be at least {least}, not {getattr(args, flag)}")
-    looks = [_look(file, args) for file in args.checkpoints]
-    titles = Counter(look.label for look in looks)
-    for look, file in zip(looks, args.checkpoints, strict=True):
-        if titles[look.label] > 1:
-            look.label += f" ({file.parent.name}/{file.name})"
-    rows = [[look.label, look.wiring, *row] for look in looks for row in look.rows]
-    for look in looks:
-        print(f"{look.label}\n{text_table(*look.table())}\n")
-    write(args, _draw(args, looks), HEAD, rows)
+    measured = [_measure(file, args) for file in args.checkpoints]
+    titles = Counter(model.label for model in measured)
+    for model, file in zip(measured, args.checkpoints, strict=True):
+        if titles[model.label] > 1:
+            model.label += f" ({file.parent.name}/{file.name})"
+    rows = [[model.label, model.wiring, *row] for model in measured for row in model.rows]
+    for model in measured:
+        print(f"{model.label}\n{text_table(*model.table())}\n")
+    write(args, _draw(args, measured), HEAD, rows)
     return 0
 
 
 @dataclass
-class Look:
+class LinearizedModel:
     """At one checkpoint."""
 
     label: str
@@ -103,7 +103,7 @@ class Look:
         return ["layer", *itertools.chain.from_iterable(head)], lines
 
 
-def _look(file: Path, args: Namespace) -> Look:
+def _measure(file: Path, args: Namespace) -> LinearizedModel:
     model, settings, task = load(Source(file=file), args)
     if not hasattr(model, "encoder") or getattr(settings, "input_feat_per_channel", None):
         raise UserError(f"{file} is no model of translation, which linearize is for")
@@ -129,7 +129,7 @@ def _look(file: Path, args: Namespace) -> Look:
             change = 100 * (value - whole) / whole if whole else None
             say(f"{file}: {stack.shape.stack} layer {i + 1}: {args.metric} {value:.4g} for {whole:.4g}")
             rows.append([stack.shape.stack, i + 1, args.metric, value, change, mapping.explained])
-    return Look(*label_and_wiring(settings), rows)
+    return LinearizedModel(*label_and_wiring(settings), rows)
 
 
 def _mover(args: Namespace) -> Callable[[Sample], Sample]:
@@ -174,16 +174,16 @@ def _bleu(model: Any, task: Any, args: Namespace) -> Callable[[list[Sample]], fl
     return score
 
 
-def _draw(args: Namespace, looks: list[Look]) -> Any:
-    found = list(dict.fromkeys(str(row[0]) for look in looks for row in look.rows[1:]))
+def _draw(args: Namespace, measured: list[LinearizedModel]) -> Any:
+    found = list(dict.fromkeys(str(row[0]) for model in measured for row in model.rows[1:]))
     figure, axes = plots.new_figure(1, len(found), height=2.2, sharey=True)
-    styles = plots.line_styles(look.wiring for look in looks)
+    styles = plots.line_styles(model.wiring for model in measured)
     for stack, panel in zip(found, axes[0], strict=True):
         panel.axhline(0, color="0.35", linewidth=0.8)
-        for look, style in zip(looks, styles, strict=True):
-            changes = look.change(stack)
+        for model, style in zip(measured, styles, strict=True):
+            changes = model.change(stack)
             line = style | {"marker": style["marker"] or ".", "markersize": 4, "markevery": None}
-            panel.plot(range(1, len(changes) + 1), changes, label=look.label, **line)
+            panel.plot(range(1, len(changes) + 1), changes, label=model.label, **line)
         y = "BLEU" if args.metric == "bleu" else "loss"
         plots.finish(panel, f"{stack} layer", f"change of {y} (%)" if panel is axes[0][0] else "", whole_x=True)
     plots.legend(figure, axes[0][0])

@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from looking import B2T_FIGURE_3, RESIDUAL_FIGURE_2, subject
+from analysed_models import B2T_FIGURE_3, RESIDUAL_FIGURE_2, subject
 from torch import Tensor
 
 from fairseq_residuals.analysis import measures
@@ -20,9 +20,9 @@ from fairseq_residuals.analysis.measures import ByLayer, Part
 @cache
 def measured_18(variant: str) -> tuple[ByLayer, list[Part]]:
     """Gradient norms of layers and of the points inside of them."""
-    look_at = subject(variant, *B2T_FIGURE_3)
-    found = measures.parts(look_at)
-    return measures.stored_gradients(look_at), found
+    analysed = subject(variant, *B2T_FIGURE_3)
+    found = measures.parts(analysed)
+    return measures.stored_gradients(analysed), found
 
 
 def gradients_18(variant: str) -> ByLayer:
@@ -32,8 +32,8 @@ def gradients_18(variant: str) -> ByLayer:
 @cache
 def measured_36(variant: str) -> tuple[ByLayer, ByLayer]:
     """Gradient norms and changes."""
-    look_at = subject(variant, *RESIDUAL_FIGURE_2)
-    return measures.parameter_gradients(look_at), measures.change(look_at)
+    analysed = subject(variant, *RESIDUAL_FIGURE_2)
+    return measures.parameter_gradients(analysed), measures.change(analysed)
 
 
 def slope_per_layer(values: list[float]) -> float:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from looking import TINY, built, subject
+from analysed_models import TINY, built, subject
 
 from fairseq_residuals.analysis.depth_weights import depth_weights, masked
 from fairseq_residuals.core.base import Variant

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from analysed_models import built, checkpoint, subject
 from fairseq.nan_detector import NanDetector
-from looking import built, checkpoint, subject
 
 from fairseq_residuals.analysis.bands import ends_out_of_band, vanishing_sentence
 from fairseq_residuals.cli.__main__ import main

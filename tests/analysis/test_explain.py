@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from looking import TINY, arguments
+from analysed_models import TINY, arguments
 from torch import nn
 
 from fairseq_residuals.analysis import models

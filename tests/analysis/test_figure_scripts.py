@@ -10,14 +10,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from looking import arguments
+from analysed_models import arguments
 
 from fairseq_residuals.analysis import models
 from fairseq_residuals.cli.__main__ import build_parser
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = [p for p in sorted((ROOT / "scripts/figures").glob("*.sh")) if "exec fairseq-residuals" in p.read_text()]
-LOOKS = [p for p in SCRIPTS if "/../setup.sh" in p.read_text()]
+ANALYSES = [p for p in SCRIPTS if "/../setup.sh" in p.read_text()]
 
 
 def called(script: Path, folder: Path, *flags: str) -> list[str]:
@@ -32,7 +32,7 @@ def called(script: Path, folder: Path, *flags: str) -> list[str]:
     return shlex.split(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
 
 
-@pytest.mark.parametrize("script", LOOKS, ids=lambda p: p.stem)
+@pytest.mark.parametrize("script", ANALYSES, ids=lambda p: p.stem)
 def test_a_figures_command_is_valid(script: Path, tmp_path: Path) -> None:
     args, further = build_parser().parse_known_args(called(script, tmp_path, "--svg"))
     assert (args.name, str(args.out), args.svg) == (script.stem, "there", True)
@@ -49,7 +49,7 @@ def test_a_figures_command_is_valid(script: Path, tmp_path: Path) -> None:
 
 def test_the_figures_that_need_no_training_are_there() -> None:
     expected = {f"b2t_figure{n}" for n in (2, 3, 4, 7)} | {f"resi_dual_figure{n}" for n in ("1", "2a", "2b", "3")}
-    assert {p.stem for p in LOOKS} >= expected | {"depthwise_lstm_figures1-4"}
+    assert {p.stem for p in ANALYSES} >= expected | {"depthwise_lstm_figures1-4"}
 
 
 def test_scripts_of_the_gallery_exist() -> None:

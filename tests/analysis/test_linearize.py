@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from looking import built, checkpoint, corpus
+from analysed_models import built, checkpoint, corpus
 from torch import nn
 
 from fairseq_residuals.analysis.linearize import LinearMap, fit, replaced, train

@@ -9,7 +9,7 @@ from typing import Any
 
 import matplotlib.image
 import pytest
-from looking import TINY, arguments
+from analysed_models import TINY, arguments
 
 from fairseq_residuals.analysis import by_layer, models, plots
 from fairseq_residuals.cli.__main__ import main

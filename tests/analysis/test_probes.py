@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from looking import TINY, corpus, subject, subjects
+from analysed_models import TINY, corpus, subject, subjects
 from torch import Tensor, nn
 
 from fairseq_residuals.analysis import measures
@@ -26,13 +26,13 @@ LISTS = [("post_ln:0-0,pre_ln:1-2", "translation"), ("dlcl_pre:0-1,b2t:2-2", "la
 @pytest.mark.parametrize("variant", sorted(set(VARIANTS) - COMBINED_LATER))
 def test_the_last_layers_output_is_what_the_top_makes_of_the_stream(variant: str) -> None:
     """But for a norm of it."""
-    look_at = subject(variant)
-    outputs = {e.stack: e.tensor for e in run_forward(look_at) if e.point == "layer output"}
-    for stack in stacks(look_at.model):
+    analysed = subject(variant)
+    outputs = {e.stack: e.tensor for e in run_forward(analysed) if e.point == "layer output"}
+    for stack in stacks(analysed.model):
         closed: list[Tensor] = []
         closing = stack.wiring.close
         stack.wiring.close = lambda s, closing=closing, closed=closed: closed.append(closing(s)) or closed[-1]
-        run_forward(look_at)
+        run_forward(analysed)
         state, norm = outputs[stack.shape.stack], getattr(stack.wiring, "norm", None)
         assert torch.equal(state, closed[-1]) or (norm is not None and torch.equal(norm(state), closed[-1]))
 
@@ -67,13 +67,13 @@ def causal(x: Tensor) -> Tensor:
 BY_HAND = {"post_ln": post_ln_layer, "pre_ln": pre_ln_layer}
 
 
-def loss_by_hand(look_at: Subject, points: list[Tensor]) -> Tensor:
-    decoder = look_at.model.decoder
-    tokens, target = look_at.batch.sample["net_input"]["src_tokens"], look_at.batch.sample["target"]
+def loss_by_hand(analysed: Subject, points: list[Tensor]) -> Tensor:
+    decoder = analysed.model.decoder
+    tokens, target = analysed.batch.sample["net_input"]["src_tokens"], analysed.batch.sample["target"]
     x = (decoder.embed_scale * decoder.embed_tokens(tokens) + decoder.embed_positions(tokens)).transpose(0, 1)
     for i in range(len(decoder.layers)):
-        x = BY_HAND[look_at.wiring](decoder.layers[i], x, points)
-    if look_at.wiring == "pre_ln":
+        x = BY_HAND[analysed.wiring](decoder.layers[i], x, points)
+    if analysed.wiring == "pre_ln":
         x = decoder.layers.wiring.norm(x)
         points.append(x)
     logits = decoder.output_projection(x.transpose(0, 1))
@@ -82,21 +82,21 @@ def loss_by_hand(look_at: Subject, points: list[Tensor]) -> Tensor:
 
 @pytest.mark.parametrize("variant", BY_HAND)
 def test_norms_are_those_computed_by_hand(variant: str) -> None:
-    look_at = subject(variant, *TINY, "--task", "language_modeling")
+    analysed = subject(variant, *TINY, "--task", "language_modeling")
     points: list[Tensor] = []
-    loss = loss_by_hand(look_at, points)
+    loss = loss_by_hand(analysed, points)
     # what a layer gives is what the next takes: listed twice
     expected = [g.norm().item() for g in torch.autograd.grad(loss, points, retain_graph=True)]
-    found = measures.parts(look_at)
+    found = measures.parts(analysed)
     above = [0] * (variant == "pre_ln")
     assert [p.layer for p in found] == [1] * 7 + [2] * 7 + [3] * (7 + len(above))
     assert [p.norm for p in found] == pytest.approx(expected, rel=1e-4)
-    assert measures.output_gradients(look_at)["decoder"] == pytest.approx(expected[6::7], rel=1e-4)
-    layers = [list(look_at.model.decoder.layers[i].parameters()) for i in range(3)]
+    assert measures.output_gradients(analysed)["decoder"] == pytest.approx(expected[6::7], rel=1e-4)
+    layers = [list(analysed.model.decoder.layers[i].parameters()) for i in range(3)]
     by_layer = [torch.autograd.grad(loss, parameters, retain_graph=True) for parameters in layers]
     norms = [torch.cat([g.flatten() for g in gradients]).norm().item() for gradients in by_layer]
-    assert measures.parameter_gradients(look_at)["decoder"] == pytest.approx(norms, rel=1e-4)
-    assert look_at.loss().item() == pytest.approx(loss.item(), rel=1e-5)
+    assert measures.parameter_gradients(analysed)["decoder"] == pytest.approx(norms, rel=1e-4)
+    assert analysed.loss().item() == pytest.approx(loss.item(), rel=1e-5)
 
 
 def test_points_are_named_for_what_they_are() -> None:
@@ -112,21 +112,21 @@ def test_points_are_named_for_what_they_are() -> None:
 
 @pytest.mark.parametrize(("variant", "task"), PLACES + LISTS)
 def test_every_variant_in_every_task(variant: str, task: str) -> None:
-    look_at = subject(variant, *TINY, "--task", task, *(["--conv-channels", "8"] if task == "speech_to_text" else []))
-    depths = {stack.shape.stack: 3 for stack in stacks(look_at.model)}
+    analysed = subject(variant, *TINY, "--task", task, *(["--conv-channels", "8"] if task == "speech_to_text" else []))
+    depths = {stack.shape.stack: 3 for stack in stacks(analysed.model)}
     # before training ReZero is the identity: nothing changes, and of a pair the loss does not see the encoder
     least = -1.0 if variant == "re_zero" else 0.0
     for measure in (measures.parameter_gradients, measures.output_gradients):
-        norms = measure(look_at)
+        norms = measure(analysed)
         assert {stack: len(values) for stack, values in norms.items()} == depths
         assert all(least < value < float("inf") for values in norms.values() for value in values)
-    changes = measures.change(look_at)
+    changes = measures.change(analysed)
     assert {stack: len(values) + 1 for stack, values in changes.items()} == depths
     assert all(least < value < float("inf") for values in changes.values() for value in values)
-    for matrix in measures.similarity(look_at).values():
+    for matrix in measures.similarity(analysed).values():
         assert torch.allclose(matrix.diagonal(), torch.ones(3), atol=1e-5)
         assert torch.equal(matrix, matrix.T) and (matrix.abs() <= 1 + 1e-5).all()
-    found = measures.parts(look_at)
+    found = measures.parts(analysed)
     assert {(p.stack, p.layer) for p in found} == {(s, n) for s in depths for n in (1, 2, 3)}
     assert {p.point for p in found} >= {"self-attention", "layer input"}
     assert len(by_point(found)) == len(found)
@@ -134,13 +134,13 @@ def test_every_variant_in_every_task(variant: str, task: str) -> None:
 
 @pytest.mark.parametrize("variant", ("hyper_connections", "mhc", "mhc/close=learned", "attention_residuals", "pre_ln"))
 def test_without_gradients_a_layer_gives_all_that_the_top_reads(variant: str) -> None:
-    look_at = subject(variant, *TINY, "--task", "language_modeling")
+    analysed = subject(variant, *TINY, "--task", "language_modeling")
     generator = torch.Generator().manual_seed(1)
-    for p in look_at.model.parameters():
+    for p in analysed.model.parameters():
         p.data += 0.1 * torch.randn(p.shape, generator=generator)
-    *_, last = [e for e in run_forward(look_at) if e.point == "layer output"]
-    top = look_at.model.decoder.layers.wiring.norm(last.tensor).transpose(0, 1)
-    expected = look_at.model(**look_at.batch.sample["net_input"], features_only=True)[0]
+    *_, last = [e for e in run_forward(analysed) if e.point == "layer output"]
+    top = analysed.model.decoder.layers.wiring.norm(last.tensor).transpose(0, 1)
+    expected = analysed.model(**analysed.batch.sample["net_input"], features_only=True)[0]
     torch.testing.assert_close(top, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -173,13 +173,13 @@ def hooks_of(model: nn.Module) -> list[Any]:
 
 @pytest.mark.parametrize("variant", sorted(VARIANTS))
 def test_the_model_stays_as_it_was(variant: str) -> None:
-    look_at = subject(variant)
-    model, inputs = look_at.model, look_at.batch.sample["net_input"]
+    analysed = subject(variant)
+    model, inputs = analysed.model, analysed.batch.sample["net_input"]
     hooks, before, state = hooks_of(model), model(**inputs)[0], {k: v.clone() for k, v in model.named_parameters()}
     with watch(model, lambda event: None):
         assert torch.equal(model(**inputs)[0], before)
         assert hooks_of(model) != hooks
-    measures.parts(look_at)
+    measures.parts(analysed)
 
     def stop(event: Event) -> None:
         if event.layer == 2 and event.point == "sublayer":
@@ -194,17 +194,17 @@ def test_the_model_stays_as_it_was(variant: str) -> None:
 
 
 def test_after_an_exception_inside_a_sublayer_the_next_pass_is_seen_whole() -> None:
-    look_at = subject("sub_ln")
-    expected = [(e.stack, e.layer, e.kind, e.point) for e in run_forward(look_at)]
-    matrix = look_at.model.decoder.layers[1].fc2
+    analysed = subject("sub_ln")
+    expected = [(e.stack, e.layer, e.kind, e.point) for e in run_forward(analysed)]
+    matrix = analysed.model.decoder.layers[1].fc2
     broken = matrix.register_forward_pre_hook(lambda *_: 1 / 0)
     seen: list[Event] = []
-    with watch(look_at.model, seen.append):
+    with watch(analysed.model, seen.append):
         with pytest.raises(ZeroDivisionError):
-            look_at.loss()
+            analysed.loss()
         broken.remove()
         seen.clear()
-        look_at.loss()
+        analysed.loss()
     assert [(e.stack, e.layer, e.kind, e.point) for e in seen] == expected
 
 
@@ -234,11 +234,11 @@ def test_dropout_is_off_unless_asked_for() -> None:
 
 
 def test_gradients_do_not_add_up() -> None:
-    look_at = subject("pre_ln")
-    first = measures.parameter_gradients(look_at)
-    assert measures.parameter_gradients(look_at) == first
-    points = by_point(measures.parts(look_at))
-    assert by_point(measures.parts(look_at)) == points
+    analysed = subject("pre_ln")
+    first = measures.parameter_gradients(analysed)
+    assert measures.parameter_gradients(analysed) == first
+    points = by_point(measures.parts(analysed))
+    assert by_point(measures.parts(analysed)) == points
 
 
 @pytest.mark.parametrize("variant", ["sub_ln", "normformer"])

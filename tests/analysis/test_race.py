@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import torch
+from analysed_models import corpus
 from fairseq.criterions import build_criterion
 from fairseq.optim import build_optimizer
 from fairseq.optim.lr_scheduler import build_lr_scheduler
-from looking import corpus
 
 from fairseq_residuals.analysis.models import build
 from fairseq_residuals.analysis.training_data import SyntheticSequences, count_targets

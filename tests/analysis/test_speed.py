@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from looking import TINY, built, checkpoint, subject
+from analysed_models import TINY, built, checkpoint, subject
 
 from fairseq_residuals.analysis.speed import Timed, generate, prepare
 from fairseq_residuals.cli.__main__ import main

@@ -10,14 +10,14 @@ from pathlib import Path
 import matplotlib.image
 import pytest
 import torch
+from analysed_models import TINY, arguments, built, checkpoint, corpus, subjects
 from fairseq.models import ARCH_MODEL_REGISTRY
-from looking import TINY, arguments, built, checkpoint, corpus, subjects
 
 from fairseq_residuals.analysis import models, plots
 from fairseq_residuals.cli.__main__ import main
 from fairseq_residuals.core.registry import VARIANTS
 
-LOOKS = {
+ANALYSES = {
     "gradients": (["model", "wiring", "stack", "layer", "gradient_norm"], 2 * 6),
     "gradients --of outputs": (["model", "wiring", "stack", "layer", "gradient_norm"], 2 * 6),
     "gradients --parts --at decoder:1,3": (["model", "stack", "layer", "point", "gradient_norm"], 2 * (10 + 10) + 1),
@@ -32,12 +32,12 @@ def read_csv(file: Path) -> tuple[list[str], list[list[str]]]:
     return head, rows
 
 
-@pytest.mark.parametrize("look", LOOKS)
-def test_looks_at_models(look: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("analysis", ANALYSES)
+def test_analyses_of_models(analysis: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--variants", "post_ln,pre_ln", *TINY, "--out", str(tmp_path / "new"), "--svg", "--name", "it"]
-    assert main([*look.split(), *flags]) == 0
+    assert main([*analysis.split(), *flags]) == 0
     head, rows = read_csv(tmp_path / "new" / "it.csv")
-    assert (head, len(rows)) == LOOKS[look]
+    assert (head, len(rows)) == ANALYSES[analysis]
     assert {row[0] for row in rows} == {"Post-LN", "Pre-LN"}
     assert matplotlib.image.imread(tmp_path / "new" / "it.png").shape[1] in (990, 2070)
     assert xml.etree.ElementTree.parse(tmp_path / "new" / "it.svg").getroot().tag.endswith("svg")
@@ -49,9 +49,9 @@ def test_looks_at_models(look: str, tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_the_numbers_are_those_measured(tmp_path: Path) -> None:
     assert main(["gradients", "--variants", "b2t", *TINY, "--out", str(tmp_path)]) == 0
-    (look_at,) = subjects("--variants", "b2t", *TINY)
-    look_at.backward()
-    norm = torch.cat([p.grad.flatten() for p in look_at.model.decoder.layers[2].parameters()]).norm().item()
+    (analysed,) = subjects("--variants", "b2t", *TINY)
+    analysed.backward()
+    norm = torch.cat([p.grad.flatten() for p in analysed.model.decoder.layers[2].parameters()]).norm().item()
     _, rows = read_csv(tmp_path / "gradients.csv")
     assert float(rows[-1][-1]) == pytest.approx(norm, rel=1e-5) and rows[-1][:4] == [
         "B2T connection",
@@ -120,10 +120,10 @@ def test_a_corpus(tmp_path: Path) -> None:
     languages = ["--source-lang", "s", "--target-lang", "t"]
     flags = ["--variants", "post_ln", *TINY, "--data", str(folder), "--out", str(tmp_path)]
     assert main(["similarity", *flags, *languages]) == 0
-    (look_at,) = subjects(*flags[:-2], *languages)
-    net_input, target = look_at.batch.sample["net_input"], look_at.batch.sample["target"]
+    (analysed,) = subjects(*flags[:-2], *languages)
+    net_input, target = analysed.batch.sample["net_input"], analysed.batch.sample["target"]
     assert sorted(net_input["src_lengths"].tolist()) == [2, 3, 4]
-    assert int(target.ne(look_at.batch.padding).sum()) == 3 + 2 + 5
+    assert int(target.ne(analysed.batch.padding).sum()) == 3 + 2 + 5
 
 
 def wrong(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
@@ -193,8 +193,8 @@ def test_other_commands_keep_their_status(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_variant_looks_the_same_in_every_plot_and_differs_from_the_others() -> None:
-    looks = {variant: plots.style(variant) for variant in VARIANTS}
-    assert len(set(looks.values())) == len(looks)
+    styles = {variant: plots.style(variant) for variant in VARIANTS}
+    assert len(set(styles.values())) == len(styles)
     (alone,), (_, among) = plots.line_styles(["b2t"]), plots.line_styles(["post_ln", "b2t"])
     assert alone == among
     first, again = plots.line_styles(["b2t", "b2t"])

@@ -1,4 +1,4 @@
-"""Subjects of looks, made as the commands make them, and checkpoints and corpora to look at."""
+"""Subjects of analyses, made as the commands make them, and checkpoints and corpora to analyse."""
 
 from __future__ import annotations
 
