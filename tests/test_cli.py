@@ -39,7 +39,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
 def test_show(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", name]) == 0
     text = capsys.readouterr().out
-    assert VARIANTS[name].paper in text and all(equation in text for equation in VARIANTS[name].equations)
+    assert VARIANTS[name].paper in text and all(equation in text for equation in Wiring.parse(name).equations)
     for option in options_of(VARIANTS[name].Config).values():
         assert option.name in text and option.help in text
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tiny import choices
 
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.core.wiring import Wiring
@@ -16,27 +17,25 @@ def test_equations_of_a_stack_without_its_top_norm_do_not_have_it() -> None:
 @pytest.mark.parametrize(
     ("variant", "options", "expected"),
     [
-        ("realformer", "norm=pre", "x = x + F(LN(x))"),
-        ("realformer", "mean=true", "S = QK^T / sqrt(d) + S of the layer below, attention softmax(S / l) V in layer l"),
-        ("normformer", "", "x = x + W2 LN(act(W1 LN(x)))"),
-        ("normformer", "scale_resids=true,scale_fc=false", "x = gain x + W2 act(W1 LN(x))"),
-        ("normformer", "scale_attn=false,scale_heads=false", "x = x + SA(LN(x))"),
-        ("normformer", "scale_heads=false", "x = x + LN(SA(LN(x)))"),
-        ("peri_ln", "embed_norm=false", "x = x + LN(F(LN(x))), dropout after LN"),
-        ("peri_ln", "dropout=before_norm", "x = x + LN(F(LN(x))), dropout before LN"),
-        (
-            "post_sublayer_norm",
-            "qk_norm=true",
-            "x = x + LN(F(x)), in attention with LN(q), LN(k), dropout after the norm",
-        ),
-        ("hybrid_norm", "first_layer=star", "first layer: u = x + SA(LN(x)) with those of q, k, v; x = u + FFN(LN(u))"),
+        ("realformer", "norm=pre", "attention: x = x + F(LN(x)) with R_F = R_F + S, S = R_F"),
+        ("realformer", "mean=true", "attention: x = LN(x + F(x)) with R_F = R_F + S, S = R_F / l"),
+        ("normformer", "", "attention: y = F'(LN(x)); y = per_head(head_gain) * y; x = x + drop(LN_attn(y))"),
+        ("normformer", "scale_resids=true,scale_fc=false", "FFN: x = residual_gain * x + F(LN(x))"),
+        ("normformer", "scale_attn=false,scale_heads=false", "attention: y = F'(LN(x)); x = x + drop(y)"),
+        ("normformer", "cross=false", "CA: x = x + F(LN(x))"),
+        ("peri_ln", "embed_norm=false", "x = x + drop(LN_out(F'(LN(x))))"),
+        ("peri_ln", "dropout=before_norm", "x = x + LN_out(F(LN(x)))"),
+        ("post_sublayer_norm", "qk_norm=true", "attention: x = x + drop(LN(F'(x))) with q = LN_q(q), k = LN_k(k)"),
         ("pre_ln", "norm=rms", "LN is norm_type=rms"),
-        ("pre_ln", "value_residual=learnable", "self-attention's values v = a v_1 + b v (value_residual=learnable)"),
-        ("dlcl_pre", "norm=false", "x_{l+1} = sum_k W[l,k] y_k, in the layers x = x + F(LN(x))"),
-        ("dlcl_post", "norm=false", "x_{l+1} = sum_k W[l,k] y_k, in the layers x = LN(x + F(x))"),
-        ("mhc", "close=learned", "output LN(sum_j a_j X_j)"),
-        ("depthwise_lstm", "hidden=1", "in = SA(LN(x)), c = [in, x]; i, f, o = sigmoid(LN(W c)); h = gelu(LN(W c))"),
-        ("siamese_norm", "post_stream=hybrid_norm", "SA: z = F(g x + LN(y)); FFN: x = LN(x), z = F(LN(x + LN(y)))"),
+        ("pre_ln", "value_residual=learnable", "SA, l > 1: F with v = first_weight v_1 + own_weight v"),
+        ("pre_ln", "value_residual=sparse", "SA, l > 1, l > L - ceil(L / 3): F with v = 5 v_1 + 1 v"),
+        ("dlcl_pre", "norm=false", "after each layer: y[l] = x"),
+        ("dlcl_post", "softmax=true", "start: x = sum_{j=0..l} softmax_j(weight[l,j]) y[j]"),
+        ("dlcl_post", "window=2", "start: x = sum_{j=0..l} weight[l,j] y[j]"),
+        ("b2t_no_ln", "", "where alpha = min(L / 12, L^-0.15)"),
+        ("b2t_no_ln", "alpha=0.25", "where alpha = 0.25"),
+        ("resi_dual", "alpha=0.5", "output alpha x + LN(d)"),
+        ("siamese_norm", "post_stream=hybrid_norm", "else: x = LN_post(x); z = F(LN(x + LN_pre(y)))"),
     ],
 )
 def test_equations_are_those_of_the_options(variant: str, options: str, expected: str) -> None:
@@ -44,9 +43,21 @@ def test_equations_are_those_of_the_options(variant: str, options: str, expected
 
 
 @pytest.mark.parametrize("variant", sorted(VARIANTS))
-def test_what_an_option_rewrites_is_in_the_equations(variant: str) -> None:
-    for option, value, old, _ in VARIANTS[variant].rewrites:
-        assert old in "\n".join(VARIANTS[variant].equations)
-        text = str(value).lower() if isinstance(value, bool) else value
-        equations = Wiring.parse(variant, f"{option}={text}").equations
-        assert equations and equations != Wiring.parse(variant).equations, option
+def test_every_text_that_an_option_rewrites_is_in_the_equations(variant: str) -> None:
+    """In those of some value of another option, where not in those of the defaults."""
+    texts = ["\n".join(Wiring.parse(variant, choice).equations) for choice in ("", *choices(variant))]
+    written = "\n".join([*VARIANTS[variant].equations, *texts])
+    for option, _, old, _ in VARIANTS[variant].rewrites:
+        assert old in written, (option, old)
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+def test_what_an_option_rewrites_is_another_text(variant: str) -> None:
+    own = {option for option, *_ in VARIANTS[variant].rewrites}
+    texts = {choice: Wiring.parse(variant, choice).equations for choice in ("", *choices(variant))}
+    unchanged = {choice.partition("=")[0] for choice, text in texts.items() if choice and text == texts[""]}
+    assert not own & unchanged - NEEDS_ANOTHER
+
+
+NEEDS_ANOTHER = {"window", "dilation", "period", "scale", "alpha"}
+"""Options that say nothing by themselves, or at the value 1."""

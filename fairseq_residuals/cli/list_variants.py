@@ -47,7 +47,7 @@ def text_table() -> str:
     for name in list_variants():
         variant = VARIANTS[name]
         lines.append(f"{name:{width}}  {variant.paper}")
-        lines += [f"{'':{width}}  {line}" for line in variant.equations]
+        lines += [f"{'':{width}}  {line}" for line in variant.equations_of(variant.Config())]
         if variant.ships_in:
             lines.append(f"{'':{width}}  ships in: {variant.ships_in}")
         if options := own_options(variant):
@@ -67,7 +67,7 @@ def summary_table() -> str:
 
 
 def _equations(variant: type[Variant]) -> str:
-    return "<br>".join(f"`{line}`" for line in variant.equations)
+    return "<br>".join(f"`{line}`" for line in variant.equations_of(variant.Config()))
 
 
 def markdown_table() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import sys
+from itertools import zip_longest
 
 from fairseq_residuals.core.config import options_of, show_value
 from fairseq_residuals.core.registry import find_variant
@@ -21,8 +22,12 @@ def run(args: argparse.Namespace) -> int:
     variant = find_variant(args.variant)
     description = inspect.cleandoc(sys.modules[variant.__module__].__doc__ or "").replace("::\n", "").replace("``", "")
     print(f"{variant.name}\n\n{description}\n")
-    for label, equation in zip(["Equations:", *[""] * 9], variant.equations, strict=False):
+    for label, equation in zip_longest(("Equations:",), variant.equations_of(variant.Config()), fillvalue=""):
         print(f"{label:15}{equation}")
+    if variant.symbols:
+        print(f"{'in which':15}{', '.join(f'{name} is {parameter}' for name, parameter in variant.symbols.items())}")
+    if variant.starts_as:
+        print(f"{'At the start:':15}the output of {variant.starts_as}")
     print(f"{'Paper:':15}{variant.paper}\n{'Code:':15}{variant.code or 'none published'}")
     print(f"{'Compared with:':15}{variant.verified}")
     if variant.ships_in:

@@ -163,7 +163,7 @@ def open_attention(
         mask = key_padding_mask.bool()[:, None, None, None].expand(-1, q.size(1), -1, -1, -1).flatten(0, 1)
         # not infinity: a query that may see padding alone, such as padding on the left, is to have some weights
         scores = scores.masked_fill(mask, torch.finfo(scores.dtype).min)
-    weights = scores.softmax(-1, dtype=torch.float32)
+    weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
     probs = attn.dropout_module(weights.type_as(scores)).unflatten(0, (k.size(0), -1))
     heads = weigh(probs, v, cache)
     out = attn.out_proj(heads if edit_heads is None else edit_heads(heads))

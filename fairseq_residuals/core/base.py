@@ -23,10 +23,10 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor, nn
 
 from fairseq_residuals.core.attention import AttentionBackend, run_attention
-from fairseq_residuals.core.config import LARGEST, option
+from fairseq_residuals.core.config import LARGEST, option, show_value
 from fairseq_residuals.core.depth_mixing import DepthWeights
 from fairseq_residuals.core.norms import NormType, build_norm
-from fairseq_residuals.core.value_residual import Mixing
+from fairseq_residuals.core.value_residual import Mixing, value_equations
 
 Stream = dict[str, Tensor]
 """What travels along depth. "x" (T, B, C) is always there; any other key is documented by its variant.
@@ -161,15 +161,21 @@ class Variant(nn.Module):
     paper: ClassVar[str]
     year: ClassVar[int]
     equations: ClassVar[tuple[str, ...]]
-    """F a sub-layer with its dropout, x the stream; with the options' defaults."""
+    """How the stack is wired, as docs/EQUATIONS.md describes; :meth:`equations_of` are those of a config."""
     rewrites: ClassVar[tuple[tuple[str, Any, str, str], ...]] = ()
-    """An option, one of its values, and what this value makes of a part of the equations: old text, new text."""
+    """An option, one of its values or a predicate of these, and what they make of a part of the equations: old text,
+    new text. They apply in order."""
+    symbols: ClassVar[dict[str, str]] = {}
+    """Names in the equations that are not those of their parameters, and the ends of the parameters' names."""
     code: ClassVar[str] = ""
     """The authors' code that the variant was checked against: repository@commit; empty where none was published."""
     verified: ClassVar[str]
     """What was compared, and with what."""
     ships_in: ClassVar[str] = ""
     """The released models that are wired so, with the options that they set; empty where none is known."""
+    starts_as: ClassVar[str] = ""
+    """The variant whose output this has before training, up to the eps of norms and for norms that divide by a
+    statistic; "embedding" where the layers add nothing yet; empty where it is none."""
     extension: ClassVar[str] = ""
     """What no paper defines and this plugin chose, such as where cross-attention sits; empty where nothing is."""
     normalize_before: ClassVar[bool] = False
@@ -230,17 +236,16 @@ class Variant(nn.Module):
 
     @classmethod
     def equations_of(cls, config: Any) -> tuple[str, ...]:
-        """Return the equations of a stack with these options."""
+        """Return the equations of a stack with these options; a number that is an option replaces its definition."""
         text = "\n".join(cls.equations)
         for name, value, old, new in (("final_norm", False, "output LN(x)", ""), *cls.rewrites):
-            if getattr(config, name, None) == value:
+            chosen = getattr(config, name, None)
+            if value(chosen) if callable(value) else chosen == value:
                 text = text.replace(old, new)
-        lines = list(filter(None, text.split("\n")))
+        lines = [_with_number(line, config) for line in text.split("\n") if line]
         if config.norm_type != "layer" and "LN" in text:
             lines.append(f"LN is norm_type={config.norm_type}")
-        if config.value_residual != "none":
-            lines.append(f"self-attention's values v = a v_1 + b v (value_residual={config.value_residual})")
-        return tuple(lines)
+        return (*lines, *value_equations(config.value_residual))
 
     def connect(self, site: Site) -> Connection:
         """Return a new connection for ``site``."""
@@ -288,3 +293,10 @@ class Variant(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.name}: {'; '.join(self.equations_of(self.config))}"
+
+
+def _with_number(line: str, config: Any) -> str:
+    """``where alpha = ...`` with the number that the option ``alpha`` has instead, if it has one."""
+    definition, equals, _ = line.partition(" = ")
+    value = getattr(config, definition.removeprefix("where "), None) if definition.startswith("where ") else None
+    return f"{definition}{equals}{show_value(value)}" if isinstance(value, (int, float)) else line

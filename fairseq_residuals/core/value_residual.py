@@ -45,6 +45,17 @@ WEIGHTS: dict[Mixing, tuple[float, float]] = {
 """λ1, λ2."""
 
 
+def value_equations(mixing: Mixing) -> tuple[str, ...]:
+    """Return what the option adds to the equations of a wiring."""
+    if mixing == "none":
+        return ()
+    first, own = (f"{weight:g}" for weight in WEIGHTS[mixing])
+    if mixing == "learnable":
+        first, own = "first_weight", "own_weight"
+    above = "l > 1, l > L - ceil(L / 3)" if mixing == "sparse" else "l > 1"
+    return "SA, l = 1: F with v_1 = v", f"SA, {above}: F with v = {first} v_1 + {own} v"
+
+
 class ValueResidual(nn.Module):
     """Of the self-attention of one layer. Stream: "first_value" (T, B, C), what the first layer projected."""
 

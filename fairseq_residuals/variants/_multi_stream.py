@@ -34,6 +34,13 @@ def stack_streams(s: Stream, n: int) -> Tensor:
     return torch.stack([s[key] for key in stream_keys(n)], -2)
 
 
+def learned_sum(streams: str) -> tuple[str, Any, str, str]:
+    """Return what ``close=learned`` makes of the equations of ``streams``: each gets a weight of its own."""
+    logit = f"scale[0] dot(weight[j], RMS([{streams}[i] for i = 0..n-1])) + bias[j]"
+    plain = f"sum_{{j=0..n-1}} {streams}[j])"
+    return "close", "learned", plain, f"sum_{{j=0..n-1}} (sigmoid({logit}) + 10^-6) {streams}[j])"
+
+
 class StreamsConnection(Connection):
     """Connect a sub-layer to n streams, "x", "x1", ... (T, B, C).
 

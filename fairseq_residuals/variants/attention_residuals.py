@@ -82,10 +82,22 @@ class AttentionResiduals(Variant):
     paper = "Kimi Team 2026, Attention Residuals"
     year = 2026
     equations = (
-        "h_k = sum_i softmax_i(w_k . RMSNorm_k(v_i)) v_i",
-        "v_{k+1} = F_k(LN(h_k)), or the sum of these over a block",
-        "output LN(h_K)",
+        "start: v[0] = x",
+        "k = 1: h = v[0]",
+        "else: h = sum_{i=0..k-1} softmax_i(dot(query, key_gain * RMS(v[i]))) v[i]",
+        "v[k] = F(LN(h))",
+        "output LN(sum_{i=0..K} softmax_i(dot(query, key_gain * RMS(v[i]))) v[i])",
     )
+    rewrites = tuple(
+        ("block", bool, old, new)
+        for old, new in (
+            ("v[0] = x", "v[0] = x; v[i] = 0 for i = 1..ceil(K / block)"),
+            ("0..k-1", "0..ceil((k - 1) / block)"),
+            ("v[k] = F(LN(h))", "v[ceil(k / block)] = v[ceil(k / block)] + F(LN(h))"),
+            ("0..K}", "0..ceil(K / block)}"),
+        )
+    )
+    starts_as = "pre_ln"
     verified = (
         "third-party code of the softmax (fla-org/flash-linear-attention@bc3b101) in a wiring after the paper's"
         " pseudo-code, language model, full and in blocks: activations, gradients"

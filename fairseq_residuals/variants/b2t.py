@@ -44,7 +44,7 @@ class B2T(Variant):
     title = "B2T connection"
     paper = "Takase et al. 2023, B2T Connection: Serving Stability and Performance in Deep Transformers"
     year = 2023
-    equations = ("x = LN(x + F(x))", "last of a layer: x = LN(x_in + x + FFN(x))")
+    equations = ("last of a layer: x = LN(x_in + x + F(x))", "else: x = LN(x + F(x))")
     code = "takase/b2t_connection@c8e2ad4"
     verified = "authors' code: activations, gradients, generation, initialisation"
     connection = B2TConnection

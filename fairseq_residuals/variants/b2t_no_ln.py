@@ -50,7 +50,12 @@ class B2TNoLN(Variant):
     year = B2T.year
     code = B2T.code
     verified = B2T.verified
-    equations = ("x = x + F(x)", "last of a layer: x = alpha x_in + beta (x + FFN(x))")
+    equations = (
+        "last of a layer: x = alpha x_in + beta (x + F(x))",
+        "else: x = x + F(x)",
+        "where alpha = min(L / 12, L^-0.15)",
+        "where beta = d^-0.2",
+    )
 
     @dataclass(frozen=True)
     class Config(Variant.Config):

@@ -62,7 +62,12 @@ class DeepNet(Variant):
     title = "DeepNorm"
     paper = "Wang et al. 2022, DeepNet: Scaling Transformers to 1,000 Layers"
     year = 2022
-    equations = ("x = LN(alpha x + F(x))",)
+    equations = (
+        "x = LN(alpha x + F(x))",
+        "encoder, pair: where alpha = 0.81 (N^4 M)^(1/16)",
+        "decoder, pair: where alpha = (3 M)^(1/4)",
+        "alone: where alpha = (2 L)^(1/4)",
+    )
     code = "microsoft/torchscale@4d1e0e8"
     verified = "authors' code (torchscale, Transformer-Clinic): activations, gradients, generation, initialisation"
     ships_in = "GLM-130B"

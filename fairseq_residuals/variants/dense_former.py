@@ -34,6 +34,10 @@ from fairseq_residuals.ops.depth_sum import weighted_sum
 from fairseq_residuals.variants.pre_ln import PreLNConnection
 
 
+def is_several(n: int) -> bool:
+    return n > 1
+
+
 @register_variant("dense_former")
 class DenseFormer(Variant):
     """Replace the output of each layer by a weighted sum of it and those below.
@@ -46,7 +50,19 @@ class DenseFormer(Variant):
         "Pagliardini et al. 2024, DenseFormer: Enhancing Information Flow in Transformers via Depth Weighted Averaging"
     )
     year = 2024
-    equations = ("X_i = layer_i(Y_{i-1}), in the layers x = x + F(LN(x))", "Y_i = sum_j a[i,j] X_j", "output LN(Y_L)")
+    equations = (
+        "start: X[0] = x",
+        "x = x + F(LN(x))",
+        "after each layer: X[l] = x",
+        "after each layer: x = sum_{j=0..l} weights[l,j] X[j]",
+        "output LN(x)",
+    )
+    rewrites = (
+        ("dilation", is_several, "0..l}", "0..floor(l / dilation)}"),
+        ("dilation", is_several, "X[j]", "X[l mod dilation + dilation j]"),
+        ("period", is_several, "layer: x", "layer, l mod period = 0: x"),
+    )
+    starts_as = "pre_ln"
     code = "epfml/DenseFormer@c99a623"
     verified = "authors' code, language model, dilation 1 and 2: activations, gradients; period: the paper's equation"
     extension = "Encoder and decoder have weights of their own, and the decoder sums outputs of decoder layers only."

@@ -18,7 +18,7 @@ as the embedding, and h is as wide as the FFN.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -63,14 +63,26 @@ class DepthwiseLSTM(Variant):
     paper = "Xu et al. 2020, Transformer with Depth-Wise LSTM"
     year = 2020
     equations = (
-        "in = SA(LN(x)), c = [in, x]; i, f, o = sigmoid(LN(W c)); h = W2 gelu(LN(W1 c))",
-        "cell = f cell + i h; x = o cell",
+        "start: cell = 0",
+        "SA: in = F(LN(x))",
+        "CA: in = in + F(LN(in + x))",
+        "last of a layer: c = [in, x]; g = W(c); h = W_2(gelu(LN_h(W_1(c))))",
+        "last of a layer: i = sigmoid(LN[0](part(g, 0, 3)))",
+        "last of a layer: f = sigmoid(LN[1](part(g, 1, 3)))",
+        "last of a layer: o = sigmoid(LN[2](part(g, 2, 3)))",
+        "last of a layer: cell = f cell + i h; x = o cell",
         "output LN(x)",
     )
+    symbols: ClassVar[dict[str, str]] = {"W": "gates.linear", "W_1": "hidden.0", "LN_h": "hidden.1", "W_2": "hidden.4"}
     rewrites = (
-        ("hidden", 1, "W2 gelu(LN(W1 c))", "gelu(LN(W c))"),
-        ("input_norm", False, "SA(LN(x))", "SA(x)"),
+        ("hidden", 1, "W_2(gelu(LN_h(W_1(c))))", "gelu(LN_h(W_1(c)))"),
+        ("merge", "concat", "in + F(LN(in + x))", "merge([in, F(LN(in + x))])"),
+        ("input_norm", False, "F(LN(x))", "F(x)"),
+        ("input_norm", False, "F(LN(in + x))", "F(in + x)"),
         ("output_norm", False, "output LN(x)", ""),
+        ("gate_norm", "joint", "g = W(c)", "g = LN[0](W(c))"),
+        *(("gate_norm", "joint", f"LN[{i}](part(g, {i}, 3))", f"part(g, {i}, 3)") for i in range(3)),
+        ("cell", "embedding", "cell = 0", "cell = x"),
     )
     extension = (
         "Where the cell starts, the norms on what attention reads and on top, the width of the network for h (the"

@@ -32,6 +32,12 @@ from fairseq_residuals.ops.depth_sum import weighted_sum
 from fairseq_residuals.variants.post_ln import PostLNConnection
 from fairseq_residuals.variants.pre_ln import PreLNConnection
 
+SOFTMAX = (
+    ("softmax", True, "weight[l,j]", "softmax_j(weight[l,j])"),
+    ("window", bool, "0..l} softmax", "max(0, l + 1 - window)..l} softmax"),
+)
+"""What two options make of the equations; without a softmax, a window only limits where weights start above 0."""
+
 
 class DLCL(Variant):
     """Keep the history in the stream: "y0", "y1", ... (T, B, C), in ``dlcl_pre`` after its norms."""
@@ -90,10 +96,14 @@ class DLCL(Variant):
 class DLCLPre(DLCL):
     title = "DLCL, Pre-LN"
     equations = (
-        "x_{l+1} = sum_k W[l,k] LN_k(y_k), in the layers x = x + F(LN(x))",
-        "output LN(sum_k W[L,k] LN_k(y_k))",
+        "start: y[0] = x",
+        "start: x = sum_{j=0..l} weight[l,j] y[j]",
+        "x = x + F(LN(x))",
+        "after each layer: y[l] = LN[l](x)",
+        "after each layer: x = sum_{j=0..l} weight[l,j] y[j]",
+        "output LN(x)",
     )
-    rewrites = (("norm", False, "LN_k(y_k)", "y_k"),)
+    rewrites = (("norm", False, "LN[l](x)", "x"), *SOFTMAX)
     connection = PreLNConnection
 
     def __init__(self, config: Any, shape: StackShape) -> None:
@@ -111,8 +121,14 @@ class DLCLPre(DLCL):
 @register_variant("dlcl_post")
 class DLCLPost(DLCL):
     title = "DLCL, Post-LN"
-    equations = ("x_{l+1} = LN_l(sum_k W[l,k] y_k), in the layers x = LN(x + F(x))", "output LN_L(sum_k W[L,k] y_k)")
-    rewrites = tuple(("norm", False, f"LN_{i}(sum_k W[{i},k] y_k)", f"sum_k W[{i},k] y_k") for i in "lL")
+    equations = (
+        "start: y[0] = x",
+        "start: x = sum_{j=0..l} weight[l,j] y[j]",
+        "x = LN(x + F(x))",
+        "after each layer: y[l] = x",
+        "after each layer: x = LN[l](sum_{j=0..l} weight[l,j] y[j])",
+    )
+    rewrites = (("norm", False, "LN[l](sum_{j=0..l} weight[l,j] y[j])", "sum_{j=0..l} weight[l,j] y[j]"), *SOFTMAX)
     connection = PostLNConnection
 
     def after_layer(self, i: int, s: Stream) -> Stream:

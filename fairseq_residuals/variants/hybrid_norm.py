@@ -61,23 +61,22 @@ class HybridNormConnection(Connection):
         return s | {"x": s["x"] + y}
 
 
+NORMALIZED = "with q = LN_q(q) per head, k = LN_k(k) per head, v = LN_v(v) per head"
+
+
 @register_variant("hybrid_norm")
 class HybridNorm(Variant):
     title = "HybridNorm"
     paper = "Zhuo et al. 2025, HybridNorm: Towards Stable and Efficient Transformer Training via Hybrid Normalization"
     year = 2025
     equations = (
-        "u = LN(x + SA(x) with LN(q), LN(k), LN(v) per head)",
-        "x = u + FFN(u)",
+        f"attention: x = x + F(x) {NORMALIZED}",
+        "FFN: u = LN(x); x = u + F(u)",
         "output LN(x)",
     )
     rewrites = (
-        (
-            "first_layer",
-            "star",
-            "x = u + FFN(u)",
-            "x = u + FFN(u)\nfirst layer: u = x + SA(LN(x)) with those of q, k, v; x = u + FFN(LN(u))",
-        ),
+        ("first_layer", "star", "attention:", f"l = 1, attention: x = x + F(LN(x)) {NORMALIZED}\nelse attention:"),
+        ("first_layer", "star", "FFN:", "l = 1, FFN: x = x + F(LN(x))\nelse FFN:"),
     )
     code = "BryceZhuo/HybridNorm@f0dd605"
     verified = "authors' code, decoder: activations, gradients; encoder and cross-attention: none"

@@ -30,7 +30,7 @@ from fairseq_residuals.core.config import LARGEST, option
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.ops.rms_linear import rms_linear
 from fairseq_residuals.utils.precision import at_least_fp32
-from fairseq_residuals.variants._multi_stream import StreamsConnection, StreamsVariant
+from fairseq_residuals.variants._multi_stream import StreamsConnection, StreamsVariant, learned_sum
 from fairseq_residuals.variants._stream_router import Weights
 
 
@@ -73,8 +73,22 @@ class HyperConnections(StreamsVariant):
     title = "Hyper-Connections"
     paper = "Zhu et al. 2024, Hyper-Connections"
     year = 2024
-    equations = ("u = sum_i a_i H_i", "H_j = b_j F(LN(u)) + sum_i A_ij H_i", "output LN(sum_j H_j)")
-    rewrites = (("close", "learned", "sum_j H_j", "sum_j a_j H_j"),)
+    equations = (
+        "start: H[j] = x for j = 0..n-1",
+        "Z[i] = gain * standardize(H[i]) + bias for i = 0..n-1",
+        "W[i,c] = static[i,c] + scale[0] tanh(dot(dynamic[c], Z[i])) for i = 0..n-1, c = 0..n",
+        "w[j] = static[j,n+1] + scale[1] tanh(dot(dynamic[n+1], Z[j])) for j = 0..n-1",
+        "y = F(LN(sum_{i=0..n-1} W[i,0] H[i]))",
+        "H[j] = w[j] y + sum_{i=0..n-1} W[i,j+1] H[i] for j = 0..n-1",
+        "output LN(sum_{j=0..n-1} H[j])",
+    )
+    rewrites = (
+        ("dynamic", False, "Z[i] = gain * standardize(H[i]) + bias for i = 0..n-1", ""),
+        ("dynamic", False, " + scale[0] tanh(dot(dynamic[c], Z[i]))", ""),
+        ("dynamic", False, " + scale[1] tanh(dot(dynamic[n+1], Z[j]))", ""),
+        learned_sum("H"),
+    )
+    starts_as = "pre_ln"
     verified = (
         "transcription of the paper's Algorithms 2 and 3, and lucidrains' code (the authors published none), decoder:"
         " activations, gradients"

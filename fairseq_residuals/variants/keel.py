@@ -44,8 +44,10 @@ class KEEL(Variant):
     paper = "Chen and Wei 2026, Post-LayerNorm Is Back: Stable, ExpressivE, and Deep"
     year = 2026
     equations = (
-        "x = LN(alpha x + F(LN(x)))",
-        "first layer: x = x + SA(LN(x)), and alpha = 1 in what follows",
+        "k = 1: x = x + F(LN_branch(x))",
+        "else l = 1: x = LN(x + F(LN_branch(x)))",
+        "else: x = LN(alpha x + F(LN_branch(x)))",
+        "where alpha = K",
     )
     verified = "the paper's equations; no code was published"
     extension = (

@@ -55,7 +55,7 @@ class LayerScale(PreLN):
     title = "LayerScale"
     paper = "Touvron et al. 2021, Going Deeper with Image Transformers"
     year = 2021
-    equations = ("x = x + g * F(LN(x))", "output LN(x)")
+    equations = ("x = x + gain * F(LN(x))", "output LN(x)")
     code = "facebookresearch/deit@7e160fe"
     verified = "authors' code, decoder alone: activations, gradients; cross-attention: none"
     ships_in = "CaiT, DINOv2"
@@ -102,7 +102,8 @@ class ReZero(Variant):
     title = "ReZero"
     paper = "Bachlechner et al. 2020, ReZero is All You Need: Fast Convergence at Large Depth"
     year = 2020
-    equations = ("x = x + a F(x), a = 0 at first",)
+    equations = ("x = x + gain F(x)",)
+    starts_as = "embedding"
     code = "majumderb/rezero@e2c94a8"
     verified = "authors' code, encoder and decoder: activations, gradients"
     extension = "share=sublayer."

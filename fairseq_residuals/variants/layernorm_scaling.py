@@ -40,7 +40,7 @@ class LayerNormScaling(PreLN):
     title = "LayerNorm Scaling"
     paper = "Sun et al. 2025, The Curse of Depth in Large Language Models"
     year = 2025
-    equations = ("x = x + F(LN(x) / sqrt(l)), l the layer's number from 1", "output LN(x)")
+    equations = ("x = x + F(LN(x) / sqrt(l))", "output LN(x)")
     code = "lmsdss/LayerNorm-Scaling@5d4dd11"
     verified = "authors' code, decoder alone: activations, gradients; cross-attention: none"
     extension = "Each stack counts its own layers from 1, and cross-attention has its layer's factor."

@@ -31,7 +31,7 @@ from fairseq_residuals.core.config import LARGEST, option
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.ops.sinkhorn import sinkhorn
-from fairseq_residuals.variants._multi_stream import StreamsConnection, StreamsVariant
+from fairseq_residuals.variants._multi_stream import StreamsConnection, StreamsVariant, learned_sum
 from fairseq_residuals.variants._stream_router import StreamLogits, Weights
 
 LEAST_ROUTER = 0.01
@@ -70,11 +70,17 @@ class MHC(StreamsVariant):
     paper = "Xie et al. 2025, mHC: Manifold-Constrained Hyper-Connections"
     year = 2025
     equations = (
-        "u = sum_i pre_i X_i",
-        "X_j = post_j F(LN(u)) + sum_i res_ji X_i, res doubly stochastic",
-        "output LN(sum_j X_j)",
+        "start: X[j] = x for j = 0..n-1",
+        "z[o] = dot(weight[o], RMS([X[i] for i = 0..n-1])) for o = 0..n (n + 2) - 1",
+        "pre[i] = sigmoid(scale[0] z[i] + bias[i]) for i = 0..n-1",
+        "post[j] = 2 sigmoid(scale[1] z[n+j] + bias[n+j]) for j = 0..n-1",
+        "r[j,i] = scale[2] z[(2+j) n + i] + bias[(2+j) n + i] for j = 0..n-1, i = 0..n-1",
+        "res = sinkhorn(r)",
+        "y = F(LN(sum_{i=0..n-1} pre[i] X[i]))",
+        "X[j] = post[j] y + sum_{i=0..n-1} res[j,i] X[i] for j = 0..n-1",
+        "output LN(sum_{j=0..n-1} X[j])",
     )
-    rewrites = (("close", "learned", "sum_j X_j", "sum_j a_j X_j"),)
+    rewrites = (learned_sum("X"),)
     extension = f"{StreamsVariant.extension} The start of the router's matrix and biases, and the sum at the end."
     verified = "DeepSeek-V4's router and read-out in huggingface/transformers, decoder: activations, gradients"
     ships_in = "DeepSeek-V4 (close=learned)"

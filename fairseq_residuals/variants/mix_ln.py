@@ -27,7 +27,7 @@ class MixLN(PreLN):
     title = "Mix-LN"
     paper = "Li et al. 2024, Mix-LN: Unleashing the Power of Deeper Layers by Combining Pre-LN and Post-LN"
     year = 2024
-    equations = ("layers up to floor(alpha L): x = LN(x + F(x))", "above: x = x + F(LN(x))", "output LN(x)")
+    equations = ("l <= floor(alpha L): x = LN(x + F(x))", "else: x = x + F(LN(x))", "output LN(x)")
     code = "pixeli99/MixLN@ff45826"
     verified = "authors' code, decoder alone: activations, gradients; cross-attention: none"
     extension = "alpha is a part of each stack's own layers; cross-attention is as its layer is."

@@ -64,15 +64,18 @@ class NormFormer(PreLN):
     paper = "Shleifer et al. 2021, NormFormer: Improved Transformer Pretraining with Extra Normalization"
     year = 2021
     equations = (
-        "x = x + LN(gain_head SA(LN(x)))",
-        "x = x + W2 LN(act(W1 LN(x)))",
+        "attention: y = F'(LN(x)); y = per_head(head_gain) * y; x = x + drop(LN_attn(y))",
+        "FFN: x = x + F(LN(x)) with a = LN_inner(a)",
         "output LN(x)",
     )
     rewrites = (
-        ("scale_attn", False, "LN(gain_head SA(LN(x)))", "gain_head SA(LN(x))"),
-        ("scale_heads", False, "gain_head ", ""),
-        ("scale_fc", False, "LN(act(W1 LN(x)))", "act(W1 LN(x))"),
-        ("scale_resids", True, "x = x + W2", "x = gain x + W2"),
+        ("heads", "before_projection", "; y = per_head(head_gain) * y", " with o = per_head(head_gain) * o"),
+        ("scale_heads", False, "; y = per_head(head_gain) * y", ""),
+        ("scale_heads", False, " with o = per_head(head_gain) * o", ""),
+        ("scale_attn", False, "LN_attn(y)", "y"),
+        ("scale_fc", False, " with a = LN_inner(a)", ""),
+        ("scale_resids", True, "FFN: x = x", "FFN: x = residual_gain * x"),
+        ("cross", False, "attention: ", "CA: x = x + F(LN(x))\nSA: "),
     )
     code = "facebookresearch/fairseq@3d262bb"
     verified = (

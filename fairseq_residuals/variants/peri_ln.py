@@ -49,9 +49,9 @@ class SandwichLN(PreLN):
     title = "Sandwich-LN"
     paper = "Ding et al. 2021, CogView: Mastering Text-to-Image Generation via Transformers"
     year = 2021
-    equations: ClassVar[tuple[str, ...]] = ("x = x + LN(F(LN(x))), dropout after LN", "output LN(x)")
+    equations: ClassVar[tuple[str, ...]] = ("x = x + drop(LN_out(F'(LN(x))))", "output LN(x)")
     rewrites: ClassVar[tuple[tuple[str, Any, str, str], ...]] = (
-        ("dropout", "before_norm", "dropout after LN", "dropout before LN"),
+        ("dropout", "before_norm", "drop(LN_out(F'(LN(x))))", "LN_out(F(LN(x)))"),
     )
     code = "THUDM/CogView@189a12b"
     verified = "another group's code (LayerNorm-Scaling), decoder alone: activations, gradients; cross-attention: none"
@@ -76,10 +76,10 @@ class PeriLN(SandwichLN):
     title = "Peri-LN"
     paper = "Kim et al. 2025, Peri-LN: Revisiting Normalization Layer in the Transformer Architecture"
     year = 2025
-    equations = ("x = LN(embedding)", *SandwichLN.equations)
+    equations = ("start: x = LN_embed(x)", *SandwichLN.equations)
     rewrites = (
         *SandwichLN.rewrites,
-        ("embed_norm", False, "x = LN(embedding)", ""),
+        ("embed_norm", False, "start: x = LN_embed(x)", ""),
     )
     verified = "the paper's equations; without the embedding's norm it is sandwich_ln"
     code = ""

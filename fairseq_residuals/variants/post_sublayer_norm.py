@@ -53,8 +53,15 @@ class PostSublayerNorm(PreLN):
     title = "Post-sub-layer norm (OLMo 2)"
     paper = "Team OLMo 2024, 2 OLMo 2 Furious"
     year = 2024
-    equations = ("x = x + LN(F(x)), dropout after the norm", "output LN(x)")
-    rewrites = (("qk_norm", True, "x = x + LN(F(x))", "x = x + LN(F(x)), in attention with LN(q), LN(k)"),)
+    equations = ("x = x + drop(LN(F'(x)))", "output LN(x)")
+    rewrites = (
+        (
+            "qk_norm",
+            True,
+            "x = x + drop(LN(F'(x)))",
+            "attention: x = x + drop(LN(F'(x))) with q = LN_q(q), k = LN_k(k)\nFFN: x = x + drop(LN(F'(x)))",
+        ),
+    )
     code = "allenai/OLMo-core@fa6c501"
     verified = "authors' port to transformers, decoder alone: activations, gradients; cross-attention: none"
     ships_in = "OLMo 2, OLMo 3 (qk_norm=true, norm_type=rms)"

@@ -63,10 +63,15 @@ class RealFormer(Variant):
     title = "RealFormer"
     paper = "He et al. 2021, RealFormer: Transformer Likes Residual Attention"
     year = 2021
-    equations = ("S = QK^T / sqrt(d) + S of the layer below, attention softmax(S) V", "x = LN(x + F(x))")
+    equations = (
+        "start: R_SA = 0; R_CA = 0",
+        "attention: x = LN(x + F(x)) with R_F = R_F + S, S = R_F",
+        "FFN: x = LN(x + F(x))",
+    )
     rewrites = (
-        ("mean", True, "softmax(S) V", "softmax(S / l) V in layer l"),
-        ("norm", "pre", "x = LN(x + F(x))", "x = x + F(LN(x))\noutput LN(x)"),
+        ("mean", True, "S = R_F", "S = R_F / l"),
+        ("norm", "pre", "LN(x + F(x))", "x + F(LN(x))"),
+        ("norm", "pre", "FFN: x = x + F(LN(x))", "FFN: x = x + F(LN(x))\noutput LN(x)"),
     )
     code = "google-research/google-research@5b09c22"
     extension = (

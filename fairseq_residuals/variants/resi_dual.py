@@ -37,12 +37,21 @@ class ResiDualConnection(Connection):
         return s | {"x": self.norm(s["x"] + y), "dual": s["dual"] + self.scale * y}
 
 
+def is_a_factor(value: float) -> bool:
+    return value != 1.0
+
+
 @register_variant("resi_dual")
 class ResiDual(Variant):
     title = "ResiDual"
     paper = "Xie et al. 2023, ResiDual: Transformer with Dual Residual Connections"
     year = 2023
-    equations = ("x = LN(x + F(x))", "d = d + F(x)", "output x + LN(d)")
+    equations = ("start: d = x", "y = F(x); x = LN(x + y); d = d + y", "output x + LN(d)")
+    rewrites = (
+        ("scale", is_a_factor, "d = x", "d = scale x"),
+        ("scale", is_a_factor, "d + y", "d + scale y"),
+        ("alpha", is_a_factor, "output x", "output alpha x"),
+    )
     code = "microsoft/ResiDual@8682f75"
     verified = "authors' code: activations, gradients, generation, initialisation"
 

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Variant
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.registry import register_variant
-from fairseq_residuals.variants.hybrid_norm import HybridNormConnection
+from fairseq_residuals.variants.hybrid_norm import NORMALIZED, HybridNormConnection
 
 
 def add_to_both(s: Stream, y: Tensor, scale: Literal["code", "paper"], site: Site) -> Stream:
@@ -71,6 +71,9 @@ class HybridAttentionConnection(HybridNormConnection):
         return add_to_both(s, y, self.scale, self.site)
 
 
+HYBRID = f"z = F(gain * x + LN_pre(y)) {NORMALIZED}"
+
+
 @register_variant("siamese_norm")
 class SiameseNorm(Variant):
     """Stream: "x", the Post-LN stream, whose norm comes with the next read; "y" (T, B, C), the Pre-LN stream."""
@@ -78,8 +81,17 @@ class SiameseNorm(Variant):
     title = "SiameseNorm"
     paper = "Li et al. 2026, SiameseNorm: Breaking the Barrier to Reconciling Pre/Post-Norm"
     year = 2026
-    equations = ("x = LN(x), z = F(LN(x + LN(y)))", "x = x + z / c", "y = y + z", "output LN(LN(x) + LN(y))")
-    rewrites = (("post_stream", "hybrid_norm", "x = LN(x), z", "SA: z = F(g x + LN(y)); FFN: x = LN(x), z"),)
+    equations = (
+        "start: y = x",
+        "x = LN_post(x); z = F(LN(x + LN_pre(y)))",
+        "x = x + z / sqrt(2 l)",
+        "y = y + z",
+        "output LN(LN_post(x) + LN_pre(y))",
+    )
+    rewrites = (
+        ("post_stream", "hybrid_norm", "x = LN_post(x);", f"attention: {HYBRID}\nelse: x = LN_post(x);"),
+        ("scale", "paper", "sqrt(2 l)", "sqrt(k)"),
+    )
     code = "Qwen-Applications/SiameseNorm@70efa00"
     verified = (
         "authors' code, encoder of a vision Transformer, and with post_stream=hybrid_norm language model: both streams,"

@@ -47,8 +47,9 @@ class SubLN(PreLN):
     paper = "Wang et al. 2022, Foundation Transformers"
     year = 2022
     equations = (
-        "x = x + W_O LN(heads(LN(x)))",
-        "x = x + W2 LN(act(W1 LN(x)))",
+        "SA: x = x + F(LN(x)) with o = LN_inner(o)",
+        "CA: x = x + F(LN(x))",
+        "FFN: x = x + F(LN(x)) with a = LN_inner(a)",
         "output LN(x)",
     )
     code = "microsoft/torchscale@4d1e0e8"

@@ -38,7 +38,12 @@ class TransparentAttention(Variant):
     title = "Transparent attention"
     paper = "Bapna et al. 2018, Training Deeper Neural Machine Translation Models with Transparent Attention"
     year = 2018
-    equations = ("x = LN(x + F(x))", "memory of decoder layer j: sum_i softmax(W)[i,j] h_i over all encoder layers i")
+    equations = (
+        "encoder, start: x = LN_embed(x); h[0] = x",
+        "x = LN(x + F(x))",
+        "encoder, after each layer: h[l] = x",
+        "encoder: output [sum_{i=0..L} softmax_i(weight[i,j]) h[i] for j = 0..M-1]",
+    )
     verified = "the paper's equations (no code was published)"
     extension = "W starts at 0, so the mix at the mean; the embedding passes a norm, as in another group's code."
     connection = PostLNConnection

@@ -9,7 +9,7 @@ import torch
 from running import kill_at, load, succeed
 from tiny_jobs import ADAM, JOBS, SAVE_EVERY, TRANSLATION, UPDATES, WIKI103
 
-from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.core.wiring import Wiring
 
 
 @pytest.fixture(params=[*JOBS, WIKI103], ids=lambda job: job.name)
@@ -42,7 +42,7 @@ def test_training_starts_by_naming_what_it_trains(job, trained):
         line = re.search(rf"{stack}: (\d+) layers wired by (\w+).*", before)
         assert line, before
         assert (line[1], line[2]) == ("2", variant)
-        assert all(equation in line[0] for equation in VARIANTS[variant].equations)
+        assert all(equation in line[0] for equation in Wiring.parse(variant).equations)
     saved = weights(load(folder / "checkpoint_last.pt"))
     distinct = {v.untyped_storage().data_ptr(): v.numel() for v in saved.values()}
     assert re.search(rf"parameters: {sum(distinct.values()):,}$", before, re.M), before

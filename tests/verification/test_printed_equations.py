@@ -1,0 +1,118 @@
+"""The equations that are printed of a wiring are what runs: evaluated as text, they give the stack's output."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.strategies import DataObject, data
+from random_stacks import Draw, draws
+from tiny import choices
+from torch import Tensor
+
+from fairseq_residuals.core.base import StackShape
+from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.core.wiring import Wiring
+from fairseq_residuals.verification.equations.evaluate import evaluate
+from fairseq_residuals.verification.equations.parser import parse
+from fairseq_residuals.verification.equations.syntax import EquationError
+
+TOLERANCE = 1e-7
+"""Of the largest magnitude, in double precision; norms over two channels multiply rounding by hundreds."""
+
+
+def with_gradient(output: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The output, and the gradient at ``x`` of a sum that weighs its entries unlike."""
+    weights = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view_as(output)
+    (grad_x,) = torch.autograd.grad((output * weights).sum(), x)
+    return output.detach(), grad_x
+
+
+def difference(one: Draw, equations: tuple[str, ...]) -> float:
+    """How far the equations are from the stack, in output and gradient."""
+    stack = one.build()
+    x, context = one.inputs()
+    expected = with_gradient(evaluate(parse(equations), stack, x, context), x)
+    computed = with_gradient(stack(x, context)[0], x)
+    scales = [max(1.0, e.abs().max().item()) for e in expected]
+    return max((c - e).abs().max().item() / scale for c, e, scale in zip(computed, expected, scales, strict=True))
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+@settings(
+    max_examples=12,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    # what is drawn is small, and shrinking it takes longer than reading it
+    phases=(Phase.generate,),
+    suppress_health_check=list(HealthCheck),
+)
+@given(data())
+def test_the_printed_equations_are_what_runs(variant: str, data: DataObject) -> None:
+    one = data.draw(draws(variant))
+    equations = Wiring.parse(one.variant, one.args).equations
+    apart = difference(one, equations)
+    assert apart <= TOLERANCE, "\n".join(
+        [
+            f"{variant}({one.args}) in {one.shape} is {apart:.1e} from its printed equations, by docs/EQUATIONS.md:",
+            *equations,
+        ]
+    )
+
+
+DEEP = StackShape("decoder", depth=4, dim=4, ffn_dim=6, heads=2, enc_depth=3, dec_depth=4, cross=True)
+BOTH = [(variant, choice) for variant in sorted(VARIANTS) for choice in ("", *choices(variant))]
+
+
+@pytest.mark.parametrize(("variant", "args"), BOTH)
+def test_each_value_of_an_option_has_its_equations(variant: str, args: str) -> None:
+    assert difference(Draw(variant, args, DEEP, seed=1), Wiring.parse(variant, args).equations) <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("variant", "old", "new"),
+    [
+        ("post_ln", "x + F(x)", "x + F(LN(x))"),
+        ("pre_ln", "x + F", "x - F"),
+        ("b2t", "x_in + x", "x"),
+        ("b2t", "last", "first"),
+        ("deepnet", "(3 M)^(1/4)", "(3 N)^(1/4)"),
+        ("keel", "else l = 1: x = LN(x", "else l = 1: x = LN(alpha x"),
+        ("normformer", "drop(LN_attn(y))", "LN_attn(drop(y))"),
+        ("mix_ln", "<=", "<"),
+        ("realformer", "S = R_F", "S = S"),
+        ("hyper_connections", "W[i,j+1]", "W[j,i+1]"),
+        ("mhc", "res[j,i]", "res[i,j]"),
+        ("dense_former", "0..l}", "1..l}"),
+        ("attention_residuals", "0..k-1", "1..k-1"),
+        ("siamese_norm", "sqrt(2 l)", "sqrt(l)"),
+    ],
+)
+def test_another_equation_is_told_apart(variant: str, old: str, new: str) -> None:
+    equations = Wiring.parse(variant).equations
+    changed = tuple(line.replace(old, new) for line in equations)
+    assert changed != equations
+    assert difference(Draw(variant, "", DEEP, seed=1), changed) > 1000 * TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("x = x + F(x", "')' is expected before 'its end'"),
+        ("x = x ? F(x)", "has '? F(x)', which is no part of an equation"),
+        ("x == x", "expected before '= x'"),
+        ("x = y + F(x)", "'y' is none of the variables x, l, x_in, k, and no parameter or option at"),
+        ("x = LN_top(x) + F(x)", "there is no norm 'top_norm' for LN_top"),
+        ("output F(x)", "there is no sub-layer between layers"),
+        ("FFN: x = F(x) with q = 2 q", "q and what becomes of it are no part of FFN: a"),
+        ("x = softmax_i(x)", "softmax_i is not within a sum over i"),
+        ("start: y[1] = x; x = y[0]", r"y[0] has no value yet; there are [(1,)]"),
+    ],
+)
+def test_what_is_no_equation_is_refused(line: str, message: str) -> None:
+    stack = Draw("post_ln", "", DEEP, seed=1).build()
+    with pytest.raises(EquationError, match=re.escape(message)):
+        evaluate(parse([line]), stack, *Draw("post_ln", "", DEEP, seed=1).inputs())
