@@ -1,0 +1,123 @@
+"""What a mutant has to survive: the printed equations, the authors' numbers, the contract, and tests by their files."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS / folder) for folder in ("", "data", "verification")]
+
+import pytest  # noqa: E402
+import test_contract  # noqa: E402
+from golden_files import VERIFIED  # noqa: E402
+from random_stacks import Draw  # noqa: E402
+from test_printed_equations import DEEP, TOLERANCE, difference  # noqa: E402
+from tiny import choices  # noqa: E402
+
+from fairseq_residuals.core.base import StackShape  # noqa: E402
+from fairseq_residuals.core.registry import VARIANTS  # noqa: E402
+from fairseq_residuals.core.wiring import Wiring  # noqa: E402
+from fairseq_residuals.verification.parity import compare_golden, read  # noqa: E402
+
+CONTRACT: tuple[Callable[[str, str], None], ...] = (
+    test_contract.test_a_gradient_reaches_every_parameter,
+    test_contract.test_incremental_decoding_equals_full,
+    test_contract.test_padding_and_batch_composition_do_not_matter,
+    test_contract.test_activation_checkpointing_equals_plain,
+    test_contract.test_layerdrop_skips_layers_in_training_only,
+    partial(test_contract.test_depth, layers=24),
+    test_contract.test_beam_score_is_the_teacher_forced_score,
+    test_contract.test_no_module_keeps_a_tensor_between_two_calls,
+)
+PAIR = {"dim": 4, "ffn_dim": 6, "heads": 2, "enc_depth": 3, "dec_depth": 4}
+SHAPES = (
+    DEEP,
+    StackShape("encoder", depth=3, cross=True, **PAIR),  # type: ignore[arg-type]
+    StackShape("decoder", depth=4, cross=False, **PAIR | {"enc_depth": 0}),  # type: ignore[arg-type]
+    StackShape("encoder", depth=3, cross=False, **PAIR | {"dec_depth": 0}),  # type: ignore[arg-type]
+)
+FILES = {
+    "core/attention": ("test_attention.py", "test_generation_parts.py"),
+    "core/base": ("test_attachable_context.py", "analysis/test_explain.py"),
+    "core/depth_mixing": ("analysis/test_depth_weights.py",),
+    "core/initialization": ("test_init_options.py", "verification/test_init.py"),
+    "core/layer": ("test_hooks_of_a_layer.py", "test_stock_equality.py"),
+    "core/norms": ("test_norm_types.py",),
+    "core/stack": ("test_wiring.py", "analysis/test_probes.py"),
+    "core/value_residual": ("test_value_residual.py",),
+}
+OF_VARIANTS = (
+    *("verification/test_init.py", "test_init_options.py", "analysis/test_depth_weights.py"),
+    *("verification/test_newer_simple.py", "verification/test_newer_depth.py", "analysis/test_looks.py"),
+)
+
+
+class Survived(Exception):
+    """Nothing failed."""
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    variants: frozenset[str]
+    run: Callable[[], object]
+
+
+def equation_checks(variants: Iterable[str]) -> list[Check]:
+    """Each value of an option in a decoder, and the defaults in the other stacks."""
+    found = []
+    for variant in variants:
+        draws = [(choice, DEEP) for choice in ("", *choices(variant))]
+        draws += [("", s) for s in SHAPES[1:] if not VARIANTS[variant].refusal(alone=not s.cross, topmost=True)]
+        for i, (args, shape) in enumerate(draws):
+            run = partial(_equations, variant, args, shape)
+            found.append(Check(f"equations of {variant}({args}) {i}", frozenset({variant}), run))
+    return found
+
+
+def _equations(variant: str, args: str, shape: StackShape) -> None:
+    assert difference(Draw(variant, args, shape, seed=1), Wiring.parse(variant, args).equations) <= TOLERANCE
+
+
+@cache
+def golden_checks() -> tuple[Check, ...]:
+    """Every file of the authors' numbers, the smallest first."""
+
+    def compared(path: Path) -> None:
+        assert compare_golden(read(path)).failures() == {}
+
+    files = sorted(VERIFIED, key=lambda path: path.stat().st_size)
+    return tuple(Check(f"golden {path.stem}", _wired_by(path), partial(compared, path)) for path in files)
+
+
+def _wired_by(path: Path) -> frozenset[str]:
+    return frozenset(part.name for part in Wiring.parse(read(path).wiring).parts)
+
+
+def contract_checks(variants: Iterable[str]) -> Iterator[Check]:
+    for variant in variants:
+        for function in CONTRACT:
+            name = getattr(function, "func", function).__name__
+            yield Check(f"{name}[{variant}]", frozenset({variant}), partial(function, "translation", variant))
+
+
+def file_checks(module: str) -> Iterator[Check]:
+    """The test modules that are about a module."""
+    own = module.rpartition("/")[2].strip("_")
+    of_variants = [f"test_{own}.py", *OF_VARIANTS] if module.startswith("variants/") else []
+    for name in dict.fromkeys([*FILES.get(module, ()), *of_variants]):
+        if (TESTS / name).exists():
+            yield Check(f"tests/{name}", frozenset(), partial(_pytest, TESTS / name))
+
+
+def _pytest(path: Path) -> None:
+    with contextlib.redirect_stdout(io.StringIO()):
+        status: Any = pytest.main(["-x", "-q", "-p", "no:cacheprovider", str(path)])
+    assert status == pytest.ExitCode.OK
