@@ -101,9 +101,9 @@ def test_every_variant_is_described(name: str) -> None:
     variant = VARIANTS[name]
     assert variant.name == name and variant.title and variant.equations and variant.verified
     assert str(variant.year) in variant.paper
-    # repository@commit, or nothing was published, which the description then says
+    # repository@commit or @version, or nothing was published, which the description then says
     described = sys.modules[variant.__module__].__doc__ or ""
-    assert re.fullmatch(r"\S+/\S+@[0-9a-f]{7}", variant.code) or (
+    assert re.fullmatch(r"\S+/\S+@([0-9a-f]{7}|v\d+\.\d+\.\d+)", variant.code) or (
         variant.code == "" and "No code was published" in described
     )
     for described in options_of(variant.Config).values():

@@ -101,6 +101,9 @@ class Connection(nn.Module):
     norm_gain: float = 1.0
     """What :meth:`read` multiplies the output of ``norm`` by, of a variant that is Pre-LN but for it."""
 
+    multiplier: float = 1.0
+    """What a wiring that adds branches to a stream multiplies each branch by, outside of all norms (:meth:`scaled`)."""
+
     def __init__(self, site: Site) -> None:
         super().__init__()
         self.site = site
@@ -113,6 +116,10 @@ class Connection(nn.Module):
     def write(self, s: Stream, y: Tensor) -> Stream:
         """Return the stream after the sub-layer's output ``y`` (T, B, C), dropout already applied."""
         raise NotImplementedError(f"{type(self).__name__} does not say how a sub-layer's output is written")
+
+    def scaled(self, branch: Tensor) -> Tensor:
+        """Return what is added to the stream: ``branch`` (T, B, C) times :attr:`multiplier`."""
+        return branch if self.multiplier == 1.0 else self.multiplier * branch
 
     def gains(self) -> tuple[Tensor | float, Tensor | float]:
         """Return the factors, numbers or (C,), on the stream and on the sub-layer's output before the two are added.

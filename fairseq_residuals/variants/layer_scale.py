@@ -47,7 +47,7 @@ class LayerScaleConnection(PreLNConnection):
         return super().write(s, self.gain * y)
 
     def gains(self) -> tuple[Tensor | float, Tensor | float]:
-        return 1.0, self.gain
+        return 1.0, self.multiplier * self.gain
 
 
 @register_variant("layer_scale")

@@ -45,7 +45,7 @@ class PostSublayerNormConnection(Connection):
         return self.norm(y)
 
     def write(self, s: Stream, y: Tensor) -> Stream:
-        return s | {"x": s["x"] + y}
+        return s | {"x": s["x"] + self.scaled(y)}
 
 
 @register_variant("post_sublayer_norm")

@@ -28,7 +28,10 @@ class PreLNConnection(Connection):
         return self.norm(s["x"]), s
 
     def write(self, s: Stream, y: Tensor) -> Stream:
-        return s | {"x": s["x"] + y}
+        return s | {"x": s["x"] + self.scaled(y)}
+
+    def gains(self) -> tuple[Tensor | float, Tensor | float]:
+        return 1.0, self.multiplier
 
 
 @register_variant("pre_ln")

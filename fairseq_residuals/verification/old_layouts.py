@@ -61,6 +61,7 @@ _HOST_LANGUAGE_MODEL = (
     (r"out/final_norm", "out/decoder_features"),
     (r"sub/in(\d+)", r"out/dec_sublayer\1_in"),
 )
+_HOST_PAIR = ((r"in/src", "in/src_tokens"), (r"in/tgt_in", "in/prev_output_tokens"))
 _HOST_ENCODER = ((r"out/layer(\d+)(.*)", r"out/enc_layer\1\2"), (r"out/final_norm", "out/encoder_out"))
 _TWO_STREAMS = ((r"(.*_layer\d+)\.[x0]", r"\1"), (r"(.*_layer\d+)\.[y1]", r"\1_y"))
 
@@ -75,7 +76,10 @@ _SIZES = {
 }
 """What the sections of the sidecars call them."""
 _SECTIONS = ("config_values", "hyper", "config")
-_OF_THE_LAYOUT = {"layout", "layout2", "keys", "keys_note", "param_list", "state_dict_only", "files", "gradients"}
+_OF_THE_LAYOUT = {
+    *("layout", "layout2", "keys", "keys_note", "param_list", "state_dict_only", "files", "gradients"),
+    "independent_check",
+}
 """Entries of sidecars that describe the old file and not what it was made with."""
 
 
@@ -107,8 +111,11 @@ def convert(path: Path, arrays: Arrays, sidecar: Sidecar) -> tuple[Arrays, Sidec
         description = {"pad": pad, "loss": "fairseq-0.9", "label_smoothing": epsilon}
         converted = _generated_arrays(_renamed(arrays, FLAT))
     elif any(name.startswith("in/") for name in arrays):
-        # word 1 is a word like any other
-        description = {"pad": None, "loss": "nll" if "in/target" in arrays else "weighted"}
+        # but for a pair's padding, every word is a word like any other
+        description = {
+            "pad": 0 if "in/src_mask" in arrays else None,
+            "loss": "nll" if "in/target" in arrays else "weighted",
+        }
         converted = _host(variant, arrays, sidecar)
     elif "input" in arrays or any(name.startswith("init/") for name in arrays):
         description, converted = {"pad": None, "loss": "weighted"}, _renamed(arrays, FLAT)
@@ -169,6 +176,8 @@ def _renamed(arrays: Arrays, renames: Renames) -> Arrays:
 
 def _host(variant: str, arrays: Arrays, sidecar: Sidecar) -> Arrays:
     side = _HOST_ENCODER if "in/x" in arrays else _HOST_LANGUAGE_MODEL
+    if "in/tgt_in" in arrays:
+        arrays = _renamed(arrays, _HOST_PAIR) | {"in/src_lengths": arrays["in/src_mask"].sum(-1)}
     renamed = _renamed(_renamed(arrays, (*HOST, *side)), _TWO_STREAMS)
     change = _OTHER_AXES.get(variant)
     return renamed if change is None else {name: change(name, array, sidecar) for name, array in renamed.items()}

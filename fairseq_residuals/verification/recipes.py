@@ -62,8 +62,6 @@ OTHER_KINDS = {
     " stream alone, its router's matrix one for all streams, and its Sinkhorn steps end with the columns",
     r"^realformer_google_": "it is an encoder of Google's BERT with names of its own, which"
     " tests/verification/test_realformer.py compares with",
-    r"^(afmoe_dualnorm|t5gemma_sandwich_encdec)(_|$)": "its wiring is that of sandwich_ln, but nothing here rebuilds"
-    " what its authors put around it (attention with gates or bounded scores, scaled embeddings)",
 }
 """By the name of the file: why ``fairseq-residuals verify`` does not take it."""
 

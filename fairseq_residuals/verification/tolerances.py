@@ -17,6 +17,8 @@ class Tolerances:
     explanation: str
     reason: str = ""
     """For other limits than the other files have."""
+    single: float = 0.0
+    """The largest error of a gradient that is one number, a sum which may cancel; 0: as of other gradients."""
 
 
 _OF_FAIRSEQ = {"activations": 1e-6, "logits": 1e-5, "loss": 1e-6, "gradients": 3e-5, "scores": 1e-5}
@@ -55,3 +57,15 @@ what parameters of the wiring are before they are trained, exactly.""",
 
 
 HOSTS = of_hosts()
+_SHIPPED = dict.fromkeys(("activations", "logits", "loss"), 1e-5) | {"gradients": 1e-4, "initial": 0.0}
+SHIPPED = Tolerances(
+    _SHIPPED,
+    frozenset({"activations", "logits", "loss", "gradients"}),
+    """\
+Files of wirings that ship: activations, logits and loss as a part of the largest magnitude
+(tolerance {activations:g}), gradients as a part of the largest magnitude in the tensor ({gradients:g}; where
+it is one number, a sum which may cancel, of the largest such gradient in any layer: 0.001); what parameters of
+the wiring are before they are trained, exactly.""".format(**_SHIPPED),
+    single=1e-3,
+)
+"""Of models that were released, and of what their wirings are made of."""

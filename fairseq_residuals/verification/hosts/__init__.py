@@ -23,9 +23,13 @@ from fairseq_residuals.verification.hosts import (
     hybrid_norm_host,
     hyper_connections_host,
     llama_host,
+    parallel_host,
     plain_host,
     re_zero_host,
+    released_layer_host,
+    scaled_residual_host,
     siamese_norm_host,
+    t5gemma_host,
     value_residual_host,
 )
 from fairseq_residuals.verification.hosts.recipe import HostRecipe
@@ -40,5 +44,9 @@ RECIPES: dict[str, HostRecipe] = {
     **attention_residuals_host.RECIPES,
     **siamese_norm_host.RECIPES,
     **hyper_connections_host.RECIPES,
+    **parallel_host.RECIPES,
+    **scaled_residual_host.RECIPES,
+    **released_layer_host.RECIPES,
+    **t5gemma_host.RECIPES,
 }
 """By what the sidecar calls the file's design."""

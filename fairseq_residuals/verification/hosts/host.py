@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from fairseq_residuals.core.attention import open_attention
+from fairseq_residuals.core.attention import Edit, open_attention
 from fairseq_residuals.core.base import StackShape
 from fairseq_residuals.core.layer import Context
 from fairseq_residuals.core.stack import Stack
@@ -36,10 +36,11 @@ class Attention(nn.Module):
             linear(golden, f"{name}.{part}_proj", dim, dim) for part in ("q", "k", "v", "out")
         )
         self.dropout_module = nn.Identity()
+        self.edit_scores: Edit | None = None
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
         """Run attention by :func:`open_attention`."""
-        return open_attention(self, query, key, value, **kwargs)
+        return open_attention(self, query, key, value, edit_scores=self.edit_scores, **kwargs)
 
 
 class Gated(nn.Module):
@@ -70,15 +71,23 @@ class Rotary:
     head_dim: int
     style: Literal["half", "interleaved"]
     base: float = 1e4
+    channels: int = 0
+    """How many of each head are turned, from the first; 0: all."""
+    direction: Literal[1, -1] = 1
+    """-1: by the negative angles."""
+    table: torch.dtype | None = None
+    """What sines and cosines are rounded to."""
 
     def __call__(self, module: nn.Module, inputs: Any, x: Tensor) -> Tensor:
         heads = x.unflatten(-1, (-1, self.head_dim)) if x.dim() == 3 else x
-        rate = self.base ** (-torch.arange(0, self.head_dim, 2, dtype=x.dtype, device=x.device) / self.head_dim)
-        angle = torch.outer(torch.arange(len(x), dtype=x.dtype, device=x.device), rate)[:, None, None]
-        pairs = (-1, 2) if self.style == "interleaved" else (2, -1)
-        a, b = heads.unflatten(-1, pairs).unbind(-1 if self.style == "interleaved" else -2)
-        turned = [a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()]
-        return torch.stack(turned, -1 if self.style == "interleaved" else -2).flatten(-2).view_as(x)
+        channels = self.channels or self.head_dim
+        rate = self.base ** (-torch.arange(0, channels, 2, dtype=x.dtype, device=x.device) / channels)
+        angle = self.direction * torch.outer(torch.arange(len(x), dtype=x.dtype, device=x.device), rate)[:, None, None]
+        cos, sin = (value.to(self.table or x.dtype).to(x.dtype) for value in (angle.cos(), angle.sin()))
+        pairs, side = ((-1, 2), -1) if self.style == "interleaved" else ((2, -1), -2)
+        a, b = heads[..., :channels].unflatten(-1, pairs).unbind(side)
+        turned = torch.stack([a * cos - b * sin, b * cos + a * sin], side).flatten(-2)
+        return torch.cat([turned, heads[..., channels:]], -1).view_as(x)
 
 
 def linear(golden: Golden, name: str, in_dim: int, out_dim: int) -> nn.Linear:
@@ -161,18 +170,22 @@ class Host(HostModel):
             words = len(golden.need("embed_tokens.weight"))
             check_words(golden, words, "prev_output_tokens", "target")
             self.embed_tokens = nn.Embedding(words, dim)
-            self.output_projection = nn.Linear(dim, words, bias=False)
+            self.output_projection = linear(golden, "output_projection", dim, words)
             if "output_projection.weight" not in golden.parameters:
                 self.output_projection.weight = self.embed_tokens.weight
         self.top_norm = new_norm() if recipe.top_norm else None
         for layer in (self.layers[i] for i in range(depth)):
             if recipe.query_key_norm:
                 for name in ("q_proj", "k_proj"):
-                    _add_norm(layer.self_attn.get_submodule(name), new_norm())
+                    head = dim // self.layers.shape.heads
+                    width = head if recipe.query_key_norm == "per_head" else dim
+                    add_norm(layer.self_attn.get_submodule(name), new_norm(width), width)
             if recipe.rotary:
                 for name in recipe.rotary_at:
                     turn = Rotary(dim // self.layers.shape.heads, recipe.rotary)
                     layer.get_submodule(name).register_forward_hook(turn)
+        for surround in recipe.surroundings:
+            surround(self, golden)
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Run the model.
@@ -201,6 +214,7 @@ def future_mask(x: Tensor) -> Tensor:
     return torch.full((len(x), len(x)), -torch.inf, dtype=x.dtype, device=x.device).triu(1)
 
 
-def _add_norm(projection: nn.Module, norm: nn.Module) -> None:
+def add_norm(projection: nn.Module, norm: nn.Module, width: int) -> None:
+    """Normalise what ``projection`` gives, (..., C), in groups of ``width`` channels, those of a head or all."""
     projection.norm = norm
-    projection.register_forward_hook(lambda module, inputs, x: module.norm(x))
+    projection.register_forward_hook(lambda module, inputs, x: module.norm(x.unflatten(-1, (-1, width))).flatten(-2))

@@ -71,5 +71,5 @@ RECIPES = {
     "lns": llama("layernorm_scaling(norm=rms)"),
     "sandwich": llama("sandwich_ln(norm=rms)"),
     "mixln": llama(_mix_ln),
-    "olmo2_postsub": llama("post_sublayer_norm(norm=rms)", query_key_norm=True),
+    "olmo2_postsub": llama("post_sublayer_norm(norm=rms)", query_key_norm="all_heads"),
 }
