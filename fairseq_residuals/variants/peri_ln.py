@@ -53,8 +53,9 @@ class SandwichConnection(PreLNConnection):
         if options.depth_scaled is not False:
             c = PANGU[site.kind] if options.depth_scaled == "pangu" else float(options.depth_scaled)
             count = site.depth if options.depth_count == "layers" else site.depth * site.n_sub / 2
+            gain: Any = self.out_norm.weight
             with torch.no_grad():
-                self.out_norm.weight.mul_(c * count**-0.5)
+                gain.mul_(c * count**-0.5)
 
     def outer(self, y: Tensor) -> Tensor:
         return y if self.drops_first else self.out_norm(y)
