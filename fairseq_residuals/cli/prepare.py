@@ -19,11 +19,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--variant", metavar="NAME", help="which way to prepare it; --sources lists them")
     parser.add_argument(
         "--mirror",
-        metavar="DIR",
+        metavar="DIR|URL",
         default=os.environ.get("MIRROR"),
         help="a folder (or file:// address) with the files, by name or by address; used in place of the network, and "
-        "for files that cannot be downloaded (default: the environment's MIRROR)",
+        "for files that cannot be downloaded; or an http address below which they lie by name (default: the "
+        "environment's MIRROR; for debian what apt names)",
     )
+    parser.add_argument("--release", metavar="NAME", help="of debian: take this release as the mirror has it")
     parser.add_argument("--downloads", metavar="DIR", type=Path, help="where downloads are kept (OUT/downloads)")
     parser.add_argument(
         "--workers", metavar="N", type=int, default=len(os.sched_getaffinity(0)), help="processes (default: all cores)"
@@ -40,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     # These need libraries that not every command does.
     from fairseq_residuals.data.corpora import find_corpus
     from fairseq_residuals.data.pipeline.corpus import STAND_IN, Job, prepare
-    from fairseq_residuals.data.pipeline.download import Downloads, mirror_folder
+    from fairseq_residuals.data.pipeline.download import Downloads, is_address, mirror_folder
 
     corpus = find_corpus(args.corpus)
     if args.sources:
@@ -53,7 +55,16 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("OUT is missing: name the folder that the data go to")
     if args.workers < 1:
         raise UserError(f"--workers {args.workers}: at least one process is needed")
-    mirror = mirror_folder(args.mirror) if args.mirror else None
+    if args.release and corpus.mirrors is None:
+        raise UserError(f"--release {args.release}: {corpus.name} does not come in releases; leave it out")
+    addresses: tuple[str, ...] = ()
+    mirror = None
+    if args.mirror and is_address(args.mirror):
+        addresses = (args.mirror,)
+    elif args.mirror:
+        mirror = mirror_folder(args.mirror)
+    elif corpus.mirrors is not None:
+        addresses = corpus.mirrors()
     stand_in = None
     if mirror is not None and (mirror / STAND_IN).is_file():
         stand_in = read_record(mirror / STAND_IN)
@@ -61,8 +72,8 @@ def run(args: argparse.Namespace) -> int:
             if not isinstance(stand_in.get(key, {}), dict):
                 raise UserError(f"{mirror / STAND_IN}: {key} must be a JSON object, not {stand_in[key]!r}")
     digests = None if stand_in is None else stand_in.get("digests", {})
-    downloads = Downloads(args.downloads or args.out / "downloads", mirror, digests)
-    summary = prepare(corpus, args.variant, Job(args.out, downloads, args.workers, stand_in))
+    downloads = Downloads(args.downloads or args.out / "downloads", mirror, digests, addresses)
+    summary = prepare(corpus, args.variant, Job(args.out, downloads, args.workers, stand_in, args.release))
     counts = read_record(summary, "lines")["lines"]
     print(f"{args.out} is ready:", *(f"{name} {count:,}" for name, count in counts.items()), sep="\n  ")
     return 0

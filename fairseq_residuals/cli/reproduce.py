@@ -16,7 +16,9 @@ HELP = "reproduce rows of a paper's table: prepare, train, average, generate, sc
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("table", metavar="EXPERIMENT/TABLE", help="such as b2t/table1")
-    parser.add_argument("--rows", nargs="+", metavar="ROW", help="as the table calls them; default: all")
+    parser.add_argument(
+        "--rows", nargs="+", metavar="ROW", help="as the table calls them, or patterns such as '18L*'; default: all"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print every command and run none")
     machine = parser.add_argument_group("machine")
     machine.add_argument("--gpus", type=int, metavar="N", help="per node and run; 0: the CPU; default: all")

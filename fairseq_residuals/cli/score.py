@@ -10,7 +10,14 @@ from fairseq_residuals.scoring.metrics import METRICS, score
 from fairseq_residuals.scoring.perplexity import Perplexity, perplexity_of_eval_lm, perplexity_of_validate
 from fairseq_residuals.scoring.retokenize import retokenize
 from fairseq_residuals.scoring.significance import paired_bootstrap
-from fairseq_residuals.scoring.text import Generation, is_generation, parse_generation, read_lines, without_unknown
+from fairseq_residuals.scoring.text import (
+    Generation,
+    is_generation,
+    leave_out,
+    parse_generation,
+    read_lines,
+    without_unknown,
+)
 
 HELP = "score hypotheses by a metric of the papers, and say what exactly was computed"
 HYPOTHESES = "one sentence a line, or what fairseq-generate printed"
@@ -27,6 +34,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
             nargs="*",
             metavar="REF",
             help="default: the T- lines that fairseq-generate printed",
+        )
+        metric.add_argument(
+            "--without", type=Path, metavar="FILE", help="words of each sentence that do not count on either side"
         )
         _add_text_flags(metric)
     ppl = subparsers.add_parser("ppl", help="perplexity, from the whole log of fairseq-eval-lm or fairseq-validate")
@@ -81,9 +91,12 @@ def run(args: argparse.Namespace) -> int:
                 )
             references = [[*map(without_unknown, generation.targets)]]
         lines, *references = (_treat(text, args.retokenize) for text in (lines, *references))
+        if args.without:
+            words = read_lines(args.without)
+            lines, *references = (leave_out(text, words) for text in (lines, *references))
         scores = score(args.metric, lines, *references)
         print("\n".join(f"{name} = {value:.2f}" for name, value in scores.values.items()))
-        print(_signature(scores.signature, args.retokenize))
+        print(_signature(scores.signature, args.retokenize) + f"|without:{args.without.name}" * bool(args.without))
     return 0
 
 

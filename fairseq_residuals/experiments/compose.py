@@ -117,7 +117,8 @@ def _training(config: DictConfig) -> dict[str, Any]:
             settings[group].pop(name, None)
         else:
             del settings[group]
-    data = [recipe["corpus"], recipe.get("variant")]
+    # a release is named only where it is not the pinned one, so that other recipes keep the hashes that they had
+    data = [recipe["corpus"], recipe.get("variant"), *filter(None, [recipe.get("release")])]
     return settings | {"effective_batch": effective_batch(config), "trained_on": data}
 
 

@@ -150,7 +150,8 @@ class Job:
     @property
     def corpus(self) -> Path:
         """Where the corpus is prepared."""
-        return self.settings.data / self.recipe.corpus / (self.recipe.variant or "")
+        version = "-".join(filter(None, (self.recipe.variant, self.recipe.release)))
+        return self.settings.data / self.recipe.corpus / version
 
     @property
     def data(self) -> Path:
@@ -178,7 +179,8 @@ class Job:
     @property
     def prepare(self) -> list[str]:
         variant = ["--variant", self.recipe.variant] if self.recipe.variant else []
-        return ["fairseq-residuals", "prepare", self.recipe.corpus, str(self.corpus), *variant]
+        release = ["--release", self.recipe.release] if self.recipe.release else []
+        return ["fairseq-residuals", "prepare", self.recipe.corpus, str(self.corpus), *variant, *release]
 
     @property
     def train(self) -> list[str]:

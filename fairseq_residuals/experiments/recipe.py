@@ -1,7 +1,8 @@
 """The ``recipe:`` section of a configuration: what happens before and after training.
 
 =============  =======================================================================================================
-``corpus``     what ``fairseq-residuals prepare`` makes; with ``variant``, which of its variants
+``corpus``     what ``fairseq-residuals prepare`` makes; with ``variant``, which of its variants, and with ``release``
+               from which release, where the corpus comes in releases and it is not to be the pinned one
 ``average``    ``{last: N, unit: epoch or update}``: of how many checkpoints the parameters are averaged; or null
 ``checkpoint`` which one is used where none are averaged
 ``evaluate``   what the scores have in common
@@ -19,6 +20,7 @@ The keys of a measurement, those of ``evaluate`` included (its ``flags`` are mer
 ``hypotheses``  tokenized (fairseq's H lines) or detokenized (its D lines)
 ``references``  raw (as in the corpus), text (as binarized, less BPE), or targets (fairseq's T lines)
 ``retokenize``  the language as which hypotheses and references are tokenized again
+``without``     a folder of the corpus that has, for each sentence of a test set, words that do not count on either side
 ``directions``  a pattern of language pairs over which the mean is taken, such as en-*
 ``mean``        instead of all that: the mean of other scores
 ==============  ======================================================================================================
@@ -33,7 +35,7 @@ from typing import Any, Literal
 from fairseq_residuals.core.errors import UserError
 
 TOOLS = ("fairseq-generate", "fairseq-eval-lm", "fairseq-validate", "train-log")
-_COMMON = {"tool", "flags", "metric", "value", "hypotheses", "references", "retokenize"}
+_COMMON = {"tool", "flags", "metric", "value", "hypotheses", "references", "retokenize", "without"}
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Measurement:
     hypotheses: Literal["tokenized", "detokenized"] = "tokenized"
     references: Literal["raw", "text", "targets"] = "raw"
     retokenize: str | None = None
+    without: str | None = None
     directions: str | None = None
 
 
@@ -57,6 +60,7 @@ class Recipe:
 
     corpus: str
     variant: str | None
+    release: str | None
     average: tuple[int, str] | None
     """How many checkpoints, and the unit in which they were saved."""
     checkpoint: str
@@ -75,7 +79,7 @@ class Recipe:
         Raises:
             UserError: a key that is unknown or missing, or a value that is not valid.
         """
-        names = {"corpus", "variant", "average", "checkpoint", "evaluate", "scores"}
+        names = {"corpus", "variant", "release", "average", "checkpoint", "evaluate", "scores"}
         _refuse_unknown(f"recipe of {owner}", section, names)
         if not section.get("corpus"):
             raise UserError(f"recipe of {owner} names no corpus")
@@ -95,6 +99,7 @@ class Recipe:
         return cls(
             corpus=section["corpus"],
             variant=section["variant"],
+            release=section.get("release"),
             average=(average["last"], average["unit"]) if average else None,
             checkpoint=section["checkpoint"],
             measurements=measurements,

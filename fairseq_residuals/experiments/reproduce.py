@@ -17,7 +17,7 @@ from fairseq_residuals.experiments.evaluate import Score, check_references, expe
 from fairseq_residuals.experiments.job import Job, Settings
 from fairseq_residuals.experiments.recipe import Measurement
 from fairseq_residuals.experiments.runner import Run, Runner
-from fairseq_residuals.experiments.stages import Diverged, Stages, hours, is_prepared
+from fairseq_residuals.experiments.stages import Diverged, Stages, hours, is_prepared, release
 from fairseq_residuals.experiments.tables import FAILED, Record, append, read_records
 from fairseq_residuals.experiments.tables.cells import Cell, TableRecipe
 from fairseq_residuals.experiments.workspace import commit
@@ -140,7 +140,7 @@ def _record(table: TableRecipe, job: Job, cell: Cell, score: Score, failure: str
         hours=round(hours(job), 3),
         config_hash=job.config_hash,
         date=date.today().isoformat(),
-        note="; ".join(filter(None, [failure, f"{_precision(job)}, {job.batch}"])),
+        note="; ".join(filter(None, [failure, f"{_precision(job)}, {job.batch}", release(job)])),
     )
 
 

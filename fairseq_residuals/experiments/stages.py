@@ -148,7 +148,17 @@ class Stages:
 
 def is_prepared(job: Job) -> bool:
     """Return whether its corpus is there."""
-    return (job.corpus / "prepared.json").is_file()
+    return _prepared(job).is_file()
+
+
+def _prepared(job: Job) -> Path:
+    return job.corpus / "prepared.json"
+
+
+def release(job: Job) -> str:
+    """Return from which release the corpus was prepared, if it comes in releases."""
+    steps = read_json(_prepared(job)).get("parameters", {})
+    return next((str(parameters["release"]) for parameters in steps.values() if "release" in parameters), "")
 
 
 def is_trained(job: Job) -> bool:

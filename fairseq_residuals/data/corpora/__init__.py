@@ -1,4 +1,4 @@
-"""The corpora of the papers, one module each; its ``CORPUS`` describes it."""
+"""The corpora, one module each; its ``CORPUS`` describes it. All but the last are those of the papers."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ CORPORA = (
     "gigaword",
     "wikitext103",
     "librispeech",
+    "debian",
 )
 
 

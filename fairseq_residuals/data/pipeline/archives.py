@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import bz2
 import errno
 import fnmatch
 import gzip
+import io
 import lzma
 import posixpath
 import shutil
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, TYPE_CHECKING, cast
 
 from fairseq_residuals.core.errors import UserError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 DAMAGE = (
     EOFError,
@@ -47,8 +52,26 @@ def reading(archive: Path) -> Iterator[Files]:
         UserError: the archive is truncated or damaged, encrypted, of another kind, names a file outside of itself, or
             unpacks to more than :data:`TIMES` its size.
     """
-    try:
+    with _refusing_damage(archive):
         yield _walk(archive)
+
+
+@contextmanager
+def decompressed(file: Path) -> Iterator[IO[bytes]]:
+    """The contents of a single file that is compressed by xz, bzip2 or gzip, as its name says.
+
+    Raises:
+        UserError: as `reading`.
+    """
+    kinds: dict[str, Callable[[Path], IO[bytes]]] = {".xz": lzma.open, ".bz2": bz2.open, ".gz": gzip.open}
+    with _refusing_damage(file), kinds[file.suffix](file) as unpacked:
+        yield io.BufferedReader(_Bounded(file, cast(IO[bytes], unpacked)), 1 << 20)
+
+
+@contextmanager
+def _refusing_damage(archive: Path) -> Iterator[None]:
+    try:
+        yield
     except (*DAMAGE, OSError) as error:
         # bzip2 tells of damage by an OSError without a number, a seek to a place before the file by EINVAL
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
@@ -56,10 +79,11 @@ def reading(archive: Path) -> Iterator[Files]:
         raise UserError(f"{archive} is truncated or damaged ({error}): remove it and get it again") from error
 
 
-class _Bounded:
+class _Bounded(io.RawIOBase):
     """What a file unpacks to, as far as an archive of its size may become."""
 
     def __init__(self, archive: Path, unpacked: IO[bytes]) -> None:
+        super().__init__()
         self._archive, self._unpacked, self._left = archive, unpacked, _bound(archive)
 
     def read(self, size: int = -1) -> bytes:
@@ -68,6 +92,15 @@ class _Bounded:
         if self._left < 0:
             raise _too_large(self._archive)
         return block
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view = memoryview(buffer)
+        block = self.read(len(view))
+        view[: len(block)] = block
+        return len(block)
 
 
 def _bound(archive: Path) -> int:

@@ -34,7 +34,9 @@ class Job:
     workers: int
     stand_in: Mapping[str, Any] | None = None
     """What the files of a mirror that stand in for the published ones have instead: ``lines`` by data set, ``merges``
-    of a BPE, ``pieces`` and ``sha256`` of a SentencePiece model, ``digests`` by source."""
+    of a BPE, ``pieces`` and ``sha256`` of a SentencePiece model, ``held_out`` examples, ``digests`` by source."""
+    release: str | None = None
+    """Of a corpus that comes in releases, another one than that for which it is defined."""
 
     def lines(self, published: Mapping[str, int]) -> Mapping[str, int]:
         """Return how many lines the data sets must have."""
@@ -98,6 +100,8 @@ class Corpus:
 
     name: str
     variants: Mapping[str, Variant] = field(default_factory=dict)
+    mirrors: Callable[[], tuple[str, ...]] | None = None
+    """Of a corpus that comes in releases: the addresses that this machine knows of mirrors of them."""
 
     def variant(self, name: str | None) -> tuple[str, Variant]:
         """Return the variant of that name, or the default for None.

@@ -2,7 +2,8 @@
 
 A digest that is known is demanded; of the others the SHA-256 is noted in ``SHA256SUMS`` beside the downloads (in the
 format of ``sha256sum``) the first time, and demanded ever after. A folder of the user's, the mirror, stands in for any
-address, and is where files lie that cannot be downloaded.
+address, and is where files lie that cannot be downloaded. A mirror may also be an address below which files lie by
+name.
 """
 
 from __future__ import annotations
@@ -66,6 +67,11 @@ class Source:
                 yield f"{parts.netloc}{parts.path}"
 
 
+def is_address(place: str) -> bool:
+    """Whether a ``MIRROR`` setting names a place elsewhere, and no folder."""
+    return place.startswith(("http://", "https://"))
+
+
 def mirror_folder(place: str) -> Path:
     """Return the folder that a ``MIRROR`` setting names: a path, or a ``file://`` address.
 
@@ -86,6 +92,8 @@ class Downloads:
     mirror: Path | None = None
     digests: Mapping[str, str] | None = None
     """Of stand-ins, by name; the published ones do not hold for them."""
+    addresses: tuple[str, ...] = ()
+    """Mirrors elsewhere, tried in turn before the addresses of a source."""
     patience: float = 1.0
     """Seconds before the second attempt; doubled for each further one."""
     _verified: set[str] = field(default_factory=set)
@@ -124,13 +132,14 @@ class Downloads:
         return next((path for place in source.places() if (path := self.mirror / place).is_file()), None)
 
     def _download(self, source: Source, path: Path) -> None:
-        if not source.urls:
+        urls = (*(f"{address.rstrip('/')}/{source.name}" for address in self.addresses), *source.urls)
+        if not urls:
             folder = self.mirror or "the folder that MIRROR (or --mirror) names"
             raise UserError(f"{source.name} cannot be downloaded: {source.terms}; put it into {folder} under this name")
         part = path.with_name(f"{path.name}.part")
         part.parent.mkdir(parents=True, exist_ok=True)
         reasons: dict[str, str] = {}
-        promising = list(source.urls)
+        promising = list(urls)
         for attempt in range(ATTEMPTS):
             for url in tuple(promising):
                 try:

@@ -114,11 +114,19 @@ def subsets(recipe: Parallel) -> dict[str, str]:
 class Pipeline:
     """The steps of one recipe in one job."""
 
-    def __init__(self, recipe: Parallel, job: Job) -> None:
+    def __init__(self, recipe: Parallel, job: Job, extracted: Mapping[Source, Step] | None = None) -> None:
+        """
+        Args:
+            extracted: steps that make the files of a source, where that is more than unpacking an archive.
+        """
         self.recipe, self.job, self.languages = recipe, job, recipe.languages
         self.expected = job.lines(recipe.lines)
         self.names = {"valid": "valid"} | {subset: name for name, subset in subsets(recipe).items()}
-        self.unpacked = {source: job.unpacked(source, wanted) for source, wanted in recipe.archives().items()}
+        made = extracted or {}
+        self.unpacked = {
+            source: made[source] if source in made else job.unpacked(source, wanted)
+            for source, wanted in recipe.archives().items()
+        }
 
     def results(self) -> tuple[Step, ...]:
         recipe = self.recipe

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +56,21 @@ class TableRecipe:
     def select(self, rows: Sequence[str] | None) -> tuple[Cell, ...]:
         """Return the cells of some rows, or of all.
 
+        Args:
+            rows: as the table calls them, or patterns such as ``18L-18L/*``; None: all.
+
         Raises:
             UserError: there is no such row.
         """
         names = list(dict.fromkeys(cell.row for cell in self.cells))
+        chosen = set() if rows else set(names)
         for row in rows or ():
-            if row not in names:
+            meant = {name for name in names if name == row or fnmatchcase(name, row)}
+            chosen |= meant
+            if not meant:
                 reason = "was taken from elsewhere by the paper" if row in self.cited else "is not in it"
                 raise UserError(f"{self.experiment}/{self.name}: {row!r} {reason}; its rows are {', '.join(names)}")
-        return tuple(cell for cell in self.cells if rows is None or cell.row in rows)
+        return tuple(cell for cell in self.cells if cell.row in chosen)
 
 
 def experiments(configs: Path) -> dict[str, dict[str, Any]]:
