@@ -1,7 +1,10 @@
 """Headlines of Gigaword: the first sentence of a report, and its headline.
 
-B2T's authors use their own extraction from the Annotated English Gigaword of the LDC, with real digits; variant ldc
-takes such a folder. The public copies have '#' for each digit: org_data is UniLM's, sumdata is Harvard NLP's.
+B2T trains on the 3.8M pairs that Rush et al. (2015) extracted from the Annotated English Gigaword (paper, 6.2.1). The
+public copies of them have '#' for each digit: org_data is UniLM's, sumdata is Harvard NLP's, whose file is reported
+gone (harvardnlp/sent-summary, issue 6). That B2T's copy has real digits is an inference, from samples in another
+repository of its authors (takase/control-length, encdec/README); variant ldc takes such a folder, which you extract
+from the LDC's data yourself.
 Words that the extraction does not know are ``<unk>``, in the tests ``UNK``; here they are ``<unk>`` everywhere,
 which fairseq reads as its own symbol, and which the BPE leaves whole.
 """
@@ -78,6 +81,6 @@ CORPUS = Corpus(
     {
         "org_data": ORIGINAL.variant("UniLM's public copy, 3.8M pairs, '#' for digits"),
         "sumdata": HARVARD.variant("Harvard NLP's public copy, the same pairs"),
-        "ldc": LICENSED.variant("your own extraction from LDC2012T21, as B2T used"),
+        "ldc": LICENSED.variant("your own extraction from LDC2012T21, digits as they are"),
     },
 )

@@ -14,9 +14,10 @@ ARTICLES = Source(
     (
         "https://s3.amazonaws.com/research.metamind.io/wikitext/wikitext-103-v1.zip",
         "https://wikitext.smerity.com/wikitext-103-v1.zip",
+        "https://data.deepai.org/wikitext-103.zip",
     ),
-    terms="the address of its authors may be gone; copies of wikitext-103-v1.zip with wikitext-103/wiki.train.tokens "
-    "inside are kept in many places",
+    terms="the first address, its authors', is reported dead since 2024; copies of wikitext-103-v1.zip with "
+    "wikitext-103/wiki.train.tokens inside are kept in many places",
 )
 FILES = {split: f"wikitext-103/wiki.{split}.tokens" for split in ("train", "valid", "test")}
 LINES = {"train": 1_801_350, "valid": 3760, "test": 4358}
