@@ -37,7 +37,7 @@ class Package:
 
 def random_package(number: int, *languages: str) -> Package:
     """Of a source package of its own: a synopsis, a paragraph over two lines, two items of a list."""
-    name = f"lib{number:03}"
+    name = f"lib{number:03}x"
     texts = made(name, 5, "en", *languages)
     described = {
         language: [said[0].rstrip("."), f" {said[1]}", f" {said[2]}", " .", f"  * {said[3]}", f"  * {said[4]}"]
