@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
+import lzma
+import random
 import tarfile
 import zipfile
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from made_files import pack
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.data.pipeline.archives import has_its_end, unpack
+from fairseq_residuals.data.pipeline import archives
+from fairseq_residuals.data.pipeline.archives import decompressed, has_its_end, unpack
 
 FILES = {"top/a.en": b"one\n" * 2000, "top/deep/b.de": b"zwei\n" * 2000, "c.txt": bytes(range(256)) * 100}
 KINDS = ("x.tar.gz", "x.tar", "x.zip")
@@ -171,3 +176,22 @@ def test_which_archives_tell_their_end(tmp_path: Path) -> None:
         assert has_its_end(tmp_path / name) is (name != "x.tar")
         (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-30])
         assert not has_its_end(tmp_path / name)
+
+
+@pytest.mark.parametrize("compress", (lzma, bz2, gzip), ids=lambda module: module.__name__)
+def test_single_compressed_files_are_read_and_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compress: ModuleType
+) -> None:
+    """By lines; what is cut off, or becomes a hundred times as large, is refused while it is read."""
+    path = tmp_path / f"x.{ {'lzma': 'xz', 'bz2': 'bz2', 'gzip': 'gz'}[compress.__name__] }"
+    contents = random.Random(1).randbytes(100_000)
+    path.write_bytes(compress.compress(contents))
+    with decompressed(path) as file:
+        assert file.read() == contents
+    path.write_bytes(path.read_bytes()[:-500])
+    with pytest.raises(UserError, match="is truncated or damaged"), decompressed(path) as file:
+        file.read()
+    monkeypatch.setattr(archives, "ALWAYS", 1000)
+    path.write_bytes(compress.compress(b"\n" * 1_000_000))
+    with pytest.raises(UserError, match="unpacks to more than"), decompressed(path) as file:
+        file.read()

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from fairseq_residuals.core.errors import UserError
 
@@ -63,7 +63,7 @@ def decompressed(file: Path) -> Iterator[IO[bytes]]:
     Raises:
         UserError: as `reading`.
     """
-    kinds: dict[str, Callable[[Path], IO[bytes]]] = {".xz": lzma.open, ".bz2": bz2.open, ".gz": gzip.open}
+    kinds: dict[str, Callable[..., Any]] = {".xz": lzma.open, ".bz2": bz2.open, ".gz": gzip.open}
     with _refusing_damage(file), kinds[file.suffix](file) as unpacked:
         yield io.BufferedReader(_Bounded(file, cast(IO[bytes], unpacked)), 1 << 20)
 
