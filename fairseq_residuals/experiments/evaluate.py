@@ -135,7 +135,7 @@ def _generated(job: Job, measurement: Measurement, evaluation: Evaluation, metri
 
 
 def _left_out(job: Job, measurement: Measurement, evaluation: Evaluation) -> Path:
-    """The file of the words that do not count, a line for each sentence."""
+    """Return the file of the words that do not count, a line for each sentence."""
     return job.corpus / str(measurement.without) / evaluation.subset
 
 

@@ -71,7 +71,7 @@ class Extraction:
         self.checked = Step("work/release", self._check, {"release": str(self.release), "files": self.release.files})
 
     def step(self, examples: Examples, size: int, store: Callable[[Path, str, list[Example]], None]) -> Step:
-        """The step that stores the examples of each data set by ``store(folder, data set, examples)``."""
+        """Return the step that stores the examples of each data set by ``store(folder, data set, examples)``."""
         held_out = self.job.size("held_out", size)
 
         def make(folder: Path, release: Path) -> None:
@@ -107,7 +107,7 @@ class Extraction:
 
 
 def tokenized(language: str) -> tuple[Function, ...]:
-    """Words and punctuation apart; case stays."""
+    """Take words and punctuation apart; case stays."""
     return (Tokenize("en" if language in ("src", "tgt") else language),)
 
 
@@ -116,14 +116,14 @@ def write(texts: Iterable[tuple[str, ...]], folder: Path, name: str, suffixes: I
 
 
 def parallel(languages: tuple[str, str]) -> tuple[Source, Parallel]:
-    """The recipe for examples of two texts, and the source that stands for them."""
+    """Return the recipe for examples of two texts, and the source that stands for them."""
     source = Source("examples")
     train, valid, test = ((Part(source, f"{name}.{{lang}}"),) for name in SETS)
     return source, Parallel(languages, train, {"test": test}, valid, tokenized, tokenized, bpe=Bpe(MERGES))
 
 
 def translate_to(language: str) -> Variant:
-    """English to one language."""
+    """Return the variant from English to one language."""
     languages = ("en", language)
     source, recipe = parallel(languages)
 
@@ -151,11 +151,11 @@ def headlines(job: Job) -> tuple[Step, ...]:
 
 
 def language_model(job: Job) -> tuple[Step, ...]:
-    """A paragraph a line, a blank line after each source package; joined by a BPE, as one learns it for translation."""
+    """Plan a text of a paragraph a line and a blank line after each source package, in subwords as for translation."""
 
     def store(folder: Path, name: str, chosen: list[Example]) -> None:
-        documents = (documents for _, documents in groupby(chosen, key=attrgetter("group")))
-        clean.write(((line,) for document in documents for line in (*_texts(document), "")), [folder / name])
+        sources = (document for _, document in groupby(chosen, key=attrgetter("group")))
+        clean.write(((line,) for document in sources for line in (*_texts(document), "")), [folder / name])
 
     def tokenize(folder: Path, made: Path) -> None:
         _map(Tokenize("en"), made, folder)
@@ -188,7 +188,7 @@ def _texts(examples: Iterable[Example]) -> Iterator[str]:
 
 
 def many_languages(job: Job) -> tuple[Step, ...]:
-    """One model from English to all of :data:`LANGUAGES`; a package is in the same data set in all of them."""
+    """Plan one model from English to all of :data:`LANGUAGES`; a package is in the same data set in all of them."""
 
     def everything(said: Descriptions) -> Iterator[Example]:
         for language in LANGUAGES:
@@ -210,7 +210,7 @@ def many_languages(job: Job) -> tuple[Step, ...]:
 
 
 def sources(*languages: str) -> tuple[Source, ...]:
-    """What the pinned release has of these languages."""
+    """Return what the pinned release has of these languages."""
     names = (PACKAGES, translation("en"), *map(translation, languages))
     return (debian.in_release(BOOKWORM.codename), *map(BOOKWORM.source, names))
 

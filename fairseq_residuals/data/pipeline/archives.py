@@ -58,7 +58,7 @@ def reading(archive: Path) -> Iterator[Files]:
 
 @contextmanager
 def decompressed(file: Path) -> Iterator[IO[bytes]]:
-    """The contents of a single file that is compressed by xz, bzip2 or gzip, as its name says.
+    """Open the contents of a single file that is compressed by xz, bzip2 or gzip, as its name says.
 
     Raises:
         UserError: as `reading`.

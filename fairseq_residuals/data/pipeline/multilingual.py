@@ -36,7 +36,7 @@ class Pair(NamedTuple):
 
     @classmethod
     def of(cls, folder: Path, pattern: str) -> Pair:
-        """The pair that a folder is called by, English first or second."""
+        """Return the pair that a folder is called by, English first or second."""
         first, _, second = folder.name.partition("-")
         return cls(second if first == "en" else first, folder, pattern)
 
@@ -49,7 +49,7 @@ def steps(
     trusted: Source,
     both_directions: bool = True,
 ) -> tuple[Step, ...]:
-    """From text to binary data.
+    """Return the steps from text to binary data.
 
     Args:
         extracted: makes the folder that ``pairs`` lists the pairs of.

@@ -115,7 +115,8 @@ class Pipeline:
     """The steps of one recipe in one job."""
 
     def __init__(self, recipe: Parallel, job: Job, extracted: Mapping[Source, Step] | None = None) -> None:
-        """
+        """Make the steps, none of which is done yet.
+
         Args:
             extracted: steps that make the files of a source, where that is more than unpacking an archive.
         """

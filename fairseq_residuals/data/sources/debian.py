@@ -47,7 +47,7 @@ class Release:
         return f"Debian {self.version} ({self.codename}) of {self.date}"
 
     def source(self, name: str) -> Source:
-        """The file ``main/NAME``, in the best compression that the release has it in.
+        """Return the file ``main/NAME``, in the best compression that the release has it in.
 
         Raises:
             UserError: the release has no such file.
@@ -59,7 +59,7 @@ class Release:
 
 
 def in_release(codename: str) -> Source:
-    """The signed list of a release's files.
+    """Return the signed list of a release's files.
 
     Raises:
         UserError: the name cannot be that of a release.
@@ -70,7 +70,7 @@ def in_release(codename: str) -> Source:
 
 
 def apt_mirrors() -> tuple[str, ...]:
-    """The addresses of the repositories that this machine's apt takes packages from; none where there is no apt."""
+    """Return the addresses that this machine's apt takes packages from; none where there is no apt."""
     if shutil.which("apt-get") is None:
         return ()
     # without the second option apt names only what it has fetched already, which on a fresh machine is nothing
@@ -86,7 +86,7 @@ def apt_mirrors() -> tuple[str, ...]:
 
 
 def read_release(path: Path, codename: str) -> Release:
-    """What an ``InRelease`` says, from its signed part alone.
+    """Read what an ``InRelease`` says, from its signed part alone.
 
     Raises:
         UserError: the file is no signed list of this release, or the signature is not Debian's.
@@ -134,7 +134,7 @@ def check_signature(path: Path) -> str:
 
 
 def difference(pinned: Release, offered: Release, names: Iterable[str]) -> str:
-    """Why a mirror's release is not the pinned one for these files; empty where it is."""
+    """Say why a mirror's release is not the pinned one for these files; empty where it is."""
     wanted = [pinned.source(name).name.partition("/main/")[2] for name in names]
     other = [path for path in wanted if offered.files.get(path) != pinned.files[path]]
     if not other:

@@ -31,7 +31,7 @@ Get = Callable[[str], Path]
 
 
 def translation(language: str) -> str:
-    """The file of the descriptions in a language."""
+    """Name the file of the descriptions in a language."""
     return f"i18n/Translation-{language}"
 
 
@@ -51,7 +51,8 @@ class Descriptions:
     """The English descriptions of a release; packages without contents are left out."""
 
     def __init__(self, get: Get) -> None:
-        """
+        """Read the English descriptions and the names of the source packages.
+
         Raises:
             UserError: a file is damaged or is not what its name says.
         """
@@ -63,30 +64,30 @@ class Descriptions:
         self._english = {key: said for key, said in everything if not is_placeholder(said.units[0].text)}
 
     def names(self, package: str) -> str:
-        """The names of the package and of its source."""
+        """Return the names of the package and of its source."""
         return " ".join(dict.fromkeys((package, self._sources.get(package, package))))
 
     def group(self, package: str) -> str:
-        """The source package without a version at its end: gcc-11 and gcc-12 say the same of other versions."""
+        """Return the source package without a version at its end: gcc-11 and gcc-12 say the same of other versions."""
         source = self._sources.get(package, package)
         return _VERSION.sub("", source) or source
 
     def translated(self, language: str) -> Iterator[Example]:
-        """English and another language: the texts are a pair, the key is the English one."""
+        """Yield pairs of English and another language: the texts are a pair, the key is the English one."""
         for key, said in self._in(language).items():
             if english := self._english.get(key):
                 for one, other in pairs(english.units, said.units):
                     yield Example(self.group(english.package), one, (one, other))
 
     def headlines(self) -> Iterator[Example]:
-        """Long descriptions and their synopses; the note has the package's names."""
+        """Yield long descriptions and their synopses; the note has the package's names."""
         for said in self._english.values():
             synopsis, words = said.units[0].text, len(said.body.split())
             if SHORTEST_BODY <= words <= LONGEST_BODY and is_language(synopsis) and is_language(said.body):
                 yield Example(self.group(said.package), said.body, (said.body, synopsis), self.names(said.package))
 
     def text(self) -> Iterator[Example]:
-        """Everything in English, a paragraph at a time."""
+        """Yield everything in English, a paragraph at a time."""
         for said in self._english.values():
             for unit in said.units:
                 if is_language(unit.text) and len(unit.text.split()) <= LONGEST_BODY:

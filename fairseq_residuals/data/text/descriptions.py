@@ -102,7 +102,7 @@ def clean(text: str, language: str) -> str:
 
 
 def cleaned(lines: Sequence[str], language: str) -> list[Unit]:
-    """The units of a description that are language, cleaned: nothing verbatim, and items without what ends them."""
+    """Return the units of a description, cleaned: nothing verbatim, and items without what ends them."""
     kept = []
     for kind, text in units(lines):
         if kind != "verbatim":
@@ -112,19 +112,19 @@ def cleaned(lines: Sequence[str], language: str) -> list[Unit]:
 
 
 def is_placeholder(synopsis: str) -> bool:
-    """Whether the English synopsis is that of a package without contents, of which hundreds say the same."""
+    """Return whether the English synopsis is that of a package without contents, of which hundreds say the same."""
     return _PLACEHOLDER.search(synopsis) is not None
 
 
 def is_language(text: str) -> bool:
-    """Whether at least half of the words, and at least two, have two letters in a row."""
+    """Return whether at least half of the words, and at least two, have two letters in a row."""
     words = text.split()
     with_letters = sum(_LETTERS.search(word) is not None for word in words)
     return with_letters >= max(2, len(words) / 2)
 
 
 def is_copy(one: str, other: str) -> bool:
-    """Whether two texts share more than :data:`COPIED` of their words, whatever their case and punctuation."""
+    """Return whether two texts share more than :data:`COPIED` of their words, whatever their case and punctuation."""
     first, second = _words(one), _words(other)
     shared = sum((first & second).values())
     return shared > COPIED * max(first.total(), second.total())
@@ -135,7 +135,7 @@ def _words(text: str) -> Counter[str]:
 
 
 def pairs(english: Sequence[Unit], other: Sequence[Unit]) -> Iterator[tuple[str, str]]:
-    """The units of a description and of its translation that correspond and can be learned from.
+    """Yield the units of a description and of its translation that correspond and can be learned from.
 
     All units where both have the same kinds in the same order; else synopsis and prose, where both have as many; else
     the synopsis alone.

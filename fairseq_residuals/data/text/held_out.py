@@ -28,7 +28,7 @@ class Example(NamedTuple):
 
 
 def sentences(text: str) -> Iterator[str]:
-    """The sentences of a text in a form in which case, punctuation and the digits of numbers do not count."""
+    """Yield the sentences of a text in a form in which case, punctuation and the digits of numbers do not count."""
     for sentence in _END.split(text):
         if plain := _OTHER_THAN_WORDS.sub(" ", _DIGITS.sub("0", sentence.casefold())).strip():
             yield plain
