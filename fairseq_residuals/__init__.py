@@ -16,17 +16,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fairseq_residuals.core.base import Connection, Site, StackShape, Variant
+    from fairseq_residuals.core.decoder_cache import DecoderCache
+    from fairseq_residuals.core.embedding import TokenEmbedding
+    from fairseq_residuals.core.errors import UserError
     from fairseq_residuals.core.registry import list_variants, register_variant
     from fairseq_residuals.core.stack import Stack
+    from fairseq_residuals.library.build import build_stack
 
 __version__ = "0.2.0"
 
 __all__ = [
     "Connection",
+    "DecoderCache",
     "Site",
     "Stack",
     "StackShape",
+    "TokenEmbedding",
+    "UserError",
     "Variant",
+    "build_stack",
     "list_variants",
     "register",
     "register_variant",
@@ -34,10 +42,14 @@ __all__ = [
 
 _HOME = {
     "Connection": "core.base",
+    "DecoderCache": "core.decoder_cache",
     "Site": "core.base",
     "Stack": "core.stack",
     "StackShape": "core.base",
+    "TokenEmbedding": "core.embedding",
+    "UserError": "core.errors",
     "Variant": "core.base",
+    "build_stack": "library.build",
     "list_variants": "core.registry",
     "register_variant": "core.registry",
 }

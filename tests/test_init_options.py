@@ -11,7 +11,7 @@ from tiny import build, make_dictionary, make_task, settings, stacks
 from torch import Tensor, nn
 
 from fairseq_residuals.core.initialization import initialise
-from fairseq_residuals.models.state_dict_names import fairseq_name
+from fairseq_residuals.core.state_dict_names import fairseq_name
 
 LAYERS, DIM, FFN, WORDS = 3, 64, 96, 60
 

@@ -17,7 +17,7 @@ import fairseq_residuals  # noqa: F401  registers the architectures
 from fairseq_residuals.core.base import Variant
 from fairseq_residuals.core.config import options_of
 from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.models.state_dict_names import fairseq_name
+from fairseq_residuals.core.state_dict_names import fairseq_name
 
 PAD, EOS = 1, 2
 TASKS = ("translation", "language_modeling", "speech")

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.core.attention import KVCache
 from fairseq_residuals.core.base import Kind, Site, Stream, Variant
+from fairseq_residuals.core.packing import Packing
 from fairseq_residuals.core.value_residual import ValueResidual
 
 FAIRSEQ_NORMS: dict[Kind, str] = {
@@ -38,6 +39,9 @@ class Context:
     cache: KVCache | None = None
     need_attn: bool = False
     need_head_weights: bool = False
+    packing: Packing | None = None
+    """Of the positions, where sentences are end to end; attention then runs on them side by side, as the masks are."""
+    memory_packing: Packing | None = None
 
 
 class ResidualLayer(nn.Module):
@@ -80,6 +84,7 @@ class ResidualLayer(nn.Module):
         def self_attention(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
             kept: Stream = {}
             edits = {} if self.value_residual is None else self.value_residual.edits(s, kept)
+            h = _unpacked(h, context.packing)
             y, weights, s = self.self_attn_connection.attend(
                 self.self_attn,
                 h,
@@ -92,15 +97,17 @@ class ResidualLayer(nn.Module):
                 attn_mask=context.self_attn_mask,
                 **edits,
             )
+            y = _packed(y, context.packing)
             return self.dropout_module(self.self_attn_connection.outer(y)), weights, s | kept
 
         def cross_attention(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
             assert self.encoder_attn is not None and context.memory is not None
+            memory = _unpacked(context.memory, context.memory_packing)
             y, weights, s = self.encoder_attn_connection.attend(
                 self.encoder_attn,
-                h,
-                context.memory,
-                context.memory,
+                _unpacked(h, context.packing),
+                memory,
+                memory,
                 s,
                 key_padding_mask=context.memory_padding_mask,
                 cache=context.cache,
@@ -108,6 +115,7 @@ class ResidualLayer(nn.Module):
                 need_weights=context.need_attn or (not self.training and self.need_attn),
                 need_head_weights=context.need_head_weights,
             )
+            y = _packed(y, context.packing)
             return self.dropout_module(self.encoder_attn_connection.outer(y)), weights, s
 
         def feed_forward(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
@@ -124,3 +132,11 @@ class ResidualLayer(nn.Module):
         if "ffn" in self.kinds:
             s, _ = self.ffn_connection(s, feed_forward)
         return s, attn
+
+
+def _unpacked(x: Tensor, packing: Packing | None) -> Tensor:
+    return x if packing is None else packing.unpack(x)
+
+
+def _packed(x: Tensor, packing: Packing | None) -> Tensor:
+    return x if packing is None else packing.pack(x)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.models.state_dict_names import fairseq_name
+from fairseq_residuals.core.state_dict_names import fairseq_name
 from fairseq_residuals.verification.archive import read_sidecar
 from fairseq_residuals.verification.device import moved
 from fairseq_residuals.verification.fixtures import Golden, read_golden

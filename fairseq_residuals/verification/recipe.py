@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fairseq_residuals.checkpoints.importing.parameter_names import Authors
 from fairseq_residuals.core.base import Stream
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.models.state_dict_names import fairseq_name
+from fairseq_residuals.core.state_dict_names import fairseq_name
 from fairseq_residuals.verification.fixtures import Golden
 from fairseq_residuals.verification.tolerances import Tolerances
 

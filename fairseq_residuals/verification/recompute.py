@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.core.layer import CONNECTIONS
 from fairseq_residuals.core.stack import Stack
-from fairseq_residuals.models.state_dict_names import fairseq_name
+from fairseq_residuals.core.state_dict_names import fairseq_name
 from fairseq_residuals.verification.fixtures import FORMULAS, Golden
 from fairseq_residuals.verification.hosts.host import HostModel
 from fairseq_residuals.verification.recipe import batch_first, parts_of_stream

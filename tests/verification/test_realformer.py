@@ -13,7 +13,7 @@ from tiny import make_task, settings
 from torch import Tensor, nn
 
 from fairseq_residuals.core.wiring import Wiring
-from fairseq_residuals.models.state_dict_names import fairseq_name
+from fairseq_residuals.core.state_dict_names import fairseq_name
 from fairseq_residuals.verification.fairseq_models import EncoderAlone
 from fairseq_residuals.verification.recompute import recorded
 

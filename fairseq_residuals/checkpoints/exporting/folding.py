@@ -28,7 +28,7 @@ from fairseq_residuals.core.base import Kind
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.layer import CONNECTIONS, FAIRSEQ_NORMS
 from fairseq_residuals.core.stack import Stack
-from fairseq_residuals.models.state_dict_names import fairseq_name
+from fairseq_residuals.core.state_dict_names import fairseq_name
 
 READS_STREAM: dict[Kind, tuple[str, ...]] = {
     "self": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),

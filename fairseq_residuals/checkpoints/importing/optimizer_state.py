@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.checkpoints.importing.parameter_names import Values
-from fairseq_residuals.models.state_dict_names import fairseq_name
+from fairseq_residuals.core.state_dict_names import fairseq_name
 
 ELEMENTWISE = ("adam", "nag", "sgd")
 """Optimizers whose state is a value per parameter, or one for all, in every version of fairseq."""

@@ -1,0 +1,159 @@
+"""A Transformer's encoder or decoder on PyTorch alone: sub-layers with fairseq's names, and the stack that runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fairseq_residuals.core.base import StackShape, Variant
+from fairseq_residuals.core.decoder_cache import DecoderCache
+from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.core.layer import Context
+from fairseq_residuals.core.multihead_attention import MultiheadAttention
+from fairseq_residuals.core.packing import Packing
+from fairseq_residuals.core.stack import Stack
+
+Activation = Literal["relu", "relu_squared", "gelu", "gelu_accurate", "tanh", "linear", "silu"]
+
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "relu_squared": lambda x: F.relu(x).square(),
+    "gelu": F.gelu,
+    "gelu_accurate": lambda x: F.gelu(x, approximate="tanh"),
+    "tanh": torch.tanh,
+    "linear": lambda x: x,
+    "silu": F.silu,
+}
+"""By fairseq's names; fairseq has no ``silu`` that works."""
+
+
+class SubLayers(nn.Module):
+    """The sub-layers of one layer, before a wiring takes them over; fairseq's names, and its order of random draws."""
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        ffn_dim: int,
+        *,
+        memory_dim: int | None,
+        activation: Callable[[Tensor], Tensor],
+        dropout: float,
+        attention_dropout: float,
+        activation_dropout: float,
+    ) -> None:
+        """Draw the weights.
+
+        Args:
+            dim, heads, ffn_dim: channels, heads, inner channels of the FFN.
+            memory_dim: channels of what cross-attention reads; None: a layer without it.
+            activation: of the FFN.
+            dropout: after each sub-layer.
+            attention_dropout: on the weights of attention.
+            activation_dropout: after the activation.
+        """
+        super().__init__()
+        self.self_attn = MultiheadAttention(dim, heads, dropout=attention_dropout)
+        self.encoder_attn = (
+            None
+            if memory_dim is None
+            else MultiheadAttention(dim, heads, kdim=memory_dim, dropout=attention_dropout)
+        )
+        self.fc1 = nn.Linear(dim, ffn_dim)
+        self.fc2 = nn.Linear(ffn_dim, dim)
+        self.activation_fn = activation
+        self.dropout_module = nn.Dropout(dropout)
+        self.activation_dropout_module = nn.Dropout(activation_dropout)
+
+
+class TransformerStack(Stack):
+    """An encoder or decoder between its embeddings and its output projection."""
+
+    def __init__(
+        self, built: Sequence[SubLayers], variant: Variant, shape: StackShape, *, layerdrop: float = 0.0
+    ) -> None:
+        """Take the sub-layers over; see :class:`.Stack`."""
+        super().__init__(list(built), variant, shape, layerdrop=layerdrop)
+        self.causal = shape.stack == "decoder"
+        for i in range(len(self)):
+            self[i].need_attn = False
+
+    def forward(  # type: ignore[override]
+        self,
+        x: Tensor,
+        *,
+        padding_mask: Tensor | None = None,
+        memory: Tensor | None = None,
+        memory_padding_mask: Tensor | None = None,
+        cache: DecoderCache | None = None,
+        cu_seqlens: Tensor | None = None,
+        memory_cu_seqlens: Tensor | None = None,
+    ) -> Tensor:
+        """Run all layers. A decoder masks the future itself.
+
+        Args:
+            x: (T, B, C), embeddings; packed (total, 1, C).
+            padding_mask: (B, T), True at padding; None where nothing is padded.
+            memory: (S, B, C of the memory), the encoder's output, for a decoder of a pair; packed (total, 1, C).
+            memory_padding_mask: (B, S).
+            cache: of the positions before ``x``, which it is given to keep.
+            cu_seqlens: (n + 1), cumulative lengths of the n sentences that are packed in ``x``, from 0 to the total.
+            memory_cu_seqlens: the same of ``memory``.
+
+        Returns:
+            (T, B, C), shaped as ``x``.
+
+        Raises:
+            UserError: inputs that this stack cannot have, or that contradict each other.
+        """
+        self._check(x, memory, cache, cu_seqlens, padding_mask)
+        packing = None if cu_seqlens is None else Packing(cu_seqlens)
+        memory_packing = None if memory_cu_seqlens is None else Packing(memory_cu_seqlens)
+        for name, row, packed in (("x", x, packing), ("memory", memory, memory_packing)):
+            if packed is not None and (row is None or row.shape[:2] != (packed.total, 1)):
+                shape = None if row is None else tuple(row.shape)
+                raise UserError(f"a packed {name} must be ({packed.total}, 1, C), as its lengths say, not {shape}")
+        if memory_packing is not None:
+            memory_padding_mask = memory_packing.padding_mask
+        new, past = (len(x), 0) if packing is None else (packing.longest, 0)
+        if packing is not None:
+            padding_mask = packing.padding_mask
+        if cache is not None:
+            past = cache.positions
+            padding_mask = cache.with_past(padding_mask, x.size(1), new, x.device)
+        context = Context(
+            padding_mask=padding_mask,
+            self_attn_mask=self._future_mask(x, past, new),
+            memory=memory,
+            memory_padding_mask=memory_padding_mask,
+            cache=cache,
+            packing=packing,
+            memory_packing=memory_packing,
+        )
+        out, _ = super().forward(x, context)
+        if cache is not None:
+            cache.advance(new, padding_mask)
+        return out
+
+    def _future_mask(self, x: Tensor, past: int, new: int) -> Tensor | None:
+        """(new, past + new), -inf where a position would see a later one; None where none can."""
+        if not self.causal or (past and new == 1):
+            return None
+        return torch.full((new, past + new), -torch.inf, dtype=x.dtype, device=x.device).triu(1 + past)
+
+    def _check(self, x: Tensor, memory: Any, cache: Any, cu_seqlens: Any, padding_mask: Any) -> None:
+        if x.dim() != 3 or x.size(-1) != self.shape.dim:
+            raise UserError(f"x must be (positions, sentences, {self.shape.dim}), not {tuple(x.shape)}")
+        reads_memory = self.causal and self.shape.cross
+        if reads_memory and memory is None:
+            raise UserError("a decoder of a pair needs memory, its encoder's output; language_model is the task without")
+        if memory is not None and not reads_memory:
+            raise UserError("only a decoder of a pair reads a memory; this stack has no cross-attention")
+        if cache is not None and not self.causal:
+            raise UserError("an encoder's positions see later ones, so it cannot run from a cache")
+        if cu_seqlens is not None and (cache is not None or padding_mask is not None):
+            raise UserError("packed input has neither padding nor a cache; give cu_seqlens alone")

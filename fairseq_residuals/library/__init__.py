@@ -1,0 +1,1 @@
+"""The wirings in anybody's model: what ``import fairseq_residuals`` offers, on PyTorch alone."""

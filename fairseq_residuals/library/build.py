@@ -1,0 +1,142 @@
+"""Build a wired stack of any variant without fairseq."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+from torch import nn
+
+from fairseq_residuals.core.base import StackShape
+from fairseq_residuals.core.config import show_value
+from fairseq_residuals.core.errors import UserError, did_you_mean
+from fairseq_residuals.core.initialization import initialise
+from fairseq_residuals.core.transformer import ACTIVATIONS, Activation, SubLayers, TransformerStack
+from fairseq_residuals.core.wiring import Wiring
+
+Task = Literal["encoder", "decoder", "language_model"]
+Options = Mapping[str, bool | int | float | str]
+
+
+def build_stack(
+    variant: str,
+    *,
+    depth: int,
+    dim: int,
+    heads: int,
+    ffn_dim: int,
+    task: Task = "encoder",
+    options: Options | None = None,
+    other_depth: int | None = None,
+    memory_dim: int | None = None,
+    activation: Activation = "relu",
+    dropout: float = 0.0,
+    attention_dropout: float = 0.0,
+    activation_dropout: float = 0.0,
+    layerdrop: float = 0.0,
+    embed_tokens: nn.Embedding | None = None,
+) -> TransformerStack:
+    """Build the layers of a Transformer, wired and initialised as a paper has it.
+
+    The same seed draws the weights that fairseq draws for a stack of the same sizes (docs/PYTHON.md says where not).
+
+    Args:
+        variant: a name of :func:`list_variants`, or a list with layers such as ``post_ln:0-5,pre_ln:6-17``.
+        depth: layers.
+        dim: channels of the stream.
+        heads: of attention; they divide ``dim``.
+        ffn_dim: channels inside the FFN.
+        task: an encoder, whose positions see each other; the decoder of a pair, with cross-attention; or a language
+            model, a decoder alone.
+        options: of the variant, by name; ``fairseq-residuals show NAME`` lists them.
+        other_depth: layers of the other stack of an encoder-decoder pair, on which some constants depend; of a decoder
+            by default its own. An encoder without it stands alone.
+        memory_dim: channels of the encoder's output that a decoder reads; by default ``dim``.
+        activation: of the FFN.
+        dropout: after each sub-layer.
+        attention_dropout: on the weights of attention.
+        activation_dropout: after the activation.
+        layerdrop: probability of skipping a layer in training (Fan et al. 2020).
+        embed_tokens: the embedding below the stack, for rules of initialisation that reach it (T-Fixup's, ``lipschitz``).
+
+    Raises:
+        UserError: a variant, an option or a number that is not valid; the message says what is.
+    """
+    sizes = {"depth": depth, "dim": dim, "heads": heads, "ffn_dim": ffn_dim}
+    for name, size in (sizes | {"other_depth": other_depth, "memory_dim": memory_dim}).items():
+        if name in sizes or size is not None:
+            _check_size(name, size)
+    if dim % heads:
+        raise UserError(f"dim={dim} is not divisible by heads={heads}")
+    if activation not in ACTIVATIONS:
+        hint = did_you_mean(str(activation), ACTIVATIONS)
+        raise UserError(f"activation={activation!r} is unknown{hint}; valid are {', '.join(ACTIVATIONS)}")
+    dropouts = {"dropout": dropout, "attention_dropout": attention_dropout, "activation_dropout": activation_dropout}
+    for name, value in (dropouts | {"layerdrop": layerdrop}).items():
+        if not 0 <= value <= 1:
+            raise UserError(f"{name}={value} is no probability from 0 to 1")
+    shape = stack_shape(task, depth, dim, heads, ffn_dim, other_depth)
+    if memory_dim is not None and task != "decoder":
+        raise UserError(f"memory_dim has no meaning for task={task}, which reads no memory")
+    wiring = parse_wiring(variant, options)
+    wiring.check(shape.stack, depth, alone=not shape.cross)
+    # before the wiring draws numbers of its own, as under fairseq
+    built = [
+        SubLayers(
+            dim,
+            heads,
+            ffn_dim,
+            memory_dim=(memory_dim or dim) if task == "decoder" else None,
+            activation=ACTIVATIONS[activation],
+            **dropouts,
+        )
+        for _ in range(depth)
+    ]
+    stack = TransformerStack(built, wiring.build(shape), shape, layerdrop=layerdrop)
+    below = {} if embed_tokens is None else {"embed_tokens": embed_tokens}
+    initialise([(nn.ModuleDict({**below, "layers": stack}), stack)])
+    return stack
+
+
+def parse_wiring(variant: str, options: Options | None) -> Wiring:
+    """Return the wiring of a variant with its options as values.
+
+    Raises:
+        UserError: as :meth:`.Wiring.parse`.
+    """
+    texts = {name: show_value(value) for name, value in (options or {}).items()}
+    for name, text in texts.items():
+        if "," in text:
+            raise UserError(f"option {name}={text!r} has a comma, which no value of an option has")
+    return Wiring.parse(variant, ",".join(f"{name}={text}" for name, text in texts.items()))
+
+
+def stack_shape(task: Task, depth: int, dim: int, heads: int, ffn_dim: int, other_depth: int | None) -> StackShape:
+    """Return the shape of a stack of ``task``.
+
+    Raises:
+        UserError: there is no such task, or it has no other stack.
+    """
+    if task not in get_args(Task):
+        raise UserError(f"task={task!r} is unknown; valid are {', '.join(get_args(Task))}")
+    if task == "language_model" and other_depth is not None:
+        raise UserError("other_depth has no meaning for task=language_model, a decoder alone")
+    if task == "encoder":
+        depths = depth, other_depth or 0
+    else:
+        depths = (other_depth or depth) if task == "decoder" else 0, depth
+    return StackShape(
+        stack="encoder" if task == "encoder" else "decoder",
+        depth=depth,
+        dim=dim,
+        ffn_dim=ffn_dim,
+        heads=heads,
+        enc_depth=depths[0],
+        dec_depth=depths[1],
+        cross=min(depths) > 0,
+    )
+
+
+def _check_size(name: str, size: object) -> None:
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise UserError(f"{name} must be a whole number of at least 1, not {size!r}")

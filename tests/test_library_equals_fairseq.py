@@ -1,0 +1,157 @@
+"""A stack that the library builds computes what fairseq's model with the same weights computes, to the last bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from torch import Tensor, nn
+
+from fairseq_residuals import DecoderCache, TokenEmbedding, build_stack
+from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.core.state_dict_names import load_fairseq_weights
+from fairseq_residuals.core.transformer import TransformerStack
+
+SIZES: dict[str, Any] = {"depth": 2, "dim": 16, "heads": 2, "ffn_dim": 32}
+DROPOUTS = {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.3}
+FLAGS = [f"--{name.replace('_', '-')}={p}" for name, p in DROPOUTS.items()]
+
+every_variant = pytest.mark.parametrize(
+    ("task", "variant"),
+    [
+        (task, variant)
+        for task in ("translation", "language_modeling")
+        for variant in sorted(VARIANTS)
+        if not VARIANTS[variant].refusal(alone=task == "language_modeling", topmost=True)
+    ],
+)
+
+
+class Ours(nn.Module):
+    """What a user of the library writes around the stacks, with the weights of a model of fairseq."""
+
+    def __init__(self, task: str, variant: str, model: Any, **settings: Any) -> None:
+        super().__init__()
+        self.pair = task == "translation"
+        state = model.state_dict()
+        if self.pair:
+            self.encoder = build_stack(variant, task="encoder", other_depth=2, **SIZES, **settings)
+            self.encoder_embedding = embedding(model.encoder, settings)
+            load_fairseq_weights(self.encoder, state, "encoder.")
+        decoder = "decoder" if self.pair else "language_model"
+        self.decoder = build_stack(variant, task=decoder, **SIZES, **settings)  # type: ignore[arg-type]
+        self.decoder_embedding = embedding(model.decoder, settings)
+        load_fairseq_weights(self.decoder, state, "decoder.")
+        self.projection = model.decoder.output_projection
+
+    def encode(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        if not self.pair:
+            return {}
+        padding = inputs["src_tokens"].eq(tiny.PAD)
+        x = self.encoder_embedding(inputs["src_tokens"])
+        x = x * ~padding.T.unsqueeze(-1)
+        return {"memory": self.encoder(x, padding_mask=padding), "memory_padding_mask": padding}
+
+    def logits(self, task: str, inputs: dict[str, Tensor]) -> Tensor:
+        previous = tiny.target_tokens(task, inputs)
+        padding = previous.eq(tiny.PAD)
+        memory = self.encode(inputs)  # first, as under fairseq: dropout draws in this order
+        out = self.decoder(self.decoder_embedding(previous), padding_mask=padding, **memory)
+        return self.projection(out).transpose(0, 1)[~padding]  # type: ignore[no-any-return]
+
+    def step_by_step(self, task: str, inputs: dict[str, Tensor], steps: Callable[[int], list[int]]) -> Tensor:
+        previous, memory, cache, outputs = tiny.target_tokens(task, inputs), self.encode(inputs), DecoderCache(), []
+        for positions in previous.split(steps(previous.size(1)), 1):
+            padding = positions.eq(tiny.PAD) if positions.eq(tiny.PAD).any() else None
+            x = self.decoder_embedding(positions, cache=cache)
+            outputs.append(self.decoder(x, padding_mask=padding, cache=cache, **memory))
+        return self.projection(torch.cat(outputs)).transpose(0, 1)[previous.ne(tiny.PAD)]  # type: ignore[no-any-return]
+
+
+def embedding(owner: Any, settings: dict[str, Any]) -> TokenEmbedding:
+    words, dim = owner.embed_tokens.weight.shape
+    embed = TokenEmbedding(words, dim, padding_idx=tiny.PAD, dropout=settings.get("dropout", 0.0))
+    embed.embed_tokens.load_state_dict(owner.embed_tokens.state_dict())
+    return embed
+
+
+def gradients(owner: nn.Module) -> dict[str, Tensor]:
+    return {name: p.grad for name, p in owner.named_parameters() if p.grad is not None}
+
+
+@every_variant
+def test_evaluation_and_decoding(task: str, variant: str) -> None:
+    model, inputs = tiny.perturb(tiny.build(task, variant)), tiny.batch(task)
+    ours = Ours(task, variant, model).eval()
+    with torch.no_grad():
+        expected = tiny.logits(model, task, inputs)
+        assert torch.equal(ours.logits(task, inputs), expected)
+        assert torch.equal(ours.step_by_step(task, inputs, lambda n: [1] * n), tiny.step_by_step(model, task, inputs))
+        prompted = ours.step_by_step(task, inputs, lambda n: [3, *[1] * (n - 3)])
+        torch.testing.assert_close(prompted, expected, rtol=1e-4, atol=2e-5)
+
+
+@every_variant
+def test_training(task: str, variant: str) -> None:
+    """Dropout draws the same numbers, so that logits and gradients are equal too."""
+    model, inputs = tiny.perturb(tiny.build(task, variant, *FLAGS)).train(), tiny.batch(task)
+    ours = Ours(task, variant, model, **DROPOUTS).train()
+    torch.manual_seed(3)
+    expected = tiny.logits(model, task, inputs)
+    torch.manual_seed(3)
+    logits = ours.logits(task, inputs)
+    assert torch.equal(logits, expected)
+    weights = torch.linspace(-1, 1, logits.numel()).view_as(logits)
+    (expected * weights).sum().backward()
+    stack: Any = model.decoder.layers
+    theirs = gradients(stack)
+    (logits * weights).sum().backward()
+    assert theirs.keys() == gradients(ours.decoder).keys()
+    for name, gradient in gradients(ours.decoder).items():
+        assert torch.equal(gradient, theirs[name]), name
+
+
+@every_variant
+def test_packed_sentences_are_the_padded_ones(task: str, variant: str) -> None:
+    model, inputs = tiny.perturb(tiny.build(task, variant)), tiny.batch(task)
+    ours = Ours(task, variant, model).eval()
+
+    def pack(tokens: Tensor, embed: TokenEmbedding) -> tuple[Tensor, Tensor]:
+        cu_seqlens = nn.functional.pad(tokens.ne(tiny.PAD).sum(1).cumsum(0), (1, 0))
+        return embed(tokens[tokens.ne(tiny.PAD)][None], cu_seqlens=cu_seqlens), cu_seqlens
+
+    with torch.no_grad():
+        memory = {}
+        if ours.pair:
+            x, cu_seqlens = pack(inputs["src_tokens"], ours.encoder_embedding)
+            memory = {"memory": ours.encoder(x, cu_seqlens=cu_seqlens), "memory_cu_seqlens": cu_seqlens}
+        x, cu_seqlens = pack(tiny.target_tokens(task, inputs), ours.decoder_embedding)
+        packed = ours.projection(ours.decoder(x, cu_seqlens=cu_seqlens, **memory)).squeeze(1)
+        torch.testing.assert_close(packed, ours.logits(task, inputs), rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("task", ["language_modeling", "translation"])
+@pytest.mark.parametrize(
+    "variant", sorted(n for n, v in VARIANTS.items() if v.Config().init == "fairseq" and not v.draws_weights)
+)
+def test_the_same_seed_draws_fairseqs_weights(task: str, variant: str) -> None:
+    """Of attention and FFN, in the stack whose weights fairseq draws first."""
+    if VARIANTS[variant].refusal(alone=task == "language_modeling", topmost=True):
+        return
+    model: Any = tiny.build(task, variant)
+    torch.manual_seed(1)
+    embedding = [TokenEmbedding(40, 16, padding_idx=tiny.PAD) for _ in range(1 + (task == "translation"))][0]
+    stack: TransformerStack
+    if task == "translation":
+        owner, stack = model.encoder, build_stack(variant, task="encoder", other_depth=2, **SIZES)
+    else:
+        owner, stack = model.decoder, build_stack(variant, task="language_model", **SIZES)
+    assert torch.equal(embedding.embed_tokens.weight, owner.embed_tokens.weight)
+    theirs = dict(owner.layers.named_parameters())
+    drawn = [name for name, _ in stack.named_parameters() if "_proj." in name or ".fc" in name]
+    assert drawn
+    for name in drawn:
+        assert torch.equal(stack.get_parameter(name), theirs[name]), name
