@@ -22,13 +22,15 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("variants",),
     ("models", "performance"),
     ("generation", "training", "checkpoints", "data", "scoring"),
-    ("experiments", "analysis", "verification", "benchmark"),
+    ("experiments", "analysis", "verification", "benchmark", "library"),
     ("cli",),
 )
 """From below: a package may import those of its own layer and of the layers below it."""
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 FAIRSEQ = {"fairseq", "fairseq_cli"}
-FORBIDDEN = {package: {*FAIRSEQ, "modern_fairseq"} for package in ("ops", "core", "variants")} | {"utils": FAIRSEQ}
+FORBIDDEN = {package: {*FAIRSEQ, "modern_fairseq"} for package in ("ops", "core", "variants", "library")} | {
+    "utils": FAIRSEQ
+}
 """These packages need PyTorch alone. ``utils`` may share what modern_fairseq has without fairseq, such as its writer of
 files."""
 OPTIONAL = "performance"
@@ -96,7 +98,7 @@ import importlib, pkgutil
 import fairseq_residuals
 before = len(sys.modules)
 print(*fairseq_residuals.list_variants())
-for package in ("core", "ops", "variants", "utils"):
+for package in ("core", "ops", "variants", "utils", "library"):
     module = importlib.import_module(f"fairseq_residuals.{package}")
     for found in pkgutil.walk_packages(module.__path__, f"{module.__name__}."):
         importlib.import_module(found.name)

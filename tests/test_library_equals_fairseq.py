@@ -13,21 +13,18 @@ from torch import Tensor, nn
 from fairseq_residuals import DecoderCache, TokenEmbedding, build_stack
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.core.state_dict_names import load_fairseq_weights
-from fairseq_residuals.core.transformer import TransformerStack
 
 SIZES: dict[str, Any] = {"depth": 2, "dim": 16, "heads": 2, "ffn_dim": 32}
 DROPOUTS = {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.3}
 FLAGS = [f"--{name.replace('_', '-')}={p}" for name, p in DROPOUTS.items()]
 
-every_variant = pytest.mark.parametrize(
-    ("task", "variant"),
-    [
-        (task, variant)
-        for task in ("translation", "language_modeling")
-        for variant in sorted(VARIANTS)
-        if not VARIANTS[variant].refusal(alone=task == "language_modeling", topmost=True)
-    ],
-)
+CASES = [
+    (task, variant)
+    for task in ("translation", "language_modeling")
+    for variant in sorted(VARIANTS)
+    if not VARIANTS[variant].refusal(alone=task == "language_modeling", topmost=True)
+]
+every_variant = pytest.mark.parametrize(("task", "variant"), CASES)
 
 
 class Ours(nn.Module):
@@ -60,15 +57,16 @@ class Ours(nn.Module):
         padding = previous.eq(tiny.PAD)
         memory = self.encode(inputs)  # first, as under fairseq: dropout draws in this order
         out = self.decoder(self.decoder_embedding(previous), padding_mask=padding, **memory)
-        return self.projection(out).transpose(0, 1)[~padding]  # type: ignore[no-any-return]
+        return self.projection(out.transpose(0, 1))[~padding]  # type: ignore[no-any-return]
 
     def step_by_step(self, task: str, inputs: dict[str, Tensor], steps: Callable[[int], list[int]]) -> Tensor:
         previous, memory, cache, outputs = tiny.target_tokens(task, inputs), self.encode(inputs), DecoderCache(), []
         for positions in previous.split(steps(previous.size(1)), 1):
             padding = positions.eq(tiny.PAD) if positions.eq(tiny.PAD).any() else None
             x = self.decoder_embedding(positions, cache=cache)
-            outputs.append(self.decoder(x, padding_mask=padding, cache=cache, **memory))
-        return self.projection(torch.cat(outputs)).transpose(0, 1)[previous.ne(tiny.PAD)]  # type: ignore[no-any-return]
+            out = self.decoder(x, padding_mask=padding, cache=cache, **memory)
+            outputs.append(self.projection(out.transpose(0, 1)))
+        return torch.cat(outputs, 1)[previous.ne(tiny.PAD)]
 
 
 def embedding(owner: Any, settings: dict[str, Any]) -> TokenEmbedding:
@@ -133,25 +131,22 @@ def test_packed_sentences_are_the_padded_ones(task: str, variant: str) -> None:
         torch.testing.assert_close(packed, ours.logits(task, inputs), rtol=1e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("task", ["language_modeling", "translation"])
-@pytest.mark.parametrize(
-    "variant", sorted(n for n, v in VARIANTS.items() if v.Config().init == "fairseq" and not v.draws_weights)
-)
+@pytest.mark.parametrize(("task", "variant"), [(task, v) for task, v in CASES if not VARIANTS[v].draws_weights])
 def test_the_same_seed_draws_fairseqs_weights(task: str, variant: str) -> None:
-    """Of attention and FFN, in the stack whose weights fairseq draws first."""
-    if VARIANTS[variant].refusal(alone=task == "language_modeling", topmost=True):
-        return
-    model: Any = tiny.build(task, variant)
+    """Of attention and FFN, in the stack whose weights fairseq draws first.
+
+    What comes after them differs: fairseq draws other things (the output projection) before the wiring draws its own.
+    """
+    model: Any = tiny.build(task, variant, "--residual-args", "init=fairseq")
     torch.manual_seed(1)
-    embedding = [TokenEmbedding(40, 16, padding_idx=tiny.PAD) for _ in range(1 + (task == "translation"))][0]
-    stack: TransformerStack
-    if task == "translation":
-        owner, stack = model.encoder, build_stack(variant, task="encoder", other_depth=2, **SIZES)
-    else:
-        owner, stack = model.decoder, build_stack(variant, task="language_model", **SIZES)
+    pair = task == "translation"
+    embedding, *_ = [TokenEmbedding(40, 16, padding_idx=tiny.PAD) for _ in range(1 + pair)]
+    owner = model.encoder if pair else model.decoder
+    own = {"task": "encoder", "other_depth": 2} if pair else {"task": "language_model"}
+    stack = build_stack(variant, options={"init": "fairseq"}, embed_tokens=embedding.embed_tokens, **SIZES, **own)
     assert torch.equal(embedding.embed_tokens.weight, owner.embed_tokens.weight)
     theirs = dict(owner.layers.named_parameters())
-    drawn = [name for name, _ in stack.named_parameters() if "_proj." in name or ".fc" in name]
+    drawn = [name for name in theirs if "_proj." in name or ".fc" in name]
     assert drawn
     for name in drawn:
         assert torch.equal(stack.get_parameter(name), theirs[name]), name

@@ -66,9 +66,7 @@ class TokenEmbedding(nn.Module):
         )
         self.dropout_module = nn.Dropout(dropout)
 
-    def forward(
-        self, tokens: Tensor, *, cache: DecoderCache | None = None, cu_seqlens: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, tokens: Tensor, *, cache: DecoderCache | None = None, cu_seqlens: Tensor | None = None) -> Tensor:
         """Embed tokens.
 
         Args:

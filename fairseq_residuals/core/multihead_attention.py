@@ -26,7 +26,7 @@ class MultiheadAttention(nn.Module):
     """How many neighbours in a batch bring the same memory; fairseq's beam search sets it on fairseq's modules."""
 
     def __init__(self, embed_dim: int, num_heads: int, *, kdim: int | None = None, dropout: float = 0.0) -> None:
-        """Draw the weights as fairseq does: Xavier uniform, with gain 1/sqrt(2) for keys, values and queries of one width.
+        """Draw the weights as fairseq does: Xavier uniform, for queries, keys and values of one width by 1/sqrt(2).
 
         Args:
             embed_dim: channels C of queries and output, divisible by ``num_heads``.

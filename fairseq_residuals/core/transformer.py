@@ -1,4 +1,4 @@
-"""A Transformer's encoder or decoder on PyTorch alone: sub-layers with fairseq's names, and the stack that runs them."""
+"""A Transformer's encoder or decoder on PyTorch alone: sub-layers with fairseq's names, and their stack."""
 
 from __future__ import annotations
 
@@ -59,9 +59,7 @@ class SubLayers(nn.Module):
         super().__init__()
         self.self_attn = MultiheadAttention(dim, heads, dropout=attention_dropout)
         self.encoder_attn = (
-            None
-            if memory_dim is None
-            else MultiheadAttention(dim, heads, kdim=memory_dim, dropout=attention_dropout)
+            None if memory_dim is None else MultiheadAttention(dim, heads, kdim=memory_dim, dropout=attention_dropout)
         )
         self.fc1 = nn.Linear(dim, ffn_dim)
         self.fc2 = nn.Linear(ffn_dim, dim)
@@ -150,7 +148,9 @@ class TransformerStack(Stack):
             raise UserError(f"x must be (positions, sentences, {self.shape.dim}), not {tuple(x.shape)}")
         reads_memory = self.causal and self.shape.cross
         if reads_memory and memory is None:
-            raise UserError("a decoder of a pair needs memory, its encoder's output; language_model is the task without")
+            raise UserError(
+                "a decoder of a pair needs memory, its encoder's output; language_model is the task without"
+            )
         if memory is not None and not reads_memory:
             raise UserError("only a decoder of a pair reads a memory; this stack has no cross-attention")
         if cache is not None and not self.causal:

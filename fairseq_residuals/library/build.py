@@ -57,7 +57,7 @@ def build_stack(
         attention_dropout: on the weights of attention.
         activation_dropout: after the activation.
         layerdrop: probability of skipping a layer in training (Fan et al. 2020).
-        embed_tokens: the embedding below the stack, for rules of initialisation that reach it (T-Fixup's, ``lipschitz``).
+        embed_tokens: the embedding below the stack, which rules of initialisation reach (T-Fixup's, ``lipschitz``).
 
     Raises:
         UserError: a variant, an option or a number that is not valid; the message says what is.

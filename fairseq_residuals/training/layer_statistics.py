@@ -33,9 +33,9 @@ from fairseq_residuals.core.base import Connection, Variant
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.norms import is_norm
 from fairseq_residuals.core.stack import Stack
+from fairseq_residuals.core.state_dict_names import fairseq_name
 from fairseq_residuals.core.value_residual import ValueResidual
 from fairseq_residuals.models.extensions import Extension, register_extension
-from fairseq_residuals.core.state_dict_names import fairseq_name
 from fairseq_residuals.training.trainer_hooks import hooks_of
 
 MOST_ENTRIES = 1024

@@ -25,8 +25,8 @@ from tiny import make_dictionary, make_task, settings
 from fairseq_residuals.checkpoints.importing.parameter_names import authors_of, translate
 from fairseq_residuals.core.base import StackShape
 from fairseq_residuals.core.initialization import initialise
-from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.core.state_dict_names import fairseq_name
+from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.variants.deepnet import alpha_beta
 from fairseq_residuals.verification.archive import read_description
 from fairseq_residuals.verification.fairseq_models import EncoderAlone

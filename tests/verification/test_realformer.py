@@ -12,8 +12,8 @@ from golden_files import golden_path, tensors_of
 from tiny import make_task, settings
 from torch import Tensor, nn
 
-from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.core.state_dict_names import fairseq_name
+from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.verification.fairseq_models import EncoderAlone
 from fairseq_residuals.verification.recompute import recorded
 
