@@ -21,8 +21,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("core",),
     ("variants",),
     ("models", "performance"),
-    ("generation", "training", "checkpoints", "data", "scoring"),
-    ("experiments", "analysis", "verification", "benchmark", "library"),
+    ("generation", "training", "checkpoints", "data", "scoring", "library"),
+    ("experiments", "analysis", "verification", "benchmark"),
     ("cli",),
 )
 """From below: a package may import those of its own layer and of the layers below it."""

@@ -35,7 +35,7 @@ from fairseq_residuals.models.architectures import ARCHITECTURES
 from fairseq_residuals.models.language_model import LANGUAGE_MODEL
 from fairseq_residuals.models.speech_to_text import SPEECH
 from fairseq_residuals.models.translation import TRANSLATION
-from fairseq_residuals.training import admin_profile
+from fairseq_residuals.training import admin_measurement
 from fairseq_residuals.utils.progress import say
 from modern_fairseq.messages.misfits import misfit
 
@@ -200,10 +200,10 @@ def make_subject(source: Source, args: Namespace, device: torch.device) -> Subje
     dtype = PRECISIONS[args.precision]
     model = model.to(device, dtype)
     batch = (batches.read if args.data else batches.make_up)(args, settings, task, model).to(device, dtype)
-    admin_profile.take_from_files(model)
-    if admin_profile.unprofiled(model):
-        admin_profile.start_from(
-            admin_profile.unprofiled(model), admin_profile.measure(model, partial(batch.loss, model))
+    admin_measurement.take_from_files(model)
+    if admin_measurement.unprofiled(model):
+        admin_measurement.start_from(
+            admin_measurement.unprofiled(model), admin_measurement.measure(model, partial(batch.loss, model))
         )
     torch.manual_seed(args.seed)
     model.train(args.training)

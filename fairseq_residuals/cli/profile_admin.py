@@ -17,7 +17,8 @@ import fairseq_residuals
 from fairseq_residuals.cli.output import check_output
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.layer import CONNECTIONS
-from fairseq_residuals.training.admin_profile import profile, unprofiled
+from fairseq_residuals.training.admin_measurement import unprofiled
+from fairseq_residuals.training.admin_profile import profile
 from fairseq_residuals.training.admin_profile_file import Omegas, write_profile
 
 HELP = "profile a model wired by admin, as fairseq-train with the same flags would build it, on its first batches"

@@ -23,7 +23,7 @@ from fairseq_residuals.analysis.models import Source, build, device_of, label_an
 from fairseq_residuals.analysis.training_data import Corpus, Sample, SyntheticSequences, count_targets
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.losses import final_loss, is_trained, unigram_loss
-from fairseq_residuals.training import admin_profile
+from fairseq_residuals.training import admin_measurement
 
 POINTS = 40
 """Of a curve."""
@@ -120,10 +120,12 @@ def train(run: RaceRun, args: Namespace, tell: Tell) -> RaceResult:
         sum(p.numel() for p in model.parameters()),
         unigram_loss(count_targets(valid, task.target_dictionary.pad())),
     )
-    admin_profile.take_from_files(model)
-    if admin_profile.unprofiled(model):
+    admin_measurement.take_from_files(model)
+    if admin_measurement.unprofiled(model):
         first = next(stream)["net_input"]
-        admin_profile.start_from(admin_profile.unprofiled(model), admin_profile.measure(model, lambda: model(**first)))
+        admin_measurement.start_from(
+            admin_measurement.unprofiled(model), admin_measurement.measure(model, lambda: model(**first))
+        )
     optimizer = build_optimizer(config.optimizer, list(model.parameters()))
     schedule = build_lr_scheduler(config.lr_scheduler, optimizer)
     torch.manual_seed(run.seed)

@@ -11,8 +11,10 @@ from fairseq_residuals.core.base import StackShape
 from fairseq_residuals.core.config import show_value
 from fairseq_residuals.core.errors import UserError, did_you_mean
 from fairseq_residuals.core.initialization import initialise
+from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.core.transformer import ACTIVATIONS, Activation, SubLayers, TransformerStack
 from fairseq_residuals.core.wiring import Wiring
+from fairseq_residuals.training.admin_measurement import ProfileFirstBatch, take_from_files, unprofiled
 
 Task = Literal["encoder", "decoder", "language_model"]
 Options = Mapping[str, bool | int | float | str]
@@ -95,7 +97,19 @@ def build_stack(
     stack = TransformerStack(built, wiring.build(shape), shape, layerdrop=layerdrop)
     below = {} if embed_tokens is None else {"embed_tokens": embed_tokens}
     initialise([(nn.ModuleDict({**below, "layers": stack}), stack)])
+    start_omegas(stack)
     return stack
+
+
+def start_omegas(stack: Stack) -> None:
+    """Give the connections of Admin, if there are any, the omegas of a file, or those of the first batch of training.
+
+    Raises:
+        UserError: the file is missing, damaged, or of another stack.
+    """
+    take_from_files(stack)
+    if unprofiled(stack):
+        stack.register_forward_pre_hook(ProfileFirstBatch(), with_kwargs=True)
 
 
 def parse_wiring(variant: str, options: Options | None) -> Wiring:

@@ -12,7 +12,7 @@ from admin_goldens import ProfileGolden, initial_weights
 from tiny import TASKS, batch, build, stacks
 from torch import Tensor, nn
 
-from fairseq_residuals.training.admin_profile import average, measure, start_from, unprofiled
+from fairseq_residuals.training.admin_measurement import average, measure, start_from, unprofiled
 from fairseq_residuals.training.admin_profile_file import Omegas
 from fairseq_residuals.variants.admin import AdminConnection
 
