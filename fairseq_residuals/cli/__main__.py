@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from types import ModuleType
 
+from fairseq_residuals.core.errors import UserError
 from modern_fairseq import mistakes
 
 COMMANDS = {
@@ -38,19 +41,35 @@ COMMANDS = {
 }
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of all subcommands."""
+def build_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
+    """Return the parser of some subcommands, whose modules it imports.
+
+    Raises:
+        UserError: one of them needs fairseq, which is not installed.
+    """
     parser = argparse.ArgumentParser(
         prog="fairseq-residuals",
         description="Norms and residual connections of deep Transformers, in fairseq.",
     )
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, module_name in COMMANDS.items():
-        module = importlib.import_module(module_name)
+    for name in names:
+        module = _import(name)
         subparser = subparsers.add_parser(name, help=module.HELP, description=module.HELP)
         subparser.set_defaults(run=module.run, mistake_status=1)
         module.configure(subparser)
     return parser
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(COMMANDS[name])
+    except ModuleNotFoundError as error:
+        if importlib.util.find_spec("fairseq") is not None:
+            raise
+        raise UserError(
+            f"the command {name} needs fairseq and the extra of this package that is called so: `pip install --no-deps"
+            " fairseq==0.12.2` and `pip install fairseq-residuals[fairseq]`; list and show need neither"
+        ) from error
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,7 +77,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     What a user did wrong is one sentence on stderr, with status 1 (2 where the command says so).
     """
-    parser = build_parser()
+    argv = sys.argv[1:] if argv is None else argv
+    command = next(iter(argv), "")
+    try:
+        parser = build_parser([command] if command in COMMANDS else COMMANDS)
+    except UserError as error:
+        print(f"fairseq-residuals {command}: error: {error}", file=sys.stderr)
+        return 1
     args, further = parser.parse_known_args(argv)
     if further and "further" not in args:
         parser.error(f"unrecognized arguments: {' '.join(further)}")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib.util
 
 import torch
 
 from fairseq_residuals.core.base import Kind, Site, StackShape, Variant
 from fairseq_residuals.core.config import options_of, show_value
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS, list_variants
-from fairseq_residuals.models.architectures import ARCHITECTURES
 
 HELP = "list the variants, or with --architectures every name for --arch"
 
@@ -27,7 +28,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.architectures:
-        print("\n".join(sorted(ARCHITECTURES)))
+        if importlib.util.find_spec("fairseq") is None:
+            raise UserError("architectures are names for fairseq, which is not installed; list without the flag")
+        print("\n".join(sorted(importlib.import_module("fairseq_residuals.models.architectures").ARCHITECTURES)))
     else:
         print({"text": text_table, "markdown": markdown_table, "summary": summary_table}[args.format]())
     return 0

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import inspect
 import sys
 from itertools import zip_longest
 
 from fairseq_residuals.core.config import options_of, show_value
 from fairseq_residuals.core.registry import find_variant
-from fairseq_residuals.models.architectures import ARCHITECTURES
 
 HELP = "show a variant: paper, equation, diagram, options with their defaults, architectures"
 
@@ -37,6 +37,10 @@ def run(args: argparse.Namespace) -> int:
     print("Options:")
     for option in options_of(variant.Config).values():
         print(f"  {option.name}={show_value(option.default)}\n      {option.help}; valid: {option.describe()}")
-    names = [name for name, complete in ARCHITECTURES.items() if complete.keywords["variant"] == variant.name]
+    if importlib.util.find_spec("fairseq") is None:
+        print("Architectures: none, as fairseq is not installed; fairseq_residuals.build_stack builds it without")
+        return 0
+    architectures = importlib.import_module("fairseq_residuals.models.architectures").ARCHITECTURES
+    names = [name for name, complete in architectures.items() if complete.keywords["variant"] == variant.name]
     print(f"Architectures: {len(names)}, for example {names[0]}; `fairseq-residuals list --architectures` prints all")
     return 0

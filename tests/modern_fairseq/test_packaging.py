@@ -5,9 +5,11 @@ import shutil
 import subprocess
 import sys
 import venv
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 PROJECT = Path(__file__).parents[2]
 NAME = "modern_fairseq.pth"
@@ -94,3 +96,62 @@ def test_an_interrupted_uninstall_does_not_disturb_python(source, empty, tmp_pat
     shutil.rmtree(site / "modern_fairseq")
     result = subprocess.run([python, "-c", "print(1)"], capture_output=True, text=True, check=True)
     assert (result.stdout, result.stderr) == ("1\n", "")
+
+
+def with_requirements(name):
+    """The names of a package and of all that it requires here."""
+    names, waiting = set(), [name]
+    while waiting:
+        name = waiting.pop()
+        if name in names:
+            continue
+        names.add(name)
+        required = map(Requirement, distribution(name).requires or [])
+        waiting += [r.name for r in required if r.marker is None or r.marker.evaluate({"extra": ""})]
+    return names
+
+
+def link(name, site):
+    """Let an environment see an installed package, without installing it anew."""
+    for top in {path.parts[0] for path in distribution(name).files if path.parts[0] not in ("..", "__pycache__")}:
+        (site / top).symlink_to(distribution(name).locate_file(top))
+
+
+WITHOUT_FAIRSEQ = """
+import sys
+import torch
+import fairseq_residuals
+from fairseq_residuals import DecoderCache, TokenEmbedding, build_stack, list_variants
+
+embed = TokenEmbedding(11, 8)
+stack = build_stack("b2t", depth=2, dim=8, heads=2, ffn_dim=16, task="language_model", embed_tokens=embed.embed_tokens)
+tokens = torch.tensor([[4, 5, 6]])
+whole, cache = stack(embed(tokens)), DecoderCache()
+steps = [stack(embed(token, cache=cache), cache=cache) for token in tokens.split(1, 1)]
+assert torch.allclose(torch.cat(steps), whole, atol=1e-5)
+whole.sum().backward()
+present = {"fairseq", "hydra", "omegaconf", "sacrebleu", "numpy"} & set(sys.modules)
+print(fairseq_residuals.__version__, "b2t" in list_variants(), present or "nothing else")
+"""
+
+
+def test_the_library_needs_torch_alone(source, empty, tmp_path):
+    python, site = empty
+    wheel = BUILDERS["regular"](source, tmp_path)
+    assert wheel.name.endswith("-py3-none-any.whl")
+    for name in with_requirements("torch"):
+        link(name, site)
+    pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check")
+    run(*pip, "install", "--no-index", str(wheel))  # with its requirements: were there more than torch, it would fail
+    bare = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    bare["PYTHONWARNINGS"] = "ignore"  # torch warns that there is no numpy
+    version, *said = run(python, "-c", WITHOUT_FAIRSEQ, cwd=tmp_path, env=bare).split(maxsplit=1)
+    assert said == ["True nothing else\n"] and version in wheel.name
+
+    command = str(Path(python).with_name("fairseq-residuals"))
+    assert "\nb2t " in run(command, "list", env=bare)
+    assert "Takase et al. 2023" in run(command, "show", "b2t", env=bare)
+    for needing in ("average", "--help"):
+        done = subprocess.run([command, needing], env=bare, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "needs fairseq" in done.stderr and done.stderr.count("\n") == 1

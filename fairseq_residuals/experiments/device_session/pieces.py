@@ -1,0 +1,165 @@
+"""The pieces of a session on a device, the most valuable first."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.experiments.job import PLUGIN
+from fairseq_residuals.experiments.runner import program
+from fairseq_residuals.utils.checkout import ROOT
+
+PER_PIECE = 6
+"""Wirings whose cost is measured in one piece."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Something to do on the device that ends within minutes and leaves its log."""
+
+    name: str
+    about: str
+    """What it shows, for readers of the results."""
+    minutes: float
+    """What it is expected to take on a GPU; it is stopped after nine."""
+    command: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large the work is."""
+
+    updates: int
+    bench: tuple[str, ...]
+    """Of a training step."""
+    rounds: tuple[str, ...]
+    flavour: str
+    """What is put after a wiring's name in the benchmark."""
+    precisions: tuple[str, ...]
+    deep: int
+    """Layers of the deepest model."""
+
+
+GPU = Sizes(
+    updates=200,
+    bench=("--tokens", "112x32", "--layers", "18"),
+    rounds=("--repeats", "3", "--steps", "10", "--warmup", "5"),
+    flavour="+graphs",
+    precisions=("bf16", "fp16"),
+    deep=100,
+)
+CPU = Sizes(
+    updates=4,
+    bench=("--tokens", "2x8", "--layers", "1", "--dims", "32x64x2", "--vocabulary", "64"),
+    rounds=("--repeats", "1", "--steps", "1", "--warmup", "1"),
+    flavour="",
+    precisions=("bf16",),
+    deep=3,
+)
+"""For trying the session out where there is no GPU: every piece runs, and its figures mean nothing."""
+
+
+def pieces(device: str, out: Path, data: Path) -> list[Piece]:
+    """Return everything there is to do, the most valuable first.
+
+    Args:
+        out: the folder of the session's results.
+        data: a binarized corpus with the languages "source" and "target".
+    """
+    sizes = CPU if device == "cpu" else GPU
+    return [
+        *_correctness(device),
+        *_fairseqs_commands(device, out, data, sizes),
+        *_figures(device, out, sizes),
+        *_costs(device, out, sizes),
+        *_searches(device, out, sizes),
+    ]
+
+
+def _correctness(device: str) -> Iterator[Piece]:
+    goldens = sorted(map(str, (ROOT / "tests" / "golden").glob("*_S.npz")))
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests" / "test_on_gpu.py")]
+    yield Piece("tests", "every wiring in every task against a CPU, bf16, fp16, search, graphs", 4, tests)
+    verify = [program("fairseq-residuals"), "verify", "--device", device, *goldens]
+    yield Piece("goldens", "the numbers of the authors' own code", 3, verify)
+
+
+def _fairseqs_commands(device: str, out: Path, data: Path, sizes: Sizes) -> Iterator[Piece]:
+    for precision in sizes.precisions:
+        folder = out / "work" / precision
+        half, last = _train(device, data, folder, precision, sizes), folder / "checkpoint_last.pt"
+        search = f"--user-dir {PLUGIN} --beam 4 --gen-subset valid --max-tokens 4000 --{precision}".split()
+        steps = [
+            [*half, "--max-update", str(sizes.updates // 2)],
+            [*half, "--max-update", str(sizes.updates)],
+            [program("fairseq-generate"), str(data), "--path", str(last), *search, *_where(device)],
+        ]
+        about = f"fairseq-train in {precision}, stopped half-way and resumed, and fairseq-generate with its model"
+        yield Piece(f"commands-{precision}", about, 3, _one_after_the_other(steps))
+    alone = _train(device, data, out / "work" / "two", sizes.precisions[0], sizes)
+    rendezvous = ["--distributed-world-size", "2", "--distributed-init-method", "tcp://localhost:29511"]
+    rendezvous += ["--distributed-backend", "gloo", "--distributed-no-spawn", "--max-update", str(sizes.updates // 2)]
+    ranks = [[*alone, *rendezvous, "--distributed-rank", str(rank), "--device-id", "0"] for rank in (0, 1)]
+    both = f"{shlex.join(ranks[1])} & other=$!; {shlex.join(ranks[0])} && wait $other"
+    yield Piece("two-processes", "fairseq-train by two processes on one device", 2, ["bash", "-c", both])
+
+
+def _figures(device: str, out: Path, sizes: Sizes) -> Iterator[Piece]:
+    pair = ("--beside", "stock", "--variants", f"post_ln{sizes.flavour}")
+    for precision in sizes.precisions:
+        command = _bench("train", device, out, f"train-{precision}", *sizes.bench, *sizes.rounds, *pair)
+        yield Piece(
+            f"train-{precision}", f"a step in {precision} beside stock", 5, [*command, "--precision", precision]
+        )
+    deep = ("--layers", str(sizes.deep), "--repeats", "1", "--beside", "--variants", f"post_ln{sizes.flavour}")
+    command = _bench("train", device, out, "deep", *sizes.bench, *sizes.rounds, *deep)
+    yield Piece("deep", f"a step of {sizes.deep} layers", 4, [*command, "--precision", sizes.precisions[0]])
+
+
+def _costs(device: str, out: Path, sizes: Sizes) -> Iterator[Piece]:
+    others = [variant for variant in sorted(VARIANTS) if variant != "post_ln"]
+    parts = [others[start : start + PER_PIECE] for start in range(0, len(others), PER_PIECE)]
+    for number, names in enumerate(parts, 1):
+        contestants = [f"{name}{sizes.flavour}" for name in ("post_ln", *names)]
+        command = _bench("train", device, out, f"costs-{number}", *sizes.bench, *sizes.rounds, "--beside")
+        about = f"a step of {', '.join(names)} beside Post-LN's"
+        yield Piece(
+            f"costs-{number}", about, 6, [*command, "--precision", sizes.precisions[0], "--variants", *contestants]
+        )
+
+
+def _searches(device: str, out: Path, sizes: Sizes) -> Iterator[Piece]:
+    sides = ("--beside", "stock", *(() if device == "cpu" else ("ctranslate2",)), "--variants", "pre_ln")
+    command = _bench("generate", device, out, "search", *sizes.bench, *sizes.rounds, *sides)
+    precision = "fp32" if device == "cpu" else "fp16"
+    yield Piece("search", "beam search beside stock and CTranslate2", 6, [*command, "--precision", precision])
+
+
+def _train(device: str, data: Path, folder: Path, precision: str, sizes: Sizes) -> list[str]:
+    every = str(sizes.updates // 2)
+    flags = "--arch transformer_b2t_6l --task translation --optimizer adam --adam-betas (0.9,0.98) --lr 5e-4"
+    flags += " --lr-scheduler inverse_sqrt --warmup-updates 100 --criterion label_smoothed_cross_entropy"
+    flags += " --label-smoothing 0.1 --max-tokens 3584 --share-all-embeddings --no-epoch-checkpoints --log-format json"
+    flags += " --log-interval 10 --seed 1 --num-workers 0"
+    if device == "cpu":
+        flags += " --encoder-embed-dim 32 --encoder-ffn-embed-dim 64 --encoder-attention-heads 2"
+        flags += " --decoder-embed-dim 32 --decoder-ffn-embed-dim 64 --decoder-attention-heads 2"
+    saved = ["--save-interval-updates", every, "--save-dir", str(folder), f"--{precision}", *_where(device)]
+    return [program("fairseq-train"), str(data), "--user-dir", str(PLUGIN), *flags.split(), *saved]
+
+
+def _where(device: str) -> list[str]:
+    return ["--cpu"] if device == "cpu" else []
+
+
+def _bench(theme: str, device: str, out: Path, name: str, *flags: str) -> list[str]:
+    files = ["--csv", str(out / f"{name}.csv"), "--markdown", str(out / f"{name}.md")]
+    return [program("fairseq-residuals"), "bench", theme, "--device", device, *flags, *files]
+
+
+def _one_after_the_other(commands: Sequence[Sequence[str]]) -> list[str]:
+    return ["bash", "-c", " && ".join(map(shlex.join, commands))]
