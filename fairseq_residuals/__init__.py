@@ -19,15 +19,20 @@ if TYPE_CHECKING:
     from fairseq_residuals.core.decoder_cache import DecoderCache
     from fairseq_residuals.core.embedding import TokenEmbedding
     from fairseq_residuals.core.errors import UserError
+    from fairseq_residuals.core.feed_forward import FeedForward
+    from fairseq_residuals.core.multihead_attention import MultiheadAttention
     from fairseq_residuals.core.registry import list_variants, register_variant
     from fairseq_residuals.core.stack import Stack
     from fairseq_residuals.library.build import build_stack
+    from fairseq_residuals.library.wrap import wrap
 
 __version__ = "0.2.0"
 
 __all__ = [
     "Connection",
     "DecoderCache",
+    "FeedForward",
+    "MultiheadAttention",
     "Site",
     "Stack",
     "StackShape",
@@ -38,11 +43,14 @@ __all__ = [
     "list_variants",
     "register",
     "register_variant",
+    "wrap",
 ]
 
 _HOME = {
     "Connection": "core.base",
     "DecoderCache": "core.decoder_cache",
+    "FeedForward": "core.feed_forward",
+    "MultiheadAttention": "core.multihead_attention",
     "Site": "core.base",
     "Stack": "core.stack",
     "StackShape": "core.base",
@@ -52,6 +60,7 @@ _HOME = {
     "build_stack": "library.build",
     "list_variants": "core.registry",
     "register_variant": "core.registry",
+    "wrap": "library.wrap",
 }
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
 from torch import Tensor, nn
 
 from fairseq_residuals.core.attention import KVCache
-from fairseq_residuals.core.base import Kind, Site, Stream, Variant
+from fairseq_residuals.core.base import Connection, Kind, Site, Stream, Variant
 from fairseq_residuals.core.packing import Packing
 from fairseq_residuals.core.value_residual import ValueResidual
 
@@ -44,7 +45,33 @@ class Context:
     memory_packing: Packing | None = None
 
 
-class ResidualLayer(nn.Module):
+class Layer(nn.Module):
+    """The sub-layers of one layer, each with a connection, which has the name that :data:`CONNECTIONS` gives it."""
+
+    kinds: list[Kind]
+    """Of the sub-layers, in the order in which they run."""
+    encoder_attn: Any
+
+    def sites(self, variant: Variant, layer: int, kinds: Iterable[Kind]) -> dict[Kind, Site]:
+        """Return where the connections sit, and keep which sub-layers there are.
+
+        Args:
+            layer: which of the variant's layers this is.
+            kinds: the sub-layers that there are to wire; a variant may take the place of the FFN.
+        """
+        self.kinds = [kind for kind in kinds if variant.has_ffn or kind != "ffn"]
+        base = {f.name: getattr(variant.shape, f.name) for f in fields(variant.shape)}
+        return {
+            kind: Site(**base, kind=kind, layer=layer, index=i, n_sub=len(self.kinds))
+            for i, kind in enumerate(self.kinds)
+        }
+
+    def connection(self, kind: Kind) -> Connection:
+        """Return the connection of a sub-layer."""
+        return getattr(self, CONNECTIONS[kind])  # type: ignore[no-any-return]
+
+
+class ResidualLayer(Layer):
     """Takes over the sub-layers of a Transformer layer that somebody else built, and gives each a connection."""
 
     def __init__(self, built: Any, variant: Variant, layer: int) -> None:
@@ -55,16 +82,12 @@ class ResidualLayer(nn.Module):
             layer: which of the variant's layers this is.
         """
         super().__init__()
-        present = {"self": True, "cross": bool(getattr(built, "encoder_attn", None)), "ffn": variant.has_ffn}
-        kinds: list[Kind] = [kind for kind in FAIRSEQ_NORMS if present[kind]]
-        shape = variant.shape
-        base = {f.name: getattr(shape, f.name) for f in fields(shape)}
-        sites = {kind: Site(**base, kind=kind, layer=layer, index=i, n_sub=len(kinds)) for i, kind in enumerate(kinds)}
+        present = {"self": True, "cross": bool(getattr(built, "encoder_attn", None)), "ffn": True}
+        sites = self.sites(variant, layer, [kind for kind in FAIRSEQ_NORMS if present[kind]])
         # registered in fairseq's order, which is the order of an optimizer's state
         self.self_attn: nn.Module = built.self_attn
         self.self_attn_connection = variant.connect(sites["self"])
-        mixing = variant.config.value_residual
-        self.value_residual = None if mixing == "none" else ValueResidual(mixing, layer, shape.depth)
+        self.value_residual = value_residual(variant, layer)
         self.encoder_attn: nn.Module | None = getattr(built, "encoder_attn", None)
         if "cross" in sites:
             self.encoder_attn_connection = variant.connect(sites["cross"])
@@ -75,7 +98,6 @@ class ResidualLayer(nn.Module):
             self.activation_fn = built.activation_fn
             self.activation_dropout_module: nn.Module = built.activation_dropout_module
         self.dropout_module: nn.Module = built.dropout_module
-        self.kinds = kinds
         self.need_attn = True
 
     def forward(self, s: Stream, context: Context) -> tuple[Stream, Tensor | None]:
@@ -132,6 +154,12 @@ class ResidualLayer(nn.Module):
         if "ffn" in self.kinds:
             s, _ = self.ffn_connection(s, feed_forward)
         return s, attn
+
+
+def value_residual(variant: Variant, layer: int) -> ValueResidual | None:
+    """Return what the option ``value_residual`` adds to a layer; None where it asks for nothing."""
+    mixing = variant.config.value_residual
+    return None if mixing == "none" else ValueResidual(mixing, layer, variant.shape.depth)
 
 
 def _unpacked(x: Tensor, packing: Packing | None) -> Tensor:

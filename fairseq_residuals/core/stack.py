@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.core.attention import KVCache
 from fairseq_residuals.core.base import StackShape, Stream, Variant
-from fairseq_residuals.core.layer import Context, ResidualLayer
+from fairseq_residuals.core.layer import Context, Layer, ResidualLayer
 
 Run = Callable[[Stream, Context], tuple[Stream, Tensor | None]]
 """What runs a layer: the layer itself, or what was wrapped around it."""
@@ -20,11 +21,11 @@ Wrapper = Callable[[Run], Run]
 class Stack(nn.Module):
     """The layers of an encoder or decoder, wired by one variant."""
 
-    layer_class: type[ResidualLayer] = ResidualLayer
+    layer_class: Callable[[Any, Variant, int], Layer] = ResidualLayer
 
     def __init__(
         self,
-        built: list[nn.Module],
+        built: Sequence[Any],
         variant: Variant,
         shape: StackShape,
         *,
@@ -34,7 +35,7 @@ class Stack(nn.Module):
         """Take the sub-layers of all layers over.
 
         Args:
-            built: layers whose sub-layers move into this stack.
+            built: layers whose sub-layers move into this stack, as ``layer_class`` takes them.
             layerdrop: probability of skipping a layer in training (Fan et al. 2020).
             wrappers: what is wrapped around each layer whenever it runs, from the inside out.
         """
@@ -49,9 +50,9 @@ class Stack(nn.Module):
     def __len__(self) -> int:
         return self.shape.depth
 
-    def __getitem__(self, i: int) -> ResidualLayer:
+    def __getitem__(self, i: int) -> Layer:
         layer = self._modules[str(range(len(self))[i])]
-        assert isinstance(layer, ResidualLayer)
+        assert isinstance(layer, Layer)
         return layer
 
     def run_plainly(self) -> None:

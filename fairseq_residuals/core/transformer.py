@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fairseq_residuals.core.base import StackShape, Variant
 from fairseq_residuals.core.decoder_cache import DecoderCache
 from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.core.feed_forward import ACTIVATIONS, Activation
 from fairseq_residuals.core.layer import Context
 from fairseq_residuals.core.multihead_attention import MultiheadAttention
 from fairseq_residuals.core.packing import Packing
 from fairseq_residuals.core.stack import Stack
-
-Activation = Literal["relu", "relu_squared", "gelu", "gelu_accurate", "tanh", "linear", "silu"]
-
-ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "relu_squared": lambda x: F.relu(x).square(),
-    "gelu": F.gelu,
-    "gelu_accurate": lambda x: F.gelu(x, approximate="tanh"),
-    "tanh": torch.tanh,
-    "linear": lambda x: x,
-    "silu": F.silu,
-}
-"""By fairseq's names; fairseq has no ``silu`` that works."""
 
 
 class SubLayers(nn.Module):
@@ -41,7 +28,7 @@ class SubLayers(nn.Module):
         ffn_dim: int,
         *,
         memory_dim: int | None,
-        activation: Callable[[Tensor], Tensor],
+        activation: Activation,
         dropout: float,
         attention_dropout: float,
         activation_dropout: float,
@@ -63,7 +50,7 @@ class SubLayers(nn.Module):
         )
         self.fc1 = nn.Linear(dim, ffn_dim)
         self.fc2 = nn.Linear(ffn_dim, dim)
-        self.activation_fn = activation
+        self.activation_fn = ACTIVATIONS[activation]
         self.dropout_module = nn.Dropout(dropout)
         self.activation_dropout_module = nn.Dropout(activation_dropout)
 

@@ -10,9 +10,10 @@ from torch import nn
 from fairseq_residuals.core.base import StackShape
 from fairseq_residuals.core.config import show_value
 from fairseq_residuals.core.errors import UserError, did_you_mean
+from fairseq_residuals.core.feed_forward import ACTIVATIONS, Activation
 from fairseq_residuals.core.initialization import initialise
 from fairseq_residuals.core.stack import Stack
-from fairseq_residuals.core.transformer import ACTIVATIONS, Activation, SubLayers, TransformerStack
+from fairseq_residuals.core.transformer import SubLayers, TransformerStack
 from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.training.admin_measurement import ProfileFirstBatch, take_from_files, unprofiled
 
@@ -64,12 +65,8 @@ def build_stack(
     Raises:
         UserError: a variant, an option or a number that is not valid; the message says what is.
     """
-    sizes = {"depth": depth, "dim": dim, "heads": heads, "ffn_dim": ffn_dim}
-    for name, size in (sizes | {"other_depth": other_depth, "memory_dim": memory_dim}).items():
-        if name in sizes or size is not None:
-            _check_size(name, size)
-    if dim % heads:
-        raise UserError(f"dim={dim} is not divisible by heads={heads}")
+    if memory_dim is not None:
+        check_sizes(memory_dim=memory_dim)
     if activation not in ACTIVATIONS:
         hint = did_you_mean(str(activation), ACTIVATIONS)
         raise UserError(f"activation={activation!r} is unknown{hint}; valid are {', '.join(ACTIVATIONS)}")
@@ -89,7 +86,7 @@ def build_stack(
             heads,
             ffn_dim,
             memory_dim=(memory_dim or dim) if task == "decoder" else None,
-            activation=ACTIVATIONS[activation],
+            activation=activation,
             **dropouts,
         )
         for _ in range(depth)
@@ -129,8 +126,13 @@ def stack_shape(task: Task, depth: int, dim: int, heads: int, ffn_dim: int, othe
     """Return the shape of a stack of ``task``.
 
     Raises:
-        UserError: there is no such task, or it has no other stack.
+        UserError: a size is not valid, there is no such task, or it has no other stack.
     """
+    check_sizes(
+        depth=depth, dim=dim, heads=heads, ffn_dim=ffn_dim, other_depth=1 if other_depth is None else other_depth
+    )
+    if dim % heads:
+        raise UserError(f"dim={dim} is not divisible by heads={heads}")
     if task not in get_args(Task):
         raise UserError(f"task={task!r} is unknown; valid are {', '.join(get_args(Task))}")
     if task == "language_model" and other_depth is not None:
@@ -151,6 +153,12 @@ def stack_shape(task: Task, depth: int, dim: int, heads: int, ffn_dim: int, othe
     )
 
 
-def _check_size(name: str, size: object) -> None:
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise UserError(f"{name} must be a whole number of at least 1, not {size!r}")
+def check_sizes(**sizes: int) -> None:
+    """Check numbers by the names of the arguments that they are.
+
+    Raises:
+        UserError: one is not a whole number of at least 1.
+    """
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise UserError(f"{name} must be a whole number of at least 1, not {size!r}")

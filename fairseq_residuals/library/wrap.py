@@ -1,0 +1,265 @@
+"""The wiring of any variant around sub-layers of one's own.
+
+A sub-layer is any module: what it is fed, (..., C), is its first argument, and what it returns, or the first of what it
+returns, is its output, (..., C). A wiring that has to see into a sub-layer says so, and is content with
+:class:`.MultiheadAttention` and :class:`.FeedForward` in its place.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_residuals.core.attention import Edit, run_attention
+from fairseq_residuals.core.base import Kind, Stream, Variant
+from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.core.feed_forward import FeedForward
+from fairseq_residuals.core.initialization import initialise
+from fairseq_residuals.core.layer import CONNECTIONS, Context, Layer, value_residual
+from fairseq_residuals.core.multihead_attention import MultiheadAttention
+from fairseq_residuals.core.stack import Stack
+from fairseq_residuals.library.build import Options, Task, parse_wiring, stack_shape, start_omegas
+
+logger = logging.getLogger(__name__)
+
+SUBLAYERS: dict[Task, tuple[Kind, ...]] = {
+    "encoder": ("self", "ffn"),
+    "decoder": ("self", "cross", "ffn"),
+    "language_model": ("self", "ffn"),
+}
+NAMES: dict[Kind, str] = {"self": "attention", "cross": "cross-attention", "ffn": "the FFN"}
+PLACES = {
+    "edit_query": "the queries after their projection",
+    "edit_key": "the keys after their projection",
+    "edit_value": "the values after their projection",
+    "edit_scores": "the scores before the softmax",
+    "edit_heads": "the outputs of the heads before their projection",
+}
+Arguments = Mapping[str, Any]
+
+
+def wrap(
+    variant: str,
+    layers: Sequence[Sequence[nn.Module]],
+    *,
+    dim: int,
+    heads: int,
+    ffn_dim: int,
+    task: Task = "encoder",
+    options: Options | None = None,
+    other_depth: int | None = None,
+    dropout: float = 0.0,
+    layerdrop: float = 0.0,
+) -> WrappedStack:
+    """Wire sub-layers of one's own.
+
+    Their weights stay as they are, but for layers of the library's own modules alone, which are initialised as the
+    paper has it.
+
+    Args:
+        variant: as for :func:`.build_stack`.
+        layers: from the bottom, each an attention and an FFN, of a decoder with a cross-attention in between; where the
+            wiring takes the place of the FFN (``depthwise_lstm``), the FFN is left unused.
+        dim: channels of the stream.
+        heads, ffn_dim: of the sub-layers, for wirings that have a parameter for each of these.
+        task: as for :func:`.build_stack`, for constants that depend on it.
+        options: of the variant.
+        other_depth: as for :func:`.build_stack`.
+        dropout: after each sub-layer; 0 for sub-layers with dropout of their own.
+        layerdrop: probability of skipping a layer in training.
+
+    Raises:
+        UserError: the variant must see what a sub-layer does not show, or an argument is not valid.
+    """
+    shape = stack_shape(task, len(layers), dim, heads, ffn_dim, other_depth)
+    kinds = SUBLAYERS[task]
+    for i, layer in enumerate(layers):
+        if len(layer) != len(kinds):
+            raise UserError(
+                f"a layer with task={task} has {len(kinds)} sub-layers, {', '.join(NAMES[kind] for kind in kinds)};"
+                f" layer {i} has {len(layer)}"
+            )
+    wiring = parse_wiring(variant, options)
+    built = [SubModules(dict(zip(kinds, layer, strict=True)), dropout) for layer in layers]
+    ours = all(isinstance(module, MultiheadAttention | FeedForward) for layer in layers for module in layer)
+    for part in wiring.parts:
+        if not ours and (drawing := part.given & {"init", "init_scale"}):
+            raise UserError(f"option {min(drawing)} draws the weights of sub-layers, and yours have theirs already")
+    stack = WrappedStack(built, wiring.build(shape), shape, layerdrop=layerdrop)
+    stack.rehearse()
+    if ours:
+        initialise([(stack, stack)])
+    for part in wiring.parts:
+        if not ours and part.variant.init_weights is not Variant.init_weights:
+            logger.warning(
+                "variant %s also scales the weights of sub-layers at initialisation, which wrap leaves as they are;"
+                " `fairseq-residuals show %s` says how",
+                part.name,
+                part.name,
+            )
+    start_omegas(stack)
+    return stack
+
+
+@dataclass(frozen=True)
+class SubModules:
+    """What a layer wraps."""
+
+    modules: dict[Kind, nn.Module]
+    dropout: float
+
+
+@dataclass(frozen=True)
+class WrappedContext(Context):
+    """What the sub-layers of a pass are given beside what the wiring feeds them."""
+
+    arguments: Mapping[Kind, Arguments] = field(default_factory=dict)
+    """By kind of sub-layer, keyword arguments."""
+    rehearsal: bool = False
+    """Whether no sub-layer runs: each returns zeros."""
+
+
+class WrappedLayer(Layer):
+    """Connections around modules of any kind."""
+
+    def __init__(self, built: SubModules, variant: Variant, layer: int) -> None:
+        """Connect the sub-layers; see :class:`.ResidualLayer`."""
+        super().__init__()
+        sites = self.sites(variant, layer, built.modules)
+        self.sublayers = nn.ModuleDict({f"{kind}_sublayer": built.modules[kind] for kind in sites})
+        for kind, site in sites.items():
+            connection = variant.connect(site)
+            connection.attention = WholeAttention(variant.name, kind)
+            self.add_module(CONNECTIONS[kind], connection)
+        self.encoder_attn = None  # what a wrapped cross-attention reads is an argument of its own
+        self.value_residual = value_residual(variant, layer)
+        self.dropout_module = nn.Dropout(built.dropout)
+        self.variant_name = variant.name
+
+    def forward(self, s: Stream, context: WrappedContext) -> tuple[Stream, None]:
+        """Return the stream after this layer; weights of attention stay with the sub-layer."""
+        for kind in self.kinds:
+            s, _ = self.connection(kind)(s, partial(self._sublayer, kind, context))
+        return s, None
+
+    def _sublayer(self, kind: Kind, context: WrappedContext, h: Tensor, s: Stream) -> tuple[Tensor, None, Stream]:
+        module, arguments = self.sublayers[f"{kind}_sublayer"], context.arguments.get(kind, {})
+        if kind == "ffn":
+            y = self._feed_forward(module, h, arguments, context.rehearsal)
+        else:
+            edits, kept = {}, {}  # type: ignore[var-annotated]
+            if kind == "self" and self.value_residual is not None:
+                edits = self.value_residual.edits(s, kept)
+            own = {"arguments": arguments, "rehearsal": context.rehearsal}
+            y, _, s = self.connection(kind).attend(module, h, h, h, s, **own, **edits)
+            s = s | kept
+        return self.dropout_module(self.connection(kind).outer(y)), None, s
+
+    def _feed_forward(self, module: nn.Module, h: Tensor, arguments: Arguments, rehearsal: bool) -> Tensor:
+        inner = self.connection("ffn").inner
+        if isinstance(module, FeedForward):
+            return torch.zeros_like(h) if rehearsal else module(h, inner=inner, **arguments)
+        # a wiring that does nothing there returns what it is given, and not a copy
+        inside = h.new_zeros(1, 1, self.connection("ffn").site.ffn_dim) if rehearsal else None
+        if inside is not None and inner(inside) is not inside:
+            raise _unseen(self.variant_name, "ffn", "the activations before the second matrix", FeedForward)
+        return _output(module, h, arguments, rehearsal)
+
+
+@dataclass(frozen=True)
+class WholeAttention:
+    """An attention backend: calls the module as a whole, unless it is the library's own.
+
+    Attributes:
+        variant: the name of the wiring.
+        kind: of the sub-layer.
+    """
+
+    variant: str
+    kind: Kind
+
+    def __call__(
+        self,
+        attn: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        arguments: Arguments,
+        rehearsal: bool,
+        **edits: Edit,
+    ) -> tuple[Tensor, None]:
+        """Run ``attn`` on ``query``, with the ``arguments`` that it is given beside.
+
+        Raises:
+            UserError: the wiring edits what is inside, and ``attn`` does not show it.
+        """
+        if isinstance(attn, MultiheadAttention):
+            if rehearsal:
+                return torch.zeros_like(query), None
+            y, _ = run_attention(attn, query, **{"key": key, "value": value} | dict(arguments), **edits)
+            return y, None
+        if edits:
+            raise _unseen(self.variant, self.kind, " and ".join(PLACES[edit] for edit in edits), MultiheadAttention)
+        return _output(attn, query, arguments, rehearsal), None
+
+
+class WrappedStack(Stack):
+    """The stack that :func:`wrap` returns."""
+
+    layer_class = WrappedLayer
+
+    def forward(  # type: ignore[override]
+        self,
+        x: Tensor,
+        *,
+        attention: Arguments | None = None,
+        cross_attention: Arguments | None = None,
+        ffn: Arguments | None = None,
+    ) -> Tensor:
+        """Run all layers.
+
+        Args:
+            x: (..., ..., C), in the order of positions and sentences that the sub-layers expect.
+            attention, cross_attention, ffn: keyword arguments for each sub-layer of that kind, such as masks.
+
+        Returns:
+            As ``x``.
+
+        Raises:
+            UserError: ``x`` has another shape.
+        """
+        if x.dim() != 3 or x.size(-1) != self.shape.dim:
+            raise UserError(f"x must have three dimensions, the last of {self.shape.dim}, not {tuple(x.shape)}")
+        arguments: dict[Kind, Arguments] = {"self": attention or {}, "cross": cross_attention or {}, "ffn": ffn or {}}
+        return super().forward(x, WrappedContext(arguments=arguments))[0]
+
+    @torch.no_grad()
+    def rehearse(self) -> None:
+        """Run the wiring without its sub-layers.
+
+        Raises:
+            UserError: it has to see into one that does not let it.
+        """
+        with torch.random.fork_rng():
+            super().forward(torch.zeros(1, 1, self.shape.dim), WrappedContext(rehearsal=True))
+
+
+def _output(module: nn.Module, h: Tensor, arguments: Arguments, rehearsal: bool) -> Tensor:
+    if rehearsal:
+        return torch.zeros_like(h)
+    y = module(h, **arguments)
+    return y[0] if isinstance(y, tuple) else y
+
+
+def _unseen(variant: str, kind: Kind, place: str, instead: type[nn.Module]) -> UserError:
+    return UserError(
+        f"variant {variant!r} has to see {place} of {NAMES[kind]}, which a module of your own does not show; give"
+        f" fairseq_residuals.{instead.__name__} there, or choose another variant"
+    )
