@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fairseq_residuals.analysis.contributions import Contributions, contributions
     from fairseq_residuals.core.base import Connection, Site, StackShape, Variant
     from fairseq_residuals.core.decoder_cache import DecoderCache
     from fairseq_residuals.core.embedding import TokenEmbedding
@@ -30,6 +31,7 @@ __version__ = "0.2.0"
 
 __all__ = [
     "Connection",
+    "Contributions",
     "DecoderCache",
     "FeedForward",
     "MultiheadAttention",
@@ -40,6 +42,7 @@ __all__ = [
     "UserError",
     "Variant",
     "build_stack",
+    "contributions",
     "list_variants",
     "register",
     "register_variant",
@@ -48,6 +51,7 @@ __all__ = [
 
 _HOME = {
     "Connection": "core.base",
+    "Contributions": "analysis.contributions",
     "DecoderCache": "core.decoder_cache",
     "FeedForward": "core.feed_forward",
     "MultiheadAttention": "core.multihead_attention",
@@ -58,6 +62,7 @@ _HOME = {
     "UserError": "core.errors",
     "Variant": "core.base",
     "build_stack": "library.build",
+    "contributions": "analysis.contributions",
     "list_variants": "core.registry",
     "register_variant": "core.registry",
     "wrap": "library.wrap",

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals import DecoderCache, TokenEmbedding, build_stack
+from fairseq_residuals.core.config import options_of
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.core.state_dict_names import load_fairseq_weights
 
@@ -90,6 +91,20 @@ def test_evaluation_and_decoding(task: str, variant: str) -> None:
         assert torch.equal(ours.step_by_step(task, inputs, lambda n: [1] * n), tiny.step_by_step(model, task, inputs))
         prompted = ours.step_by_step(task, inputs, lambda n: [3, *[1] * (n - 3)])
         torch.testing.assert_close(prompted, expected, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("variant", "choice"),
+    [(variant, choice) for task, variant in CASES if task == "language_modeling" for choice in tiny.choices(variant)]
+    + [("b2t", choice) for choice in ("norm_type=rms", "norm_type=dyt", "value_residual=learnable")],
+)
+def test_options(variant: str, choice: str) -> None:
+    task, (name, _, text) = "language_modeling", choice.partition("=")
+    model, inputs = tiny.perturb(tiny.build(task, variant, "--residual-args", choice)), tiny.batch(task)
+    option = options_of(VARIANTS[variant].Config)[name]
+    ours = Ours(task, variant, model, options={name: option.parse(text)}).eval()
+    with torch.no_grad():
+        assert torch.equal(ours.logits(task, inputs), tiny.logits(model, task, inputs))
 
 
 @every_variant

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fairseq_residuals.analysis.models import stacks
+from fairseq_residuals.analysis.subject import stacks
 from fairseq_residuals.core.depth_mixing import DepthWeights
 
 

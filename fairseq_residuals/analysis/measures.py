@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairseq_residuals.analysis.models import Subject, stacks
 from fairseq_residuals.analysis.probes import SUBLAYERS, Event, run_backward, run_forward
-from fairseq_residuals.training import layer_statistics
+from fairseq_residuals.analysis.subject import Subject, stacks
+from fairseq_residuals.training.gradient_norms import gradient_norms
 
 ABOVE = "norm above layer"
 ByLayer = dict[str, list[float]]
@@ -29,7 +29,7 @@ def parameter_gradients(subject: Subject) -> ByLayer:
 
 def stored_gradients(subject: Subject) -> ByLayer:
     """Return the gradients (:func:`parameter_gradients`) of the last pass."""
-    norms = layer_statistics.gradient_norms(subject.model)
+    norms = gradient_norms(subject.model)
     found: ByLayer = {}
     for path, module in subject.model.named_modules():
         if module in stacks(subject.model):

@@ -25,11 +25,11 @@ from torch import nn
 from fairseq_residuals.analysis import batches
 from fairseq_residuals.analysis.batches import Batch
 from fairseq_residuals.analysis.size_flags import PREFIXES, add_size_flags, refuse_meaningless, size_flags
+from fairseq_residuals.analysis.subject import Subject, stacks
 from fairseq_residuals.checkpoints.importing.model_sizes import dictionary_sizes
 from fairseq_residuals.checkpoints.importing.wiring_detection import Found
 from fairseq_residuals.core.errors import UserError, did_you_mean
 from fairseq_residuals.core.registry import find_variant, list_variants
-from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.models.architectures import ARCHITECTURES
 from fairseq_residuals.models.language_model import LANGUAGE_MODEL
@@ -60,8 +60,8 @@ class Source:
 
 
 @dataclass
-class Subject:
-    """A model to look at, on its device and in its precision, and a batch for it."""
+class FairseqSubject(Subject):
+    """A model of fairseq's, on its device and in its precision, and a batch for it."""
 
     label: str
     """For legends and tables; unique among the subjects of a command."""
@@ -72,15 +72,8 @@ class Subject:
     loss_scale: float = 1.0
 
     def loss(self) -> torch.Tensor:
-        """Return mean negative log-likelihood per target token, in nats."""
+        """Compute the mean negative log-likelihood per target token, in nats."""
         return self.batch.loss(self.model)
-
-    def backward(self) -> float:
-        """Compute the gradients of the loss, times ``loss_scale``, and return the loss."""
-        self.model.zero_grad(set_to_none=True)
-        loss = self.loss()
-        (loss * self.loss_scale).backward()
-        return loss.item()
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -111,7 +104,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     machine.add_argument("--precision", choices=tuple(PRECISIONS), default="fp32", help="%(default)s")
 
 
-def subjects(args: Namespace) -> Iterator[Subject]:
+def subjects(args: Namespace) -> Iterator[FairseqSubject]:
     """Yield the models asked for, one at a time: each may be forgotten before the next is built.
 
     Raises:
@@ -185,7 +178,7 @@ def device_of(name: str) -> torch.device:
     return device
 
 
-def make_subject(source: Source, args: Namespace, device: torch.device) -> Subject:
+def make_subject(source: Source, args: Namespace, device: torch.device) -> FairseqSubject:
     """Build or load one model and make a batch for it.
 
     Raises:
@@ -208,7 +201,7 @@ def make_subject(source: Source, args: Namespace, device: torch.device) -> Subje
     torch.manual_seed(args.seed)
     model.train(args.training)
     scale = FP16_LOSS_SCALE if args.precision == "fp16" else 1.0
-    return Subject(*label_and_wiring(settings), model, batch, scale)
+    return FairseqSubject(*label_and_wiring(settings), model, batch, scale)
 
 
 def label_and_wiring(settings: Namespace) -> tuple[str, str]:
@@ -216,21 +209,6 @@ def label_and_wiring(settings: Namespace) -> tuple[str, str]:
     wirings = [Wiring.parse(settings.residual, settings.residual_args)]
     wirings += [Wiring.parse(settings.decoder_residual, settings.decoder_residual_args)]
     return " / ".join(dict.fromkeys(wiring.title for wiring in wirings)), wirings[-1].name
-
-
-def stacks(model: nn.Module) -> list[Stack]:
-    """Return the wired stacks of a model, the encoder's first.
-
-    Raises:
-        UserError: it has none.
-    """
-    found = [module for module in model.modules() if isinstance(module, Stack)]
-    if not found:
-        raise UserError(
-            "this is a model of stock fairseq; `fairseq-residuals import --from fairseq FILE OUT` makes it one of"
-            " this plugin"
-        )
-    return found
 
 
 def build(source: Source, args: Namespace) -> tuple[nn.Module, Namespace, Any]:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.analysis.models import Subject, stacks
+from fairseq_residuals.analysis.subject import Subject, stacks
 from fairseq_residuals.core.base import Kind, Stream, SubLayer
 from fairseq_residuals.core.layer import CONNECTIONS
 from fairseq_residuals.core.norms import is_norm
@@ -94,7 +94,9 @@ class _Watcher:
     def before_layer(self, number: int) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: tuple[Stream, Any]) -> None:
             stream, context = inputs
-            self.layer, self.kind, self.padding = number, None, context.padding_mask
+            self.layer, self.kind = number, None
+            # a packed row has none, although attention within the layer has
+            self.padding = context.padding_mask if context.packing is None else None
             self.tell("layer input", stream["x"])
 
         return hook

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from fairseq.sequence_generator import SequenceGenerator
 
-from fairseq_residuals.analysis.models import Subject
+from fairseq_residuals.analysis.models import FairseqSubject
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.generation.beam_search import FasterSequenceGenerator, searchable
 
@@ -43,7 +43,9 @@ class Timed:
         return statistics.median(found), min(found), max(found)
 
 
-def prepare(subject: Subject, words: Any, label: str, depths: tuple[int, int], beam: int, target_tokens: int) -> Timed:
+def prepare(
+    subject: FairseqSubject, words: Any, label: str, depths: tuple[int, int], beam: int, target_tokens: int
+) -> Timed:
     """Make a subject ready to be timed.
 
     Args:

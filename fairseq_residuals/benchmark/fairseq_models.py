@@ -23,7 +23,7 @@ from fairseq.modules import transformer_layer
 from fairseq.optim import FP16Optimizer, MemoryEfficientFP16Optimizer, build_optimizer
 
 from fairseq_residuals.analysis import batches, speed
-from fairseq_residuals.analysis.models import PRECISIONS, Subject
+from fairseq_residuals.analysis.models import PRECISIONS, FairseqSubject
 from fairseq_residuals.analysis.size_flags import size_flags
 from fairseq_residuals.benchmark.case import Case
 from fairseq_residuals.benchmark.contestants import Contestant
@@ -162,7 +162,7 @@ def _search(made: Network, case: Case) -> Callable[[], int]:
     device, dtype = torch.device(case.device), PRECISIONS[case.precision]
     model = made.model.to(device, dtype).eval()
     batch = batches.make_up(case.arguments(), made.settings, made.task, model).to(device, dtype)
-    subject = Subject("", "", model, batch)
+    subject = FairseqSubject("", "", model, batch)
     words = made.task.target_dictionary
     timed = speed.prepare(subject, words, "", (case.layers, case.layers), case.beam, case.tokens)
     return lambda: speed.generate(timed)[0]

@@ -9,7 +9,7 @@ from typing import Any
 from fairseq_residuals.analysis import measures, plots
 from fairseq_residuals.analysis.by_layer import show_by_layer
 from fairseq_residuals.analysis.measures import Part
-from fairseq_residuals.analysis.models import Subject, add_flags, subjects
+from fairseq_residuals.analysis.models import FairseqSubject, add_flags, subjects
 from fairseq_residuals.analysis.output import add_output_flags, check_folder, write
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.utils.tables import Cell, text_table
@@ -87,7 +87,7 @@ def _draw_parts(panel: Any, wiring: str, found: list[Part]) -> None:
     panel.set_xlim(left=0)
 
 
-def _chosen(subject: Subject, found: list[Part], at: str | None) -> list[Part]:
+def _chosen(subject: FairseqSubject, found: list[Part], at: str | None) -> list[Part]:
     depths = {p.stack: max(q.layer for q in found if q.stack == p.stack) for p in found}
     stack, _, numbers = (at or f"decoder:{depths['decoder']}").partition(":")
     layers = [int(n) if n.isdigit() else 0 for n in numbers.split(",")]

@@ -17,8 +17,9 @@ from fairseq import utils
 
 from fairseq_residuals.analysis import plots
 from fairseq_residuals.analysis.linearize import fit, replaced, train
-from fairseq_residuals.analysis.models import Source, device_of, label_and_wiring, load, stacks
+from fairseq_residuals.analysis.models import Source, device_of, label_and_wiring, load
 from fairseq_residuals.analysis.output import add_output_flags, check_folder, write
+from fairseq_residuals.analysis.subject import stacks
 from fairseq_residuals.analysis.training_data import Corpus, Sample
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.scoring.metrics import make_metric

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import itertools
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -32,10 +31,10 @@ from torch import Tensor, nn
 from fairseq_residuals.core.base import Connection, Variant
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.norms import is_norm
-from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.core.state_dict_names import fairseq_name
 from fairseq_residuals.core.value_residual import ValueResidual
 from fairseq_residuals.models.extensions import Extension, register_extension
+from fairseq_residuals.training.gradient_norms import gradient_norms, named_stacks
 from fairseq_residuals.training.trainer_hooks import hooks_of
 
 MOST_ENTRIES = 1024
@@ -87,24 +86,10 @@ class _Statistics:
             _log(self.norms, learned_weights(trainer.get_model()))
 
 
-def gradient_norms(model: nn.Module) -> dict[str, Tensor]:
-    """Return, by name, the norm of the gradients as they are stored: a number in at least fp32, on its device."""
-    norms = {}
-    for path, stack in _stacks(model):
-        for name, part in stack.named_children():
-            parameters = list(part.parameters())
-            if parameters:
-                at_least_single = torch.promote_types(parameters[0].dtype, torch.float32)
-                zero = parameters[0].new_zeros((), dtype=at_least_single)  # layer dropout may leave no gradient at all
-                each = [torch.linalg.vector_norm(p.grad, dtype=zero.dtype) for p in parameters if p.grad is not None]
-                norms[f"gnorm/{path}.{name}"] = torch.stack([zero, *each]).norm()
-    return norms
-
-
 def learned_weights(model: nn.Module) -> dict[str, float]:
     """Return, by name, numbers that describe what connections and variants learn beside norms and linear maps."""
     named: dict[nn.Parameter, tuple[str, int]] = {}
-    for path, stack in _stacks(model):
+    for path, stack in named_stacks(model):
         for place, wiring in stack.named_modules(prefix=path):
             if isinstance(wiring, (Connection, Variant, ValueResidual)):
                 for inside, module in wiring.named_modules(prefix=place):
@@ -117,10 +102,6 @@ def learned_weights(model: nn.Module) -> dict[str, float]:
         if parameter.requires_grad
         for entry, number in _describe(parameter.detach().float(), dim).items()
     }
-
-
-def _stacks(model: nn.Module) -> Iterator[tuple[str, Stack]]:
-    return ((path, module) for path, module in model.named_modules() if isinstance(module, Stack))
 
 
 def _describe(value: Tensor, channels: int) -> dict[str, float]:

@@ -14,7 +14,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
 import fairseq_residuals  # noqa: F401  registers the architectures
 from fairseq_residuals.analysis import models
-from fairseq_residuals.analysis.models import Subject
+from fairseq_residuals.analysis.models import FairseqSubject
 from fairseq_residuals.checkpoints.average import save
 
 TINY = ("--layers", "3", "--dim", "16", "--ffn-dim", "32", "--heads", "2", "--sentences", "3", "--tokens", "6")
@@ -31,11 +31,11 @@ def arguments(*flags: str) -> Namespace:
     return args
 
 
-def subjects(*flags: str) -> Iterator[Subject]:
+def subjects(*flags: str) -> Iterator[FairseqSubject]:
     return models.subjects(arguments(*flags))
 
 
-def subject(variant: str, *flags: str) -> Subject:
+def subject(variant: str, *flags: str) -> FairseqSubject:
     (found,) = subjects("--variants", variant, *(flags or TINY))
     return found
 

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from fairseq_residuals.analysis import measures
 from fairseq_residuals.analysis.measures import Part
-from fairseq_residuals.analysis.models import PREFIXES, Subject, stacks
+from fairseq_residuals.analysis.models import PREFIXES
 from fairseq_residuals.analysis.probes import Event, run_forward, watch
+from fairseq_residuals.analysis.subject import Subject, stacks
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.models.architectures import ARCHITECTURES

@@ -1,0 +1,211 @@
+"""build_stack and what is around it: options, initialisation, the cache, packed and padded input, refusals."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fairseq_residuals import DecoderCache, TokenEmbedding, UserError, build_stack
+from fairseq_residuals.core.packing import Packing
+from fairseq_residuals.training.admin_measurement import measure, unprofiled
+from fairseq_residuals.training.admin_profile_file import write_profile
+
+SIZES: dict[str, Any] = {"depth": 2, "dim": 16, "heads": 2, "ffn_dim": 32}
+
+
+def language_model(variant: str = "b2t", **settings: Any) -> Any:
+    torch.manual_seed(1)
+    return build_stack(variant, **SIZES | {"task": "language_model"} | settings).eval()
+
+
+def vectors(*shape: int) -> Tensor:
+    return torch.randn(*shape, 16, generator=torch.Generator().manual_seed(3))
+
+
+@pytest.mark.parametrize("options", [{"init_scale": 0.5}, {"init_scale": "depth"}], ids=str)
+def test_init_scale(options: dict[str, Any]) -> None:
+    factor = 0.5 if options["init_scale"] == 0.5 else 2**-0.5
+    plain, scaled = language_model().state_dict(), language_model(options=options).state_dict()
+    for name, value in plain.items():
+        matrix = name.endswith(("_proj.weight", "fc1.weight", "fc2.weight"))
+        torch.testing.assert_close(scaled[name], factor * value if matrix else value)
+
+
+def test_init_reaches_the_embedding_that_it_is_given() -> None:
+    tables = [nn.Embedding(11, 16, padding_idx=1) for _ in range(2)]
+    before = tables[0].weight.clone()
+    language_model("t_fixup", embed_tokens=tables[0])
+    torch.testing.assert_close(tables[0].weight, before * (9 * 2) ** -0.25)
+    language_model(options={"init": "lipschitz"}, embed_tokens=tables[1])
+    bound = (2 / (11 + 16)) ** 0.5
+    assert tables[1].weight.abs().max() <= bound and tables[1].weight.std() > bound / 3
+
+
+def test_constants_of_a_pair_depend_on_the_other_stack() -> None:
+    def alpha(**settings: Any) -> float:
+        return build_stack("deepnet", **SIZES | settings)[0].ffn_connection.alpha  # type: ignore[no-any-return]
+
+    assert alpha() == alpha(task="language_model") == (2 * 2) ** 0.25
+    assert alpha(other_depth=6) == 0.81 * (2**4 * 6) ** (1 / 16)
+    assert alpha(task="decoder") == (3 * 2) ** 0.25
+
+
+def test_a_list_of_variants() -> None:
+    stack = language_model("post_ln:0-0,pre_ln:1-1", options={"pre_ln.final_norm": False})
+    assert {type(v).__name__ for v, _ in stack.segments()} == {"PostLN", "PreLN"}
+    assert stack.wiring.variants[1].norm is None
+
+
+def test_admin_is_profiled_by_the_first_batch_of_training() -> None:
+    stack, x = language_model("admin", dropout=0.1), vectors(5, 3)
+    assert stack.eval()(x).shape == x.shape and unprofiled(stack)
+    expected = copy.deepcopy(stack)
+    torch.manual_seed(8)
+    omegas = measure(expected, lambda: expected(x))["decoder"]
+    torch.manual_seed(8)
+    stack.train()(x)
+    assert not unprofiled(stack)
+    values = [{kind: stack[i].connection(kind).omega[0].item() for kind in stack[i].kinds} for i in range(2)]
+    assert values == [{kind: pytest.approx(omega) for kind, omega in layer.items()} for layer in omegas]
+    assert len({omega for layer in values for omega in layer.values()}) == 4
+    # once, and not where a checkpoint has them
+    before = copy.deepcopy(stack.state_dict())
+    stack(2 * x)
+    assert all(torch.equal(value, before[name]) for name, value in stack.state_dict().items())
+    loaded = language_model("admin")
+    loaded.load_state_dict(before)
+    loaded.train()(3 * x)
+    assert torch.equal(loaded.state_dict()["1.ffn_connection.omega"], before["1.ffn_connection.omega"])
+
+
+def test_admin_is_profiled_by_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "profile.json"
+    write_profile(file, {"decoder": [{"self": 1.0, "ffn": 2.0}, {"self": 3.0, "ffn": 4.0}]}, {})
+    stack = language_model("admin", options={"profile": str(file)})
+    assert stack[1].ffn_connection.omega.tolist() == [4.0] * 16
+    with pytest.raises(UserError, match="is of another model"):
+        language_model("admin", depth=3, options={"profile": str(file)})
+
+
+def test_the_future_is_masked_in_decoders_alone() -> None:
+    x = vectors(5, 3)
+    changed = x.clone()
+    changed[3:] += 1
+    stack = language_model()
+    assert torch.equal(stack(changed)[:3], stack(x)[:3])
+    encoder = build_stack("b2t", **SIZES).eval()
+    assert (encoder(changed)[:3] - encoder(x)[:3]).abs().min() > 0
+
+
+def test_a_prompt_may_be_padded_on_the_left_and_rows_reordered() -> None:
+    embed, stack = TokenEmbedding(20, 16), language_model()
+    prompts, words = torch.tensor([[4, 5, 6], [1, 7, 8]]), torch.tensor([[9, 10], [11, 12]])
+    cache = DecoderCache()
+    stack(embed(prompts, cache=cache), padding_mask=prompts.eq(1), cache=cache)
+    order = torch.tensor([1, 1])
+    cache.reorder(order)
+    steps = [stack(embed(word, cache=cache), cache=cache) for word in words.split(1, 1)]
+    assert cache.positions == 5
+    alone = stack(embed(torch.cat([prompts[order, 1:], words], 1)))
+    torch.testing.assert_close(torch.cat(steps), alone[2:], rtol=1e-4, atol=1e-5)
+
+
+def test_a_cache_keeps_the_memory_of_a_decoder() -> None:
+    torch.manual_seed(1)
+    stack = build_stack("b2t", **SIZES, task="decoder", memory_dim=8).eval()
+    memory, x = torch.randn(4, 3, 8), vectors(2, 3)
+    cache = DecoderCache()
+    first = stack(x[:1], memory=memory, cache=cache)
+    second = stack(x[1:], memory=torch.full_like(memory, torch.nan), cache=cache)
+    torch.testing.assert_close(torch.cat([first, second]), stack(x, memory=memory))
+
+
+def test_packing() -> None:
+    packing = Packing(torch.tensor([0, 2, 5]))
+    x = torch.arange(5.0)[:, None, None]
+    assert packing.unpack(x).squeeze(-1).tolist() == [[0, 2], [1, 3], [0, 4]]
+    assert torch.equal(packing.pack(packing.unpack(x)), x)
+    assert packing.padding_mask is not None
+    assert packing.padding_mask.tolist() == [[False, False, True], [False, False, False]]
+    assert packing.positions.tolist() == [0, 1, 0, 1, 2]
+    assert Packing(torch.tensor([0, 2, 4])).padding_mask is None
+
+
+def test_learned_positions_go_on_from_the_cache() -> None:
+    torch.manual_seed(1)
+    embed = TokenEmbedding(20, 16, positions="learned", scale=2.0, max_positions=4)
+    tokens = torch.tensor([[4, 5, 1], [6, 7, 8]])
+    table = embed.embed_positions
+    assert table is not None
+    out = embed(tokens).transpose(0, 1)
+    torch.testing.assert_close(out[1], 2 * embed.embed_tokens.weight[[6, 7, 8]] + table.weight[[2, 3, 4]])
+    assert out[0, 2].abs().sum() == 0
+    cache = DecoderCache()
+    cache.advance(2, None)
+    torch.testing.assert_close(embed(tokens[1:, 2:], cache=cache)[0], out[1, 2:])
+    with pytest.raises(UserError, match="a sentence has 5 positions, and max_positions is 4"):
+        embed(torch.full((1, 5), 4))
+
+
+def test_layerdrop_skips_layers_in_training() -> None:
+    stack, x = language_model("pre_ln", layerdrop=1.0), vectors(5, 3)
+    assert torch.equal(stack.train()(x), stack.wiring.norm(x))
+    assert not torch.equal(stack.eval()(x), stack.wiring.norm(x))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"variant": "b2d"}, "unknown variant 'b2d' (did you mean b2t?)"),
+        ({"task": "speech"}, "task='speech' is unknown; valid are encoder, decoder, language_model"),
+        ({"depth": 0}, "depth must be a whole number of at least 1, not 0"),
+        ({"dim": 15}, "dim=15 is not divisible by heads=2"),
+        ({"other_depth": 2}, "other_depth has no meaning for task=language_model"),
+        ({"memory_dim": 8}, "memory_dim has no meaning for task=language_model"),
+        ({"activation": "geluu"}, "activation='geluu' is unknown (did you mean gelu?)"),
+        ({"dropout": 1.5}, "dropout=1.5 is no probability from 0 to 1"),
+        ({"options": {"alpha": 1}}, "variant 'b2t' has no option 'alpha'"),
+        ({"options": {"init_scale": -1}}, "'-1' is not valid for option 'init_scale'"),
+        ({"options": {"init": "fairseq,init_scale=2"}}, "option init='fairseq,init_scale=2' has a comma"),
+        ({"variant": "deepnet", "options": {"init": "xavier"}}, "which draws its weights by its own rule"),
+        ({"variant": "transparent_attention"}, "variant 'transparent_attention' cannot be used there"),
+        ({"variant": "transparent_attention", "task": "encoder"}, "cannot be used there"),
+        ({"variant": "post_ln:0-0"}, "ends at layer 0"),
+    ],
+    ids=str,
+)
+def test_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        language_model(**{"variant": "b2t"} | settings)
+    assert message in str(error.value)
+
+
+def refused(stack: Any, message: str, x: Tensor, **inputs: Any) -> None:
+    with pytest.raises(UserError, match=message):
+        stack(x, **inputs)
+
+
+def test_inputs_that_a_stack_cannot_have() -> None:
+    stack, encoder, x = language_model(), build_stack("b2t", **SIZES), vectors(5, 3)
+    decoder = build_stack("b2t", **SIZES, task="decoder")
+    refused(stack, r"x must be \(positions, sentences, 16\), not \(5, 3, 8\)", x[..., :8])
+    refused(stack, "only a decoder of a pair reads a memory", x, memory=x)
+    refused(decoder, "a decoder of a pair needs memory", x)
+    refused(encoder, "an encoder's positions see later ones", x, cache=DecoderCache())
+    bounds = torch.tensor([0, 5])
+    refused(stack, "give cu_seqlens alone", x[:, :1], cu_seqlens=bounds, cache=DecoderCache())
+    refused(stack, r"a packed x must be \(5, 1, C\), as its lengths say, not \(5, 3, 16\)", x, cu_seqlens=bounds)
+    refused(decoder, "a packed memory must be", x, memory=x, memory_cu_seqlens=bounds)
+    refused(stack, "must begin at 0 and grow with each sentence", x[:, :1], cu_seqlens=torch.tensor([0, 5, 5]))
+
+
+def test_nothing_is_said_where_nothing_is_wrong(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        language_model()
+    assert not caplog.records

@@ -1,0 +1,191 @@
+"""Wirings around sub-layers of one's own: what the library's own layers compute, or a reason why not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fairseq_residuals import Connection, FeedForward, MultiheadAttention, UserError, build_stack, wrap
+from fairseq_residuals.core.registry import VARIANTS
+
+SIZES: dict[str, Any] = {"dim": 16, "heads": 2, "ffn_dim": 32}
+DEPTH = 2
+
+
+class Attention(nn.Module):
+    """A module of one's own, which shows nothing of its inside."""
+
+    def __init__(self, attention: nn.Module) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, memory: Tensor | None = None) -> tuple[Tensor, None]:
+        key = x if memory is None else memory
+        return self.attention(x, key, key, attn_mask=mask, static_kv=memory is not None)[0], None
+
+
+class MLP(nn.Module):
+    def __init__(self, ffn: nn.Module) -> None:
+        super().__init__()
+        self.ffn = ffn
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.ffn(x)  # type: ignore[no-any-return]
+
+
+def ours(task: str) -> list[list[nn.Module]]:
+    attentions = 2 if task == "decoder" else 1
+    return [[*(MultiheadAttention(16, 2) for _ in range(attentions)), FeedForward(16, 32)] for _ in range(DEPTH)]
+
+
+def of_ones_own(layers: list[list[nn.Module]]) -> list[list[nn.Module]]:
+    return [[*map(Attention, attentions), MLP(ffn)] for *attentions, ffn in layers]
+
+
+def like(stack: Any, layers: list[list[nn.Module]], wrapped: Any) -> None:
+    """Give wrapped sub-layers, and their wiring, the parameters of a built stack, moved away from their start."""
+    with torch.no_grad():
+        for p in stack.parameters():
+            p.add_(0.1 * torch.randn(p.shape))
+    for i, (*attentions, ffn) in enumerate(layers):
+        for module, own in zip(attentions, (stack[i].self_attn, stack[i].encoder_attn), strict=False):
+            module.load_state_dict(own.state_dict())
+        if "ffn" in stack[i].kinds:
+            ffn.load_state_dict({k: v for k, v in stack[i].state_dict().items() if k.startswith(("fc1.", "fc2."))})
+    own = {k: v for k, v in stack.state_dict().items() if "_connection." in k or "wiring." in k or "_residual" in k}
+    missing, unexpected = wrapped.load_state_dict(own, strict=False)
+    assert not unexpected and all("sublayers" in name for name in missing)
+
+
+def inputs(task: str) -> tuple[Tensor, dict[str, Tensor], dict[str, Any], dict[str, Any]]:
+    """Embeddings, and what a built stack, wrapped modules of one's own and wrapped ones of ours are given beside."""
+    torch.manual_seed(4)
+    x, memory = torch.randn(5, 3, 16), torch.randn(6, 3, 16)
+    mask = torch.full((5, 5), -torch.inf).triu(1) if task != "encoder" else None
+    if task != "decoder":
+        return x, {}, {"attention": {"mask": mask}}, {"attention": {"attn_mask": mask}}
+    cross = {"key": memory, "value": memory, "static_kv": True}
+    own = {"attention": {"mask": mask}, "cross_attention": {"memory": memory}}
+    return x, {"memory": memory}, own, {"attention": {"attn_mask": mask}, "cross_attention": cross}
+
+
+def attempt(variant: str, layers: list[list[nn.Module]], **settings: Any) -> tuple[Any, str]:
+    """A wrapped stack, or the reason why there is none."""
+    try:
+        return wrap(variant, layers, **SIZES | settings).eval(), ""
+    except UserError as error:
+        return None, str(error)
+
+
+CASES = [
+    (task, variant)
+    for task in ("encoder", "decoder", "language_model")
+    for variant in sorted(VARIANTS)
+    if not VARIANTS[variant].refusal(alone=task != "decoder", topmost=True)
+]
+
+
+@pytest.mark.parametrize(("task", "variant"), CASES)
+def test_wrapped_layers_are_the_librarys(task: str, variant: str) -> None:
+    stack = build_stack(variant, depth=DEPTH, task=task, **SIZES).eval()  # type: ignore[arg-type]
+    x, beside, for_own, for_ours = inputs(task)
+    layers = ours(task)
+    wrapped = wrap(variant, layers, task=task, **SIZES).eval()  # type: ignore[arg-type]
+    like(stack, layers, wrapped)
+    expected = stack(x, **beside)
+    torch.testing.assert_close(wrapped(x, **for_ours), expected, rtol=1e-4, atol=1e-5)
+    own, reason = attempt(variant, of_ones_own(layers), task=task)
+    if own is None:
+        # and indeed it steps in there
+        assert "has to see" in reason and "which a module of your own does not show" in reason
+        connections = [type(m) for m in stack.modules() if isinstance(m, Connection)]
+        assert any(c.attend is not Connection.attend or c.inner is not Connection.inner for c in connections)
+        return
+    own.load_state_dict({k: v for k, v in wrapped.state_dict().items() if "sublayers" not in k}, strict=False)
+    torch.testing.assert_close(own(x, **for_own), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("variant", "options", "place"),
+    [
+        ("realformer", {}, "the scores before the softmax of attention"),
+        ("sub_ln", {}, "the outputs of the heads before their projection of attention"),
+        ("hybrid_norm", {}, "the queries after their projection and the keys after their projection and the values"),
+        ("normformer", {}, "the activations before the second matrix of the FFN"),
+        ("b2t", {"value_residual": "identity"}, "the values after their projection of attention"),
+    ],
+)
+def test_what_a_wiring_has_to_see(variant: str, options: dict[str, Any], place: str) -> None:
+    with pytest.raises(UserError, match=f"variant '{variant}' has to see {place}"):
+        wrap(variant, of_ones_own(ours("encoder")), options=options, **SIZES)
+
+
+def test_an_option_may_take_away_what_it_has_to_see() -> None:
+    stack = wrap("normformer", of_ones_own(ours("encoder")), options={"scale_fc": False}, **SIZES)
+    assert stack(torch.randn(5, 3, 16)).shape == (5, 3, 16)
+
+
+@pytest.mark.parametrize("variant", sorted(n for n, v in VARIANTS.items() if not v.refusal(alone=True, topmost=True)))
+def test_positions_and_sentences_may_change_places(variant: str) -> None:
+    """A wiring does nothing across positions, so that sub-layers may expect either first."""
+
+    class Sum(nn.Module):
+        def forward(self, x: Tensor, along: int) -> Tensor:
+            return x.cumsum(along)
+
+    torch.manual_seed(1)
+    stack, reason = attempt(variant, [[Sum(), nn.Linear(16, 16)] for _ in range(DEPTH)])
+    if stack is None:
+        assert "has to see" in reason
+        return
+    x = torch.randn(5, 3, 16)
+    batch_first = stack(x.transpose(0, 1), attention={"along": 1}).transpose(0, 1)
+    torch.testing.assert_close(batch_first, stack(x, attention={"along": 0}))
+
+
+def test_weights_of_ones_own_stay(caplog: pytest.LogCaptureFixture) -> None:
+    layers = of_ones_own(ours("encoder"))
+    before = {name: p.clone() for name, p in nn.ModuleList(map(nn.ModuleList, layers)).named_parameters()}
+    wrap("deepnet", layers, **SIZES)
+    assert "variant deepnet also scales the weights of sub-layers at initialisation" in caplog.text
+    after = dict(nn.ModuleList(map(nn.ModuleList, layers)).named_parameters())
+    assert all(torch.equal(after[name], p) for name, p in before.items())
+    with pytest.raises(UserError, match="option init_scale draws the weights of sub-layers"):
+        wrap("b2t", layers, options={"init_scale": 0.5}, **SIZES)
+
+
+def test_modules_of_the_library_are_initialised() -> None:
+    torch.manual_seed(1)
+    plain = ours("encoder")
+    torch.manual_seed(1)
+    scaled = ours("encoder")
+    wrap("b2t", scaled, options={"init_scale": 0.5}, **SIZES)
+    weights = [[m.state_dict() for layer in layers for m in layer] for layers in (plain, scaled)]
+    for old, new in zip(*weights, strict=True):
+        for name, value in old.items():
+            assert torch.equal(new[name], 0.5 * value if name.endswith("weight") else value), name
+
+
+@pytest.mark.parametrize(
+    ("layers", "settings", "message"),
+    [
+        ([[nn.Identity()]], {}, "a layer with task=encoder has 2 sub-layers, attention, the FFN; layer 0 has 1"),
+        ([], {}, "depth must be a whole number of at least 1, not 0"),
+        ([[nn.Identity()] * 2], {"heads": 3}, "dim=16 is not divisible by heads=3"),
+        ([[nn.Identity()] * 2], {"task": "speech"}, "task='speech' is unknown; valid are encoder, decoder,"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_refused(layers: list[list[nn.Module]], settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        wrap("b2t", layers, **SIZES | settings)
+    assert message in str(error.value)
+
+
+def test_an_input_of_another_shape_is_refused() -> None:
+    stack = wrap("b2t", [[nn.Identity(), nn.Identity()]], **SIZES)
+    with pytest.raises(UserError, match=r"x must have three dimensions, the last of 16, not \(5, 16\)"):
+        stack(torch.randn(5, 16))
