@@ -1,0 +1,63 @@
+"""The worked examples of docs/PYTHON.md, run as they stand there, the first with smaller numbers."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "PYTHON.md"
+
+
+def example(name: str) -> str:
+    """The code below a mark in the document."""
+    code = re.search(rf"<!-- example: {name} -->\n```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    assert code is not None
+    return code[1]
+
+
+def run(code: str) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    exec(compile(code, str(DOCUMENT), "exec"), names)
+    return names
+
+
+def test_language_model() -> None:
+    sizes = "STEPS, CONTEXT, BATCH, DEPTH, DIM = "
+    code = example("language model")
+    assert code.count(sizes) == 1 and len(code.splitlines()) < 80
+    small = run(re.sub(f"{sizes}.*", f"{sizes}60, 32, 8, 2, 32", code))
+    losses = torch.tensor(small["losses"])
+    # better than what the frequency of each byte alone gives
+    frequencies = small["manual"].bincount().float() / len(small["manual"])
+    unigram = -(frequencies * frequencies.clamp(min=1e-9).log()).sum()
+    assert losses[0] > 5 and losses[-10:].mean() < unigram
+    # what is written step by step, from a cache, is what the model says of the whole
+    torch.manual_seed(1)
+    text = small["model"].write("The ", 5)
+    assert text.startswith("The ")
+
+
+def test_one_layer(capsys: pytest.CaptureFixture[str]) -> None:
+    names = run(example("one layer"))
+    assert capsys.readouterr().out == "tensor(True) tensor(True)\n"
+    assert [type(m).__name__ for m in names["model"]] == ["Block"] * 5 + ["WrappedStack"]
+
+
+def test_analyses(capsys: pytest.CaptureFixture[str]) -> None:
+    run(example("analyses"))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["post_ln", "b2t", "pre_ln"]
+    ratio = {line.partition(":")[0]: float(line.split("layer 18 ")[1].split(";")[0]) for line in lines}
+    assert ratio["post_ln"] < ratio["b2t"] < ratio["pre_ln"]
+
+
+def test_none_of_it_needs_fairseq() -> None:
+    code = example("one layer") + example("analyses") + "\nimport sys; print('fairseq' in sys.modules)"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
