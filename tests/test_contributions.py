@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fairseq_residuals import Contributions, Stack, UserError, build_stack, contributions
-from fairseq_residuals.analysis.contributions import SUBLAYERS
+from fairseq_residuals.analysis.probes import SUBLAYERS
 from fairseq_residuals.core.registry import VARIANTS
 
 SIZES: dict[str, Any] = {"depth": 3, "dim": 16, "heads": 2, "ffn_dim": 32}
@@ -116,7 +116,8 @@ def refused(stack: Stack, *args: Any, **kwargs: Any) -> str:
 
 
 def test_what_is_not_additive_says_where() -> None:
-    assert "after layer 1 FFN" not in refused(moved("attention_residuals"), embeddings())
+    # the first sub-layer has one source, and reads it as it is
+    assert "after layer 1 FFN, AttentionResidualsConnection" in refused(moved("attention_residuals"), embeddings())
     assert "DepthwiseLSTMConnection" in refused(moved("depthwise_lstm"), embeddings())
     assert "PreLN makes something else" in refused(moved("pre_ln", options={"norm_type": "dyt"}), embeddings())
     assert "call eval() first" in refused(moved("pre_ln").train(), embeddings())

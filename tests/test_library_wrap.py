@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals import Connection, FeedForward, MultiheadAttention, UserError, build_stack, wrap
 from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.library.wrap import SUBLAYER_NAMES
 
 SIZES: dict[str, Any] = {"dim": 16, "heads": 2, "ffn_dim": 32}
 DEPTH = 2
@@ -55,9 +56,14 @@ def like(stack: Any, layers: list[list[nn.Module]], wrapped: Any) -> None:
             module.load_state_dict(own.state_dict())
         if "ffn" in stack[i].kinds:
             ffn.load_state_dict({k: v for k, v in stack[i].state_dict().items() if k.startswith(("fc1.", "fc2."))})
-    own = {k: v for k, v in stack.state_dict().items() if "_connection." in k or "wiring." in k or "_residual" in k}
-    missing, unexpected = wrapped.load_state_dict(own, strict=False)
-    assert not unexpected and all("sublayers" in name for name in missing)
+    missing, unexpected = wrapped.load_state_dict(wiring_of(stack), strict=False)
+    assert not unexpected and all(name.split(".")[1] in SUBLAYER_NAMES.values() for name in missing)
+
+
+def wiring_of(stack: nn.Module) -> dict[str, Tensor]:
+    """The parameters of a stack but for those of its sub-layers."""
+    own = (*SUBLAYER_NAMES.values(), "fc1", "fc2")
+    return {k: v for k, v in stack.state_dict().items() if k.split(".")[1] not in own}
 
 
 def inputs(task: str) -> tuple[Tensor, dict[str, Tensor], dict[str, Any], dict[str, Any]]:
@@ -104,7 +110,7 @@ def test_wrapped_layers_are_the_librarys(task: str, variant: str) -> None:
         connections = [type(m) for m in stack.modules() if isinstance(m, Connection)]
         assert any(c.attend is not Connection.attend or c.inner is not Connection.inner for c in connections)
         return
-    own.load_state_dict({k: v for k, v in wrapped.state_dict().items() if "sublayers" not in k}, strict=False)
+    own.load_state_dict(wiring_of(wrapped), strict=False)
     torch.testing.assert_close(own(x, **for_own), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -157,16 +163,15 @@ def test_weights_of_ones_own_stay(caplog: pytest.LogCaptureFixture) -> None:
         wrap("b2t", layers, options={"init_scale": 0.5}, **SIZES)
 
 
-def test_modules_of_the_library_are_initialised() -> None:
+@pytest.mark.parametrize(("task", "variant"), CASES)
+def test_modules_of_the_library_are_initialised(task: str, variant: str) -> None:
     torch.manual_seed(1)
-    plain = ours("encoder")
+    built = build_stack(variant, depth=DEPTH, task=task, **SIZES)  # type: ignore[arg-type]
     torch.manual_seed(1)
-    scaled = ours("encoder")
-    wrap("b2t", scaled, options={"init_scale": 0.5}, **SIZES)
-    weights = [[m.state_dict() for layer in layers for m in layer] for layers in (plain, scaled)]
-    for old, new in zip(*weights, strict=True):
-        for name, value in old.items():
-            assert torch.equal(new[name], 0.5 * value if name.endswith("weight") else value), name
+    wrapped = wrap(variant, ours(task), task=task, **SIZES).state_dict()  # type: ignore[arg-type]
+    wrapped = {name.replace(".ffn.fc", ".fc"): value for name, value in wrapped.items()}
+    assert wrapped.keys() == built.state_dict().keys()
+    assert [name for name, value in built.state_dict().items() if not torch.equal(wrapped[name], value)] == []
 
 
 @pytest.mark.parametrize(

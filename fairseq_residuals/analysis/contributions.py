@@ -22,12 +22,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fairseq_residuals.analysis.probes import SUBLAYERS
 from fairseq_residuals.core.base import Connection, Stream, Variant
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.norms import is_norm
 from fairseq_residuals.core.stack import Stack
 
-SUBLAYERS = {"self": "self-attention", "cross": "cross-attention", "ffn": "FFN"}
 TOLERANCE = 1e-3
 """Of the largest output, by which the sum of the terms may miss it; rounding misses it by much less."""
 
@@ -180,6 +180,8 @@ class _Replay:
         return value.unflatten(1, (self.terms, -1)).transpose(0, 1)
 
     def _call(self, module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if module not in self.queues:  # a part of one that is run anew below
+            return forward(*args, **kwargs)
         result = self.queues[module].popleft()
         if isinstance(module, nn.LayerNorm | nn.RMSNorm):
             return self._norm(module, args[0], result)

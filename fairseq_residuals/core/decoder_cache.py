@@ -39,11 +39,10 @@ class DecoderCache:
         """
         if padding is None and self.padding is None:
             return None
-        past = torch.zeros(rows, self.positions, dtype=torch.bool, device=device)
-        past = past if self.padding is None else self.padding
-        if padding is None:
-            padding = torch.zeros(rows, new, dtype=torch.bool, device=device)
-        return torch.cat([past, padding.bool()], 1)
+        none_past = torch.zeros(rows, self.positions, dtype=torch.bool, device=device)
+        none_new = torch.zeros(rows, new, dtype=torch.bool, device=device)
+        past = none_past if self.padding is None else self.padding
+        return torch.cat([past, none_new if padding is None else padding.bool()], 1)
 
     def advance(self, new: int, padding: Tensor | None) -> None:
         """Count positions that every layer has kept by now.

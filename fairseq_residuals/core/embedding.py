@@ -48,7 +48,7 @@ class TokenEmbedding(nn.Module):
             dim: channels C.
             padding_idx: the token that pads sentences, embedded as zeros.
             positions: how they are embedded; a table of numbers that are not trained, of ones that are, or not at all.
-            max_positions: the longest sentence.
+            max_positions: the longest sentence, with its padding.
             scale: factor on the embeddings of tokens; None: sqrt(dim).
             dropout: on the sum.
         """
@@ -80,22 +80,22 @@ class TokenEmbedding(nn.Module):
         Raises:
             UserError: a sentence has more positions than there is room for.
         """
-        padding = tokens.eq(self.padding_idx)
-        x = self.scale * self.embed_tokens(tokens)
-        numbers = self._positions(padding, cache, cu_seqlens)
-        longest = int(numbers.max()) - self.padding_idx
+        packing = None if cu_seqlens is None else Packing(cu_seqlens)
+        longest = tokens.size(1) + (0 if cache is None else cache.positions) if packing is None else packing.longest
         if longest > self.max_positions:
             raise UserError(f"a sentence has {longest} positions, and max_positions is {self.max_positions}")
+        x = self.scale * self.embed_tokens(tokens)
+        numbers = self._positions(tokens.eq(self.padding_idx), cache, packing)
         if self.embed_positions is not None:
             x = x + self.embed_positions(numbers)
         elif self.sinusoids is not None:
             x = x + self.sinusoids[numbers].to(x.dtype)
         return self.dropout_module(x).transpose(0, 1)
 
-    def _positions(self, padding: Tensor, cache: DecoderCache | None, cu_seqlens: Tensor | None) -> Tensor:
+    def _positions(self, padding: Tensor, cache: DecoderCache | None, packing: Packing | None) -> Tensor:
         """(B, T), counted from ``padding_idx`` + 1 over what is not padding, and ``padding_idx`` there."""
-        if cu_seqlens is not None:
-            return (Packing(cu_seqlens).positions + self.padding_idx + 1).expand_as(padding)
+        if packing is not None:
+            return (packing.positions + self.padding_idx + 1).expand_as(padding)
         real = ~padding
         before: Tensor | int = 0
         if cache is not None:

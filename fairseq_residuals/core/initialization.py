@@ -62,7 +62,7 @@ def _initialise(variant: Variant, layers: nn.ModuleList, outside: Iterable[nn.Mo
     elif rule in ("fairseq_0.8", "fairseq_0.9"):
         for layer in layers:
             for name, module in layer.named_modules():
-                ffn = name in ("fc1", "fc2")
+                ffn = name.rpartition(".")[2] in ("fc1", "fc2")
                 if ffn:
                     nn.init.xavier_uniform_(module.weight)
                 if isinstance(module, nn.Linear) and (ffn or rule == "fairseq_0.8"):

@@ -87,7 +87,7 @@ class ResidualLayer(Layer):
         # registered in fairseq's order, which is the order of an optimizer's state
         self.self_attn: nn.Module = built.self_attn
         self.self_attn_connection = variant.connect(sites["self"])
-        self.value_residual = value_residual(variant, layer)
+        self.value_residual = new_value_residual(variant, layer)
         self.encoder_attn: nn.Module | None = getattr(built, "encoder_attn", None)
         if "cross" in sites:
             self.encoder_attn_connection = variant.connect(sites["cross"])
@@ -156,7 +156,7 @@ class ResidualLayer(Layer):
         return s, attn
 
 
-def value_residual(variant: Variant, layer: int) -> ValueResidual | None:
+def new_value_residual(variant: Variant, layer: int) -> ValueResidual | None:
     """Return what the option ``value_residual`` adds to a layer; None where it asks for nothing."""
     mixing = variant.config.value_residual
     return None if mixing == "none" else ValueResidual(mixing, layer, variant.shape.depth)

@@ -21,7 +21,7 @@ from fairseq_residuals.core.base import Kind, Stream, Variant
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.feed_forward import FeedForward
 from fairseq_residuals.core.initialization import initialise
-from fairseq_residuals.core.layer import CONNECTIONS, Context, Layer, value_residual
+from fairseq_residuals.core.layer import CONNECTIONS, Context, Layer, new_value_residual
 from fairseq_residuals.core.multihead_attention import MultiheadAttention
 from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.library.build import Options, Task, parse_wiring, stack_shape, start_omegas
@@ -34,6 +34,8 @@ SUBLAYERS: dict[Task, tuple[Kind, ...]] = {
     "language_model": ("self", "ffn"),
 }
 NAMES: dict[Kind, str] = {"self": "attention", "cross": "cross-attention", "ffn": "the FFN"}
+SUBLAYER_NAMES: dict[Kind, str] = {"self": "self_attn", "cross": "encoder_attn", "ffn": "ffn"}
+"""In a layer: those of fairseq for attention, by which variants draw weights."""
 PLACES = {
     "edit_query": "the queries after their projection",
     "edit_key": "the keys after their projection",
@@ -132,13 +134,13 @@ class WrappedLayer(Layer):
         """Connect the sub-layers; see :class:`.ResidualLayer`."""
         super().__init__()
         sites = self.sites(variant, layer, built.modules)
-        self.sublayers = nn.ModuleDict({f"{kind}_sublayer": built.modules[kind] for kind in sites})
+        self.encoder_attn = None
         for kind, site in sites.items():
+            setattr(self, SUBLAYER_NAMES[kind], built.modules[kind])
             connection = variant.connect(site)
             connection.attention = WholeAttention(variant.name, kind)
             self.add_module(CONNECTIONS[kind], connection)
-        self.encoder_attn = None  # what a wrapped cross-attention reads is an argument of its own
-        self.value_residual = value_residual(variant, layer)
+        self.value_residual = new_value_residual(variant, layer)
         self.dropout_module = nn.Dropout(built.dropout)
         self.variant_name = variant.name
 
@@ -149,7 +151,7 @@ class WrappedLayer(Layer):
         return s, None
 
     def _sublayer(self, kind: Kind, context: WrappedContext, h: Tensor, s: Stream) -> tuple[Tensor, None, Stream]:
-        module, arguments = self.sublayers[f"{kind}_sublayer"], context.arguments.get(kind, {})
+        module, arguments = self.get_submodule(SUBLAYER_NAMES[kind]), context.arguments.get(kind, {})
         if kind == "ffn":
             y = self._feed_forward(module, h, arguments, context.rehearsal)
         else:
