@@ -204,7 +204,7 @@ class _Replay:
         return y if bias is None else y + self._alone(bias.expand_as(recorded), self.terms - 1)
 
     def _repeated(self, value: Any) -> Any:
-        """What was computed for each position, for the positions of all terms; the rest as it is."""
+        """Return what was computed for each position, for the positions of all terms; the rest as it is."""
         if isinstance(value, tuple):
             parts = map(self._repeated, value)
             return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
@@ -214,7 +214,7 @@ class _Replay:
 
 
 def _parts(stack: Stack) -> list[nn.Module]:
-    """The norms and other modules that the wiring calls."""
+    """Return the norms and other modules that the wiring calls."""
     connections = [stack[i].connection(kind) for i in range(len(stack)) for kind in stack[i].kinds]
     modules = dict.fromkeys(m for owner in (stack.wiring, *connections) for m in owner.modules())
     containers = (Connection, Variant, nn.ModuleList, nn.ModuleDict, nn.ParameterDict, nn.ParameterList)

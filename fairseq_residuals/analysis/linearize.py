@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fairseq_residuals.analysis.training_data import Sample
 from fairseq_residuals.core.base import Stream
-from fairseq_residuals.core.layer import Context, ResidualLayer
+from fairseq_residuals.core.layer import Context, Layer
 
 RANK = 1e-10
 """Directions in which the input varies less than this share of the most are not fitted: norms leave such."""
@@ -45,7 +45,7 @@ class LinearMap:
 
 
 @contextmanager
-def replaced(layer: ResidualLayer, by: LinearMap) -> Iterator[None]:
+def replaced(layer: Layer, by: LinearMap) -> Iterator[None]:
     """Let passes through ``layer`` go through ``by`` while the context is open."""
     layer.forward = by  # type: ignore[method-assign, assignment]
     try:
@@ -54,7 +54,7 @@ def replaced(layer: ResidualLayer, by: LinearMap) -> Iterator[None]:
         del layer.forward  # the class has the layer's own
 
 
-def fit(model: Any, layer: ResidualLayer, samples: Sequence[Sample]) -> LinearMap:
+def fit(model: Any, layer: Layer, samples: Sequence[Sample]) -> LinearMap:
     """Return the least squares fit of the layer on these batches, padding left out; in double precision."""
     reads: list[str] = []
     writes: list[str] = []
@@ -93,7 +93,7 @@ def _like_x(s: Stream, key: str) -> bool:
     return s[key].shape == s["x"].shape
 
 
-def _read_by(layer: ResidualLayer, s: Stream, context: Context, writes: list[str]) -> list[str]:
+def _read_by(layer: Layer, s: Stream, context: Context, writes: list[str]) -> list[str]:
     """Return the keys on which what the layer writes depends."""
     with torch.enable_grad():
         inputs = {key: s[key].detach().requires_grad_() for key in s if _like_x(s, key)}
@@ -111,7 +111,7 @@ def _not_padding(x: Tensor, padding: Tensor | None) -> Tensor:
 
 def train(
     model: Any,
-    layer: ResidualLayer,
+    layer: Layer,
     mapping: LinearMap,
     samples: Iterator[Sample],
     loss_of: Callable[[Sample], Tensor],

@@ -50,7 +50,9 @@ class Layer(nn.Module):
 
     kinds: list[Kind]
     """Of the sub-layers, in the order in which they run."""
+    self_attn: Any
     encoder_attn: Any
+    value_residual: Any
 
     def sites(self, variant: Variant, layer: int, kinds: Iterable[Kind]) -> dict[Kind, Site]:
         """Return where the connections sit, and keep which sub-layers there are.

@@ -64,8 +64,8 @@ class TransformerStack(Stack):
         """Take the sub-layers over; see :class:`.Stack`."""
         super().__init__(list(built), variant, shape, layerdrop=layerdrop)
         self.causal = shape.stack == "decoder"
-        for i in range(len(self)):
-            self[i].need_attn = False
+        for layer in map(self.__getitem__, range(len(self))):
+            layer.need_attn = False  # type: ignore[assignment]
 
     def forward(  # type: ignore[override]
         self,
@@ -125,7 +125,7 @@ class TransformerStack(Stack):
         return out
 
     def _future_mask(self, x: Tensor, past: int, new: int) -> Tensor | None:
-        """(new, past + new), -inf where a position would see a later one; None where none can."""
+        """Return (new, past + new), -inf where a position would see a later one; None where none can."""
         if not self.causal or (past and new == 1):
             return None
         return torch.full((new, past + new), -torch.inf, dtype=x.dtype, device=x.device).triu(1 + past)

@@ -205,7 +205,8 @@ class WholeAttention:
         if isinstance(attn, MultiheadAttention):
             if rehearsal:
                 return torch.zeros_like(query), None
-            y, _ = run_attention(attn, query, **{"key": key, "value": value} | dict(arguments), **edits)
+            given: dict[str, Any] = {"key": key, "value": value} | dict(arguments) | edits
+            y, _ = run_attention(attn, query, **given)
             return y, None
         if edits:
             raise _unseen(self.variant, self.kind, " and ".join(PLACES[edit] for edit in edits), MultiheadAttention)

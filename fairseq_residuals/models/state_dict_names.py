@@ -11,7 +11,7 @@ from fairseq_residuals.core.state_dict_names import fairseq_name, stack_names
 
 
 def translate_state_dict(owner: nn.Module, layers: str) -> None:
-    """Makes ``owner``, an encoder or decoder whose stack is its attribute ``layers``, save and load fairseq's names."""
+    """Make ``owner``, an encoder or decoder whose stack is its attribute ``layers``, save and load fairseq's names."""
     owner.register_state_dict_post_hook(partial(_save, layers))
     owner.register_load_state_dict_pre_hook(partial(_load, layers))
     owner.register_load_state_dict_post_hook(_report)

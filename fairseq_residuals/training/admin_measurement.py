@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.core.base import Stream, SubLayer
-from fairseq_residuals.core.layer import CONNECTIONS, ResidualLayer
+from fairseq_residuals.core.layer import CONNECTIONS, Layer
 from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.training.admin_profile_file import Omegas, read_profile, refuse_misfit
 from fairseq_residuals.variants.admin import AdminConnection
@@ -51,7 +51,7 @@ def unprofiled(model: nn.Module) -> Connections:
     return connections
 
 
-def _unprofiled_in(layer: ResidualLayer) -> dict[str, AdminConnection]:
+def _unprofiled_in(layer: Layer) -> dict[str, AdminConnection]:
     connections = {kind: getattr(layer, CONNECTIONS[kind]) for kind in layer.kinds}
     return {kind: c for kind, c in connections.items() if isinstance(c, AdminConnection) and not c.known}
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.layer import ResidualLayer
+from fairseq_residuals.core.layer import Layer
 from fairseq_residuals.verification.fixtures import Golden
 from fairseq_residuals.verification.hosts.host import Host, Rotary, add_norm
 
@@ -41,7 +41,7 @@ def rope_setting(golden: Golden, name: str, default: float) -> float:
     return float(described[1]) if described else default
 
 
-def layers_of(host: Host) -> list[ResidualLayer]:
+def layers_of(host: Host) -> list[Layer]:
     """Return the layers from the bottom."""
     return [host.layers[i] for i in range(len(host.layers))]
 
