@@ -42,7 +42,7 @@ def test_architectures_in_the_documents_exist(path: Path) -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
 def test_files_in_the_documents_exist(path: Path) -> None:
-    text = re.sub(r"`[^`\n]+`", "", path.read_text(encoding="utf-8"))
+    text = re.sub(r"^```.*?^```|`[^`\n]+`", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
     assert [link for link in links if not (path.parent / link).exists()] == []
 

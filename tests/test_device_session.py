@@ -1,0 +1,75 @@
+"""A session on a device: what is done once, what fits into the budget, what failed, and what the results say."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.experiments.device_session import session
+from fairseq_residuals.experiments.device_session.pieces import Piece, pieces
+from fairseq_residuals.experiments.device_session.session import LONGEST, Session, check_budget
+
+MACHINE = {"device": "A Device", "torch": "2.0"}
+
+
+def counting(folder: Path, name: str, status: int = 0, minutes: float = 1) -> Piece:
+    """A piece that adds a line to a file whenever it runs."""
+    program = f"import sys; open({str(folder / name)!r}, 'a').write('ran\\n'); sys.exit({status})"
+    return Piece(name, f"what {name} shows", minutes, [sys.executable, "-c", program])
+
+
+def times(folder: Path, name: str) -> int:
+    return len((folder / name).read_text().splitlines()) if (folder / name).exists() else 0
+
+
+def result_of(out: Path, name: str) -> str:
+    line = re.search(rf"^\| {name} .*$", (out / "README.md").read_text(), re.M)
+    assert line is not None
+    return line[0].split("|")[3].strip()
+
+
+def test_what_is_finished_is_not_done_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, todo = tmp_path / "out", [counting(tmp_path, "good"), counting(tmp_path, "bad", status=3)]
+    assert not Session(out, MACHINE, todo).run(budget=30)
+    assert (result_of(out, "good"), result_of(out, "bad")) == ("passed", "failed, see its log")
+    assert not Session(out, MACHINE, todo).run(budget=30)
+    assert (times(tmp_path, "good"), times(tmp_path, "bad")) == (1, 1)
+    assert not Session(out, MACHINE, todo).run(budget=30, again=True)
+    assert (times(tmp_path, "good"), times(tmp_path, "bad")) == (1, 2)
+    assert "status 3" not in (out / "README.md").read_text() and "sys.exit(3)" in (out / "logs/bad.log").read_text()
+
+
+def test_a_piece_that_does_not_fit_is_left_out_and_the_results_say_so(tmp_path: Path) -> None:
+    todo = [counting(tmp_path, "long", minutes=5), counting(tmp_path, "short", minutes=1)]
+    assert Session(tmp_path / "out", MACHINE, todo).run(budget=2)
+    assert (times(tmp_path, "long"), times(tmp_path, "short")) == (0, 1)
+    assert result_of(tmp_path / "out", "long") == "not done"
+    assert Session(tmp_path / "out", MACHINE, todo).run(budget=6)
+    assert (times(tmp_path, "long"), times(tmp_path, "short")) == (1, 1)
+
+
+def test_a_piece_that_takes_too_long_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "LONGEST", 1 / 60)
+    slow = Piece("slow", "nothing", 0.1, [sys.executable, "-c", "import time; time.sleep(600)"])
+    assert not Session(tmp_path, MACHINE, [slow]).run(budget=1)
+    assert result_of(tmp_path, "slow").startswith("stopped after")
+
+
+@pytest.mark.parametrize("device", ("cpu", "cuda"))
+def test_every_wiring_is_timed_and_no_piece_may_take_too_long(device: str, tmp_path: Path) -> None:
+    todo = pieces(device, tmp_path, tmp_path / "data")
+    assert len({piece.name for piece in todo}) == len(todo)
+    assert all(piece.minutes < LONGEST for piece in todo)
+    timed = {word.partition("+")[0] for piece in todo if "bench" in piece.command for word in piece.command}
+    assert set(VARIANTS) <= timed
+
+
+@pytest.mark.parametrize("minutes", (0.0, -1.0, float("nan")))
+def test_a_budget_of_nothing_is_refused(minutes: float) -> None:
+    with pytest.raises(UserError, match="has to be more than 0 minutes"):
+        check_budget(minutes)
