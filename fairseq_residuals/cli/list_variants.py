@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib.util
+import re
+from collections.abc import Iterable
 
 import torch
 
@@ -13,6 +15,8 @@ from fairseq_residuals.core.config import options_of, show_value
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS, list_variants
 
+MOST_EQUATIONS = 6
+"""In a row of README's table; of a wiring with more, it has those with the sub-layer and the output."""
 HELP = "list the variants, or with --architectures every name for --arch"
 
 
@@ -65,12 +69,17 @@ def summary_table() -> str:
     for name in list_variants():
         v = VARIANTS[name]
         paper = v.paper.split(",")[0]
-        lines.append(f"| `{name}` | {paper} | {_equations(v)} | {f'`{v.code}`' if v.code else 'no code published'} |")
+        equations = list(v.equations_of(v.Config()))
+        if len(equations) > MOST_EQUATIONS:
+            equations = [*(line for line in equations if re.search(r"\bF'?\(|\boutput\b", line)), "..."]
+        lines.append(
+            f"| `{name}` | {paper} | {_cell(equations)} | {f'`{v.code}`' if v.code else 'no code published'} |"
+        )
     return "\n".join(lines)
 
 
-def _equations(variant: type[Variant]) -> str:
-    return "<br>".join(f"`{line}`" for line in variant.equations_of(variant.Config()))
+def _cell(lines: Iterable[str]) -> str:
+    return "<br>".join(f"`{line}`" for line in lines)
 
 
 def markdown_table() -> str:
@@ -83,11 +92,11 @@ def markdown_table() -> str:
     least = wiring_parameters(VARIANTS["post_ln"])
     for name in list_variants():
         v = VARIANTS[name]
-        options = "<br>".join(f"`{o}`" for o in own_options(v)) or "-"
+        options, equations = _cell(own_options(v)) or "-", _cell(v.equations_of(v.Config()))
         code = f"`{v.code}`" if v.code else "none published"
         more = wiring_parameters(v) - least
         lines.append(
-            f"| {v.year} | `{name}` | {v.paper} | {_equations(v)} | {options} | {v.ships_in or '-'} | {code}"
+            f"| {v.year} | `{name}` | {v.paper} | {equations} | {options} | {v.ships_in or '-'} | {code}"
             f" | {v.verified} | {v.extension or '-'} | {more:+,} |"
         )
     return "\n".join(lines)
