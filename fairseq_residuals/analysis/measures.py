@@ -111,12 +111,13 @@ def change(subject: Subject) -> ByLayer:
 
     The mean is over all channels of all positions that are not padding. There is one number less than there are layers.
     """
-    fed: dict[str, list[Tensor]] = {}
+    fed: dict[str, dict[int, Tensor]] = {}
     for event in run_forward(subject):
         if event.point == "fed" and event.kind == "self":
-            fed.setdefault(event.stack, []).append(_unpadded(event))
+            # of a layer that is evaluated several times, the first
+            fed.setdefault(event.stack, {}).setdefault(event.layer, _unpadded(event))
     return {
-        stack: [(above - below).abs().mean().item() for below, above in itertools.pairwise(x)]
+        stack: [(above - below).abs().mean().item() for below, above in itertools.pairwise(x.values())]
         for stack, x in fed.items()
     }
 

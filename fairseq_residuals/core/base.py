@@ -4,7 +4,7 @@ fairseq owns tokens, masks and time; the stack owns depth; a variant owns only h
 the stream.
 
     stream = variant.open(x)                          x: embeddings after dropout
-    for every layer, for every sub-layer F of it:
+    for every layer (once unless variant.evaluate says otherwise), for every sub-layer F of it:
         h, stream = connection.read(stream)           what F is fed
         y = dropout(connection.outer(F(h)))
         stream = connection.write(stream, y)
@@ -92,6 +92,10 @@ SubLayer = Callable[[Tensor, Stream], tuple[Tensor, Tensor | None, Stream]]
 """h (T, B, C), stream -> output after dropout (T, B, C), attention weights or None, stream."""
 
 
+RunLayer = Callable[[Stream], tuple[Stream, Tensor | None]]
+"""The stream below a layer -> that above it, attention weights or None."""
+
+
 class Connection(nn.Module):
     """The wiring around one sub-layer; owns its norms and gains, keeps no state between calls.
 
@@ -142,7 +146,8 @@ class Connection(nn.Module):
         """Run the attention module: output (T, B, C) before dropout, weights or None, stream.
 
         ``kwargs`` are those of :func:`~fairseq_residuals.core.attention.run_attention`, edits among them. A variant
-        with edits of its own passes on those that it is given.
+        with edits of its own passes on those that it is given. In self-attention, ``key`` and ``value`` are what
+        :meth:`read` has put into the stream under these names, to be taken out here, or else the query.
         """
         return *self.attention(attn, query, key, value, **kwargs), s
 
@@ -265,6 +270,15 @@ class Variant(nn.Module):
     def after_layer(self, i: int, s: Stream) -> Stream:
         """Return the stream after layer ``i`` (also where layer dropout skipped it)."""
         return s
+
+    def evaluate(self, i: int, layer: RunLayer, s: Stream) -> tuple[Stream, Tensor | None]:
+        """Return the stream after layer ``i``, and its attention weights or None.
+
+        Args:
+            layer: runs the layer's sub-layers and connections; a variant may call it several times.
+            s: the stream below.
+        """
+        return layer(s)
 
     def layer_output(self, s: Stream) -> Tensor:
         """Return what an analysis takes for the output of a layer (T, B, C).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -55,18 +56,31 @@ class Layer(nn.Module):
     value_residual: Any
 
     def sites(self, variant: Variant, layer: int, kinds: Iterable[Kind]) -> dict[Kind, Site]:
-        """Return where the connections sit, and keep which sub-layers there are.
+        """Return where the connections sit, and keep which sub-layers there are and how they are run.
 
         Args:
             layer: which of the variant's layers this is.
             kinds: the sub-layers that there are to wire; a variant may take the place of the FFN.
         """
         self.kinds = [kind for kind in kinds if variant.has_ffn or kind != "ffn"]
+        self.evaluate = partial(variant.evaluate, layer)
         base = {f.name: getattr(variant.shape, f.name) for f in fields(variant.shape)}
         return {
             kind: Site(**base, kind=kind, layer=layer, index=i, n_sub=len(self.kinds))
             for i, kind in enumerate(self.kinds)
         }
+
+    def forward(self, s: Stream, context: Any) -> tuple[Stream, Tensor | None]:
+        """Run the sub-layers, once unless the variant says otherwise.
+
+        Returns:
+            the stream after this layer, and the cross-attention weights (heads or none, B, T, S) where asked for.
+        """
+        return self.evaluate(partial(self.run_sublayers, context=context), s)
+
+    def run_sublayers(self, s: Stream, context: Any) -> tuple[Stream, Tensor | None]:
+        """Run each sub-layer once; the results are those of :meth:`forward`."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how its sub-layers run")
 
     def connection(self, kind: Kind) -> Connection:
         """Return the connection of a sub-layer."""
@@ -102,18 +116,18 @@ class ResidualLayer(Layer):
         self.dropout_module: nn.Module = built.dropout_module
         self.need_attn = True
 
-    def forward(self, s: Stream, context: Context) -> tuple[Stream, Tensor | None]:
-        """Return the stream after this layer, and the cross-attention weights (heads or none, B, T, S) if asked for."""
+    def run_sublayers(self, s: Stream, context: Context) -> tuple[Stream, Tensor | None]:
+        """As :meth:`Layer.run_sublayers`."""
 
         def self_attention(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
             kept: Stream = {}
             edits = {} if self.value_residual is None else self.value_residual.edits(s, kept)
-            h = _unpacked(h, context.packing)
+            key, value = (_unpacked(x, context.packing) for x in keys_and_values(h, s))
             y, weights, s = self.self_attn_connection.attend(
                 self.self_attn,
-                h,
-                h,
-                h,
+                _unpacked(h, context.packing),
+                key,
+                value,
                 s,
                 key_padding_mask=context.padding_mask,
                 cache=context.cache,
@@ -156,6 +170,11 @@ class ResidualLayer(Layer):
         if "ffn" in self.kinds:
             s, _ = self.ffn_connection(s, feed_forward)
         return s, attn
+
+
+def keys_and_values(h: Tensor, s: Stream) -> tuple[Tensor, Tensor]:
+    """Return what keys and values of self-attention are made of: ``h``, unless the stream has something else."""
+    return s.get("key", h), s.get("value", h)
 
 
 def new_value_residual(variant: Variant, layer: int) -> ValueResidual | None:

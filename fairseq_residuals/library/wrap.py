@@ -21,7 +21,7 @@ from fairseq_residuals.core.base import Kind, Stream, Variant
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.feed_forward import FeedForward
 from fairseq_residuals.core.initialization import initialise
-from fairseq_residuals.core.layer import CONNECTIONS, Context, Layer, new_value_residual
+from fairseq_residuals.core.layer import CONNECTIONS, Context, Layer, keys_and_values, new_value_residual
 from fairseq_residuals.core.multihead_attention import MultiheadAttention
 from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.library.build import Options, Task, parse_wiring, stack_shape, start_omegas
@@ -144,7 +144,7 @@ class WrappedLayer(Layer):
         self.dropout_module = nn.Dropout(built.dropout)
         self.variant_name = variant.name
 
-    def forward(self, s: Stream, context: WrappedContext) -> tuple[Stream, None]:
+    def run_sublayers(self, s: Stream, context: WrappedContext) -> tuple[Stream, None]:
         """Return the stream after this layer; weights of attention stay with the sub-layer."""
         for kind in self.kinds:
             s, _ = self.connection(kind)(s, partial(self._sublayer, kind, context))
@@ -159,7 +159,8 @@ class WrappedLayer(Layer):
             if kind == "self" and self.value_residual is not None:
                 edits = self.value_residual.edits(s, kept)
             own = {"arguments": arguments, "rehearsal": context.rehearsal}
-            y, _, s = self.connection(kind).attend(module, h, h, h, s, **own, **edits)
+            key, value = keys_and_values(h, s) if kind == "self" else (h, h)
+            y, _, s = self.connection(kind).attend(module, h, key, value, s, **own, **edits)
             s = s | kept
         return self.dropout_module(self.connection(kind).outer(y)), None, s
 

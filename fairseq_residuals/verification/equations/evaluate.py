@@ -67,10 +67,11 @@ def evaluate(equations: Equations, stack: Stack, x: Tensor, context: Context) ->
     k = 0
     for i in range(len(stack)):
         run.variables |= {"x_in": run.variables["x"], "l": i + 1}
-        for kind in stack[i].kinds:
-            k += 1
-            run.layer, run.kind, run.variables["k"] = i, kind, k
+        for e, (j, kind) in itertools.product(range(int(run.variables.get("E", 1))), enumerate(stack[i].kinds, 1)):
+            run.layer, run.kind = i, kind
+            run.variables |= {"k": k + j, "e": e + 1}
             run.place("sublayer", Owners(stack, i, kind))
+        k += len(stack[i].kinds)
         run.layer, run.kind = None, None
         run.place("after_layer", Owners(stack))
     run.place("output", Owners(stack))

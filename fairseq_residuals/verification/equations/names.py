@@ -24,7 +24,8 @@ def is_norm_name(name: str) -> bool:
 class Owners:
     """Hold the modules whose parameters may be meant at one place.
 
-    The nearest is first: the connection, the others of its layer, what mixes the layer's values, and the variant.
+    The nearest is first: the connection, the others of its layer, what mixes the layer's values, the variant, and the
+    sub-layer's attention.
     """
 
     def __init__(self, stack: Stack, layer: int | None = None, kind: str = "") -> None:
@@ -37,11 +38,13 @@ class Owners:
         """
         self.variant: Variant = stack.wiring
         modules: list[nn.Module | None] = []
+        attention: nn.Module | None = None
         if layer is not None:
             own = stack[layer]
             near: dict[str, Connection] = {k: getattr(own, CONNECTIONS[k]) for k in own.kinds}
             modules = [near.pop(kind), *near.values(), own.value_residual]
-        self.modules = [*filter(None, modules), self.variant]
+            attention = {"self": own.self_attn, "cross": own.encoder_attn}.get(kind)
+        self.modules = [*filter(None, modules), self.variant, *filter(None, [attention])]
 
     def norm(self, name: str, index: tuple[int, ...]) -> nn.Module:
         """Return the norm LN ("norm"), LN_post ("post_norm") or LN[i] ("norms", its i-th), of the nearest that has it.
