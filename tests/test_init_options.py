@@ -55,6 +55,24 @@ def xavier(p: Tensor) -> float:
     return (6 / (p.size(0) + p.size(1))) ** 0.5
 
 
+def is_normal(values: Tensor, std: float) -> None:
+    """With the spread of N(0, std^2) and its share of values beyond one and a half deviations."""
+    n = values.numel()
+    assert values.std().item() == pytest.approx(std, rel=6 / (2 * n) ** 0.5)
+    assert (values.abs() > 1.5 * std).float().mean().item() == pytest.approx(0.1336, abs=6 * (0.1336 / n) ** 0.5)
+
+
+def test_small_init() -> None:
+    """Nguyen and Salazar 2019, section 3.1: attention N(0, 2/(5d)), FFN N(0, 2/(d+f))."""
+    parameters = drawn("init=small,fixnorm=true", "--share-all-embeddings")
+    for name, p in matrices(parameters).items():
+        is_normal(p, (2 / (5 * DIM)) ** 0.5 if "_attn." in name else (2 / (DIM + FFN)) ** 0.5)
+    assert all(not p.any() for p in biases(parameters).values())
+    is_uniform(parameters["encoder.embed_tokens.weight"], 0.01)
+    plain = drawn("init=small", "--share-all-embeddings")["encoder.embed_tokens.weight"]
+    assert torch.equal(plain, drawn("init=fairseq", "--share-all-embeddings")["encoder.embed_tokens.weight"])
+
+
 @pytest.mark.parametrize(
     ("init", "power"),
     [("xavier", 0.0), ("ds_init", 0.5), ("ds_init_code", 0.25)],

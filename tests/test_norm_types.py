@@ -15,11 +15,12 @@ from torch.overrides import TorchFunctionMode
 from fairseq_residuals.core.base import StackShape
 from fairseq_residuals.core.config import SHORT, options_of
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.norms import DyT, build_norm
+from fairseq_residuals.core.norms import Derf, DyT, ScaleNorm, build_norm
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.core.wiring import Wiring
 
-KINDS = {"layer": nn.LayerNorm, "rms": nn.RMSNorm, "dyt": DyT}
+KINDS = {"layer": nn.LayerNorm, "rms": nn.RMSNorm, "scalenorm": ScaleNorm, "dyt": DyT, "derf": Derf}
+WITHOUT_EPS = {"dyt", "derf"}
 WITHOUT_NORMS = {"b2t_no_ln", "re_zero", "t_fixup"}
 OWN_NORM = sorted(name for name in VARIANTS if "norm" in options_of(VARIANTS[name].Config))
 
@@ -30,6 +31,10 @@ def by_definition(kind: str, norm: Any, x: Tensor, eps: float) -> Tensor:
     bias = 0.0 if getattr(norm, "bias", None) is None else norm.bias.double()
     if kind == "dyt":
         return weight * torch.tanh(norm.alpha.double() * x) + bias
+    if kind == "derf":
+        return weight * torch.erf(norm.alpha.double() * x + norm.shift.double()) + bias
+    if kind == "scalenorm":
+        return weight * x / x.square().sum(-1, keepdim=True).sqrt().clamp(min=eps)
     x = x - x.mean(-1, keepdim=True) if kind == "layer" else x
     return weight * x / (x.square().mean(-1, keepdim=True) + eps).sqrt() + bias
 
@@ -39,11 +44,11 @@ def by_definition(kind: str, norm: Any, x: Tensor, eps: float) -> Tensor:
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.float16), ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_definitions(kind: str, dtype: torch.dtype, bias: bool, scale: float) -> None:
-    """At a scale of 1e-3, eps is felt; at 1e3, a square overflows half precision."""
+    """At a scale of 1e-3, eps is felt where it is added; at 1e3, a square overflows half precision."""
     torch.manual_seed(0)
     norm = perturb(build_norm(kind, 48, 0.0, bias)).to(dtype)  # type: ignore[arg-type]
     x = (scale * (torch.randn(5, 3, 48) + 0.5)).to(dtype)
-    expected = by_definition(kind, norm, x, {"layer": 1e-5, "rms": 1e-6, "dyt": 0.0}[kind])
+    expected = by_definition(kind, norm, x, {"layer": 1e-5, "rms": 1e-6, "scalenorm": 1e-5}.get(kind, 0.0))
     found = norm(x)
     assert found.dtype == dtype
     units = {torch.float32: 2**-23, torch.bfloat16: 2**-7, torch.float16: 2**-10}[dtype]
@@ -55,10 +60,28 @@ def test_eps_and_width_can_be_chosen() -> None:
     for kind, module in KINDS.items():
         stack = StackShape(stack="encoder", norm_type=kind, **shape)  # type: ignore[arg-type]
         assert isinstance(stack.new_norm(), module)
-        assert stack.new_norm().weight.shape == (6,) and stack.new_norm(8).weight.shape == (8,)
-        assert getattr(stack.new_norm(eps=1e-3), "eps", None) == (None if kind == "dyt" else 1e-3)
-    with pytest.raises(UserError, match=r"'batch' is not valid for option 'norm_type'.*valid: layer or rms or dyt"):
+        assert [stack.new_norm(width).normalized_shape for width in (0, 8)] == [(6,), (8,)]
+        assert getattr(stack.new_norm(eps=1e-3), "eps", None) == (None if kind in WITHOUT_EPS else 1e-3)
+    with pytest.raises(UserError, match=r"'batch' is not valid for option 'norm_type'.*valid: layer or rms or scale"):
         Wiring.parse("pre_ln", "norm=batch")
+
+
+def test_scalenorm_divides_by_the_length_but_not_by_less_than_eps() -> None:
+    """Nguyen and Salazar 2019, Eq. 3, with the clamp of the authors' code; g starts at sqrt(C)."""
+    x = torch.tensor([[3.0, 4.0, 0.0, 0.0], [3e-6, 4e-6, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    expected = torch.tensor([[1.2, 1.6, 0.0, 0.0], [0.6, 0.8, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    torch.testing.assert_close(ScaleNorm(4)(x), expected)
+
+
+def test_scalenorm_is_rmsnorm_with_equal_gains() -> None:
+    x, scale, rms = torch.randn(7, 16), perturb(ScaleNorm(16)), nn.RMSNorm(16, eps=0.0)
+    nn.init.constant_(rms.weight, scale.weight.item() / 4)
+    torch.testing.assert_close(scale(x), rms(x))
+
+
+def test_derf_starts_as_the_error_function_of_a_half() -> None:
+    """Chen et al. 2025: alpha 0.5, shift 0, gain 1, bias 0."""
+    torch.testing.assert_close(Derf(3)(torch.tensor([-2.0, 0.0, 2.0])), torch.tensor([-0.8427008, 0.0, 0.8427008]))
 
 
 def test_dyt_starts_as_half_a_tangent() -> None:
@@ -102,7 +125,7 @@ def test_all_norms_of_a_stack_are_of_the_kind(variant: str, choice: str) -> None
     assert called.names == (set() if variant in WITHOUT_NORMS else {"rms_norm"})
 
 
-@pytest.mark.parametrize("kind", ("rms", "dyt"))
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"layer"}))
 @pytest.mark.parametrize("variant", sorted(set(VARIANTS) - WITHOUT_NORMS))
 def test_every_variant_with_every_kind(variant: str, kind: str) -> None:
     # one task each, in turn

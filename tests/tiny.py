@@ -27,7 +27,7 @@ STOCK = {"translation": "transformer", "language_modeling": "transformer_lm_big"
 
 def common_options(init: str = "fairseq", init_scale: str = "1") -> str:
     """The options that every variant has, spelled out as the settings of a checkpoint spell them."""
-    return f"init={init},init_scale={init_scale},norm_type=layer,value_residual=none"
+    return f"init={init},init_scale={init_scale},norm_type=layer,fixnorm=false,value_residual=none"
 
 
 def choices(name: str) -> list[str]:

@@ -38,6 +38,8 @@ SAME = {
     *("unbind", "chunk", "split", "__getitem__", "type_as", "to", "float", "dropout", "clone", "detach"),
 }
 """Functions whose result is their input for the purpose of a diagram."""
+NORM_LABELS = {"RMSNorm": "RMS", "ScaleNorm": "Scale", "DyT": "DyT", "Derf": "Derf"}
+"""Of the kinds that are not LayerNorm."""
 SIGNS = {"add": "+", "sub": "-", "mul": "×", "div": "÷", "truediv": "÷"}
 
 
@@ -205,7 +207,7 @@ class _Recorder(TorchFunctionMode):
                 node = next(iter(sources))
             else:
                 norm = is_norm(module)
-                kind = {"RMSNorm": "RMS", "DyT": "DyT"}.get(type(module).__name__, "LN")
+                kind = NORM_LABELS.get(type(module).__name__, "LN")
                 stops = _stops_gradient(_tensors(inputs), list(_tensors([output])))
                 role = "stop" if stops else "norm" if norm else "module"
                 node = self.graph.add(kind if norm else name, role, sources)

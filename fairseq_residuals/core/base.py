@@ -34,7 +34,7 @@ Streams are updated functionally (``s | {"x": ...}``), never in place: activatio
 
 Kind = Literal["self", "cross", "ffn"]
 Stock = Literal["", "post_ln", "pre_ln"]
-Init = Literal["fairseq", "fairseq_0.8", "fairseq_0.9", "lipschitz", "ds_init", "ds_init_code", "xavier"]
+Init = Literal["fairseq", "fairseq_0.8", "fairseq_0.9", "lipschitz", "ds_init", "ds_init_code", "xavier", "small"]
 
 
 @dataclass(frozen=True)
@@ -222,6 +222,11 @@ class Variant(nn.Module):
         )
         norm_type: NormType = option(
             "layer", "kind of every norm (short: norm, unless the variant has an option of that name)"
+        )
+        fixnorm: bool = option(
+            False,
+            "use each word's vector divided by its length, as input and as row of the output matrix; see"
+            " fairseq_residuals/models/fixnorm.py",
         )
         value_residual: Mixing = option(
             "none",

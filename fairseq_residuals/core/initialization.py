@@ -14,6 +14,9 @@
 ``ds_init_code``  the same over l^(1/4): what the authors' repository (bzhangGo/zero@d97e2c2) comes to, since
                 TensorFlow takes its factor for one on the variance
 ``xavier``      Xavier uniform for every matrix of the layers, biases 0
+``small``       Nguyen and Salazar 2019, "Transformers without Tears", section 3.1 (SmallInit): attention
+                N(0, 2/(5d)), FFN N(0, 2/(d + f)), biases 0; with ``fixnorm`` embeddings U(±0.01)
+                (tnq177/transformers_without_tears@c2dfaaa, ``layers.py``, ``model.py``)
 ==============  =====================================================================================================
 
 ``init_scale`` then multiplies every weight matrix of the layers; embeddings, biases, norms and gains stay. Matrices are
@@ -67,6 +70,10 @@ def _initialise(variant: Variant, layers: nn.ModuleList, outside: Iterable[nn.Mo
                     nn.init.xavier_uniform_(module.weight)
                 if isinstance(module, nn.Linear) and (ffn or rule == "fairseq_0.8"):
                     nn.init.zeros_(module.bias)
+    elif rule == "small":
+        _draw_small(layers)
+        if variant.config.fixnorm and isinstance(embed_tokens, nn.Embedding):
+            nn.init.uniform_(embed_tokens.weight, -0.01, 0.01)
     elif rule != "fairseq":
         power = {"xavier": 0.0, "ds_init": 0.5, "ds_init_code": 0.25}[rule]
         for depth, layer in enumerate(layers, start=1):
@@ -78,6 +85,16 @@ def _initialise(variant: Variant, layers: nn.ModuleList, outside: Iterable[nn.Mo
     if scale != 1.0:
         for module in _linear([*layers.modules(), *variant.modules()]):
             module.weight.mul_(len(layers) ** -0.5 if scale == "depth" else scale)
+
+
+def _draw_small(layers: nn.ModuleList) -> None:
+    # the authors' matrices of queries, keys, values and outputs are one, of d inputs and 4 d outputs
+    attention = {m for name, part in layers.named_modules() if name.endswith("_attn") for m in part.modules()}
+    for module in _linear(layers.modules()):
+        fans = 5 * len(module.weight) if module in attention else sum(module.weight.shape)
+        nn.init.normal_(module.weight, std=(2 / fans) ** 0.5)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
 
 
 def _draw_lipschitz(modules: list[nn.Module]) -> None:

@@ -119,7 +119,13 @@ def parse_wiring(variant: str, options: Options | None) -> Wiring:
     for name, text in texts.items():
         if "," in text:
             raise UserError(f"option {name}={text!r} has a comma, which no value of an option has")
-    return Wiring.parse(variant, ",".join(f"{name}={text}" for name, text in texts.items()))
+    wiring = Wiring.parse(variant, ",".join(f"{name}={text}" for name, text in texts.items()))
+    if any(part.config.fixnorm for part in wiring.parts):
+        raise UserError(
+            "option fixnorm is of embeddings and of the output matrix, which a stack by itself does not have; divide"
+            " the vectors of your words by their lengths"
+        )
+    return wiring
 
 
 def stack_shape(task: Task, depth: int, dim: int, heads: int, ffn_dim: int, other_depth: int | None) -> StackShape:

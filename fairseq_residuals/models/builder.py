@@ -19,6 +19,7 @@ from fairseq_residuals.models.activation_checkpointing import RecomputeActivatio
 from fairseq_residuals.models.architectures import ARCHITECTURES
 from fairseq_residuals.models.args import Args, as_namespace
 from fairseq_residuals.models.fairseq_stack import DecoderStack, EncoderStack
+from fairseq_residuals.models.fixnorm import normalize_words, uses_fixnorm
 from fairseq_residuals.models.state_dict_names import translate_state_dict
 
 logger = logging.getLogger(__name__)
@@ -80,6 +81,9 @@ def rewire_model(model: nn.Module, args: Args, wirings: dict[str, Wiring]) -> No
         for _, rewired in owners:
             rewired.wrappers.append(RecomputeActivations())
     extensions.attach_all(model, as_namespace(args))
+    # last: an extension may replace the embedding
+    if uses_fixnorm(wirings):
+        normalize_words(model)
     logger.info("parameters: %s", f"{sum(p.numel() for p in model.parameters()):,}")
 
 

@@ -91,7 +91,7 @@ class NeutronRecipe(FairseqRecipe):
     def build(self, golden: Golden) -> nn.Module:
         model: Any = super().build(golden)
         for side in (model.encoder, model.decoder):
-            positions = _sinusoids(side.embed_tokens.embedding_dim)
+            positions = interleaved_sinusoids(side.embed_tokens.embedding_dim)
             before = positions.new_zeros(side.padding_idx + 1, positions.size(1))
             side.embed_positions.weights = torch.cat([before, positions])
         return model
@@ -104,8 +104,8 @@ def _swap(values: Tensor, dim: int) -> Tensor:
     return values.index_select(dim, order)
 
 
-def _sinusoids(dim: int) -> Tensor:
-    """(positions, C)"""
+def interleaved_sinusoids(dim: int) -> Tensor:
+    """Return a table of positions (positions, C) with sine and cosine side by side."""
     rates = 10000 ** -(torch.arange(0, dim, 2) / dim)
     angles = torch.arange(LONGEST).unsqueeze(-1) * rates
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)

@@ -62,6 +62,16 @@ _HOST_LANGUAGE_MODEL = (
     (r"sub/in(\d+)", r"out/dec_sublayer\1_in"),
 )
 _HOST_PAIR = ((r"in/src", "in/src_tokens"), (r"in/tgt_in", "in/prev_output_tokens"))
+_WITHOUT_TEARS = (
+    (r"in/src", "in/src_tokens"),
+    (r"in/tgt_in", "in/prev_output_tokens"),
+    (r"out/loss", "loss/train"),
+    (r"out/positions", "buf/positions"),
+    (r"out/decoder_out", "out/decoder_features"),
+    (r"out/(enc|dec)_norm(\d+)_in", r"out/\1_sublayer\2_in"),
+    (r"out/(enc|dec)_norm(\d+)", r"out/\1_sublayer\2_norm"),
+)
+_EVALUATED = ((r"out/loss", "loss/train"), (r"out/(src|tgt)_positions", r"buf/\1_positions"))
 _HOST_ENCODER = ((r"out/layer(\d+)(.*)", r"out/enc_layer\1\2"), (r"out/final_norm", "out/encoder_out"))
 _TWO_STREAMS = ((r"(.*_layer\d+)\.[x0]", r"\1"), (r"(.*_layer\d+)\.[y1]", r"\1_y"))
 
@@ -96,8 +106,12 @@ def convert(path: Path, arrays: Arrays, sidecar: Sidecar) -> tuple[Arrays, Sidec
         UserError: it has none of the layouts, or its sidecar lacks what its layout has.
     """
     json, variant = path.with_suffix(".json"), variant_name(path, sidecar)
-    if "in/src_tokens" in arrays or "in/prev_output_tokens" in arrays:
-        description: Sidecar = {"pad": 1, "loss": "weighted"}
+    description: Sidecar
+    if {"in/src_tokens", "out/loss"} <= arrays.keys():
+        description, converted = {"pad": 1, "loss": "nll"}, _renamed(arrays, _EVALUATED)
+        converted["in/src_lengths"] = (converted["in/src_tokens"] != 1).sum(1)
+    elif "in/src_tokens" in arrays or "in/prev_output_tokens" in arrays:
+        description = {"pad": 1, "loss": "weighted"}
         if "in/loss_weight" not in arrays:
             epsilon = _label_smoothing(str(sidecar.get("cli_equivalent", "")))
             description = {"pad": 1, "loss": _formula(json, sidecar), "label_smoothing": epsilon}
@@ -110,6 +124,8 @@ def convert(path: Path, arrays: Arrays, sidecar: Sidecar) -> tuple[Arrays, Sidec
         pad = 0 if any(name.startswith("param/enc.wemb.") for name in arrays) else 1
         description = {"pad": pad, "loss": "fairseq-0.9", "label_smoothing": epsilon}
         converted = _generated_arrays(_renamed(arrays, FLAT))
+    elif "in/tgt_in" in arrays and "in/src_mask" not in arrays:
+        description, converted = {"pad": 0, "loss": "nll"}, _without_tears(arrays, sidecar)
     elif any(name.startswith("in/") for name in arrays):
         # but for a pair's padding, every word is a word like any other
         description = {
@@ -178,9 +194,18 @@ def _host(variant: str, arrays: Arrays, sidecar: Sidecar) -> Arrays:
     side = _HOST_ENCODER if "in/x" in arrays else _HOST_LANGUAGE_MODEL
     if "in/tgt_in" in arrays:
         arrays = _renamed(arrays, _HOST_PAIR) | {"in/src_lengths": arrays["in/src_mask"].sum(-1)}
-    renamed = _renamed(_renamed(arrays, (*HOST, *side)), _TWO_STREAMS)
+    renamed = _renamed(_renamed(_renamed(arrays, _OTHER_NAMES.get(variant, ())), (*HOST, *side)), _TWO_STREAMS)
     change = _OTHER_AXES.get(variant)
     return renamed if change is None else {name: change(name, array, sidecar) for name, array in renamed.items()}
+
+
+def _without_tears(arrays: Arrays, sidecar: Sidecar) -> Arrays:
+    """Of norms that are numbered, the last is that on top in Pre-LN."""
+    renamed = _renamed(arrays, _WITHOUT_TEARS)
+    for side in ("enc", "dec") if sidecar.get("pre_act") else ():
+        last = sum(bool(re.fullmatch(rf"out/{side}_sublayer\d+_norm", name)) for name in renamed) - 1
+        renamed = _renamed(renamed, ((rf"out/{side}_sublayer{last}_(in|norm)", rf"out/{side}_top_\1"),))
+    return renamed | {"in/src_lengths": (renamed["in/src_tokens"] != 0).sum(1)}
 
 
 def _time_first(name: str, array: np.ndarray, sidecar: Sidecar) -> np.ndarray:
@@ -191,18 +216,32 @@ def _time_first(name: str, array: np.ndarray, sidecar: Sidecar) -> np.ndarray:
 
 def _streams_in_the_batch(name: str, array: np.ndarray, sidecar: Sidecar) -> np.ndarray:
     """(B n, T, C) -> (B, T, n, C)"""
-    n = sidecar.get("streams")
-    if not re.fullmatch(r"out/\w+_layer\d+", name) or array.ndim != 3 or not isinstance(n, int) or len(array) % n:
+    n, of_streams = sidecar.get("streams"), re.fullmatch(r"out/\w+_(layer\d+|top_norm)", name)
+    if not of_streams or array.ndim != 3 or not isinstance(n, int) or len(array) % n:
         return array
     return array.reshape(-1, n, *array.shape[1:]).swapaxes(1, 2)
+
+
+def _streams_first(name: str, array: np.ndarray, sidecar: Sidecar) -> np.ndarray:
+    """(n, B, T, C) -> (B, T, n, C)"""
+    of_streams = re.fullmatch(r"out/\w+_layer\d+", name) and array.ndim == 4
+    return np.moveaxis(array, 0, 2) if of_streams else array
 
 
 _OTHER_AXES: dict[str, Callable[[str, np.ndarray, Sidecar], np.ndarray]] = {
     "rezero": _time_first,
     "rezero_encdec": _time_first,
     "hc_lucidrains": _streams_in_the_batch,
+    "laurel_altup_gemma3n": _streams_first,
+    "mhc_lite": _streams_in_the_batch,
+    "mhc_by_mhclite_authors": _streams_in_the_batch,
 }
 """By design: how its axes come into the order of the others."""
+
+
+_EACH_STREAM = ((r"out/final_norm", "out/dec_top_norm"),)
+_OTHER_NAMES: dict[str, Renames] = {"mhc_lite": _EACH_STREAM, "mhc_by_mhclite_authors": _EACH_STREAM}
+"""By design: what its file calls otherwise than the other hosts' do."""
 
 
 def _generations(arrays: Arrays) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -113,8 +114,13 @@ def recorded(model: nn.Module, layer_outputs: Any = parts_of_stream) -> Iterator
     def keep_output(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
         seen[name] = batch_first(output[0] if isinstance(output, tuple) else output)
 
-    def keep_input(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
-        seen[name] = batch_first(inputs[0])
+    def keep_norm(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        # a norm of several streams (T, B, streams, C), too
+        seen[f"{name}_in"], seen[f"{name}_norm"] = (x.transpose(0, 1) for x in (inputs[0], output))
+
+    def keep_evaluation(name: str, ending: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        j = sum(bool(re.fullmatch(rf"{name}_eval\d+_{ending}", key)) for key in seen)
+        seen[f"{name}_eval{j}_{ending}"] = batch_first((inputs if ending == "in" else output)[0]["x"])
 
     handles = []
     for stack in (module for module in model.modules() if isinstance(module, Stack)):
@@ -122,6 +128,9 @@ def recorded(model: nn.Module, layer_outputs: Any = parts_of_stream) -> Iterator
         for i in range(len(stack)):
             layer: Any = stack[i]
             handles.append(layer.register_forward_hook(partial(keep_layer, f"{side}_layer{i}")))
+            for kind, ending in ((layer.kinds[0], "in"), (layer.kinds[-1], "out")):
+                hook = partial(keep_evaluation, f"{side}_layer{i}", ending)
+                handles.append(getattr(layer, CONNECTIONS[kind]).register_forward_hook(hook))
             attentions = {"self_attn": layer.self_attn, "cross_attn": layer.encoder_attn}
             # a variant that steps into attention calls its parts, not the module
             sublayers = [(kind, part) for kind, a in attentions.items() if a is not None for part in (a.out_proj, a)]
@@ -131,8 +140,10 @@ def recorded(model: nn.Module, layer_outputs: Any = parts_of_stream) -> Iterator
             for j, kind in enumerate(layer.kinds):
                 norm = getattr(getattr(layer, CONNECTIONS[kind]), "norm", None)
                 if norm is not None:
-                    name = f"{side}_sublayer{i * len(layer.kinds) + j}_in"
-                    handles.append(norm.register_forward_hook(partial(keep_input, name)))
+                    name = f"{side}_sublayer{i * len(layer.kinds) + j}"
+                    handles.append(norm.register_forward_hook(partial(keep_norm, name)))
+        if (norm := getattr(stack.wiring, "norm", None)) is not None:
+            handles.append(norm.register_forward_hook(partial(keep_norm, f"{side}_top")))
     try:
         yield seen
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -53,6 +54,17 @@ def balance(logits: dict[tuple[int, ...], Tensor]) -> dict[tuple[int, ...], Tens
     return matrix
 
 
+def mean_of_orders(logits: dict[tuple[int, ...], Tensor]) -> dict[tuple[int, ...], Tensor]:
+    """All matrices with a single 1 in each row and column, weighted by a softmax: those of the logits, in order."""
+    shares = torch.stack([logits[r,] for r in range(len(logits))]).softmax(0)
+    n = next(n for n in itertools.count(1) if math.factorial(n) == len(logits))
+    matrix: dict[tuple[int, ...], Tensor] = {(i, j): shares[0] * 0 for i in range(n) for j in range(n)}
+    for share, order in zip(shares, itertools.permutations(range(n)), strict=True):
+        for place in enumerate(order):
+            matrix[place] = matrix[place] + share
+    return matrix
+
+
 def of_either(number: Callable[[float], float], tensor: Callable[[Tensor], Tensor]) -> Callable[[Value], Value]:
     return lambda x: tensor(x) if isinstance(x, Tensor) else number(x)
 
@@ -76,6 +88,8 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "standardize": standardize,
     "part": one_of_equal_parts,
     "sinkhorn": balance,
+    "permute": mean_of_orders,
+    "factorial": lambda n: math.factorial(int(n)),
     "stop_gradient": lambda x: x.detach(),
 }
 
@@ -92,9 +106,19 @@ def _dynamic_tanh(x: Tensor, norm: Any) -> Tensor:
     return norm.weight * torch.tanh(norm.alpha * x) + (0.0 if norm.bias is None else norm.bias)
 
 
+def _dynamic_erf(x: Tensor, norm: Any) -> Tensor:
+    return norm.weight * torch.erf(norm.alpha * x + norm.shift) + (0.0 if norm.bias is None else norm.bias)
+
+
+def _scale_norm(x: Tensor, norm: Any) -> Tensor:
+    return norm.weight * x / x.square().sum(-1, keepdim=True).sqrt().clamp(min=norm.eps)
+
+
 NORMS: dict[str, Callable[[Tensor, nn.Module], Tensor]] = {
     "layer": _layer_norm,
     "rms": _rms_norm,
+    "scalenorm": _scale_norm,
     "dyt": _dynamic_tanh,
+    "derf": _dynamic_erf,
 }
 """What LN is, by ``norm_type``; of the module only its parameters and eps are used."""

@@ -31,6 +31,7 @@ from fairseq_residuals.verification.hosts import (
     siamese_norm_host,
     t5gemma_host,
     value_residual_host,
+    without_tears_host,
 )
 from fairseq_residuals.verification.hosts.recipe import HostRecipe
 
@@ -48,5 +49,6 @@ RECIPES: dict[str, HostRecipe] = {
     **scaled_residual_host.RECIPES,
     **released_layer_host.RECIPES,
     **t5gemma_host.RECIPES,
+    **without_tears_host.RECIPES,
 }
 """By what the sidecar calls the file's design."""

@@ -198,9 +198,13 @@ class Host(HostModel):
         """
         if "prev_output_tokens" not in inputs:
             return {"encoder_out": self._through(inputs["src_vectors"])}
-        embedded = self.embed_tokens(inputs["prev_output_tokens"])
+        embedded = self.embed(inputs["prev_output_tokens"])
         features = self._through(embedded)
         return {"dec_embed": embedded, "decoder_features": features, "logits": self.output_projection(features)}
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """(B, T) -> (B, T, C)"""
+        return self.embed_tokens(tokens)  # type: ignore[no-any-return]
 
     def _through(self, vectors: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)"""

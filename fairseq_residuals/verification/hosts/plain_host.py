@@ -9,6 +9,7 @@ from typing import Any
 
 from fairseq_residuals.checkpoints.importing.parameter_names import Authors
 from fairseq_residuals.verification.hosts.recipe import HostRecipe
+from fairseq_residuals.verification.tolerances import SHIPPED
 
 NAMES = (
     (r"^emb\.", "embed_tokens."),
@@ -35,6 +36,7 @@ def plain(wiring: Any, repository: str, *names: tuple[str, str], **more: Any) ->
 
 
 RECIPES = {
+    "derf_preln": plain("pre_ln(norm=derf)", "zlab-princeton/Derf", tolerances=SHIPPED),
     "dyt_preln": plain("pre_ln(norm=dyt)", "jiachenzhu/DyT"),
     # the gains of the class start there unless a model says otherwise
     "layerscale": plain(
