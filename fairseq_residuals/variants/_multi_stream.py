@@ -34,6 +34,13 @@ def stack_streams(s: Stream, n: int) -> Tensor:
     return torch.stack([s[key] for key in stream_keys(n)], -2)
 
 
+GATES = (
+    "pre[i] = sigmoid(scale[0] z[i] + bias[i]) for i = 0..n-1",
+    "post[j] = 2 sigmoid(scale[1] z[n+j] + bias[n+j]) for j = 0..n-1",
+)
+"""The equations of what a sub-layer reads and writes, where it does so as in mHC."""
+
+
 def learned_sum(streams: str) -> tuple[str, Any, str, str]:
     """Return what ``close=learned`` makes of the equations of ``streams``: each gets a weight of its own."""
     logit = f"scale[0] dot(weight[j], RMS([{streams}[i] for i = 0..n-1])) + bias[j]"
@@ -77,8 +84,10 @@ class StreamsConnection(Connection):
 
 
 class StreamsVariant(Variant):
-    """Start all streams as the embedding, and end in the norm of their sum, or of what a read-out makes of them."""
+    """Start all streams as the embedding, and end in the norm of their sum."""
 
+    norms_each: ClassVar[bool] = False
+    """Whether each stream passes the norm on top, before they are added."""
     extension: ClassVar[str] = (
         "Cross-attention is one more sub-layer with a router of its own; encoder and decoder each start with copies of"
         " their embedding and end in one stream."
@@ -87,26 +96,35 @@ class StreamsVariant(Variant):
     @dataclass(frozen=True)
     class Config(Variant.Config):
         n: int = option(4, "streams", minimum=1, maximum=64)
-        close: Literal["sum", "learned"] = option("sum", "the streams at the top; learned: as in DeepSeek-V4")
 
-    def __init__(self, config: Any, shape: StackShape, router: float = 1.0) -> None:
-        """Make the read-out.
-
-        Args:
-            config: the options.
-            shape: the stack.
-            router: standard deviation of the read-out's matrix at the start, times (n C)^-0.5.
-        """
+    def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
         self.norm = shape.new_norm()
-        self.read_out = LearnedSum(config.n, shape.dim, router) if config.close == "learned" else None
 
     def open(self, x: Tensor) -> Stream:
         return dict.fromkeys(stream_keys(self.config.n), x)
 
     def layer_output(self, s: Stream) -> Tensor:
         streams = stack_streams(s, self.config.n)
-        return streams.sum(-2) if self.read_out is None else self.read_out(streams)
+        return (self.norm(streams) if self.norms_each else streams).sum(-2)
 
     def close(self, s: Stream) -> Tensor:
-        return self.norm(self.layer_output(s))
+        return self.layer_output(s) if self.norms_each else self.norm(self.layer_output(s))
+
+
+class ReadOutVariant(StreamsVariant):
+    """With an option for the end: the norm of the sum, or of what a read-out makes of the streams."""
+
+    @dataclass(frozen=True)
+    class Config(StreamsVariant.Config):
+        close: Literal["sum", "learned"] = option("sum", "the streams at the top; learned: as in DeepSeek-V4")
+
+    def __init__(self, config: Any, shape: StackShape, router: float = 1.0) -> None:
+        """Make the read-out, whose matrix starts with the standard deviation ``router`` times (n C)^-0.5."""
+        super().__init__(config, shape)
+        self.read_out = LearnedSum(config.n, shape.dim, router) if config.close == "learned" else None
+
+    def layer_output(self, s: Stream) -> Tensor:
+        if self.read_out is None:
+            return super().layer_output(s)
+        return self.read_out(stack_streams(s, self.config.n))  # type: ignore[no-any-return]

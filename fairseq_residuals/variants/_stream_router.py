@@ -37,7 +37,7 @@ def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
 class StreamLogits(nn.Module):
     """Multiply the root-mean-square norm of all streams of a position by a matrix, scale it and add a bias."""
 
-    def __init__(self, n: int, dim: int, outputs: int, std: float) -> None:
+    def __init__(self, n: int, dim: int, outputs: int, std: float, gain: bool = False) -> None:
         """Draw the matrix; the bias starts at 0.
 
         Args:
@@ -45,8 +45,10 @@ class StreamLogits(nn.Module):
             dim: channels of each.
             outputs: logits per position.
             std: of the matrix, times (n dim)^-0.5.
+            gain: whether the norm has a gain, of which "gamma" is the distance from 1.
         """
         super().__init__()
+        self.gamma = nn.Parameter(torch.zeros(n * dim)) if gain else None
         self.weight = nn.Parameter(torch.randn(outputs, n * dim) * std * (n * dim) ** -0.5)
         self.bias = nn.Parameter(torch.zeros(outputs))
 
@@ -55,9 +57,36 @@ class StreamLogits(nn.Module):
 
         Positions are last, so that what follows runs as few large kernels.
         """
-        logits = rms_linear(streams.flatten(-2), self.weight, centred=False, eps=EPS)
+        matrix = self.weight if self.gamma is None else at_least_fp32(self.weight) * (1 + at_least_fp32(self.gamma))
+        logits = rms_linear(streams.flatten(-2), matrix, centred=False, eps=EPS)
         bias, scale = (at_least_fp32(p)[:, None, None] for p in (self.bias, scale))
         return torch.addcmul(bias, logits, scale)
+
+
+class GatedRouter(nn.Module):
+    """Compute the weights of one sub-layer as mHC does: pre = sigmoid, post = 2 sigmoid, and a matrix that mixes.
+
+    "logits" are n for pre, n for post and those of the matrix, each group with a "scale" of its own.
+    """
+
+    def __init__(self, n: int, logits: StreamLogits) -> None:
+        super().__init__()
+        self.n = n
+        self.logits = logits
+        self.sizes = [n, n, len(logits.bias) - 2 * n]
+        self.scale = nn.Parameter(torch.full((3 if self.sizes[2] else 2,), 0.01))
+
+    def mix(self, logits: Tensor) -> Tensor:
+        """Return the matrix of :class:`Weights`, (outputs, T, B) -> (T, B, n, n) or (n, n)."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it mixes streams")
+
+    def forward(self, streams: Tensor) -> Weights:
+        """Return weights in single precision at least, of streams (T, B, n, C)."""
+        sizes = [size for size in self.sizes if size]
+        scale = torch.cat([s.expand(k) for s, k in zip(self.scale.unbind(), sizes, strict=True)])
+        gates, mixing = self.logits(streams, scale).split([2 * self.n, self.sizes[2]])
+        pre, post = gates.sigmoid().unflatten(0, (2, self.n)).permute(0, 2, 3, 1).unsqueeze(-1).unbind()
+        return Weights(read=pre.mT, write=2 * post, mix=self.mix(mixing))
 
 
 class LearnedSum(nn.Module):

@@ -30,7 +30,7 @@ from fairseq_residuals.core.config import LARGEST, option
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.ops.rms_linear import rms_linear
 from fairseq_residuals.utils.precision import at_least_fp32
-from fairseq_residuals.variants._multi_stream import StreamsConnection, StreamsVariant, learned_sum
+from fairseq_residuals.variants._multi_stream import ReadOutVariant, StreamsConnection, learned_sum
 from fairseq_residuals.variants._stream_router import Weights
 
 
@@ -69,7 +69,7 @@ class HyperRouter(nn.Module):
 
 
 @register_variant("hyper_connections")
-class HyperConnections(StreamsVariant):
+class HyperConnections(ReadOutVariant):
     title = "Hyper-Connections"
     paper = "Zhu et al. 2024, Hyper-Connections"
     year = 2024
@@ -94,10 +94,10 @@ class HyperConnections(StreamsVariant):
         " activations, gradients"
     )
 
-    extension = f"{StreamsVariant.extension} Output matrices are not scaled unless out_scale says so."
+    extension = f"{ReadOutVariant.extension} Output matrices are not scaled unless out_scale says so."
 
     @dataclass(frozen=True)
-    class Config(StreamsVariant.Config):
+    class Config(ReadOutVariant.Config):
         dynamic: bool = option(True, "weights depend on the position's streams; false: on nothing (SHC)")
         out_scale: float = option(
             1.0,

@@ -24,56 +24,43 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_residuals.core.base import Connection, Site, StackShape
 from fairseq_residuals.core.config import LARGEST, option
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.ops.sinkhorn import sinkhorn
-from fairseq_residuals.variants._multi_stream import StreamsConnection, StreamsVariant, learned_sum
-from fairseq_residuals.variants._stream_router import StreamLogits, Weights
+from fairseq_residuals.variants._multi_stream import GATES, ReadOutVariant, StreamsConnection, learned_sum
+from fairseq_residuals.variants._stream_router import GatedRouter, StreamLogits
 
 LEAST_ROUTER = 0.01
 """With it the streams of a small model differed by 8e-4 of their size after 300 updates of Adam. With less they part
 later, and where the matrix is no more than rounding, never."""
 
 
-class MHCRouter(nn.Module):
-    """Compute the weights of one sub-layer: pre, post and res.
-
-    "logits" are n for pre, n for post and n n for res (row by row), each with a "scale" of its own.
-    """
+class MHCRouter(GatedRouter):
+    """Make the mixing matrix of n n logits, row by row."""
 
     def __init__(self, site: Site, n: int, std: float, identity: bool) -> None:
-        super().__init__()
-        self.n = n
-        self.logits = StreamLogits(n, site.dim, n * (n + 2), std)
-        self.scale = nn.Parameter(torch.full((3,), 0.01))
+        super().__init__(n, StreamLogits(n, site.dim, n * (n + 2), std))
         if identity:
             with torch.no_grad():
                 self.logits.bias[2 * n :] = 4 * torch.eye(n).flatten()
 
-    def forward(self, streams: Tensor) -> Weights:
-        """Return weights in single precision at least, of streams (T, B, n, C)."""
-        n = self.n
-        scale = torch.cat([s.expand(k) for s, k in zip(self.scale.unbind(), (n, n, n * n), strict=True)])
-        gates, mixing = self.logits(streams, scale).split([2 * n, n * n])
-        pre, post = gates.sigmoid().unflatten(0, (2, n)).permute(0, 2, 3, 1).unsqueeze(-1).unbind()
-        res = sinkhorn(mixing.unflatten(0, (n, n))).permute(2, 3, 0, 1)
-        return Weights(read=pre.mT, write=2 * post, mix=res)
+    def mix(self, logits: Tensor) -> Tensor:
+        return sinkhorn(logits.unflatten(0, (self.n, self.n))).permute(2, 3, 0, 1)
 
 
 @register_variant("mhc")
-class MHC(StreamsVariant):
+class MHC(ReadOutVariant):
     title = "mHC"
     paper = "Xie et al. 2025, mHC: Manifold-Constrained Hyper-Connections"
     year = 2025
     equations = (
         "start: X[j] = x for j = 0..n-1",
         "z[o] = dot(weight[o], RMS([X[i] for i = 0..n-1])) for o = 0..n (n + 2) - 1",
-        "pre[i] = sigmoid(scale[0] z[i] + bias[i]) for i = 0..n-1",
-        "post[j] = 2 sigmoid(scale[1] z[n+j] + bias[n+j]) for j = 0..n-1",
+        *GATES,
         "r[j,i] = scale[2] z[(2+j) n + i] + bias[(2+j) n + i] for j = 0..n-1, i = 0..n-1",
         "res = sinkhorn(r)",
         "y = F(LN(sum_{i=0..n-1} pre[i] X[i]))",
@@ -81,12 +68,12 @@ class MHC(StreamsVariant):
         "output LN(sum_{j=0..n-1} X[j])",
     )
     rewrites = (learned_sum("X"),)
-    extension = f"{StreamsVariant.extension} The start of the router's matrix and biases, and the sum at the end."
+    extension = f"{ReadOutVariant.extension} The start of the router's matrix and biases, and the sum at the end."
     verified = "DeepSeek-V4's router and read-out in huggingface/transformers, decoder: activations, gradients"
     ships_in = "DeepSeek-V4 (close=learned)"
 
     @dataclass(frozen=True)
-    class Config(StreamsVariant.Config):
+    class Config(ReadOutVariant.Config):
         router: float = option(
             1.0,
             "standard deviation of the router's matrix at the start, times (n C)^-0.5",

@@ -23,6 +23,7 @@ from fairseq_residuals.verification.hosts import (
     hybrid_norm_host,
     hyper_connections_host,
     llama_host,
+    mhc_lite_host,
     parallel_host,
     plain_host,
     re_zero_host,
@@ -49,6 +50,7 @@ RECIPES: dict[str, HostRecipe] = {
     **scaled_residual_host.RECIPES,
     **released_layer_host.RECIPES,
     **t5gemma_host.RECIPES,
+    **mhc_lite_host.RECIPES,
     **without_tears_host.RECIPES,
 }
 """By what the sidecar calls the file's design."""

@@ -1,0 +1,23 @@
+"""Make doubly stochastic matrices as weighted means of all permutations (Birkhoff and von Neumann).
+
+    H = Σ_r a_r P_r,  a = softmax(logits)            logits (n!, ...), P_r (n, n), H (..., n, n)
+
+Rows and columns sum to one whatever the logits, and every doubly stochastic matrix is such a mean.
+"""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import torch
+from torch import Tensor
+
+
+def permutation_matrices(n: int) -> Tensor:
+    """Return all permutations of n, (n!, n, n), in lexicographic order: the first is the identity."""
+    return torch.eye(n)[torch.tensor(list(permutations(range(n))))]
+
+
+def mean_of_permutations(logits: Tensor, matrices: Tensor) -> Tensor:
+    """Return H, of logits (n!, ...) and the permutations (n!, n, n)."""
+    return torch.tensordot(logits.softmax(0), matrices.to(logits.dtype), ([0], [0]))

@@ -1,0 +1,106 @@
+"""mHC-lite and Identity-HC: the equations, where they start, and that streams part."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+import pytest
+import torch
+from test_hyper_connections import (
+    assert_computes_pre_ln,
+    connections,
+    double_without_eps,
+    stream_of,
+    streams_like,
+    sublayer,
+)
+from test_mhc import spread_after_training
+from tiny import build, perturb, stacks
+from torch import Tensor
+
+from fairseq_residuals.ops.permutations import mean_of_permutations, permutation_matrices
+from fairseq_residuals.ops.sinkhorn import reference as sinkhorn_reference
+from fairseq_residuals.variants._multi_stream import stream_keys
+from fairseq_residuals.variants._stream_router import EPS
+
+LM = "language_modeling"
+
+
+def mean_permutation(logits: Tensor, n: int) -> Tensor:
+    """Term by term: a_r adds to row i, column p_r(i)."""
+    mean = torch.zeros(n, n, dtype=logits.dtype)
+    for share, order in zip(logits.softmax(0), permutations(range(n)), strict=True):
+        for row, column in enumerate(order):
+            mean[row, column] += share
+    return mean
+
+
+@pytest.mark.parametrize("n", (1, 2, 3, 4))
+@pytest.mark.parametrize("spread", (0.1, 30.0))
+def test_means_of_permutations_are_doubly_stochastic(n: int, spread: float) -> None:
+    matrices = permutation_matrices(n)
+    logits = spread * torch.randn(len(matrices), 5, 2, generator=torch.Generator().manual_seed(0)).double()
+    found = mean_of_permutations(logits, matrices)
+    torch.testing.assert_close(found[3, 1], mean_permutation(logits[:, 3, 1], n))
+    ones = torch.ones(5, 2, n, dtype=torch.double)
+    torch.testing.assert_close(found.sum(-1), ones)
+    torch.testing.assert_close(found.sum(-2), ones)
+
+
+@pytest.mark.parametrize("mixing", ("permutations", "sinkhorn"))
+@pytest.mark.parametrize("n", (1, 2, 3, 4))
+def test_a_perturbed_connection_is_the_authors_equation(n: int, mixing: str) -> None:
+    model = perturb(build("translation", "mhc_lite", "--residual-args", f"n={n},mixing={mixing}"), scale=0.5)
+    connection = connections(model)[4].double()
+    router, streams = connection.router, streams_like(connection, n)
+    after, _ = connection(stream_of(streams), sublayer)
+    (s_pre, s_post, s_res), bias = router.scale, router.logits.bias
+    x = streams[2, 1]
+    flat = x.flatten()
+    made = router.logits.weight @ ((1 + router.logits.gamma) * flat / (flat.square().mean() + EPS).sqrt())
+    pre = torch.sigmoid(s_pre * made[:n] + bias[:n])
+    post = 2 * torch.sigmoid(s_post * made[n : 2 * n] + bias[n : 2 * n])
+    logits = s_res * made[2 * n :] + bias[2 * n :]
+    res = mean_permutation(logits, n) if mixing == "permutations" else sinkhorn_reference(logits.view(n, n))
+    y = sublayer(connection.norm(sum(pre[i] * x[i] for i in range(n))), None)[0]
+    for j in range(n):
+        expected = post[j] * y + sum(res[i, j] * x[i] for i in range(n))
+        torch.testing.assert_close(after[stream_keys(n)[j]][2, 1], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_starts_with_nearly_the_identity() -> None:
+    """At n = 4: pre 0.731 and 0.269, post 1.462 and 0.538, a weight of the identity of 1 / (1 + 23 e^-8)."""
+    for stack in stacks(build("translation", "mhc_lite", layers=3)):
+        for k, connection in enumerate(connections(stack)):
+            weights = connection.router(streams_like(connection, 4).float())
+            one = torch.eye(4)[k % 4]
+            expected = torch.where(one > 0, 0.7310586, 0.2689414).expand(3, 2, 4)
+            torch.testing.assert_close(weights.read.squeeze(-2), expected)
+            torch.testing.assert_close(weights.write.squeeze(-1), 2 * expected)
+            # every stream keeps its place in 6 of the 24 permutations, the identity among them
+            kept = (1 + 5 * torch.tensor(-8.0).exp()) / (1 + 23 * torch.tensor(-8.0).exp())
+            torch.testing.assert_close(weights.mix.diagonal(dim1=-2, dim2=-1), kept.expand(3, 2, 4))
+
+
+@pytest.mark.parametrize("variant", ("mhc_lite", "identity_hc"))
+def test_streams_part(variant: str) -> None:
+    """From the first update on, though the router's matrix starts at zero."""
+    for updates in (0, 3):
+        model: Any = build(LM, variant).train()
+        assert spread_after_training(model, updates + 1) > 0.01
+
+
+@pytest.mark.parametrize("task", ("translation", LM, "speech"))
+@pytest.mark.parametrize("args", ("", "n=1", "n=3", "spread=5"))
+def test_identity_hc_starts_as_pre_ln(task: str, args: str) -> None:
+    assert_computes_pre_ln(double_without_eps(build(task, "identity_hc", "--residual-args", args, layers=4)), task)
+
+
+def test_identity_hc_starts_with_the_mean_and_writes_one_on_average() -> None:
+    connection = connections(build(LM, "identity_hc"))[0]
+    weights = connection.router(streams_like(connection, 4).float())
+    torch.testing.assert_close(weights.read, torch.full((3, 2, 1, 4), 0.25))
+    torch.testing.assert_close(weights.write.mean(-2), torch.ones(3, 2, 1))
+    assert weights.write.squeeze(-1).diff(dim=-1).gt(0.2).all()
+    assert torch.equal(weights.mix, torch.eye(4))
