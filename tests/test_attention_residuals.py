@@ -13,7 +13,7 @@ from tiny import build, stacks
 from torch import Tensor
 from torch.nn.functional import layer_norm, rms_norm
 
-from fairseq_residuals.variants.attention_residuals import SoftmaxOverDepth
+from fairseq_residuals.variants._softmax_over_depth import SoftmaxOverDepth
 
 LAYERS = 4
 BLOCKS = pytest.mark.parametrize("block", [0, 1, 2, 3, 4, 5, 100])
@@ -80,6 +80,22 @@ def test_starts_as_pre_ln(block: int) -> None:
         assert_close(one.output(), other.output())
         found = one.gradients(one.output())
         assert_close({name: found[name] for name in other.gradients(other.output())}, other.gradients(other.output()))
+
+
+@pytest.mark.parametrize("block", [0, 4])
+def test_inklings_form(block: int) -> None:
+    """Sources are added up normalized, logits divided by sqrt(C): at queries of 0, the mean of unit vectors."""
+    args = f"block={block},values=normed,scale=true"
+    for one in wired("attention_residuals", args, layers=LAYERS):
+        over_depth = one.stack.wiring.over_depth
+        assert [name for name, _ in over_depth.named_parameters()] == ["query"]
+        sources = {f"source{i}": torch.randn(3, 2, 16, dtype=torch.double) for i in range(5)}
+        units = torch.stack([v / v.square().mean(-1, keepdim=True).sqrt() for v in sources.values()])
+        shares = (units @ over_depth.query / 4).softmax(0)
+        assert_close(over_depth(sources), (shares.unsqueeze(-1) * units).sum(0))
+        torch.nn.init.zeros_(over_depth.query)
+        assert_close(over_depth(sources), units.mean(0))
+        assert one.output().isfinite().all()
 
 
 def test_what_sublayers_are_fed_shrinks_as_the_sources_grow() -> None:

@@ -16,6 +16,10 @@ out again (but DyT does not), so the model starts as Pre-LN up to the norms' eps
 No code was published but pseudo-code. Checked against fla-org/flash-linear-attention@bc3b101
 (``fla/ops/attnres/naive.py``), from which the gain of the keys' RMSNorm and its eps are.
 
+Inkling-2 of Thinking Machines (huggingface/transformers 5.23.0, ``inkling2``) is ``block=12,values=normed,scale=true``:
+sources are normalized without a gain, also as values, and logits divided by sqrt(C). w = 0 then gives the mean of
+vectors of equal length, which is not Pre-LN. Its layers of full attention have three queries, one for each of q, k, v.
+
 Ours: the variance of h falls with the number of sources, at the start of 24 layers to 0.01; the norms on it have eps
 1e-6 instead of LayerNorm's 1e-5, which is 2e-4 from Pre-LN's output there, instead of 2e-3. The first sub-layer has one
 source, whose weight is 1 whatever the logit: it has neither w nor a gain, as no gradient would reach them. Each stack
@@ -23,42 +27,26 @@ has sources of its own, and cross-attention is one more sub-layer.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Variant
 from fairseq_residuals.core.config import MOST_LAYERS, option
 from fairseq_residuals.core.registry import register_variant
-from fairseq_residuals.ops.depth_sum import softmax_sum
+from fairseq_residuals.variants._softmax_over_depth import SoftmaxOverDepth
 
 NORM_EPS = 1e-6
-KEY_EPS = 1e-6
-
-
-class SoftmaxOverDepth(nn.Module):
-    """Add up all sources of the stream, weighted by a softmax, which is in single precision at least."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.query = nn.Parameter(torch.zeros(width))
-        self.key_gain = nn.Parameter(torch.ones(width))
-
-    def forward(self, s: Stream) -> Tensor:
-        """Return Σ_i softmax_i(w · RMSNorm(v_i)) v_i, (T, B, C)."""
-        sources = [value for key, value in s.items() if key.startswith("source")]
-        return softmax_sum(self.query * self.key_gain, sources, KEY_EPS)
 
 
 class AttentionResidualsConnection(Connection):
     """Read a sum over the sources, and make the output a source or a part of one."""
 
-    def __init__(self, site: Site, block: int) -> None:
+    def __init__(self, site: Site, config: Any) -> None:
         super().__init__(site)
         k = site.layer * site.n_sub + site.index
-        self.source = f"source{1 + k // max(block, 1)}"
-        self.over_depth = SoftmaxOverDepth(site.dim) if k else None
+        self.source = f"source{1 + k // max(config.block, 1)}"
+        self.over_depth = SoftmaxOverDepth(site.dim, config.values == "normed", config.scale) if k else None
         self.norm = site.new_norm(eps=NORM_EPS)
 
     def read(self, s: Stream) -> tuple[Tensor, Stream]:
@@ -88,20 +76,25 @@ class AttentionResiduals(Variant):
         "v[k] = F(LN(h))",
         "output LN(sum_{i=0..K} softmax_i(dot(query, key_gain * RMS(v[i]))) v[i])",
     )
-    rewrites = tuple(
-        ("block", bool, old, new)
-        for old, new in (
-            ("v[0] = x", "v[0] = x; v[i] = 0 for i = 1..ceil(K / block)"),
-            ("0..k-1", "0..ceil((k - 1) / block)"),
-            ("v[k] = F(LN(h))", "v[ceil(k / block)] = v[ceil(k / block)] + F(LN(h))"),
-            ("0..K}", "0..ceil(K / block)}"),
-        )
+    rewrites = (
+        *(
+            ("block", bool, old, new)
+            for old, new in (
+                ("v[0] = x", "v[0] = x; v[i] = 0 for i = 1..ceil(K / block)"),
+                ("0..k-1", "0..ceil((k - 1) / block)"),
+                ("v[k] = F(LN(h))", "v[ceil(k / block)] = v[ceil(k / block)] + F(LN(h))"),
+                ("0..K}", "0..ceil(K / block)}"),
+            )
+        ),
+        ("values", "normed", "key_gain * RMS(v[i]))) v[i]", "RMS(v[i]))) RMS(v[i])"),
+        ("scale", True, "dot(query, ", "dot(query / sqrt(d), "),
     )
     starts_as = "pre_ln"
     verified = (
         "third-party code of the softmax (fla-org/flash-linear-attention@bc3b101) in a wiring after the paper's"
-        " pseudo-code, language model, full and in blocks: activations, gradients"
+        " pseudo-code, language model, full and in blocks; Inkling-2 (huggingface/transformers): activations, gradients"
     )
+    ships_in = "Inkling-2 (block=12,values=normed,scale=true)"
     extension = (
         "Each stack has its own sources. Cross-attention is one more sub-layer, and counts as one in blocks. The first"
         " sub-layer has no query; norms on sums have eps 1e-6."
@@ -110,14 +103,16 @@ class AttentionResiduals(Variant):
     @dataclass(frozen=True)
     class Config(Variant.Config):
         block: int = option(0, "sub-layers per block; 0: no blocks", minimum=0, maximum=MOST_LAYERS)
+        values: Literal["plain", "normed"] = option("plain", "what is added up; normed: the keys, without their gain")
+        scale: bool = option(False, "logits divided by sqrt(C)")
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
-        self.over_depth = SoftmaxOverDepth(shape.dim)
+        self.over_depth = SoftmaxOverDepth(shape.dim, config.values == "normed", config.scale)
         self.norm = shape.new_norm(eps=NORM_EPS)
 
     def connect(self, site: Site) -> Connection:
-        return AttentionResidualsConnection(site, self.config.block)
+        return AttentionResidualsConnection(site, self.config)
 
     def open(self, x: Tensor) -> Stream:
         return {"x": x, "source0": x}

@@ -19,9 +19,11 @@ To add one: write it into the module of its family, or a new one whose ``RECIPES
 
 from fairseq_residuals.verification.hosts import (
     attention_residuals_host,
+    delta_attnres_host,
     dense_former_host,
     hybrid_norm_host,
     hyper_connections_host,
+    inkling_host,
     llama_host,
     mhc_lite_host,
     parallel_host,
@@ -51,6 +53,8 @@ RECIPES: dict[str, HostRecipe] = {
     **released_layer_host.RECIPES,
     **t5gemma_host.RECIPES,
     **mhc_lite_host.RECIPES,
+    **delta_attnres_host.RECIPES,
+    **inkling_host.RECIPES,
     **without_tears_host.RECIPES,
 }
 """By what the sidecar calls the file's design."""

@@ -1,0 +1,43 @@
+"""Add up what is below a sub-layer by a softmax over depth: what Attention Residuals and their successors share."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import rms_norm
+
+from fairseq_residuals.core.base import Stream
+from fairseq_residuals.ops.depth_sum import softmax_sum, weighted_sum
+from fairseq_residuals.utils.precision import at_least_fp32
+
+KEY_EPS = 1e-6
+
+
+def sources_of(s: Stream) -> list[Tensor]:
+    """Return what can be added up: "source0", "source1", ... of a stream, each (T, B, C)."""
+    return [value for key, value in s.items() if key.startswith("source")]
+
+
+class SoftmaxOverDepth(nn.Module):
+    """Add up all sources of the stream, weighted by a softmax, which is in single precision at least."""
+
+    def __init__(self, width: int, normed: bool = False, scale: bool = False) -> None:
+        """Make the query.
+
+        Args:
+            width: C.
+            normed: whether what is added up is normalized too; the norm then has no gain.
+            scale: whether the logits are divided by sqrt(C).
+        """
+        super().__init__()
+        self.query = nn.Parameter(torch.zeros(width))
+        self.key_gain = None if normed else nn.Parameter(torch.ones(width))
+        self.factor = width**-0.5 if scale else 1.0
+
+    def forward(self, s: Stream) -> Tensor:
+        """Return Σ_i softmax_i(w · RMSNorm(v_i)) v_i, (T, B, C)."""
+        sources = sources_of(s)
+        if self.key_gain is None:
+            units = [rms_norm(source, source.shape[-1:], eps=KEY_EPS) for source in sources]
+            logits = torch.stack([at_least_fp32(unit) @ at_least_fp32(self.query) for unit in units])
+            shares = (self.factor * logits).softmax(0).to(units[0].dtype)
+            return weighted_sum(shares.unsqueeze(-1), units)
+        return softmax_sum(self.query * self.key_gain * self.factor, sources, KEY_EPS)
