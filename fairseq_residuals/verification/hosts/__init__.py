@@ -21,6 +21,7 @@ from fairseq_residuals.verification.hosts import (
     attention_residuals_host,
     delta_attnres_host,
     dense_former_host,
+    gemma3n_host,
     hybrid_norm_host,
     hyper_connections_host,
     inkling_host,
@@ -54,6 +55,7 @@ RECIPES: dict[str, HostRecipe] = {
     **t5gemma_host.RECIPES,
     **mhc_lite_host.RECIPES,
     **delta_attnres_host.RECIPES,
+    **gemma3n_host.RECIPES,
     **inkling_host.RECIPES,
     **without_tears_host.RECIPES,
 }
