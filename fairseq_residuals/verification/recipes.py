@@ -9,6 +9,7 @@ from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.verification import hosts
 from fairseq_residuals.verification.fairseq_models import ENDINGS, FairseqRecipe
 from fairseq_residuals.verification.neutron import NeutronRecipe
+from fairseq_residuals.verification.ode import ODERecipe
 from fairseq_residuals.verification.recipe import Recipe
 
 _DLCL = {
@@ -39,6 +40,13 @@ FAIRSEQ_RECIPES = (
     FairseqRecipe(("tfixup",), "t_fixup"),
     FairseqRecipe(("realformer_fairseq_reimpl",), "realformer"),
     FairseqRecipe(("realformer_preln_fairseq_reimpl",), "realformer", "norm=pre"),
+    ODERecipe(
+        ("ode_rk2",),
+        "ode_rk2",
+        "inner_identity=true",
+        endings={"_gated": "mode=gated", "_alpha": "mode=alpha", "_dlcl": "dlcl=true"},
+    ),
+    ODERecipe(("ode_rk4",), "ode_rk4", "inner_identity=true"),
     NeutronRecipe(
         ("dwlstm_reimpl",),
         "depthwise_lstm",
