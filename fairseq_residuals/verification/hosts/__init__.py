@@ -27,6 +27,7 @@ from fairseq_residuals.verification.hosts import (
     inkling_host,
     llama_host,
     mhc_lite_host,
+    mudd_host,
     parallel_host,
     plain_host,
     re_zero_host,
@@ -56,6 +57,7 @@ RECIPES: dict[str, HostRecipe] = {
     **mhc_lite_host.RECIPES,
     **delta_attnres_host.RECIPES,
     **gemma3n_host.RECIPES,
+    **mudd_host.RECIPES,
     **inkling_host.RECIPES,
     **without_tears_host.RECIPES,
 }
