@@ -276,8 +276,8 @@ class Variant(nn.Module):
         """Return the stream after layer ``i`` (also where layer dropout skipped it)."""
         return s
 
-    def evaluate(self, i: int, layer: RunLayer, s: Stream) -> tuple[Stream, Tensor | None]:
-        """Return the stream after layer ``i``, and its attention weights or None.
+    def evaluate(self, layer: RunLayer, s: Stream) -> tuple[Stream, Tensor | None]:
+        """Return the stream after a layer, and its attention weights or None.
 
         Args:
             layer: runs the layer's sub-layers and connections; a variant may call it several times.

@@ -63,7 +63,8 @@ class Layer(nn.Module):
             kinds: the sub-layers that there are to wire; a variant may take the place of the FFN.
         """
         self.kinds = [kind for kind in kinds if variant.has_ffn or kind != "ffn"]
-        self.evaluate = partial(variant.evaluate, layer)
+        # the same for all layers, which therefore share what is compiled
+        self.evaluate = variant.evaluate
         base = {f.name: getattr(variant.shape, f.name) for f in fields(variant.shape)}
         return {
             kind: Site(**base, kind=kind, layer=layer, index=i, n_sub=len(self.kinds))

@@ -59,7 +59,7 @@ class ODETransformer(Variant):
         """Return x', (T, B, C)."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it integrates")
 
-    def evaluate(self, i: int, layer: RunLayer, s: Stream) -> tuple[Stream, Tensor | None]:
+    def evaluate(self, layer: RunLayer, s: Stream) -> tuple[Stream, Tensor | None]:
         if self.shape.stack == "decoder":
             return layer(s)
         evaluations: list[Stream] = []

@@ -39,7 +39,7 @@ class IdentityRouter(GatedRouter):
 @register_variant("identity_hc")
 class IdentityHC(StreamsVariant):
     title = "Identity-HC"
-    paper = "no paper; runs reported in 2026: mHC (Xie et al. 2025) with H_res = I"
+    paper = "Reports of 2026, of mHC (Xie et al. 2025) with H_res = I"
     year = 2026
     equations = (
         "start: X[j] = x for j = 0..n-1",

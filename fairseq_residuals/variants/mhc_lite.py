@@ -44,7 +44,7 @@ class MHCLiteRouter(GatedRouter):
 @register_variant("mhc_lite")
 class MHCLite(StreamsVariant):
     title = "mHC-lite"
-    paper = "2601.05732, 2026, mHC-lite: You Don't Need 20 Sinkhorn-Knopp Iterations"
+    paper = "2601.05732 (2026), mHC-lite: You Don't Need 20 Sinkhorn-Knopp Iterations"
     year = 2026
     equations = (
         "start: X[j] = x for j = 0..n-1",

@@ -19,7 +19,7 @@ from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.models.architectures import ARCHITECTURES
 
 PLACES = [(v, task) for v in sorted(VARIANTS) for task in PREFIXES if f"{PREFIXES[task]}_{v}" in ARCHITECTURES]
-COMBINED_LATER = {"dlcl_pre", "dlcl_post", "dense_former", "transparent_attention"}
+COMBINED_LATER = {"dlcl_pre", "dlcl_post", "dense_former", "mudd", "transparent_attention"}
 """What these combine with other layers' outputs is what a layer itself gave."""
 LISTS = [("post_ln:0-0,pre_ln:1-2", "translation"), ("dlcl_pre:0-1,b2t:2-2", "language_modeling")]
 

@@ -16,6 +16,7 @@ import host_references as designs
 import numpy as np
 import torch
 from host_references import BATCH, DEPTH, DIM, HEADS, INNER, LENGTH, WORDS, Net
+from newest_references import NEWEST
 from torch import Tensor
 from torch.nn.functional import cross_entropy, gelu
 
@@ -114,6 +115,7 @@ DESIGNS: dict[str, tuple[Callable[[Net, Tensor], Tensor], tuple[str, str], dict[
     "hybridnorm_star": (partial(designs.hybrid_norm, star=True), OLMO, {}),
     "siamesenorm_hybrid_pre": (designs.siamese_hybrid, OLMO, {}),
     "siamesenorm_deit": (siamese_deit, ("", ""), {}),
+    **NEWEST,
 }
 
 
@@ -125,9 +127,13 @@ def write_host_golden(folder: Path, name: str) -> Path:
         ids, target = torch.randint(WORDS, (2, BATCH, LENGTH), generator=net.generator)
         inputs = {"ids": ids, "target": target}
         words = net.matrix(f"{embedding}.weight", WORDS, DIM)
-        net.out["embed"] = x = words[ids]
+        x = words[ids]
+        net.out |= {"embed": x, "ids": ids}
         final = run(net, x)
+        net.out.pop("ids", None)
         logits = final @ (net.matrix(f"{head}.weight", WORDS, DIM) if head else words).T
+        if bound := told.get("final_logit_softcapping"):
+            logits = bound * torch.tanh(logits / bound)
         loss = cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="sum")
         net.out |= {"logits": logits}
     else:
@@ -136,7 +142,7 @@ def write_host_golden(folder: Path, name: str) -> Path:
         final = run(net, x)
         loss = (final * weight).sum()
     loss.backward()
-    outputs = net.out | {"final_norm": final, "loss": loss}
+    outputs = {"final_norm": final} | net.out | {"loss": loss}
     arrays = {f"in/{key}": value for key, value in inputs.items()}
     arrays |= {key if key.startswith("sub/") else f"out/{key}": value.detach() for key, value in outputs.items()}
     for key, value in net.parameters.items():

@@ -30,9 +30,9 @@ class Net:
             self.parameters[name] = drawn.requires_grad_()
         return self.parameters[name]
 
-    def matrix(self, name: str, rows: int, columns: int) -> Tensor:
+    def matrix(self, name: str, rows: int, columns: int, size: float = 1.0) -> Tensor:
         if name not in self.parameters:
-            drawn = torch.randn(rows, columns, generator=self.generator) / columns**0.5
+            drawn = size * torch.randn(rows, columns, generator=self.generator) / columns**0.5
             self.parameters[name] = drawn.requires_grad_()
         return self.parameters[name]
 

@@ -36,11 +36,11 @@ def test_other_sizes(name: str, tmp_path: Path) -> None:
 
 
 def test_which_designs_come_in_other_sizes() -> None:
-    """All but a third party's and one whose design has another file."""
+    """All but a third party's, and encoder-decoders whose wiring has another file."""
     lacking = RECIPES.keys() - DESIGNS.keys()
     wirings = {name: read(golden_path(name)).wiring.partition("(")[0] for name in RECIPES}
     assert {wirings[name] for name in lacking} <= {wirings[name] for name in DESIGNS}
-    assert len(lacking) <= 2
+    assert len(lacking) <= 4
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,16 @@ def test_what_is_wrong_is_named(name: str, change: Callable[[Arrays], None], fai
     assert set(measure(changed(golden_path(name), tmp_path, change)).failures()) == failing
 
 
-WITH_NORMS = sorted(RECIPES.keys() - {"rezero", "rezero_encdec", "dyt_preln"})
+# eps of ScaleNorm bounds a length that no input comes near
+WITHOUT_EPS = {
+    "rezero",
+    "rezero_encdec",
+    "dyt_preln",
+    "derf_preln",
+    "scalenorm_fixnorm_preln",
+    "scalenorm_fixnorm_postln",
+}
+WITH_NORMS = sorted(RECIPES.keys() - WITHOUT_EPS)
 
 
 @pytest.mark.parametrize("name", WITH_NORMS)
