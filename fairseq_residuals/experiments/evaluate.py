@@ -167,6 +167,8 @@ def check_references(job: Job, measurements: Iterable[Measurement]) -> None:
         if measurement.tool == "fairseq-generate" and measurement.references != "targets":
             for evaluation in job.evaluate(measurement):
                 _reference_files(job, measurement, evaluation)
+                if measurement.without:
+                    read_lines(_left_out(job, measurement, evaluation))
 
 
 def _lines(path: Path) -> list[str]:

@@ -219,7 +219,9 @@ CORPUS = Corpus(
     "debian",
     {
         **{f"en_{language}": translate_to(language) for language in ("it", "da", "fr", "de", "sk")},
-        "multilingual": Variant(many_languages, sources(*LANGUAGES), f"English to {', '.join(LANGUAGES)}", {}),
+        "multilingual": Variant(
+            many_languages, sources(*LANGUAGES), f"English to {', '.join(LANGUAGES)}", {"test": "test"}
+        ),
         "headlines": Variant(headlines, sources(), "long descriptions to synopses", {"test": "test"}),
         "lm": Variant(language_model, sources(), "all English text", {"test": "test"}),
     },
