@@ -15,6 +15,7 @@ from prepared import Prepared, run
 
 from fairseq_residuals.cli.__main__ import main
 from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.data.corpora import debian as corpus
 from fairseq_residuals.data.corpora import find_corpus
 from fairseq_residuals.data.pipeline.corpus import Job, prepare
 from fairseq_residuals.data.pipeline.download import Downloads
@@ -135,14 +136,18 @@ class Quiet(SimpleHTTPRequestHandler):
 def test_another_release_from_an_address_is_taken_and_recorded(
     address: str, italian: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    """As the mirror has it: with the corpus's own sizes this one is too small, which is said."""
+    """As the mirror has it; one that is too small for the corpus's own sizes is refused."""
     monkeypatch.setattr(debian, "check_signature", lambda path: f"{path.name} was looked at")
-    arguments = ["prepare", "debian", str(tmp_path), "--mirror", address, "--workers", "1"]
-    assert main([*arguments, "--release", "bookworm"]) != 0
-    told = capsys.readouterr().err
-    assert "InRelease was looked at" in told
-    assert "Debian 12.99 has too few descriptions: valid is empty" in told
+    arguments = ["prepare", "debian", str(tmp_path), "--mirror", address, "--workers", "1", "--release", "bookworm"]
+    assert main(arguments) != 0
+    assert "Debian 12.99 has too few descriptions: valid is empty" in capsys.readouterr().err
     assert not (tmp_path / "prepared.json").exists()
+    monkeypatch.setattr(corpus, "HELD_OUT", 120)
+    assert main(arguments) == 0
+    assert "InRelease was looked at" in capsys.readouterr().err
+    found = Prepared(tmp_path, tmp_path)
+    assert found.summary["parameters"]["work/release"]["release"].startswith("Debian 12.99 (bookworm) of Sat, 01 Jan")
+    assert found.lines("raw/test.it") == italian.lines("raw/test.it")
 
 
 def test_the_pinned_release_refuses_another_one(

@@ -12,6 +12,7 @@ from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.evaluate import Score, check_references, mean_of, measure
 from fairseq_residuals.experiments.job import Job
 from fairseq_residuals.experiments.recipe import Recipe
+from fairseq_residuals.experiments.stages import release
 from fairseq_residuals.scoring import score
 
 ENGLISH = ["The cat sat on the mat today .", "A well-known dog ran over there ."]
@@ -149,3 +150,6 @@ def test_another_release_is_prepared_elsewhere_and_is_another_run(tmp_path: Path
     other = job_of("debian/translation/6l_b2t", gpus=0, overrides=("recipe.release=trixie",))
     assert other.prepare == [*job.prepare[:3], str(job.corpus) + "-trixie", *job.prepare[4:], "--release", "trixie"]
     assert (other.folder != job.folder, other.config_hash != job.config_hash) == (True, True)
+    there = in_folder("debian/translation/6l_b2t", tmp_path)
+    write(there.corpus / "prepared.json", '{"parameters": {"raw": {}, "work/release": {"release": "Debian 12"}}}')
+    assert release(there) == "Debian 12"
