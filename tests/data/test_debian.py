@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import threading
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -98,7 +97,7 @@ def test_language_model(tmp_path: Path) -> None:
     found = run("debian", tmp_path / "out", mirror_with(tmp_path / "mirror", listed, 80), "lm")
     synopses = {package.descriptions["en"][0].replace(",", " ,") for package in listed}
     documents = {
-        name: [document.split("\n") for document in "\n".join(found.words(f"text/{name}")).split("\n\n") if document]
+        name: [document.strip("\n").split("\n") for document in "\n".join(found.words(f"text/{name}")).split("\n\n")]
         for name in SETS
     }
     assert [document[0] in synopses for parts in documents.values() for document in parts] == [True] * 60
@@ -108,9 +107,7 @@ def test_language_model(tmp_path: Path) -> None:
 
 def test_many_languages(tmp_path: Path) -> None:
     """From English only, one dictionary, and a package in the same data set in all languages."""
-    listed = packages(120, *(language for language in LANGUAGES if language != "it"))
-    for package in listed:
-        package.descriptions["it"] = [line.replace("de", "it") for line in package.descriptions["de"]]
+    listed = [package for package in packages(120, *LANGUAGES) if not package.name.endswith("-dev")]
     found = run("debian", tmp_path / "out", mirror_with(tmp_path / "mirror", listed, 800), "multilingual")
     directions = (found.out / "data-bin/lang_pairs.txt").read_text().strip().split(",")
     assert directions == sorted(f"en-{language}" for language in LANGUAGES)
@@ -172,11 +169,10 @@ def test_other_corpora_have_no_releases(tmp_path: Path, capsys: pytest.CaptureFi
     assert "wikitext103 does not come in releases" in capsys.readouterr().err
 
 
-def test_a_damaged_file_of_a_mirror_is_refused_and_not_kept(mirror: Path, tmp_path: Path) -> None:
+def test_a_damaged_file_of_a_mirror_is_refused(tmp_path: Path) -> None:
     mirror_with(tmp_path / "mirror", packages(5, "it"), 5)
     damaged = tmp_path / "mirror/dists/bookworm/main/i18n/Translation-it.bz2"
     damaged.write_bytes(damaged.read_bytes()[:-10])
-    with pytest.raises(UserError, match=r"Translation-it\.bz2"):
+    with pytest.raises(UserError, match=r"Translation-it\.bz2 is truncated or damaged"):
         run("debian", tmp_path / "out", tmp_path / "mirror", "en_it")
     assert not (tmp_path / "out/raw").exists()
-    assert json.loads((tmp_path / "mirror/stand_in.json").read_text())["held_out"] == 5
