@@ -33,6 +33,7 @@ def register() -> None:
         layer_statistics,
         optim,
         resume_check,
+        update_scales,
         word_dropout,
     )
     from fairseq_residuals.training.criterions import chunked_label_smoothed_cross_entropy  # noqa: F401

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 from typing import Any, Literal, get_args, get_origin
 
 import torch
-from hypothesis import strategies
+from hypothesis import assume, strategies
 from hypothesis.strategies import SearchStrategy
 from torch import Tensor, nn
 
 from fairseq_residuals.core.attention import open_attention
 from fairseq_residuals.core.base import StackShape, Variant
-from fairseq_residuals.core.config import Option, options_of, show_value
+from fairseq_residuals.core.config import Option, options_of, parse_options, show_value
 from fairseq_residuals.core.layer import Context
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.core.stack import Stack
@@ -152,4 +152,6 @@ def draws(draw: Any, variant: str, shape: SearchStrategy[StackShape] | None = No
     rarely = strategies.integers(0, 3).map(lambda n: n == 0)
     chosen = [o for o in options if draw(rarely if o.name in common else strategies.booleans())]
     args = ",".join(f"{o.name}={draw(values(o))}" for o in chosen)
+    config = parse_options(variant, VARIANTS[variant].Config, args)[0]
+    assume(not VARIANTS[variant].contradiction(config))
     return Draw(variant, args, draw(shape or shapes(variant)), draw(strategies.integers(0, 2**16)))

@@ -12,7 +12,8 @@ from fairseq.sequence_generator import SequenceGenerator
 from tiny import EOS, PAD, TASKS, batch, build, logits, make_dictionary, perturb, stacks, step_by_step, target_tokens
 from torch import Tensor, nn
 
-from fairseq_residuals.core.base import Connection, Init
+from fairseq_residuals.core.base import Connection
+from fairseq_residuals.core.common_options import Init
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.models.activation_checkpointing import RecomputeActivations
 

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from fairseq_residuals.checkpoints.average import save
 from fairseq_residuals.checkpoints.exporting.exporter import export_checkpoint
 from fairseq_residuals.checkpoints.importing.importer import import_checkpoint
+from fairseq_residuals.core.config import options_of
 from fairseq_residuals.core.layer import Context
 from fairseq_residuals.core.norms import is_norm
 from fairseq_residuals.core.registry import VARIANTS
@@ -125,7 +126,8 @@ def test_it_starts_as_it_says(variant: str, data: DataObject) -> None:
     if VARIANTS[variant].starts_as == "embedding":
         assert torch.equal(output, x)
         return
-    common = [option for option in one.args.split(",") if option.startswith(("norm_type", "value_residual"))]
+    known = options_of(VARIANTS[VARIANTS[variant].starts_as].Config)
+    common = [option for option in one.args.split(",") if option.partition("=")[0] in known]
     other = replace(one, variant=VARIANTS[variant].starts_as, args=",".join(common)).build(perturbed=False)
     share(stack, with_tiny_eps(other))
     torch.testing.assert_close(output, other(x, context)[0], rtol=1e-6, atol=1e-6)
@@ -147,6 +149,10 @@ EQUAL = [
     ("attention_residuals", "block=1", "attention_residuals", ""),
     ("b2t_no_ln", "alpha=0,beta=1", "t_fixup", ""),
     ("dense_former", "period=9", "pre_ln", ""),
+    ("residual_multiplier", "multiplier=1", "pre_ln", ""),
+    ("complete_p", "depth_mup=false", "pre_ln", ""),
+    ("complete_p", "base_depth=3", "pre_ln", "depth_mup=true,base_depth=3"),
+    ("two_lane", "split=5", "two_lane", "split=9"),
 ]
 """Two wirings that are one, whatever their parameters, as far as both have them."""
 

@@ -9,12 +9,17 @@ from tiny import TASKS, batch, build, logits, perturb, stacks
 from torch import Tensor, nn
 
 from fairseq_residuals.core.layer import CONNECTIONS
+from fairseq_residuals.variants._long_skips import partner
 
 # at the start each computes what another does, whose parameters it has among others
 STARTS = [
     ("zaya_residual", "", "pre_ln"),
     ("residual_multiplier", "multiplier=1", "pre_ln"),
     ("layer_scalar", "", "sandwich_ln"),
+    ("x0_lambdas", "", "pre_ln"),
+    ("backout", "start=0", "pre_ln"),
+    ("two_lane", "start=pre_ln", "pre_ln"),
+    ("complete_p", "base_depth=3", "pre_ln"),
 ]
 
 
@@ -131,3 +136,91 @@ def test_minicpms_rule() -> None:
     for stack in stacks(model):
         assert {stack[i].ffn_connection.multiplier for i in range(4)} == {0.7}
     assert round(1.4 / 40**0.5, 2) == 0.22
+
+
+def test_partners_of_a_u_net() -> None:
+    """The last in is the first out; of an odd number one has no partner: the middle, or the last as in the records."""
+    assert [partner(i, 6, "middle") for i in range(6)] == [None, None, None, 2, 1, 0]
+    assert [partner(i, 5, "middle") for i in range(5)] == [None, None, None, 1, 0]
+    assert [partner(i, 5, "last") for i in range(5)] == [None, None, 1, 0, None]
+    assert partner(0, 1, "middle") is None
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("layers", "embeddings"), [(4, 3.0), (6, 4.0)])
+def test_u_net_of_layers_that_do_nothing(layers: int, embeddings: float) -> None:
+    """With w = 1, as in modded-nanogpt, the top holds 1 + L/2 embeddings; with closed gates one."""
+    for args, expected in (("gate=none", embeddings), ("gate=sigmoid", 1.0)):
+        stack = stacks(build("translation", "unet_skip", "--residual-args", args, layers=layers))[0]
+        seen: list[Tensor] = []
+        for i in range(layers):
+            connection = stack[i].self_attn_connection
+            if args == "gate=sigmoid" and connection.skip_weight is not None:
+                assert connection.skip_weight.item() == -1.5
+                connection.skip_weight.fill_(-torch.inf)
+            for matrix in (stack[i].self_attn.out_proj, stack[i].fc2):
+                matrix.weight.zero_(), matrix.bias.zero_()
+        stack[layers - 1].register_forward_hook(lambda module, inputs, out, seen=seen: seen.append(out[0]["x"]))
+        x = torch.randn(5, 2, 16)
+        stack(x)
+        assert torch.equal(seen[0], expected * x)
+
+
+@torch.no_grad()
+def test_equations_of_long_skips() -> None:
+    """The skip comes before the mix with the embedding, which scales it, too; the middle is subtracted on top."""
+    for w in wired("unet_skip", "x0=true,backout=true", layers=4):
+        x, outputs, places = w.x, [], w.sublayers()
+        n = len(places) // 4
+        for i in range(4):
+            first = places[n * i][0]
+            if i >= 2:
+                x = x + torch.sigmoid(first.skip_weight) * outputs[3 - i]
+            x = first.stream_weight * x + first.embedding_weight * w.x
+            for c, f in places[n * i : n * i + n]:
+                x = x + f(c.norm(x))
+            outputs.append(x)
+        wiring = w.stack.wiring
+        assert_close(w.output(), wiring.norm(x - wiring.backout_weight * outputs[2]))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("args", "split"), [("", 2), ("split=0", 0)])
+def test_equations_of_two_lanes(args: str, split: int) -> None:
+    for w in wired("two_lane", args):
+        a, b, places = w.x, w.x, w.sublayers()
+        for k, (c, f) in enumerate(places):
+            two = k // (len(places) // 3) >= split
+            y = f(c.norm(b if c.site.kind == "ffn" else a))
+            y = y + c.embedding_weight * w.x if c.site.kind == "self" else y
+            assert (c.other_weight is not None) == two
+            b = c.stream_weight * b + c.other_weight * y if two else b
+            a = c.stream_weight * a + c.lane_weight * y
+            b = b if two else a
+        assert_close(w.output(), w.stack.wiring.norm((a + b) / 2))
+
+
+def test_starts_of_learned_scalars() -> None:
+    """nanochat's r and s over four layers; the second lane's 1.5 for attention, r = sqrt(1.1)."""
+    decoder = stacks(build("translation", "x0_lambdas", "--residual-args", "start=nanochat", layers=4))[1]
+    connections = [decoder[i].self_attn_connection for i in range(4)]
+    kept, embedding = ([getattr(c, f"{name}_weight").item() for c in connections] for name in ("stream", "embedding"))
+    assert kept == pytest.approx([1.15, 1.15 - 0.1 / 3, 1.15 - 0.2 / 3, 1.05])
+    assert embedding == pytest.approx([0.2, 0.15, 0.1, 0.05])
+    layer = stacks(build("translation", "two_lane", layers=3))[1][2]
+    others = [getattr(layer, CONNECTIONS[kind]).other_weight.item() for kind in layer.kinds]
+    assert others == [1.5, 1.5, 1.0] and layer.ffn_connection.stream_weight.item() == pytest.approx(1.1**0.5)
+
+
+@torch.no_grad()
+def test_mup_divides_scores_and_output() -> None:
+    """At m_N = 2 the output is half; scores are over the channels of a head, not their root."""
+    for plain, mup in zip(
+        wired("complete_p"), wired("complete_p", "mup=true,base_width=8", like="complete_p"), strict=True
+    ):
+        for i in range(3):
+            for attention in (mup.stack[i].self_attn, mup.stack[i].encoder_attn):
+                if attention is not None:
+                    attention.q_proj.weight.mul_(attention.head_dim**0.5)
+                    attention.q_proj.bias.mul_(attention.head_dim**0.5)
+        assert_close(mup.output() * (2 if plain.stack.shape.stack == "decoder" else 1), plain.output())

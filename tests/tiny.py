@@ -27,7 +27,8 @@ STOCK = {"translation": "transformer", "language_modeling": "transformer_lm_big"
 
 def common_options(init: str = "fairseq", init_scale: str = "1") -> str:
     """The options that every variant has, spelled out as the settings of a checkpoint spell them."""
-    return f"init={init},init_scale={init_scale},norm_type=layer,fixnorm=false,value_residual=none"
+    others = "norm_type=layer,fixnorm=false,value_residual=none,gpas=none,depth_mup=false,base_depth=2"
+    return f"init={init},init_scale={init_scale},{others}"
 
 
 def choices(name: str) -> list[str]:

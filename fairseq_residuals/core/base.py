@@ -23,18 +23,19 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor, nn
 
 from fairseq_residuals.core.attention import AttentionBackend, run_attention
-from fairseq_residuals.core.config import LARGEST, option, show_value
+from fairseq_residuals.core.common_options import CommonOptions, contradiction, equations_with
 from fairseq_residuals.core.depth_mixing import DepthWeights
+from fairseq_residuals.core.depth_mup import UpdateScale, update_scales
 from fairseq_residuals.core.norms import NormType, build_norm
-from fairseq_residuals.core.value_residual import Mixing, value_equations
 
 Stream = dict[str, Tensor]
 """What travels along depth. "x" (T, B, C) is always there; any other key is documented by its variant.
 Streams are updated functionally (``s | {"x": ...}``), never in place: activation checkpointing relies on it."""
 
 Kind = Literal["self", "cross", "ffn"]
+Summation = Literal["none", "pre", "post", "mixed"]
+"""``pre``: x' = x + branch; ``post``: x' = LN(x + branch); ``mixed``: both, or others too; ``none``: no such sum."""
 Stock = Literal["", "post_ln", "pre_ln"]
-Init = Literal["fairseq", "fairseq_0.8", "fairseq_0.9", "lipschitz", "ds_init", "ds_init_code", "xavier", "small"]
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,8 @@ class Connection(nn.Module):
     norm_gain: float = 1.0
     """What :meth:`read` multiplies the output of ``norm`` by, of a variant that is Pre-LN but for it."""
 
+    summation: Summation = "none"
+    """How the sub-layer's output meets the stream "x"; of a variant that is ``mixed``, that of this connection."""
     multiplier: float = 1.0
     """What a wiring that adds branches to a stream multiplies each branch by, outside of all norms (:meth:`scaled`)."""
 
@@ -190,6 +193,10 @@ class Variant(nn.Module):
     statistic; "embedding" where the layers add nothing yet; empty where it is none."""
     extension: ClassVar[str] = ""
     """What no paper defines and this plugin chose, such as where cross-attention sits; empty where nothing is."""
+    summation: ClassVar[Summation] = "none"
+    """How sub-layers' outputs meet the stream: where ``gpas`` and ``depth_mup`` have a meaning."""
+    spared: ClassVar[tuple[str, ...]] = ()
+    """The last part of the names of parameters that weight decay spares."""
     normalize_before: ClassVar[bool] = False
     """Whether this is what fairseq calls ``--encoder-normalize-before`` / ``--decoder-normalize-before``."""
     stock: ClassVar[Stock] = ""
@@ -200,39 +207,7 @@ class Variant(nn.Module):
     draws_weights: ClassVar[bool] = False
     """Whether ``init_weights`` draws the layers' weights anew, which leaves no choice to the option ``init``."""
 
-    @dataclass(frozen=True)
-    class Config:
-        """The options of every variant; one with options of its own derives its ``Config`` from this one.
-
-        The defaults are the design by itself, without what else its authors' models had (initialisation, norms of
-        another kind or of queries and keys).
-        """
-
-        init: Init = option(
-            "fairseq",
-            "how weights are drawn before the variant scales them; see fairseq_residuals/core/initialization.py",
-            for_training=True,
-        )
-        init_scale: float | Literal["depth"] = option(
-            1.0,
-            "factor on every weight matrix of the layers at initialisation; depth: L^-0.5",
-            minimum=1e-6,
-            maximum=LARGEST,
-            for_training=True,
-        )
-        norm_type: NormType = option(
-            "layer", "kind of every norm (short: norm, unless the variant has an option of that name)"
-        )
-        fixnorm: bool = option(
-            False,
-            "use each word's vector divided by its length, as input and as row of the output matrix; see"
-            " fairseq_residuals/models/fixnorm.py",
-        )
-        value_residual: Mixing = option(
-            "none",
-            "mix the first layer's values into those of the layers above, in self-attention (our choice: each stack by"
-            " itself, nothing in cross-attention); see fairseq_residuals/core/value_residual.py",
-        )
+    Config = CommonOptions
 
     connection: ClassVar[type[Connection]]
 
@@ -252,17 +227,14 @@ class Variant(nn.Module):
         return ""
 
     @classmethod
+    def contradiction(cls, config: Any) -> str:
+        """Return why options cannot be together, or cannot be with this variant; empty where they can."""
+        return contradiction(cls, config)
+
+    @classmethod
     def equations_of(cls, config: Any) -> tuple[str, ...]:
         """Return the equations of a stack with these options; a number that is an option replaces its definition."""
-        text = "\n".join(cls.equations)
-        for name, value, old, new in (("final_norm", False, "output LN(x)", ""), *cls.rewrites):
-            chosen = getattr(config, name, None)
-            if value(chosen) if callable(value) else chosen == value:
-                text = text.replace(old, new)
-        lines = [_with_number(line, config) for line in text.split("\n") if line]
-        if config.norm_type != "layer" and "LN" in text:
-            lines.append(f"LN is norm_type={config.norm_type}")
-        return (*lines, *value_equations(config.value_residual))
+        return equations_with(cls, config)
 
     def connect(self, site: Site) -> Connection:
         """Return a new connection for ``site``."""
@@ -317,12 +289,9 @@ class Variant(nn.Module):
                 that shares its encoder's.
         """
 
+    def update_scales(self, layers: nn.ModuleList) -> dict[nn.Parameter, UpdateScale]:
+        """Return what the optimizer's settings are multiplied by, for parameters of ``layers`` and of this variant."""
+        return update_scales(self, layers)
+
     def extra_repr(self) -> str:
         return f"{self.name}: {'; '.join(self.equations_of(self.config))}"
-
-
-def _with_number(line: str, config: Any) -> str:
-    """``where alpha = ...`` with the number that the option ``alpha`` has instead, if it has one."""
-    definition, equals, _ = line.partition(" = ")
-    value = getattr(config, definition.removeprefix("where "), None) if definition.startswith("where ") else None
-    return f"{definition}{equals}{show_value(value)}" if isinstance(value, (int, float)) else line

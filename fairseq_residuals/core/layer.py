@@ -10,7 +10,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from fairseq_residuals.core.attention import KVCache
-from fairseq_residuals.core.base import Connection, Kind, Site, Stream, Variant
+from fairseq_residuals.core.base import Connection, Kind, Site, Stream, SubLayer, Variant
+from fairseq_residuals.core.depth_mup import branch_multiplier
+from fairseq_residuals.core.gpas import ActivationScaling
 from fairseq_residuals.core.packing import Packing
 from fairseq_residuals.core.value_residual import ValueResidual
 
@@ -53,7 +55,8 @@ class Layer(nn.Module):
     """Of the sub-layers, in the order in which they run."""
     self_attn: Any
     encoder_attn: Any
-    value_residual: Any
+    value_residual: ValueResidual | None
+    gpas: ActivationScaling | None
 
     def sites(self, variant: Variant, layer: int, kinds: Iterable[Kind]) -> dict[Kind, Site]:
         """Return where the connections sit, and keep which sub-layers there are and how they are run.
@@ -83,6 +86,23 @@ class Layer(nn.Module):
         """Run each sub-layer once; the results are those of :meth:`forward`."""
         raise NotImplementedError(f"{type(self).__name__} does not say how its sub-layers run")
 
+    def add_options(self, variant: Variant, layer: int) -> None:
+        """Make the modules that options of every variant ask for, of layer ``layer`` of the variant."""
+        mixing, gates = variant.config.value_residual, variant.config.gpas
+        self.value_residual = None if mixing == "none" else ValueResidual(mixing, layer, variant.shape.depth)
+        self.gpas = None if gates == "none" else ActivationScaling(gates, len(self.kinds))
+
+    def connect(self, variant: Variant, site: Site) -> Connection:
+        """Return a new connection for ``site``, whose branches are multiplied as ``depth_mup`` asks."""
+        connection = variant.connect(site)
+        connection.multiplier *= branch_multiplier(variant.config, variant.shape)
+        return connection
+
+    def run(self, kind: Kind, s: Stream, sublayer: SubLayer) -> tuple[Stream, Tensor | None]:
+        """Run a sub-layer in its connection: the stream after it, attention weights or None."""
+        connection = self.connection(kind)
+        return connection(s, sublayer) if self.gpas is None else self.gpas.around(connection, s, sublayer)  # type: ignore[no-any-return]
+
     def connection(self, kind: Kind) -> Connection:
         """Return the connection of a sub-layer."""
         return getattr(self, CONNECTIONS[kind])  # type: ignore[no-any-return]
@@ -103,15 +123,15 @@ class ResidualLayer(Layer):
         sites = self.sites(variant, layer, [kind for kind in FAIRSEQ_NORMS if present[kind]])
         # registered in fairseq's order, which is the order of an optimizer's state
         self.self_attn: nn.Module = built.self_attn
-        self.self_attn_connection = variant.connect(sites["self"])
-        self.value_residual = new_value_residual(variant, layer)
+        self.self_attn_connection = self.connect(variant, sites["self"])
+        self.add_options(variant, layer)
         self.encoder_attn: nn.Module | None = getattr(built, "encoder_attn", None)
         if "cross" in sites:
-            self.encoder_attn_connection = variant.connect(sites["cross"])
+            self.encoder_attn_connection = self.connect(variant, sites["cross"])
         if "ffn" in sites:
             self.fc1: nn.Module = built.fc1
             self.fc2: nn.Module = built.fc2
-            self.ffn_connection = variant.connect(sites["ffn"])
+            self.ffn_connection = self.connect(variant, sites["ffn"])
             self.activation_fn = built.activation_fn
             self.activation_dropout_module: nn.Module = built.activation_dropout_module
         self.dropout_module: nn.Module = built.dropout_module
@@ -165,23 +185,17 @@ class ResidualLayer(Layer):
             return self.dropout_module(self.ffn_connection.outer(y)), None, s
 
         attn = None
-        s, _ = self.self_attn_connection(s, self_attention)
+        s, _ = self.run("self", s, self_attention)
         if self.encoder_attn is not None and context.memory is not None:
-            s, attn = self.encoder_attn_connection(s, cross_attention)
+            s, attn = self.run("cross", s, cross_attention)
         if "ffn" in self.kinds:
-            s, _ = self.ffn_connection(s, feed_forward)
+            s, _ = self.run("ffn", s, feed_forward)
         return s, attn
 
 
 def keys_and_values(h: Tensor, s: Stream) -> tuple[Tensor, Tensor]:
     """Return what keys and values of self-attention are made of: ``h``, unless the stream has something else."""
     return s.get("key", h), s.get("value", h)
-
-
-def new_value_residual(variant: Variant, layer: int) -> ValueResidual | None:
-    """Return what the option ``value_residual`` adds to a layer; None where it asks for nothing."""
-    mixing = variant.config.value_residual
-    return None if mixing == "none" else ValueResidual(mixing, layer, variant.shape.depth)
 
 
 def _unpacked(x: Tensor, packing: Packing | None) -> Tensor:

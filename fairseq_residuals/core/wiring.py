@@ -163,11 +163,8 @@ class Wiring:
         for part in self.parts:
             if reason := part.variant.refusal(alone=alone, topmost=part is self.parts[-1]):
                 raise UserError(f"variant {part.name!r} cannot be used there: {reason}")
-            if part.variant.draws_weights and part.config.init != "fairseq":
-                raise UserError(
-                    f"option init={part.config.init} has no meaning for variant {part.name!r}, which draws its weights"
-                    " by its own rule; leave it out"
-                )
+            if reason := part.variant.contradiction(part.config):
+                raise UserError(f"variant {part.name!r} cannot take {reason}; leave it out")
         expected = 0
         for part in self.parts:
             last = depth - 1 if part.last is None else part.last

@@ -21,7 +21,7 @@ from fairseq_residuals.core.base import Kind, Stream, Variant
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.feed_forward import FeedForward
 from fairseq_residuals.core.initialization import initialise
-from fairseq_residuals.core.layer import CONNECTIONS, Context, Layer, keys_and_values, new_value_residual
+from fairseq_residuals.core.layer import CONNECTIONS, Context, Layer, keys_and_values
 from fairseq_residuals.core.multihead_attention import MultiheadAttention
 from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.library.build import Options, Task, parse_wiring, stack_shape, start_omegas
@@ -137,17 +137,17 @@ class WrappedLayer(Layer):
         self.encoder_attn = None
         for kind, site in sites.items():
             setattr(self, SUBLAYER_NAMES[kind], built.modules[kind])
-            connection = variant.connect(site)
+            connection = self.connect(variant, site)
             connection.attention = WholeAttention(variant.name, kind)
             self.add_module(CONNECTIONS[kind], connection)
-        self.value_residual = new_value_residual(variant, layer)
+        self.add_options(variant, layer)
         self.dropout_module = nn.Dropout(built.dropout)
         self.variant_name = variant.name
 
     def run_sublayers(self, s: Stream, context: WrappedContext) -> tuple[Stream, None]:
         """Return the stream after this layer; weights of attention stay with the sub-layer."""
         for kind in self.kinds:
-            s, _ = self.connection(kind)(s, partial(self._sublayer, kind, context))
+            s, _ = self.run(kind, s, partial(self._sublayer, kind, context))
         return s, None
 
     def _sublayer(self, kind: Kind, context: WrappedContext, h: Tensor, s: Stream) -> tuple[Tensor, None, Stream]:

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.core.base import Connection, Variant
 from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.core.gpas import ActivationScaling
 from fairseq_residuals.core.norms import is_norm
 from fairseq_residuals.core.state_dict_names import fairseq_name
 from fairseq_residuals.core.value_residual import ValueResidual
@@ -91,7 +92,7 @@ def learned_weights(model: nn.Module) -> dict[str, float]:
     named: dict[nn.Parameter, tuple[str, int]] = {}
     for path, stack in named_stacks(model):
         for place, wiring in stack.named_modules(prefix=path):
-            if isinstance(wiring, (Connection, Variant, ValueResidual)):
+            if isinstance(wiring, (Connection, Variant, ValueResidual, ActivationScaling)):
                 for inside, module in wiring.named_modules(prefix=place):
                     if not is_norm(module) and not isinstance(module, nn.Linear):
                         for name, parameter in module.named_parameters(inside, recurse=False):

@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fairseq_residuals.core.base import Init, RunLayer, StackShape, Stream, Variant
+from fairseq_residuals.core.base import RunLayer, StackShape, Stream, Variant
+from fairseq_residuals.core.common_options import Init
 from fairseq_residuals.core.config import option
 from fairseq_residuals.variants.dlcl import DLCL
 from fairseq_residuals.variants.pre_ln import PreLNConnection

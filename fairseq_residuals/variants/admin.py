@@ -22,12 +22,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.core.base import Connection, Init, Site, Stream, Variant
+from fairseq_residuals.core.base import Connection, Site, Stream, Summation, Variant
+from fairseq_residuals.core.common_options import Init
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.registry import register_variant
 
 
 class AdminConnection(Connection):
+    summation: Summation = "post"
+
     def __init__(self, site: Site, profile: str) -> None:
         """Make the omegas of one residual.
 
@@ -62,6 +65,7 @@ class Admin(Variant):
     code = "LiyuanLucasLiu/Transformer-Clinic@70f72b7"
     stock = "post_ln"
     verified = "authors' code: profiles, activations, gradients, generation, initialisation"
+    summation = "post"
 
     @dataclass(frozen=True)
     class Config(Variant.Config):

@@ -39,8 +39,8 @@ class BeamResidual(SandwichLN):
     title = "Beam's residuals"
     paper = "Reflection AI 2026, Beam-1.0-501B-A23B (released weights)"
     year = 2026
-    equations = ("x = sqrt(1 - 1/k) x + sqrt(1/k) LN(F(LN(x))), k = 2, 3, ... by sub-layer", "output LN(x)")
-    rewrites: ClassVar = ()
+    equations = ("x = sqrt(1 - 1 / (k + 1)) x + sqrt(1 / (k + 1)) drop(LN_out(F'(LN(x))))", "output LN(x)")
+    rewrites: ClassVar = SandwichLN.rewrites
     code = "huggingface/transformers@v5.23.0"
     verified = "Beam in transformers, decoder alone: activations, gradients"
     ships_in = "Beam-1.0"

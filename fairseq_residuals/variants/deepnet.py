@@ -29,7 +29,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Variant
+from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Summation, Variant
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.registry import register_variant
 
@@ -45,6 +45,8 @@ def alpha_beta(shape: StackShape) -> tuple[float, float]:
 
 
 class DeepNetConnection(Connection):
+    summation: Summation = "post"
+
     def __init__(self, site: Site) -> None:
         super().__init__(site)
         self.alpha = alpha_beta(site)[0]
@@ -74,6 +76,7 @@ class DeepNet(Variant):
     stock = "post_ln"
     draws_weights = True
     connection = DeepNetConnection
+    summation = "post"
 
     @dataclass(frozen=True)
     class Config(Variant.Config):

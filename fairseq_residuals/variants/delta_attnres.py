@@ -65,6 +65,7 @@ class DeltaAttnRes(PreLN):
     extension = "Each stack has its own sources, cross-attention among them."
     normalize_before = False
     stock: ClassVar[Stock] = ""
+    summation = "none"
 
     @dataclass(frozen=True)
     class Config(PreLN.Config):

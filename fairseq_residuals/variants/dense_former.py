@@ -67,6 +67,7 @@ class DenseFormer(Variant):
     verified = "authors' code, language model, dilation 1 and 2: activations, gradients; period: the paper's equation"
     extension = "Encoder and decoder have weights of their own, and the decoder sums outputs of decoder layers only."
     connection = PreLNConnection
+    summation = "mixed"
 
     @dataclass(frozen=True)
     class Config(Variant.Config):

@@ -24,7 +24,8 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from fairseq_residuals.core.base import Init, StackShape, Stream, Variant
+from fairseq_residuals.core.base import StackShape, Stream, Variant
+from fairseq_residuals.core.common_options import Init
 from fairseq_residuals.core.config import MOST_LAYERS, option
 from fairseq_residuals.core.depth_mixing import DepthWeights, band, history
 from fairseq_residuals.core.registry import register_variant
@@ -105,6 +106,7 @@ class DLCLPre(DLCL):
     )
     rewrites = (("norm", False, "LN[l](x)", "x"), *SOFTMAX)
     connection = PreLNConnection
+    summation = "mixed"
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
@@ -130,6 +132,7 @@ class DLCLPost(DLCL):
     )
     rewrites = (("norm", False, "LN[l](sum_{j=0..l} weight[l,j] y[j])", "sum_{j=0..l} weight[l,j] y[j]"), *SOFTMAX)
     connection = PostLNConnection
+    summation = "mixed"
 
     def after_layer(self, i: int, s: Stream) -> Stream:
         s = s | {f"y{i + 1}": s["x"]}

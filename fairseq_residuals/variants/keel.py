@@ -18,7 +18,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from fairseq_residuals.core.base import Connection, Site, Stream, Variant
+from fairseq_residuals.core.base import Connection, Site, Stream, Summation, Variant
 from fairseq_residuals.core.config import LARGEST, option
 from fairseq_residuals.core.registry import register_variant
 
@@ -29,6 +29,7 @@ class KEELConnection(Connection):
         self.alpha = alpha if site.layer > 0 else 1.0
         self.branch_norm = site.new_norm(bias=branch_bias)
         self.norm = site.new_norm() if site.layer > 0 or not site.first else None
+        self.summation: Summation = "pre" if self.norm is None else "post"
 
     def read(self, s: Stream) -> tuple[Tensor, Stream]:
         return self.branch_norm(s["x"]), s
@@ -54,6 +55,7 @@ class KEEL(Variant):
         "Each stack has its own alpha (2N in an encoder, 3M in a decoder with cross-attention) and its own first layer,"
         " in which cross-attention is as the FFN."
     )
+    summation = "mixed"
 
     @dataclass(frozen=True)
     class Config(Variant.Config):

@@ -39,16 +39,14 @@ class LayerScalar(SandwichLN):
     title = "Layer scalar"
     paper = "Google 2026, Gemma 4 (released weights)"
     year = 2026
-    equations = (
-        "x = x + LN(F(LN(x))), dropout after LN",
-        "after a layer: x = s x, s = 1 at first",
-        "output LN(x)",
-    )
+    equations = (SandwichLN.equations[0], "last of a layer: x = scalar x", "output LN(x)")
     rewrites: ClassVar = SandwichLN.rewrites
+    starts_as = "sandwich_ln"
     code = "huggingface/transformers@v5.23.0"
     verified = "Gemma 4 in transformers, decoder alone: activations, gradients"
     ships_in = "Gemma 4 (norm_type=rms)"
     extension = "The scalar is learned and starts at 1; each stack has its own, after the last sub-layer of a layer."
+    spared = ("scalar",)
 
     def connect(self, site: Site) -> Connection:
         return LayerScalarConnection(site, self.config)

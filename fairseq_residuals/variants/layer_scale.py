@@ -26,7 +26,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.core.base import Connection, Site, Stock, Stream, Variant
+from fairseq_residuals.core.base import Connection, Site, Stock, Stream, Summation, Variant
 from fairseq_residuals.core.config import LARGEST, option
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.variants.pre_ln import PreLN, PreLNConnection
@@ -86,6 +86,8 @@ class ReZeroConnection(Connection):
     The sub-layers of a layer are handed the parameter of the first along the stream, so that the model has it once.
     """
 
+    summation: Summation = "pre"
+
     def __init__(self, site: Site, owns_gain: bool) -> None:
         super().__init__(site)
         self.gain = nn.Parameter(torch.zeros(1)) if owns_gain else None
@@ -94,7 +96,7 @@ class ReZeroConnection(Connection):
         return s["x"], s if self.gain is None else s | {"gain": self.gain}
 
     def write(self, s: Stream, y: Tensor) -> Stream:
-        return s | {"x": s["x"] + s["gain"] * y}
+        return s | {"x": s["x"] + s["gain"] * self.scaled(y)}
 
 
 @register_variant("re_zero")
@@ -107,6 +109,7 @@ class ReZero(Variant):
     code = "majumderb/rezero@e2c94a8"
     verified = "authors' code, encoder and decoder: activations, gradients"
     extension = "share=sublayer."
+    summation = "pre"
 
     @dataclass(frozen=True)
     class Config(Variant.Config):

@@ -33,6 +33,7 @@ class MixLN(PreLN):
     extension = "alpha is a part of each stack's own layers; cross-attention is as its layer is."
     normalize_before = False
     stock = ""
+    summation = "mixed"
 
     @dataclass(frozen=True)
     class Config(PreLN.Config):

@@ -55,7 +55,7 @@ class NormFormerConnection(PreLNConnection):
         return h if self.inner_norm is None else self.inner_norm(h)
 
     def write(self, s: Stream, y: Tensor) -> Stream:
-        return s | {"x": (s["x"] if self.residual_gain is None else self.residual_gain * s["x"]) + y}
+        return super().write(s if self.residual_gain is None else s | {"x": self.residual_gain * s["x"]}, y)
 
 
 @register_variant("normformer")

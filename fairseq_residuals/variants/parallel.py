@@ -19,11 +19,11 @@ cross-attention and the FFN are parallel. The norm of a layer belongs to the fir
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
-from fairseq_residuals.core.base import Connection, Site, Stream
+from fairseq_residuals.core.base import Connection, Site, Stream, Summation
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.variants.pre_ln import PreLN
@@ -42,6 +42,8 @@ class ParallelConnection(Connection):
         self.is_first = site.first or (cross == "sequential" and site.kind == "cross")
         self.is_last = site.last or alone
         self.shares_norm = norms == 1
+        # the layer's branches make one sum
+        self.summation: Summation = "pre" if self.is_last else "none"
         self.norm = site.new_norm() if self.is_first or not self.shares_norm else None
 
     def read(self, s: Stream) -> tuple[Tensor, Stream]:
@@ -60,17 +62,11 @@ class Parallel(PreLN):
     title = "Parallel blocks"
     paper = "Wang and Komatsuzaki 2021, GPT-J-6B: A 6 Billion Parameter Autoregressive Language Model"
     year = 2021
-    equations = ("u = LN(x)", "x = x + SA(u) + CA(u) + FFN(u)", "output LN(x)")
+    equations = ("SA: u = LN(x)", "x = x + F(u)", "output LN(x)")
     rewrites = (
-        ("norms", 2, "u = LN(x)", ""),
-        ("norms", 2, "SA(u) + CA(u) + FFN(u)", "SA(LN_1(x)) + CA(LN_2(x)) + FFN(LN_3(x))"),
-        ("cross", "sequential", "SA(u) + CA(u) + FFN(u)", "CA(u) + FFN(u), after a Pre-LN self-attention"),
-        (
-            "cross",
-            "sequential",
-            "SA(LN_1(x)) + CA(LN_2(x)) + FFN(LN_3(x))",
-            "CA(LN_2(x)) + FFN(LN_3(x)), after a Pre-LN self-attention",
-        ),
+        ("cross", "sequential", "SA: u = LN(x)", "SA: u = LN(x)\nCA: u = LN(x)"),
+        ("norms", 2, "u = LN(x)", "u = x"),
+        ("norms", 2, "F(u)", "F(LN(u))"),
     )
     code = "huggingface/transformers@v5.23.0"
     verified = "GPT-J, Command-R and GPT-NeoX in transformers, decoder alone: activations, gradients"
@@ -87,6 +83,19 @@ class Parallel(PreLN):
         cross: Literal["parallel", "sequential"] = option(
             "parallel", "cross-attention beside self-attention, or after it and beside the FFN"
         )
+
+    @classmethod
+    def equations_of(cls, config: Any) -> tuple[str, ...]:
+        if config.gpas == "none":
+            return super().equations_of(config)
+        lines: list[str] = []
+        for line in super().equations_of(config):
+            added, gated, scaled = line.partition("; x = x - silu(")
+            lines.append(added)
+            if gated and config.cross == "sequential":
+                lines.append(f"pair, decoder, SA: x = x - silu({scaled}")
+            lines += [f"last of a layer: x = x - silu({scaled}"] if gated else []
+        return tuple(lines)
 
     def connect(self, site: Site) -> Connection:
         return ParallelConnection(site, self.config.norms, self.config.cross)

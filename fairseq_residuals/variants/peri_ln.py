@@ -44,6 +44,10 @@ PANGU: dict[Kind, float] = {"self": 0.283, "cross": 0.283, "ffn": 0.432}
 """What its branches' last norms start at, times the root of the depth."""
 
 
+def is_no_one(factor: float) -> bool:
+    return factor != 1.0
+
+
 class SandwichConnection(PreLNConnection):
     def __init__(self, site: Site, options: SandwichLN.Config) -> None:
         super().__init__(site)
@@ -72,6 +76,8 @@ class SandwichLN(PreLN):
     equations: ClassVar[tuple[str, ...]] = ("x = x + drop(LN_out(F'(LN(x))))", "output LN(x)")
     rewrites: ClassVar[tuple[tuple[str, Any, str, str], ...]] = (
         ("dropout", "before_norm", "drop(LN_out(F'(LN(x))))", "LN_out(F(LN(x)))"),
+        ("multiplier", is_no_one, " drop(LN_out", " multiplier drop(LN_out"),
+        ("multiplier", is_no_one, " LN_out(F(", " multiplier LN_out(F("),
     )
     code = "THUDM/CogView@189a12b"
     verified = "T5Gemma, encoder and decoder, Trinity (AFMoE) and LayerNorm-Scaling's code: activations, gradients"

@@ -11,11 +11,13 @@ Checked against facebookresearch/fairseq@3d262bb (``modules/transformer_layer.py
 
 from torch import Tensor
 
-from fairseq_residuals.core.base import Connection, Site, Stream, Variant
+from fairseq_residuals.core.base import Connection, Site, Stream, Summation, Variant
 from fairseq_residuals.core.registry import register_variant
 
 
 class PostLNConnection(Connection):
+    summation: Summation = "post"
+
     def __init__(self, site: Site) -> None:
         super().__init__(site)
         self.norm = site.new_norm()
@@ -35,3 +37,4 @@ class PostLN(Variant):
     ships_in = "BERT, RoBERTa, BART, XLM-R"
     stock = "post_ln"
     connection = PostLNConnection
+    summation = "post"

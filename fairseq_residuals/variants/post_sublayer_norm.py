@@ -21,13 +21,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fairseq_residuals.core.base import Connection, Site, Stream
+from fairseq_residuals.core.base import Connection, Site, Stream, Summation
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.variants.pre_ln import PreLN
 
 
 class PostSublayerNormConnection(Connection):
+    summation: Summation = "pre"
+
     def __init__(self, site: Site, qk_norm: bool) -> None:
         super().__init__(site)
         self.norm = site.new_norm()

@@ -14,12 +14,14 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fairseq_residuals.core.base import Connection, Site, StackShape, Stock, Stream, Variant
+from fairseq_residuals.core.base import Connection, Site, StackShape, Stock, Stream, Summation, Variant
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.registry import register_variant
 
 
 class PreLNConnection(Connection):
+    summation: Summation = "pre"
+
     def __init__(self, site: Site) -> None:
         super().__init__(site)
         self.norm = site.new_norm()
@@ -45,6 +47,7 @@ class PreLN(Variant):
     ships_in = "GPT-2, LLaMA, Mistral and Qwen (norm_type=rms), mBART, NLLB-200"
     normalize_before = True
     stock: ClassVar[Stock] = "pre_ln"
+    summation: ClassVar[Summation] = "pre"
     connection = PreLNConnection
 
     @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Variant
+from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Summation, Variant
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.registry import register_variant
 
@@ -35,6 +35,7 @@ class RealFormerConnection(Connection):
     def __init__(self, site: Site, config: Any) -> None:
         super().__init__(site)
         self.pre = config.norm == "pre"
+        self.summation: Summation = "pre" if self.pre else "post"
         self.layers_in_sum = site.layer + 1 if config.mean else 1
         self.norm = site.new_norm()
 
@@ -82,6 +83,7 @@ class RealFormer(Variant):
         "authors' code, encoder: scores, activations, gradients; encoder-decoder (none was published):"
         " re-implementation of the equations"
     )
+    summation = "mixed"
 
     @dataclass(frozen=True)
     class Config(Variant.Config):

@@ -28,7 +28,7 @@ class ResidualMultiplier(PreLN):
     title = "Residual multiplier"
     paper = "Hu et al. 2024, MiniCPM: Unveiling the Potential of Small Language Models"
     year = 2024
-    equations = ("x = x + m F(LN(x))", "output LN(x)")
+    equations = ("x = x + multiplier F(LN(x))", "where multiplier = scale_depth / sqrt(L)", "output LN(x)")
     code = "huggingface/transformers@v5.23.0"
     verified = "Granite in transformers, decoder alone: activations, gradients"
     ships_in = "Granite 3 and 4; MiniCPM (multiplier=depth)"

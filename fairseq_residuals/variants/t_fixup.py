@@ -22,14 +22,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.core.base import Connection, Init, Stream, Variant
+from fairseq_residuals.core.base import Connection, Stream, Summation, Variant
+from fairseq_residuals.core.common_options import Init
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.registry import register_variant
 
 
 class PlainConnection(Connection):
+    summation: Summation = "pre"
+
     def write(self, s: Stream, y: Tensor) -> Stream:
-        return s | {"x": s["x"] + y}
+        return s | {"x": s["x"] + self.scaled(y)}
 
 
 @register_variant("t_fixup")
@@ -41,6 +44,7 @@ class TFixup(Variant):
     code = "layer6ai-labs/T-Fixup@b17e166"
     verified = "authors' code: activations, gradients, generation, initialisation"
     connection = PlainConnection
+    summation = "pre"
 
     @dataclass(frozen=True)
     class Config(Variant.Config):

@@ -47,6 +47,7 @@ class TransparentAttention(Variant):
     verified = "the paper's equations (no code was published)"
     extension = "W starts at 0, so the mix at the mean; the embedding passes a norm, as in another group's code."
     connection = PostLNConnection
+    summation = "post"
 
     @dataclass(frozen=True)
     class Config(Variant.Config):

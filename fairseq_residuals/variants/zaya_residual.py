@@ -12,7 +12,7 @@ Checked against huggingface/transformers@v5.23.0 (``modeling_zaya.py``), which k
 The bias is added before the scale. By our choice cross-attention is one more sub-layer with vectors of its own.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +49,17 @@ class ZayaResidual(PreLN):
     title = "ZAYA1's residual scaling"
     paper = "Zyphra 2025, ZAYA1-8B (released weights)"
     year = 2025
-    equations = ("x = s_0 (embedding + b_0)", "x = s_1 (F(LN(x)) + b_1) + s_2 (x + b_2)", "output LN(x)")
+    equations = (
+        "start: x = (x + b_0) s_0",
+        "y = (F(LN(x)) + b_1) s_1; x = (x + b_2) s_2; x = x + y",
+        "output LN(x)",
+    )
+    symbols: ClassVar[dict[str, str]] = {
+        f"{short}_{i}": f"{owner}.{name}"
+        for i, owner in enumerate(("of_embedding", "of_branch", "of_stream"))
+        for short, name in (("s", "scale"), ("b", "bias"))
+    }
+    starts_as = "pre_ln"
     code = "huggingface/transformers@v5.23.0"
     verified = "ZAYA1 in transformers, decoder alone: activations, gradients"
     ships_in = "ZAYA1-8B"

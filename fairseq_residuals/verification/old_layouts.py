@@ -73,7 +73,11 @@ _WITHOUT_TEARS = (
 )
 _EVALUATED = ((r"out/loss", "loss/train"), (r"out/(src|tgt)_positions", r"buf/\1_positions"))
 _HOST_ENCODER = ((r"out/layer(\d+)(.*)", r"out/enc_layer\1\2"), (r"out/final_norm", "out/encoder_out"))
-_TWO_STREAMS = ((r"(.*_layer\d+)\.[x0]", r"\1"), (r"(.*_layer\d+)\.[y1]", r"\1_y"))
+_TWO_STREAMS = (
+    (r"(.*_layer\d+)\.(?:[x0]|lane0)", r"\1"),
+    (r"(.*_layer\d+)\.[y1]", r"\1_y"),
+    (r"(.*_layer\d+)\.lane1", r"\1_b"),
+)
 
 _SIZES = {
     "encoder_layers": ("el", "enc", "layers"),

@@ -25,7 +25,7 @@ from modern_fairseq.loading.checkpoints import load_fairseq
 
 STOCK = {TRANSLATION.model: "transformer", LANGUAGE_MODEL.model: "transformer_lm", SPEECH.model: "s2t_transformer"}
 """fairseq's own model for each of ours, an architecture by the same name."""
-FAIRSEQ_HAS = {"norm_type": "layer", "fixnorm": False, "value_residual": "none"}
+FAIRSEQ_HAS = {"norm_type": "layer", "fixnorm": False, "value_residual": "none", "gpas": "none"}
 """Options of every variant that fairseq's own models leave no choice."""
 TOLERANCE = 1e-4
 """Of the logits, as a part of the largest one: what rounding the folded weights to single precision may cost."""

@@ -105,6 +105,7 @@ class _Run:
             "N": shape.enc_depth,
             "M": shape.dec_depth,
             "d": shape.dim,
+            "heads": shape.heads,
         }
 
     # lines and statements

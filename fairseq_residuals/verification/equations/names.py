@@ -42,7 +42,7 @@ class Owners:
         if layer is not None:
             own = stack[layer]
             near: dict[str, Connection] = {k: getattr(own, CONNECTIONS[k]) for k in own.kinds}
-            modules = [near.pop(kind), *near.values(), own.value_residual]
+            modules = [near.pop(kind), *near.values(), own.value_residual, own.gpas]
             attention = {"self": own.self_attn, "cross": own.encoder_attn}.get(kind)
         self.modules = [*filter(None, modules), self.variant, *filter(None, [attention])]
 

@@ -50,10 +50,14 @@ class Gate:
     def between(self, first: nn.Module, second: nn.Module) -> None:
         """Compute the gate from the input of ``first``, and multiply that of ``second`` by it."""
         first.register_forward_pre_hook(self._keep)
-        second.register_forward_pre_hook(lambda module, args: args[0] * torch.sigmoid(self.gate(self.fed)))
+        second.register_forward_pre_hook(self._multiply)
 
     def _keep(self, module: nn.Module, args: tuple[Tensor]) -> None:
         (self.fed,) = args
+
+    def _multiply(self, module: nn.Module, args: tuple[Tensor]) -> Tensor:
+        fed = self.__dict__.pop("fed")
+        return args[0] * torch.sigmoid(self.gate(fed))
 
 
 def _granite(golden: Golden) -> str:

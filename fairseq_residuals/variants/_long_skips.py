@@ -1,0 +1,132 @@
+"""Pre-LN with connections over many layers: the embedding, mirrored layers, and the middle of the stack.
+
+::
+
+    before layer l    x = x + g_l h_(L-1-l)          (skips: upper half, h the outputs of the lower half)
+                      x = r_l x + s_l x0             (x0: the embedding)
+    on top            x = x - b h_m                  (backout: the output of layer m)
+
+Each part is the subject of a variant (``unet_skip``, ``x0_lambdas``, ``backout``), and an option of the others as far
+as they were published together. Stream: "x0", "skip0", "skip1", ... and "middle", all (T, B, C).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_residuals.core.base import Connection, Site, StackShape, Stream
+from fairseq_residuals.core.config import MOST_LAYERS, option
+from fairseq_residuals.variants.pre_ln import PreLN, PreLNConnection
+
+BACKOUT = (
+    "after each layer: h[l] = x\n"
+    "where middle = min(floor(L / 2), L - 2)\n"
+    "after each layer, l = L, middle >= 0, middle < L: x = x - backout_weight h[middle + 1]\n"
+    "output LN(x)"
+)
+"""The equations of the middle that is subtracted, in place of the output's."""
+
+
+def middle_option() -> Literal["half"] | int:
+    """Return a field of a variant's options: which layer is the middle."""
+    text = "the layer whose output is subtracted, from 0; half: L / 2, but never the last"
+    return option("half", text, minimum=0, maximum=MOST_LAYERS)
+
+
+Gate = Literal["", "sigmoid", "none"]
+
+
+def partner(layer: int, depth: int, unpaired: Literal["middle", "last"]) -> int | None:
+    """Return the layer whose output is added below ``layer``; None in the lower half, and where it has no partner."""
+    half = depth // 2
+    below = (depth if unpaired == "middle" else 2 * half) - 1 - layer
+    return below if 0 <= below < half <= layer else None
+
+
+class LongSkipConnection(PreLNConnection):
+    """Add to the stream below a layer; other sub-layers than its first are Pre-LN."""
+
+    def __init__(self, site: Site, *, skip: int | None, gate: Gate, weights: tuple[float, float] | None) -> None:
+        """Make the scalars.
+
+        Args:
+            site: where the connection sits.
+            skip: the layer whose output is added first, if any.
+            gate: whether its weight is a sigmoid, which starts at 0.18, or plain, and starts at 1.
+            weights: where those of the stream and of the embedding start, if it is mixed in.
+        """
+        super().__init__(site)
+        self.source, self.gate = skip, gate
+        start = -1.5 if gate == "sigmoid" else 1.0
+        self.skip_weight = nn.Parameter(torch.tensor([start])) if skip is not None and site.first else None
+        stream, embedding = weights or (1.0, 0.0)
+        mixes = weights is not None and site.first
+        self.stream_weight = nn.Parameter(torch.tensor([stream])) if mixes else None
+        self.embedding_weight = nn.Parameter(torch.tensor([embedding])) if mixes else None
+
+    def read(self, s: Stream) -> tuple[Tensor, Stream]:
+        s = dict(s)
+        if self.skip_weight is not None:
+            weight = self.skip_weight.sigmoid() if self.gate == "sigmoid" else self.skip_weight
+            s["x"] = s["x"] + weight * s.pop(f"skip{self.source}")
+        if self.stream_weight is not None and self.embedding_weight is not None:
+            s["x"] = self.stream_weight * s["x"] + self.embedding_weight * s["x0"]
+        return super().read(s)
+
+
+class LongSkips(PreLN):
+    """Keep what the connections need, and subtract the middle on top."""
+
+    normalize_before = False
+    stock = ""
+    spared = ("skip_weight", "stream_weight", "embedding_weight", "backout_weight")
+
+    def __init__(
+        self,
+        config: Any,
+        shape: StackShape,
+        *,
+        gate: Gate = "",
+        unpaired: Literal["middle", "last"] = "middle",
+        weights: Literal["", "pre_ln", "nanochat"] = "",
+        backout: float | None = None,
+    ) -> None:
+        """Make the weight of the middle.
+
+        Args:
+            config: the options.
+            shape: the stack.
+            gate: of the skips; empty: there are none.
+            unpaired: which of an odd number of layers has no partner.
+            weights: where those of the stream and of the embedding start; empty: it is not mixed in.
+            backout: where the weight of the middle starts; None: it is not subtracted.
+        """
+        super().__init__(config, shape)
+        self.gate, self.unpaired, self.weights = gate, unpaired, weights
+        self.middle = min(shape.depth // 2, shape.depth - 2) if config.middle == "half" else config.middle
+        subtracts = backout is not None and 0 <= self.middle < shape.depth
+        self.backout_weight = nn.Parameter(torch.tensor([backout or 0.0])) if subtracts else None
+
+    def source(self, layer: int) -> int | None:
+        """Return the layer whose output is added below ``layer``, if any."""
+        return partner(layer, self.shape.depth, self.unpaired) if self.gate else None
+
+    def connect(self, site: Site) -> Connection:
+        part = site.layer / max(site.depth - 1, 1)
+        start = {"": None, "pre_ln": (1.0, 0.0), "nanochat": (1.15 - 0.1 * part, 0.2 - 0.15 * part)}
+        return LongSkipConnection(site, skip=self.source(site.layer), gate=self.gate, weights=start[self.weights])
+
+    def open(self, x: Tensor) -> Stream:
+        return {"x": x, "x0": x} if self.weights else {"x": x}
+
+    def after_layer(self, i: int, s: Stream) -> Stream:
+        s = {key: value for key, value in s.items() if key != f"skip{self.source(i)}"}
+        if i in map(self.source, range(self.shape.depth)):
+            s[f"skip{i}"] = s["x"]
+        return s | {"middle": s["x"]} if self.backout_weight is not None and i == self.middle else s
+
+    def close(self, s: Stream) -> Tensor:
+        return super().close(s if self.backout_weight is None else {"x": s["x"] - self.backout_weight * s["middle"]})

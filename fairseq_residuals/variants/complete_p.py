@@ -1,0 +1,113 @@
+"""CompleteP: Pre-LN with branches over L / L_base, so that the best rate does not depend on depth, nor on width.
+
+::
+
+    x ─┬─► LN ─► F ─► / m_L ─► + ─► x'      m_L = L / L_base
+       └────────────────────────┘
+
+Dey et al. 2025, "Don't be lazy: CompleteP enables compute-efficient deep transformers", Table 1. It is ``pre_ln`` with
+``depth_mup=true``, an option of every additive wiring (``core/depth_mup.py`` says what it does to Adam), and with
+``mup=true`` the rules for width of muP, m_N = d / base_width: matrices of the layers start as N(0, s^2 / m_N), s =
+``init_std``, embeddings as N(0, s^2), biases at 0; scores of attention are over the channels of a head, not their root;
+what leaves a decoder is divided by m_N; Adam's rate and eps of the layers' matrices are divided by m_N, their decay is
+multiplied by it, and norms and biases do not decay. Checked against EleutherAI/nanoGPT-mup@6f8bc3b (``model.py``,
+branch completep): forward, groups of the optimizer, standard deviations at the start. ``depth_mup=0.5`` is depth-muP.
+
+Paper and code: the code has one eps for all parameters; this follows the paper, where it is that of the layers. fairseq
+multiplies embeddings by sqrt(d), which muP does not: add ``--no-scale-embedding`` with ``mup=true``. By our choice
+encoder and decoder have an m_L each, cross-attention has that of its layer, and an encoder's output is not divided.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_residuals.core.base import Connection, Site, Stream
+from fairseq_residuals.core.config import LARGEST, option
+from fairseq_residuals.core.depth_mup import UpdateScale
+from fairseq_residuals.core.registry import register_variant
+from fairseq_residuals.variants.pre_ln import PreLN, PreLNConnection
+
+
+class MuPConnection(PreLNConnection):
+    def attend(
+        self, attn: nn.Module, query: Tensor, key: Tensor, value: Tensor, s: Stream, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None, Stream]:
+        root = (self.site.dim // self.site.heads) ** -0.5
+        return super().attend(attn, query, key, value, s, edit_query=lambda q: root * q, **kwargs)
+
+
+@register_variant("complete_p")
+class CompleteP(PreLN):
+    title = "CompleteP"
+    paper = "Dey et al. 2025, Don't be lazy: CompleteP enables compute-efficient deep transformers"
+    year = 2025
+    equations = ("x = x + F(LN(x))", "output LN(x)")
+    rewrites = (
+        ("mup", True, "output LN(x)", "decoder: output LN(x) / (d / base_width)\nencoder: output LN(x)"),
+        ("mup", True, "x = x + F", "attention: F with S = S / sqrt(d / heads)\nx = x + F"),
+    )
+    code = "EleutherAI/nanoGPT-mup@6f8bc3b"
+    verified = "authors' code, CompleteP and depth-muP, decoder alone: activations, gradients, optimizer groups, start"
+    extension = "Each stack has its own m_L; an encoder's output is not divided by m_N."
+    normalize_before = False
+    stock = ""
+
+    @dataclass(frozen=True)
+    class Config(PreLN.Config):
+        depth_mup: bool | float = option(
+            True, "as for every variant; true: CompleteP, 0.5: depth-muP", minimum=0.01, maximum=1.0
+        )
+        mup: bool = option(False, "the rules for width, too: initialisation, scores, output, Adam's groups")
+        base_width: int = option(256, "channels at which mup changes no variance and no rate", minimum=1, maximum=10**6)
+        init_std: float = option(
+            0.02, "standard deviation of weights at that width", minimum=1e-6, maximum=LARGEST, for_training=True
+        )
+
+    @property
+    def width_ratio(self) -> float:
+        """m_N; 1 where the rules for width are off."""
+        return float(self.shape.dim / self.config.base_width) if self.config.mup else 1.0
+
+    @classmethod
+    def contradiction(cls, config: Any) -> str:
+        if config.mup and (config.init != "fairseq" or config.init_scale != 1.0):
+            return "options init and init_scale with mup=true, which draws the weights by its own rule"
+        if config.mup and not config.final_norm:
+            return "option final_norm=false with mup=true, which divides what the norm on top gives"
+        return super().contradiction(config)
+
+    def connect(self, site: Site) -> Connection:
+        return MuPConnection(site) if self.config.mup else PreLNConnection(site)
+
+    def close(self, s: Stream) -> Tensor:
+        x = super().close(s)
+        return x / self.width_ratio if self.config.mup and self.shape.stack == "decoder" else x
+
+    @torch.no_grad()
+    def init_weights(self, layers: nn.ModuleList, embed_tokens: nn.Module | None) -> None:
+        if not self.config.mup:
+            return
+        std = self.config.init_std
+        for module in layers.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=std * self.width_ratio**-0.5)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        if isinstance(embed_tokens, nn.Embedding):
+            nn.init.normal_(embed_tokens.weight, std=std)
+            if embed_tokens.padding_idx is not None:
+                nn.init.zeros_(embed_tokens.weight[embed_tokens.padding_idx])
+
+    def update_scales(self, layers: nn.ModuleList) -> dict[nn.Parameter, UpdateScale]:
+        scales = super().update_scales(layers)
+        if not self.config.mup:
+            return scales
+        m = self.width_ratio
+        for parameter in (*layers.parameters(), *self.parameters()):
+            scale = UpdateScale(1 / m, m) if parameter.dim() >= 2 else UpdateScale(decay=0.0)
+            eps = 1 / m if parameter in scales else 1.0
+            scales[parameter] = scales.get(parameter, UpdateScale()).times(scale._replace(eps=eps))
+        return scales
