@@ -55,10 +55,13 @@ class AugmentedConnection(PreLNConnection):
         return x + (total if self.low_rank is None else self.low_rank(total))
 
     def write(self, s: Stream, y: Tensor) -> Stream:
-        a, b = (1.0, 1.0) if self.weights is None else 2 * self.weights.softmax(0)
         before = [s["x"], *(s[f"past{j}"] for j in range(1, self.past) if f"past{j}" in s)]
         kept = {f"past{j}": x for j, x in enumerate(before[: max(self.past - 1, 0)], start=1)}
-        return s | kept | {"x": a * y + b * self.augmented(s)}
+        x = self.augmented(s)
+        if self.weights is None:
+            return s | kept | {"x": x + y}
+        a, b = 2 * self.weights.softmax(0)
+        return s | kept | {"x": a * y + b * x}
 
 
 class GemmaConnection(PreLNConnection):

@@ -40,7 +40,7 @@ class DeltaAttnResConnection(PreLNConnection):
     def write(self, s: Stream, y: Tensor) -> Stream:
         x, n, block = s["x"], len(sources_of(s)), self.config.block
         if n == 0:
-            s = s | {"source0": x, "start": x}
+            s = s | {"source0": x} | ({"start": x} if block else {})
         elif block and self.site.first and self.site.layer % block == 0:
             added = x - s["start"]
             s = s | {f"source{n}": added, "start": added if self.config.as_coded else x}
