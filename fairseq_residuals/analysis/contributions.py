@@ -7,7 +7,7 @@ Post-LN each term passes all the norms above it. Where a wiring is not additive 
 tanh, a softmax over depth), there is no such sum, and it is refused.
 
 The stack runs once as it is. Its wiring then runs again with what was recorded, with a copy of the batch for each term
-in which all other terms are zero.
+in which all other terms are zero, and one in which all are, which gives the biases.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Contributions:
 
 @torch.no_grad()
 def contributions(stack: Stack, x: Tensor, *args: Any, **kwargs: Any) -> Contributions:
-    """Split the output of a stack into what the embedding, each sub-layer and the biases of norms add to it.
+    """Split the output of a stack into what the embedding, each sub-layer and the biases of its wiring add to it.
 
     The copies need the memory of the stream for each sub-layer.
 
@@ -142,7 +142,7 @@ class _Record:
 
 
 class _Replay:
-    """The pass once more, for all terms side by side: the wiring alone, linear in its input."""
+    """The pass once more, for all terms side by side: the wiring alone."""
 
     def __init__(self, record: _Record, terms: int) -> None:
         self.record, self.terms = record, terms
@@ -161,9 +161,9 @@ class _Replay:
                     connection = stack[i].connection(kind)
                     s, _ = connection(s, self._sublayer)
                     place = f"after {record.names[self.number - 1]}"
-                    record.compare(place, self._apart(s["x"]).sum(0), record.streams[self.number - 1], connection)
+                    record.compare(place, self._terms(s["x"]).sum(0), record.streams[self.number - 1], connection)
                 s = stack.wiring.after_layer(i, s)
-            return self._apart(stack.wiring.close(s))
+            return self._terms(stack.wiring.close(s))
 
     def _sublayer(self, h: Tensor, s: Stream) -> tuple[Tensor, None, Stream]:
         self.number += 1
@@ -175,9 +175,10 @@ class _Replay:
             1, 2
         )
 
-    def _apart(self, value: Tensor) -> Tensor:
-        """(T, terms * B, ...) -> (terms, T, B, ...)"""
-        return value.unflatten(1, (self.terms, -1)).transpose(0, 1)
+    def _terms(self, value: Tensor) -> Tensor:
+        """(T, terms * B, C) -> (terms, T, B, C), the biases, which are in each copy, in the last alone."""
+        *copies, biases = value.unflatten(1, (self.terms, -1)).unbind(1)
+        return torch.stack([*(copy - biases for copy in copies), biases])
 
     def _call(self, module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if module not in self.queues:  # a part of one that is run anew below
@@ -190,7 +191,7 @@ class _Replay:
         return self._repeated(result)
 
     def _norm(self, norm: nn.LayerNorm | nn.RMSNorm, x: Tensor, recorded: Tensor) -> Tensor:
-        """Scale by the recorded statistic; the bias is a term of its own."""
+        """Scale by the recorded statistic."""
         centred = isinstance(norm, nn.LayerNorm)
         if centred:
             x = x - x.mean(-1, keepdim=True)
@@ -201,7 +202,7 @@ class _Replay:
         y = x * self._repeated((statistic + eps).rsqrt())
         y = y if norm.weight is None else y * norm.weight
         bias = getattr(norm, "bias", None)
-        return y if bias is None else y + self._alone(bias.expand_as(recorded), self.terms - 1)
+        return y if bias is None else y + bias
 
     def _repeated(self, value: Any) -> Any:
         """Return what was computed for each position, for the positions of all terms; the rest as it is."""
