@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,7 +107,8 @@ def test_wrapped_layers_are_the_librarys(task: str, variant: str) -> None:
     torch.testing.assert_close(wrapped(x, **for_ours), expected, rtol=1e-4, atol=1e-5)
     own, reason = attempt(variant, of_ones_own(layers), task=task)
     if own is None:
-        # and indeed it steps in there
+        # and indeed it steps in there, and the table in the document has it
+        assert f"`{variant}`" in (Path(__file__).parents[1] / "docs" / "PYTHON.md").read_text(encoding="utf-8")
         assert "has to see" in reason and "which a module of your own does not show" in reason
         connections = [type(m) for m in stack.modules() if isinstance(m, Connection)]
         assert any(c.attend is not Connection.attend or c.inner is not Connection.inner for c in connections)

@@ -31,7 +31,7 @@ def test_language_model() -> None:
     sizes = "STEPS, CONTEXT, BATCH, DEPTH, DIM = "
     code = example("language model")
     assert code.count(sizes) == 1 and len(code.splitlines()) < 80
-    small = run(re.sub(f"{sizes}.*", f"{sizes}60, 32, 8, 2, 32", code))
+    small = run(re.sub(f"{sizes}.*", f"{sizes}100, 48, 16, 2, 32", code))
     losses = torch.tensor(small["losses"])
     # better than what the frequency of each byte alone gives
     frequencies = small["manual"].bincount().float() / len(small["manual"])

@@ -205,7 +205,7 @@ def test_errors_say_what_is_wrong_and_what_is_valid(flags: str, says: str) -> No
 
 def test_a_variant_without_meaning_is_refused_with_the_reason() -> None:
     assert "transformer_lm_transparent_attention" not in ARCHITECTURES
-    with pytest.raises(UserError, match="mixes the layers of an encoder, which a language model does not have"):
+    with pytest.raises(UserError, match="for those of a decoder, and this stack stands alone"):
         settings("transformer_lm_post_ln_6l", "--residual", "transparent_attention")
 
 

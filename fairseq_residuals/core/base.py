@@ -221,7 +221,7 @@ class Variant(nn.Module):
         """Return why the variant has no meaning in such a place; empty where it has.
 
         Args:
-            alone: in a decoder without an encoder.
+            alone: in an encoder without a decoder, or a decoder without an encoder.
             topmost: with no layers of another variant above its own.
         """
         return ""

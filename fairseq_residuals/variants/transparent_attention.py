@@ -64,7 +64,7 @@ class TransparentAttention(Variant):
     @classmethod
     def refusal(cls, *, alone: bool, topmost: bool) -> str:
         if alone:
-            return "it mixes the layers of an encoder, which a language model does not have"
+            return "it mixes the layers of an encoder for those of a decoder, and this stack stands alone"
         return "" if topmost else "what it makes is for a decoder, so no other layers of the encoder may follow it"
 
     def open(self, x: Tensor) -> Stream:
