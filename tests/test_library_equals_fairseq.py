@@ -122,6 +122,14 @@ def test_options(variant: str, choice: str) -> None:
         assert torch.equal(ours.logits(task, inputs), tiny.logits(model, task, inputs))
 
 
+def test_a_list_of_variants() -> None:
+    task, wiring = "language_modeling", "post_ln:0-0,dlcl_pre:1-1"
+    model, inputs = tiny.perturb(tiny.build(task, "pre_ln", "--residual", wiring)), tiny.batch(task)
+    ours = Ours(task, wiring, model).eval()
+    with torch.no_grad():
+        assert torch.equal(ours.logits(task, inputs), tiny.logits(model, task, inputs))
+
+
 @every_variant
 def test_training(task: str, variant: str) -> None:
     """Dropout draws the same numbers, so that logits and gradients are equal too."""
