@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fairseq_residuals.core.errors import UserError, did_you_mean
+
 Activation = Literal["relu", "relu_squared", "gelu", "gelu_accurate", "tanh", "linear", "silu"]
+
+
+def _relu_squared(x: Tensor) -> Tensor:
+    return F.relu(x).square()
+
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
-    "relu_squared": lambda x: F.relu(x).square(),
+    "relu_squared": _relu_squared,
     "gelu": F.gelu,
-    "gelu_accurate": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu_accurate": partial(F.gelu, approximate="tanh"),
     "tanh": torch.tanh,
-    "linear": lambda x: x,
+    "linear": torch.positive,
     "silu": F.silu,
 }
 """By fairseq's names; fairseq has no ``silu`` that works."""
@@ -36,7 +44,13 @@ class FeedForward(nn.Module):
             ffn_dim: inner channels F.
             activation: one of :data:`ACTIVATIONS`.
             activation_dropout: after the activation.
+
+        Raises:
+            UserError: there is no such activation.
         """
+        if activation not in ACTIVATIONS:
+            hint = did_you_mean(str(activation), ACTIVATIONS)
+            raise UserError(f"activation={activation!r} is unknown{hint}; valid are {', '.join(ACTIVATIONS)}")
         super().__init__()
         self.fc1 = nn.Linear(dim, ffn_dim)
         self.fc2 = nn.Linear(ffn_dim, dim)

@@ -111,6 +111,9 @@ class Layer(nn.Module):
 class ResidualLayer(Layer):
     """Takes over the sub-layers of a Transformer layer that somebody else built, and gives each a connection."""
 
+    need_attn = False
+    """Whether weights of cross-attention are returned in evaluation, also where nobody asks for them."""
+
     def __init__(self, built: Any, variant: Variant, layer: int) -> None:
         """Take the sub-layers of a layer over.
 
@@ -135,7 +138,6 @@ class ResidualLayer(Layer):
             self.activation_fn = built.activation_fn
             self.activation_dropout_module: nn.Module = built.activation_dropout_module
         self.dropout_module: nn.Module = built.dropout_module
-        self.need_attn = True
 
     def run_sublayers(self, s: Stream, context: Context) -> tuple[Stream, Tensor | None]:
         """As :meth:`Layer.run_sublayers`."""

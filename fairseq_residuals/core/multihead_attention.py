@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fairseq_residuals.core.attention import open_attention
+from fairseq_residuals.core.errors import UserError
 
 
 class MultiheadAttention(nn.Module):
@@ -33,7 +34,12 @@ class MultiheadAttention(nn.Module):
             num_heads: heads H.
             kdim: channels of keys and values; None: ``embed_dim``.
             dropout: probability with which a weight of attention is dropped in training.
+
+        Raises:
+            UserError: the heads do not divide the channels.
         """
+        if embed_dim % num_heads:
+            raise UserError(f"embed_dim={embed_dim} is not divisible by num_heads={num_heads}")
         super().__init__()
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.kdim = embed_dim if kdim is None else kdim

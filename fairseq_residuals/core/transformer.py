@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fairseq_residuals.core.base import StackShape, Variant
 from fairseq_residuals.core.decoder_cache import DecoderCache
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.feed_forward import ACTIVATIONS, Activation
+from fairseq_residuals.core.feed_forward import Activation, FeedForward
 from fairseq_residuals.core.layer import Context
 from fairseq_residuals.core.multihead_attention import MultiheadAttention
 from fairseq_residuals.core.packing import Packing
@@ -48,11 +48,11 @@ class SubLayers(nn.Module):
         self.encoder_attn = (
             None if memory_dim is None else MultiheadAttention(dim, heads, kdim=memory_dim, dropout=attention_dropout)
         )
-        self.fc1 = nn.Linear(dim, ffn_dim)
-        self.fc2 = nn.Linear(ffn_dim, dim)
-        self.activation_fn = ACTIVATIONS[activation]
+        ffn = FeedForward(dim, ffn_dim, activation, activation_dropout)
+        self.fc1, self.fc2 = ffn.fc1, ffn.fc2
+        self.activation_fn = ffn.activation_fn
+        self.activation_dropout_module = ffn.activation_dropout_module
         self.dropout_module = nn.Dropout(dropout)
-        self.activation_dropout_module = nn.Dropout(activation_dropout)
 
 
 class TransformerStack(Stack):
@@ -64,8 +64,6 @@ class TransformerStack(Stack):
         """Take the sub-layers over; see :class:`.Stack`."""
         super().__init__(list(built), variant, shape, layerdrop=layerdrop)
         self.causal = shape.stack == "decoder"
-        for layer in map(self.__getitem__, range(len(self))):
-            layer.need_attn = False  # type: ignore[assignment]
 
     def forward(  # type: ignore[override]
         self,

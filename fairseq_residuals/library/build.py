@@ -9,8 +9,8 @@ from torch import nn
 
 from fairseq_residuals.core.base import StackShape
 from fairseq_residuals.core.config import show_value
-from fairseq_residuals.core.errors import UserError, did_you_mean
-from fairseq_residuals.core.feed_forward import ACTIVATIONS, Activation
+from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.core.feed_forward import Activation
 from fairseq_residuals.core.initialization import initialise
 from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.core.transformer import SubLayers, TransformerStack
@@ -67,9 +67,6 @@ def build_stack(
     """
     if memory_dim is not None:
         check_sizes(memory_dim=memory_dim)
-    if activation not in ACTIVATIONS:
-        hint = did_you_mean(str(activation), ACTIVATIONS)
-        raise UserError(f"activation={activation!r} is unknown{hint}; valid are {', '.join(ACTIVATIONS)}")
     dropouts = {"dropout": dropout, "attention_dropout": attention_dropout, "activation_dropout": activation_dropout}
     for name, value in (dropouts | {"layerdrop": layerdrop}).items():
         if not 0 <= value <= 1:

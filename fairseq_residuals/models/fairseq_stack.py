@@ -26,6 +26,7 @@ class FairseqLayer(ResidualLayer):
 
     # fairseq's encoder loop asks its first layer for this before it considers the fused kernel
     load_to_BT = False
+    need_attn = True
 
     def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
         """Return attention weights only if an alignment is to be printed; fairseq's call before generation."""
