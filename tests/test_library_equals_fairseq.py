@@ -10,7 +10,7 @@ import tiny
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals import DecoderCache, TokenEmbedding, build_stack
+from fairseq_residuals import DecoderCache, TokenEmbedding, build_stack, contributions
 from fairseq_residuals.core.config import options_of
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.core.state_dict_names import load_fairseq_weights
@@ -169,3 +169,12 @@ def test_the_same_seed_draws_fairseqs_weights(task: str, variant: str) -> None:
     assert drawn
     for name in drawn:
         assert torch.equal(stack.get_parameter(name), theirs[name]), name
+
+
+def test_contributions_in_a_model_of_fairseq() -> None:
+    encoder, decoder = tiny.stacks(tiny.perturb(tiny.build("translation", "b2t")))
+    x, memory = torch.randn(5, 3, 16), torch.randn(6, 3, 16)
+    for stack, beside in ((encoder, ()), (decoder, (memory,))):
+        out = stack(x, *beside)
+        terms = contributions(stack, x, *beside).terms
+        torch.testing.assert_close(terms.sum(0), out[0] if beside else out, rtol=1e-4, atol=1e-5)
