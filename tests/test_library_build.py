@@ -153,6 +153,13 @@ def test_learned_positions_go_on_from_the_cache() -> None:
         embed(torch.full((1, 5), 4))
 
 
+def test_sinusoids_need_channels() -> None:
+    with pytest.raises(UserError, match="need at least 4 channels, not 3"):
+        TokenEmbedding(20, 3)
+    # an odd number of channels ends in zeros
+    assert TokenEmbedding(20, 5).sinusoids[2:, 4].abs().sum() == 0  # type: ignore[index]
+
+
 def test_layerdrop_skips_layers_in_training() -> None:
     stack, x = language_model("pre_ln", layerdrop=1.0), vectors(5, 3)
     assert torch.equal(stack.train()(x), stack.wiring.norm(x))

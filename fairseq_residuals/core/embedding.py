@@ -51,7 +51,12 @@ class TokenEmbedding(nn.Module):
             max_positions: the longest sentence, with its padding.
             scale: factor on the embeddings of tokens; None: sqrt(dim).
             dropout: on the sum.
+
+        Raises:
+            UserError: sinusoids of so few channels do not exist.
         """
+        if positions == "sinusoidal" and dim < 4:
+            raise UserError(f"sinusoidal positions need at least 4 channels, not {dim}")
         super().__init__()
         self.max_positions = max_positions
         self.scale = math.sqrt(dim) if scale is None else scale
