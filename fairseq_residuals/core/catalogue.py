@@ -36,3 +36,8 @@ def check_declaration(name: str, cls: type[Variant], registered: Collection[type
                 f"variant {name!r} inherits {attribute}={inherited!r} from {parent.__name__}, which says it of itself:"
                 f" declare {attribute!r} in the body of {cls.__name__}"
             )
+
+
+def is_not_one(value: float) -> bool:
+    """Return whether a factor or a step is to be seen in the equations, for :attr:`Variant.rewrites`."""
+    return value != 1

@@ -27,15 +27,12 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.core.base import StackShape, Stream, Variant
+from fairseq_residuals.core.catalogue import is_not_one
 from fairseq_residuals.core.config import MOST_LAYERS, option
 from fairseq_residuals.core.depth_mixing import DepthWeights, history
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.ops.depth_sum import weighted_sum
 from fairseq_residuals.variants.pre_ln import PreLNConnection
-
-
-def is_several(n: int) -> bool:
-    return n > 1
 
 
 @register_variant("dense_former")
@@ -58,9 +55,9 @@ class DenseFormer(Variant):
         "output LN(x)",
     )
     rewrites = (
-        ("dilation", is_several, "0..l}", "0..floor(l / dilation)}"),
-        ("dilation", is_several, "X[j]", "X[l mod dilation + dilation j]"),
-        ("period", is_several, "layer: x", "layer, l mod period = 0: x"),
+        ("dilation", is_not_one, "0..l}", "0..floor(l / dilation)}"),
+        ("dilation", is_not_one, "X[j]", "X[l mod dilation + dilation j]"),
+        ("period", is_not_one, "layer: x", "layer, l mod period = 0: x"),
     )
     starts_as = "pre_ln"
     code = "epfml/DenseFormer@c99a623"

@@ -21,6 +21,7 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Variant
+from fairseq_residuals.core.catalogue import is_not_one
 from fairseq_residuals.core.config import LARGEST, option
 from fairseq_residuals.core.registry import register_variant
 
@@ -37,10 +38,6 @@ class ResiDualConnection(Connection):
         return s | {"x": self.norm(s["x"] + y), "dual": s["dual"] + self.scale * y}
 
 
-def is_a_factor(value: float) -> bool:
-    return value != 1.0
-
-
 @register_variant("resi_dual")
 class ResiDual(Variant):
     title = "ResiDual"
@@ -48,9 +45,9 @@ class ResiDual(Variant):
     year = 2023
     equations = ("start: d = x", "y = F(x); x = LN(x + y); d = d + y", "output x + LN(d)")
     rewrites = (
-        ("scale", is_a_factor, "d = x", "d = scale x"),
-        ("scale", is_a_factor, "d + y", "d + scale y"),
-        ("alpha", is_a_factor, "output x", "output alpha x"),
+        ("scale", is_not_one, "d = x", "d = scale x"),
+        ("scale", is_not_one, "d + y", "d + scale y"),
+        ("alpha", is_not_one, "output x", "output alpha x"),
     )
     code = "microsoft/ResiDual@8682f75"
     verified = "authors' code: activations, gradients, generation, initialisation"
