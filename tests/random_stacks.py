@@ -13,32 +13,16 @@ from hypothesis import assume, strategies
 from hypothesis.strategies import SearchStrategy
 from torch import Tensor, nn
 
-from fairseq_residuals.core.attention import open_attention
 from fairseq_residuals.core.base import StackShape, Variant
 from fairseq_residuals.core.config import Option, options_of, parse_options, show_value
 from fairseq_residuals.core.layer import Context
+from fairseq_residuals.core.multihead_attention import MultiheadAttention
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.core.wiring import Wiring
 
 LARGEST_INTEGER, LARGEST_FACTOR = 4, 2.0
 """Of the options that are drawn: stacks are small, and larger factors over depth leave the range of rounding."""
-
-
-class Attention(nn.Module):
-    """What :func:`open_attention` asks of fairseq's module."""
-
-    def __init__(self, dim: int, heads: int) -> None:
-        super().__init__()
-        self.embed_dim = self.kdim = dim
-        self.beam_size = 1
-        self.num_heads, self.head_dim = heads, dim // heads
-        self.scaling = self.head_dim**-0.5
-        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(dim, dim) for _ in range(4))
-        self.dropout_module = nn.Identity()
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-        return open_attention(self, query, key, value, **kwargs)
 
 
 class FixedMask(nn.Module):
@@ -91,8 +75,8 @@ def build_stack(wiring: Wiring, shape: StackShape) -> Stack:
     cross = shape.stack == "decoder" and shape.cross
     layers: list[Any] = [
         SimpleNamespace(
-            self_attn=Attention(shape.dim, shape.heads),
-            encoder_attn=Attention(shape.dim, shape.heads) if cross else None,
+            self_attn=MultiheadAttention(shape.dim, shape.heads),
+            encoder_attn=MultiheadAttention(shape.dim, shape.heads) if cross else None,
             fc1=nn.Linear(shape.dim, shape.ffn_dim),
             fc2=nn.Linear(shape.ffn_dim, shape.dim),
             activation_fn=torch.tanh,
