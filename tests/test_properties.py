@@ -115,7 +115,7 @@ WITHOUT_SCALE = ("norm_type=dyt", "norm_type=derf", "values=normed")
 
 
 @pytest.mark.parametrize("variant", sorted(name for name, v in VARIANTS.items() if v.starts_as))
-@examples(20)
+@examples(10)
 @given(data())
 def test_it_starts_as_it_says(variant: str, data: DataObject) -> None:
     """With the sub-layers of the other, also where its options that both have are not the defaults."""

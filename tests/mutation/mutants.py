@@ -16,10 +16,13 @@ from typing import Any
 import fairseq_residuals
 
 ROOT = Path(fairseq_residuals.__file__).parent
-CORE = ("attention", "base", "depth_mixing", "initialization", "layer", "norms", "stack", "value_residual")
-"""The modules of ``core`` that compute; the others read what a user writes."""
-NO_NUMBERS = {"extra_repr", "equations_of", "refusal", "value_equations", "_with_number", "learned_sum"}
-"""Functions that make text."""
+CORE = ("attention", "base", "layer", "norms", "stack", "value_residual")
+"""The modules of ``core`` that compute a stack's output."""
+LEFT_OUT = {
+    *("extra_repr", "equations_of", "refusal", "value_equations", "_with_number", "learned_sum"),
+    *("init_weights", "first_gain", "depth_weights", "layer_output", "segments", "run_plainly"),
+}
+"""Functions that make text, draw initial weights or serve analyses: no output of a stack depends on them."""
 COMPARISONS: dict[type, type] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -84,7 +87,7 @@ def all_mutants() -> list[Mutant]:
 
 def _mutants_of(module: str) -> Iterator[Mutant]:
     for name, function in _functions(_tree(module)):
-        if name.rpartition(".")[2] in NO_NUMBERS:
+        if name.rpartition(".")[2] in LEFT_OUT:
             continue
         ignored = {id(below) for node in ast.walk(function) if _is_ignored(node, function) for below in ast.walk(node)}
         for i, node in enumerate(ast.walk(function)):

@@ -32,7 +32,7 @@ from fairseq_residuals.core.registry import VARIANTS
 
 LIMIT = 240
 """Seconds for one mutant; one that runs on is killed by that."""
-GOLDENS, CONTRACTS = 12, 3
+GOLDENS, CONTRACTS = 6, 2
 """The most files, and variants, that a mutant of what all share is tried on."""
 Touched = dict[str, list[str]]
 """By the name of a check, the functions of ``core`` and ``variants`` that it runs, as module:function."""
@@ -106,9 +106,11 @@ class Campaign:
             module = f"{mutant.module}:"
             near = [c for c in self.equations if any(f.startswith(module) for f in self.touched[c.name])]
         variants = list(dict.fromkeys(name for check in near for name in check.variants))
+        own, others = file_checks(mutant.module)
+        yield from own
         yield from islice((check for check in golden_checks() if check.variants & set(variants)), GOLDENS)
         yield from contract_checks(variants[:CONTRACTS])
-        yield from file_checks(mutant.module)
+        yield from others
 
     def killer(self, mutant: Mutant) -> str:
         """Return the name of the check that fails first, which holds without the mutant; empty if none fails."""

@@ -44,23 +44,14 @@ SHAPES = (
     StackShape("encoder", depth=3, cross=False, **PAIR | {"dec_depth": 0}),  # type: ignore[arg-type]
 )
 FILES = {
-    "core/attention": ("test_attention.py", "test_generation_parts.py"),
-    "core/base": ("test_attachable_context.py", "analysis/test_explain.py"),
-    "core/depth_mixing": ("analysis/test_depth_weights.py",),
-    "core/initialization": ("test_init_options.py", "verification/test_init.py"),
+    "core/attention": ("test_attention.py",),
     "core/layer": ("test_hooks_of_a_layer.py", "test_stock_equality.py"),
     "core/norms": ("test_norm_types.py",),
-    "core/stack": ("test_wiring.py", "analysis/test_probes.py"),
+    "core/stack": ("test_wiring.py",),
     "core/value_residual": ("test_value_residual.py",),
 }
-OF_VARIANTS = (
-    *("verification/test_init.py", "test_init_options.py", "analysis/test_depth_weights.py"),
-    *("verification/test_newer_simple.py", "verification/test_newer_depth.py", "analysis/test_looks.py"),
-)
-
-
-class Survived(Exception):
-    """Nothing failed."""
+"""The tests of a module; those of a variant's are called by its name."""
+OF_VARIANTS = ("verification/test_newer_simple.py", "verification/test_init.py")
 
 
 @dataclass(frozen=True)
@@ -108,13 +99,14 @@ def contract_checks(variants: Iterable[str]) -> Iterator[Check]:
             yield Check(f"{name}[{variant}]", frozenset({variant}), partial(function, "translation", variant))
 
 
-def file_checks(module: str) -> Iterator[Check]:
-    """The test modules that are about a module."""
-    own = module.rpartition("/")[2].strip("_")
-    of_variants = [f"test_{own}.py", *OF_VARIANTS] if module.startswith("variants/") else []
-    for name in dict.fromkeys([*FILES.get(module, ()), *of_variants]):
-        if (TESTS / name).exists():
-            yield Check(f"tests/{name}", frozenset(), partial(_pytest, TESTS / name))
+def file_checks(module: str) -> tuple[list[Check], list[Check]]:
+    """Return the test modules of a module, and those of all variants."""
+    folder, _, name = module.rpartition("/")
+    own = FILES.get(module, (f"test_{name.strip('_')}.py",))
+    others = OF_VARIANTS if folder == "variants" else ()
+    groups = [[Check(f"tests/{n}", frozenset(), partial(_pytest, TESTS / n)) for n in part] for part in (own, others)]
+    first, last = groups
+    return [check for check in first if (TESTS / check.name.removeprefix("tests/")).exists()], last
 
 
 def _pytest(path: Path) -> None:
