@@ -83,7 +83,12 @@ _AFTER = {
     ),
     "fairseq.models.distributed_fairseq_model": ("fixes.distributed:ddp_on_cpu",),
     "fairseq.modules.transformer_layer": ("fixes.layers:no_fused_path", "fixes.layers:no_dead_parameters"),
-    "fairseq.models.transformer.transformer_encoder": ("fixes.layers:no_fused_path",),
+    "fairseq.models.transformer.transformer_encoder": ("fixes.layers:no_fused_path", "fixes.layers:fill_buffers"),
+    "fairseq.models.transformer.transformer_decoder": ("fixes.layers:fill_buffers",),
+    **{
+        f"fairseq.modules.{name}": ("fixes.layers:fill_buffers",)
+        for name in ("sinusoidal_positional_embedding", "adaptive_input", "adaptive_softmax")
+    },
     "fairseq.options": (
         "fixes.precision:bf16_without_tpu",
         "messages.commands:missing_choices",

@@ -57,3 +57,13 @@ def no_dead_parameters(module: types.ModuleType) -> None:
 
     cls.__init__ = __init__
     cls._load_from_state_dict = _load_from_state_dict
+
+
+def fill_buffers(module: types.ModuleType) -> None:
+    """Let ``_float_tensor`` be 0, a buffer that tells a type.
+
+    It is never filled (modules/sinusoidal_positional_embedding.py:29, adaptive_input.py:65, adaptive_softmax.py:48; on
+    loading, models/transformer/transformer_encoder.py:410, transformer_decoder.py:408), so that memory of the process
+    went into checkpoints, which differed from run to run. Can go when fairseq > 0.12.2 fills it.
+    """
+    override(module, "torch", FloatTensor=torch.zeros)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
-from fairseq.modules import transformer_layer
+from fairseq.modules import AdaptiveInput, AdaptiveSoftmax, transformer_layer
 
 from modern_fairseq.fixes.layers import DEAD_PARAMETERS
 
@@ -84,3 +84,14 @@ def test_any_torch_version_will_do(monkeypatch, version):
     monkeypatch.setattr(torch, "__version__", version)
     padded = torch.tensor([[4, 5, 6, 2], [7, 2, 1, 1]])
     assert encoder()(padded)["encoder_out"][0].shape == (4, 2, DIM)
+
+
+def test_no_memory_of_the_process_goes_into_a_checkpoint(monkeypatch):
+    """fairseq's buffer that tells a type is memory as it was found, when a model is built and when one is loaded."""
+    monkeypatch.setattr(torch, "FloatTensor", lambda size: torch.full((size,), 7.0))
+    modules = [encoder(), AdaptiveInput(11, 1, DIM, 2, DIM, [5, 11]), AdaptiveSoftmax(11, DIM, [5], 0.0)]
+    loaded = {"encoder.version": torch.tensor([3.0])}
+    modules[0].upgrade_state_dict_named(loaded, "encoder")
+    for state in (loaded, *(module.state_dict() for module in modules)):
+        [buffer] = [value for name, value in state.items() if name.endswith("_float_tensor")]
+        assert buffer.tolist() == [0.0]
