@@ -127,7 +127,7 @@ _AFTER = {
     "fairseq.models": ("messages.models:name_unknown_architectures",),
     "fairseq.tasks.fairseq_task": ("messages.wrong_answers:sentences_to_iterate",),
     "fairseq.tasks.translation": ("messages.wrong_answers:sides_of_one_length",),
-    "fairseq.tasks": ("fixes.tasks:tasks_without_dataclass_in_yaml",),
+    "fairseq.tasks": ("fixes.tasks:tasks_without_dataclass_in_yaml", "fixes.tasks:record_languages"),
     "fairseq_cli.score": ("compat.scoring:sequences_for_sacrebleu",),
     "fairseq_cli.train": ("fixes.finished:train_no_further",),
     "fairseq_cli.preprocess": ("messages.texts:check_texts",),

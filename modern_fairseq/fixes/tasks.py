@@ -1,4 +1,4 @@
-"""Tasks without a dataclass in YAML files: speech_to_text above all."""
+"""Settings of tasks: complete in YAML files, and in checkpoints."""
 
 import argparse
 import functools
@@ -50,3 +50,23 @@ def _complete(cfg: DictConfig, name: str, task: Any) -> None:
         if "dataset_impl" not in cfg:  # read by translation_multi_simple_epoch
             cfg.dataset_impl = OmegaConf.select(cfg._get_root(), "dataset.dataset_impl", default=None)
         cfg.task = name
+
+
+def record_languages(module: types.ModuleType) -> None:
+    """Put the languages that a task has inferred from its data into its settings, and so into checkpoints.
+
+    tasks/__init__.py:38 hands the task a copy, so that a model trained without ``-s`` and ``-t`` did not know its
+    direction, and translated in the other one. Can go when fairseq > 0.12.2 records them.
+    """
+    original = module.setup_task
+
+    @functools.wraps(original)
+    def setup_task(cfg: Any, **kwargs: Any) -> Any:
+        task = original(cfg, **kwargs)
+        if isinstance(cfg, DictConfig):
+            inferred = {key: getattr(task.cfg, key, None) for key in ("source_lang", "target_lang") if key in cfg}
+            with open_dict(cfg):
+                cfg.update({key: value for key, value in inferred.items() if value is not None})
+        return task
+
+    module.setup_task = setup_task  # type: ignore[attr-defined]

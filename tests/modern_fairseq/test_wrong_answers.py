@@ -173,6 +173,19 @@ def test_the_other_direction_is_refused(trained: tuple[Path, Path]) -> None:
     generate(data, "--path", path, "-s", "en", "-t", "de")
 
 
+def test_the_other_direction_is_refused_of_a_model_whose_languages_its_data_told(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    data, _ = trained
+    one_direction = tmp_path / "data"
+    shutil.copytree(data, one_direction, ignore=shutil.ignore_patterns("*.de-en.*"))
+    train(one_direction, "--arch", "transformer", *TINY, "--share-all-embeddings", "--save-dir", tmp_path / "mt")
+    path = tmp_path / "mt/checkpoint_last.pt"
+    with pytest.raises(UserError, match=f"{path} translates from en to de, and not from de to en"):
+        generate(data, "--path", path, "-s", "de", "-t", "en")
+    generate(one_direction, "--path", path)
+
+
 def test_models_of_several_kinds_are_no_ensemble(trained: tuple[Path, Path]) -> None:
     data, folder = trained
     mt, lm = folder / "mt/checkpoint_last.pt", folder / "lm/checkpoint_last.pt"
