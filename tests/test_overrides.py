@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,13 @@ import pytest
 import tiny
 import torch
 from fairseq.checkpoint_utils import load_model_ensemble
+from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import nn
 
+from fairseq_residuals.checkpoints.override_check import COMPUTING
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.stack import Stack
+from modern_fairseq.fixes.overrides import checks
 
 LAYOUTS = ("args", "cfg", "namespace in cfg")
 HISTORY = {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {}, "num_updates": 1}
@@ -109,6 +114,65 @@ def test_fairseqs_own_normformer_is_refused(layout: str, tmp_path: Path) -> None
     """In YAML's layout fairseq sets only the keys that a checkpoint has, of which this is none."""
     with pytest.raises(UserError, match="the wiring is chosen by --residual"):
         load(write(tmp_path, layout), scale_fc=True)
+
+
+OTHERWISE = {
+    "translation": ("encoder_attention_heads", "share_all_embeddings"),
+    "language_modeling": ("adaptive_input", "tie_adaptive_weights", "tie_adaptive_proj"),
+    "speech": ("decoder_attention_heads",),
+}
+"""What is tried in this task, beside the settings that all three have."""
+
+
+def another(action: argparse.Action, value: Any) -> Any:
+    """Some valid value of a flag that is not ``value``; None where only the model knows one (text)."""
+    if action.nargs == 0:
+        return not value
+    if action.choices:
+        return [choice for choice in action.choices if choice != value][-1]
+    if isinstance(value, int | float):
+        return value * 2 or 1
+    return None
+
+
+@pytest.mark.parametrize("task", tiny.TASKS)
+def test_no_flag_of_a_model_changes_what_trained_parameters_compute(task: str) -> None:
+    """Each flag of an architecture either is refused, by this check or later, or changes nothing."""
+    arch = f"{tiny.PREFIX[task]}_post_ln"
+    own = tiny.settings(arch, *tiny.dimensions(task))
+    inputs, parameters = tiny.batch(task), tiny.perturb(tiny.build_model(own, tiny.make_task())).state_dict()
+    parser = argparse.ArgumentParser(add_help=False)
+    ARCH_MODEL_REGISTRY[arch].add_args(parser)
+    expected, tried = None, set()
+    for action in [None, *parser._actions]:
+        used = Namespace(**vars(own))
+        if action is not None:
+            setattr(used, action.dest, another(action, getattr(own, action.dest, None)))
+            if getattr(used, action.dest) is None:
+                continue
+        try:
+            for check in checks:
+                check({"args": own}, {"args": used}, "model.pt")
+            model = tiny.build_model(used, tiny.make_task()).eval()
+            model.load_state_dict(parameters)
+        except (UserError, RuntimeError, TypeError) as error:
+            if isinstance(error, UserError) and "was trained with" in str(error):
+                tried.add(action.dest)
+            continue
+        computed = tiny.logits(model, task, inputs)
+        expected = computed if expected is None else expected
+        assert torch.equal(computed, expected), action.dest
+    common = {"activation_fn", "decoder_attention_heads", "no_scale_embedding", "share_decoder_input_output_embed"}
+    assert common | set(OTHERWISE[task]) <= tried <= set(COMPUTING)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("overrides", [{"encoder_attention_heads": 4}, {"activation_fn": "gelu"}], ids=str)
+def test_another_computation_is_refused_on_loading(overrides: dict[str, Any], layout: str, tmp_path: Path) -> None:
+    path = write(tmp_path, layout)
+    (key, value), *_ = overrides.items()
+    with pytest.raises(UserError, match=f"{path} was trained with {key}=.* cannot change to {value}"):
+        load(path, **overrides)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

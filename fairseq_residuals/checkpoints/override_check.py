@@ -1,4 +1,4 @@
-"""A checkpoint's parameters are used in the wiring that they were trained in, whatever a user gives in its place."""
+"""A checkpoint's parameters compute what they were trained to compute, whatever settings a user gives in its place."""
 
 from __future__ import annotations
 
@@ -8,6 +8,19 @@ from fairseq_residuals.checkpoints.fairseq_config import flat_settings, wiring_o
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.models.architectures import ARCHITECTURES
 from modern_fairseq.fixes.overrides import checks
+
+COMPUTING = (
+    "activation_fn",
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "no_scale_embedding",
+    "share_all_embeddings",
+    "share_decoder_input_output_embed",
+    "adaptive_input",
+    "tie_adaptive_weights",
+    "tie_adaptive_proj",
+)
+"""Settings that change what parameters compute, and often neither their names nor their shapes."""
 
 
 def refuse_to_rewire(own: dict[str, Any], used: dict[str, Any], filename: str) -> None:
@@ -27,6 +40,21 @@ def refuse_to_rewire(own: dict[str, Any], used: dict[str, Any], filename: str) -
         )
 
 
+def refuse_to_compute_otherwise(own: dict[str, Any], used: dict[str, Any], filename: str) -> None:
+    """Refuse other settings than a checkpoint's own with which its parameters compute something else.
+
+    Raises:
+        UserError: one of :data:`COMPUTING` would differ from the checkpoint's.
+    """
+    before, after = flat_settings(own), flat_settings(used)
+    for key in COMPUTING:
+        if before.get(key) != after.get(key):
+            raise UserError(
+                f"{filename} was trained with {key}={before.get(key)}, which other settings (--model-overrides) cannot"
+                f" change to {after[key]}: leave {key} as it is"
+            )
+
+
 def _computes(checkpoint: dict[str, Any]) -> str:
     settings = flat_settings(checkpoint)
     if settings.get("arch") not in ARCHITECTURES:
@@ -34,4 +62,4 @@ def _computes(checkpoint: dict[str, Any]) -> str:
     return f"the wiring {wiring_of(settings) or 'of its architecture'}"
 
 
-checks.append(refuse_to_rewire)
+checks.extend((refuse_to_rewire, refuse_to_compute_otherwise))
