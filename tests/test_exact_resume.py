@@ -34,7 +34,7 @@ def train(trainer: Any, numbers: range) -> list[Any]:
     """What each update logged, its gradients and the random state after it."""
     seen = []
     for number in numbers:
-        logged = update(trainer, sample(seed=number))
+        logged = update(trainer, sample(seed=number + 100 * trainer.data_parallel_rank))
         gradients = [None if p.grad is None else p.grad.clone() for p in trainer.model.parameters()]
         seen.append(({k: logged[k] for k in ("loss", "gnorm", "lr")}, gradients, torch.get_rng_state()))
     return seen

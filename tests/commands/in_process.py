@@ -16,11 +16,16 @@ def config_of(*flags: Any) -> Any:
 
 
 def train(*flags: Any) -> None:
-    """Train as a new process would: without what fairseq keeps, on its functions, of an earlier training in this one.
+    """Train as a new process would.
 
     Raises:
         Exception: what fairseq-train would report.
     """
+    train_by(config_of(*flags))
+
+
+def train_by(config: Any) -> None:
+    """Train without what fairseq keeps, on its functions, of an earlier training in this process."""
     vars(checkpoint_utils.save_checkpoint).clear()
     vars(fairseq_cli.train.should_stop_early).clear()
-    fairseq_cli.train.main(config_of(*flags))
+    fairseq_cli.train.main(config)

@@ -1,0 +1,85 @@
+"""One of two processes that train together, stop, and go on: ``python exact_pair.py RANK FOLDER DATA...``.
+
+It prints the name of each case before it, and ends with an AssertionError where a continuation is not the uninterrupted
+run. Both processes have to be started; each case is tried by both of them at the same time.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.distributed import utils as distributed_utils
+from fairseq.trainer import Trainer
+from in_process import config_of, train_by
+from test_exact_resume import OPTIMIZERS, PRECISIONS, assert_resumes_exactly, assert_same, flags_of
+from test_exact_runs import CASES, SCHEDULE, STOP, UPDATES, state_of
+
+from fairseq_residuals.core.registry import VARIANTS
+
+TASKS = [case for case in CASES if case != "speech"]
+"""Speech is tried with SpecAugment."""
+
+
+def pair_flags(rank: int, folder: Path) -> tuple[str, ...]:
+    meet = f"file://{folder / 'rendezvous'}"
+    return tuple(
+        f"--distributed-{key}={value}"
+        for key, value in {"world-size": 2, "rank": rank, "backend": "gloo", "init-method": meet}.items()
+    )
+
+
+def record_updates() -> list[Any]:
+    """Return a list to which each update adds what it was made from and what it gave."""
+    seen = []
+    original = Trainer.train_step
+
+    def train_step(self: Any, samples: Any, *args: Any, **kwargs: Any) -> Any:
+        logged = original(self, samples, *args, **kwargs)
+        gradients = [p.grad.clone() for p in self.model.parameters() if p.grad is not None]
+        # a process that has no batch left at the end of an epoch takes part with none
+        seen.append([samples[0].get("id"), float(logged["loss"]), *gradients, torch.get_rng_state()])
+        return logged
+
+    Trainer.train_step = train_step
+    return seen
+
+
+def try_task(case: str, data: Path, folder: Path, pair: tuple[str, ...], seen: list[Any]) -> None:
+    job, precision, optimizer = CASES[case]
+    flags = [*job.train_flags(data, folder), *pair, *precision, "--optimizer", optimizer, *SCHEDULE]
+    config = config_of(*flags, "--no-epoch-checkpoints", "--disable-validation")
+    seen.clear()
+    for name, length in (("whole", UPDATES), ("in two", STOP), ("in two", UPDATES)):
+        run = copy.deepcopy(config)
+        run.checkpoint.save_dir, run.optimization.max_update = str(folder / name), length
+        torch.distributed.barrier()  # the last run's files are there
+        train_by(run)
+    assert len(seen) == 2 * UPDATES
+    assert_same(seen[UPDATES:], seen[:UPDATES])
+    torch.distributed.barrier()
+    assert_same(*(list(state_of(folder / name)) for name in ("in two", "whole")))
+
+
+def main(rank: int, folder: Path, data: list[Path]) -> None:
+    pair = pair_flags(rank, folder)
+    job, *_ = CASES[TASKS[0]]
+    distributed_utils.distributed_init(config_of(*job.train_flags(data[0], folder), "--optimizer", "adam", *pair))
+    ways = list(itertools.product(PRECISIONS, OPTIMIZERS))
+    # as many variants as there are ways to train; one process tries them all (test_exact_resume.py)
+    for variant, (precision, optimizer) in zip(sorted(VARIANTS)[:: len(VARIANTS) // len(ways)], ways, strict=False):
+        print(f"{variant} {precision} {optimizer}", flush=True)
+        (folder / variant).mkdir(exist_ok=True)
+        assert_resumes_exactly(variant, (*flags_of(precision, optimizer), *pair), folder / variant)
+    seen = record_updates()
+    for case, folder_of_data in zip(TASKS, data, strict=True):
+        print(case, flush=True)
+        try_task(case, folder_of_data, folder / case, pair, seen)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]), [Path(name) for name in sys.argv[3:]])
