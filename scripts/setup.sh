@@ -13,6 +13,8 @@ VENV_PYTHON="$VENV/bin/python"
 LOCK="$ROOT/requirements.lock"
 STAMP="$VENV/fairseq_residuals.stamp"
 
+. "$ROOT/scripts/lock_lines.sh"
+
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { printf 'setup: error: %s\n' "$*" >&2; exit 1; }
 
@@ -98,15 +100,24 @@ install_packages() {
         again=(--ignore-installed)
     fi
     echo incomplete >"$STAMP"
-    # torch with its dependencies: its CUDA build brings libraries that the lock, which serves CPUs too, does not list.
+    # Every file has to have one of the hashes of the lock. Without dependencies: fairseq's metadata asks for hydra and
+    # omegaconf of 2021, which do not run on current Python.
+    local hashed=(--quiet --require-hashes --no-deps ${again[@]+"${again[@]}"})
+    say "installing the packages of requirements.lock, whose hashes are checked (building fairseq takes about a minute)"
+    lock_lines "$LOCK" "${BUILD_TOOLS[@]}" >"$VENV/requirements.txt"
+    pip_install "${hashed[@]}" --only-binary=:all: -r "$VENV/requirements.txt"
+    grep -v '^torch==' "$LOCK" >"$VENV/requirements.txt"
+    # Where fairseq's build finds torch, it compiles extensions for it, which nothing here needs.
+    mkdir -p "$VENV/no_torch"
+    echo 'raise ImportError("hidden from the build of fairseq")' >"$VENV/no_torch/torch.py"
+    PYTHONPATH="$VENV/no_torch${PYTHONPATH:+:$PYTHONPATH}" \
+        pip_install "${hashed[@]}" --no-build-isolation -r "$VENV/requirements.txt"
+    rm -r "$VENV/requirements.txt" "$VENV/no_torch"
+    # Its CUDA build brings libraries that the lock, which serves CPUs too, does not list. Which build of torch is
+    # installed is the user's choice, so the lock has no hashes for it.
     say "installing $torch_pin and its dependencies"
-    pip_install --no-warn-conflicts ${again[@]+"${again[@]}"} -c "$LOCK" "$torch_pin"
-    # The rest without: fairseq's metadata asks for hydra and omegaconf of 2021, which do not run on current Python.
-    say "installing the packages of requirements.lock (building fairseq takes about a minute)"
-    # The lock also binds the environments in which fairseq is built: by the first variable before pip 25.3.
-    # Relative, because pip splits the values at blanks and the checkout's path may hold some.
-    PIP_CONSTRAINT=requirements.lock PIP_BUILD_CONSTRAINT=requirements.lock \
-        pip_install --quiet --no-deps ${again[@]+"${again[@]}"} -r "$LOCK"
+    if [ -n "${again[*]-}" ]; then pip_install --no-deps "${again[@]}" "$torch_pin"; fi
+    pip_install --no-warn-conflicts "$torch_pin"
     say "installing this checkout in editable mode"
     pip_install --quiet --no-deps --no-build-isolation -e "$ROOT"
 }

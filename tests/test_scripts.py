@@ -41,15 +41,26 @@ if sys.argv[1:] == ["--version"]:
     sys.exit()
 with open(os.environ["PIP_LOG"], "a") as log:
     print(json.dumps(sys.argv[1:]), file=log)
+if "-r" in sys.argv:
+    with open(sys.argv[sys.argv.index("-r") + 1]) as file, open("requirements.log", "a") as log:
+        print(json.dumps(file.read().splitlines()), file=log)
 sys.exit(os.environ.get("PIP_FAILS_ON", "no argument") in sys.argv)
 """
 
 
+UNHASHED = {"torch"}  # there are builds of it for CPUs and for versions of CUDA, and the user chooses one
+
+
+def entries() -> dict[str, tuple[str, int]]:
+    """By name: version and number of hashes."""
+    text = re.sub(r"^#.*\n", "", (ROOT / "requirements.lock").read_text(), flags=re.MULTILINE)
+    entry = r"([a-z0-9-]+)==([0-9][0-9a-z.]*)((?: \\\n    --hash=sha256:[0-9a-f]{64})*)\n"
+    assert re.fullmatch(f"(?:{entry})+", text)
+    return {name: (version, hashes.count("sha256")) for name, version, hashes in re.findall(entry, text)}
+
+
 def pins() -> dict[str, str]:
-    lines = [x for x in (ROOT / "requirements.lock").read_text().splitlines() if not x.startswith("#")]
-    matches = [re.fullmatch(r"([a-z0-9-]+)==([0-9][0-9a-z.]*)", line) for line in lines]
-    assert all(matches), [line for line, m in zip(lines, matches, strict=True) if not m]
-    return dict(m.groups() for m in matches if m)
+    return {name: version for name, (version, _) in entries().items()}
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: str(p.relative_to(ROOT)))
@@ -59,8 +70,26 @@ def test_script_parses(script: Path) -> None:
 
 def test_lock_is_sorted_and_has_no_name_twice() -> None:
     lines = (ROOT / "requirements.lock").read_text().splitlines()
-    names = [line.partition("==")[0] for line in lines if not line.startswith("#")]
-    assert names == sorted(set(names))
+    names = [line.partition("==")[0] for line in lines if re.match("[a-z0-9]", line)]
+    assert names == sorted(set(names)) == list(entries())
+
+
+def test_lock_has_hashes_of_everything_but_torch() -> None:
+    assert {name for name, (_, hashes) in entries().items() if not hashes} == UNHASHED
+
+
+def test_sbom_lists_what_the_lock_does() -> None:
+    printed = subprocess.run([sys.executable, ROOT / "scripts/sbom.py"], capture_output=True, text=True, check=True)
+    document = json.loads(printed.stdout)
+    assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.6")
+    found = {
+        part["name"]: (part["version"], sum(len(place["hashes"]) for place in part.get("externalReferences", [])))
+        for part in document["components"]
+    }
+    assert found == entries()
+    addresses = [part["bom-ref"] for part in document["components"]]
+    assert addresses == [f"pkg:pypi/{name}@{version}" for name, version in pins().items()]
+    assert document["dependencies"][0]["dependsOn"] == addresses
 
 
 def test_lock_satisfies_pyproject() -> None:
@@ -121,7 +150,8 @@ class Checkout:
     def __init__(self, folder: Path) -> None:
         self.folder, self.log = folder, folder / "pip.log"
         (folder / "scripts").mkdir(parents=True)
-        shutil.copy(ROOT / "scripts/setup.sh", folder / "scripts")
+        for name in ("setup.sh", "lock_lines.sh"):
+            shutil.copy(ROOT / "scripts" / name, folder / "scripts")
         for name in ("requirements.lock", "pyproject.toml", "setup.py"):
             shutil.copy(ROOT / name, folder)
         (folder / "modules/pip").mkdir(parents=True)
@@ -147,26 +177,36 @@ def checkout(tmp_path: Path) -> Checkout:
 def test_setup_installs_once_and_again_when_the_lock_changes(checkout: Checkout) -> None:
     done, calls = checkout.setup()
     assert done.returncode == 0, done.stderr
-    assert [call[-1] for call in calls] == [
-        f"torch=={pins()['torch']}",
-        str(checkout.folder / "requirements.lock"),
-        str(checkout.folder),
-    ]
-    assert ["--no-deps" in call for call in calls] == [False, True, True]
+    tools, packages, torch, project = calls
+    for call in (tools, packages):
+        assert {"--require-hashes", "--no-deps", "-r"} <= set(call)
+    assert "--only-binary=:all:" in tools and "--no-build-isolation" in packages
+    assert torch == ["install", "--no-warn-conflicts", f"torch=={pins()['torch']}"]
+    assert project[-2:] == ["-e", str(checkout.folder)]
     assert checkout.setup()[1] == []
     with (checkout.folder / "requirements.lock").open("a") as lock:
         lock.write("zzz==1\n")
-    assert len(checkout.setup()[1]) == 3
+    assert len(checkout.setup()[1]) == 4
+
+
+def test_setup_gives_pip_every_line_of_the_lock_but_torch(checkout: Checkout) -> None:
+    checkout.setup()
+    tools, packages = (json.loads(line) for line in (checkout.folder / "requirements.log").read_text().splitlines())
+    lock = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if not line.startswith("#")]
+    assert [line for line in packages if not line.startswith("#")] == [x for x in lock if not x.startswith("torch==")]
+    names = [line.partition("==")[0] for line in tools if not line.startswith(" ")]
+    assert names == ["cython", "numpy", "pdm-backend", "setuptools", "wheel"]
+    assert set(tools) <= set(lock)
+    assert all("--hash=sha256:" in tools[tools.index(line) + 1] for line in tools if not line.startswith(" "))
 
 
 def test_setup_does_not_take_a_failed_installation_for_done(checkout: Checkout) -> None:
-    done, calls = checkout.setup(PIP_FAILS_ON="-r")
-    assert (done.returncode, len(calls)) == (1, 2)
+    done, calls = checkout.setup(PIP_FAILS_ON="--no-warn-conflicts")
+    assert (done.returncode, len(calls)) == (1, 3)
     assert done.stderr.splitlines()[-1].startswith("setup: error: pip could not install")
     done, calls = checkout.setup()
-    assert (done.returncode, len(calls)) == (0, 3)
-    assert "--ignore-installed" in calls[0]
-    assert "--ignore-installed" in calls[1]
+    assert (done.returncode, len(calls)) == (0, 5)
+    assert ["--ignore-installed" in call for call in calls] == [True, True, True, False, False]
     assert checkout.setup()[1] == []
 
 
