@@ -1,19 +1,31 @@
-"""Adds modern_fairseq.pth to the wheel; everything else about the project is in pyproject.toml.
+"""Adds modern_fairseq.pth to the wheel, and makes archives of the same bytes each time.
 
-The file lets each interpreter of the environment import modern_fairseq when it starts, which waits for the
+Everything else about the project is in pyproject.toml.
+
+modern_fairseq.pth lets each interpreter of the environment import modern_fairseq when it starts, which waits for the
 first import of fairseq.  setuptools has no setting for it: a regular wheel gets it from build_py, and an
 editable one, which holds only what setuptools generates, afterwards.  Both list it in RECORD, so that pip
 uninstall removes it.
+
+Archives name no owner of a file, and one time for all of them: SOURCE_DATE_EPOCH, or the first day that a zip archive
+can name. setuptools does so for wheels, and has no setting for source archives.
 """
 
 import base64
+import gzip
 import hashlib
+import os
+import tarfile
 import zipfile
 from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
 from setuptools.command.editable_wheel import editable_wheel
+from setuptools.command.sdist import sdist
+
+os.umask(0o022)  # the modes of files are in the archives
+TIME = int(os.environ.setdefault("SOURCE_DATE_EPOCH", "315532800"))
 
 NAME = "modern_fairseq.pth"
 # One line, as .pth files are executed line by line; an ImportError is what an interrupted uninstall would
@@ -52,4 +64,25 @@ class EditableWheel(editable_wheel):
                     wheel.writestr(info, data)
 
 
-setup(cmdclass={"build_py": BuildPy, "editable_wheel": EditableWheel})
+class Sdist(sdist):
+    """Sorts the files, and leaves out who owns them and when they were written."""
+
+    def make_archive(self, base_name, format, root_dir=None, base_dir=None, owner=None, group=None):
+        """Write ``base_name``.tar.gz from the folder ``base_dir``."""
+        path = f"{base_name}.tar.gz"
+        with (
+            open(path, "wb") as file,
+            gzip.GzipFile("", "wb", fileobj=file, mtime=TIME) as zipped,
+            tarfile.open(fileobj=zipped, mode="w") as archive,
+        ):
+            for member in sorted(Path(base_dir).rglob("*")):
+                archive.add(member, recursive=False, filter=_anonymous)
+        return path
+
+
+def _anonymous(member):
+    runs = member.isdir() or member.mode & 0o100
+    return member.replace(mtime=TIME, mode=0o755 if runs else 0o644, uid=0, gid=0, uname="", gname="", deep=False)
+
+
+setup(cmdclass={"build_py": BuildPy, "editable_wheel": EditableWheel, "sdist": Sdist})
