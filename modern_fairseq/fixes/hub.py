@@ -7,6 +7,7 @@ import types
 from typing import Any
 
 from fairseq_residuals_errors import UserError
+from modern_fairseq.free_space import check_space
 from modern_fairseq.proxies import override
 
 MOST_FILES = 10_000
@@ -35,9 +36,13 @@ class _Archive(tarfile.TarFile):
 
     def extractall(self, path: Any = ".", *args: Any, **kwargs: Any) -> None:
         try:
+            check_space(str(self.name), sum(member.size for member in self), path)
             for member in self:
                 tarfile.data_filter(member, path)
             super().extractall(path, filter="data")
+        except UserError:
+            shutil.rmtree(path)
+            raise
         except tarfile.FilterError as error:
             shutil.rmtree(path)
             raise UserError(

@@ -214,6 +214,16 @@ def test_an_archive_out_of_bounds_is_refused(kind: str, tmp_path: Path) -> None:
     assert path.is_file()
 
 
+def test_an_archive_that_does_not_fit_on_the_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "work"))
+    path = archive(tmp_path / "x.tar.gz", (tarfile.TarInfo("m/model.pt"), bytes(1000)))
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=999))
+    with pytest.raises(UserError, match=r"needs 1,000 bytes, and the disk of .* has 999 left"):
+        file_utils.load_archive_file(str(path))
+    assert path.is_file() and not os.listdir(tmp_path / "work")
+
+
 @pytest.mark.parametrize("contents", [b"", b"hello", b"\x1f\x8b" + bytes(40)])
 def test_what_is_no_archive_is_refused(contents: bytes, tmp_path: Path) -> None:
     (tmp_path / "x.tar.gz").write_bytes(contents)

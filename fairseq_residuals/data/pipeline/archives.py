@@ -16,9 +16,10 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 from fairseq_residuals.core.errors import UserError
+from modern_fairseq.free_space import check_space
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -39,12 +40,22 @@ TIMES = 100
 ALWAYS = 64 << 20
 """Bytes that the smallest archive may become."""
 
-Files = Iterator[tuple[str, IO[bytes]]]
+
+class Member(NamedTuple):
+    """A regular file of an archive."""
+
+    name: str
+    size: int
+    """In bytes, as the archive says it is."""
+    contents: IO[bytes]
+
+
+Files = Iterator[Member]
 
 
 @contextmanager
 def reading(archive: Path) -> Iterator[Files]:
-    """Name and contents of each regular file in a tar (also gzipped) or zip archive, to be read before the next.
+    """Each regular file in a tar (also gzipped) or zip archive, to be read before the next.
 
     Links and devices are passed over. Iterated to its end, the archive is read to its end, checksums included.
 
@@ -158,7 +169,7 @@ def _walk_tar(archive: Path, file: IO[bytes]) -> Files:
                 left -= member.size  # a sparse file's is larger than what the archive has of it
                 if left < 0:
                     raise _too_large(archive)
-                yield name, contents
+                yield Member(name, member.size, contents)
 
 
 def _walk_zip(archive: Path, file: IO[bytes]) -> Files:
@@ -173,7 +184,7 @@ def _walk_zip(archive: Path, file: IO[bytes]) -> Files:
             is_link = (info.external_attr >> 16) & 0o170000 == 0o120000
             if not info.is_dir() and not is_link:
                 with pack.open(info) as contents:
-                    yield name, contents
+                    yield Member(name, info.file_size, contents)
 
 
 def _inside(archive: Path, name: str) -> str:
@@ -191,20 +202,21 @@ def unpack(archive: Path, target: Path, wanted: Sequence[str]) -> None:
     archive has only with ``.gz`` after its name is unzipped. The archive is read to its end in any case.
 
     Raises:
-        UserError: what `reading` raises; a wanted file is missing or there twice.
+        UserError: what `reading` raises; a wanted file is missing or there twice, or larger than what is left of the
+            disk, which is asked before it is written.
     """
     found: dict[str, int] = dict.fromkeys(wanted, 0)
     with reading(archive) as files:
-        for name, contents in files:
+        for member in files:
             for want in wanted:
-                zipped = name.endswith(".gz") and not want.endswith(".gz")
-                path = _place(name.removesuffix(".gz") if zipped else name, want)
+                zipped = member.name.endswith(".gz") and not want.endswith(".gz")
+                path = _place(member.name.removesuffix(".gz") if zipped else member.name, want)
                 if path is None:
                     continue
                 found[want] += 1
                 if found[want] > 1 and "*" not in want:
                     raise UserError(f"{archive} has several files {want}")
-                _store(archive, contents, target / path, zipped)
+                _store(archive, member, target / path, zipped)
                 break
     missing = [name for name, count in found.items() if count == 0]
     if missing:
@@ -218,15 +230,16 @@ def _place(name: str, want: str) -> str | None:
     return want if f"/{name}".endswith(f"/{want}") else None
 
 
-def _store(archive: Path, contents: IO[bytes], path: Path, zipped: bool) -> None:
+def _store(archive: Path, member: Member, path: Path, zipped: bool) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        check_space(archive, member.size, path.parent)
         out = path.open("wb")
     except (FileExistsError, NotADirectoryError, IsADirectoryError):
         raise UserError(f"{archive} has {path.name} as a file and as a folder: it is not used") from None
     with out:
         if zipped:
-            with gzip.open(contents) as unzipped:
+            with gzip.open(member.contents) as unzipped:
                 shutil.copyfileobj(_Bounded(archive, cast(IO[bytes], unzipped)), out, 1 << 20)
         else:
-            shutil.copyfileobj(contents, out, 1 << 20)
+            shutil.copyfileobj(member.contents, out, 1 << 20)
