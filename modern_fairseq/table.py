@@ -120,7 +120,11 @@ _AFTER = {
     "fairseq.data.audio.raw_audio_dataset": ("fixes.literals:literals_only",),
     "fairseq.data.fasta_dataset": ("fixes.fasta_index:index_without_a_shell",),
     "fairseq.data.indexed_dataset": ("messages.data_sets:whole_files",),
-    "fairseq.data.audio.speech_to_text_dataset": ("fixes.augmentation:draw_by_example",),
+    "fairseq.data.audio.data_cfg": ("messages.speech_data:settings_as_data",),
+    "fairseq.data.audio.speech_to_text_dataset": (
+        "fixes.augmentation:draw_by_example",
+        "messages.speech_data:whole_manifests",
+    ),
     "fairseq.data.audio.audio_utils": ("compat.audio:without_torchaudio",),
     "fairseq.data.audio.feature_transforms.delta_deltas": ("compat.audio:deltas_without_torchaudio",),
     "fairseq.data.iterators": ("fixes.iterators:background_ends_first",),
