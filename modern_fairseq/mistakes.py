@@ -72,8 +72,13 @@ _MESSAGES: tuple[tuple[type[Exception], str, str], ...] = (
     ),
     (
         ValueError,
-        r"Incorrect dictionary format, expected '<token> <cnt> \[flags\]': (.*)",
-        "a dictionary has the line {1}, not a token and how often it occurred; fairseq-preprocess makes dictionaries",
+        r"(?s)Incorrect dictionary format, expected '<token> <cnt> \[flags\]': \"(.{0,60}).*\"",
+        "a dictionary has the line {1!r}, not a token and how often it occurred; fairseq-preprocess makes dictionaries",
+    ),
+    (
+        RuntimeError,
+        r"(?s)Duplicate word found when loading Dictionary: '(.*?)'\. .*",
+        "a dictionary has the word {1!r:.60} twice; fairseq-preprocess makes dictionaries that have each word once",
     ),
     (Exception, r"Incorrect encoding detected in (.*), please rebuild the dataset", "{1} is not UTF-8"),
     (
@@ -83,6 +88,8 @@ _MESSAGES: tuple[tuple[type[Exception], str, str], ...] = (
     ),
     (ImportError, r"Failed to import --user-dir=.*", "{0}"),
     (UnicodeDecodeError, r"'utf-8' codec can't decode .*", "a file that was read is not UTF-8 text ({0})"),
+    (ValueError, r"Seed must be between 0 and .*", "--seed has to be between 0 and 4294967295"),
+    (ValueError, r"Empty manifest: (.*)", "the manifest {1} has no recordings"),
     (Exception, r"Cannot find dataset: (.*)", "there is no data set {1}; fairseq-preprocess makes data sets"),
 )
 
@@ -103,6 +110,7 @@ def disk_error(error: BaseException) -> OSError | None:
 
 # What is wrong with a path, whichever program asks.
 _PATH_ERRORS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
+_NO_NAME = (errno.ENAMETOOLONG, errno.ELOOP)
 
 
 def explain(error: BaseException) -> UserError | None:
@@ -118,6 +126,8 @@ def explain(error: BaseException) -> UserError | None:
         return UserError(f"{missing[1]} is missing: give --{missing[1].replace('_', '-')}, or {missing[1]} in YAML")
     if isinstance(error, _PATH_ERRORS):
         return _explain_path(error)
+    if isinstance(error, OSError) and error.errno in _NO_NAME and error.filename is not None:
+        return UserError(f"{os.fspath(error.filename):.60}...: {error.strerror}")
     reason = disk_error(error)
     if reason is not None and (reason.filename is not None or not isinstance(reason, PermissionError)):
         return UserError(f"{reason.filename or 'what is to be written cannot be'}: {reason.strerror}")

@@ -76,6 +76,8 @@ def test_the_best_of_several_hypotheses_and_an_empty_one() -> None:
         (generated(0, 1)[:-3], "has only one of the lines D-1 and H-1"),
         (["H-0\t-1\ta", "T-1\tb"], "has only one of the lines T-0 and H-0"),
         ([SKIPPED.format(1), *generated(0, 1)], "lacks the hypotheses of 1 sentences, which fairseq-generate left out"),
+        (generated(0, 999_999_999), "lacks the hypotheses of 999999998 sentences, the first being number 1"),
+        (["H-" + "1" * 5000 + "\t-1\ta"], "has no hypotheses"),
         ([*generated(0, 1), "Translated 3 sentences (9 tokens) in 1.0s"], "says that 3 were translated"),
     ],
 )
@@ -129,6 +131,7 @@ def test_perplexity_of_subwords_is_turned_into_one_of_words() -> None:
         (eval_lm_log().replace("Perplexity: 8.00", "Perplexity: 9.00"), None, "contradicts itself"),
         (eval_lm_log().replace("'add_bos_token': False", "'add_bos_token': True"), None, "leave the flag out"),
         (eval_lm_log(post_process="'@@ '"), 600, "per word already"),
+        (eval_lm_log(loss=10.0), 1, "1000 tokens for 1 words give a loss of 10000 bits"),
         (eval_lm_log(), 1001, "every word has at least one"),
         (f"{SKIPPED.format('3')}\n{eval_lm_log()}", None, "left out 3 samples that are too long"),
         (f"{SKIPPED.format('1,000')}\n{eval_lm_log()}", 600, "left out 1,000 samples"),
@@ -139,6 +142,9 @@ def test_perplexity_of_subwords_is_turned_into_one_of_words() -> None:
         (eval_lm_log(math.inf), None, "the loss of the run is inf"),
         (eval_lm_log().replace(": 3.0000", ": 3000.0"), None, r"the loss of the run is 3000\.0"),
         (eval_lm_log().replace(": 3.0000", ": three"), None, "the log has 0 times"),
+        (eval_lm_log().replace("1,000 tokens", ", tokens"), None, "the log has 0 times"),
+        (eval_lm_log().replace("1,000 tokens", f"{'1' * 5000} tokens"), None, "the log has 0 times"),
+        (eval_lm_log().replace("'num_workers': 0", "'num_workers': None"), None, "num_workers is None, and has to be"),
     ],
 )
 def test_logs_that_have_no_perplexity(log: str, words: int | None, sentence: str) -> None:

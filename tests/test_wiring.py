@@ -25,6 +25,11 @@ def test_names_and_options_are_written_as_they_are_read() -> None:
     assert not wiring.normalize_before and Wiring.parse("pre_ln:0-2,pre_ln:3").normalize_before
 
 
+def test_a_layer_of_too_many_digits_is_refused() -> None:
+    with pytest.raises(UserError, match="is not a variant or a list of variants with their layers"):
+        Wiring.parse(f"post_ln:0-{'1' * 5000}")
+
+
 def test_a_segment_is_a_stack_of_its_own() -> None:
     shape = StackShape("encoder", depth=18, dim=8, ffn_dim=16, heads=2, enc_depth=18, dec_depth=6, cross=True)
     segments = Wiring.parse("deepnet:0-5,pre_ln:6-17").build(shape)

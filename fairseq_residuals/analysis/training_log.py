@@ -17,20 +17,22 @@ from fairseq_residuals.utils.documents import parse_json
 TRAIN, EPOCH, VALID = "train", "epoch", "valid"
 """Subsets: training since the record before, training since the epoch began, validation."""
 
+# A pattern that may begin at each letter of a word takes the square of its length: these begin where a word does.
+_NAME = r"\b[^\WA-Za-z]*+([A-Za-z]\w*+)"
 _TEXT = re.compile(
-    r"epoch (?P<epoch>\d+)(?:: .*?(?=[\w/.]+=)|(?: \| valid on '(?P<valid>[^']+)' subset)? \| )(?P<rest>.*)"
+    r"epoch (?P<epoch>\d+)(?:: .*?(?=(?<![\w/.])[\w/.]++=)|(?: \| valid on '(?P<valid>[^']+)' subset)? \| )(?P<rest>.*)"
 )
-_PAIR = re.compile(r"([\w/.]+)(?:=\s*|\s+)([^\s,|\]]+)")
-_JSON = re.compile(r"\{\".*\}\s*$")
-_JOEYNMT = re.compile(r"^\W*Steps:?\s+(?P<update>\d+):?\s+(?P<rest>\w.*)$")
-_JOEYNMT_PAIR = re.compile(r"([A-Za-z]\w*):\s*(-?[\d.]+)")
+_PAIR = re.compile(r"(?<![\w/.])([\w/.]++)(?:=\s*|\s+)([^\s,|\]]+)")
+_JSON = re.compile(r"^(?:(?!\{\").)*+(?P<json>\{\".*\})\s*$")
+_JOEYNMT = re.compile(r"^\W*Steps:?\s+(?P<update>\d{1,18}):?\s+(?P<rest>\w.*)$")
+_JOEYNMT_PAIR = re.compile(rf"{_NAME}:\s*(-?[\d.]+)")
 _GENERATED = re.compile(r"Generate (?P<subset>\S+) with beam=\d+: (?P<scores>[^(]*)")
-_SCORE = re.compile(r"([A-Za-z]\w*)\s*[=:]\s*(\d+\.?\d*)")
+_SCORE = re.compile(rf"{_NAME}\s*[=:]\s*(\d+\.?\d*)")
 _WIRED = re.compile(
-    r"(?P<stack>encoder|decoder): (?P<layers>\d+) layers wired by (?P<name>\S+?)(?: \((?P<options>.*?)\))?, "
+    r"(?P<stack>encoder|decoder): (?P<layers>\d{1,9}) layers wired by (?P<name>\S+?)(?: \((?P<options>.*?)\))?, "
 )
 _PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
-_SETTING = re.compile(r"\b(?P<key>encoder_layers|decoder_layers|seed)'?(?:=|: )(?P<value>\d+)\b")
+_SETTING = re.compile(r"\b(?P<key>encoder_layers|decoder_layers|seed)'?(?:=|: )(?P<value>\d{1,18})\b")
 _CHOICE = re.compile(
     r"\b(?P<key>lr|warmup_updates|update_freq|max_tokens|batch_size|dropout|label_smoothing|weight_decay|clip_norm"
     r"|(?:en|de)coder_(?:embed_dim|ffn_embed_dim|attention_heads))'?(?:=|: )"
@@ -191,7 +193,7 @@ def read_log(path: Path) -> Log:
 def _record(line: str) -> Record | None:
     found = _JSON.search(line)
     if found:
-        return _from_json(found[0])
+        return _from_json(found["json"])
     found = _TEXT.search(line)
     if found and "num_updates" in found["rest"]:
         subset = found["valid"] or (TRAIN if "num_updates=" in found["rest"] else EPOCH)

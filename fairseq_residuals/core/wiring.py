@@ -15,7 +15,7 @@ from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS, find_variant
 
 _WITH_OPTIONS = re.compile(r"(?P<name>[\w-]+)\((?P<options>.*)\)")
-_PART = re.compile(r"(?P<name>[\w-]+):(?P<first>\d+)(?:-(?P<last>\d+))?")
+_PART = re.compile(r"(?P<name>[\w-]+):(?P<first>\d{1,9})(?:-(?P<last>\d{1,9}))?")
 
 
 @dataclass(frozen=True)

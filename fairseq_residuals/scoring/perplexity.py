@@ -17,7 +17,7 @@ _NUMBER = r"(-?\d+\.?\d*|-?inf|nan)"
 _EVAL_LM = re.compile(rf"Loss \(base 2\): {_NUMBER}, Perplexity: {_NUMBER}")
 _LARGEST = 1000.0
 """Bits of a loss; 2 to the power of 1024 is more than a float can hold."""
-_TOKENS = re.compile(r"Evaluated ([\d,]+) tokens in ")
+_TOKENS = re.compile(r"Evaluated (\d[\d,]{0,17}) tokens in ")
 _SETTING = r"'{}': (None|True|False|'[^']*'|[^,}}]+)"
 
 
@@ -57,7 +57,7 @@ def perplexity_of_eval_lm(log: str, *, words: int | None = None) -> Perplexity:
     if not tokens:
         raise UserError("fairseq-eval-lm evaluated 0 tokens, of which there is no perplexity: its text is empty")
     _check_agreement(loss, printed, "the log contradicts itself")
-    window, block, workers = (int(_setting(log, key)) for key in ("context_window", "tokens_per_sample", "num_workers"))
+    window, block, workers = (_number(log, key) for key in ("context_window", "tokens_per_sample", "num_workers"))
     if window > 0 and workers > 1:
         raise UserError(
             f"fairseq-eval-lm ran with --context-window {window} and --num-workers {workers}, and so with the context "
@@ -76,6 +76,8 @@ def perplexity_of_eval_lm(log: str, *, words: int | None = None) -> Perplexity:
         if not 0 < words <= tokens:
             raise UserError(f"{words} words cannot be: there are {tokens} tokens, and every word has at least one")
         loss, unit = loss * tokens / words, f"word ({words} in {tokens} tokens)"
+        if not abs(loss) <= _LARGEST:
+            raise UserError(f"{tokens} tokens for {words} words give a loss of {loss:g} bits, which is no perplexity")
     breaks = _setting(log, "sample_break_mode").strip("'")
     signature = f"PPL|per:{unit}|eos:counted|context:{window}|block:{block}|break:{breaks}|tokens:{tokens}"
     return Perplexity(2**loss, loss, signature, window)
@@ -169,3 +171,10 @@ def _setting(log: str, key: str) -> str:
             f"the log does not say {key}: the whole log is needed, with the settings that fairseq prints first"
         )
     return found[0]
+
+
+def _number(log: str, key: str) -> int:
+    value = _setting(log, key)
+    if not re.fullmatch(r"-?[0-9]{1,18}", value):
+        raise UserError(f"the log is damaged: {key} is {value:.60}, and has to be a whole number")
+    return int(value)

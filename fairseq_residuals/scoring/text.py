@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,8 @@ UNKNOWN = "UNKNOWNTOKENINREF"
 ROUGE sees the letters only, and so the ``<unk>`` of a hypothesis would match."""
 SKIPPED = re.compile(r"([\d,]+) samples have invalid sizes and will be skipped")
 """What fairseq warns of where a text is not evaluated whole."""
-_TRANSLATED = re.compile(r"Translated ([\d,]+) sentences? \(")
-_GENERATED = re.compile(r"^([STHD])-(\d+)\t")
+_TRANSLATED = re.compile(r"Translated (\d[\d,]{0,17}) sentences? \(")
+_GENERATED = re.compile(r"^([STHD])-(\d{1,9})\t")
 
 
 def read_lines(path: str | Path) -> list[str]:
@@ -122,10 +123,11 @@ def parse_generation(lines: Iterable[str], name: str = "the output") -> Generati
         raise UserError(
             f"{name} has no hypotheses: what fairseq-generate prints has lines such as H-0<TAB>-0.5<TAB>text"
         )
-    missing = sorted(set(range(max(texts["H"]) + 1)) - set(texts["H"]))
+    missing = max(texts["H"]) + 1 - len(texts["H"])
     if missing:
+        first = next(number for number in itertools.count() if number not in texts["H"])
         raise UserError(
-            f"{name} lacks the hypotheses of {len(missing)} sentences, the first being number {missing[0]}: "
+            f"{name} lacks the hypotheses of {missing} sentences, the first being number {first}: "
             "fairseq-generate was stopped, ran on a part of the data, or skipped sentences that are too long"
         )
     if translated not in (None, len(texts["H"])):

@@ -67,7 +67,9 @@ def read_arrays(path: Path, sidecar: dict[str, Any]) -> Arrays:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            members = {info.filename.removesuffix(".npy"): _read_member(archive, info) for info in archive.infolist()}
+            size = path.stat().st_size
+            infos = archive.infolist()
+            members = {info.filename.removesuffix(".npy"): _read_member(archive, info, size) for info in infos}
         arrays = {name: _parse(data) for name, data in members.items()}
     except (OSError, ValueError, EOFError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{path} is damaged (truncated?) or holds something else than NumPy arrays") from error
@@ -84,13 +86,13 @@ def read_arrays(path: Path, sidecar: dict[str, Any]) -> Arrays:
     return arrays
 
 
-def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, largest: int) -> bytes:
     """Return a member of the archive.
 
     Raises:
-        ValueError: it is compressed to less than a hundredth.
+        ValueError: it is compressed to less than a hundredth, or says that it has more than ``largest`` bytes there.
     """
-    if info.file_size > 100 * info.compress_size + 10_000:
+    if info.compress_size > largest or info.file_size > 100 * info.compress_size + 10_000:
         raise ValueError
     return archive.read(info)
 

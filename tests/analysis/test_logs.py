@@ -15,6 +15,8 @@ from fairseq_residuals.core.errors import UserError
 INNER = {100: (9.5, 1.8), 200: (7.25, 1.1)}
 """By update: the training loss and the norm of the gradient."""
 PLAIN, HYDRA = "2026-01-02 03:04:05 | INFO | {} | ", "[2026-01-02 03:04:05,678][{}][INFO] - "
+MANY = "1" * 5000
+"""Digits, of which Python makes no number."""
 WIRED = "encoder: 18 layers wired by b2t (init=fairseq,init_scale=1), B2T connection: x = LN(x + F(x))"
 
 
@@ -209,3 +211,16 @@ def test_records_without_a_number_of_updates_are_none(update: str, tmp_path: Pat
     lines = [line.replace("200", update) for line in FORMATS["simple"][:2]]
     lines += [line.replace('"200"', f'"{update}"') for line in FORMATS["json"][:2]]
     assert {r.update for r in read_log(write(tmp_path, *lines)).records} == {100}
+
+
+@pytest.mark.parametrize(
+    "line", [WIRED.replace("18", "1" * 5000), f"encoder_layers={'1' * 5000}", f"seed: {'1' * 5000}"]
+)
+def test_settings_of_too_many_digits_say_nothing(line: str, tmp_path: Path) -> None:
+    log = read_log(write(tmp_path, line, *FORMATS["simple"]))
+    assert not log.layers and log.seed is None
+
+
+def test_an_update_of_too_many_digits_is_none(tmp_path: Path) -> None:
+    lines = ["Steps: 1000\tLoss: 61.5\tPPL: 9.1", f"Steps: {MANY}\tLoss: 51.5\tPPL: 7.1"]
+    assert [record.update for record in read_log(write(tmp_path, *lines)).records] == [1000]

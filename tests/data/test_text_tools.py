@@ -12,6 +12,7 @@ import pytest
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.text import clean, sgm
+from fairseq_residuals.data.text.bpe import Encode
 from fairseq_residuals.data.text.clean import Limits
 from fairseq_residuals.data.text.moses import (
     Blanks,
@@ -151,3 +152,10 @@ def test_several_segments_in_a_line() -> None:
 def test_segments_that_would_be_lost(line: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         list(sgm.segments([line]))
+
+
+@pytest.mark.parametrize("merges", ["#version: x\na b\n", "#version: 0.2\na b c\n", "a\n"])
+def test_a_file_without_merges_is_named(tmp_path: Path, merges: str) -> None:
+    (tmp_path / "codes").write_text(merges)
+    with pytest.raises(UserError, match=r"codes has no merges that subword-nmt can read: .*(invalid literal|line 1)"):
+        Encode(tmp_path / "codes")("a b")

@@ -121,6 +121,19 @@ def test_a_missing_dictionary_tells_a_missing_folder_from_a_wrong_one(tmp_path):
             Exception("In 'config': Could not find 'bpe/bytes'\n\nAvailable options in 'bpe':\n\tbert"),
             "--bpe bytes has no",
         ),
+        (
+            # as fairseq says it, with the end of the line
+            ValueError("Incorrect dictionary format, expected '<token> <cnt> [flags]': \"a b\n\""),
+            "a dictionary has the line 'a b\\n', not a token",
+        ),
+        (
+            RuntimeError(
+                "Duplicate word found when loading Dictionary: 'a'. Duplicate words can overwrite earlier ones"
+            ),
+            "a dictionary has the word 'a' twice",
+        ),
+        (ValueError("Seed must be between 0 and 2**32 - 1"), "--seed has to be between 0 and 4294967295"),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "a" * 300), f"{'a' * 60}...: File name too long"),
         (argparse.ArgumentError(None, "argument --a: conflicting option string: --a"), "--arch"),
     ],
 )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import io
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,8 +69,17 @@ def learn(inputs: Sequence[Path], codes: Path, merges: int, whole: Sequence[str]
 
 @functools.cache
 def _encoder(codes: Path, whole: tuple[str, ...]) -> BPE:
-    with codes.open(encoding="utf-8", newline="\n") as file:
-        return BPE(file, glossaries=list(whole))
+    """Return what splits words by the merges of a file.
+
+    Raises:
+        UserError: the file holds no merges.
+    """
+    with codes.open(encoding="utf-8", newline="\n") as file, redirect_stderr(io.StringIO()) as said:
+        try:
+            return BPE(file, glossaries=list(whole))
+        except (SystemExit, ValueError, IndexError) as error:  # subword-nmt ends the process
+            reason = said.getvalue().strip() or str(error)
+            raise UserError(f"{codes} has no merges that subword-nmt can read: {reason}") from error
 
 
 @dataclass(frozen=True)
