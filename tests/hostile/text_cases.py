@@ -24,6 +24,11 @@ def _npz(npy: bytes, method: int = zipfile.ZIP_STORED) -> bytes:
     return zip_of(("a.npy", npy), method=method)
 
 
+def _claiming(contents: bytes, size: int) -> bytes:
+    """An archive whose directory says that its first file has so many bytes in the archive."""
+    return changed(contents, contents.rindex(b"PK\x01\x02") + 20, struct.pack("<I", size))
+
+
 def arrays() -> Iterator[Case]:
     """npz files, none of which is only arrays of its own size."""
     objects = io.BytesIO()
@@ -42,6 +47,7 @@ def arrays() -> Iterator[Case]:
         "long-header": _npz(_npy("(" * 60_000)),
         "records-of-objects": _npz(_npy(numbers.replace("'<f8'", "[('a', '|O')]") % "(1,)", bytes(8))),
         "bomb": _npz(_npy(numbers % f"({10 << 20},)", bytes(80 << 20)), zipfile.ZIP_DEFLATED),
+        "more-than-the-file": _claiming(_npz(good.getvalue()), 0xFF000000),
         "pickle": pickle.dumps([1], 2),
         "one-array": good.getvalue(),
         "flipped": changed(stored, stored.index(b"\x00\x00\xf0\x3f"), b"\xff"),
