@@ -11,7 +11,7 @@ import torch
 from fairseq.checkpoint_utils import load_model_ensemble
 from torch import Tensor, nn
 
-from fairseq_residuals.checkpoints.average import save
+from fairseq_residuals.checkpoints.checkpoint_file import save
 from fairseq_residuals.checkpoints.exporting.exporter import Exported, export_checkpoint
 from fairseq_residuals.checkpoints.importing.importer import import_checkpoint
 from fairseq_residuals.core.errors import UserError

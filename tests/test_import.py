@@ -15,7 +15,7 @@ from fairseq.checkpoint_utils import load_model_ensemble
 from fairseq.models import build_model
 from golden_files import FOLDER
 
-from fairseq_residuals.checkpoints.average import save
+from fairseq_residuals.checkpoints.checkpoint_file import save
 from fairseq_residuals.checkpoints.importing.importer import RESET, import_checkpoint
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.verification.parity import compare, read

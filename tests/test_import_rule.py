@@ -20,7 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("ops",),
     ("core",),
     ("variants",),
-    ("models", "performance"),
+    ("models", "performance", "portable"),
     ("generation", "training", "checkpoints", "data", "scoring", "library"),
     ("experiments", "analysis", "verification", "benchmark"),
     ("cli",),
@@ -28,9 +28,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 """From below: a package may import those of its own layer and of the layers below it."""
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 FAIRSEQ = {"fairseq", "fairseq_cli"}
-FORBIDDEN = {package: {*FAIRSEQ, "modern_fairseq"} for package in ("ops", "core", "variants", "library")} | {
-    "utils": FAIRSEQ
-}
+FORBIDDEN = {
+    package: {*FAIRSEQ, "modern_fairseq"} for package in ("ops", "core", "variants", "library", "portable")
+} | {"utils": FAIRSEQ}
 """These packages need PyTorch alone. ``utils`` may share what modern_fairseq has without fairseq, such as its writer of
 files."""
 OPTIONAL = "performance"
@@ -98,10 +98,11 @@ import importlib, pkgutil
 import fairseq_residuals
 before = len(sys.modules)
 print(*fairseq_residuals.list_variants())
-for package in ("core", "ops", "variants", "utils", "library"):
+for package in ("core", "ops", "variants", "utils", "library", "portable"):
     module = importlib.import_module(f"fairseq_residuals.{package}")
     for found in pkgutil.walk_packages(module.__path__, f"{module.__name__}."):
-        importlib.import_module(found.name)
+        if not found.name.startswith("fairseq_residuals.portable.hf_"):  # transformers may be missing
+            importlib.import_module(found.name)
 for name in fairseq_residuals.__all__:
     getattr(fairseq_residuals, name)
 assert "fairseq" not in sys.modules and "modern_fairseq.finder" not in sys.modules

@@ -20,7 +20,7 @@ from test_export import CASES, export
 from tiny import build_model, make_task
 from torch import Tensor, nn
 
-from fairseq_residuals.checkpoints.average import save
+from fairseq_residuals.checkpoints.checkpoint_file import save
 from fairseq_residuals.checkpoints.exporting.exporter import export_checkpoint
 from fairseq_residuals.checkpoints.importing.importer import import_checkpoint
 from fairseq_residuals.core.config import options_of

@@ -16,7 +16,7 @@ from fairseq_residuals.benchmark.case import Case
 from fairseq_residuals.benchmark.contestants import Contestant, parse
 from fairseq_residuals.benchmark.fairseq_models import network
 from fairseq_residuals.benchmark.others import load
-from fairseq_residuals.checkpoints.average import save
+from fairseq_residuals.checkpoints.checkpoint_file import save
 from fairseq_residuals.checkpoints.exporting.exporter import export_checkpoint
 from fairseq_residuals.core.errors import UserError
 

@@ -10,11 +10,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fairseq_residuals.checkpoints.checkpoint_file import read_checkpoint
 from fairseq_residuals.checkpoints.fairseq_config import flat_settings, wiring_of
 from fairseq_residuals.core.errors import UserError
-from modern_fairseq.atomic_write import atomic_write
-from modern_fairseq.loading.checkpoints import load_fairseq
-from modern_fairseq.mistakes import disk_error
 
 Unit = Literal["epoch", "update"]
 
@@ -71,22 +69,8 @@ def average(inputs: Sequence[Path]) -> dict[str, Any]:
     return result
 
 
-def save(checkpoint: dict[str, Any], path: Path) -> None:
-    """Write ``path`` whole or not at all; the same checkpoint gives the same bytes.
-
-    Raises:
-        UserError: it cannot be written.
-    """
-    try:
-        # given a name and no file, torch would put the name into the archive
-        with atomic_write(path) as temporary, temporary.open("wb") as file:
-            torch.save(checkpoint, file)
-    except (OSError, RuntimeError) as error:
-        raise UserError(f"cannot write {path}: {disk_error(error) or error}") from error
-
-
 def _load(path: Path) -> dict[str, Any]:
-    checkpoint = load_fairseq(path, map_location="cpu")
+    checkpoint = read_checkpoint(path)
     parameters = checkpoint["model"]
     if not isinstance(parameters, dict) or not all(isinstance(value, Tensor) for value in parameters.values()):
         raise UserError(f"{path} is not a fairseq checkpoint: its 'model' must hold tensors by name")

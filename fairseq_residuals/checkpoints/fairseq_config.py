@@ -177,15 +177,19 @@ def load_model(args: Namespace, sizes: dict[str, int], parameters: dict[str, Ten
     if sound is not None and not hasattr(args, "input_feat_per_channel"):
         # otherwise the data says so
         args.input_feat_per_channel, args.input_channels = sound.shape[1], 1
-    target = synthetic_dictionary(sizes["target"])
-    source = synthetic_dictionary(sizes["source"]) if "source" in sizes else target
-    task = Namespace(source_dictionary=source, target_dictionary=target, args=Namespace(**vars(args)))
-    model = build_model(convert_namespace_to_omegaconf(args).model, task)
+    model = build_model(convert_namespace_to_omegaconf(args).model, task_of(args, sizes))
     try:
         model.load_state_dict({**dict(model.named_buffers()), **parameters}, strict=True)
     except RuntimeError as error:
         raise misfit(error, name) or error from error
     return model.eval()
+
+
+def task_of(args: Namespace, sizes: dict[str, int]) -> Namespace:
+    """Return what fairseq's models ask of a task; ``sizes`` as in :func:`load_model`."""
+    target = synthetic_dictionary(sizes["target"])
+    source = synthetic_dictionary(sizes["source"]) if "source" in sizes else target
+    return Namespace(source_dictionary=source, target_dictionary=target, args=Namespace(**vars(args)))
 
 
 def synthetic_dictionary(words: int) -> Dictionary:

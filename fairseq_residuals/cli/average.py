@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fairseq_residuals.checkpoints.average import Unit, average, last_checkpoints, save
+from fairseq_residuals.checkpoints.average import Unit, average, last_checkpoints
+from fairseq_residuals.checkpoints.checkpoint_file import save
 from fairseq_residuals.cli.output import check_output
 from fairseq_residuals.core.errors import UserError
 

@@ -6,11 +6,13 @@ import argparse
 import logging
 from pathlib import Path
 
-from fairseq_residuals.checkpoints.average import save
+from fairseq_residuals.checkpoints.checkpoint_file import save
+from fairseq_residuals.checkpoints.importing.from_hf import import_hf
 from fairseq_residuals.checkpoints.importing.importer import import_checkpoint
 from fairseq_residuals.checkpoints.importing.parameter_names import AUTHORS
 from fairseq_residuals.cli.output import check_output
 
+HF = "hf"
 HELP = "turn a checkpoint of the authors' own code, or of fairseq, into one of this plugin's"
 
 
@@ -19,11 +21,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="repository",
         required=True,
-        choices=tuple(AUTHORS),
-        help="whose: " + ", ".join(f"{name} is {authors.repository}" for name, authors in AUTHORS.items()),
+        choices=(*AUTHORS, HF),
+        help="whose: "
+        + ", ".join(f"{name} is {authors.repository}" for name, authors in AUTHORS.items())
+        + f"; {HF}: FILE is a folder of transformers",
     )
     parser.add_argument("--data", type=Path, metavar="DIR", help="compare the model with this folder's dict.*.txt")
-    parser.add_argument("file", type=Path, metavar="FILE", help="the authors' checkpoint")
+    parser.add_argument("file", type=Path, metavar="FILE", help="the authors' checkpoint, or a folder of transformers")
     parser.add_argument(
         "out", type=Path, metavar="OUT", help="what to write, for fairseq-generate and fairseq-train --restore-file"
     )
@@ -39,7 +43,10 @@ def run(args: argparse.Namespace) -> int:
     # what building a model prints says nothing here
     logging.disable(logging.INFO)
     try:
-        imported = import_checkpoint(args.file, args.repository, args.data)
+        if args.repository == HF:
+            imported = import_hf(args.file, args.data)
+        else:
+            imported = import_checkpoint(args.file, args.repository, args.data)
     finally:
         logging.disable(logging.NOTSET)
     save(imported.checkpoint, args.out)

@@ -22,3 +22,15 @@ def check_output(output: Path, inputs: Iterable[Path]) -> None:
         raise UserError(f"{output} is a folder; give the name of a file to write")
     if output.exists() and not output.is_file():
         raise UserError(f"{output} is a device or a pipe; give the name of a file to write")
+
+
+def check_new_folder(output: Path) -> None:
+    """Refuse a folder that cannot be made.
+
+    Raises:
+        UserError: ``output`` is there already, or its parent is not.
+    """
+    if output.exists():
+        raise UserError(f"{output} is there already; name a folder that is new")
+    if not output.parent.is_dir():
+        raise UserError(f"there is no folder {output.parent} to write {output.name} to")

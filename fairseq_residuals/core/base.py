@@ -207,7 +207,9 @@ class Variant(nn.Module):
     draws_weights: ClassVar[bool] = False
     """Whether ``init_weights`` draws the layers' weights anew, which leaves no choice to the option ``init``."""
 
-    Config = CommonOptions
+    @dataclass(frozen=True)
+    class Config(CommonOptions):
+        """The options of every variant; one with options of its own derives its ``Config`` from this one."""
 
     connection: ClassVar[type[Connection]]
 

@@ -20,7 +20,7 @@ from torch.nn.functional import layer_norm, rms_norm
 from fairseq_residuals.utils.precision import at_least_fp32
 
 
-def reference(x: Tensor, weight: Tensor, *, centred: bool, eps: float) -> Tensor:
+def rms_linear_reference(x: Tensor, weight: Tensor, *, centred: bool, eps: float) -> Tensor:
     """Normalize, multiply, and move the outputs to the front."""
     norm = layer_norm if centred else rms_norm
     return (norm(at_least_fp32(x), x.shape[-1:], eps=eps) @ at_least_fp32(weight).mT).movedim(-1, 0)

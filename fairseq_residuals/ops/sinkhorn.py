@@ -22,7 +22,7 @@ from fairseq_residuals.utils.torch_private import log_softmax_backward
 STEPS = 20
 
 
-def reference(logits: Tensor) -> Tensor:
+def sinkhorn_reference(logits: Tensor) -> Tensor:
     """Normalize columns and rows of exp(logits) in turn."""
     matrices = logits.exp()
     for dim in (0, 1) * STEPS:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fairseq_residuals.ops.rms_linear import rms_linear
 from fairseq_residuals.utils.precision import at_least_fp32
 
-EPS = 1e-6
+ROUTER_EPS = 1e-6
 
 
 class Weights(NamedTuple):
@@ -58,7 +58,7 @@ class StreamLogits(nn.Module):
         Positions are last, so that what follows runs as few large kernels.
         """
         matrix = self.weight if self.gamma is None else at_least_fp32(self.weight) * (1 + at_least_fp32(self.gamma))
-        logits = rms_linear(streams.flatten(-2), matrix, centred=False, eps=EPS)
+        logits = rms_linear(streams.flatten(-2), matrix, centred=False, eps=ROUTER_EPS)
         bias, scale = (at_least_fp32(p)[:, None, None] for p in (self.bias, scale))
         return torch.addcmul(bias, logits, scale)
 
@@ -100,6 +100,6 @@ class LearnedSum(nn.Module):
     def forward(self, streams: Tensor) -> Tensor:
         """(T, B, n, C) -> (T, B, C)"""
         with without_autocast(streams):
-            weights = self.logits(streams, self.scale).sigmoid() + EPS
+            weights = self.logits(streams, self.scale).sigmoid() + ROUTER_EPS
             weights = weights.permute(1, 2, 0).unsqueeze(-2)
             return (weights @ streams.to(weights.dtype)).squeeze(-2).to(streams.dtype)

@@ -10,7 +10,7 @@ import torch
 from against_reference import CHECKS, Case
 from torch import Tensor, nn
 
-from fairseq_residuals.ops.rms_linear import inverse_rms, reference, rms_linear
+from fairseq_residuals.ops.rms_linear import inverse_rms, rms_linear, rms_linear_reference
 
 EPS = 1e-6
 
@@ -21,7 +21,7 @@ def cases() -> list[Case]:
         Case(
             f"{'centred' if centred else 'not centred'} {x}",
             partial(rms_linear, centred=centred, eps=0.01),
-            partial(reference, centred=centred, eps=0.01),
+            partial(rms_linear_reference, centred=centred, eps=0.01),
             (x, (7, x[-1])),
             compiled=len(x) == 3,
         )

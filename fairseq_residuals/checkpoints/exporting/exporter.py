@@ -10,6 +10,7 @@ import torch
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 from torch import Tensor, nn
 
+from fairseq_residuals.checkpoints.checkpoint_file import read_checkpoint
 from fairseq_residuals.checkpoints.exporting.folding import fold
 from fairseq_residuals.checkpoints.fairseq_config import Settings, complete, flat_settings, load_model
 from fairseq_residuals.checkpoints.importing.model_sizes import dictionary_sizes, sharing
@@ -21,7 +22,6 @@ from fairseq_residuals.models.builder import wirings_of
 from fairseq_residuals.models.language_model import LANGUAGE_MODEL
 from fairseq_residuals.models.speech_to_text import SPEECH
 from fairseq_residuals.models.translation import TRANSLATION
-from modern_fairseq.loading.checkpoints import load_fairseq
 
 STOCK = {TRANSLATION.model: "transformer", LANGUAGE_MODEL.model: "transformer_lm", SPEECH.model: "s2t_transformer"}
 """fairseq's own model for each of ours, an architecture by the same name."""
@@ -49,7 +49,7 @@ def export_checkpoint(path: Path) -> Exported:
         UserError: the file is damaged or not this plugin's, its wiring or norms are none of fairseq's own, or the
             model for fairseq does not compute the same.
     """
-    checkpoint = load_fairseq(path, map_location="cpu")
+    checkpoint = read_checkpoint(path)
     settings = flat_settings(checkpoint)
     model_name = ARCH_MODEL_NAME_REGISTRY.get(settings.get("arch") or "")
     if model_name not in STOCK:

@@ -12,6 +12,7 @@ from typing import Any
 from fairseq.checkpoint_utils import _upgrade_state_dict
 from torch import Tensor, nn
 
+from fairseq_residuals.checkpoints.checkpoint_file import read_checkpoint
 from fairseq_residuals.checkpoints.fairseq_config import Settings, complete, flat_settings, load_model
 from fairseq_residuals.checkpoints.importing.model_sizes import (
     check_dictionaries,
@@ -30,7 +31,6 @@ from fairseq_residuals.checkpoints.importing.wiring_detection import (
     wiring,
 )
 from fairseq_residuals.core.errors import UserError
-from modern_fairseq.loading.checkpoints import load_fairseq
 
 CHOSEN_BY_WIRING = (
     *("encoder_normalize_before", "decoder_normalize_before", "no_decoder_final_norm"),
@@ -61,7 +61,7 @@ def import_checkpoint(path: Path, repository: str, data: Path | None = None) -> 
         UserError: the file is damaged, is not of that repository, holds what this plugin does not have, or does not go
             with the dictionaries.
     """
-    state = load_fairseq(path, map_location="cpu")
+    state = read_checkpoint(path)
     theirs: dict[str, Tensor] = state["model"]
     if not isinstance(theirs, dict) or not all(isinstance(value, Tensor) for value in theirs.values()):
         raise UserError(f"{path} is not a fairseq checkpoint: its 'model' must hold tensors by name")

@@ -196,7 +196,8 @@ class TwoLaneRecipe(RecordRecipe):
             return {f"{UNREAD}{name}" if below.fullmatch(name) else name: x for name, x in values.items()}
 
         parts = ("parameters", "gradients", "scales", "initial")
-        return super().adapt(replace(golden, **{part: mark(getattr(golden, part)) for part in parts}))
+        marked: dict[str, Any] = {part: mark(getattr(golden, part)) for part in parts}
+        return super().adapt(replace(golden, **marked))
 
 
 class TwoLaneHost(RecordHost):

@@ -1,0 +1,97 @@
+"""``export --to torch_export`` and ``--to onnx``: encoder and decoder step as graphs, through ``torch.export``."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.export import Dim, ExportedProgram
+
+from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.portable.graphs import DECODER, ENCODER, write_settings
+from fairseq_residuals.portable.model import PortableModel
+from fairseq_residuals.portable.settings import EOS
+from fairseq_residuals.portable.steps import CACHE, MEMORY, DecoderGraph, EncoderGraph, LanguageModelGraph, empty_cache
+
+OPSET = 20
+"""Of ONNX; onnxruntime reads it since 1.17."""
+OUTPUTS = {ENCODER: list(MEMORY), DECODER: ["logits", *(f"new_{name}" for name in CACHE)]}
+_ROWS, _NEW, _PAST, _SOURCE = 2, 3, 4, 5
+"""Sizes to trace with, which do not stay in a graph: none is 1, and no two are equal, which would be remembered."""
+
+
+def write_torch_export(model: PortableModel, folder: Path) -> None:
+    """Fill an empty folder with ``decoder.pt2``, ``encoder.pt2`` of a pair, and the settings.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    for name, program in programs(model).items():
+        torch.export.save(program, folder / f"{name}.pt2")
+    write_settings(model.settings, "torch_export", folder, torch=torch.__version__)
+
+
+def write_onnx(model: PortableModel, folder: Path) -> None:
+    """Fill an empty folder with ``decoder.onnx``, ``encoder.onnx`` of a pair, and the settings.
+
+    Raises:
+        UserError: the packages onnx and onnxscript are missing.
+        OSError: a file cannot be written.
+    """
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise UserError(f"this needs the package {error.name}: pip install fairseq-residuals[onnx]") from error
+    for name, program in programs(model).items():
+        with _quiet():
+            converted = torch.onnx.export(
+                program, dynamo=True, opset_version=OPSET, output_names=OUTPUTS[name], verbose=False
+            )
+        assert converted is not None
+        converted.save(folder / f"{name}.onnx")
+    write_settings(model.settings, "onnx", folder, opset=OPSET)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide what the exporter prints of its progress, and that optional packages of operators are missing."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+@torch.no_grad()
+def programs(model: PortableModel) -> dict[str, ExportedProgram]:
+    """Trace the graphs of a model, with any numbers of sentences and positions."""
+    tokens = torch.full((_ROWS, _NEW), EOS + 2)
+    keys, values = empty_cache(model.decoder, _ROWS, _PAST)
+    rows, new, past, source = Dim.DYNAMIC, Dim.DYNAMIC, Dim.DYNAMIC, Dim.DYNAMIC
+    inputs: tuple[Tensor, ...] = (tokens, keys, values)
+    shapes = {"tokens": {0: rows, 1: new}, "keys": {1: rows, 3: past}, "values": {1: rows, 3: past}}
+    if model.encoder is None:
+        return {DECODER: _trace(LanguageModelGraph(model), inputs, shapes)}
+    encoder = EncoderGraph(model)
+    sentence = torch.full((_ROWS, _SOURCE), EOS + 2)
+    memory = encoder(sentence)
+    shapes |= {name: {1: rows, 3: source} for name in MEMORY} | {"source_padding": {0: rows, 1: source}}
+    return {
+        ENCODER: _trace(encoder, (sentence,), {"source": {0: rows, 1: source}}),
+        DECODER: _trace(DecoderGraph(model), (*inputs, *memory, sentence.eq(0)), shapes),
+    }
+
+
+def _trace(graph: torch.nn.Module, inputs: tuple[Tensor, ...], shapes: dict[str, dict[int, object]]) -> ExportedProgram:
+    return torch.export.export(graph.eval(), inputs, dynamic_shapes=shapes, strict=False)

@@ -1,0 +1,143 @@
+"""``import --from hf``: a folder of transformers as a checkpoint that this plugin's models load.
+
+The folder is data: its configuration and its parameters are read, and no Python file in it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fairseq_residuals.checkpoints.fairseq_config import Settings, complete, load_model
+from fairseq_residuals.checkpoints.importing.importer import Imported
+from fairseq_residuals.checkpoints.importing.model_sizes import (
+    check_dictionaries,
+    dictionary_sizes,
+    dimensions,
+    sharing,
+)
+from fairseq_residuals.checkpoints.importing.wiring_detection import Found, sides
+from fairseq_residuals.checkpoints.safetensors_file import NO_TRAINING_STATE, read_tensors
+from fairseq_residuals.checkpoints.transformers_classes import CLASSES, from_transformers, settings_of
+from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.core.state_dict_names import fairseq_name
+from fairseq_residuals.portable.settings import ModelSettings, StackSettings
+from fairseq_residuals.utils.documents import read_json
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+_MOST_BYTES_OF_CONFIG = 1 << 20
+OURS = "fairseq_residuals"
+ELSEWHERE = {
+    "marian": "its decoder begins with padding, and its positions are sines and cosines counted from 0",
+    "t5gemma": "its layers have rotary positions, gated FFNs and no biases",
+    "granite": "its layers have rotary positions, gated FFNs and no biases",
+    "olmo2": "its layers have rotary positions, gated FFNs and no biases",
+}
+"""Models whose norms and residuals are wired as one of ours, and what else keeps them from fairseq's layers."""
+
+
+def import_hf(folder: Path, data: Path | None = None) -> Imported:
+    """Read a folder that ``export --to hf`` wrote, or one of FSMT, M2M100 or XGLM.
+
+    Args:
+        data: a folder whose dict.*.txt have to be the model's.
+
+    Raises:
+        UserError: a file is missing, damaged or of another version, or the model is none that fairseq's layers can be.
+        OSError: a file cannot be read.
+    """
+    config = _config(folder)
+    tensors = read_tensors(_weights(folder))
+    kind = str(config.get("model_type"))
+    if kind == OURS:
+        found = Found(str(folder), *_ours(config, tensors))
+        exactly: Settings = {}
+    elif kind in CLASSES:
+        found = Found(str(folder), settings_of(config, CLASSES[kind]), from_transformers(tensors, CLASSES[kind]))
+        wiring = CLASSES[kind].wiring
+        family = "transformer" if CLASSES[kind].pair else "transformer_lm"
+        found.settings.update(
+            arch=f"{family}_{wiring}", task="translation" if CLASSES[kind].pair else "language_modeling"
+        )
+        exactly = {"residual_args": "final_norm=true"} if wiring == "pre_ln" else {}
+    else:
+        reason = ELSEWHERE.get(kind, "it is of another kind")
+        raise UserError(
+            f"{folder} holds a model of type {kind[:40]!r}, which fairseq's layers cannot be: {reason};"
+            f" what can be imported is {OURS}, {', '.join(CLASSES)}"
+        )
+    exactly |= dimensions(found, sides(found)) | sharing(found)
+    args, flags = complete(found.settings["arch"], found.settings, exactly)
+    sizes = dictionary_sizes(found)
+    if data is not None:
+        check_dictionaries(data, found, sizes)
+    model = load_model(args, sizes, found.parameters, str(folder))
+    report = [
+        f"a model of type {kind}: {found.settings['arch']}",
+        f"parameters: {sum(p.numel() for p in model.parameters()):,}",
+        f"the model, as flags of fairseq-train: {' '.join(flags)}",
+    ]
+    return Imported({"args": args, "cfg": None, "model": model.state_dict()} | NO_TRAINING_STATE, report)
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG
+    if not path.is_file():
+        raise UserError(f"{folder} is no model of transformers: there is no {CONFIG} in it")
+    if path.stat().st_size > _MOST_BYTES_OF_CONFIG:
+        raise UserError(f"{path} has more than {_MOST_BYTES_OF_CONFIG >> 20} MiB, which no configuration takes")
+    config = read_json(path)
+    if not isinstance(config, dict):
+        raise UserError(f"{path} is damaged: it is no JSON object")
+    return config
+
+
+def _weights(folder: Path) -> Path:
+    path = folder / WEIGHTS
+    if not path.is_file():
+        others = sorted(file.name for file in folder.iterdir() if file.suffix in (".bin", ".safetensors", ".pt"))
+        there = f" (there is {others[0]}; save the model as one file of safetensors)" if others else ""
+        raise UserError(f"there is no {WEIGHTS} in {folder}{there}")
+    return path
+
+
+def _ours(config: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[Settings, dict[str, Tensor]]:
+    settings = ModelSettings.of_json(config.get("model_settings"))
+    parameters = {fairseq_name(name): value for name, value in tensors.items()}
+    words = parameters.get("decoder.embed_tokens.weight")
+    if words is None:
+        raise UserError("its parameters have no embedding of the decoder")
+    if settings.share_input_output:
+        parameters.setdefault("decoder.output_projection.weight", words)
+    if settings.share_all:
+        parameters.setdefault("encoder.embed_tokens.weight", words)
+    flat: Settings = {"task": "translation" if settings.encoder else "language_modeling"}
+    stacks = {"encoder": settings.encoder, "decoder": settings.decoder}
+    for side, stack in stacks.items():
+        if stack is not None:
+            flat |= _flat(side, stack)
+    first = settings.encoder or settings.decoder
+    flat |= {"residual": first.residual, "residual_args": first.residual_args}
+    flat |= {"decoder_residual": settings.decoder.residual, "decoder_residual_args": settings.decoder.residual_args}
+    flat |= {
+        "arch": f"{'transformer' if settings.encoder else 'transformer_lm'}_{first.wiring.parts[0].name}",
+        "activation_fn": first.activation.replace("gelu_accurate", "gelu_fast"),
+        "no_scale_embedding": first.embed_scale == 1,
+        "layernorm_embedding": first.norm_embedding,
+        "no_token_positional_embeddings": first.positions == "none",
+        "decoder_output_dim": settings.output_dim,
+        "max_target_positions": settings.decoder.max_positions,
+    }
+    return flat, parameters
+
+
+def _flat(side: str, stack: StackSettings) -> Settings:
+    limit = "max_source_positions" if side == "encoder" else "max_target_positions"
+    settings: Settings = {
+        f"{side}_attention_heads": stack.heads,
+        f"{side}_learned_pos": stack.positions == "learned",
+        limit: stack.max_positions,
+    }
+    return settings if side == "encoder" else settings | {"decoder_input_dim": stack.input_dim}

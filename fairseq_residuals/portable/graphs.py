@@ -1,0 +1,195 @@
+"""Exported graphs to run: beam search over :mod:`.steps`, whatever computes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.portable.settings import EOS, PAD, ModelSettings
+
+SETTINGS_FILE = "model.json"
+ENCODER, DECODER = "encoder", "decoder"
+Graph = Callable[..., Sequence[Tensor]]
+
+
+class Hypothesis(NamedTuple):
+    """A finished sentence.
+
+    Attributes:
+        tokens: with the end, without what the search began with.
+        score: sum of log-probabilities over length to the power of the penalty.
+    """
+
+    tokens: list[int]
+    score: float
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """The two graphs of a model, as functions of tensors.
+
+    Attributes:
+        settings: of the model.
+        encode: None of a language model.
+        decode: one step, as :mod:`.steps` describes it.
+    """
+
+    settings: ModelSettings
+    encode: Graph | None
+    decode: Graph
+
+    def logits(self, tokens: Tensor, source: Tensor | None = None) -> Tensor:
+        """Return the logits of given tokens in one step, (B, T) -> (B, T, words)."""
+        rows = tokens.size(0)
+        return self.decode(tokens, *self.empty_cache(rows), *self._memory(source, rows))[0]
+
+    def empty_cache(self, rows: int) -> tuple[Tensor, Tensor]:
+        """Return keys and values of no positions."""
+        s = self.settings.decoder
+        shape = s.layers, rows, s.heads, 0, s.dim // s.heads
+        return torch.zeros(shape), torch.zeros(shape)
+
+    @torch.no_grad()
+    def search(
+        self,
+        source: Tensor | None = None,
+        *,
+        beam: int = 5,
+        longest: int = 200,
+        length_penalty: float = 1.0,
+        prompt: Sequence[int] = (EOS,),
+    ) -> list[Hypothesis]:
+        """Search a beam as ``fairseq-generate`` does, for one sentence.
+
+        Args:
+            source: (S), with its end; None of a language model.
+            beam: hypotheses at a time, and in the end.
+            longest: tokens before the end.
+            length_penalty: to which power of the length a score is divided.
+            prompt: what the decoder begins with.
+
+        Returns:
+            The finished hypotheses, the best first.
+        """
+        memory = self._memory(None if source is None else source[None], beam)
+        tokens = torch.tensor([list(prompt)] * beam)
+        keys, values = self.empty_cache(beam)
+        words, scores = torch.zeros(beam, 0, dtype=torch.long), torch.zeros(beam)
+        finished: list[Hypothesis] = []
+        for step in range(longest + 1):
+            logits, keys, values = self.decode(tokens, keys, values, *memory)
+            totals = scores[:, None] + _allowed(logits[:, -1].log_softmax(-1), first=step == 0, last=step == longest)
+            if step == 0:
+                totals = totals[:1]  # all rows are the same yet
+            best, places = totals.flatten().topk(min(2 * beam, totals.numel() - 1))
+            rows, new = places // totals.size(1), places % totals.size(1)
+            ends = new.eq(EOS)
+            for rank in range(min(beam, len(new))):
+                if ends[rank] and best[rank] > -torch.inf and len(finished) < beam:
+                    sentence = [*words[rows[rank]].tolist(), EOS]
+                    finished.append(Hypothesis(sentence, float(best[rank]) / len(sentence) ** length_penalty))
+            if len(finished) == beam or step == longest:
+                break
+            go_on = ends.logical_not().nonzero().flatten()[:beam]
+            rows, tokens, scores = rows[go_on], new[go_on, None], best[go_on]
+            words = torch.cat([words[rows], tokens], 1)
+            keys, values = keys[:, rows], values[:, rows]
+        return sorted(finished, key=lambda hypothesis: -hypothesis.score)
+
+    def _memory(self, source: Tensor | None, rows: int) -> tuple[Tensor, ...]:
+        """Return what a decoder of a pair is given of its source, for as many rows."""
+        if (source is None) != (self.encode is None):
+            raise UserError("a model of translation needs a source, and a language model has none")
+        if source is None or self.encode is None:
+            return ()
+        keys, values = self.encode(source)
+        each = rows // source.size(0)
+        return (
+            keys.repeat_interleave(each, 1),
+            values.repeat_interleave(each, 1),
+            source.eq(PAD).repeat_interleave(each, 0),
+        )
+
+
+def _allowed(lprobs: Tensor, *, first: bool, last: bool) -> Tensor:
+    """fairseq's rules: no padding, no empty sentence, and an end at the last position."""
+    lprobs[:, PAD] = -torch.inf
+    if first:
+        lprobs[:, EOS] = -torch.inf
+    if last:
+        end = lprobs[:, EOS].clone()
+        lprobs[:] = -torch.inf
+        lprobs[:, EOS] = end
+    return lprobs
+
+
+def load_torch_export(folder: Path) -> Graphs:
+    """Load what ``export --to torch_export`` wrote.
+
+    Raises:
+        UserError: the folder holds something else, or another version's files.
+    """
+    settings = read_settings(folder, "torch_export")
+
+    def graph(name: str) -> Graph:
+        # the checks of shapes that PyTorch 2.13 writes end in an AttributeError here; wrong shapes fail in the graph
+        return torch.export.load(folder / f"{name}.pt2").module(check_guards=False)  # type: ignore[no-any-return]
+
+    return Graphs(settings, graph(ENCODER) if settings.encoder else None, graph(DECODER))
+
+
+def load_onnx(folder: Path) -> Graphs:
+    """Load what ``export --to onnx`` wrote, for onnxruntime on the CPU.
+
+    Raises:
+        UserError: the folder holds something else, or another version's files; or onnxruntime is missing.
+    """
+    settings = read_settings(folder, "onnx")
+    try:
+        import onnxruntime
+    except ModuleNotFoundError as error:
+        raise UserError("this needs the package onnxruntime: pip install fairseq-residuals[onnx]") from error
+
+    def graph(name: str) -> Graph:
+        options = onnxruntime.SessionOptions()
+        # initializers of zero size and the like are no news
+        options.log_severity_level = 3
+        path = str(folder / f"{name}.onnx")
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        names = [i.name for i in session.get_inputs()]
+
+        def run(*inputs: Tensor) -> list[Tensor]:
+            feeds = {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
+            return [torch.from_numpy(array) for array in session.run(None, feeds)]
+
+        return run
+
+    return Graphs(settings, graph(ENCODER) if settings.encoder else None, graph(DECODER))
+
+
+def write_settings(settings: ModelSettings, kind: str, folder: Path, **more: Any) -> None:
+    """Write what :func:`read_settings` reads."""
+    content = {"format": kind, "model": settings.to_json(), **more}
+    (folder / SETTINGS_FILE).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def read_settings(folder: Path, kind: str) -> ModelSettings:
+    """Read the settings of exported graphs.
+
+    Raises:
+        UserError: the folder holds none of this kind, or those of another version.
+    """
+    try:
+        content = json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder} holds no exported model: {SETTINGS_FILE} cannot be read: {error}") from error
+    if not isinstance(content, dict) or content.get("format") != kind:
+        raise UserError(f"{folder} was not written by export --to {kind}")
+    return ModelSettings.of_json(content.get("model"))

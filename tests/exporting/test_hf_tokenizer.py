@@ -1,0 +1,70 @@
+"""The exported tokenizer: BPE as subword-nmt's, numbers as fairseq's dictionary has them."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+import tiny
+from fairseq.data import Dictionary
+from hypothesis import given
+from hypothesis import strategies as st
+from subword_nmt.apply_bpe import BPE
+from subword_nmt.learn_bpe import learn_bpe
+
+pytest.importorskip("transformers", reason="the extra hf is not installed")
+
+from fairseq_residuals.portable.hf_tokenizer import ResidualTokenizer
+from fairseq_residuals.portable.pieces import apply_bpe, read_codes
+
+TEXT = (
+    "the lower tower shows the slow owner lower towers\nnew owners know the lowest tower\nwide newer towers shower\n"
+    * 3
+)
+
+
+@pytest.fixture(scope="module")
+def codes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("codes") / "codes"
+    with path.open("w") as file:
+        learn_bpe(io.StringIO(TEXT), file, 40)
+    return path
+
+
+@given(word=st.text(st.sampled_from("aehlnorstw"), min_size=1, max_size=12))
+def test_bpe_is_that_of_subword_nmt(word: str, codes: Path) -> None:
+    expected = BPE(codes.open()).segment(word).split()
+    assert apply_bpe(word, read_codes(codes)) == expected
+
+
+def test_text_to_numbers_and_back(codes: Path, tmp_path: Path) -> None:
+    bpe, dictionary = BPE(codes.open()), Dictionary()
+    for line in TEXT.splitlines():
+        for piece in bpe.process_line(line).split():
+            dictionary.add_symbol(piece)
+    dictionary.finalize()
+    dictionary.save(str(tmp_path / "dict.txt"))
+    tokenizer = ResidualTokenizer(str(tmp_path / "dict.txt"), str(tmp_path / "dict.txt"), str(codes))
+    for sentence in ("the lower tower shows", "new </s> owners", "zebra"):
+        expected = dictionary.encode_line(bpe.process_line(sentence), add_if_not_exist=False).tolist()
+        # fairseq reads the sign of an end as one; here it is text
+        if "</s>" not in sentence:
+            assert tokenizer(sentence)["input_ids"] == expected
+    numbers = tokenizer("the lower towers")["input_ids"]
+    assert tokenizer.decode(numbers, skip_special_tokens=True) == "the lower towers"
+
+
+def test_sentences_of_a_batch_are_padded(tmp_path: Path) -> None:
+    tiny.make_dictionary().save(str(tmp_path / "dict.txt"))
+    tokenizer = ResidualTokenizer(str(tmp_path / "dict.txt"), str(tmp_path / "dict.txt"))
+    batch = tokenizer(["w1 w2 w3", "w4"], padding=True, return_tensors="pt")
+    assert batch["input_ids"].tolist() == [[5, 6, 7, 2], [8, 2, 1, 1]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
+
+
+@pytest.mark.parametrize("line", ["word", "word x", " "])
+def test_a_damaged_dictionary_is_refused(line: str, tmp_path: Path) -> None:
+    (tmp_path / "dict.txt").write_text(f"good 1\n{line}\n")
+    with pytest.raises(ValueError, match=r"line 2 of .* is no token with its count"):
+        ResidualTokenizer(str(tmp_path / "dict.txt"), str(tmp_path / "dict.txt"))

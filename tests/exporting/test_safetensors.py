@@ -1,0 +1,139 @@
+"""Checkpoints as safetensors: written and read by average, import and export; damaged ones are refused."""
+
+from __future__ import annotations
+
+import json
+import struct
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_residuals.checkpoints.checkpoint_file import read_checkpoint, save
+from fairseq_residuals.checkpoints.safetensors_file import settings_file
+from fairseq_residuals.cli.__main__ import main
+from fairseq_residuals.core.errors import UserError
+
+safetensors = pytest.importorskip("safetensors.torch", reason="the extra hf is not installed")
+
+
+def checkpoint(factor: float = 1.0) -> dict[str, Any]:
+    words = factor * torch.arange(12.0).view(4, 3)
+    args = Namespace(arch="transformer_b2t_6l", task="translation", dropout=0.1, share_all_embeddings=True, data=None)
+    model = {"encoder.embed_tokens.weight": words, "decoder.embed_tokens.weight": words, "half": words.half()}
+    return {"model": model, "args": args, "cfg": None}
+
+
+def write(path: Path, factor: float = 1.0) -> Path:
+    save(checkpoint(factor), path)
+    return path
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.safetensors")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.safetensors", "a.safetensors.json"]
+    loaded = read_checkpoint(path)
+    expected = checkpoint()
+    assert {k: v for k, v in vars(expected["args"]).items() if v is not None}.items() <= vars(loaded["args"]).items()
+    assert loaded["model"].keys() == expected["model"].keys()
+    for name, value in expected["model"].items():
+        assert torch.equal(loaded["model"][name], value) and loaded["model"][name].dtype == value.dtype
+    assert loaded["model"]["encoder.embed_tokens.weight"] is loaded["model"]["decoder.embed_tokens.weight"]
+
+
+def test_another_program_can_read_it(tmp_path: Path) -> None:
+    """By the library itself; a matrix with two names is there once."""
+    tensors = safetensors.load_file(write(tmp_path / "a.safetensors"))
+    assert sorted(tensors) == ["encoder.embed_tokens.weight", "half"]
+
+
+def test_the_same_checkpoint_gives_the_same_bytes(tmp_path: Path) -> None:
+    one, two = write(tmp_path / "a.safetensors"), write(tmp_path / "b.safetensors")
+    assert one.read_bytes() == two.read_bytes()
+    assert settings_file(one).read_bytes() == settings_file(two).read_bytes()
+
+
+def test_average_reads_and_writes_it(tmp_path: Path) -> None:
+    inputs = [str(write(tmp_path / "a.safetensors", 1.0)), str(write(tmp_path / "b.pt", 3.0))]
+    assert main(["average", "--inputs", *inputs, "--output", str(tmp_path / "c.safetensors")]) == 0
+    averaged = read_checkpoint(tmp_path / "c.safetensors")["model"]["encoder.embed_tokens.weight"]
+    assert torch.equal(averaged, 2 * torch.arange(12.0).view(4, 3))
+
+
+def header(content: dict[str, Any], data: bytes = b"") -> bytes:
+    text = json.dumps(content).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+FLOAT = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+HOSTILE = {
+    "empty": b"",
+    "too short": b"\0\0\0",
+    "header of 2^63 bytes": struct.pack("<Q", 2**63) + b"{}",
+    "header longer than the file": struct.pack("<Q", 1000) + b"{}",
+    "header of 17 MiB": struct.pack("<Q", 17 << 20) + b" " * (17 << 20),
+    "no JSON": struct.pack("<Q", 4) + b"abcd",
+    "beyond the file": header({"a": FLOAT | {"data_offsets": [0, 8]}}, b"\0" * 4),
+    "overlapping": header({"a": FLOAT, "b": FLOAT}, b"\0" * 8),
+    "shape of 10^18 values": header({"a": FLOAT | {"shape": [10**9, 10**9]}}, b"\0" * 8),
+    "negative offset": header({"a": FLOAT | {"data_offsets": [-8, 0]}}, b"\0" * 8),
+    "unknown type": header({"a": FLOAT | {"dtype": "OBJECT"}}, b"\0" * 8),
+    "pickle": b"\x80\x02cos\nsystem\n.",
+}
+
+
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=list(HOSTILE))
+def test_hostile_headers_are_refused(content: bytes, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.safetensors")
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="is no safetensors file, or damaged"):
+        read_checkpoint(path)
+
+
+def change_settings(path: Path, **changes: Any) -> None:
+    beside = settings_file(path)
+    beside.write_text(json.dumps(json.loads(beside.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"version": 2}, "reads 'fairseq_residuals checkpoint' of version 1"),
+        ({"format": "other"}, "'other' of version 1"),
+        ({"digest": "0"}, "do not belong together"),
+        ({"shared": {"x": "nowhere"}}, "'x' shares a tensor"),
+        ({"shared": {"half": "encoder.embed_tokens.weight"}}, "'half' shares a tensor"),
+        ({"settings": []}, "must be objects"),
+    ],
+)
+def test_settings_that_do_not_belong_there_are_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.safetensors")
+    change_settings(path, **changes)
+    with pytest.raises(UserError, match=message):
+        read_checkpoint(path)
+
+
+def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.safetensors")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="do not belong together"):
+        read_checkpoint(path)
+
+
+def test_parameters_without_settings_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.safetensors")
+    settings_file(path).unlink()
+    with pytest.raises(UserError, match=r"there is no .*a\.safetensors\.json, the settings of the parameters"):
+        read_checkpoint(path)
+
+
+def test_files_that_settings_name_are_left_out(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.safetensors")
+    settings = json.loads(settings_file(path).read_text())["settings"]
+    change_settings(path, settings=settings | {"encoder_embed_path": "/etc/passwd", "user_dir": "/tmp"})
+    args = read_checkpoint(path)["args"]
+    assert getattr(args, "encoder_embed_path", None) is None and getattr(args, "user_dir", None) is None
