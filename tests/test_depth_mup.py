@@ -23,7 +23,7 @@ from fairseq_residuals.training.update_scales import by_scale, scales_of
 from fairseq_residuals.verification.parity import read
 from fairseq_residuals.verification.recipe import build as build_golden
 
-ADDITIVE = sorted(name for name, v in VARIANTS.items() if v.summation == "pre" and not v.draws_weights)
+ADDITIVE = sorted(name for name, v in VARIANTS.items() if not v.contradiction(v.Config(depth_mup=True)))
 
 
 def multipliers(model: nn.Module) -> Tensor:
@@ -68,6 +68,17 @@ def test_each_stack_has_its_own_depth() -> None:
 def test_refused_where_branches_are_not_added(name: str) -> None:
     with pytest.raises(UserError, match=f"variant '{name}' cannot take option depth_mup, for the theory"):
         Wiring.parse(name, "depth_mup=true").check("decoder", 2, alone=False)
+
+
+@pytest.mark.parametrize("name", ["t_fixup", "sub_ln"])
+def test_refused_where_weights_start_by_depth(name: str) -> None:
+    with pytest.raises(UserError, match="for its weights start smaller in deeper stacks already"):
+        Wiring.parse(name, "depth_mup=true").check("encoder", 2, alone=False)
+
+
+def test_at_least_twelve_wirings_take_it() -> None:
+    assert {"pre_ln", "sandwich_ln", "re_zero", "parallel", "normformer", "x0_lambdas"} <= set(ADDITIVE)
+    assert len(ADDITIVE) >= 12
 
 
 @pytest.mark.parametrize("other", ["init=ds_init", "init=ds_init_code", "init_scale=depth"])

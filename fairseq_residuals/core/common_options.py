@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 Init = Literal["fairseq", "fairseq_0.8", "fairseq_0.9", "lipschitz", "ds_init", "ds_init_code", "xavier", "small"]
 
+STARTS_SMALLER = "option depth_mup, for its weights start smaller in deeper stacks already"
+"""Why a wiring whose initialisation counts layers refuses an option."""
+
 
 @dataclass(frozen=True)
 class CommonOptions:
@@ -74,7 +77,7 @@ def contradiction(variant: type[Variant], config: Any) -> str:
     if variant.summation != "pre":
         return "option depth_mup, for the theory is that of branches which are added to a stream and nothing else"
     if variant.draws_weights or config.init in ("ds_init", "ds_init_code") or config.init_scale == "depth":
-        return "option depth_mup, for its weights start smaller in deeper stacks already"
+        return STARTS_SMALLER
     return ""
 
 

@@ -24,10 +24,9 @@ from fairseq_residuals.variants.pre_ln import PreLN, PreLNConnection
 BACKOUT = (
     "after each layer: h[l] = x\n"
     "where middle = min(floor(L / 2), L - 2)\n"
-    "after each layer, l = L, middle >= 0, middle < L: x = x - backout_weight h[middle + 1]\n"
-    "output LN(x)"
+    "after each layer, l = L, middle >= 0, middle < L: x = x - backout_weight h[middle + 1]"
 )
-"""The equations of the middle that is subtracted, in place of the output's."""
+"""The equations of the middle that is subtracted."""
 
 
 def middle_option() -> Literal["half"] | int:

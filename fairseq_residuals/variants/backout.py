@@ -29,7 +29,7 @@ class Backout(LongSkips):
     title = "Backout"
     paper = "Jordan et al. 2025, modded-nanogpt; Karpathy 2025, nanochat (code releases)"
     year = 2025
-    equations = ("x = x + F(LN(x))", *BACKOUT.split("\n"))
+    equations = ("x = x + F(LN(x))", *BACKOUT.split("\n"), "output LN(x)")
     code = "karpathy/nanochat@92d63d4"
     verified = "authors' code, nanochat and modded-nanogpt, with x0_lambdas and unet_skip: activations, gradients"
     ships_in = "nanochat (with x0_lambdas)"

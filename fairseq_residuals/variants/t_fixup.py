@@ -18,12 +18,13 @@ by default.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.core.base import Connection, Stream, Summation, Variant
-from fairseq_residuals.core.common_options import Init
+from fairseq_residuals.core.common_options import STARTS_SMALLER, Init
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.registry import register_variant
 
@@ -51,6 +52,10 @@ class TFixup(Variant):
         init: Init = option(
             "fairseq_0.9", "as for every variant; see fairseq_residuals/core/initialization.py", for_training=True
         )
+
+    @classmethod
+    def contradiction(cls, config: Any) -> str:
+        return STARTS_SMALLER if config.depth_mup else super().contradiction(config)
 
     @torch.no_grad()
     def init_weights(self, layers: nn.ModuleList, embed_tokens: nn.Module | None) -> None:

@@ -46,7 +46,7 @@ class UnetSkip(LongSkips):
         ("gate", "none", "sigmoid(skip_weight)", "skip_weight"),
         ("x0", False, "start: x0 = x\n", ""),
         ("x0", False, "first of a layer: x = stream_weight x + embedding_weight x0\n", ""),
-        ("backout", True, "after each layer: h[l] = x\noutput LN(x)", BACKOUT),
+        ("backout", True, "after each layer: h[l] = x", BACKOUT),
     )
     code = "KellerJordan/modded-nanogpt@ba3e54f"
     verified = "authors' code, both gates, decoder alone: activations, gradients; encoder: none"

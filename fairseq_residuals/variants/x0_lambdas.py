@@ -38,7 +38,7 @@ class X0Lambdas(LongSkips):
         "x = x + F(LN(x))",
         "output LN(x)",
     )
-    rewrites = (("backout", True, "output LN(x)", BACKOUT),)
+    rewrites = (("backout", True, "x = x + F(LN(x))", f"x = x + F(LN(x))\n{BACKOUT}"),)
     code = "karpathy/nanochat@92d63d4"
     verified = "authors' code, nanochat and modded-nanogpt, decoder alone: activations, gradients; encoder: none"
     ships_in = "nanochat (start=nanochat, backout=true, norm_type=rms), modded-nanogpt's records since November 2024"
