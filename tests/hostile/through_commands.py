@@ -39,9 +39,10 @@ def runs(part: int = 0, parts: int = 1) -> Iterator[tuple[Case, Command]]:
 
 def sample(number: int) -> Iterator[tuple[Case, Command]]:
     """As many files for each command, other ones for each."""
+    all_cases = list(cases())
     for reader, commands in COMMANDS.items():
+        files = [case for case in all_cases if case.reader == reader]
         for command in commands:
-            files = [case for case in cases() if case.reader == reader]
             for case in sorted(files, key=lambda case: _chance(case, command))[:number]:
                 yield case, command
 
