@@ -3,8 +3,8 @@
     python tests/mutation/mutation_campaign.py --results mutants.jsonl [--count 300] [--only variants/b2t]
 
 Each mutant lives in a process of its own, forked from one that has imported everything; a run that was broken off goes
-on where it ended. The last lines are the table of docs/VERIFICATION.md. The status is 1 if a mutant survives that the
-list of equivalent ones does not have.
+on where it ended. The last lines are a table by kind of mistake (docs/VERIFICATION.md). The
+status is 1 if a mutant survives that the list of equivalent ones does not have.
 """
 
 from __future__ import annotations
