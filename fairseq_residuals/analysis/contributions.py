@@ -23,11 +23,14 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.analysis.probes import SUBLAYERS
-from fairseq_residuals.core.base import Connection, Stream, Variant
+from fairseq_residuals.core.base import Connection, Kind, Stream, SubLayer, Variant
 from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.core.layer import Layer
 from fairseq_residuals.core.norms import is_norm
 from fairseq_residuals.core.stack import Stack
 
+Run = Callable[[Kind, Stream, SubLayer], tuple[Stream, Tensor | None]]
+"""As :meth:`.Layer.run`."""
 TOLERANCE = 1e-3
 """Of the largest output, by which the sum of the terms may miss it; rounding misses it by much less."""
 
@@ -78,6 +81,8 @@ class _Record:
     def __init__(self, x: Tensor) -> None:
         self.x = x
         self.names: list[str] = []
+        self.contexts: list[Any] = []
+        """Of the layers."""
         self.outputs: list[Tensor] = []
         """Of the sub-layers, with dropout and what a wiring does to them before it adds them."""
         self.streams: list[Tensor] = []
@@ -92,29 +97,29 @@ class _Record:
         """Record while the context is open."""
         with ExitStack() as undo:
             for i in range(len(stack)):
-                for kind in stack[i].kinds:
-                    connection, name = stack[i].connection(kind), f"layer {i + 1} {SUBLAYERS[kind]}"
-                    undo.callback(connection.register_forward_pre_hook(partial(self._before, name)).remove)
-                    undo.callback(connection.register_forward_hook(self._after).remove)
+                undo.callback(stack[i].register_forward_pre_hook(self._before_layer).remove)
+                undo.enter_context(_replaced(stack[i], "run", partial(self._run, i + 1, stack[i].run)))
             for module in _parts(stack):
-                undo.enter_context(_replaced(module, partial(self._call, module, module.forward)))
+                undo.enter_context(_replaced(module, "forward", partial(self._call, module, module.forward)))
             yield
 
-    def _before(self, name: str, connection: nn.Module, inputs: tuple[Stream, Any]) -> tuple[Stream, Any]:
-        stream, sublayer = inputs
+    def _before_layer(self, layer: nn.Module, inputs: tuple[Stream, Any]) -> None:
+        self.contexts.append(inputs[1])
 
+    def _run(self, layer: int, run: Run, kind: Kind, s: Stream, sublayer: SubLayer) -> tuple[Stream, Tensor | None]:
         def recorded(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
             self.inside = True
             y, weights, s = sublayer(h, s)
             self.inside = False
-            self.names.append(name)
             self.outputs.append(y)
             return y, weights, s
 
-        return stream, recorded
-
-    def _after(self, connection: nn.Module, inputs: Any, result: tuple[Stream, Any]) -> None:
+        result = run(kind, s, recorded)
+        name = f"layer {layer} {SUBLAYERS[kind]}"
+        times = sum(other.startswith(name) for other in self.names)
+        self.names.append(f"{name} ({times + 1})" if times else name)
         self.streams.append(result[0]["x"])
+        return result
 
     def _call(self, module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self.inside:
@@ -153,17 +158,21 @@ class _Replay:
         """Return the terms of the output, (terms, T, B, C)."""
         record = self.record
         with ExitStack() as undo:
-            for module in _parts(stack):
-                undo.enter_context(_replaced(module, partial(self._call, module, module.forward)))
-            s = stack.wiring.open(self._alone(record.x, 0))
             for i in range(len(stack)):
-                for kind in stack[i].kinds:
-                    connection = stack[i].connection(kind)
-                    s, _ = connection(s, self._sublayer)
-                    place = f"after {record.names[self.number - 1]}"
-                    record.compare(place, self._terms(s["x"]).sum(0), record.streams[self.number - 1], connection)
+                undo.enter_context(_replaced(stack[i], "run", partial(self._run, stack[i], stack[i].run)))
+            for module in _parts(stack):
+                undo.enter_context(_replaced(module, "forward", partial(self._call, module, module.forward)))
+            s = stack.wiring.open(self._alone(record.x, 0))
+            for i, context in enumerate(record.contexts):
+                s, _ = stack[i](s, context)
                 s = stack.wiring.after_layer(i, s)
             return self._terms(stack.wiring.close(s))
+
+    def _run(self, layer: Layer, run: Run, kind: Kind, s: Stream, sublayer: SubLayer) -> tuple[Stream, Tensor | None]:
+        s, _ = run(kind, s, self._sublayer)
+        place, expected = f"after {self.record.names[self.number - 1]}", self.record.streams[self.number - 1]
+        self.record.compare(place, self._terms(s["x"]).sum(0), expected, layer.connection(kind))
+        return s, None
 
     def _sublayer(self, h: Tensor, s: Stream) -> tuple[Tensor, None, Stream]:
         self.number += 1
@@ -227,9 +236,9 @@ def _like(result: Any, x: Tensor) -> bool:
 
 
 @contextmanager
-def _replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    module.forward = forward  # type: ignore[method-assign]
+def _replaced(module: nn.Module, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    setattr(module, name, function)
     try:
         yield
     finally:
-        del module.forward  # the class has the module's own
+        delattr(module, name)  # the class has the module's own

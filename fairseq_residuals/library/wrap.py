@@ -209,6 +209,8 @@ class WholeAttention:
             given: dict[str, Any] = {"key": key, "value": value} | dict(arguments) | edits
             y, _ = run_attention(attn, query, **given)
             return y, None
+        if key is not query or value is not query:
+            raise _unseen(self.variant, self.kind, "what keys and values are made of", MultiheadAttention)
         if edits:
             raise _unseen(self.variant, self.kind, " and ".join(PLACES[edit] for edit in edits), MultiheadAttention)
         return _output(attn, query, arguments, rehearsal), None
