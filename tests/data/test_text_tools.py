@@ -157,5 +157,5 @@ def test_segments_that_would_be_lost(line: str, sentence: str) -> None:
 @pytest.mark.parametrize("merges", ["#version: x\na b\n", "#version: 0.2\na b c\n", "a\n"])
 def test_a_file_without_merges_is_named(tmp_path: Path, merges: str) -> None:
     (tmp_path / "codes").write_text(merges)
-    with pytest.raises(UserError, match=r"codes has no merges that subword-nmt can read: .*(invalid literal|line 1)"):
+    with pytest.raises(UserError, match=r"codes has no merges that subword-nmt can read: .*invalid li"):
         Encode(tmp_path / "codes")("a b")
