@@ -28,6 +28,7 @@ from fairseq_residuals.verification.hosts.surroundings import (
     logits_by,
     normalised_input,
     plain_norms,
+    root_mean_square,
     rotary,
     softcapped,
 )
@@ -118,7 +119,7 @@ def _of_2025(values: Values) -> Values:
 
 
 class RecordHost(Host):
-    """A host whose file has what enters the norm on top."""
+    """A host whose file has what enters the norm on top, and embeddings after their norm."""
 
     def __init__(self, golden: Golden) -> None:
         super().__init__(golden, golden.recipe)  # type: ignore[arg-type]
@@ -129,7 +130,10 @@ class RecordHost(Host):
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Run the model, as :meth:`Host.forward`; returns pre_norm too."""
         outputs = super().forward(inputs)
-        return outputs | {"pre_norm": self.seen.pop("pre_norm")}
+        return outputs | {
+            "dec_embed": root_mean_square(outputs["dec_embed"]),
+            "pre_norm": self.seen.pop("pre_norm"),
+        }
 
     # hooks are methods: those of a copy of the host are then the copy's
     def _see(self, module: nn.Module, args: tuple[Tensor]) -> None:
@@ -212,7 +216,8 @@ class TwoLaneHost(RecordHost):
         nn.init.zeros_(self.skip_gate.weight)
         layers = layers_of(self)
         (into,), (out_of,) = provenance["skip_out"], provenance["skip_in"]
-        layers[out_of].register_forward_hook(self._keep_skip)
+        # the skip begins between the attention and the FFN of its layer
+        layers[out_of].connection("self").register_forward_hook(self._keep_skip)
         layers[provenance["backout_layer"]].register_forward_hook(self._keep_middle)
         layers[into].register_forward_pre_hook(self._skip)
         norm: nn.Module = self.layers.wiring.norm  # type: ignore[assignment]
