@@ -27,6 +27,7 @@ VERMILION, BLUE, GREEN, PINK, ORANGE, SKY, GREY = COLOURS
 BLACK = "#000000"
 SOLID, DASHED, DASHDOT, DOTTED = "-", (0, (4, 1.5)), (0, (5, 1, 1, 1)), (0, (1, 1))
 LONG, TWO_DOTS = (0, (9, 2)), (0, (5, 1, 1, 1, 1, 1))
+SHORT, TWO_LENGTHS, SPARSE = (0, (2, 1)), (0, (7, 1, 2, 1)), (0, (1, 3))
 STYLES: dict[str, tuple[str, Any]] = {
     "post_ln": (VERMILION, SOLID),
     "pre_ln": (BLUE, SOLID),
@@ -68,7 +69,8 @@ def style(wiring: str) -> tuple[str, Any]:
     """Return colour and dashes of a variant (or of a list of them), the same in every picture."""
     if wiring in STYLES:
         return STYLES[wiring]
-    free = [look for look in product(COLOURS, (DASHDOT, DOTTED, LONG, TWO_DOTS)) if look not in STYLES.values()]
+    dashes = (DASHDOT, DOTTED, LONG, TWO_DOTS, SHORT, TWO_LENGTHS, SPARSE)
+    free = [pair for pair in product(COLOURS, dashes) if pair not in STYLES.values()]
     newer = [name for name in list_variants() if name not in STYLES]
     place = newer.index(wiring) if wiring in newer else zlib.crc32(wiring.encode())
     return free[place % len(free)]

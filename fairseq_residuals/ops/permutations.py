@@ -18,6 +18,12 @@ def permutation_matrices(n: int) -> Tensor:
     return torch.eye(n)[torch.tensor(list(permutations(range(n))))]
 
 
+def mean_of_permutations_reference(logits: Tensor, matrices: Tensor) -> Tensor:
+    """Return the same, a permutation at a time."""
+    terms = [a[..., None, None] * p for a, p in zip(logits.softmax(0), matrices.to(logits.dtype), strict=True)]
+    return torch.stack(terms).sum(0)
+
+
 def mean_of_permutations(logits: Tensor, matrices: Tensor) -> Tensor:
     """Return H, of logits (n!, ...) and the permutations (n!, n, n)."""
     return torch.tensordot(logits.softmax(0), matrices.to(logits.dtype), ([0], [0]))

@@ -127,5 +127,10 @@ class LongSkips(PreLN):
             s[f"skip{i}"] = s["x"]
         return s | {"middle": s["x"]} if self.backout_weight is not None and i == self.middle else s
 
+    def layer_output(self, s: Stream) -> Tensor:
+        return (
+            s["x"] - self.backout_weight * s["middle"] if self.backout_weight is not None and "middle" in s else s["x"]
+        )
+
     def close(self, s: Stream) -> Tensor:
-        return super().close(s if self.backout_weight is None else {"x": s["x"] - self.backout_weight * s["middle"]})
+        return super().close({"x": self.layer_output(s)})

@@ -145,7 +145,7 @@ def wrong(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
         "unknown option": (["gradients", "--variants", "b2t/scale=1"], "has no option 'scale'"),
         "not in that task": (
             ["change", "--variants", "transparent_attention", "--task", "language_modeling"],
-            "does not have",
+            "this stack stands alone",
         ),
         "unknown architecture": (["gradients", "--arch", "transformer"], "--arch transformer is no architecture"),
         "unknown architecture to explain": (["explain", "transformer_b2"], "unknown variant 'transformer_b2'"),

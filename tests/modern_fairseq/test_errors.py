@@ -192,10 +192,9 @@ def test_a_config_of_speech_that_is_no_yaml(tmp_path):
     from fairseq.data.audio.data_cfg import S2TDataConfig
 
     (tmp_path / "config.yaml").write_text("a: [1\n")
-    with pytest.raises(Exception, match="Failed to load") as caught:
+    with pytest.raises(UserError, match="is no YAML file") as caught:
         S2TDataConfig(tmp_path / "config.yaml")
-    sentence = str(mistakes.explain(caught.value))
-    assert str(tmp_path / "config.yaml") in sentence and "\n" not in sentence
+    assert str(tmp_path / "config.yaml") in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_inverse_sqrt_without_warm_up():

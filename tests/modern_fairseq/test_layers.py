@@ -3,7 +3,8 @@
 import pytest
 import torch
 from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
-from fairseq.modules import AdaptiveInput, AdaptiveSoftmax, transformer_layer
+from fairseq.modules import AdaptiveInput, transformer_layer
+from fairseq.modules.adaptive_softmax import TiedHeadModule
 
 from modern_fairseq.fixes.layers import DEAD_PARAMETERS
 
@@ -89,7 +90,8 @@ def test_any_torch_version_will_do(monkeypatch, version):
 def test_no_memory_of_the_process_goes_into_a_checkpoint(monkeypatch):
     """fairseq's buffer that tells a type is memory as it was found, when a model is built and when one is loaded."""
     monkeypatch.setattr(torch, "FloatTensor", lambda size: torch.full((size,), 7.0))
-    modules = [encoder(), AdaptiveInput(11, 1, DIM, 2, DIM, [5, 11]), AdaptiveSoftmax(11, DIM, [5], 0.0)]
+    head = TiedHeadModule((torch.nn.Parameter(torch.ones(5, DIM)), None), DIM, 2, 0.0, 8)
+    modules = [encoder(), AdaptiveInput(11, 1, DIM, 2, DIM, [5, 11]), head]
     loaded = {"encoder.version": torch.tensor([3.0])}
     modules[0].upgrade_state_dict_named(loaded, "encoder")
     for state in (loaded, *(module.state_dict() for module in modules)):

@@ -16,7 +16,7 @@ from typing import Any
 import fairseq_residuals
 
 ROOT = Path(fairseq_residuals.__file__).parent
-CORE = ("attention", "base", "layer", "norms", "stack", "value_residual")
+CORE = ("attention", "base", "gpas", "layer", "norms", "stack", "value_residual")
 """The modules of ``core`` that compute a stack's output."""
 LEFT_OUT = {
     *("extra_repr", "equations_of", "refusal", "value_equations", "_with_number", "learned_sum"),
