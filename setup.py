@@ -7,8 +7,8 @@ first import of fairseq.  setuptools has no setting for it: a regular wheel gets
 editable one, which holds only what setuptools generates, afterwards.  Both list it in RECORD, so that pip
 uninstall removes it.
 
-Archives name no owner of a file, and one time for all of them: SOURCE_DATE_EPOCH, or the first day that a zip archive
-can name. setuptools does so for wheels, and has no setting for source archives.
+Archives name no owner of a file, one mode for plain files, and one time for all of them: SOURCE_DATE_EPOCH, or the
+first day that a zip archive can name. Of these, setuptools sees to the time in wheels.
 """
 
 import base64
@@ -20,6 +20,7 @@ import zipfile
 from pathlib import Path
 
 from setuptools import setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 from setuptools.command.editable_wheel import editable_wheel
 from setuptools.command.sdist import sdist
@@ -47,6 +48,15 @@ class BuildPy(build_py):
         return outputs if self.editable_mode else [*outputs, str(Path(self.build_lib, NAME))]
 
 
+class Wheel(bdist_wheel):
+    """Rewrites the finished wheel with one mode for all files."""
+
+    def run(self):
+        super().run()
+        for path in Path(self.dist_dir).glob("*.whl"):
+            _rewrite(path)
+
+
 class EditableWheel(editable_wheel):
     """Rewrites the finished wheel with the file and its line in RECORD."""
 
@@ -54,14 +64,18 @@ class EditableWheel(editable_wheel):
         super().run()
         digest = base64.urlsafe_b64encode(hashlib.sha256(LINE.encode()).digest()).rstrip(b"=").decode()
         for path in Path(self.dist_dir).glob("*.whl"):
-            with zipfile.ZipFile(path) as wheel:
-                members = [(info, wheel.read(info)) for info in wheel.infolist()]
-            with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
-                wheel.writestr(NAME, LINE)
-                for info, data in members:
-                    if info.filename.endswith(".dist-info/RECORD"):
-                        data += f"{NAME},sha256={digest},{len(LINE)}\n".encode()
-                    wheel.writestr(info, data)
+            _rewrite(path, f"{NAME},sha256={digest},{len(LINE)}\n".encode())
+
+
+def _rewrite(path, record=b""):
+    with zipfile.ZipFile(path) as wheel:
+        members = [(info, wheel.read(info)) for info in wheel.infolist()]
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        if record:
+            wheel.writestr(NAME, LINE)
+        for info, data in members:
+            info.external_attr = 0o100644 << 16
+            wheel.writestr(info, data + record if info.filename.endswith(".dist-info/RECORD") else data)
 
 
 class Sdist(sdist):
@@ -85,4 +99,4 @@ def _anonymous(member):
     return member.replace(mtime=TIME, mode=0o755 if runs else 0o644, uid=0, gid=0, uname="", gname="", deep=False)
 
 
-setup(cmdclass={"build_py": BuildPy, "editable_wheel": EditableWheel, "sdist": Sdist})
+setup(cmdclass={"bdist_wheel": Wheel, "build_py": BuildPy, "editable_wheel": EditableWheel, "sdist": Sdist})

@@ -128,9 +128,9 @@ class LongSkips(PreLN):
         return s | {"middle": s["x"]} if self.backout_weight is not None and i == self.middle else s
 
     def layer_output(self, s: Stream) -> Tensor:
-        return (
-            s["x"] - self.backout_weight * s["middle"] if self.backout_weight is not None and "middle" in s else s["x"]
-        )
+        if self.backout_weight is None or "middle" not in s:
+            return s["x"]
+        return s["x"] - self.backout_weight * s["middle"]
 
     def close(self, s: Stream) -> Tensor:
         return super().close({"x": self.layer_output(s)})

@@ -97,7 +97,7 @@ def test_an_evaluation_that_failed_leaves_nothing_that_looks_done(job: Job, prog
 
 def test_a_corpus_is_prepared_once(job: Job, programs) -> None:
     install, calls = programs
-    install(fairseq_residuals=f"mkdir -p {job.corpus}; touch {job.corpus}/prepared.json")
+    install(fairseq_residuals=f"mkdir -p {job.corpus}; echo {{}} > {job.corpus}/prepared.json")
     Stages(job, Runner()).prepare()
     Stages(job, Runner()).prepare()
     assert calls() == [f"fairseq-residuals prepare wmt14_en_de {job.corpus} --variant dlcl"]
@@ -154,7 +154,7 @@ def test_failed_training_is_recorded_for_every_metric_and_not_repeated(tmp_path:
     settings = replace(job_of("x", gpus=0).settings, data=tmp_path / "data", out=tmp_path / "out")
     corpus = tmp_path / "data" / "wikitext103"
     corpus.mkdir(parents=True)
-    (corpus / "prepared.json").touch()
+    (corpus / "prepared.json").write_text("{}")
     table, results = read_table("b2t/table4"), tmp_path / "results.csv"
     for _ in range(2):
         reproduce.run(table, reproduce.jobs_of(table, settings, ["16L/Post-LN"], None), results)

@@ -31,7 +31,7 @@ def test_the_runs_of_a_table_side_by_side(tmp_path: Path, monkeypatch: pytest.Mo
     prepared = tmp_path / "data/wikitext103/prepared.json"
     scripts = {
         "fairseq-hydra-train": MEETS_ANOTHER.format(here=tmp_path),
-        "fairseq-residuals": f"echo prepared >> {tmp_path}/prepared; touch {prepared}",
+        "fairseq-residuals": f"echo prepared >> {tmp_path}/prepared; echo {{}} > {prepared}",
     }
     for name, script in scripts.items():
         (programs / name).write_text(f"#!/bin/sh\n{script}\n")
