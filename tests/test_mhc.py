@@ -18,9 +18,9 @@ from tiny import batch, build, logits, perturb
 from torch import nn
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.ops.sinkhorn import reference as sinkhorn_reference
+from fairseq_residuals.ops.sinkhorn import sinkhorn_reference
 from fairseq_residuals.variants._multi_stream import stack_streams, stream_keys
-from fairseq_residuals.variants._stream_router import EPS
+from fairseq_residuals.variants._stream_router import ROUTER_EPS
 
 LM = "language_modeling"
 
@@ -50,7 +50,7 @@ def test_a_perturbed_connection_is_the_papers_equation(n: int) -> None:
         for b in range(2):
             x = streams[t, b]
             flat = x.flatten()
-            made = router.logits.weight @ (flat / (flat.square().mean() + EPS).sqrt())
+            made = router.logits.weight @ (flat / (flat.square().mean() + ROUTER_EPS).sqrt())
             pre = torch.sigmoid(a_pre * made[:n] + bias[:n])
             post = 2 * torch.sigmoid(a_post * made[n : 2 * n] + bias[n : 2 * n])
             res = sinkhorn_reference((a_res * made[2 * n :] + bias[2 * n :]).view(n, n))
@@ -120,7 +120,7 @@ def test_the_learned_read_out_is_a_gate_per_stream(variant: str) -> None:
     streams = streams_like(connections(model)[0], 4)
     out = wiring.close(stream_of(streams))
     flat = streams.flatten(2)
-    normed = flat / (flat.square().mean(-1, keepdim=True) + EPS).sqrt()
+    normed = flat / (flat.square().mean(-1, keepdim=True) + ROUTER_EPS).sqrt()
     head = wiring.read_out
     gates = torch.sigmoid(head.scale * (normed @ head.logits.weight.T) + head.logits.bias) + 1e-6
     torch.testing.assert_close(out, wiring.norm((gates.unsqueeze(-1) * streams).sum(2)), rtol=1e-12, atol=1e-12)

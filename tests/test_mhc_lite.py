@@ -20,9 +20,9 @@ from tiny import build, perturb, stacks
 from torch import Tensor
 
 from fairseq_residuals.ops.permutations import mean_of_permutations, permutation_matrices
-from fairseq_residuals.ops.sinkhorn import reference as sinkhorn_reference
+from fairseq_residuals.ops.sinkhorn import sinkhorn_reference
 from fairseq_residuals.variants._multi_stream import stream_keys
-from fairseq_residuals.variants._stream_router import EPS
+from fairseq_residuals.variants._stream_router import ROUTER_EPS
 
 LM = "language_modeling"
 
@@ -58,7 +58,7 @@ def test_a_perturbed_connection_is_the_authors_equation(n: int, mixing: str) -> 
     (s_pre, s_post, s_res), bias = router.scale, router.logits.bias
     x = streams[2, 1]
     flat = x.flatten()
-    made = router.logits.weight @ ((1 + router.logits.gamma) * flat / (flat.square().mean() + EPS).sqrt())
+    made = router.logits.weight @ ((1 + router.logits.gamma) * flat / (flat.square().mean() + ROUTER_EPS).sqrt())
     pre = torch.sigmoid(s_pre * made[:n] + bias[:n])
     post = 2 * torch.sigmoid(s_post * made[n : 2 * n] + bias[n : 2 * n])
     logits = s_res * made[2 * n :] + bias[2 * n :]
