@@ -105,7 +105,10 @@ class _Trigger:
             return None
         _stop_waiting()
         importlib.import_module("modern_fairseq").install()
-        spec = importlib.util.find_spec(name)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            _wait()  # who asks for a spec need not import the module
         if spec is not None:
             spec.loader = _Loader(spec.loader)
         return spec
@@ -130,6 +133,11 @@ class _Loader(Loader):
         register()
 
 
+def _wait() -> None:
+    if _Trigger not in sys.meta_path:
+        sys.meta_path.insert(0, _Trigger)  # type: ignore[arg-type]
+
+
 def _stop_waiting() -> None:
     if _Trigger in sys.meta_path:
         sys.meta_path.remove(_Trigger)  # type: ignore[arg-type]
@@ -143,5 +151,5 @@ def _is_imported() -> bool:
 
 if _is_imported():
     register()
-elif _Trigger not in sys.meta_path:
-    sys.meta_path.insert(0, _Trigger)  # type: ignore[arg-type]
+else:
+    _wait()
