@@ -164,6 +164,7 @@ import chunk
         "import fairseq_residuals, fairseq",
         "import fairseq, fairseq_residuals",
         "import fairseq_residuals; fairseq_residuals.register(); fairseq_residuals.register()",
+        "import fairseq_residuals, importlib.util; importlib.util.find_spec('fairseq'); import fairseq",
         "import fairseq_residuals.models.translation",
         "import fairseq_residuals.generation.beam_search",
         "import fairseq_residuals.checkpoints.average",
