@@ -19,6 +19,7 @@ from fairseq_residuals.verification.archive import read_sidecar
 from fairseq_residuals.verification.fixtures import read_golden
 from fairseq_residuals.verification.hosts import RECIPES
 from fairseq_residuals.verification.parity import Parity, compare_golden, read
+from fairseq_residuals.verification.tolerances import SHIPPED
 
 
 def measure_as(name: str, **other: Any) -> Parity:
@@ -36,8 +37,8 @@ def test_other_sizes(name: str, tmp_path: Path) -> None:
 
 
 def test_which_designs_come_in_other_sizes() -> None:
-    """All but a third party's, and encoder-decoders whose wiring has another file."""
-    lacking = RECIPES.keys() - DESIGNS.keys()
+    """All but a third party's, encoder-decoders whose wiring has another file, and released models."""
+    lacking = {name for name in RECIPES.keys() - DESIGNS.keys() if RECIPES[name].tolerances is not SHIPPED}
     wirings = {name: read(golden_path(name)).wiring.partition("(")[0] for name in RECIPES}
     assert {wirings[name] for name in lacking} <= {wirings[name] for name in DESIGNS}
     assert len(lacking) <= 4
@@ -96,7 +97,9 @@ WITH_NORMS = sorted(RECIPES.keys() - WITHOUT_EPS)
 def test_another_eps_of_the_norms_shows(name: str) -> None:
     of_rms = "rms" in str(read(golden_path(name)).wiring)
     usual = RECIPES[name].eps or (1e-6 if of_rms else 1e-5)
-    assert measure_as(name, eps=10 * usual).failures()
+    # files of released models have tolerances that are part of the largest magnitude, and some of them a tiny eps
+    factor = 10_000 if RECIPES[name].tolerances is SHIPPED else 10
+    assert measure_as(name, eps=factor * usual).failures()
 
 
 @pytest.mark.parametrize(
