@@ -277,6 +277,8 @@ def test_what_starts_at_a_value_does_so_under_every_init(variant: str) -> None:
 
     expected = constants("fairseq")
     for init in get_args(Init):
+        if VARIANTS[variant].contradiction(VARIANTS[variant].Config(init=init)):
+            continue  # refused: CompleteP's weights start by its own rule of depth
         drawn = constants(init)
         assert {name: drawn.get(name) for name in expected} == expected, init
 

@@ -96,7 +96,8 @@ def run(args: argparse.Namespace) -> int:
             lines, *references = (leave_out(text, words) for text in (lines, *references))
         scores = score(args.metric, lines, *references)
         print("\n".join(f"{name} = {value:.2f}" for name, value in scores.values.items()))
-        print(_signature(scores.signature, args.retokenize) + f"|without:{args.without.name}" * bool(args.without))
+        without = f"|without:{args.without.name}" if args.without else ""
+        print(_signature(scores.signature, args.retokenize) + without)
     return 0
 
 

@@ -68,7 +68,8 @@ def _initialise(variant: Variant, layers: nn.ModuleList, outside: Iterable[nn.Mo
                 ffn = name.rpartition(".")[2] in ("fc1", "fc2")
                 if ffn:
                     nn.init.xavier_uniform_(module.weight)
-                if isinstance(module, nn.Linear) and (ffn or rule == "fairseq_0.8"):
+                drawn = ffn or rule == "fairseq_0.8"
+                if isinstance(module, nn.Linear) and drawn and module.bias is not None:
                     nn.init.zeros_(module.bias)
     elif rule == "small":
         _draw_small(layers)
