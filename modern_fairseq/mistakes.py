@@ -4,6 +4,7 @@ import argparse
 import errno
 import os
 import re
+import traceback
 
 from fairseq_residuals_errors import UserError
 
@@ -113,6 +114,12 @@ _PATH_ERRORS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirec
 _NO_NAME = (errno.ENAMETOOLONG, errno.ELOOP)
 
 
+def _packages_of(error: BaseException) -> set[str]:
+    """Return the packages that an error went through."""
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return {str(frame.f_globals.get("__name__")).partition(".")[0] for frame in frames}
+
+
 def explain(error: BaseException) -> UserError | None:
     """Return the sentence for a user's mistake, or None for anything else, which is to keep its traceback."""
     if isinstance(error, UserError):
@@ -126,6 +133,8 @@ def explain(error: BaseException) -> UserError | None:
         return UserError(f"{missing[1]} is missing: give --{missing[1].replace('_', '-')}, or {missing[1]} in YAML")
     if isinstance(error, _PATH_ERRORS):
         return _explain_path(error)
+    if isinstance(error, RecursionError) and "yaml" in _packages_of(error):
+        return UserError("a YAML file is nested too deeply")
     if isinstance(error, OSError) and error.errno in _NO_NAME and error.filename is not None:
         return UserError(f"{os.fspath(error.filename):.60}...: {error.strerror}")
     reason = disk_error(error)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from fairseq_residuals.core.config import LARGEST, MOST_LAYERS, option, show_value
-from fairseq_residuals.core.gpas import Gates
+from fairseq_residuals.core.gpas import GateScope
 from fairseq_residuals.core.norms import NormType
 from fairseq_residuals.core.value_residual import Mixing, value_equations
 
@@ -53,7 +53,7 @@ class CommonOptions:
         "mix the first layer's values into those of the layers above, in self-attention (our choice: each stack by"
         " itself, nothing in cross-attention); see fairseq_residuals/core/value_residual.py",
     )
-    gpas: Gates = option(
+    gpas: GateScope = option(
         "none", "scale the stream by a learned gate, and not its gradient; see fairseq_residuals/core/gpas.py"
     )
     depth_mup: bool | float = option(

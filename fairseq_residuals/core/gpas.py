@@ -31,13 +31,13 @@ from torch.nn.functional import silu
 if TYPE_CHECKING:
     from fairseq_residuals.core.base import Connection, Stream, SubLayer
 
-Gates = Literal["none", "layer", "sublayer"]
+GateScope = Literal["none", "layer", "sublayer"]
 
 
 class ActivationScaling(nn.Module):
     """Scale the stream in one layer."""
 
-    def __init__(self, gates: Gates, n_sub: int) -> None:
+    def __init__(self, gates: GateScope, n_sub: int) -> None:
         """Make the gates.
 
         Args:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import re
 import signal
@@ -26,7 +27,8 @@ from tiny_input import prepare
 
 from modern_fairseq import mistakes
 
-SECONDS = 2
+SECONDS = int(os.environ.get("HOSTILE_SECONDS", "2"))
+"""Of the processor; the suite, which asserts on no time, gives more."""
 BATCH = 250
 """Inputs that one forked process is given."""
 SHARES = {"command": 0.02, "fairseq command": 0.003, "run.yaml": 0.0015}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
 import tempfile
@@ -25,7 +26,8 @@ from tiny_input import prepare
 
 KEPT = r"^hydra/|^out/\.lock$|^out/downloads/SHA256SUMS$|^out/work/"
 """What hydra and ``prepare`` keep of each run, whatever comes of it: logs, locks and steps that are whole."""
-LARGEST_SECONDS = 2.0
+LARGEST_SECONDS = float(os.environ.get("HOSTILE_SECONDS", "2"))
+"""Of the processor; the suite, which asserts on no time, gives more."""
 """Of the processor, for the whole command."""
 
 
