@@ -12,7 +12,7 @@ from fairseq_residuals.core.config import option
 from fairseq_residuals.variants.dlcl import DLCL
 from fairseq_residuals.variants.pre_ln import PreLNConnection
 
-F = Callable[[Tensor], Tensor]
+Derivative = Callable[[Tensor], Tensor]
 FIRST = (
     "encoder, first of a layer: z = x",
     "x = x + F(LN(x))",
@@ -56,7 +56,7 @@ class ODETransformer(Variant):
     def refusal(cls, *, alone: bool, topmost: bool) -> str:
         return "only an encoder's layers are evaluated several times, and a language model has none" if alone else ""
 
-    def step(self, f: F, x: Tensor) -> Tensor:
+    def step(self, f: Derivative, x: Tensor) -> Tensor:
         """Return x', (T, B, C)."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it integrates")
 

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from fairseq_residuals.core.base import StackShape
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.registry import register_variant
-from fairseq_residuals.variants._runge_kutta import FIRST, F, ODETransformer
+from fairseq_residuals.variants._runge_kutta import FIRST, Derivative, ODETransformer
 
 
 @register_variant("ode_rk2")
@@ -63,7 +63,7 @@ class RK2(ODETransformer):
         elif shape.stack == "encoder" and config.mode == "alpha":
             self.alpha = nn.Parameter(torch.ones(2))
 
-    def step(self, f: F, x: Tensor) -> Tensor:
+    def step(self, f: Derivative, x: Tensor) -> Tensor:
         k1 = f(x)
         k2 = f(x + k1)
         if self.config.mode == "gated":
@@ -88,7 +88,7 @@ class RK4(ODETransformer):
     symbols = ODETransformer.symbols
     verified = "authors' code, encoder and decoder: activations, gradients"
 
-    def step(self, f: F, x: Tensor) -> Tensor:
+    def step(self, f: Derivative, x: Tensor) -> Tensor:
         k1 = f(x)
         k2 = f(x + k1 / 2)
         k3 = f(x + k2 / 2)

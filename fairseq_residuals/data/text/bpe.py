@@ -77,7 +77,7 @@ def _encoder(codes: Path, whole: tuple[str, ...]) -> BPE:
     with codes.open(encoding="utf-8", newline="\n") as file, redirect_stderr(io.StringIO()) as said:
         try:
             return BPE(file, glossaries=list(whole))
-        except (SystemExit, ValueError, IndexError) as error:  # subword-nmt ends the process
+        except (SystemExit, ValueError, IndexError, NotImplementedError) as error:  # subword-nmt ends the process
             reason = said.getvalue().strip() or str(error)
             raise UserError(f"{codes} has no merges that subword-nmt can read: {reason}") from error
 
