@@ -76,7 +76,9 @@ def _encoder(codes: Path, whole: tuple[str, ...]) -> BPE:
     """
     with codes.open(encoding="utf-8", newline="\n") as file, redirect_stderr(io.StringIO()) as said:
         try:
-            return BPE(file, glossaries=list(whole))
+            splitter = BPE(file, glossaries=list(whole))
+            splitter.process_line("word")  # another version of merges shows with the first word
+            return splitter
         except (SystemExit, ValueError, IndexError, NotImplementedError) as error:  # subword-nmt ends the process
             reason = said.getvalue().strip() or str(error)
             raise UserError(f"{codes} has no merges that subword-nmt can read: {reason}") from error
