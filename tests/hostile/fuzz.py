@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import re
 import signal
@@ -27,8 +26,6 @@ from tiny_input import prepare
 
 from modern_fairseq import mistakes
 
-SECONDS = int(os.environ.get("HOSTILE_SECONDS", "2"))
-"""Of the processor; the suite, which asserts on no time, gives more."""
 BATCH = 250
 """Inputs that one forked process is given."""
 SHARES = {"command": 0.02, "fairseq command": 0.003, "run.yaml": 0.0015}
@@ -88,10 +85,10 @@ def give(kind: str, numbers: range, seed: int, folder: Path) -> int:
         path.write_bytes(changed(kind, number, seed))
         refused, fault = False, ""
         try:
-            signal.setitimer(signal.ITIMER_PROF, SECONDS)
+            signal.setitimer(signal.ITIMER_PROF, forked.SECONDS)
             READERS[kind](path)
         except TooLong:
-            fault = f"more than {SECONDS} s"
+            fault = f"more than {forked.SECONDS} s"
         except Exception as error:
             refused = mistakes.explain(error) is not None
             if not refused or number < len(corpus()[kind]):
@@ -112,7 +109,7 @@ def read(kind: str, numbers: range, seed: int, folder: Path) -> Iterator[tuple[i
     numbers_left = numbers
     while numbers_left:
         batch = numbers_left[:BATCH]
-        ended = forked.run(lambda batch=batch: give(kind, batch, seed, folder), folder, seconds=BATCH * SECONDS)
+        ended = forked.run(lambda batch=batch: give(kind, batch, seed, folder), folder, seconds=BATCH * forked.SECONDS)
         lines = [json.loads(line) for line in ended.out.splitlines() if re.match(r"\[\d+(, .*)?\]$", line)]
         yield from (tuple(line) for line in lines if len(line) == 3)
         last = lines[-1][0] if lines else batch[0]
@@ -131,7 +128,7 @@ def run(kind: str, numbers: range, seed: int, folder: Path, inputs: Path) -> Ite
         path = folder / "input"
         path.write_bytes(changed(kind, number, seed))
         argv = COMMANDS[kind](path, inputs)
-        ended = forked.run(lambda argv=argv: forked.call(argv), folder, seconds=10 * SECONDS)
+        ended = forked.run(lambda argv=argv: forked.call(argv), folder, seconds=10 * forked.SECONDS)
         lines = ended.err.strip().splitlines() or [""]
         fault = ""
         if "Traceback" in ended.out + ended.err or ended.status < 0:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 import tempfile
@@ -26,9 +25,6 @@ from tiny_input import prepare
 
 KEPT = r"^hydra/|^out/\.lock$|^out/downloads/SHA256SUMS$|^out/work/"
 """What hydra and ``prepare`` keep of each run, whatever comes of it: logs, locks and steps that are whole."""
-LARGEST_SECONDS = float(os.environ.get("HOSTILE_SECONDS", "2"))
-"""Of the processor; the suite, which asserts on no time, gives more."""
-"""Of the processor, for the whole command."""
 
 
 def runs(part: int = 0, parts: int = 1) -> Iterator[tuple[Case, Command]]:
@@ -64,7 +60,7 @@ def fault(case: Case, command: Command, ended: forked.Ended, left: list[str]) ->
         return f"{len(lines)} sentences: {ended.err[-500:]}"
     if not re.search(command.sentence.format(case.sentence), lines[0]):
         return f"says {lines[0][:300]}"
-    if ended.seconds > LARGEST_SECONDS:
+    if ended.seconds > forked.SECONDS:
         return f"{ended.seconds:.1f} s"
     if left:
         return f"left {', '.join(left)}"
