@@ -34,7 +34,8 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_every_variant(task: str, variant: str, runs: list[int]) -> None:
     inputs = net_input(task)
     prefix = inputs["src_tokens"][:, 1:3] if task == "language_modeling" else None
-    assert_same(*both([model_of(task, variant)], inputs, prefix))
+    # no sentence may end before the cache has grown twice
+    assert_same(*both([model_of(task, variant)], inputs, prefix, min_len=10))
     assert max(runs) > 8
 
 

@@ -206,10 +206,10 @@ def test_dropout_of_a_fast_model() -> None:
     assert fast == {name: (FastDropout, p) for name, (_, p) in plain.items()}
 
 
-def test_fast_on_cpu_is_on_or_off() -> None:
+def test_fast_on_cpu_is_true_or_false() -> None:
     args = settings("transformer_post_ln_6l")
     args.fast_on_cpu = "yes"
-    with pytest.raises(UserError, match="on or off"):
+    with pytest.raises(UserError, match="true or false"):
         build_model(args, make_task())
 
 

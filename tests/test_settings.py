@@ -193,7 +193,7 @@ def test_every_key_of_fairseqs_own_config_is_known_in_yaml() -> None:
             "contradicts the wiring post_ln:0-2,pre_ln:3-5",
         ),
         ("--residual transparent_attention:0-2,pre_ln:3-5", "no other layers of the encoder may follow it"),
-        ("--residual deepnet --residual-args init=xavier", "which draws its weights by its own rule"),
+        ("--residual deepnet --residual-args init=xavier", "for it draws its weights by its own rule; leave it out"),
     ],
 )
 def test_errors_say_what_is_wrong_and_what_is_valid(flags: str, says: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -49,8 +50,13 @@ def test_averages_are_averages(table: Table, row: str, average: str) -> None:
 def test_there_is_no_average_of_failures() -> None:
     for table in TABLES.values():
         for average, parts in table.averages.items():
-            for cells in table.rows.values():
+            for cells in filter(_published, table.rows.values()):
                 assert (cells[average] is None) == any(cells[part] == FAILED for part in parts)
+
+
+def _published(cells: Mapping[str, object]) -> bool:
+    """Whether the row is of a paper, and not one of this project's own tables, of which nothing is published."""
+    return any(cell is not None for cell in cells.values())
 
 
 @pytest.mark.parametrize("layers", [6, 18])

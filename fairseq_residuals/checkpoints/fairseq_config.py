@@ -96,9 +96,10 @@ def complete(arch: str, settings: Settings, exactly: Settings) -> tuple[Namespac
         raise UserError(f"the checkpoint's task {task!r} is none of this fairseq's; it may be a plugin's")
     criterion = settings.get("criterion") if settings.get("criterion") in CRITERION_REGISTRY else None
     actions = {action.dest: action for action in _parser_of(ARCH_MODEL_REGISTRY[arch])._actions}
-    wanted = {key: value for key, value in settings.items() if key in actions and value not in (None, "")} | exactly
-    wanted = {key: checked(actions.get(key), key, value) for key, value in wanted.items()}
     base = Namespace(**{key: value for key, value in vars(_defaults(task, criterion)).items() if key not in actions})
+    known = actions.keys() | _without_a_flag(arch, base)
+    wanted = {key: value for key, value in settings.items() if key in known and value not in (None, "")} | exactly
+    wanted = {key: checked(actions.get(key), key, value) for key, value in wanted.items()}
     for owner in filter(None, (TASK_REGISTRY[task], CRITERION_REGISTRY.get(criterion))):
         for action in _parser_of(owner)._actions:
             if action.dest in settings and action.dest not in wanted:
@@ -114,6 +115,13 @@ def complete(arch: str, settings: Settings, exactly: Settings) -> tuple[Namespac
         if not differing:
             return args, ["--arch", arch, *chain(*(_flag(actions.get(key), value) for key, value in given.items()))]
         given |= differing
+
+
+def _without_a_flag(arch: str, base: Namespace) -> set[str]:
+    """Return the settings that a model has and no flag sets, such as the learned positions of a decoder of speech."""
+    args = copy.deepcopy(base)
+    ARCH_CONFIG_REGISTRY[arch](args)
+    return vars(args).keys() - vars(base).keys()
 
 
 def _data(settings: Settings) -> str:

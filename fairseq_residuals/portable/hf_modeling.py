@@ -76,7 +76,12 @@ class ResidualModel(PreTrainedModel, GenerationMixin):
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Leave modules as they were made: all parameters come from the file."""
+        """Fill the buffers of a module that no file holds; all parameters come from the file.
+
+        transformers builds models without memory, and leaves such buffers empty.
+        """
+        if reset_buffers := getattr(module, "reset_buffers", None):
+            reset_buffers()
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:

@@ -28,12 +28,17 @@ class MHCLiteRouter(GatedRouter):
     matrices: Tensor | None
 
     def __init__(self, site: Site, n: int, mixing: str) -> None:
-        matrices = permutation_matrices(n) if mixing == "permutations" else None
-        others = torch.ones(n, n) - torch.eye(n) if matrices is None else torch.arange(len(matrices)) > 0
+        matrices = permutation_matrices(n)
+        others = torch.arange(len(matrices)) > 0 if mixing == "permutations" else torch.ones(n, n) - torch.eye(n)
         one = 2 * torch.eye(n)[(site.layer * site.n_sub + site.index) % n] - 1
         super().__init__(n, StreamLogits(n, site.dim, 2 * n + others.numel(), std=0.0, gain=True))
         self.logits.bias.data.copy_(torch.cat([one, one, -8 * others.flatten()]))
-        self.register_buffer("matrices", matrices, persistent=False)
+        self.register_buffer("matrices", matrices if mixing == "permutations" else None, persistent=False)
+
+    def reset_buffers(self) -> None:
+        """Fill what no checkpoint holds, for those who build a model without memory."""
+        if self.matrices is not None:
+            self.matrices.copy_(permutation_matrices(self.n))
 
     def mix(self, logits: Tensor) -> Tensor:
         if self.matrices is None:

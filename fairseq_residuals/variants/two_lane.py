@@ -11,8 +11,9 @@ embedding. Jordan et al. 2026, "modded-nanogpt" (a speed record on GPT-2, no pap
 KellerJordan/modded-nanogpt@699e93c (``train_gpt.py``), where p = 7 of 11 layers.
 
 At first r = sqrt(1.1), c = 0, w0 = w1 = 1, but w1 = 1.5 of attention; ``start=pre_ln`` lets r and w1 start at 1 too,
-and a = b is then Pre-LN. The record has a skip and a backout besides (see ``unet_skip``, ``backout``), which are not
-here. By our choice p is two thirds of each stack, and cross-attention reads a, too.
+and a = b is then Pre-LN. With sqrt(1.1) the stream of 100 layers is too large for half precision. The record has a skip
+and a backout besides (see ``unet_skip``, ``backout``), which are not here. By our choice p is two thirds of each stack,
+and cross-attention reads a, too.
 """
 
 from dataclasses import dataclass

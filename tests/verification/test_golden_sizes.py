@@ -28,10 +28,18 @@ WORDS = {"enc": 50, "dec": 44}
 FILES = [path for path in VERIFIED if isinstance(find_recipe(variant_name(path, read_sidecar(path))), FairseqRecipe)]
 
 
-def resized(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The parameters or gradients of a golden file of two layers, 16 channels, 32 in the FFN, 2 heads and 40 words."""
+def resized(arrays: dict[str, np.ndarray], dim: int) -> dict[str, np.ndarray]:
+    """The parameters or gradients of a golden file in other sizes.
+
+    It has 16 channels, 32 in the FFN, 2 heads, 40 words, and two layers; or 32 channels, 48 in the FFN, 4 heads, 27
+    words, and four layers in the encoder.
+    """
     # the hidden layer of a depth-wise LSTM has twice the channels
     ffn = 2 * DIM if any(name.startswith("enc.") for name in arrays) else FFN
+    small = dim == 16
+    # the larger files have one table of words for both sides
+    words, table = (40, "") if small else (27, "dec")
+    meaning = {16: DIM, 32: ffn, 48: 3 * DIM, 2: HEADS} if small else {32: DIM, 48: ffn, 64: 2 * DIM, 96: 3 * DIM}
     indices = defaultdict(set)
     index = re.compile(r"^(.*?\.)(\d+)(\..*)$")
     for match in filter(None, map(index.match, arrays)):
@@ -40,7 +48,7 @@ def resized(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     for key, array in arrays.items():
         side = "dec" if key.startswith("dec") else "enc"
         depth = ENCODER if side == "enc" else DECODER
-        sizes = {16: DIM, 32: ffn, 48: 3 * DIM, 40: WORDS[side], 2: HEADS, 3: depth + 1}
+        sizes = meaning | dict.fromkeys((3, 5), depth + 1) | {words: WORDS[table or side]}
         shape = tuple(sizes.get(n, n) for n in array.shape)
         match = index.match(key)
         if match and len(indices[match[1]]) > 1:
@@ -54,9 +62,9 @@ def resized(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def write_resized(source: Path, folder: Path) -> Path:
     arrays, sidecar = arrays_of(source), read_sidecar(source)
-    for kind in ("param/", "grad/"):
+    for kind in ("param/", "grad/", "init/"):
         values = {key.removeprefix(kind): arrays.pop(key) for key in list(arrays) if key.startswith(kind)}
-        arrays |= {f"{kind}{key}": value for key, value in resized(values).items()}
+        arrays |= {f"{kind}{key}": value for key, value in resized(values, sidecar["sizes"]["dim"]).items()}
     if "param/decoder.embed_tokens.weight" in arrays:
         # no table is shared, so each has a gradient; until fairseq 0.9 the output's had a name of its own
         tables = [t for t in ("embed_tokens.weight", "output_projection.weight") if f"param/decoder.{t}" in arrays]

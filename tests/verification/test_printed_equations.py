@@ -104,7 +104,7 @@ def test_another_equation_is_told_apart(variant: str, old: str, new: str) -> Non
         ("x = x + F(x", "')' is expected before 'its end'"),
         ("x = x ? F(x)", "has '? F(x)', which is no part of an equation"),
         ("x == x", "expected before '= x'"),
-        ("x = y + F(x)", "'y' is none of the variables x, l, x_in, k, and no parameter or option at"),
+        ("x = y + F(x)", "'y' is none of the variables x, l, x_in, k, e, and no parameter or option at"),
         ("x = LN_top(x) + F(x)", "there is no norm 'top_norm' for LN_top"),
         ("output F(x)", "there is no sub-layer between layers"),
         ("FFN: x = F(x) with q = 2 q", "q and what becomes of it are no part of FFN: a"),
