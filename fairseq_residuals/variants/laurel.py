@@ -32,7 +32,7 @@ WEIGHED = (
 
 
 class Laurel(Variant):
-    paper = "Menghani, Kumar and Kumar 2024, LAuReL: Learned Augmented Residual Layer"
+    paper = "Menghani et al. 2024, LAuReL: Learned Augmented Residual Layer"
     year = 2024
     verified = "the paper's equations (no code was published)"
     extension = "Each sub-layer has its own, cross-attention too. They start as Pre-LN."
