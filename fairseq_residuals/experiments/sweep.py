@@ -108,9 +108,17 @@ def unigram_loss_of(data: Path, language: str, pair: str) -> float:
 
 
 def carry_out(
-    workspace: Workspace, runs: Sequence[SweepRun], runner: Runner, finished: Callable[[SweepResult], None]
+    workspace: Workspace,
+    runs: Sequence[SweepRun],
+    runner: Runner,
+    finished: Callable[[SweepResult], None],
+    *,
+    with_bleu: bool = True,
 ) -> None:
     """Do runs; ``finished`` is called with what came of each as soon as it is there.
+
+    Args:
+        with_bleu: translate the test set as well, which takes as long as some training.
 
     Raises:
         UserError: one could not be run, or what was trained could not be scored.
@@ -118,14 +126,14 @@ def carry_out(
     results: dict[Run, SweepResult] = {}
 
     def work(sweep_run: SweepRun, run: Run) -> None:
-        results[run] = _result(workspace, sweep_run, runner, run)
+        results[run] = _result(workspace, sweep_run, runner, run, with_bleu)
 
     updates = workspace.sizes.updates
     begun = [Run(sweep_run.name, partial(work, sweep_run), updates) for sweep_run in runs]
     runner.run_all(begun, lambda run: finished(results.pop(run)))
 
 
-def _result(workspace: Workspace, sweep_run: SweepRun, runner: Runner, run: Run) -> SweepResult:
+def _result(workspace: Workspace, sweep_run: SweepRun, runner: Runner, run: Run, with_bleu: bool) -> SweepResult:
     """Train from the beginning, so that time and memory are those of a whole run, average, generate and score."""
     job = sweep_run.job(workspace)
     task = job.asked.task
@@ -149,7 +157,8 @@ def _result(workspace: Workspace, sweep_run: SweepRun, runner: Runner, run: Run)
     with Stages.of(job, runner, run) as stages:
         stages.forget()
         try:
-            return _score(stages, _train(stages, begun))
+            ended = _losses(stages, _train(stages, begun))
+            return _bleu(stages, ended) if with_bleu and ended.ended == TRAINED else ended
         finally:
             if job.checkpoints.exists():  # a tenth of a gigabyte for each run
                 shutil.rmtree(job.checkpoints)
@@ -168,7 +177,7 @@ def _train(stages: Stages, begun: SweepResult) -> SweepResult:
     return replace(begun, cpu_seconds=round(used.cpu_seconds, 1), memory_mib=round(used.memory_mib))
 
 
-def _score(stages: Stages, trained: SweepResult) -> SweepResult:
+def _losses(stages: Stages, trained: SweepResult) -> SweepResult:
     if trained.ended != TRAINED:
         stages.run.begin(trained.ended)
         return trained
@@ -180,7 +189,11 @@ def _score(stages: Stages, trained: SweepResult) -> SweepResult:
         reason = f"validation loss {valid:.2f}, the unigram model's is {trained.unigram_loss:.2f}"
         stages.run.begin(DIVERGED)
         return replace(result, ended=DIVERGED, reason=reason)
+    return result
+
+
+def _bleu(stages: Stages, trained: SweepResult) -> SweepResult:
     stages.average()
     (score,) = stages.scores(["BLEU"])["BLEU"]
     assert isinstance(score.value, float)
-    return replace(result, bleu=score.value)
+    return replace(trained, bleu=score.value)
