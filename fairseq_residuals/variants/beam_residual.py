@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fairseq_residuals.core.base import Connection, Site, Stream
 from fairseq_residuals.core.registry import register_variant
-from fairseq_residuals.variants.peri_ln import SandwichConnection, SandwichLN
+from fairseq_residuals.variants.sandwich_ln import SandwichConnection, SandwichLN
 
 
 class BeamConnection(SandwichConnection):
