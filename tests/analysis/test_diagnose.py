@@ -14,6 +14,9 @@ from analysed_models import built, checkpoint, subject
 from fairseq.nan_detector import NanDetector
 
 from fairseq_residuals.analysis.bands import ends_out_of_band, vanishing_sentence
+from fairseq_residuals.analysis.failure import diagnosis
+from fairseq_residuals.analysis.failure.picture import draw
+from fairseq_residuals.analysis.training_log import read_log
 from fairseq_residuals.cli.__main__ import main
 
 LAYERS = 6
@@ -281,3 +284,20 @@ def test_numbers_that_no_run_should_log(value: str, where: str, diagnose: Callab
         for i in range(1, 10)
     ]
     assert "What happened" in diagnose(*lines, DONE)
+
+
+@pytest.mark.parametrize(("culprits", "names"), [(3, 3), (18, 0)])
+def test_a_legend_leaves_room_for_the_curves(culprits: int, names: int, tmp_path: Path) -> None:
+    layers = range(1, 19)
+    (tmp_path / "train.log").write_text(
+        "\n".join(record(u, 8.0, dict.fromkeys(layers, 1.0)) for u in range(10, 100, 10))
+        + "\n"
+        + "\n".join(record(u, 8.0, {n: 1e-9 if n <= culprits else 1.0 for n in layers}) for u in range(100, 130, 10))
+    )
+    log = read_log(tmp_path / "train.log")
+    found = diagnosis.diagnose(log)
+    assert len(found.left) == culprits
+    norms = draw(log, found).axes[1]
+    texts = [text.get_text() for text in norms.get_legend().get_texts()]
+    assert sum("left first" in text for text in texts) == names and len(texts) <= 8
+    assert ("18 of 18 left here" in texts) == (names == 0)

@@ -11,6 +11,8 @@ from fairseq_residuals.analysis.training_log import TRAIN, VALID, Log
 from fairseq_residuals.utils.tables import Cell, few
 
 HEAD = ("series", "stack", "layer", "update", "value")
+MOST_CULPRITS = 3
+"""Layers of a stack that are named one by one because they left their band first."""
 
 
 def draw(log: Log, found: Diagnosis) -> Any:
@@ -62,9 +64,15 @@ def _draw_norms(axis: Any, stack: str, found: Diagnosis) -> None:
     places = [place for place in found.norms if place[0] == stack]
     named = set(few([layer for _, layer in places], 4))
     first = min((update for update, _ in found.left.values()), default=None)
+    culprits = [place for place in places if place in found.left and found.left[place][0] == first]
+    if len(culprits) > MOST_CULPRITS:
+        # a legend of all would leave no room for the curves
+        label = f"{len(culprits)} of {len(places)} left here"
+        axis.axvline(first, color=plots.VERMILION, linewidth=0.8, linestyle="--", label=label)
+        culprits = []
     for _, layer in places:
         curve = found.norms[stack, layer]
-        culprit = (stack, layer) in found.left and found.left[stack, layer][0] == first
+        culprit = (stack, layer) in culprits
         colour = plots.VERMILION if culprit else colormaps["cividis"](layer / len(places))
         label = f"layer {layer}" + (", left first" if culprit else "") if culprit or layer in named else None
         axis.plot(list(curve), list(curve.values()), color=colour, linewidth=1.4 if culprit else 0.9, label=label)
