@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import string
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairseq_residuals.analysis import plots
 from fairseq_residuals.analysis.wiring_graph import Graph, Node
@@ -14,6 +14,11 @@ CIRCLE = 10
 """Diameter of a sum, in points."""
 LANE = 0.28
 """Between two lines that pass beside boxes; all lengths are in rows."""
+MARGIN = 0.2
+INCHES = 0.4
+"""Of a length of 1 across."""
+CHARACTER = 0.064
+"""Half the width of one in a box."""
 
 
 def as_text(graph: Graph) -> list[str]:
@@ -44,6 +49,11 @@ def _value(node: Node, arguments: list[str]) -> str:
     return f"{node.label}({', '.join(arguments)})"
 
 
+def width(graph: Graph) -> float:
+    """Return the inches that a picture needs, so that labels fit into their boxes."""
+    return 2 * INCHES * (_lanes(graph)[1] + MARGIN)
+
+
 def draw(axes: Any, graph: Graph, title: str, below: str) -> None:
     """Draw boxes from the bottom to the top in the order in which they run.
 
@@ -52,40 +62,60 @@ def draw(axes: Any, graph: Graph, title: str, below: str) -> None:
     Args:
         below: what is written under the picture.
     """
-    on_way = set(itertools.pairwise(graph.path))
-    widest = max(_half_width(node) for node in graph.nodes) + LANE
-    reach = widest
-    taken: dict[bool, list[tuple[int, int, int]]] = {True: [], False: []}
-    edges = [(graph.nodes[n], node) for node in graph.nodes for n in node.inputs]
-    for start, end in sorted(edges, key=lambda edge: edge[1].number - edge[0].number):
-        marked = (start.number, end.number) in on_way
-        look = {"color": plots.VERMILION if marked else "0.35", "linewidth": 1.6 if marked else 0.8}
+    lines, reach = _lanes(graph)
+    for line in lines:
+        start, end = line.start, line.end
+        look = {"color": plots.VERMILION if line.marked else "0.35", "linewidth": 1.6 if line.marked else 0.8}
         shrink = CIRCLE / 2 if end.kind == "sum" else 0
-        if end.number == start.number + 1:
+        if line.x is None:
             reach_up = 0.0 if end.kind == "sum" else 0.32
             _arrow(axes, [(0, start.number + 0.3), (0, end.number - reach_up)], look, shrink)
             continue
-        side = -1 if marked else 1
-        lane = _free_lane(taken[marked], start.number, end.number)
-        x = side * (widest + LANE * lane)
-        reach = max(reach, abs(x))
+        side = -1 if line.marked else 1
         # in and out of a box at different heights, which tells them apart
         low, high = start.number + _offset(start), end.number - _offset(end)
-        _arrow(
-            axes, [(side * _half_width(start), low), (x, low), (x, high), (side * _half_width(end), high)], look, shrink
-        )
+        points = [(side * _half_width(start), low), (line.x, low), (line.x, high), (side * _half_width(end), high)]
+        _arrow(axes, points, look, shrink)
     for node in graph.nodes:
         _draw_node(axes, node, node.number in graph.path)
-    axes.set_xlim(-reach - 0.2, reach + 0.2)
+    axes.set_xlim(-reach - MARGIN, reach + MARGIN)
     axes.set_ylim(-0.6, len(graph.nodes) - 0.4)
     axes.set_title(title, fontsize=8)
     axes.text(0.5, -0.01, below, ha="center", va="top", fontsize=6, transform=axes.transAxes)
     axes.set_axis_off()
 
 
+class _Line(NamedTuple):
+    """From one box to another: straight up, or beside those between them at ``x``."""
+
+    start: Node
+    end: Node
+    marked: bool
+    x: float | None
+
+
+def _lanes(graph: Graph) -> tuple[list[_Line], float]:
+    """Return all lines, and how far the outermost is from the middle."""
+    on_way = set(itertools.pairwise(graph.path))
+    widest = max(_half_width(node) for node in graph.nodes) + LANE
+    reach = widest
+    taken: dict[bool, list[tuple[int, int, int]]] = {True: [], False: []}
+    edges = [(graph.nodes[n], node) for node in graph.nodes for n in node.inputs]
+    lines = []
+    for start, end in sorted(edges, key=lambda edge: edge[1].number - edge[0].number):
+        marked = (start.number, end.number) in on_way
+        x = None
+        if end.number != start.number + 1:
+            lane = _free_lane(taken[marked], start.number, end.number)
+            x = (-1 if marked else 1) * (widest + LANE * lane)
+            reach = max(reach, abs(x))
+        lines.append(_Line(start, end, marked, x))
+    return lines, reach
+
+
 def _half_width(node: Node) -> float:
     if node.kind in FILL:
-        return 1.25 if node.kind == "sublayer" else 0.75
+        return max(1.25 if node.kind == "sublayer" else 0.75, 0.1 + CHARACTER * len(node.label))
     return 0.0 if node.kind == "sum" else 0.15 + 0.09 * len(node.label)
 
 

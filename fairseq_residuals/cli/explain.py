@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from fairseq_residuals.analysis import models, plots
-from fairseq_residuals.analysis.diagram import as_text, draw
+from fairseq_residuals.analysis import diagram, models, plots
 from fairseq_residuals.analysis.memory import activations_per_layer, parameters_of_the_whole, parameters_per_layer
 from fairseq_residuals.analysis.output import add_output_flags, check_folder, write
 from fairseq_residuals.analysis.size_flags import add_size_flags
@@ -78,7 +77,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _picture(drawn: list[Drawn], notes: list[tuple[str, ...]]) -> Any:
-    width = plots.COLUMN if len(drawn) <= 2 else plots.PAGE * max(1.0, len(drawn) / 4)
+    needed = len(drawn) * max(diagram.width(one.graph) for one in drawn)
+    width = max(needed, plots.COLUMN if len(drawn) <= 2 else plots.PAGE * max(1.0, len(drawn) / 4))
     wrapped = [
         "\n".join(textwrap.fill(line, int(16 * width / len(drawn))) for line in (*_equations(one), *note))
         for one, note in zip(drawn, notes, strict=True)
@@ -87,7 +87,7 @@ def _picture(drawn: list[Drawn], notes: list[tuple[str, ...]]) -> Any:
     below = max(text.count("\n") for text in wrapped) + 1
     figure, axes = plots.new_figure(1, len(drawn), width=width, height=0.5 + 0.1 * below + 0.25 * rows)
     for one, text, panel in zip(drawn, wrapped, axes[0], strict=True):
-        draw(panel, one.graph, f"{one.variant.title}\n{one.stack}{one.of}", text)
+        diagram.draw(panel, one.graph, f"{one.variant.title}\n{one.stack}{one.of}", text)
     return figure
 
 
@@ -134,7 +134,7 @@ def _tell(one: Drawn) -> list[str]:
         f"{one.variant.title}, {one.stack}{one.of}: {one.variant.paper}",
         *(f"    {equation}" for equation in one.variant.equations_of(one.variant.config)),
         "  A layer, as it runs; * is the gradient's easiest way:",
-        *(f"    {line}" for line in as_text(one.graph)),
+        *(f"    {line}" for line in diagram.as_text(one.graph)),
         f"  That way passes {one.graph.crossed('norm')} norms and {one.graph.crossed('sublayer')} sub-layers.",
     ]
 

@@ -67,8 +67,8 @@ def _draw_norms(axis: Any, stack: str, found: Diagnosis) -> None:
     culprits = [place for place in places if place in found.left and found.left[place][0] == first]
     if len(culprits) > MOST_CULPRITS:
         # a legend of all would leave no room for the curves
-        label = f"{len(culprits)} of {len(places)} left here"
-        axis.axvline(first, color=plots.VERMILION, linewidth=0.8, linestyle="--", label=label)
+        number = f"{len(culprits)} of {len(places)} left here"
+        axis.axvline(first, color=plots.VERMILION, linewidth=0.8, linestyle="--", label=number)
         culprits = []
     for _, layer in places:
         curve = found.norms[stack, layer]
