@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from argparse import Namespace
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 import fairseq_residuals  # noqa: F401  registers the architectures
 from fairseq_residuals.core.base import Variant
-from fairseq_residuals.core.config import options_of
+from fairseq_residuals.core.config import options_of, parse_options
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.core.state_dict_names import fairseq_name
 
@@ -43,6 +44,16 @@ def choices(name: str) -> list[str]:
         found += [f"{option.name}={str(v).lower()}" for v in values if v != option.default]
         if option.type is int:
             found.append(f"{option.name}=1")
+    return found
+
+
+def pairs_of_choices(name: str) -> list[str]:
+    """Each two of these values that are of two options and do not contradict each other."""
+    variant, found = VARIANTS[name], []
+    for one, other in itertools.combinations(choices(name), 2):
+        if one.partition("=")[0] != other.partition("=")[0]:
+            config = parse_options(name, variant.Config, f"{one},{other}")[0]
+            found += [] if variant.contradiction(config) else [f"{one},{other}"]
     return found
 
 

@@ -106,7 +106,7 @@ class Campaign:
             module = f"{mutant.module}:"
             near = [c for c in self.equations if any(f.startswith(module) for f in self.touched[c.name])]
         variants = list(dict.fromkeys(name for check in near for name in check.variants))
-        own, others = file_checks(mutant.module)
+        own, others = file_checks(mutant.module, variants)
         yield from own
         yield from islice((check for check in golden_checks() if check.variants & set(variants)), GOLDENS)
         yield from contract_checks(variants[:CONTRACTS])

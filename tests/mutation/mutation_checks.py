@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -18,8 +19,9 @@ import pytest  # noqa: E402
 import test_contract  # noqa: E402
 from golden_files import VERIFIED  # noqa: E402
 from random_stacks import Draw  # noqa: E402
+from test_init import ALIKE, SAME  # noqa: E402
 from test_printed_equations import DEEP, TOLERANCE, difference  # noqa: E402
-from tiny import choices  # noqa: E402
+from tiny import choices, pairs_of_choices  # noqa: E402
 
 from fairseq_residuals.core.base import StackShape  # noqa: E402
 from fairseq_residuals.core.registry import VARIANTS  # noqa: E402
@@ -51,7 +53,9 @@ FILES = {
     "core/value_residual": ("test_value_residual.py",),
 }
 """The tests of a module; those of a variant's are called by its name."""
-OF_VARIANTS = ("verification/test_newer_simple.py", "verification/test_init.py")
+OF_VARIANTS = ("test_shipped_wirings.py", "verification/test_newer_simple.py")
+BY_VARIANT = ("test_variants.py", "test_depth_mup.py")
+"""Of these, only the tests with a variant's name in their own."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +66,10 @@ class Check:
 
 
 def equation_checks(variants: Iterable[str]) -> list[Check]:
-    """Each value of an option in a decoder, and the defaults in the other stacks."""
+    """Each value of an option and each pair of them in a decoder, and the defaults in the other stacks."""
     found = []
     for variant in variants:
-        draws = [(choice, DEEP) for choice in ("", *choices(variant))]
+        draws = [(choice, DEEP) for choice in ("", *choices(variant), *pairs_of_choices(variant))]
         draws += [("", s) for s in SHAPES[1:] if not VARIANTS[variant].refusal(alone=not s.cross, topmost=True)]
         for i, (args, shape) in enumerate(draws):
             run = partial(_equations, variant, args, shape)
@@ -99,17 +103,25 @@ def contract_checks(variants: Iterable[str]) -> Iterator[Check]:
             yield Check(f"{name}[{variant}]", frozenset({variant}), partial(function, "translation", variant))
 
 
-def file_checks(module: str) -> tuple[list[Check], list[Check]]:
-    """Return the test modules of a module, and those of all variants."""
+def file_checks(module: str, variants: Iterable[str]) -> tuple[list[Check], list[Check]]:
+    """Return the test modules of a module, and those of all variants, as far as they concern ``variants``."""
     folder, _, name = module.rpartition("/")
-    own = FILES.get(module, (f"test_{name.strip('_')}.py",))
-    others = OF_VARIANTS if folder == "variants" else ()
-    groups = [[Check(f"tests/{n}", frozenset(), partial(_pytest, TESTS / n)) for n in part] for part in (own, others)]
-    first, last = groups
-    return [check for check in first if (TESTS / check.name.removeprefix("tests/")).exists()], last
+    own = [_tests(file) for file in FILES.get(module, (f"test_{name.strip('_')}.py",)) if (TESTS / file).exists()]
+    if folder != "variants":
+        return own, []
+    variants = set(variants)
+    wired = {case: set(re.split(r"\W|transformer_(?:lm_)?", arch)) for case, arch in (SAME | ALIKE).items()}
+    started = [case for case, words in wired.items() if words & variants]
+    others = [_tests(file) for file in OF_VARIANTS] + [_tests(file, variants) for file in BY_VARIANT]
+    return own, others + ([_tests("verification/test_init.py", started)] if started else [])
 
 
-def _pytest(path: Path) -> None:
+def _tests(file: str, names: Iterable[str] = ()) -> Check:
+    """Run a test module, or its tests that have one of ``names`` in their own."""
+    return Check(f"tests/{file}", frozenset(), partial(_pytest, TESTS / file, " or ".join(sorted(names))))
+
+
+def _pytest(path: Path, names: str) -> None:
     with contextlib.redirect_stdout(io.StringIO()):
-        status: Any = pytest.main(["-x", "-q", "-p", "no:cacheprovider", str(path)])
-    assert status == pytest.ExitCode.OK
+        status: Any = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-k", names, str(path)])
+    assert status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)

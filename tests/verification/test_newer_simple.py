@@ -225,6 +225,12 @@ def test_norms_of_queries_and_keys_are_those_of_olmo_2() -> None:
     assert sum("_connection." in name for name in parity.gradients) == 4
 
 
+def test_norms_of_queries_and_keys_have_no_bias() -> None:
+    model = build("translation", "post_sublayer_norm", "--residual-args", "qk_norm=true")
+    of_norms = [name for name, _ in model.named_parameters() if ".q_norm." in name or ".k_norm." in name]
+    assert of_norms and all(name.endswith(".weight") for name in of_norms)
+
+
 @torch.no_grad()
 def test_norms_of_queries_and_keys_of_cross_attention() -> None:
     """With them the size of the matrices that make queries and keys does not matter, without it does."""

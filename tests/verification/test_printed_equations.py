@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import DataObject, data
 from random_stacks import Draw, draws
-from tiny import choices
+from tiny import choices, pairs_of_choices
 from torch import Tensor
 
 from fairseq_residuals.core.base import StackShape
@@ -70,6 +70,13 @@ BOTH = [(variant, choice) for variant in sorted(VARIANTS) for choice in ("", *ch
 @pytest.mark.parametrize(("variant", "args"), BOTH)
 def test_each_value_of_an_option_has_its_equations(variant: str, args: str) -> None:
     assert difference(Draw(variant, args, DEEP, seed=1), Wiring.parse(variant, args).equations) <= TOLERANCE
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+def test_two_options_together_have_their_equations(variant: str) -> None:
+    for args in pairs_of_choices(variant):
+        equations = Wiring.parse(variant, args).equations
+        assert difference(Draw(variant, args, DEEP, seed=1), equations) <= TOLERANCE, args
 
 
 @pytest.mark.parametrize(
