@@ -39,7 +39,11 @@ _AROUND = {
 
 _AFTER = {
     "fairseq.dataclass.configs": ("compat.configs:restore_decorator",),
-    "fairseq.dataclass.utils": ("compat.hydra_api:current_api", "messages.yaml_mistakes:settings_of_groups"),
+    "fairseq.dataclass.utils": (
+        "compat.configs:optional_types",
+        "compat.hydra_api:current_api",
+        "messages.yaml_mistakes:settings_of_groups",
+    ),
     "fairseq.checkpoint_utils": (
         "compat.torch_load:safe_load",
         "messages.misfits:explain_misfits",

@@ -1,4 +1,4 @@
-"""Python: dataclass defaults must be hashable since 3.11."""
+"""Python: dataclass defaults must be hashable since 3.11, and optional types print otherwise since 3.14."""
 
 import contextlib
 import dataclasses
@@ -60,3 +60,21 @@ def restore_decorator(module: types.ModuleType) -> None:
     Can go when that patch goes.
     """
     module.dataclass = _dataclass  # type: ignore[attr-defined]
+
+
+def optional_types(module: types.ModuleType) -> None:
+    """Take ``X | None`` for an optional X.
+
+    dataclass/utils.py:46 looks for "typing.Optional[X]" in what a type prints as; Python 3.14 prints "X | None", which
+    argparse cannot call: ``import fairseq`` ends in a TypeError.
+
+    Can go when fairseq looks at the type itself (fairseq > 0.12.2).
+    """
+    interpret = module.interpret_dc_type
+
+    def interpret_dc_type(field_type: Any) -> Any:
+        if isinstance(field_type, types.UnionType) and types.NoneType in field_type.__args__:
+            return next(part for part in field_type.__args__ if part is not types.NoneType)
+        return interpret(field_type)
+
+    module.interpret_dc_type = interpret_dc_type  # type: ignore[attr-defined]

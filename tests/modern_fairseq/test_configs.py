@@ -1,12 +1,14 @@
 """Dataclass instances as defaults work for fairseq's dataclasses, and nothing changes for others."""
 
+import argparse
 import dataclasses
 import pickle
 import warnings
+from typing import Optional
 
 import pytest
 from fairseq.dataclass import FairseqDataclass, configs
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf, gen_parser_from_dataclass
 
 
 @dataclasses.dataclass
@@ -74,3 +76,17 @@ def test_a_config_is_composed_without_a_warning():
     assert cfg.task.data == "data"
     assert cfg.model._name == "transformer_lm"
     assert cfg.checkpoint.save_dir == "checkpoints"
+
+
+def test_an_optional_setting_may_be_written_with_a_bar():
+    """Python 3.14 writes each of them so."""
+
+    @dataclasses.dataclass
+    class Settings(FairseqDataclass):
+        path: str | None = None
+        depth: Optional[int] = None  # noqa: UP045
+
+    parser = argparse.ArgumentParser()
+    gen_parser_from_dataclass(parser, Settings())
+    parsed = parser.parse_args(["--path", "a", "--depth", "3"])
+    assert (parsed.path, parsed.depth) == ("a", 3)
