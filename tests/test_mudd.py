@@ -73,6 +73,14 @@ def test_hidden_layers_are_as_wide_as_published() -> None:
             assert [tuple(w2.shape) for w2 in stack.wiring.w2] == [(8, 8), (12, 12), (16, 16), (5, last)]
 
 
+def test_where_the_weights_of_the_mixes_start() -> None:
+    """W1 at N(0, 1 / C), here with 16 channels and 1,200 numbers in all."""
+    layers = [stack.wiring for stack in stacks(build("translation", "mudd", layers=LAYERS))]
+    w1 = torch.cat([weight.flatten() for wiring in layers for weight in wiring.w1])
+    assert w1.numel() >= 1000 and abs(w1.std().item() - 0.25) < 0.02
+    assert not any(weight.any() for wiring in layers for weight in wiring.w2)
+
+
 def test_starts_as_pre_ln() -> None:
     plain, other = build("translation", "pre_ln", layers=LAYERS), build("translation", "mudd", layers=LAYERS)
     other.load_state_dict(copy.deepcopy(plain.state_dict()), strict=False)

@@ -43,7 +43,7 @@ def choices(name: str) -> list[str]:
             values = (True, False)
         found += [f"{option.name}={str(v).lower()}" for v in values if v != option.default]
         if option.type is int:
-            found.append(f"{option.name}=1")
+            found += [f"{option.name}={n}" for n in (0, 1) if (option.minimum or 0) <= n != option.default]
     return found
 
 
