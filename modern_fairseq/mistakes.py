@@ -87,6 +87,11 @@ _MESSAGES: tuple[tuple[type[Exception], str, str], ...] = (
         r"--post-process=(.*) is not implemented",
         "--post-process (--remove-bpe) {1!r} is unknown to fairseq-eval-lm; valid: 'subword_nmt', '@@ '",
     ),
+    (
+        RuntimeError,
+        r"(?s).*DefaultCPUAllocator: .*you tried to allocate (\d+) bytes.*",
+        "memory is used up: there were no {1} bytes left; smaller models and smaller batches need less",
+    ),
     (ImportError, r"Failed to import --user-dir=.*", "{0}"),
     (UnicodeDecodeError, r"'utf-8' codec can't decode .*", "a file that was read is not UTF-8 text ({0})"),
     (ValueError, r"Seed must be between 0 and .*", "--seed has to be between 0 and 4294967295"),

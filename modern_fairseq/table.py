@@ -42,6 +42,7 @@ _AFTER = {
     "fairseq.dataclass.utils": (
         "compat.configs:optional_types",
         "compat.hydra_api:current_api",
+        "messages.commands:lists_of_numbers",
         "messages.yaml_mistakes:settings_of_groups",
     ),
     "fairseq.checkpoint_utils": (

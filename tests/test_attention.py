@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from fairseq.modules import MultiheadAttention
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_residuals.core.attention import open_attention
 from fairseq_residuals.core.base import Connection, Site
@@ -48,6 +48,15 @@ def test_self_attention(masked: bool, weights: dict[str, bool]) -> None:
         # fairseq averages over heads even where it was asked for each (its call of PyTorch's function)
         mean = found[1].mean(0) if "need_head_weights" in weights else found[1]
         torch.testing.assert_close(mean, expected[1])
+
+
+def test_dropout_is_on_the_weights_of_the_values_alone() -> None:
+    attention, x = make_attention(self_attention=True), torch.randn(T, B, C)
+    attention.dropout_module = nn.Dropout(1.0)
+    out, weights = open_attention(attention, x, x, x, need_weights=True)
+    torch.testing.assert_close(out, attention.out_proj.bias.expand_as(out))
+    assert weights is not None
+    torch.testing.assert_close(weights.sum(-1), torch.ones(B, T))
 
 
 def test_self_attention_step_by_step() -> None:

@@ -71,6 +71,20 @@ def test_files_where_names_are_asked_for(tmp_path: Path, capsys: pytest.CaptureF
         assert f"{file} {sentence}" in captured.err and captured.err.count("\n") == 1 and captured.out == ""
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["explain", ""], "no model is named"),
+        (["explain", "transformer_lm_b2t", "--stack", "encoder"], "transformer_lm_b2t has no encoder"),
+        (["gradients", "--variants", "", ","], "no model is named"),
+    ],
+)
+def test_models_that_are_none(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 1
+    captured = capsys.readouterr()
+    assert sentence in captured.err and captured.err.count("\n") == 1 and captured.out == ""
+
+
 def test_show_an_unknown_variant(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "b2t_"]) == 1
     captured = capsys.readouterr()

@@ -149,3 +149,22 @@ def test_mistakes_in_the_file(tmp_path: Path, change, sentence: str) -> None:
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no file"):
         load_published(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("changed", "place"),
+    [
+        ("columns: [de, 10]", "columns"),
+        ("columns: [de, {0}]", "columns"),
+        ("columns: de", "columns"),
+        ("metrics: BLEU", "metrics"),
+        ("averages: {avg: [1]}", "average avg"),
+        ("stated: {de: 1}", "stated"),
+    ],
+)
+def test_lists_of_a_published_table_are_of_texts(changed: str, place: str, tmp_path: Path) -> None:
+    file = tmp_path / "published.yaml"
+    columns = "" if changed.startswith("columns") else "columns: [de], "
+    file.write_text(f"made: {{source: a, tables: {{up: {{{columns}{changed}, rows: {{post: {{de: 1}}}}}}}}}}")
+    with pytest.raises(UserError, match=rf"made/up, {place} has to be a list of texts"):
+        load_published(file)

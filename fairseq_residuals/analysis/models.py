@@ -161,6 +161,8 @@ def sources(args: Namespace) -> list[Source]:
         if not equals or file.exists():
             label, path = "", str(file)
         found.append(Source(file=Path(path), name="/".join(Path(path).parts[-2:]), label=label))
+    if not found:
+        raise UserError("no model is named: give a variant, such as b2t; `fairseq-residuals list` prints them")
     return found
 
 

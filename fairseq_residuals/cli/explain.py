@@ -66,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
             *_, parameters, _, activations = of_stack[one.layer - 1]
             notes.append((f"{parameters:,} parameters", f"activations {activations:.1f} MB"))
             print("\n".join(_tell(one)), end="\n\n")
+    if not drawn:
+        raise UserError(f"--stack {args.stack}: {', '.join(args.arch)} has no {args.stack}")
     head = ("model", "stack", "layer", "parameters", "parameters_MB", "activations_MB")
     print(
         text_table(("model", "stack", "layers", "parameters each", "MB each", "activations, MB each"), _grouped(costs))

@@ -108,6 +108,23 @@ def missing_choices(module: types.ModuleType) -> None:
     module.parse_args_and_arch = parse_args_and_arch  # type: ignore[attr-defined]
 
 
+def lists_of_numbers(module: types.ModuleType) -> None:
+    """Say what a list may look like (dataclass/utils.py:24), as of ``--lr``.
+
+    Python's parser says SyntaxError, which argparse lets through. Can go when fairseq > 0.12.2 says so itself.
+    """
+    original = module.eval_str_list
+
+    @functools.wraps(original)
+    def eval_str_list(x: Any, x_type: Any = float) -> Any:
+        try:
+            return original(x, x_type)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two of brackets in brackets
+            raise argparse.ArgumentTypeError(f"{x!r:.60} is no value, nor a list such as 1,2") from None
+
+    module.eval_str_list = eval_str_list  # type: ignore[attr-defined]
+
+
 def short_refusals(module: types.ModuleType) -> None:
     """Name, of hundreds of valid choices (--arch), those that are near, not all (options.py:228, argparse).
 

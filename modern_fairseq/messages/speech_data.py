@@ -43,7 +43,8 @@ def settings_as_data(module: types.ModuleType) -> None:
             value = settings.get(name)
             if value is not None and type(value) is not kind:
                 raise UserError(f"{yaml_path}: {name} has to be {_NAMES[kind]}, not {value!r:.60}")
-        return settings
+        # fairseq looks into what is there: a name without a value is to have the default
+        return {name: value for name, value in settings.items() if value is not None}
 
     module.get_config_from_yaml = get_config_from_yaml  # type: ignore[attr-defined]
 

@@ -176,6 +176,14 @@ def test_a_zip_with_a_password_is_refused(tmp_path: Path) -> None:
         unpack(tmp_path / "x.zip", tmp_path / "out", ("a.en",))
 
 
+def test_a_zip_with_a_file_without_a_name_is_refused(tmp_path: Path) -> None:
+    pack(FILES, tmp_path / "x.zip")
+    # zipfile takes a name to end at a zero byte
+    (tmp_path / "x.zip").write_bytes((tmp_path / "x.zip").read_bytes().replace(b"a.en", b"\0.en"))
+    with pytest.raises(UserError, match="a file without a name"):
+        unpack(tmp_path / "x.zip", tmp_path / "out", ("*",))
+
+
 @pytest.mark.parametrize("names", [("a", "a/b"), ("a/b", "a")])
 def test_a_name_that_is_file_and_folder_is_refused(tmp_path: Path, names: tuple[str, str]) -> None:
     with tarfile.open(tmp_path / "x.tar", "w") as archive:

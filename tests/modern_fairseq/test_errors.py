@@ -134,6 +134,13 @@ def test_a_missing_dictionary_tells_a_missing_folder_from_a_wrong_one(tmp_path):
         ),
         (ValueError("Seed must be between 0 and 2**32 - 1"), "--seed has to be between 0 and 4294967295"),
         (OSError(errno.ENAMETOOLONG, "File name too long", "a" * 300), f"{'a' * 60}...: File name too long"),
+        (
+            RuntimeError(
+                "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to"
+                " allocate 1048576 bytes. Error code 12 (Cannot allocate memory)"
+            ),
+            "memory is used up: there were no 1048576 bytes left",
+        ),
         (argparse.ArgumentError(None, "argument --a: conflicting option string: --a"), "--arch"),
     ],
 )
@@ -158,6 +165,15 @@ def test_a_missing_architecture_is_named(arguments, missing, capsys):
         assert missing in str(caught.value)
     else:  # argparse's own errors stay argparse's
         assert caught.value.code == 2
+
+
+@pytest.mark.parametrize("value", ["0.1x", "0.1,,0.2", "1 2", "a", "[" * 300])
+def test_a_rate_that_is_no_number(value, capsys):
+    from fairseq import options
+
+    with pytest.raises(SystemExit):
+        options.get_training_parser().parse_args(["--lr", value])
+    assert f"argument --lr: {value!r:.60} is no value, nor a list such as 1,2\n" in capsys.readouterr().err
 
 
 def test_a_missing_task_is_named():

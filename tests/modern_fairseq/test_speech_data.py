@@ -69,3 +69,10 @@ def test_a_configuration_that_is_none_is_named(tmp_path, text, sentence):
     (tmp_path / "config.yaml").write_text(text)
     with pytest.raises(UserError, match=sentence):
         S2TDataConfig(tmp_path / "config.yaml")
+
+
+def test_a_setting_without_a_value_has_its_default(tmp_path):
+    (tmp_path / "config.yaml").write_text("vocab_filename:\ninput_channels:\ntransforms:\n")
+    config = S2TDataConfig(tmp_path / "config.yaml")
+    assert (config.vocab_filename, config.input_channels) == ("dict.txt", 1)
+    assert config.get_feature_transforms("train", True).config == {}

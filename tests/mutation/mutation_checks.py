@@ -51,10 +51,20 @@ FILES = {
     "core/norms": ("test_norm_types.py",),
     "core/stack": ("test_wiring.py",),
     "core/value_residual": ("test_value_residual.py",),
+    "variants/_augmented_skip": ("test_laurel.py",),
+    "variants/_dense_mix": ("test_mudd.py", "test_dense_former.py"),
+    "variants/_multi_stream": ("test_mhc_lite.py", "test_hyper_connections.py"),
+    "variants/_runge_kutta": ("test_ode_transformer.py",),
+    "variants/_softmax_over_depth": ("test_attention_residuals.py", "test_delta_attnres.py"),
+    "variants/_stream_router": ("test_mhc_lite.py", "test_hyper_connections.py"),
+    "variants/admin": ("test_admin_training.py", "verification/test_admin_profile.py"),
+    "variants/complete_p": ("test_depth_mup.py",),
+    "variants/identity_hc": ("test_mhc_lite.py",),
+    "variants/realformer": ("verification/test_realformer.py",),
 }
 """The tests of a module; those of a variant's are called by its name."""
 OF_VARIANTS = ("test_shipped_wirings.py", "verification/test_newer_simple.py")
-BY_VARIANT = ("test_variants.py", "test_depth_mup.py")
+BY_VARIANT = ("test_variants.py", "test_export.py", "verification/test_newer_export.py")
 """Of these, only the tests with a variant's name in their own."""
 
 

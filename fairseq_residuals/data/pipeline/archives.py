@@ -178,6 +178,8 @@ def _walk_zip(archive: Path, file: IO[bytes]) -> Files:
         if sum(info.file_size for info in pack.infolist()) > _bound(archive):
             raise _too_large(archive)
         for info in pack.infolist():
+            if not info.filename:
+                raise zipfile.BadZipFile("a file without a name")
             name = _inside(archive, info.filename)
             if info.flag_bits & 1:
                 raise UserError(f"{archive} is encrypted: get the archive that needs no password")

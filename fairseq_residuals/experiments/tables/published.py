@@ -119,7 +119,7 @@ def _table(experiment: str, name: str, source: str, content: Any, path: Path) ->
     place = f"{experiment}/{name}"
     fields = dict(_mapping(content, path, place))
     where = fields.pop("where", None)
-    rows, columns = (_get(fields, key, path, place) for key in ("rows", "columns"))
+    rows, fields["columns"] = (_get(fields, key, path, place) for key in ("rows", "columns"))
     unknown = set(fields) - {
         "title",
         "definition",
@@ -134,14 +134,17 @@ def _table(experiment: str, name: str, source: str, content: Any, path: Path) ->
     if unknown:
         raise UserError(f"{path}: {place} has the unknown entry {', '.join(sorted(map(str, unknown)))}")
     for key in ("columns", "metrics", "stated", "cited"):
-        fields[key] = tuple(fields.get(key, ()))
-    fields["averages"] = {column: tuple(parts) for column, parts in fields.get("averages", {}).items()}
+        fields[key] = _texts(fields.get(key, []), path, f"{place}, {key}")
+    fields["averages"] = {
+        column: _texts(parts, path, f"{place}, average {column}")
+        for column, parts in _mapping(fields.get("averages", {}), path, f"{place}, averages").items()
+    }
     fields["rows"] = {
         row: dict(_mapping(cells, path, f"{place}, row {row}")) for row, cells in _mapping(rows, path, place).items()
     }
     for row, cells in fields["rows"].items():
-        if set(cells) != set(columns):
-            raise UserError(f"{path}: {place}, row {row} has not the columns {', '.join(columns)}")
+        if set(cells) != set(fields["columns"]):
+            raise UserError(f"{path}: {place}, row {row} has not the columns {', '.join(fields['columns'])}")
     try:
         return Table(experiment, name, source=f"{source}, {where}" if where else source, **fields)
     except ValueError as error:
@@ -153,6 +156,12 @@ def _get(group: Any, key: str, path: Path, place: str) -> Any:
     if key not in content:
         raise UserError(f"{path}: {place} has no entry {key!r}")
     return content[key]
+
+
+def _texts(content: Any, path: Path, place: str) -> tuple[str, ...]:
+    if not isinstance(content, list) or not all(isinstance(text, str) for text in content):
+        raise UserError(f"{path}: {place} has to be a list of texts (quote numbers, yes, no and null)")
+    return tuple(content)
 
 
 def _mapping(content: Any, path: Path, place: str) -> Mapping[str, Any]:
