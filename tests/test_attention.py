@@ -93,9 +93,27 @@ def test_cross_attention_step_by_step(beam: int) -> None:
         found = open_attention(attention, step, per_hypothesis, per_hypothesis, cache=FairseqCache(ours), **arguments)
         torch.testing.assert_close(found[0], expected[0])
         torch.testing.assert_close(found[1], expected[1])
+        # a memory that has each sentence once is the same
+        once = {"key_padding_mask": padding(S), "static_kv": True}
+        single, _ = open_attention(attention, step, memory, memory, cache=FairseqCache({}), **once)
+        torch.testing.assert_close(single, expected[0])
     # at rest one forward over all steps is the same
     whole, _ = open_attention(attention, query, per_hypothesis, per_hypothesis, key_padding_mask=mask)
     torch.testing.assert_close(whole[-1:], found[0])
+
+
+def test_weights_are_given_back_as_their_queries_came() -> None:
+    class Reversing(FairseqCache):
+        """Has the sentences the other way around."""
+
+        def ungroup(self, x: Tensor) -> Tensor:
+            return x.flip(0)
+
+    attention, x = make_attention(self_attention=True), torch.randn(T, B, C)
+    _, expected = open_attention(attention, x, x, x, need_weights=True)
+    _, weights = open_attention(attention, x, x, x, need_weights=True, cache=Reversing({}))
+    assert weights is not None and expected is not None
+    torch.testing.assert_close(weights, expected.flip(0))
 
 
 def test_edits_step_in_where_they_say() -> None:

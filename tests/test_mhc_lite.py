@@ -97,9 +97,10 @@ def test_identity_hc_starts_as_pre_ln(task: str, args: str) -> None:
     assert_computes_pre_ln(double_without_eps(build(task, "identity_hc", "--residual-args", args, layers=4)), task)
 
 
-def test_biases_of_identity_hc_start_from_minus_the_spread_to_the_spread() -> None:
-    connection = connections(build(LM, "identity_hc", "--residual-args", "spread=3"))[0]
-    torch.testing.assert_close(connection.router.logits.bias[-4:], torch.tensor([-3.0, -1.0, 1.0, 3.0]))
+@pytest.mark.parametrize(("n", "expected"), [(1, [0.0]), (2, [-3.0, 3.0]), (4, [-3.0, -1.0, 1.0, 3.0])])
+def test_biases_of_identity_hc_start_from_minus_the_spread_to_the_spread(n: int, expected: list[float]) -> None:
+    connection = connections(build(LM, "identity_hc", "--residual-args", f"n={n},spread=3"))[0]
+    torch.testing.assert_close(connection.router.logits.bias[-n:], torch.tensor(expected))
 
 
 def test_identity_hc_starts_with_the_mean_and_writes_one_on_average() -> None:

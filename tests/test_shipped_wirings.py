@@ -63,6 +63,16 @@ def test_equation_of_parallel(norms: int, cross: str) -> None:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("cross", ["parallel", "sequential"])
+def test_what_parallel_branches_read_stays_in_their_layer(cross: str) -> None:
+    streams: list[set[str]] = []
+    for w in wired("parallel", f"cross={cross}"):
+        w.stack[0].register_forward_hook(lambda module, args, out: streams.append(set(out[0])))
+        w.output()
+    assert streams == [{"x"}, {"x"}]
+
+
+@torch.no_grad()
 def test_one_norm_is_two_equal_norms() -> None:
     for one, two in zip(wired("parallel"), wired("parallel", "norms=2"), strict=True):
         two.stack.load_state_dict(one.stack.state_dict(), strict=False)

@@ -26,14 +26,14 @@ from typing import Any
 import torch
 from equivalent import EQUIVALENT
 from mutants import Mutant, all_mutants
-from mutation_checks import Check, contract_checks, equation_checks, file_checks, golden_checks
+from mutation_checks import Check, contract_checks, drawn_checks, equation_checks, file_checks, golden_checks
 
 from fairseq_residuals.core.registry import VARIANTS
 
 LIMIT = 240
 """Seconds for one mutant; one that runs on is killed by that."""
-GOLDENS, CONTRACTS = 6, 2
-"""The most files, and variants, that a mutant of what all share is tried on."""
+DRAWN, GOLDENS, CONTRACTS = 3, 6, 2
+"""The most variants, files, and variants again, that a mutant of what all share is tried on."""
 Touched = dict[str, list[str]]
 """By the name of a check, the functions of ``core`` and ``variants`` that it runs, as module:function."""
 
@@ -106,6 +106,7 @@ class Campaign:
             module = f"{mutant.module}:"
             near = [c for c in self.equations if any(f.startswith(module) for f in self.touched[c.name])]
         variants = list(dict.fromkeys(name for check in near for name in check.variants))
+        yield from drawn_checks(variants[:DRAWN])
         own, others = file_checks(mutant.module, variants)
         yield from own
         yield from islice((check for check in golden_checks() if check.variants & set(variants)), GOLDENS)

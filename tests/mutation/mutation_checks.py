@@ -20,7 +20,12 @@ import test_contract  # noqa: E402
 from golden_files import VERIFIED  # noqa: E402
 from random_stacks import Draw  # noqa: E402
 from test_init import ALIKE, SAME  # noqa: E402
-from test_printed_equations import DEEP, TOLERANCE, difference  # noqa: E402
+from test_printed_equations import (  # noqa: E402
+    DEEP,
+    TOLERANCE,
+    difference,
+    test_the_printed_equations_are_what_runs,
+)
 from tiny import choices, pairs_of_choices  # noqa: E402
 
 from fairseq_residuals.core.base import StackShape  # noqa: E402
@@ -85,6 +90,13 @@ def equation_checks(variants: Iterable[str]) -> list[Check]:
             run = partial(_equations, variant, args, shape)
             found.append(Check(f"equations of {variant}({args}) {i}", frozenset({variant}), run))
     return found
+
+
+def drawn_checks(variants: Iterable[str]) -> Iterator[Check]:
+    """Options, depths and widths at random, the same each time."""
+    for variant in variants:
+        run = partial(test_the_printed_equations_are_what_runs, variant)
+        yield Check(f"equations of {variant} at random", frozenset({variant}), run)
 
 
 def _equations(variant: str, args: str, shape: StackShape) -> None:
