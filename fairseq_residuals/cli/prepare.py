@@ -41,8 +41,8 @@ def run(args: argparse.Namespace) -> int:
     """
     # These need libraries that not every command does.
     from fairseq_residuals.data.corpora import find_corpus
-    from fairseq_residuals.data.pipeline.corpus import STAND_IN, Job, prepare
-    from fairseq_residuals.data.pipeline.download import Downloads, is_address, mirror_folder
+    from fairseq_residuals.data.pipeline.corpus import Job, prepare
+    from fairseq_residuals.data.pipeline.mirrors import Mirror
 
     corpus = find_corpus(args.corpus)
     if args.sources:
@@ -57,23 +57,9 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--workers {args.workers}: at least one process is needed")
     if args.release and corpus.mirrors is None:
         raise UserError(f"--release {args.release}: {corpus.name} does not come in releases; leave it out")
-    addresses: tuple[str, ...] = ()
-    mirror = None
-    if args.mirror and is_address(args.mirror):
-        addresses = (args.mirror,)
-    elif args.mirror:
-        mirror = mirror_folder(args.mirror)
-    elif corpus.mirrors is not None:
-        addresses = corpus.mirrors()
-    stand_in = None
-    if mirror is not None and (mirror / STAND_IN).is_file():
-        stand_in = read_record(mirror / STAND_IN)
-        for key in ("lines", "digests"):
-            if not isinstance(stand_in.get(key, {}), dict):
-                raise UserError(f"{mirror / STAND_IN}: {key} must be a JSON object, not {stand_in[key]!r}")
-    digests = None if stand_in is None else stand_in.get("digests", {})
-    downloads = Downloads(args.downloads or args.out / "downloads", mirror, digests, addresses)
-    summary = prepare(corpus, args.variant, Job(args.out, downloads, args.workers, stand_in, args.release))
+    mirror = Mirror.of(args.mirror, corpus)
+    downloads = mirror.downloads(args.downloads or args.out / "downloads")
+    summary = prepare(corpus, args.variant, Job(args.out, downloads, args.workers, mirror.stand_in, args.release))
     counts = read_record(summary, "lines")["lines"]
     print(f"{args.out} is ready:", *(f"{name} {count:,}" for name, count in counts.items()), sep="\n  ")
     return 0

@@ -19,7 +19,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rows", nargs="+", metavar="ROW", help="as the table calls them, or patterns such as '18L*'; default: all"
     )
+    parser.add_argument("--columns", nargs="+", metavar="COLUMN", help="likewise, such as 'En-De*'; default: all")
     parser.add_argument("--dry-run", action="store_true", help="print every command and run none")
+    parser.add_argument(
+        "--smoke", action="store_true", help="every step within minutes, by tiny models on synthetic stand-ins"
+    )
     machine = parser.add_argument_group("machine")
     machine.add_argument("--gpus", type=int, metavar="N", help="per node and run; 0: the CPU; default: all")
     machine.add_argument("--nodes", type=int, default=1, metavar="N", help="that train together; default: 1")
@@ -48,9 +52,11 @@ def run(args: argparse.Namespace) -> int:
     """
     import torch
 
-    from fairseq_residuals.experiments import reproduce
-    from fairseq_residuals.experiments.job import Machine, Settings
+    from fairseq_residuals.experiments import dry_run, reproduce
+    from fairseq_residuals.experiments.job import Settings
+    from fairseq_residuals.experiments.machine import Machine
     from fairseq_residuals.experiments.runner import INTERRUPTED, Runner, environments
+    from fairseq_residuals.experiments.smoke import smoke
     from fairseq_residuals.experiments.tables.cells import load_table
 
     if args.configs == CONFIGS:
@@ -86,12 +92,16 @@ def run(args: argparse.Namespace) -> int:
         overrides=(*updates, *args.override),
     )
     table = load_table(settings.configs, args.table)
-    work = reproduce.jobs_of(table, settings, args.rows, args.seeds)
+    work = reproduce.jobs_of(table, settings, args.rows, args.seeds, args.columns)
     if args.dry_run:
-        print("\n".join(reproduce.show(work)))
+        print("\n".join(dry_run.show(work)))
         return 0
+    runner = Runner(environments(args.jobs, gpus), echo=True)
     try:
-        reproduce.run(table, work, args.results, Runner(environments(args.jobs, gpus), echo=True))
+        if args.smoke:
+            print(f"smoke: {smoke(table, settings, runner, args.rows, args.columns, args.results)}")
+            return 0
+        reproduce.run(table, work, args.results, runner)
     except KeyboardInterrupt:
         print("reproduce: interrupted; repeat the command to go on with what is unfinished", file=sys.stderr)
         return INTERRUPTED

@@ -20,6 +20,7 @@ from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.corpora import CORPORA, find_corpus
 from fairseq_residuals.experiments.compose import compose, effective_batch, plain, training_hash, whole_hash
 from fairseq_residuals.experiments.effective_batch import Batch, share_out
+from fairseq_residuals.experiments.machine import Machine
 from fairseq_residuals.experiments.recipe import Measurement, Recipe
 from fairseq_residuals.experiments.train_flags import as_flags, train_flags
 from fairseq_residuals.models.architectures import ARCHITECTURES
@@ -31,39 +32,6 @@ _PRECISIONS = {
     "fp16": {"fp16": True, "bf16": False, "amp": False},
     "bf16": {"bf16": True, "fp16": False, "amp": False, "memory_efficient_fp16": False},
 }
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What training runs on."""
-
-    gpus: int
-    """Per node; 0: the CPU."""
-    nodes: int = 1
-    rendezvous: str = ""
-    """HOST:PORT of the first of several nodes."""
-    slurm: bool = False
-    """Whether srun starts the nodes."""
-
-    @property
-    def devices(self) -> int:
-        return max(1, self.gpus) * self.nodes
-
-    def launch(self, command: list[str]) -> list[str]:
-        """Return the command that trains on all nodes; on one, fairseq starts a process per GPU itself."""
-        if self.nodes == 1:
-            return command
-        srun = ["srun", f"--nodes={self.nodes}", "--ntasks-per-node=1"] if self.slurm else []
-        return [
-            *srun,
-            "torchrun",
-            f"--nnodes={self.nodes}",
-            f"--nproc-per-node={self.gpus}",
-            "--rdzv-backend=c10d",
-            f"--rdzv-endpoint={self.rendezvous}",
-            "--no-python",
-            *command,
-        ]
 
 
 @dataclass(frozen=True)
@@ -82,6 +50,13 @@ class Settings:
     """As hydra takes them."""
     label: str = ""
     """In the name of a run's folder, for people, where one configuration is trained with many overrides."""
+    mirror: Path | None = None
+    """A folder with the corpora's archives; None: what the environment's MIRROR says."""
+
+    @property
+    def downloads(self) -> Path:
+        """What all corpora download to: several papers take the same archives."""
+        return self.data / "downloads"
 
 
 @dataclass(frozen=True)
@@ -180,7 +155,18 @@ class Job:
     def prepare(self) -> list[str]:
         variant = ["--variant", self.recipe.variant] if self.recipe.variant else []
         release = ["--release", self.recipe.release] if self.recipe.release else []
-        return ["fairseq-residuals", "prepare", self.recipe.corpus, str(self.corpus), *variant, *release]
+        mirror = ["--mirror", str(self.settings.mirror)] if self.settings.mirror else []
+        kept = ["--downloads", str(self.settings.downloads)]
+        return [
+            "fairseq-residuals",
+            "prepare",
+            self.recipe.corpus,
+            str(self.corpus),
+            *variant,
+            *release,
+            *kept,
+            *mirror,
+        ]
 
     @property
     def train(self) -> list[str]:

@@ -6,17 +6,19 @@ import itertools
 import platform
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import date
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from fairseq_residuals.experiments.evaluate import Score, check_references, expected_metrics, score_commands
+from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.experiments.availability import describe, settings_by_config, why_unobtainable
+from fairseq_residuals.experiments.evaluate import Score, check_references, expected_metrics
 from fairseq_residuals.experiments.job import Job, Settings
 from fairseq_residuals.experiments.recipe import Measurement
-from fairseq_residuals.experiments.runner import Run, Runner
+from fairseq_residuals.experiments.runner import CommandFailed, Run, Runner
 from fairseq_residuals.experiments.stages import Diverged, Stages, hours, is_prepared, release
 from fairseq_residuals.experiments.tables import FAILED, Record, append, read_records
 from fairseq_residuals.experiments.tables.cells import Cell, TableRecipe
@@ -26,54 +28,41 @@ Work = dict[Job, list[Cell]]
 """Each run with the cells that it is for."""
 
 
-def jobs_of(table: TableRecipe, settings: Settings, rows: Sequence[str] | None, seeds: Sequence[int] | None) -> Work:
-    """Return the runs that some rows of a table need, in the table's order.
+def jobs_of(
+    table: TableRecipe,
+    settings: Settings,
+    rows: Sequence[str] | None,
+    seeds: Sequence[int] | None,
+    columns: Sequence[str] | None = None,
+) -> Work:
+    """Return the runs that some cells of a table need, in the table's order.
 
     Raises:
-        UserError: there is no such row, or a configuration that cannot be.
+        UserError: there is no such row or column, or a configuration that cannot be.
     """
+    cells = table.select(rows, columns)
+    chosen = settings_by_config(settings, [cell.config for cell in cells])
     work: Work = {}
-    for cell in table.select(rows):
+    for cell in cells:
         for seed in seeds or table.seeds:
-            work.setdefault(Job(settings, cell.config, seed), []).append(cell)
+            work.setdefault(Job(chosen[cell.config], cell.config, seed), []).append(cell)
     for job in work:
         job.check_model()
     return work
 
 
-def show(work: Work) -> Iterator[str]:
-    """Yield every command that :func:`run` would run if nothing had been done, as lines for a shell."""
-    shown = set()
-    for job, cells in work.items():
-        rows = dict.fromkeys(f"{cell.row}, {cell.column}" if len(work) > 1 else cell.row for cell in cells)
-        yield f"# {job.name}, seed {job.seed}: {'; '.join(list(rows)[:8])}{' ...' if len(rows) > 8 else ''}"
-        yield f"# effective batch: {job.batch}"
-        if job.corpus not in shown:
-            shown.add(job.corpus)
-            yield shlex.join(job.prepare)
-        yield shlex.join(job.train)
-        yield f"# the same: {shlex.join(job.train_by_flags)}"
-        if job.average:
-            yield shlex.join(job.average)
-        for measurements in _needed(job, cells).values():
-            for measurement in measurements:
-                for evaluation in job.evaluate(measurement):
-                    yield f"{shlex.join(evaluation.command)} > {shlex.quote(str(evaluation.log))} 2>&1"
-                    yield from score_commands(job, measurement, evaluation)
-                if measurement.tool == "train-log":
-                    yield f"# {', '.join(measurement.metrics)} from the validations in {job.folder}/train.*.log"
-        yield ""
-
-
 def run(table: TableRecipe, work: Work, results: Path | None, runner: Runner | None = None) -> None:
     """Run what has not been run, and record each score that is not on record.
+
+    Corpora are prepared before anything is trained. Cells whose corpus cannot be had are left out, and named before
+    and after the others are run.
 
     Args:
         results: the file of records; None: the checkout's.
         runner: how many runs at a time; None: one.
 
     Raises:
-        UserError: a step failed; what was recorded before stays.
+        UserError: a step failed, or cells were left out; what was recorded before stays.
     """
     runner = runner or Runner(echo=True)
     missing: Work = {}
@@ -82,23 +71,50 @@ def run(table: TableRecipe, work: Work, results: Path | None, runner: Runner | N
             missing[job] = cells
         else:
             runner.say(f"{job.name}, seed {job.seed}: on record")
-    if unprepared := {job.corpus: job for job in missing if not is_prepared(job)}:
-        preparations = [Run(f"corpus {path.name}", partial(_prepare, job, runner)) for path, job in unprepared.items()]
-        runner.run_all(preparations)
+    left_out = _prepare_all(missing, runner)
     runs = []
     for job, cells in missing.items():
+        if job.corpus in left_out:
+            continue
         runner.say(f"{job.name}, seed {job.seed}: {job.batch}")
         ready = Job(job.settings, job.name, job.given_seed)  # now the corpus can say what its language pairs are
-        check_references(ready, itertools.chain.from_iterable(_needed(ready, cells).values()))
+        check_references(ready, measurements_of(ready, cells))
         runner.say(f"# the same: {shlex.join(ready.train_by_flags)}")
         rows = ", ".join(dict.fromkeys(cell.row for cell in cells))
         carry_out = partial(_carry_out, table, ready, cells, results, runner)
         runs.append(Run(f"{rows}, seed {ready.seed}", carry_out, ready.asked.optimization.max_update))
     runner.run_all(runs)
+    if left_out:
+        raise UserError(describe(missing, left_out))
 
 
-def _prepare(job: Job, runner: Runner, run: Run) -> None:
-    Stages(job, runner, run).prepare()
+def _prepare_all(work: Work, runner: Runner) -> dict[Path, str]:
+    """Prepare every corpus that can be had; return why others cannot be, by folder."""
+    unprepared = {job.corpus: job for job in work if not is_prepared(job)}
+    left_out = {folder: reason for folder, job in unprepared.items() if (reason := why_unobtainable(job))}
+    if left_out:  # said before hours of other work
+        print(f"reproduce: {describe(work, left_out)}", file=sys.stderr, flush=True)
+    runner.run_all(
+        [
+            Run(f"corpus {folder.name}", partial(_prepare, job, runner, left_out))
+            for folder, job in unprepared.items()
+            if folder not in left_out
+        ]
+    )
+    return left_out
+
+
+def _prepare(job: Job, runner: Runner, left_out: dict[Path, str], run: Run) -> None:
+    try:
+        Stages(job, runner, run).prepare()
+    except CommandFailed as failure:
+        left_out[job.corpus] = f"{failure}: {failure.tail(1)}"
+        print(f"reproduce: {left_out[job.corpus]}", file=sys.stderr, flush=True)
+
+
+def measurements_of(job: Job, cells: Sequence[Cell]) -> list[Measurement]:
+    """Return what is measured of a run for some cells."""
+    return list(itertools.chain.from_iterable(_needed(job, cells).values()))
 
 
 def _carry_out(table: TableRecipe, job: Job, cells: list[Cell], results: Path | None, runner: Runner, run: Run) -> None:
@@ -148,7 +164,7 @@ def _has(score: Score, cell: Cell) -> bool:
     return isinstance(score.value, float) or str(cell.key) in score.value
 
 
-def _needed(job: Job, cells: list[Cell]) -> dict[str, tuple[Measurement, ...]]:
+def _needed(job: Job, cells: Sequence[Cell]) -> dict[str, tuple[Measurement, ...]]:
     return job.recipe.needed(list(dict.fromkeys(cell.score for cell in cells)))
 
 

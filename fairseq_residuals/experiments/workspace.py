@@ -22,7 +22,8 @@ import modern_fairseq
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.pipeline.corpus import STAND_IN, Job, prepare
 from fairseq_residuals.data.pipeline.download import Downloads
-from fairseq_residuals.experiments.job import PLUGIN, Machine, Settings
+from fairseq_residuals.experiments.job import PLUGIN, Settings
+from fairseq_residuals.experiments.machine import Machine
 from fairseq_residuals.experiments.synthetic_tasks.task import Sizes, Task
 from fairseq_residuals.utils.checkout import CONFIGS, ROOT, require_checkout
 from fairseq_residuals.utils.documents import read_json

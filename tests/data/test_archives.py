@@ -13,11 +13,11 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from made_files import pack
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.pipeline import archives
 from fairseq_residuals.data.pipeline.archives import decompressed, has_its_end, unpack
+from fairseq_residuals.data.synthetic.archives import pack
 
 FILES = {"top/a.en": b"one\n" * 2000, "top/deep/b.de": b"zwei\n" * 2000, "c.txt": bytes(range(256)) * 100}
 KINDS = ("x.tar.gz", "x.tar", "x.zip")

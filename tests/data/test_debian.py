@@ -9,7 +9,6 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from debian_mirror import BOILERPLATE, LANGUAGES, Package, packages, write_mirror
 from prepared import Prepared, run
 
 from fairseq_residuals.cli.__main__ import main
@@ -19,6 +18,7 @@ from fairseq_residuals.data.corpora import find_corpus
 from fairseq_residuals.data.pipeline.corpus import Job, prepare
 from fairseq_residuals.data.pipeline.download import Downloads
 from fairseq_residuals.data.sources import debian
+from fairseq_residuals.data.synthetic.debian_mirror import BOILERPLATE, LANGUAGES, Package, packages, write_mirror
 
 SETS = ("train", "valid", "test")
 EMPTY = Package("empty", "empty", {"en": ["transitional dummy package", " Nothing in it."]})

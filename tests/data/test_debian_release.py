@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import pytest
-from debian_mirror import packages, write_mirror, write_release
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.sources import debian
@@ -17,6 +16,7 @@ from fairseq_residuals.data.sources.debian import (
     in_release,
     read_release,
 )
+from fairseq_residuals.data.synthetic.debian_mirror import packages, write_mirror, write_release
 
 
 def program(folder: Path, name: str, script: str) -> None:

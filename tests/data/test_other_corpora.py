@@ -15,12 +15,12 @@ import soundfile
 import yaml
 from fairseq.data.audio.audio_utils import get_features_or_waveform
 from fairseq.tasks.speech_to_text import SpeechToTextTask
-from made_files import made
 from prepared import prepare_stand_in, run
-from stand_ins import SPLITS, flac, librispeech, wikitext103
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.corpora import find_corpus
+from fairseq_residuals.data.synthetic.random_text import random_lines
+from fairseq_residuals.data.synthetic.stand_ins import SPLITS, flac, librispeech, wikitext103
 from modern_fairseq.compat.audio import fbank
 
 
@@ -51,13 +51,15 @@ def test_opus100(tmp_path: Path) -> None:
         for language in ("en", other):
             assert found.dictionary(language).symbols == pieces
             for split, called, count in (("train", "train", 60), ("dev", "valid", 4), ("test", "test", 5)):
-                original = made(f"{pair}{split}", count, *pair.split("-"))[language]
+                original = random_lines(f"{pair}{split}", count, *pair.split("-"))[language]
                 text = found.lines(f"text/{pair}/{called}.{language}")
                 assert [model.decode(line.split()) for line in text] == original
                 known = set(pieces)
                 expected = [" ".join(w if w in known else "<unk>" for w in line.split()) for line in text]
                 assert found.binarized(called, f"en-{other}", language) == expected
-            assert found.lines(f"raw/{pair}/test.{language}") == made(f"{pair}test", 5, *pair.split("-"))[language]
+            assert (
+                found.lines(f"raw/{pair}/test.{language}") == random_lines(f"{pair}test", 5, *pair.split("-"))[language]
+            )
     assert found.summary["lines"] == {
         f"{pair}/{split}": count
         for pair in ("de-en", "en-fr")
@@ -96,7 +98,7 @@ def test_librispeech_tables(speech) -> None:
         assert [row["id"] for row in rows] == [f"{84 + number}-121123-{i}" for i in range(count)]
         assert [int(row["n_frames"]) for row in rows] == [13 + i for i in range(count)]
         assert {row["speaker"] for row in rows} == {str(84 + number)}
-        words = [line.lower().strip(".").replace(",", "") for line in made(split, count, "en")["en"]]
+        words = [line.lower().strip(".").replace(",", "") for line in random_lines(split, count, "en")["en"]]
         assert [row["tgt_text"] for row in rows] == words == speech.lines(f"text/{split}")
     assert set(find_corpus("librispeech").variants["960h"].test_sets) == {
         "dev-clean",

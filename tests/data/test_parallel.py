@@ -11,10 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from made_files import made, text
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.pipeline import parallel_map
+from fairseq_residuals.data.synthetic.archives import text
+from fairseq_residuals.data.synthetic.random_text import random_lines
 from fairseq_residuals.data.text import bpe
 from fairseq_residuals.data.text.moses import Chain, Lowercase, Tokenize
 
@@ -109,7 +110,7 @@ def test_counting_lines(tmp_path: Path) -> None:
 @pytest.fixture
 def corpus(tmp_path: Path) -> list[Path]:
     paths = []
-    for language, lines in made("bpe", 150, "en", "de").items():
+    for language, lines in random_lines("bpe", 150, "en", "de").items():
         tokenize = Chain((Tokenize(language), Lowercase()))
         paths.append(tmp_path / f"text.{language}")
         paths[-1].write_bytes(text([tokenize(line) for line in lines]))

@@ -8,15 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from made_files import StandIn, pack
 from prepared import Prepared, prepare_stand_in, run
-from stand_ins import STAND_INS, build
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.corpora import find_corpus
 from fairseq_residuals.data.pipeline import steps
 from fairseq_residuals.data.pipeline.corpus import Job, prepare
 from fairseq_residuals.data.pipeline.download import SUMS, Downloads
+from fairseq_residuals.data.synthetic.archives import StandIn, pack
+from fairseq_residuals.data.synthetic.stand_ins import STAND_INS, build
 from fairseq_residuals.utils import folders
 
 CORPUS = "wmt17_en_de"

@@ -7,12 +7,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from made_files import made
 from prepared import Prepared, prepare_stand_in
-from stand_ins import GOOGLE_CODES, NEWS, google_archive
 from subword_nmt.apply_bpe import BPE
 
 from fairseq_residuals.data.corpora import CORPORA, find_corpus
+from fairseq_residuals.data.synthetic.random_text import random_lines
+from fairseq_residuals.data.synthetic.stand_ins import GOOGLE_CODES, NEWS, google_archive
 
 
 def tokenized(lines: list[str]) -> list[str]:
@@ -47,10 +47,10 @@ def test_wmt14_en_de(tmp_path: Path) -> None:
     counts = {subset: NEWS[name] for name, subset in subsets.items()}
     check_binarized(found, "en-de", {"train": 127, "valid": 7, **counts})
     for name, subset in subsets.items():
-        for language, lines in made(name, NEWS[name], "en", "de").items():
+        for language, lines in random_lines(name, NEWS[name], "en", "de").items():
             assert found.lines(f"raw/{name}.{language}") == lines
             assert found.words(f"text/{subset}.{language}") == tokenized(lines)
-    europarl = made("europarl", 60, "en", "de")["de"][3:]
+    europarl = random_lines("europarl", 60, "en", "de")["de"][3:]
     assert found.words("text/train.de")[:57] == tokenized(europarl)
     assert len(found.lines("codes/codes")) == 1 + 60
     assert same(found, "data-bin/dict.en.txt", "data-bin/dict.de.txt")
@@ -72,7 +72,7 @@ def test_wmt14_en_de_lstm_drops_by_subwords_only(tmp_path: Path) -> None:
     """The pair with 10 words against 1 stays, the empty one goes, and 81 words are few enough."""
     found = prepare_stand_in("wmt14_en_de", tmp_path, "lstm")
     assert found.summary["lines"]["train"] == 129
-    years = [made(name, NEWS[name], "en", "de")["en"] for name in ("newstest2012", "newstest2013")]
+    years = [random_lines(name, NEWS[name], "en", "de")["en"] for name in ("newstest2012", "newstest2013")]
     assert found.words("text/valid.en") == tokenized(years[0] + years[1])
 
 
@@ -83,18 +83,18 @@ def test_wmt14_en_de_from_the_archive_that_is_gone(tmp_path: Path) -> None:
     check_binarized(found, "en-de", {"train": 40, "valid": 7, **counts})
     codes = BPE(io.StringIO(GOOGLE_CODES.decode()))
     for name, text, count in (("train", "train", 40), ("newstest2014", "test", 8)):
-        lines = tokenized(made(name, count, "en", "de")["en"])
+        lines = tokenized(random_lines(name, count, "en", "de")["en"])
         assert found.lines(f"text/{text}.en") == [codes.process_line(line) for line in lines]
-    assert found.lines("raw/newstest2014.de") == made("newstest2014", 8, "en", "de")["de"]
+    assert found.lines("raw/newstest2014.de") == random_lines("newstest2014", 8, "en", "de")["de"]
 
 
 def test_wmt17_en_de(tmp_path: Path) -> None:
     """Of 210 pairs the 100th and the 200th are for validation; the 200th is more than 1.5 times as long in German."""
     found = prepare_stand_in("wmt17_en_de", tmp_path)
     check_binarized(found, "en-de", {"train": 208, "valid": 1, "test": 8})
-    assert found.words("text/valid.en") == tokenized(made("europarl", 100, "en", "de")["en"][99:])
+    assert found.words("text/valid.en") == tokenized(random_lines("europarl", 100, "en", "de")["en"][99:])
     other = prepare_stand_in("wmt17_en_de", tmp_path, "icml17")
-    assert other.words("text/train.de")[-1] == tokenized(made("nc9", 60, "en", "de")["de"])[-1]
+    assert other.words("text/train.de")[-1] == tokenized(random_lines("nc9", 60, "en", "de")["de"])[-1]
     assert other.summary["lines"]["valid"] == 2
 
 
@@ -103,13 +103,15 @@ def test_wmt14_en_fr(tmp_path: Path) -> None:
     check_binarized(found, "en-fr", {"train": 1400, "valid": 13, "test": 8})
     other = prepare_stand_in("wmt14_en_fr", tmp_path, "fairseq")
     check_binarized(other, "en-fr", {"train": 1399, "valid": 1, "test": 8})
-    assert other.words("text/valid.fr") == tokenized(made("giga", 1000, "en", "fr")["fr"][1333 - 401 : 1333 - 400])
+    assert other.words("text/valid.fr") == tokenized(
+        random_lines("giga", 1000, "en", "fr")["fr"][1333 - 401 : 1333 - 400]
+    )
 
 
 def test_wmt15_cs_en(tmp_path: Path) -> None:
     found = prepare_stand_in("wmt15_cs_en", tmp_path)
     check_binarized(found, "cs-en", {"train": 120, "valid": 7, "test": 9})
-    assert found.words("text/train.cs")[90:] == tokenized(made("czeng", 30, "cs", "en")["cs"])
+    assert found.words("text/train.cs")[90:] == tokenized(random_lines("czeng", 30, "cs", "en")["cs"])
     public = prepare_stand_in("wmt15_cs_en", tmp_path, "public")
     assert public.summary["lines"]["train"] == 90
 
@@ -118,11 +120,11 @@ def test_iwslt14_de_en(tmp_path: Path) -> None:
     """52 lines remain of 55: titles and descriptions stay. The 23rd and the 46th are for validation."""
     found = prepare_stand_in("iwslt14_de_en", tmp_path)
     check_binarized(found, "de-en", {"train": 50, "valid": 2, "test": 15})
-    talks = made("talks", 50, "de", "en")["en"]
+    talks = random_lines("talks", 50, "de", "en")["en"]
     assert found.words("text/train.en")[:3] == ["ein titel", "ted talk : so it is", tokenized(talks)[0].lower()]
     assert found.words("text/valid.en") == [line.lower() for line in tokenized([talks[20], talks[43]])]
     names = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
-    test = [line for number, name in enumerate(names, 1) for line in made(name, number, "de", "en")["de"]]
+    test = [line for number, name in enumerate(names, 1) for line in random_lines(name, number, "de", "en")["de"]]
     assert found.lines("raw/test.de") == test
     assert found.words("text/test.de") == [line.lower() for line in tokenized(test)]
     separate = prepare_stand_in("iwslt14_de_en", tmp_path, "separate")
@@ -144,7 +146,7 @@ def test_zh_en(tmp_path: Path) -> None:
     """English is tokenized and Chinese is not; each has its own codes and dictionary; references stay raw."""
     found = prepare_stand_in("zh_en", tmp_path)
     check_binarized(found, "zh-en", {"train": 60, "valid": 5, "test": 3, "test1": 4, "test2": 6})
-    lines = made("mt08", 6, "zh", "en")
+    lines = random_lines("mt08", 6, "zh", "en")
     assert found.words("text/test2.zh") == lines["zh"]
     assert found.words("text/test2.en") == tokenized([f"0 {line}" for line in lines["en"]])
     for number, suffix in enumerate(("en", "en1", "en2", "en3")):
@@ -166,7 +168,7 @@ def test_gigaword(tmp_path: Path) -> None:
                 other = prepare_stand_in("gigaword", tmp_path, variant)
                 assert other.lines(f"text/{split}.{language}") == text
     assert "<unk>" not in found.dictionary("src").symbols[4:]
-    assert found.words("text/test.src")[0].endswith(made("test", 6, "src", "tgt")["src"][0].lower())
+    assert found.words("text/test.src")[0].endswith(random_lines("test", 6, "src", "tgt")["src"][0].lower())
 
 
 @pytest.mark.parametrize("name", CORPORA)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import yaml
 
-from fairseq_residuals.experiments.job import Job, Machine, Settings
+from fairseq_residuals.experiments.job import Job, Settings
+from fairseq_residuals.experiments.machine import Machine
 from fairseq_residuals.experiments.tables import Table, load_published
 from fairseq_residuals.experiments.tables.cells import Cell, TableRecipe, experiments, load_table
 

@@ -39,7 +39,8 @@ def flag(command: list[str], name: str) -> str:
 def test_one_row_of_b2t_from_corpus_to_score(dry_run) -> None:
     lines = dry_run("b2t/table1", "--rows", "18L-18L/B2T", "--gpus", "8")
     [prepare] = commands(lines, "fairseq-residuals prepare")
-    assert prepare[2:] == ["wmt14_en_de", "data/wmt14_en_de/b2t", "--variant", "b2t"]
+    folders = ["wmt14_en_de", "data/wmt14_en_de/b2t", "--variant", "b2t", "--downloads", "data/downloads"]
+    assert prepare[2:] == folders
     [train] = commands(lines, "fairseq-hydra-train")
     assert flag(train, "--config-name") == "b2t/table1/18l_b2t"
     assert {
@@ -62,6 +63,23 @@ def test_one_row_of_b2t_from_corpus_to_score(dry_run) -> None:
     assert penalties == dict.fromkeys(test_sets.values(), "1.0") | {test_sets["newstest2014"]: "0.6"}
     scored = commands(lines, "fairseq-residuals score sacrebleu")
     assert {Path(command[4]).name for command in scored} == {f"{name}.de*" for name in test_sets}
+
+
+def test_scores_of_one_generation_generate_once(dry_run) -> None:
+    """ROUGE-1, 2 and L are three scores of Table 3, each by two metrics."""
+    lines = dry_run("b2t/table3", "--rows", "6L-6L/B2T", "--gpus", "8")
+    assert len(commands(lines, "fairseq-generate")) == 1
+    assert len(commands(lines, "fairseq-residuals score")) == 2
+
+
+def test_corpora_of_several_papers_share_their_downloads(dry_run) -> None:
+    args = ("--gpus", "8", "--columns", "En-De*", "--rows")
+    prepared = [
+        *commands(dry_run("depthwise_lstm/table5", *args, "12"), "fairseq-residuals prepare"),
+        *commands(dry_run("dlcl/figure3", *args, "pre-norm/DLCL, 25L"), "fairseq-residuals prepare"),
+    ]
+    assert {command[3] for command in prepared} == {"data/wmt14_en_de/lstm", "data/wmt14_en_de/dlcl"}
+    assert {flag(command, "--downloads") for command in prepared} == {"data/downloads"}
 
 
 def test_all_rows_of_a_table_prepare_its_corpus_once(dry_run) -> None:

@@ -27,6 +27,7 @@ from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.pipeline.archives import has_its_end
 from fairseq_residuals.data.pipeline.parallel_map import progress
 from fairseq_residuals.utils.documents import read_record, read_text
+from fairseq_residuals.utils.folders import locked
 from modern_fairseq.atomic_write import atomic_write
 
 SUMS = "SHA256SUMS"
@@ -104,38 +105,50 @@ class Downloads:
         Raises:
             UserError: it cannot be had, or is not what it was or should be; nothing is left that looks like it then.
         """
-        path = self._in_mirror(source) or self.folder / source.name
-        if not path.is_file():
-            self._download(source, path)
-        elif source.name not in self._verified:
-            wrong = self._differs(source, path)
-            if wrong:
-                raise UserError(
-                    f"{path} {wrong}: replace it, or remove its line from {self.folder / SUMS} if it is right"
-                )
+        with locked(self.folder, wait=True):  # preparations that run side by side share the folder
+            path = self._in_mirror(source) or self.folder / source.name
+            if not path.is_file():
+                self._download(source, path)
+            elif source.name not in self._verified:
+                wrong = self._differs(source, path)
+                if wrong:
+                    raise UserError(
+                        f"{path} {wrong}: replace it, or remove its line from {self.folder / SUMS} if it is right"
+                    )
         self._verified.add(source.name)
         return path
 
+    def unobtainable(self, source: Source) -> str:
+        """Return why the file cannot be had, as far as this machine alone can tell; "" where it may be."""
+        if source.urls or self.addresses or self._in_mirror(source) or (self.folder / source.name).exists():
+            return ""
+        return self._where_to_put(source)
+
+    def _where_to_put(self, source: Source) -> str:
+        folder = self.mirror or "the folder that MIRROR (or --mirror) names"
+        return f"{source.name} cannot be downloaded: {source.terms}; put it into {folder} under this name"
+
     def forget(self, source: Source) -> None:
         """Remove what was downloaded (never what lies in the mirror) and what was noted about its contents."""
-        if not source.is_folder:
-            (self.folder / source.name).unlink(missing_ok=True)
-        self._verified.discard(source.name)
-        recorded = self._recorded()
-        kept = {name: digest for name, digest in recorded.items() if not _belongs(name, source)}
-        if kept != recorded:
-            self._record(kept)
+        with locked(self.folder, wait=True):
+            if not source.is_folder:
+                (self.folder / source.name).unlink(missing_ok=True)
+            self._verified.discard(source.name)
+            recorded = self._recorded()
+            kept = {name: digest for name, digest in recorded.items() if not _belongs(name, source)}
+            if kept != recorded:
+                self._record(kept)
 
     def _in_mirror(self, source: Source) -> Path | None:
         if self.mirror is None:
             return None
-        return next((path for place in source.places() if (path := self.mirror / place).is_file()), None)
+        there = Path.is_dir if source.is_folder else Path.is_file
+        return next((path for place in source.places() if there(path := self.mirror / place)), None)
 
     def _download(self, source: Source, path: Path) -> None:
         urls = (*(f"{address.rstrip('/')}/{source.name}" for address in self.addresses), *source.urls)
         if not urls:
-            folder = self.mirror or "the folder that MIRROR (or --mirror) names"
-            raise UserError(f"{source.name} cannot be downloaded: {source.terms}; put it into {folder} under this name")
+            raise UserError(self._where_to_put(source))
         part = path.with_name(f"{path.name}.part")
         part.parent.mkdir(parents=True, exist_ok=True)
         reasons: dict[str, str] = {}

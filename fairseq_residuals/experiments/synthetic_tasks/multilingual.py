@@ -10,8 +10,8 @@ from typing import Any
 from babel import Locale
 
 from fairseq_residuals.data.corpora.opus100 import ARCHIVE, CORPUS
+from fairseq_residuals.data.synthetic.archives import pack, text
 from fairseq_residuals.data.synthetic.cldr import draw_sentence
-from fairseq_residuals.experiments.synthetic_tasks.archives import text, write_tar
 from fairseq_residuals.experiments.synthetic_tasks.task import Row, Sizes, Task, narrow
 
 LANGUAGES = ("de", "es", "fr")
@@ -47,7 +47,7 @@ def make(mirror: Path, sizes: Sizes) -> Mapping[str, Any]:
             for language in ("en", other):
                 name = f"{TOP}/{pair}/opus.{pair}-{split}.{language}"
                 files[name] = text(said[language] for said in chosen)
-    write_tar(mirror / ARCHIVE.name, files)
+    pack(files, mirror / ARCHIVE.name)
     return {"pieces": sizes.subwords}
 
 

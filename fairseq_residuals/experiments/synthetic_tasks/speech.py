@@ -19,7 +19,7 @@ import soundfile
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.corpora.librispeech import CORPUS
-from fairseq_residuals.experiments.synthetic_tasks.archives import text, write_tar
+from fairseq_residuals.data.synthetic.archives import pack, text
 from fairseq_residuals.experiments.synthetic_tasks.task import Sizes, Task, compared, narrow
 from modern_fairseq.compat.audio import convert_waveform
 
@@ -157,7 +157,7 @@ def make(mirror: Path, sizes: Sizes, voice: Voice | None = None) -> Mapping[str,
     stream = phrases(seed=0)
     for i, (split, count) in enumerate(counts.items()):
         lines = [next(stream) for _ in range(count)]
-        write_tar(mirror / f"{split}.tar.gz", read_aloud(split, lines, 100 * (i + 1), voice))
+        pack(read_aloud(split, lines, 100 * (i + 1), voice), mirror / f"{split}.tar.gz")
     return {"lines": counts, "pieces": sizes.subwords, "sha256": ""}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_residuals.data.corpora.gigaword import CORPUS, ORG_DATA
-from fairseq_residuals.experiments.synthetic_tasks.archives import text, write_tar
+from fairseq_residuals.data.synthetic.archives import pack, text
 from fairseq_residuals.experiments.synthetic_tasks.task import Sizes, Task, compared, narrow
 
 BODY, TITLE = range(5, 61), range(3, 26)
@@ -80,7 +80,7 @@ def make(mirror: Path, sizes: Sizes) -> Mapping[str, Any]:
         counts["valid" if split == "dev" else split] = len(chosen)
         files[f"org_data/{split}.src.txt"] = text(pair.body for pair in chosen)
         files[f"org_data/{split}.tgt.txt"] = text(pair.title for pair in chosen)
-    write_tar(mirror / ORG_DATA.name, files)
+    pack(files, mirror / ORG_DATA.name)
     return {"lines": counts, "merges": sizes.subwords}
 
 

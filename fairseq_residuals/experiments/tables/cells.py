@@ -53,24 +53,36 @@ class TableRecipe:
     seeds: tuple[int, ...]
     published: Table
 
-    def select(self, rows: Sequence[str] | None) -> tuple[Cell, ...]:
-        """Return the cells of some rows, or of all.
+    def select(self, rows: Sequence[str] | None, columns: Sequence[str] | None = None) -> tuple[Cell, ...]:
+        """Return the cells of some rows and columns, or of all.
 
         Args:
             rows: as the table calls them, or patterns such as ``18L-18L/*``; None: all.
+            columns: likewise, such as ``En-De/*``.
 
         Raises:
-            UserError: there is no such row.
+            UserError: there is no such row, no such column, or no cell of both that can be reproduced.
         """
-        names = list(dict.fromkeys(cell.row for cell in self.cells))
-        chosen = set() if rows else set(names)
-        for row in rows or ():
-            meant = {name for name in names if name == row or fnmatchcase(name, row)}
+        chosen_rows = self._matching("row", rows, [cell.row for cell in self.cells])
+        chosen_columns = self._matching("column", columns, [cell.column for cell in self.cells])
+        chosen = tuple(cell for cell in self.cells if cell.row in chosen_rows and cell.column in chosen_columns)
+        if not chosen:
+            raise UserError(f"{self.experiment}/{self.name}: these rows have nothing in these columns")
+        return chosen
+
+    def _matching(self, kind: str, asked: Sequence[str] | None, there: Sequence[str]) -> set[str]:
+        names = list(dict.fromkeys(there))
+        if not asked:
+            return set(names)
+        chosen = set()
+        for pattern in asked:
+            meant = {name for name in names if name == pattern or fnmatchcase(name, pattern)}
             chosen |= meant
             if not meant:
-                reason = "was taken from elsewhere by the paper" if row in self.cited else "is not in it"
-                raise UserError(f"{self.experiment}/{self.name}: {row!r} {reason}; its rows are {', '.join(names)}")
-        return tuple(cell for cell in self.cells if cell.row in chosen)
+                reason = "was taken from elsewhere by the paper" if pattern in self.cited else "is not in it"
+                valid = ", ".join(names)
+                raise UserError(f"{self.experiment}/{self.name}: {pattern!r} {reason}; its {kind}s are {valid}")
+        return chosen
 
 
 def experiments(configs: Path) -> dict[str, dict[str, Any]]:

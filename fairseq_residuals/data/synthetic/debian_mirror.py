@@ -9,7 +9,8 @@ import lzma
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from made_files import made
+from fairseq_residuals.data.pipeline.corpus import STAND_IN
+from fairseq_residuals.data.synthetic.random_text import random_lines
 
 LANGUAGES = ("da", "de", "fr", "it", "ko", "pt_BR", "sk", "uk")
 BOILERPLATE = {
@@ -20,25 +21,28 @@ BOILERPLATE = {
 
 @dataclass
 class Package:
-    """A binary package: each description is its lines as they stand in the file, synopsis first."""
+    """A binary package."""
 
     name: str
     source: str
     descriptions: dict[str, list[str]] = field(default_factory=dict)
+    """By language, the lines as they stand in the file, synopsis first."""
 
     @property
     def md5(self) -> str:
+        """The key that joins languages."""
         return hashlib.md5("\n".join(self.descriptions["en"]).encode()).hexdigest()
 
     def paragraph(self, language: str) -> str:
+        """Return the package's part of a file of descriptions."""
         lines = [f"Package: {self.name}", f"Description-md5: {self.md5}"]
         return "\n".join([*lines, f"Description-{language}: " + "\n".join(self.descriptions[language]), ""])
 
 
 def random_package(number: int, *languages: str) -> Package:
-    """Of a source package of its own: a synopsis, a paragraph over two lines, two items of a list."""
+    """Return a package of a source of its own: a synopsis, a paragraph over two lines, two items of a list."""
     name = f"lib{number:03}x"
-    texts = made(name, 5, "en", *languages)
+    texts = random_lines(name, 5, "en", *languages)
     described = {
         language: [said[0].rstrip("."), f" {said[1]}", f" {said[2]}", " .", f"  * {said[3]}", f"  * {said[4]}"]
         for language, said in texts.items()
@@ -47,7 +51,7 @@ def random_package(number: int, *languages: str) -> Package:
 
 
 def packages(count: int, *languages: str) -> list[Package]:
-    """``count`` sources; each has a package of development files besides, which all say the same."""
+    """Return packages of ``count`` sources; each has one of development files besides, which all say the same."""
     listed = []
     for number in range(count):
         package = random_package(number, *languages)
@@ -77,7 +81,7 @@ def write_mirror(
         (base / "main" / path).write_bytes(content)
     write_release(base / "InRelease", files, codename, version)
     described = {"held_out": held_out, "merges": 60, "pieces": 150}
-    (folder / "stand_in.json").write_text(json.dumps(described))
+    (folder / STAND_IN).write_text(json.dumps(described))
     return files
 
 

@@ -1,4 +1,7 @@
-"""Small archives with the layout of the published ones: ``build(corpus, folder)`` makes a mirror to prepare from."""
+"""Small archives with the layout of the published ones, and what a preparation has to cope with in them.
+
+They let every recipe run from end to end without a network, and are what the tests of the corpora prepare from.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import soundfile
-from made_files import Files, StandIn, made, plain, sgm, text
 from subword_nmt.apply_bpe import BPE
+
+from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.data.synthetic import debian_mirror
+from fairseq_residuals.data.synthetic.archives import Files, StandIn, plain, sgm, text
+from fairseq_residuals.data.synthetic.random_text import random_lines
 
 NEWS = {"newstest2010": 4, "newstest2011": 5, "newstest2012": 6, "newstest2013": 7, "newstest2014": 8}
 GOOGLE_CODES = b"#version: 0.2\nk a\nka n\ni n\nin g</w>\n"
@@ -18,23 +24,28 @@ NEWS |= {"newstest2015": 9, "newstest2016": 10}
 
 
 def wmt14_en_de() -> StandIn:
-    """Training data with a rare word and what cleaning must drop: an empty side, 81 words, ten times as many words."""
-    europarl = made("europarl", 60, "en", "de")
+    """Return training data with a rare word and what cleaning must drop.
+
+    An empty side, a side of 81 words, one of ten times as many words.
+    """
+    europarl = random_lines("europarl", 60, "en", "de")
     for number, (english, german) in enumerate([("", "Leer."), ("so " * 81, "so " * 70), ("one", "so " * 10)]):
         europarl["en"][number], europarl["de"][number] = english, german
-    crawl = {language: [f"{lines[0]} Xq", *lines[1:]] for language, lines in made("crawl", 40, "en", "de").items()}
+    crawl = {
+        language: [f"{lines[0]} Xq", *lines[1:]] for language, lines in random_lines("crawl", 40, "en", "de").items()
+    }
     dev = {}
     for name, count in list(NEWS.items())[:4]:
-        dev |= plain(f"dev/{name}.{{lang}}", made(name, count, "en", "de"))
+        dev |= plain(f"dev/{name}.{{lang}}", random_lines(name, count, "en", "de"))
 
     def tested(name: str, folder: str, pair: str) -> Files:
-        return sgm(f"{folder}/{name}-{pair}-{{side}}.{{lang}}.sgm", made(name, NEWS[name], "en", "de"))
+        return sgm(f"{folder}/{name}-{pair}-{{side}}.{{lang}}.sgm", random_lines(name, NEWS[name], "en", "de"))
 
     archives = {
         "europarl-v7-de-en.tgz": plain("europarl-v7.de-en.{lang}", europarl),
         "training-parallel-commoncrawl.tgz": plain("commoncrawl.de-en.{lang}", crawl),
         "training-parallel-nc-v11.tgz": plain(
-            "training-parallel-nc-v11/news-commentary-v11.de-en.{lang}", made("nc", 30, "en", "de")
+            "training-parallel-nc-v11/news-commentary-v11.de-en.{lang}", random_lines("nc", 30, "en", "de")
         ),
         "wmt16-dev.tgz": dev,
         "wmt14-test-full.tgz": tested("newstest2014", "test-full", "deen"),
@@ -45,9 +56,9 @@ def wmt14_en_de() -> StandIn:
 
 
 def google_archive() -> StandIn:
-    """The archive that is gone: tokenized, in subwords, flat; and the sources of test sets."""
+    """Return the archive that is gone: tokenized, in subwords, flat; and the sources of test sets."""
     files: Files = {"bpe.32000": GOOGLE_CODES, "vocab.bpe.32000": b"ka@@\n"}
-    lines = made("train", 40, "en", "de")
+    lines = random_lines("train", 40, "en", "de")
     codes = BPE(io.StringIO(GOOGLE_CODES.decode()))
     split = {lang: [codes.process_line(s.replace(",", " ,").replace(".", " .")) for s in lines[lang]] for lang in lines}
     files |= plain("train.tok.clean.bpe.32000.{lang}", split)
@@ -56,34 +67,40 @@ def google_archive() -> StandIn:
 
 
 def wmt17_en_de() -> StandIn:
-    """210 pairs, so two go to validation; the last of them is too unequal for the ratio of 1.5 but for no other."""
-    europarl = made("europarl", 100, "en", "de")
-    commentary = made("nc", 60, "en", "de")
+    """Return 210 pairs: two go to validation, the last too unequal for the ratio of 1.5 but for no other."""
+    europarl = random_lines("europarl", 100, "en", "de")
+    commentary = random_lines("nc", 60, "en", "de")
     commentary["de"][-11] = "Kan " * 40  # pair 200
     archives = {
         "training-parallel-europarl-v7.tgz": plain("training/europarl-v7.de-en.{lang}", europarl)
-        | plain("training/europarl-v7.fr-en.{lang}", made("fr", 3, "fr", "en")),
-        "training-parallel-commoncrawl.tgz": plain("commoncrawl.de-en.{lang}", made("crawl", 50, "en", "de")),
+        | plain("training/europarl-v7.fr-en.{lang}", random_lines("fr", 3, "fr", "en")),
+        "training-parallel-commoncrawl.tgz": plain("commoncrawl.de-en.{lang}", random_lines("crawl", 50, "en", "de")),
         "training-parallel-nc-v12.tgz": plain("training/news-commentary-v12.de-en.{lang}", commentary),
-        "training-parallel-nc-v9.tgz": plain("training/news-commentary-v9.de-en.{lang}", made("nc9", 60, "en", "de")),
+        "training-parallel-nc-v9.tgz": plain(
+            "training/news-commentary-v9.de-en.{lang}", random_lines("nc9", 60, "en", "de")
+        ),
         "wmt14-test-full.tgz": sgm(
-            "test-full/newstest2014-deen-{side}.{lang}.sgm", made("newstest2014", 8, "en", "de")
+            "test-full/newstest2014-deen-{side}.{lang}.sgm", random_lines("newstest2014", 8, "en", "de")
         ),
     }
     return StandIn(archives, {"merges": 60, "lines": {"newstest2014": 8}})
 
 
 def wmt14_en_fr() -> StandIn:
-    """1,400 pairs, so one goes to validation in the variant that takes every 1333rd."""
-    giga = plain("giga-fren.release2.fixed.{lang}", made("giga", 1000, "en", "fr"))
-    dev = plain("dev/newstest2012.{lang}", made("newstest2012", 6, "en", "fr"))
-    dev |= plain("dev/newstest2013.{lang}", made("newstest2013", 7, "en", "fr"))
-    test = sgm("test-full/newstest2014-fren-{side}.{lang}.sgm", made("newstest2014", 8, "en", "fr"))
+    """Return 1,400 pairs, so one goes to validation in the variant that takes every 1333rd."""
+    giga = plain("giga-fren.release2.fixed.{lang}", random_lines("giga", 1000, "en", "fr"))
+    dev = plain("dev/newstest2012.{lang}", random_lines("newstest2012", 6, "en", "fr"))
+    dev |= plain("dev/newstest2013.{lang}", random_lines("newstest2013", 7, "en", "fr"))
+    test = sgm("test-full/newstest2014-fren-{side}.{lang}.sgm", random_lines("newstest2014", 8, "en", "fr"))
     archives = {
-        "training-parallel-europarl-v7.tgz": plain("training/europarl-v7.fr-en.{lang}", made("ep", 100, "en", "fr")),
-        "training-parallel-commoncrawl.tgz": plain("commoncrawl.fr-en.{lang}", made("crawl", 100, "en", "fr")),
-        "training-parallel-un.tgz": plain("un/undoc.2000.fr-en.{lang}", made("un", 100, "en", "fr")),
-        "training-parallel-nc-v9.tgz": plain("training/news-commentary-v9.fr-en.{lang}", made("nc", 100, "en", "fr")),
+        "training-parallel-europarl-v7.tgz": plain(
+            "training/europarl-v7.fr-en.{lang}", random_lines("ep", 100, "en", "fr")
+        ),
+        "training-parallel-commoncrawl.tgz": plain("commoncrawl.fr-en.{lang}", random_lines("crawl", 100, "en", "fr")),
+        "training-parallel-un.tgz": plain("un/undoc.2000.fr-en.{lang}", random_lines("un", 100, "en", "fr")),
+        "training-parallel-nc-v9.tgz": plain(
+            "training/news-commentary-v9.fr-en.{lang}", random_lines("nc", 100, "en", "fr")
+        ),
         "training-giga-fren.tar": {f"{name}.gz": gzip.compress(contents) for name, contents in giga.items()},
         "wmt14-dev.tgz": dev,
         "wmt14-test-full.tgz": test,
@@ -92,37 +109,40 @@ def wmt14_en_fr() -> StandIn:
 
 
 def wmt15_cs_en() -> StandIn:
-    test = sgm("test/newstest2015-csen-{side}.{lang}.sgm", made("newstest2015", 9, "cs", "en"))
+    """Return what can be downloaded, and what a user supplies."""
+    test = sgm("test/newstest2015-csen-{side}.{lang}.sgm", random_lines("newstest2015", 9, "cs", "en"))
     archives = {
-        "training-parallel-europarl-v7.tgz": plain("training/europarl-v7.cs-en.{lang}", made("ep", 30, "cs", "en")),
-        "training-parallel-commoncrawl.tgz": plain("commoncrawl.cs-en.{lang}", made("crawl", 30, "cs", "en")),
-        "training-parallel-nc-v10.tgz": plain("news-commentary-v10.cs-en.{lang}", made("nc", 30, "cs", "en")),
-        "czeng-1.0/": plain("train.{lang}", made("czeng", 30, "cs", "en")),
-        "wmt15-dev-v2.tgz": plain("dev/newstest2013.{lang}", made("newstest2013", 7, "cs", "en")),
+        "training-parallel-europarl-v7.tgz": plain(
+            "training/europarl-v7.cs-en.{lang}", random_lines("ep", 30, "cs", "en")
+        ),
+        "training-parallel-commoncrawl.tgz": plain("commoncrawl.cs-en.{lang}", random_lines("crawl", 30, "cs", "en")),
+        "training-parallel-nc-v10.tgz": plain("news-commentary-v10.cs-en.{lang}", random_lines("nc", 30, "cs", "en")),
+        "czeng-1.0/": plain("train.{lang}", random_lines("czeng", 30, "cs", "en")),
+        "wmt15-dev-v2.tgz": plain("dev/newstest2013.{lang}", random_lines("newstest2013", 7, "cs", "en")),
         "wmt15-test.tgz": test,
     }
     return StandIn(archives, {"merges": 60, "lines": {"valid": 7, "newstest2015": 9}})
 
 
 def iwslt14_de_en() -> StandIn:
-    """A talk opens with tags that are dropped and two that only lose their tags; so 52 lines count, two for valid."""
+    """Return a talk that opens with tags: some are dropped, two only lose their tags; 52 lines, two for valid."""
     files: Files = {}
-    for language, lines in made("talks", 50, "de", "en").items():
+    for language, lines in random_lines("talks", 50, "de", "en").items():
         head = ["<url>http://x</url>", "<keywords>a, b</keywords>", "<talkid>1</talkid>", "<title>Ein Titel</title>"]
         head += ["<description>TED Talk: so it is</description>"]
         files[f"de-en/train.tags.de-en.{language}"] = text([*head, *lines])
     for number, name in enumerate(("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012"), 1):
-        for language, lines in made(name, number, "de", "en").items():
+        for language, lines in random_lines(name, number, "de", "en").items():
             body = [f'<seg id="{i}"> {line} </seg>' for i, line in enumerate(lines, 1)]
             files[f"de-en/IWSLT14.{name}.de-en.{language}.xml"] = text(["<?xml?>", "<mteval>", *body, "</mteval>"])
     return StandIn({"iwslt14-de-en.tgz": files}, {"merges": 60, "lines": {"train": 52, "test": 15}})
 
 
 def joeynmt_de_en() -> StandIn:
-    """The vocabulary is the exercise's own: it need not be what occurs in the text."""
+    """Return a vocabulary like the exercise's own: it need not be what occurs in the text."""
     files: Files = {"data/codes3200.bpe": b"#version: 0.2\nk a\nka n\ni n\nin g</w>\n"}
     for name, count in {"train": 30, "dev": 5, "test": 6}.items():
-        lines = made(name, count, "de", "en")
+        lines = random_lines(name, count, "de", "en")
         spaced = {lang: [s.replace(",", " ,").replace(".", " .") for s in lines[lang]] for lang in lines}
         files |= plain(f"data/{name}.{{lang}}", spaced)
     models = {"shared_models/joint-vocab.txt": b".\n,\nkan@@\ning\nk@@\n"}
@@ -131,20 +151,21 @@ def joeynmt_de_en() -> StandIn:
 
 
 def zh_en() -> StandIn:
-    small = plain("train.{lang}", made("train", 60, "zh", "en"))
+    """Return both folders that a user supplies; tests of the small one have four references."""
+    small = plain("train.{lang}", random_lines("train", 60, "zh", "en"))
     for name, count in {"mt04": 3, "mt05": 4, "mt06": 5, "mt08": 6}.items():
-        lines = made(name, count, "zh", "en")
+        lines = random_lines(name, count, "zh", "en")
         small[f"{name}.zh"] = text(lines["zh"])
         for reference in range(4):
             small[f"{name}.en{reference}"] = text([f"{reference} {line}" for line in lines["en"]])
-    large = plain("train.{lang}", made("large", 50, "zh", "en"))
+    large = plain("train.{lang}", random_lines("large", 50, "zh", "en"))
     for name in ("newsdev2017", "newstest2017", "newstest2018"):
-        large |= plain(f"{name}.{{lang}}", made(name, 4, "zh", "en"))
+        large |= plain(f"{name}.{{lang}}", random_lines(name, 4, "zh", "en"))
     return StandIn({"zh_en-small/": small, "zh_en-large/": large}, {"merges": 40})
 
 
 def opus100() -> StandIn:
-    """Three pairs, one of which has no test set, and a pair for zero-shot tests only."""
+    """Return three pairs, one of which has no test set, and a pair for zero-shot tests only."""
     top = "opus-100-corpus/v1.0"
     files: Files = {}
     for pair, splits in {
@@ -154,17 +175,17 @@ def opus100() -> StandIn:
     }.items():
         for split in splits:
             count = {"train": 60, "dev": 4, "test": 5}[split]
-            names = made(f"{pair}{split}", count, *pair.split("-"))
+            names = random_lines(f"{pair}{split}", count, *pair.split("-"))
             files |= plain(f"{top}/supervised/{pair}/opus.{pair}-{split}.{{lang}}", names)
-    files |= plain(f"{top}/zero-shot/de-fr/opus.de-fr-test.{{lang}}", made("zero", 5, "de", "fr"))
+    files |= plain(f"{top}/zero-shot/de-fr/opus.de-fr-test.{{lang}}", random_lines("zero", 5, "de", "fr"))
     return StandIn({"opus-100-corpus-v1.0.tar.gz": files}, {"pieces": 110})
 
 
 def gigaword() -> StandIn:
-    """Unknown words are <unk> in training, UNK in the test; digits are '#'."""
+    """Return text whose unknown words are <unk> in training, UNK in the test; digits are '#'."""
     org: Files = {}
     sizes = {"train": 60, "dev": 5, "test": 6}
-    texts = {name: made(name, count, "src", "tgt") for name, count in sizes.items()}
+    texts = {name: random_lines(name, count, "src", "tgt") for name, count in sizes.items()}
     for name, lines in texts.items():
         unknown = "UNK" if name == "test" else "<unk>"
         texts[name] = {lang: [f"{unknown} ##.# {line.lower()}" for line in lines[lang]] for lang in lines}
@@ -189,17 +210,20 @@ def gigaword() -> StandIn:
 
 
 def wikitext103() -> StandIn:
-    """Headings, blank lines, and a blank before and after each line's words."""
+    """Return headings, blank lines, and a blank before and after each line's words."""
     sizes = {"train": 40, "valid": 6, "test": 8}
     files = {}
     for split, count in sizes.items():
         lines = [" \n", " = Heading = \n", " \n"]
-        lines += [f" {line.replace('.', ' .')} \n" for line in made(split, count - 3, "en")["en"]]
+        lines += [f" {line.replace('.', ' .')} \n" for line in random_lines(split, count - 3, "en")["en"]]
         files[f"wikitext-103/wiki.{split}.tokens"] = "".join(lines).encode()
     return StandIn({"wikitext-103-v1.zip": files}, {"lines": sizes})
 
 
 def flac(seconds: float, pitch: int) -> bytes:
+    """Return a tone with noise as 16 kHz FLAC."""
+    import soundfile  # speech alone needs it
+
     time = np.arange(int(16000 * seconds)) / 16000
     noise = np.random.default_rng(pitch).normal(scale=0.01, size=time.shape)
     buffer = io.BytesIO()
@@ -212,12 +236,12 @@ SPLITS |= {"dev-clean": 1, "dev-other": 2, "test-clean": 1, "test-other": 2}
 
 
 def librispeech() -> StandIn:
-    """Utterance i of a split lasts 0.15 + 0.01 i seconds; numbers have leading zeros."""
+    """Return utterances, of which number i of a split lasts 0.15 + 0.01 i seconds; numbers have leading zeros."""
     archives: dict[str, Files] = {}
     for number, (split, count) in enumerate(SPLITS.items()):
         chapter = f"{84 + number}-121123"
         where = f"LibriSpeech/{split}/{84 + number}/121123"
-        sentences = made(split, count, "en")["en"]
+        sentences = random_lines(split, count, "en")["en"]
         words = [f"{chapter}-{i:04d} {s.upper().strip('.').replace(',', '')}" for i, s in enumerate(sentences)]
         files = {f"{where}/{chapter}-{i:04d}.flac": flac(0.15 + 0.01 * i, 200 + 50 * i) for i in range(count)}
         archives[f"{split}.tar.gz"] = files | {f"{where}/{chapter}.trans.txt": text(words)}
@@ -243,7 +267,23 @@ STAND_INS: dict[str, Callable[[], StandIn]] = {
 
 
 def build(corpus: str, folder: Path) -> StandIn:
-    """Makes a mirror for a corpus in ``folder``."""
+    """Write a mirror for a corpus of archives to ``folder``, and return what it is made of."""
     stand_in = STAND_INS[corpus]()
     stand_in.write(folder)
     return stand_in
+
+
+def write_mirror(corpus: str, folder: Path) -> None:
+    """Write a mirror for any corpus, from which each of its variants can be prepared.
+
+    Raises:
+        UserError: a library that makes it is not installed.
+    """
+    try:
+        if corpus == "debian":
+            listed = debian_mirror.packages(60, *debian_mirror.LANGUAGES)
+            debian_mirror.write_mirror(folder, listed, held_out=40)
+        else:
+            build(corpus, folder)
+    except ModuleNotFoundError as error:
+        raise UserError(f"the stand-in of {corpus} needs the library {error.name}, which is not installed") from error

@@ -1,0 +1,147 @@
+"""What runs cost, before anything is run: updates, passes, hours of a device, disk, files to download.
+
+Hours are derived, not measured: from one measured step (results/bench/devices.yaml), in proportion to the entries of
+the matrices that each position is multiplied with; where the device waits for Python, in proportion to the layers.
+What a wiring itself costs is left out (docs/PERFORMANCE.md has it), as are validation and generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from fairseq_residuals.data.corpora import CORPORA, find_corpus
+from fairseq_residuals.experiments.compose import plain
+from fairseq_residuals.experiments.job import Job
+from fairseq_residuals.experiments.stages import is_prepared, is_trained
+from fairseq_residuals.models.architectures import ARCHITECTURES
+from fairseq_residuals.utils.checkout import RESULTS
+from fairseq_residuals.utils.yaml_files import read_yaml
+
+DEVICES = RESULTS / "bench" / "devices.yaml"
+VOCABULARY = 32_768
+"""Where the corpus is not prepared; that of WMT."""
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """How much a model computes."""
+
+    layers: int
+    multiplied: int
+    """Entries of the matrices that each position is multiplied with."""
+    stored: int
+    """Entries of all matrices, embeddings included."""
+
+
+MEASURED = Matrices(36, 18 * (4 + 8) * 512**2 + 36 * 2 * 512 * 2048 + VOCABULARY * 512, 0)
+"""The model of all figures in devices.yaml."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """A measured step of :data:`MEASURED`."""
+
+    name: str
+    seconds: tuple[float, float]
+    busy: float
+    tokens: int
+
+    def hours(self, matrices: Matrices, passes: int, tokens: int) -> tuple[float, float]:
+        """Return the least and the most hours that this many passes of so many tokens a side take."""
+        share = matrices.multiplied / MEASURED.multiplied * tokens / self.tokens
+        by_layers = matrices.layers / MEASURED.layers
+        if self.seconds[1] <= self.busy * 1.25:  # the device hardly waits for Python
+            return tuple(passes * seconds * share / 3600 for seconds in self.seconds)  # type: ignore[return-value]
+        return tuple(  # type: ignore[return-value]
+            passes * max(seconds * by_layers, self.busy * share) / 3600 for seconds in self.seconds
+        )
+
+
+def devices() -> list[Device]:
+    """Return the devices on which a step was measured."""
+    return [
+        Device(name, tuple(entry["seconds"]), entry["busy"], entry["tokens"])
+        for name, entry in read_yaml(DEVICES).items()
+    ]
+
+
+def matrices_of(job: Job) -> Matrices | None:
+    """Return the matrices of a run's model; None of speech, whose frames are not tokens."""
+    if job.asked.task._name == "speech_to_text":
+        return None
+    model = OmegaConf.create(plain(job.asked)["model"])
+    ARCHITECTURES[model._name](model)  # completes the settings
+    vocabulary = _vocabulary(job.data)
+    layers = multiplied = 0
+    width = model.decoder_embed_dim
+    for stack, products in (("encoder", 4), ("decoder", 8 if "encoder_layers" in model else 4)):
+        if f"{stack}_layers" in model:
+            depth, dim = model[f"{stack}_layers"], model[f"{stack}_embed_dim"]
+            layers += depth
+            multiplied += depth * (products * dim**2 + 2 * dim * model[f"{stack}_ffn_embed_dim"])
+    tables = 1 if model.get("share_all_embeddings") else 2
+    tied = model.get("share_decoder_input_output_embed") or model.get("share_all_embeddings")
+    stored = multiplied + vocabulary * width * (tables + (0 if tied else 1))
+    return Matrices(layers, multiplied + vocabulary * width, stored)
+
+
+def _vocabulary(data: Path) -> int:
+    found = sorted(data.glob("dict*.txt"))
+    if not found:
+        return VOCABULARY
+    with found[-1].open("rb") as lines:
+        return sum(1 for _ in lines)
+
+
+def summary(work: Sequence[Job]) -> Iterator[str]:
+    """Yield what the runs that have not been made would take, a line each."""
+    jobs = [job for job in work if not is_trained(job)]
+    updates = sum(job.asked.optimization.max_update for job in jobs)
+    passes = sum(job.asked.optimization.max_update * job.batch.update_freq for job in jobs)
+    yield f"{len(jobs)} runs, at most {updates:,} updates of {passes:,} passes on each device"
+    reckoned = [(job, matrices) for job in jobs if (matrices := matrices_of(job)) is not None]
+    for device in devices():
+        least = most = 0.0
+        for job, matrices in reckoned:
+            batch = job.batch
+            total = job.asked.optimization.max_update * batch.update_freq * batch.devices
+            hours = device.hours(matrices, total, batch.max_tokens)
+            least, most = least + hours[0], most + hours[1]
+        spread = f"{least:,.0f}" if f"{least:,.0f}" == f"{most:,.0f}" else f"{least:,.0f} to {most:,.0f}"
+        if reckoned:
+            yield f"about {spread} hours of one {device.name} (derived: {DEVICES.relative_to(RESULTS.parent)})"
+    if len(reckoned) < len(jobs):
+        yield f"{len(jobs) - len(reckoned)} runs of speech, of which no step was measured, are not in these hours"
+    disk = sum(_checkpoints(job.asked) * _bytes(job, matrices) for job, matrices in reckoned)
+    yield f"about {disk / _GIB:,.0f} GiB of checkpoints, corpora not counted"
+    yield _downloads(jobs)
+
+
+def _checkpoints(config: Any) -> int:
+    """Return how many checkpoints a run keeps: the last ones, the best, and the very last."""
+    saving = config.checkpoint
+    return max(saving.keep_last_epochs, 0) + max(saving.keep_interval_updates, 0) + 2
+
+
+def _bytes(job: Job, matrices: Matrices) -> int:
+    """Return the size of a checkpoint: the weights, and two moments of Adam in single precision."""
+    common = job.asked.common
+    return matrices.stored * ((2 if common.fp16 or common.bf16 else 4) + 8)
+
+
+def _downloads(jobs: Sequence[Job]) -> str:
+    """Return how many files are to be downloaded; no publisher's sizes are known here."""
+    unprepared = {job.corpus: job for job in jobs if not is_prepared(job) and job.recipe.corpus in CORPORA}
+    files: dict[str, bool] = {}
+    for job in unprepared.values():
+        _, variant = find_corpus(job.recipe.corpus).variant(job.recipe.variant)
+        for source in variant.sources:
+            files[source.name] = (job.settings.downloads / source.name).exists()
+    here = sum(files.values())
+    return f"{len(files) - here} files to download or supply, {here} are here; `prepare --sources` lists them"

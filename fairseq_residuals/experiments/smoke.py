@@ -1,0 +1,121 @@
+"""Every step of a table's recipes within minutes: narrow models, a few updates, and stand-ins for corpora.
+
+It finds out whether a table gets through, from the archives to the scores. The scores mean nothing.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.data.synthetic.stand_ins import write_mirror
+from fairseq_residuals.experiments.job import Job, Settings
+from fairseq_residuals.experiments.reproduce import Work, jobs_of, run
+from fairseq_residuals.experiments.runner import Runner
+from fairseq_residuals.experiments.tables import read_records
+from fairseq_residuals.experiments.tables.cells import TableRecipe
+from fairseq_residuals.utils.folders import locked
+
+UPDATES = 4
+AVERAGED = 2
+WIDTH, HEADS, LAYERS = 16, 2, 2
+TOKENS = 200
+"""Of a batch: a few sentences of a stand-in, or utterances."""
+
+
+def smoke(
+    table: TableRecipe,
+    settings: Settings,
+    runner: Runner,
+    rows: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    results: Path | None = None,
+) -> str:
+    """Run the chosen cells of a table at small scale, and return a sentence about it.
+
+    Everything is made anew in the folder ``smoke`` of the runs' folder.
+
+    Raises:
+        UserError: a step failed, or a cell got no score.
+    """
+    folder = settings.out / "smoke"
+    with locked(folder):
+        for path in folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+        records = results or folder / "results.csv"
+        records.unlink(missing_ok=True)
+        work = small_work(table, settings, folder, rows, columns)
+        for job in work:
+            if (mirror := job.settings.mirror) and not mirror.exists():
+                write_mirror(job.recipe.corpus, mirror)
+        run(table, work, records, runner)
+    scored = {(record.row, record.column) for record in read_records(records)}
+    # a curve has a cell for each of many thousands of updates; its first ones are enough
+    wanted = {(cell.row, cell.column) for cells in work.values() for cell in cells if _is_reached(table, cell.key)}
+    if lacking := wanted - scored:
+        raise UserError(f"no score came of {', '.join(' '.join(cell) for cell in sorted(lacking))}")
+    return f"all {len(wanted)} cells got scores, which mean nothing: {records}"
+
+
+def small_work(
+    table: TableRecipe, settings: Settings, folder: Path, rows: Sequence[str] | None, columns: Sequence[str] | None
+) -> Work:
+    """Return the runs of some cells, with one seed each, made small."""
+    work: Work = {}
+    for job, cells in jobs_of(table, settings, rows, table.seeds[:1], columns).items():
+        synthetic = folder / job.recipe.corpus
+        updates = UPDATES if cells[0].key is None else _first_update(table)
+        changed = replace(
+            job.settings,
+            data=synthetic / "data",
+            mirror=synthetic / "mirror",
+            out=folder / "runs",
+            overrides=(*job.settings.overrides, *small(job, updates)),
+        )
+        work[Job(changed, job.name, job.given_seed)] = cells
+    return work
+
+
+def small(job: Job, updates: int) -> tuple[str, ...]:
+    """Return what is changed of a recipe, as hydra takes it."""
+    recipe = job.recipe
+    shape = {"embed_dim": WIDTH, "ffn_embed_dim": WIDTH, "attention_heads": HEADS, "layers": LAYERS}
+    is_language_model = job.asked.task._name == "language_modeling"
+    stacks = ("decoder",) if is_language_model else ("encoder", "decoder")
+    overrides = [f"model.{stack}_{key}={value}" for stack in stacks for key, value in shape.items()]
+    if job.asked.criterion._name == "adaptive_loss":
+        overrides += [f"model.decoder_{key}_dim={WIDTH}" for key in ("input", "output")]
+        overrides += [f"model.adaptive_{key}_cutoff='10,20'" for key in ("input", "softmax")]
+    overrides += ["dataset.num_workers=0", "optimization.update_freq=[1]"]
+    if not is_language_model:  # whose stand-in is one block
+        overrides.append(f"dataset.max_tokens={TOKENS}")
+    overrides += _saved_as_often_as_averaged(recipe.average)
+    if recipe.average is None or recipe.average[1] == "update":  # else as many as the epochs have
+        overrides.append(f"optimization.max_update={updates}")
+    measurements = [measurement for found in recipe.measurements.values() for measurement in found]
+    if any(measurement.tool == "fairseq-generate" for measurement in measurements):
+        overrides += ["recipe.evaluate.flags.max_len_a=0", "recipe.evaluate.flags.max_len_b=10"]
+    return tuple(overrides)
+
+
+def _saved_as_often_as_averaged(average: tuple[int, str] | None) -> tuple[str, ...]:
+    """Return the overrides by which a short training saves what a recipe averages, in its own unit."""
+    if average is None:  # then the epochs of a tiny corpus need not be saved
+        return ("checkpoint.save_interval=1000000", "dataset.validate_interval=1000000")
+    if average[1] == "update":
+        saved = ("checkpoint.save_interval_updates=1", f"checkpoint.keep_interval_updates={AVERAGED}")
+    else:
+        saved = (f"checkpoint.keep_last_epochs={AVERAGED}", f"optimization.max_epoch={AVERAGED}")
+    return (*saved, f"recipe.average.last={AVERAGED}")
+
+
+def _first_update(table: TableRecipe) -> int:
+    return min(int(cell.key) for cell in table.cells if cell.key)
+
+
+def _is_reached(table: TableRecipe, key: str | None) -> bool:
+    return key is None or int(key) == _first_update(table)

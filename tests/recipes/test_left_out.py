@@ -1,0 +1,107 @@
+"""Tables that mix corpora: what can be had is reproduced, the rest is named with its reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from recipe_files import CONFIGS, read_table
+
+from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.experiments import dry_run, reproduce
+from fairseq_residuals.experiments.job import Settings
+from fairseq_residuals.experiments.machine import Machine
+from fairseq_residuals.experiments.reproduce import Work, jobs_of
+from fairseq_residuals.experiments.runner import CommandFailed, Runner, Usage
+
+MIXED = "depthwise_lstm/table5"
+
+
+def work_of(folder: Path, overrides: tuple[str, ...] = (), columns: list[str] | None = None) -> Work:
+    settings = Settings(CONFIGS, folder / "data", folder / "runs", Machine(1), overrides=overrides)
+    return jobs_of(read_table(MIXED), settings, ["12"], None, columns)
+
+
+class Recording(Runner):
+    """Notes what was to be run, prepares by writing what says so, and fails where it is told."""
+
+    def __init__(self, fails_for: str = "no corpus") -> None:
+        super().__init__()
+        self.fails_for, self.prepared, self.trained = fails_for, [], []
+
+    def command(self, command, log, holds=(), append=False) -> Usage:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("# started 2026-01-01T00:00:00+00:00\nno such file here\n")
+        if command[1] != "prepare":
+            self.trained.append(command[command.index("--config-name") + 1])
+            raise CommandFailed("it is enough", log, Usage(0, 0))
+        self.prepared.append(command[2])
+        if command[2] == self.fails_for:
+            raise CommandFailed("preparing failed", log, Usage(0, 0))
+        Path(command[3]).mkdir(parents=True, exist_ok=True)
+        (Path(command[3]) / "prepared.json").write_text("{}")
+        return Usage(0, 0)
+
+
+def carry_out(work: Work, folder: Path, runner: Recording, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(reproduce, "check_references", lambda job, measurements: None)
+    trained = []
+    monkeypatch.setattr(reproduce, "_carry_out", lambda table, job, *rest: trained.append(job.name))
+    with pytest.raises(UserError) as raised:
+        reproduce.run(read_table(MIXED), work, folder / "results.csv", runner)
+    runner.trained = trained
+    return str(raised.value)
+
+
+def test_what_the_user_has_to_supply_is_left_out_and_the_rest_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("MIRROR", raising=False)
+    runner = Recording()
+    said = carry_out(work_of(tmp_path), tmp_path, runner, monkeypatch)
+    assert said.startswith("left out: 2 cells (Cs-En/Std, Cs-En/Ours), for czeng-1.0/ cannot be downloaded: CzEng 1.0 ")
+    assert runner.prepared == ["wmt14_en_de"]
+    assert runner.trained == [f"depthwise_lstm/table5/en_de_{variant}_12l" for variant in ("pre_ln", "lstm")]
+    assert said in capsys.readouterr().err  # at the beginning too
+
+
+def test_files_that_the_user_supplied_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mirror" / "czeng-1.0").mkdir(parents=True)
+    monkeypatch.setenv("MIRROR", str(tmp_path / "mirror"))
+    lines = list(dry_run.show(work_of(tmp_path)))
+    assert not [line for line in lines if "left out" in line]
+    monkeypatch.setenv("MIRROR", str(tmp_path))
+    assert [line for line in dry_run.show(work_of(tmp_path)) if line.startswith("# left out: 2 cells")]
+
+
+def test_a_preparation_that_fails_leaves_its_cells_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = work_of(tmp_path, ("recipe.variant=public",))
+    runner = Recording(fails_for="wmt15_cs_en")
+    said = carry_out(work, tmp_path, runner, monkeypatch)
+    assert said == "left out: 2 cells (Cs-En/Std, Cs-En/Ours), for preparing failed: no such file here"
+    assert len(runner.trained) == 2
+
+
+def test_a_variant_reaches_the_corpus_that_has_it(tmp_path: Path) -> None:
+    corpora = {job.corpus.relative_to(tmp_path) for job in work_of(tmp_path, ("recipe.variant=public",))}
+    assert corpora == {Path("data/wmt14_en_de/lstm"), Path("data/wmt15_cs_en/public")}
+
+
+def test_a_variant_that_no_corpus_has_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no variant nobodys: choose one of"):
+        list(dry_run.show(work_of(tmp_path, ("recipe.variant=nobodys",))))
+
+
+def test_columns_are_chosen_by_name_or_pattern(tmp_path: Path) -> None:
+    cells = [cell for cells in work_of(tmp_path, columns=["En-De/*"]).values() for cell in cells]
+    assert [(cell.row, cell.column) for cell in cells] == [("12", "En-De/Std"), ("12", "En-De/Ours")]
+    with pytest.raises(UserError, match="'Fr-En' is not in it; its columns are En-De/Std, "):
+        work_of(tmp_path, columns=["Fr-En"])
+
+
+def test_a_record_of_what_was_done_needs_no_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A corpus that is missing matters to nobody whose scores are on record."""
+    monkeypatch.delenv("MIRROR", raising=False)
+    monkeypatch.setattr(reproduce, "_on_record", lambda *of: True)
+    reproduce.run(read_table(MIXED), work_of(tmp_path), tmp_path / "results.csv", Recording())
+    assert not list(tmp_path.iterdir())
