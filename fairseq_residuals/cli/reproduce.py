@@ -44,6 +44,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _cores_by_slurm() -> int | None:
+    """Return the cores that Slurm gave to each task; None where it does not say."""
+    said = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    return int(said) if said.isdecimal() else None
+
+
 def run(args: argparse.Namespace) -> int:
     """Exit status 0.
 
@@ -80,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
         args.nodes,
         rendezvous=args.rendezvous or f"{socket.gethostname()}:29400",
         slurm="SLURM_JOB_ID" in os.environ,
+        cores=_cores_by_slurm(),
     )
     updates = [] if args.max_update is None else [f"optimization.max_update={args.max_update}"]
     settings = Settings(

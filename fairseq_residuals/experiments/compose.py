@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import threading
 import warnings
 from collections.abc import Sequence
@@ -124,3 +125,17 @@ def _training(config: DictConfig) -> dict[str, Any]:
 
 def _hash(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def override(key: str, value: str | int | bool | list[int]) -> str:
+    """Return an override as hydra's grammar has it.
+
+    Raises:
+        UserError: the value is a path that hydra cannot be given.
+    """
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    if not isinstance(value, str) or re.fullmatch(r"[\w./:-]+", text):
+        return f"{key}={text}"
+    if "'" in text:
+        raise UserError(f"{text}: hydra cannot be given a path with a quotation mark; choose another folder")
+    return f"{key}='{text}'"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fairseq_residuals.core.errors import UserError
 
@@ -18,6 +18,8 @@ class Batch:
     """Passes per update."""
     wanted: int
     """Tokens per update that the recipe asks for."""
+    idle: str = ""
+    """Which devices have nothing to do, and why."""
 
     @property
     def tokens(self) -> int:
@@ -26,7 +28,24 @@ class Batch:
 
     def __str__(self) -> str:
         made = f"{self.max_tokens} tokens x {self.update_freq} passes x {self.devices} devices = {self.tokens:,}"
-        return made if self.tokens == self.wanted else f"{made} (the recipe: {self.wanted:,})"
+        made = made if self.tokens == self.wanted else f"{made} (the recipe: {self.wanted:,})"
+        return f"{made}; {self.idle}" if self.idle else made
+
+
+def share_out_among(wanted: int, devices: int, at_most: int, longest: int) -> Batch:
+    """Return the same as :func:`share_out` on as many of the devices as let the longest sample fit into a pass.
+
+    Raises:
+        UserError: it fits into no pass.
+    """
+    for used in range(devices, 0, -1):
+        if wanted < used:
+            continue
+        batch = share_out(wanted, used, at_most)
+        if batch.max_tokens >= longest:
+            idle = f"{devices - used} devices stay idle, for one sample has {longest} tokens" if used < devices else ""
+            return replace(batch, idle=idle)
+    raise UserError(f"one sample of this corpus has {longest} tokens: a device must take at least as many")
 
 
 def share_out(wanted: int, devices: int, at_most: int, at_least: int = 1) -> Batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import shlex
 import statistics
@@ -52,6 +53,8 @@ def measure(job: Job, measurement: Measurement) -> list[Score]:
     """
     if measurement.tool == "train-log":
         return [_curve(job)]
+    if measurement.tool == "linearize":
+        return [_linearized(measurement, evaluation) for evaluation in job.evaluate(measurement)]
     parts = [_scores(job, measurement, evaluation) for evaluation in job.evaluate(measurement)]
     if measurement.directions is None:
         return parts[0]
@@ -62,6 +65,8 @@ def measure(job: Job, measurement: Measurement) -> list[Score]:
 def score_commands(job: Job, measurement: Measurement, evaluation: Evaluation) -> list[str]:
     """Return what gives the same scores by hand, for a shell."""
     log = shlex.quote(str(evaluation.log))
+    if measurement.tool == "linearize":  # which scores what it generates
+        return []
     if measurement.tool == "fairseq-eval-lm":
         return [f"fairseq-residuals score ppl {log}"]
     if measurement.tool == "fairseq-validate":
@@ -174,6 +179,21 @@ def check_references(job: Job, measurements: Iterable[Measurement]) -> None:
 def _lines(path: Path) -> list[str]:
     """Return the lines of binarized text; what subword-nmt cut is joined."""
     return list(map(Join(), read_lines(path)))
+
+
+def _linearized(measurement: Measurement, evaluation: Evaluation) -> Score:
+    """Return the scores with each layer of a stack made linear, by its number, and with none."""
+    with evaluation.log.with_suffix(".csv").open(encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    layers = {
+        row["layer"] or "None": float(row["value"])
+        for row in rows
+        if row["stack"] in ("whole model", measurement.value)
+    }
+    if len(layers) < 2:
+        raise UserError(f"{evaluation.log.with_suffix('.csv')} has no layers of the {measurement.value}")
+    settings = ", ".join(f"{key} {value}" for key, value in measurement.flags.items())
+    return Score(measurement.metrics[0], layers, f"linearize {measurement.value}|{settings}")
 
 
 def _curve(job: Job) -> Score:

@@ -18,8 +18,9 @@ from omegaconf import DictConfig, OmegaConf
 import fairseq_residuals
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.corpora import CORPORA, find_corpus
-from fairseq_residuals.experiments.compose import compose, effective_batch, plain, training_hash, whole_hash
-from fairseq_residuals.experiments.effective_batch import Batch, share_out
+from fairseq_residuals.experiments.compose import compose, effective_batch, override, plain, training_hash, whole_hash
+from fairseq_residuals.experiments.effective_batch import Batch, share_out, share_out_among
+from fairseq_residuals.experiments.longest_sample import longest_sample
 from fairseq_residuals.experiments.machine import Machine
 from fairseq_residuals.experiments.recipe import Measurement, Recipe
 from fairseq_residuals.experiments.train_flags import as_flags, train_flags
@@ -143,13 +144,17 @@ class Job:
         per_pass = self.asked.dataset.max_tokens
         task = self.asked.task
         whole_blocks = task._name == "language_modeling" and task.sample_break_mode == "none"
-        at_least = task.tokens_per_sample if whole_blocks else 1
-        return share_out(
-            effective_batch(self.asked),
-            self.settings.machine.devices,
-            self.settings.max_tokens or per_pass,
-            at_least,
-        )
+        machine, wanted = self.settings.machine, effective_batch(self.asked)
+        at_most = self.settings.max_tokens or per_pass
+        if whole_blocks:
+            return share_out(wanted, machine.devices, at_most, task.tokens_per_sample)
+        longest = longest_sample(self.data, self.asked)
+        if longest == 0:  # nothing is prepared
+            return share_out(wanted, machine.devices, at_most)
+        batch = share_out_among(wanted, machine.devices, at_most, longest)
+        if machine.nodes > 1 and batch.idle:
+            raise UserError(f"{self.name} on {machine.nodes} nodes: {batch.idle}; choose fewer nodes")
+        return batch
 
     @property
     def prepare(self) -> list[str]:
@@ -170,10 +175,10 @@ class Job:
 
     @property
     def train(self) -> list[str]:
-        machine = [_override(key, value) for key, value in self._of_the_machine.items()]
+        machine = [override(key, value) for key, value in self._of_the_machine.items()]
         command = ["fairseq-hydra-train", "--config-dir", str(self.settings.configs), "--config-name", self.name]
         return self.settings.machine.launch(
-            [*command, _override("hydra.run.dir", str(self.folder)), *self._asked_overrides, *machine]
+            [*command, override("hydra.run.dir", str(self.folder)), *self._asked_overrides, *machine]
         )
 
     @property
@@ -195,6 +200,9 @@ class Job:
         """Yield the runs of fairseq's tools for one measurement; none for what is read from the training's log."""
         if measurement.tool == "train-log":
             return
+        if measurement.tool == "linearize":
+            yield self._linearization(measurement)
+            return
         for pair in self._directions(measurement.directions):
             yield self._evaluation(measurement, pair)
 
@@ -204,6 +212,16 @@ class Job:
             return measurement.set
         _, prepared = find_corpus(self.recipe.corpus).variant(self.recipe.variant)
         return prepared.test_sets.get(measurement.set, measurement.set)
+
+    def _linearization(self, measurement: Measurement) -> Evaluation:
+        subset = self.subset(measurement)
+        device = "cuda" if self.settings.machine.gpus else "cpu"
+        flags = [*as_flags(measurement.flags), "--split", subset, "--device", device]
+        folder = self.folder / "evaluated"
+        name = f"linearized-{sha256(json.dumps(flags).encode()).hexdigest()[:8]}"
+        command = ["fairseq-residuals", "linearize", str(self.checkpoint), "--data", str(self.data), *flags]
+        command += ["--out", str(folder), "--name", name]
+        return Evaluation(command, folder / f"{name}.log", subset, None, None)
 
     def _evaluation(self, measurement: Measurement, pair: str | None) -> Evaluation:
         subset = self.subset(measurement)
@@ -238,7 +256,7 @@ class Job:
         if machine.gpus == 0 and precision is None:
             precision = "fp32"
         chosen = _PRECISIONS[precision] if precision else {}
-        return [_override(f"common.{key}", value) for key, value in chosen.items()] + [
+        return [override(f"common.{key}", value) for key, value in chosen.items()] + [
             # hydra adds a key that the file has not only where ++ says so; a choice of a file is none
             text if re.match(r"[+~]|[^=]*/", text) else f"++{text}"
             for text in self.settings.overrides
@@ -256,7 +274,7 @@ class Job:
             "optimization.update_freq": [batch.update_freq],
         }
         if machine.nodes == 1:
-            settings["distributed_training.distributed_world_size"] = machine.devices
+            settings["distributed_training.distributed_world_size"] = batch.devices
         if machine.gpus == 0:
             settings["common.cpu"] = True
         if self.asked.task._name == "translation_multi_simple_epoch":
@@ -276,13 +294,3 @@ class Evaluation:
     """The language of the hypotheses."""
     pair: str | None
     """The direction, of a model for several."""
-
-
-def _override(key: str, value: str | int | bool | list[int]) -> str:
-    """Return an override as hydra's grammar has it."""
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    if not isinstance(value, str) or re.fullmatch(r"[\w./:-]+", text):
-        return f"{key}={text}"
-    if "'" in text:
-        raise UserError(f"{text}: hydra cannot be given a path with a quotation mark; choose another folder")
-    return f"{key}='{text}'"

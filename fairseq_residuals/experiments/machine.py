@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,6 @@ class Machine:
     @property
     def devices(self) -> int:
         return max(1, self.gpus) * self.nodes
-
-    def with_devices(self, devices: int) -> Machine:
-        """Return the machine of which only so many devices of its one node are used."""
-        return self if devices == self.devices else replace(self, gpus=devices)
 
     def launch(self, command: list[str]) -> list[str]:
         """Return the command that trains on all nodes; on one, fairseq starts a process per GPU itself."""

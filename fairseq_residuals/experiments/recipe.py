@@ -13,10 +13,11 @@ The keys of a measurement, those of ``evaluate`` included (its ``flags`` are mer
 
 ==============  ======================================================================================================
 ``set``         a test set of the corpus, by its name there, or a subset of the binarized data
-``tool``        fairseq-generate, fairseq-eval-lm, fairseq-validate, or train-log (the validations during training)
-``flags``       of the tool
+``tool``        fairseq-generate, fairseq-eval-lm, fairseq-validate, train-log (the validations during training), or
+                linearize (``fairseq-residuals linearize``: a curve over the layers of a stack)
+``flags``       of the tool; linearize takes none of ``evaluate``'s
 ``metric``      of :mod:`fairseq_residuals.scoring`, or several; also ppl, joeynmt_ppl, target_tokens_per_second
-``value``       which of a metric's values, where it has several
+``value``       which of a metric's values, where it has several; of linearize, the stack
 ``hypotheses``  tokenized (fairseq's H lines) or detokenized (its D lines)
 ``references``  raw (as in the corpus), text (as binarized, less BPE), or targets (fairseq's T lines)
 ``retokenize``  the language as which hypotheses and references are tokenized again
@@ -34,7 +35,7 @@ from typing import Any, Literal
 
 from fairseq_residuals.core.errors import UserError
 
-TOOLS = ("fairseq-generate", "fairseq-eval-lm", "fairseq-validate", "train-log")
+TOOLS = ("fairseq-generate", "fairseq-eval-lm", "fairseq-validate", "train-log", "linearize")
 _COMMON = {"tool", "flags", "metric", "value", "hypotheses", "references", "retokenize", "without"}
 
 
@@ -116,7 +117,8 @@ def _measurement(where: str, common: Mapping[str, Any], own: Mapping[str, Any]) 
     _refuse_unknown(where, common, _COMMON)
     _refuse_unknown(where, own, _COMMON | {"set", "directions"})
     merged = {"set": ""} | dict(common) | dict(own)
-    flags = dict(common.get("flags", {})) | dict(own.get("flags", {}))
+    shared = {} if merged.get("tool") == "linearize" else dict(common.get("flags", {}))
+    flags = shared | dict(own.get("flags", {}))
     metric = merged.pop("metric", None)
     if metric is None:
         raise UserError(f"{where} has no metric")

@@ -191,4 +191,4 @@ def _precision(job: Job) -> str:
 def _device(job: Job) -> str:
     if job.settings.machine.gpus == 0:
         return f"CPU ({platform.machine()})"
-    return f"{job.settings.machine.devices} x {torch.cuda.get_device_name(0)}"
+    return f"{job.batch.devices} x {torch.cuda.get_device_name(0)}"

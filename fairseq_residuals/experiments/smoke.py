@@ -16,7 +16,7 @@ from fairseq_residuals.experiments.job import Job, Settings
 from fairseq_residuals.experiments.reproduce import Work, jobs_of, run
 from fairseq_residuals.experiments.runner import Runner
 from fairseq_residuals.experiments.tables import read_records
-from fairseq_residuals.experiments.tables.cells import TableRecipe
+from fairseq_residuals.experiments.tables.cells import Cell, TableRecipe
 from fairseq_residuals.utils.folders import locked
 
 UPDATES = 4
@@ -54,11 +54,18 @@ def smoke(
                 write_mirror(job.recipe.corpus, mirror)
         run(table, work, records, runner)
     scored = {(record.row, record.column) for record in read_records(records)}
-    # a curve has a cell for each of many thousands of updates; its first ones are enough
-    wanted = {(cell.row, cell.column) for cells in work.values() for cell in cells if _is_reached(table, cell.key)}
-    if lacking := wanted - scored:
-        raise UserError(f"no score came of {', '.join(' '.join(cell) for cell in sorted(lacking))}")
-    return f"all {len(wanted)} cells got scores, which mean nothing: {records}"
+    lacking = sorted(
+        {_name(cell) for cells in work.values() for cell in cells}
+        - {_name(cell) for cell in table.cells if (cell.row, cell.column) in scored}
+    )
+    if lacking:
+        raise UserError(f"no score came of {', '.join(lacking)}")
+    return f"every cell got a score, which means nothing: {records}"
+
+
+def _name(cell: Cell) -> str:
+    """Name a cell; of a curve, of which a small run has only some rows, the column."""
+    return cell.column if cell.key else f"{cell.row}, {cell.column}"
 
 
 def small_work(
@@ -68,21 +75,23 @@ def small_work(
     work: Work = {}
     for job, cells in jobs_of(table, settings, rows, table.seeds[:1], columns).items():
         synthetic = folder / job.recipe.corpus
-        updates = UPDATES if cells[0].key is None else _first_update(table)
         changed = replace(
             job.settings,
             data=synthetic / "data",
             mirror=synthetic / "mirror",
             out=folder / "runs",
-            overrides=(*job.settings.overrides, *small(job, updates)),
+            overrides=(*job.settings.overrides, *small(job, cells)),
         )
         work[Job(changed, job.name, job.given_seed)] = cells
     return work
 
 
-def small(job: Job, updates: int) -> tuple[str, ...]:
+def small(job: Job, cells: Sequence[Cell]) -> tuple[str, ...]:
     """Return what is changed of a recipe, as hydra takes it."""
     recipe = job.recipe
+    tools = {score: measurements[0].tool for score, measurements in recipe.measurements.items()}
+    # a curve of validations has its first point after so many updates
+    updates = min(int(str(cell.key)) for cell in cells) if "train-log" in tools.values() else UPDATES
     shape = {"embed_dim": WIDTH, "ffn_embed_dim": WIDTH, "attention_heads": HEADS, "layers": LAYERS}
     is_language_model = job.asked.task._name == "language_modeling"
     stacks = ("decoder",) if is_language_model else ("encoder", "decoder")
@@ -96,9 +105,10 @@ def small(job: Job, updates: int) -> tuple[str, ...]:
     overrides += _saved_as_often_as_averaged(recipe.average)
     if recipe.average is None or recipe.average[1] == "update":  # else as many as the epochs have
         overrides.append(f"optimization.max_update={updates}")
-    measurements = [measurement for found in recipe.measurements.values() for measurement in found]
-    if any(measurement.tool == "fairseq-generate" for measurement in measurements):
+    if "fairseq-generate" in tools.values():
         overrides += ["recipe.evaluate.flags.max_len_a=0", "recipe.evaluate.flags.max_len_b=10"]
+    linearized = [score for score, tool in tools.items() if tool == "linearize"]
+    overrides += [f"recipe.scores.{score}.flags.{key}=1" for score in linearized for key in ("fit", "updates")]
     return tuple(overrides)
 
 
@@ -111,11 +121,3 @@ def _saved_as_often_as_averaged(average: tuple[int, str] | None) -> tuple[str, .
     else:
         saved = (f"checkpoint.keep_last_epochs={AVERAGED}", f"optimization.max_epoch={AVERAGED}")
     return (*saved, f"recipe.average.last={AVERAGED}")
-
-
-def _first_update(table: TableRecipe) -> int:
-    return min(int(cell.key) for cell in table.cells if cell.key)
-
-
-def _is_reached(table: TableRecipe, key: str | None) -> bool:
-    return key is None or int(key) == _first_update(table)

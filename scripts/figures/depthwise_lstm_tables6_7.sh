@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tables 6 and 7 of the depth-wise LSTM paper: BLEU lost when one layer becomes a linear map, with residuals and with the LSTM.
-# The paper: 6 layers, Base, WMT En-De, the map trained on the training set. Train by configs/depthwise_lstm/table1
-# (base_pre_ln_en_de, base_lstm_en_de), average, and give the checkpoints and the data:
+# The paper: 6 layers, Base, WMT En-De, the map trained on the training set: scripts/depthwise_lstm/table6.sh and table7.sh.
+# The picture of them, or of other checkpoints:
 #   depthwise_lstm_tables6_7.sh DATA residual.pt lstm.pt         (DEVICE=cuda; UPDATES trains each map, default 1000)
 # Small: 6 narrow layers that learn to reverse synthetic sentences; the maps are least squares fits.
 case "${1:-}" in "" | --paper) ;; *) DATA="$1" CHECKPOINTS=("${@:2}"); set -- ;; esac

@@ -4,6 +4,7 @@
 #   FIGURE.sh --paper        with the paper's own set-up, by the recipes in configs/: GPUs, and data made by
 #                            `fairseq-residuals prepare`; one run after the other, logs that are finished are reused
 #   FIGURE.sh [LABEL=]LOG... draws logs that exist
+# GPUS=N trains on so many devices with --paper (default 1); the effective batch stays the recipe's.
 # DRY_RUN=1 prints the trainings instead of making them. OUT=DIR is where everything goes (default: figures).
 # At small scale: LAYERS, UPDATES, SEEDS, DIM change the runs, GAME=copy or reverse what is learned, JOBS=N trains N at a time.
 . "$(dirname "${BASH_SOURCE[0]}")/../setup.sh"
@@ -68,9 +69,14 @@ model() {
     local name="$1" recipe="$2" overrides="$3" seed
     shift 3
     if [ $SCALE = paper ]; then
-        # shellcheck disable=SC2086
-        training "$WORK/$name.log" 0 fairseq-hydra-train --config-dir "$ROOT/configs" --config-name "$recipe" \
-            "checkpoint.save_dir=$WORK/$name" "common.user_dir=$ROOT/fairseq_residuals" $overrides
+        # shellcheck disable=SC2206
+        local command=(fairseq-hydra-train --config-dir "$ROOT/configs" --config-name "$recipe"
+            "common.user_dir=$ROOT/fairseq_residuals" $overrides)
+        if [ "${GPUS:-1}" -gt 1 ]; then # which share the recipe's batch
+            # shellcheck disable=SC2086
+            mapfile -t command < <(python -m fairseq_residuals.experiments.trainings --recipe "$recipe" --gpus "$GPUS" $overrides)
+        fi
+        training "$WORK/$name.log" 0 "${command[@]}" "checkpoint.save_dir=$WORK/$name"
         LOGS+=("$WORK/$name.log")
     elif [ $SCALE = small ]; then
         corpus

@@ -95,7 +95,7 @@ def downloads(folder: Path, **more: object) -> Downloads:
 
 
 def left(folder: Path) -> list[str]:
-    return sorted(path.name for path in (folder / "downloads").rglob("*"))
+    return sorted(path.name for path in (folder / "downloads").rglob("*") if path.name != ".lock")
 
 
 def test_a_file_is_downloaded_once_and_its_digest_recorded(served: Served, tmp_path: Path) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
+import json
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from prepared import Prepared, prepare_stand_in
+from prepared import Prepared, prepare_stand_in, run
 from subword_nmt.apply_bpe import BPE
 
 from fairseq_residuals.data.corpora import CORPORA, find_corpus
+from fairseq_residuals.data.pipeline.corpus import STAND_IN
 from fairseq_residuals.data.synthetic.random_text import random_lines
 from fairseq_residuals.data.synthetic.stand_ins import GOOGLE_CODES, NEWS, google_archive
 
@@ -168,6 +170,14 @@ def test_gigaword(tmp_path: Path) -> None:
                 other = prepare_stand_in("gigaword", tmp_path, variant)
                 assert other.lines(f"text/{split}.{language}") == text
     assert "<unk>" not in found.dictionary("src").symbols[4:]
+    stated = json.loads((found.mirror / STAND_IN).read_text())
+    del stated["lines"]["train"]
+    (found.mirror / STAND_IN).write_text(json.dumps(stated))
+    extended = run("gigaword", tmp_path / "extended", found.mirror, "extended")
+    assert extended.words("text/train.tgt") == [
+        *found.words("text/train.tgt"),
+        *random_lines("extra", 20, "src", "tgt")["tgt"],
+    ]
     assert found.words("text/test.src")[0].endswith(random_lines("test", 6, "src", "tgt")["src"][0].lower())
 
 

@@ -123,6 +123,10 @@ def test_several_nodes_are_started_by_torchrun(dry_run, monkeypatch: pytest.Monk
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     [train] = commands(dry_run(*args), "fairseq-hydra-train")
     assert train[:4] == ["srun", "--nodes=2", "--ntasks-per-node=1", "torchrun"]
+    # Slurm 22.05 to 23.02 gives a step one core where the number is not said again
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "16")
+    [train] = commands(dry_run(*args), "fairseq-hydra-train")
+    assert train[:5] == ["srun", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=16", "torchrun"]
 
 
 @pytest.mark.parametrize(

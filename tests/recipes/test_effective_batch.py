@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
+import torch
 from fairseq.data.data_utils import batch_by_size
+from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 from recipe_files import job_of
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.experiments.effective_batch import share_out
+from fairseq_residuals.experiments.effective_batch import share_out, share_out_among
 
 
 @pytest.mark.parametrize(
@@ -77,3 +83,42 @@ def test_block_size_is_the_recipes() -> None:
     with pytest.raises(UserError, match="less than the 1024 tokens that one sample"):
         _ = job_of("b2t/table4/6l_b2t", gpus=200).batch
     assert job_of("b2t/table4/16l_b2t", gpus=24).batch.update_freq == 8
+
+
+def prepared(folder: Path, lengths: dict[str, list[int]]) -> None:
+    """Write the binarized sides of a corpus, with samples of these lengths."""
+    folder.mkdir(parents=True)
+    for name, sizes in lengths.items():
+        builder = MMapIndexedDatasetBuilder(str(folder / f"{name}.bin"), dtype=np.int32)
+        for size in sizes:
+            builder.add_item(torch.full((size,), 4))
+        builder.finalize(str(folder / f"{name}.idx"))
+
+
+def test_fewer_devices_where_the_longest_sample_does_not_fit(tmp_path: Path) -> None:
+    """The exercise has 1024 tokens an update, and its development set a sentence of 133 subwords; sentences of more
+    than 1024 are left out by fairseq, and generation alone reads the test set."""
+    job = job_of("joeynmt/perplexity/baseline", gpus=8, data=tmp_path)
+    sizes = {"train": [5, 1500], "valid": [133], "test": [700]}
+    prepared(
+        job.data, {f"{split}.de-en.{lang}": sizes[split] for split, lang in itertools.product(sizes, ("de", "en"))}
+    )
+    assert (job.batch.devices, job.batch.max_tokens, job.batch.update_freq) == (7, 146, 1)
+    assert str(job.batch).endswith("; 1 devices stay idle, for one sample has 133 tokens")
+    assert job.config.distributed_training.distributed_world_size == 7
+    # with 128 tokens a device fairseq refuses the sentence
+    with pytest.raises(AssertionError, match="133"):
+        batch_by_size(np.arange(1), lambda _: 133, max_tokens=1024 // 8)
+    nodes = replace(job.settings.machine, gpus=4, nodes=2)
+    with pytest.raises(UserError, match="on 2 nodes: 1 devices stay idle"):
+        _ = replace(job, settings=replace(job.settings, machine=nodes)).batch
+    with pytest.raises(UserError, match="one sample of this corpus has 133 tokens"):
+        share_out_among(1024, 1, 100, 133)
+
+
+def test_frames_of_speech_are_counted_too(tmp_path: Path) -> None:
+    job = job_of("b2t/table5/6l_b2t", gpus=8, data=tmp_path, max_tokens=2000)
+    job.data.mkdir(parents=True)
+    (job.data / "dev-clean.tsv").write_text('id\taudio\tn_frames\ttgt_text\tspeaker\na\ta.npy\t3000\t"so\t1\n')
+    with pytest.raises(UserError, match="one sample of this corpus has 3000 tokens"):
+        _ = job.batch

@@ -13,7 +13,7 @@ REQUIRED = [
     *(f"b2t/table{n}" for n in (1, 2, 3, 4, 5, 8, 9)),
     *(f"dlcl/table{n}" for n in (1, 2, 3, 4, 6, 7)),
     "dlcl/figure3",
-    *(f"depthwise_lstm/table{n}" for n in range(1, 6)),
+    *(f"depthwise_lstm/table{n}" for n in range(1, 8)),
     *(f"resi_dual/table{n}" for n in range(2, 9)),
     "joeynmt/perplexity",
     *(f"debian/{name}" for name in ("translation", "multilingual", "headlines", "language_model")),

@@ -5,6 +5,7 @@ public copies of them have '#' for each digit: org_data is UniLM's, sumdata is H
 gone (harvardnlp/sent-summary, issue 6). That B2T's copy has real digits is an inference, from samples in another
 repository of its authors (takase/control-length, encdec/README); variant ldc takes such a folder, which you extract
 from the LDC's data yourself.
+For models of 18 layers B2T added 13M pairs that were not published; variant extended adds pairs of your own.
 Words that the extraction does not know are ``<unk>``, in the tests ``UNK``; here they are ``<unk>`` everywhere,
 which fairseq reads as its own symbol, and which the BPE leaves whole.
 """
@@ -35,6 +36,11 @@ LDC = Source(
     "gigaword-ldc/",
     terms="LDC2012T21 is licensed by the Linguistic Data Consortium; expected is what the NAMAS scripts extract from "
     "it: {train,dev,test}.src.txt, the sentences, and .tgt.txt, the headlines",
+)
+EXTRA = Source(
+    "gigaword-extra/",
+    terms="B2T's 13M pairs of RealNews and NewsCrawl were not published, nor how they were extracted; expected are "
+    "pairs of your own, a sentence and its headline a line, as train.src.txt and train.tgt.txt",
 )
 
 
@@ -76,11 +82,14 @@ LICENSED = replace(
     ORIGINAL, train=files(LDC, "train"), valid=files(LDC, "dev"), tests={"test": files(LDC, "test")}, lines={}
 )
 
+EXTENDED = replace(ORIGINAL, train=(*ORIGINAL.train, *files(EXTRA, "train")), lines={"valid": 189_651, "test": 1951})
+
 CORPUS = Corpus(
     "gigaword",
     {
         "org_data": ORIGINAL.variant("UniLM's public copy, 3.8M pairs, '#' for digits"),
         "sumdata": HARVARD.variant("Harvard NLP's public copy, the same pairs"),
+        "extended": EXTENDED.variant("org_data and pairs of your own, as B2T added 13M for 18 layers"),
         "ldc": LICENSED.variant("your own extraction from LDC2012T21, digits as they are"),
     },
 )

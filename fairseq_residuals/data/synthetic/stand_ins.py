@@ -205,7 +205,13 @@ def gigaword() -> StandIn:
             "test": {"sumdata/Giga/input.txt": article, "sumdata/Giga/task1_ref0.txt": title},
         }[name]
     licensed = {name.removeprefix("org_data/"): contents for name, contents in org.items()}
-    archives = {"gigaword-org_data": org, "summary.tar.gz": harvard, "gigaword-ldc/": licensed}
+    extra = plain("train.{lang}.txt", random_lines("extra", 20, "src", "tgt"))
+    archives = {
+        "gigaword-org_data": org,
+        "summary.tar.gz": harvard,
+        "gigaword-ldc/": licensed,
+        "gigaword-extra/": extra,
+    }
     return StandIn(archives, {"merges": 40, "lines": {"train": 60, "valid": 5, "test": 6}})
 
 

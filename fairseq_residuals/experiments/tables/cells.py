@@ -9,7 +9,7 @@
       score: BLEU                                       where the score is not called as the column; also per column
     perplexity:
       columns: {Baseline: baseline}                     a configuration per column; the score is a curve over the rows
-      score: curve
+      score: curve                                      also per column
 
 ``cited`` names rows that the paper took from elsewhere, ``seeds`` the seeds over which it took the mean. A name that
 starts with / is another experiment's configuration.
@@ -122,8 +122,9 @@ def _cells(experiment: str, spec: Mapping[str, Any], published: Table) -> list[C
         return config.removeprefix("/") if config.startswith("/") else f"{experiment}/{config}"
 
     if "columns" in spec:
+        score = spec["score"]
         return [
-            Cell(row, column, full(config), spec["score"], key=row)
+            Cell(row, column, full(config), score[column] if isinstance(score, dict) else score, key=row)
             for column, config in spec["columns"].items()
             for row in published.rows
         ]
