@@ -83,6 +83,20 @@ def test_at_the_papers(figure: str, tmp_path: Path) -> None:
         check(command)
 
 
+def test_several_gpus_share_the_papers_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUS", "8")
+    commands = [
+        command for command in calls("b2t_figure10", tmp_path, "--paper") if command[0] == "fairseq-hydra-train"
+    ]
+    assert commands
+    for command in commands:
+        given = dict(item.split("=", 1) for item in command if "=" in item)
+        assert given["distributed_training.distributed_world_size"] == "8"
+        # 4 batches of 3584 tokens on one device
+        assert (given["dataset.max_tokens"], given["optimization.update_freq"]) == (str(4 * 3584 // 8), "[1]")
+        assert command[-1].startswith("checkpoint.save_dir=") and "b2t_figure10" in command[-1]
+
+
 @pytest.mark.parametrize("figure", ONLY_POINT_THE_WAY)
 def test_what_has_to_be_trained_first_is_said(figure: str, tmp_path: Path) -> None:
     assert calls(figure, tmp_path, "--paper", status=2) == []

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from recipe_files import job_of
 
+from fairseq_residuals.cli.__main__ import build_parser
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.evaluate import Score, check_references, mean_of, measure
 from fairseq_residuals.experiments.job import Job
@@ -56,6 +57,25 @@ def test_dlcl_scores_text_without_bpe_after_splitting_compounds(tmp_path: Path) 
     reference.unlink()
     with pytest.raises(UserError, match=r"there are no references .*test\.de"):
         measure(job, bleu)
+
+
+def test_layers_that_are_made_linear_are_a_curve_over_the_layers(tmp_path: Path) -> None:
+    """One run of linearize has both stacks; its flags are its own, not those of fairseq-generate."""
+    job = in_folder("depthwise_lstm/table1/base_lstm_en_de", tmp_path)
+    [encoder], [decoder] = (job.recipe.measurements[f"linear_{stack}"] for stack in ("encoder", "decoder"))
+    [evaluation], [same] = (list(job.evaluate(measurement)) for measurement in (encoder, decoder))
+    assert evaluation == same
+    assert evaluation.command[:4] == ["fairseq-residuals", "linearize", str(job.checkpoint), "--data"]
+    args = build_parser().parse_args(evaluation.command[1:])
+    assert (args.metric, args.beam, args.lenpen, args.updates, args.split) == ("bleu", 4, 0.0, 1000, "test")
+    assert evaluation.log.with_suffix(".csv") == args.out / f"{args.name}.csv"
+    rows = ["model,wiring,stack,layer,metric,value,change_percent,explained", "m,w,whole model,,bleu,28.4,0,"]
+    rows += ["m,w,encoder,1,bleu,27.5,-3,0.9", "m,w,encoder,2,bleu,26.6,-6,0.9", "m,w,decoder,1,bleu,28.3,-0.4,0.9"]
+    write(evaluation.log.with_suffix(".csv"), "\n".join(rows) + "\n")
+    [score] = measure(job, encoder)
+    assert (score.metric, score.value) == ("tokenized_bleu", {"None": 28.4, "1": 27.5, "2": 26.6})
+    [score] = measure(job, decoder)
+    assert score.value == {"None": 28.4, "1": 28.3}
 
 
 def test_nist_is_scored_against_all_references(tmp_path: Path) -> None:

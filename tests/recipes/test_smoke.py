@@ -1,0 +1,61 @@
+"""A table at small scale: what is changed of its recipes, where its files go, and that a cell without a score is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from recipe_files import job_of, read_job, read_table, uses
+
+from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.data.synthetic.stand_ins import STAND_INS
+from fairseq_residuals.experiments import smoke as module
+from fairseq_residuals.experiments.reproduce import Work
+from fairseq_residuals.experiments.runner import Runner
+from fairseq_residuals.experiments.smoke import small, smoke
+
+TABLE, ROW = "b2t/table3", "6L-6L/B2T"
+
+
+@pytest.mark.parametrize(
+    ("config", "updates", "averaged"),
+    [
+        ("b2t/table2/100l_b2t", None, (2, "epoch")),
+        ("b2t/table4/6l_b2t", None, (2, "epoch")),
+        ("depthwise_lstm/table1/base_lstm_en_de", 4, (2, "update")),
+        ("resi_dual/table4/18l_resi_dual", 4, None),
+        ("joeynmt/perplexity/baseline", 500, None),
+    ],
+)
+def test_small_recipes_are_valid(config: str, updates: int | None, averaged: tuple[int, str] | None) -> None:
+    """As many updates as a curve needs for its first point, or as epochs that are averaged have."""
+    [cells] = [cells for table, cells in uses()[config].items() if not table.endswith(("table6", "table7"))][:1]
+    job = job_of(config, gpus=0, overrides=small(read_job(config), cells))
+    job.check_model()
+    assert (job.asked.model.decoder_layers, job.asked.model.decoder_embed_dim) == (2, 16)
+    assert job.recipe.average == averaged
+    if updates is None:
+        assert job.asked.optimization.max_epoch == 2
+    else:
+        assert job.asked.optimization.max_update == updates
+
+
+def test_every_corpus_of_a_recipe_has_a_stand_in() -> None:
+    assert {read_job(config).recipe.corpus for config in uses()} - set(STAND_INS) == {"debian"}
+
+
+def test_what_was_there_is_removed_and_a_missing_score_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = job_of("x", gpus=0, data=tmp_path / "data", out=tmp_path / "runs").settings
+    old = tmp_path / "runs/smoke/runs/old"
+    old.mkdir(parents=True)
+    asked: Work = {}
+    monkeypatch.setattr(module, "run", lambda table, work, results, runner: asked.update(work))
+    with pytest.raises(UserError, match=r"^no score came of 6L-6L/B2T, R-1, 6L-6L/B2T, R-2$"):
+        smoke(read_table(TABLE), settings, Runner(), [ROW], ["R-1", "R-2"])
+    assert not old.exists() and not (tmp_path / "data").exists()
+    [job] = asked
+    mirror = tmp_path / "runs/smoke/gigaword/mirror"
+    assert job.prepare[-2:] == ["--mirror", str(mirror)]
+    assert "merges" in json.loads((mirror / "stand_in.json").read_text())
+    assert job.folder.is_relative_to(tmp_path / "runs/smoke/runs")
