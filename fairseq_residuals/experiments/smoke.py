@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.data.corpora import find_corpus
 from fairseq_residuals.data.synthetic.stand_ins import write_mirror
 from fairseq_residuals.experiments.job import Job, Settings
 from fairseq_residuals.experiments.reproduce import Work, jobs_of, run
@@ -51,7 +52,8 @@ def smoke(
         work = small_work(table, settings, folder, rows, columns)
         for job in work:
             if (mirror := job.settings.mirror) and not mirror.exists():
-                write_mirror(job.recipe.corpus, mirror)
+                variant, _ = find_corpus(job.recipe.corpus).variant(job.recipe.variant)
+                write_mirror(job.recipe.corpus, variant, mirror)
         run(table, work, records, runner)
     scored = {(record.row, record.column) for record in read_records(records)}
     lacking = sorted(
@@ -74,7 +76,7 @@ def small_work(
     """Return the runs of some cells, with one seed each, made small."""
     work: Work = {}
     for job, cells in jobs_of(table, settings, rows, table.seeds[:1], columns).items():
-        synthetic = folder / job.recipe.corpus
+        synthetic = folder / job.recipe.corpus / (job.recipe.variant or "")
         changed = replace(
             job.settings,
             data=synthetic / "data",

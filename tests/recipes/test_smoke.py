@@ -1,4 +1,4 @@
-"""A table at small scale: what is changed of its recipes, where its files go, and that a cell without a score is told."""
+"""A table at small scale: what is changed of its recipes, where its files go, what is said of a missing score."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_what_was_there_is_removed_and_a_missing_score_is_told(tmp_path: Path, m
         smoke(read_table(TABLE), settings, Runner(), [ROW], ["R-1", "R-2"])
     assert not old.exists() and not (tmp_path / "data").exists()
     [job] = asked
-    mirror = tmp_path / "runs/smoke/gigaword/mirror"
+    mirror = tmp_path / "runs/smoke/gigaword/org_data/mirror"
     assert job.prepare[-2:] == ["--mirror", str(mirror)]
     assert "merges" in json.loads((mirror / "stand_in.json").read_text())
     assert job.folder.is_relative_to(tmp_path / "runs/smoke/runs")

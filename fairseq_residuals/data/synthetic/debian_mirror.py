@@ -65,6 +65,20 @@ def packages(count: int, *languages: str) -> list[Package]:
     return listed
 
 
+def write_mirror_for(variant: str, folder: Path) -> None:
+    """Write a mirror that is as large as a variant of the corpus needs: each of its data sets gets some sources.
+
+    A source goes to a held-out set only if it has at most a twentieth of its examples.
+    """
+    if variant == "multilingual":
+        listed = [package for package in packages(120, *LANGUAGES) if not package.name.endswith("-dev")]
+        write_mirror(folder, listed, held_out=800)
+    elif variant.startswith("en_"):
+        write_mirror(folder, packages(90, variant.removeprefix("en_")), held_out=120)
+    else:
+        write_mirror(folder, packages(90), held_out={"headlines": 40, "lm": 80}[variant])
+
+
 def write_mirror(
     folder: Path, listed: list[Package], codename: str = "bookworm", version: str = "12.99", held_out: int = 10
 ) -> dict[str, bytes]:

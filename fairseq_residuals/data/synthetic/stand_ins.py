@@ -279,16 +279,15 @@ def build(corpus: str, folder: Path) -> StandIn:
     return stand_in
 
 
-def write_mirror(corpus: str, folder: Path) -> None:
-    """Write a mirror for any corpus, from which each of its variants can be prepared.
+def write_mirror(corpus: str, variant: str, folder: Path) -> None:
+    """Write a mirror from which a variant of any corpus can be prepared.
 
     Raises:
         UserError: a library that makes it is not installed.
     """
     try:
         if corpus == "debian":
-            listed = debian_mirror.packages(60, *debian_mirror.LANGUAGES)
-            debian_mirror.write_mirror(folder, listed, held_out=40)
+            debian_mirror.write_mirror_for(variant, folder)
         else:
             build(corpus, folder)
     except ModuleNotFoundError as error:
