@@ -71,6 +71,9 @@ def run(args: argparse.Namespace) -> int:
         value = getattr(args, name)
         if value is not None and value < 1:
             raise UserError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+    for name in ("dry_run", "results", "seeds", "max_update"):
+        if args.smoke and getattr(args, name):
+            raise UserError(f"--smoke chooses for itself what --{name.replace('_', '-')} says: leave one of them out")
     there = torch.cuda.device_count()
     if args.gpus is None and 0 < there < args.jobs:
         raise UserError(f"--jobs {args.jobs}: this machine has {there} GPUs; --gpus 0 trains on the CPU")
@@ -99,14 +102,14 @@ def run(args: argparse.Namespace) -> int:
         overrides=(*updates, *args.override),
     )
     table = load_table(settings.configs, args.table)
-    work = reproduce.jobs_of(table, settings, args.rows, args.seeds, args.columns)
-    if args.dry_run:
-        print("\n".join(dry_run.show(work)))
-        return 0
     runner = Runner(environments(args.jobs, gpus), echo=True)
     try:
         if args.smoke:
-            print(f"smoke: {smoke(table, settings, runner, args.rows, args.columns, args.results)}")
+            print(f"smoke: {smoke(table, settings, runner, args.rows, args.columns)}")
+            return 0
+        work = reproduce.jobs_of(table, settings, args.rows, args.seeds, args.columns)
+        if args.dry_run:
+            print("\n".join(dry_run.show(work)))
             return 0
         reproduce.run(table, work, args.results, runner)
     except KeyboardInterrupt:

@@ -113,14 +113,18 @@ def summary(work: Sequence[Job]) -> Iterator[str]:
             total = job.asked.optimization.max_update * batch.update_freq * batch.devices
             hours = device.hours(matrices, total, batch.max_tokens)
             least, most = least + hours[0], most + hours[1]
-        spread = f"{least:,.0f}" if f"{least:,.0f}" == f"{most:,.0f}" else f"{least:,.0f} to {most:,.0f}"
         if reckoned:
-            yield f"about {spread} hours of one {device.name} (derived: {DEVICES.relative_to(RESULTS.parent)})"
+            spread = " to ".join(dict.fromkeys(map(_rounded, (least, most))))
+            yield f"about {spread} hours ({device.name}; derived from {DEVICES.relative_to(RESULTS.parent)})"
     if len(reckoned) < len(jobs):
         yield f"{len(jobs) - len(reckoned)} runs of speech, of which no step was measured, are not in these hours"
     disk = sum(_checkpoints(job.asked) * _bytes(job, matrices) for job, matrices in reckoned)
     yield f"about {disk / _GIB:,.0f} GiB of checkpoints, corpora not counted"
     yield _downloads(jobs)
+
+
+def _rounded(hours: float) -> str:
+    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.1f}"
 
 
 def _checkpoints(config: Any) -> int:

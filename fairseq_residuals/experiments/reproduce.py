@@ -76,8 +76,8 @@ def run(table: TableRecipe, work: Work, results: Path | None, runner: Runner | N
     for job, cells in missing.items():
         if job.corpus in left_out:
             continue
-        runner.say(f"{job.name}, seed {job.seed}: {job.batch}")
-        ready = Job(job.settings, job.name, job.given_seed)  # now the corpus can say what its language pairs are
+        ready = Job(job.settings, job.name, job.given_seed)  # now the corpus can say its language pairs and lengths
+        runner.say(f"{ready.name}, seed {ready.seed}: {ready.batch}")
         check_references(ready, measurements_of(ready, cells))
         runner.say(f"# the same: {shlex.join(ready.train_by_flags)}")
         rows = ", ".join(dict.fromkeys(cell.row for cell in cells))

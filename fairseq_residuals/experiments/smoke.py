@@ -33,7 +33,6 @@ def smoke(
     runner: Runner,
     rows: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
-    results: Path | None = None,
 ) -> str:
     """Run the chosen cells of a table at small scale, and return a sentence about it.
 
@@ -47,7 +46,7 @@ def smoke(
         for path in folder.iterdir():
             if path.is_dir():
                 shutil.rmtree(path)
-        records = results or folder / "results.csv"
+        records = folder / "results.csv"
         records.unlink(missing_ok=True)
         work = small_work(table, settings, folder, rows, columns)
         for job in work:

@@ -66,8 +66,8 @@ def test_a_wide_model_costs_what_the_device_computes() -> None:
 def test_the_summary_of_a_row() -> None:
     lines = list(summary([read_job("b2t/table1/18l_b2t")]))
     assert lines[0] == "1 runs, at most 50,000 updates of 6,400,000 passes on each device"
-    assert "about 165 to 324 hours of one H100, fp16 (derived: results/bench/devices.yaml)" in lines
-    assert "about 60 hours of one H100, fp16, --cuda-graphs (derived: results/bench/devices.yaml)" in lines
+    assert "about 165 to 324 hours (H100, fp16; derived from results/bench/devices.yaml)" in lines
+    assert "about 60 hours (H100, fp16, --cuda-graphs; derived from results/bench/devices.yaml)" in lines
     # 12 checkpoints of 148.9 million weights in half precision and two moments
     assert f"about {12 * 10 * MEASURED.multiplied / 2**30:.0f} GiB of checkpoints, corpora not counted" in lines
     assert "7 files to download or supply, 0 are here; `prepare --sources` lists them" in lines
@@ -76,4 +76,4 @@ def test_the_summary_of_a_row() -> None:
 def test_speech_is_not_reckoned() -> None:
     lines = list(summary([read_job("b2t/table5/6l_b2t")]))
     assert "1 runs of speech, of which no step was measured, are not in these hours" in lines
-    assert not [line for line in lines if "hours of one" in line]
+    assert not [line for line in lines if "derived from" in line]

@@ -169,6 +169,10 @@ def test_the_other_source_of_a_recipe_can_be_chosen(dry_run) -> None:
         (("b2t/table1", "--gpus", "1", "--override", "recipe.averge=1"), "unknown keys averge; valid: average, "),
         (("b2t/table1", "--gpus", "1", "--override", "model.dropuot=1"), "dropuot under model (did you mean dropout?)"),
         (("b2t/table4", "--gpus", "200"), "choose a number of devices out of"),
+        (
+            ("b2t/table4", "--gpus", "0", "--smoke"),
+            "--smoke chooses for itself what --dry-run says: leave one of them out",
+        ),
     ],
 )
 def test_mistakes_are_one_sentence(

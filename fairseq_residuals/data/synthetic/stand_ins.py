@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from subword_nmt.apply_bpe import BPE
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.synthetic import debian_mirror
@@ -57,6 +56,8 @@ def wmt14_en_de() -> StandIn:
 
 def google_archive() -> StandIn:
     """Return the archive that is gone: tokenized, in subwords, flat; and the sources of test sets."""
+    from subword_nmt.apply_bpe import BPE  # no recipe needs it
+
     files: Files = {"bpe.32000": GOOGLE_CODES, "vocab.bpe.32000": b"ka@@\n"}
     lines = random_lines("train", 40, "en", "de")
     codes = BPE(io.StringIO(GOOGLE_CODES.decode()))
