@@ -29,8 +29,6 @@ from fairseq_residuals.portable.settings import EOS, PAD, ModelSettings, StackSe
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_accurate": "gelu_pytorch_tanh", "silu": "silu", "tanh": "tanh"}
 """By fairseq's names, transformers'."""
 TOKENS = {"bos_token_id": 0, "pad_token_id": PAD, "eos_token_id": EOS, "decoder_start_token_id": EOS}
-PLAIN = {"norm_type": "layer", "value_residual": "none"}
-"""Options that these classes leave no choice."""
 
 Reason = str
 
@@ -72,7 +70,11 @@ CLASSES = {kind.model_type: kind for kind in (FSMT, M2M100, XGLM)}
 
 
 def fitting_class(settings: ModelSettings) -> TransformersClass | Reason:
-    """Return the class that has all parameters of a model, or why there is none."""
+    """Return the class that has all parameters of a model, or why there is none.
+
+    Args:
+        settings: of a model whose wirings are ``post_ln`` or ``pre_ln``, with no option but ``final_norm``.
+    """
     stacks = [stack for stack in (settings.encoder, settings.decoder) if stack is not None]
     wirings = {stack.wiring.name for stack in stacks}
     pair = settings.encoder is not None
@@ -100,10 +102,6 @@ def _misfit(stack: StackSettings, kind: TransformersClass, first: StackSettings)
             stack.embed_scale == 1 or math.isclose(stack.embed_scale, math.sqrt(stack.dim))
         ),
         "stacks whose embeddings are scaled differently": stack.embed_scale != first.embed_scale,
-        **{
-            f"{option}={stack.wiring.value(option)}": stack.wiring.value(option) != only
-            for option, only in PLAIN.items()
-        },
     }
     return next((reason for reason, is_so in wrong.items() if is_so), "")
 
@@ -199,15 +197,30 @@ def from_transformers(tensors: dict[str, Tensor], kind: TransformersClass) -> di
     return parameters
 
 
+def activation_of(config: dict[str, Any], default: str) -> str:
+    """Return the name that fairseq has for the activation of a configuration.
+
+    Args:
+        default: transformers' name of that of a configuration that has none.
+
+    Raises:
+        UserError: fairseq has none of this name.
+    """
+    theirs = config.get("activation_function", default)
+    ours = next((name for name, of_transformers in ACTIVATIONS.items() if of_transformers == theirs), None)
+    if ours is None and theirs == "swish":
+        ours = "silu"
+    if ours is None:
+        raise UserError(f"its activation {theirs!r:.40} is none that fairseq has")
+    return ours
+
+
 def settings_of(config: dict[str, Any], kind: TransformersClass) -> dict[str, Any]:
     """Return the settings of fairseq that a configuration amounts to; sizes of matrices come from the parameters.
 
     Raises:
         UserError: it has something that our wiring has not.
     """
-    activation = {theirs: ours for ours, theirs in ACTIVATIONS.items()}.get(config.get("activation_function", "relu"))
-    if activation is None:
-        raise UserError(f"its activation {config.get('activation_function')!r:.40} is none that fairseq has")
     for key, only in TOKENS.items():
         if config.get(key, only) != only and (kind.pair or key not in ("bos_token_id", "decoder_start_token_id")):
             raise UserError(f"its {key} is {config[key]!r:.40}, and a dictionary of fairseq has {only} there")
@@ -215,7 +228,7 @@ def settings_of(config: dict[str, Any], kind: TransformersClass) -> dict[str, An
     heads = {f"{side}_attention_heads": config.get(f"{prefix}attention_heads", 16) for side, prefix in sides.items()}
     longest = config.get("max_position_embeddings", 1024)
     return {
-        "activation_fn": activation,
+        "activation_fn": activation_of(config, "relu"),
         "no_scale_embedding": not config.get("scale_embedding", True),
         **heads,
         **({"max_source_positions": longest} if kind.pair else {}),

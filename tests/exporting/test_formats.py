@@ -6,47 +6,74 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_residuals.checkpoints.exporting.comparison import compare, small_model
+from fairseq_residuals.checkpoints.exporting.comparison.measure import (
+    ALONE,
+    GRAPHS,
+    OWN_FILE,
+    PAIR,
+    Subject,
+    cases,
+    compare,
+    small_model,
+)
 from fairseq_residuals.core.registry import VARIANTS, list_variants
 
 pytest.importorskip("transformers", reason="the extra hf is not installed")
 pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
 
 TOLERANCE = 1e-5
-CASES = [
-    (variant, task)
-    for variant in list_variants()
-    for task in ("translation", "language_modeling")
-    if not VARIANTS[variant].refusal(alone=task != "translation", topmost=True)
+CASES = list(cases(list_variants(), (PAIR, ALONE)))
+
+
+FSMT, M2M100, XGLM = "FSMTForConditionalGeneration", "M2M100ForConditionalGeneration", "XGLMForCausalLM"
+CLASSES = {("post_ln", PAIR): FSMT} | {
+    (wiring, task): name
+    for wiring in ("pre_ln", "layer_scale", "layernorm_scaling", "residual_multiplier")
+    for task, name in ((PAIR, M2M100), (ALONE, XGLM))
+}
+"""Where all parameters fit a class of transformers, factors folded."""
+WITH_OPTIONS = [
+    ("post_ln(gpas=layer)", PAIR, OWN_FILE),
+    ("post_ln(fixnorm=true)", PAIR, OWN_FILE),
+    ("pre_ln(norm_type=rms)", ALONE, OWN_FILE),
+    ("pre_ln(depth_mup=true,base_depth=1)", PAIR, M2M100),
 ]
 
 
-@pytest.mark.parametrize(("variant", "task"), CASES)
-def test_transformers(variant: str, task: str, tmp_path: Path) -> None:
-    row = compare(small_model(variant, task=task), "hf", tmp_path / f"{variant}_{task}")
+@pytest.mark.parametrize(
+    ("wiring", "task", "holder"), [(*case, CLASSES.get(case, OWN_FILE)) for case in CASES] + WITH_OPTIONS
+)
+def test_transformers(wiring: str, task: str, holder: str, tmp_path: Path) -> None:
+    row = compare(Subject(small_model(wiring, task=task)), "hf", tmp_path / "out")
+    assert row.holder == holder
     assert row.difference <= TOLERANCE
     assert row.differing[0] == 0 and row.differing[1] > 0
 
 
-def list_of(names: list[str]) -> tuple[str, int]:
-    """Return a list of wirings with a layer for each, and its depth."""
-    return ",".join(f"{name}:{i}" for i, name in enumerate(names)), len(names)
-
-
-# A graph takes seconds to trace, whatever it computes, and a second for each layer. So the wirings are layers of one
-# model; those that touch cross-attention, or need an encoder, are those of a pair.
-ALONE = [name for name in list_variants() if not VARIANTS[name].refusal(alone=True, topmost=False)]
-NEEDING_AN_ENCODER = [name for name in list_variants() if name not in ALONE]
+# A graph takes seconds to trace, and half a second for each layer, whatever wires it. So wirings are layers of a model:
+# of language models, and of an encoder-decoder what touches cross-attention or no language model can have.
+WITHOUT_ENCODER = [name for name in list_variants() if not VARIANTS[name].refusal(alone=True, topmost=False)]
+NEEDING_AN_ENCODER = [name for name in list_variants() if name not in WITHOUT_ENCODER]
 # what has to be on top comes last
 NEEDING_AN_ENCODER.sort(key=lambda name: bool(VARIANTS[name].refusal(alone=False, topmost=False)))
-PAIR = ["realformer", "hybrid_norm", *NEEDING_AN_ENCODER]
+GROUPS = [(ALONE, WITHOUT_ENCODER[i : i + 8]) for i in range(0, len(WITHOUT_ENCODER), 8)]
+GROUPS.append((PAIR, ["realformer", "hybrid_norm", *NEEDING_AN_ENCODER]))
+ACROSS_LAYERS = {
+    *("attention_residuals", "backout", "delta_attnres", "dense_former", "dlcl_post", "dlcl_pre", "keel", "laurel_pa"),
+    *("mix_ln", "mudd", "realformer", "transparent_attention", "two_lane", "unet_skip"),
+}
+"""Their second layer reads what the first one left, or is wired otherwise."""
 
 
-@pytest.mark.parametrize("kind", ("torch_export", "onnx"))
-@pytest.mark.parametrize(
-    ("task", "names"), [("language_modeling", ALONE), ("translation", PAIR)], ids=["alone", "pair"]
-)
-def test_graphs(task: str, names: list[str], kind: str, tmp_path: Path) -> None:
-    row = compare(small_model(*list_of(names), task=task), kind, tmp_path / "out")
-    assert row.difference <= TOLERANCE
-    assert row.differing[0] == 0 and row.differing[1] > 0
+@pytest.mark.parametrize(("task", "names"), GROUPS, ids=lambda part: part if isinstance(part, str) else part[0])
+def test_graphs(task: str, names: list[str], tmp_path: Path) -> None:
+    parts, depth = [], 0
+    for name in names:
+        layers = 2 if name in ACROSS_LAYERS else 1
+        parts.append(f"{name}:{depth}-{depth + layers - 1}")
+        depth += layers
+    subject = Subject(small_model(",".join(parts), depth, task=task))
+    for kind in GRAPHS:
+        row = compare(subject, kind, tmp_path / kind)
+        assert row.difference <= TOLERANCE
+        assert row.differing[0] == 0 and row.differing[1] > 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from test_export import logits_of_both, refusal
 
-from fairseq_residuals.checkpoints.exporting.exporter import FAIRSEQ_HAS
+from fairseq_residuals.checkpoints.exporting.stock_form import FAIRSEQ_HAS
 from fairseq_residuals.variants.layer_scale import LayerScaleConnection
 from fairseq_residuals.variants.layernorm_scaling import LayerNormScalingConnection
 

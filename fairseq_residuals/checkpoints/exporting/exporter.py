@@ -11,13 +11,12 @@ from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 from torch import Tensor, nn
 
 from fairseq_residuals.checkpoints.checkpoint_file import read_checkpoint
-from fairseq_residuals.checkpoints.exporting.folding import fold
-from fairseq_residuals.checkpoints.fairseq_config import Settings, complete, flat_settings, load_model
+from fairseq_residuals.checkpoints.exporting.stock_form import fold_model
+from fairseq_residuals.checkpoints.fairseq_config import complete, flat_settings, load_model
 from fairseq_residuals.checkpoints.importing.model_sizes import dictionary_sizes, sharing
 from fairseq_residuals.checkpoints.importing.parameter_names import AUTHORS, translate
 from fairseq_residuals.checkpoints.importing.wiring_detection import Found
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.models.builder import wirings_of
 from fairseq_residuals.models.language_model import LANGUAGE_MODEL
 from fairseq_residuals.models.speech_to_text import SPEECH
@@ -25,8 +24,8 @@ from fairseq_residuals.models.translation import TRANSLATION
 
 STOCK = {TRANSLATION.model: "transformer", LANGUAGE_MODEL.model: "transformer_lm", SPEECH.model: "s2t_transformer"}
 """fairseq's own model for each of ours, an architecture by the same name."""
-FAIRSEQ_HAS = {"norm_type": "layer", "fixnorm": False, "value_residual": "none", "gpas": "none"}
-"""Options of every variant that fairseq's own models leave no choice."""
+PATCHED_IN = ("silu",)
+"""Activations that fairseq has by a patch of modern_fairseq."""
 TOLERANCE = 1e-4
 """Of the logits, as a part of the largest one: what rounding the folded weights to single precision may cost."""
 
@@ -60,27 +59,17 @@ def export_checkpoint(path: Path) -> Exported:
     found = Found(str(path), settings, translate(checkpoint["model"], AUTHORS["fairseq"]))
     sizes = dictionary_sizes(found)
     args, _ = complete(settings["arch"], settings, {})
+    if args.activation_fn in PATCHED_IN:
+        raise UserError(
+            f"{path} cannot be exported: fairseq without this project has no activation {args.activation_fn}"
+        )
     wirings = wirings_of(args)
     ours = load_model(args, sizes, found.parameters, str(path))
     state = {name: value.double() if value.is_floating_point() else value for name, value in ours.state_dict().items()}
-    exactly: Settings = {}
-    for side, wiring in wirings.items():
-        owner = getattr(ours, side)
-        layers = "layers" if hasattr(owner, "layers") else "transformer_layers"
-        stack = getattr(owner, layers)
-        if not stack.wiring.stock:
-            raise UserError(
-                f"{path} cannot be exported: its {side} is wired by {wiring.name} ({'; '.join(wiring.equations)}),"
-                " where fairseq's own has x = LN(x + F(x)) in all layers, or x = x + F(LN(x)), up to constant factors"
-            )
-        for option, only in FAIRSEQ_HAS.items():
-            if (value := wiring.value(option)) != only:
-                raise UserError(
-                    f"{path} cannot be exported: its {side} has {option}={value}, and fairseq's own model has"
-                    f" {option}={only}"
-                )
-        exactly |= _placement(path, stack, f"{side}.layer_norm.weight" in state)
-        exactly |= fold(owner, stack, f"{side}.{layers}", state)
+    try:
+        exactly = fold_model(ours, wirings, state)
+    except UserError as error:
+        raise UserError(f"{path} cannot be exported: {error}") from error
     exactly |= sharing(Found(str(path), {}, state))
     stock = STOCK[model_name]
     args, _ = complete(stock, settings, exactly)
@@ -97,17 +86,6 @@ def export_checkpoint(path: Path) -> Exported:
     whole |= {"task_state": {}, "extra_state": {"train_iterator": {"epoch": 1}}, "last_optimizer_state": None}
     tables = [side for side in wirings if exactly.get(f"{side}_learned_pos")]
     return Exported(whole, stock, deviation, tables)
-
-
-def _placement(path: Path, stack: Stack, top_norm: bool) -> Settings:
-    """Return where a stock model has its norms."""
-    side, before = stack.shape.stack, stack.wiring.stock == "pre_ln"
-    if before and not top_norm and side == "encoder":
-        raise UserError(
-            f"{path} cannot be exported: its encoder is Pre-LN without a norm on top, where fairseq has one"
-        )
-    placed: Settings = {f"{side}_normalize_before": before}
-    return placed | {"no_decoder_final_norm": before and not top_norm} if side == "decoder" else placed
 
 
 def _without_buffers(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fairseq_residuals.checkpoints.exporting import to_hf
 from fairseq_residuals.checkpoints.exporting.portable_checkpoint import PortableCheckpoint, read_portable
-from fairseq_residuals.checkpoints.transformers_classes import TransformersClass, fitting_class
+from fairseq_residuals.checkpoints.exporting.stock_form import form_for_transformers
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.portable.model import PortableModel
 from fairseq_residuals.portable.settings import EOS, PAD
@@ -49,35 +49,61 @@ def export_folder(file: Path, kind: str, out: Path, options: Options) -> list[st
         UserError: the format cannot hold the model, a file is missing, or what was written computes something else.
     """
     checkpoint = read_portable(file)
-    deviation = difference(checkpoint, *random_input(checkpoint.model))
-    if not deviation <= TOLERANCE:
-        raise UserError(
-            f"{file} cannot be exported: without fairseq its logits differ by {deviation:.1e} of the largest, and at"
-            f" most {TOLERANCE:g} is rounding"
-        )
+    deviation = _check(checkpoint, "without fairseq")
     report = [f"largest difference of logits on random input: {deviation:.1e} of the largest (tolerance {TOLERANCE:g})"]
     files = _tokenizer_files(checkpoint, options)
     with new_folder(out) as folder:
         if kind == "hf":
-            fit = "--own-class is given" if options.own_class else fitting_class(checkpoint.model.settings)
-            if isinstance(fit, TransformersClass):
-                to_hf.write_class(checkpoint, fit, files, folder)
-                report.append(f"class of transformers: {fit.name}, without code of this project")
-            else:
-                to_hf.write_hf(checkpoint, files, folder)
-                report.append(f"modelling file of this project, since {fit}")
+            report += _write_hf(checkpoint, files, folder, own_class=options.own_class)
             if files is None:
                 report.append("no tokenizer: give --data DIR, the folder of the dictionaries, for one")
             return report
         # only here, since importing what exports graphs takes time
         from fairseq_residuals.checkpoints.exporting import to_graphs
 
+        programs, settings = to_graphs.trace_graphs(checkpoint.model), checkpoint.model.settings
         if kind == "onnx":
-            to_graphs.write_onnx(checkpoint.model, folder)
+            to_graphs.write_onnx(programs, settings, folder)
             report.append(f"opset {to_graphs.OPSET}")
         else:
-            to_graphs.write_torch_export(checkpoint.model, folder)
+            to_graphs.write_torch_export(programs, settings, folder)
     return report
+
+
+def _write_hf(
+    checkpoint: PortableCheckpoint, files: to_hf.TokenizerFiles | None, folder: Path, *, own_class: bool
+) -> list[str]:
+    form = "--own-class is given" if own_class else form_for_transformers(checkpoint)
+    if isinstance(form, str):
+        to_hf.write_hf(checkpoint, files, folder)
+        return [f"modelling file of this project, since {form}"]
+    plain, kind = form
+    _check(plain, f"as {kind.name}")
+    to_hf.write_class(plain, kind, files, folder)
+    report = [f"class of transformers: {kind.name}, without code of this project"]
+    if _wirings(plain) != _wirings(checkpoint):
+        report.append("the factors of the wiring are in its matrices; --own-class keeps them apart")
+    return report
+
+
+def _wirings(checkpoint: PortableCheckpoint) -> list[str]:
+    settings = checkpoint.model.settings
+    return [stack.wiring.computes for stack in (settings.encoder, settings.decoder) if stack is not None]
+
+
+def _check(checkpoint: PortableCheckpoint, where: str) -> float:
+    """Return how far the logits are from fairseq's, as a part of the largest.
+
+    Raises:
+        UserError: by more than rounding.
+    """
+    deviation = difference(checkpoint, *random_input(checkpoint.model))
+    if not deviation <= TOLERANCE:
+        raise UserError(
+            f"{checkpoint.path} cannot be exported: {where} its logits differ by {deviation:.1e} of the largest, and at"
+            f" most {TOLERANCE:g} is rounding"
+        )
+    return deviation
 
 
 def _tokenizer_files(checkpoint: PortableCheckpoint, options: Options) -> to_hf.TokenizerFiles | None:

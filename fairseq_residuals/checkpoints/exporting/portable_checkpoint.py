@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY
-from torch import nn
+from torch import Tensor, nn
 
 from fairseq_residuals.checkpoints.checkpoint_file import read_checkpoint
 from fairseq_residuals.checkpoints.fairseq_config import Settings, complete, flat_settings, load_model
@@ -20,6 +20,7 @@ from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.feed_forward import ACTIVATIONS
 from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.models.builder import wirings_of
+from fairseq_residuals.models.fixnorm import length, uses_fixnorm
 from fairseq_residuals.models.language_model import LANGUAGE_MODEL
 from fairseq_residuals.models.speech_to_text import SPEECH
 from fairseq_residuals.models.translation import TRANSLATION
@@ -33,6 +34,7 @@ REFUSED = {
     "character_embeddings": "embeddings of characters",
 }
 """Settings that no format but fairseq's can hold, and what they make."""
+VECTORS_OF_WORDS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "decoder.output_projection.weight")
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,12 @@ def portable_of(path: Path, args: Namespace, fairseq_model: nn.Module, settings:
     Raises:
         UserError: the model has parts that only fairseq has.
     """
-    portable = PortableModel(_settings(path, args, wirings_of(args), fairseq_model))
+    wirings = wirings_of(args)
+    portable = PortableModel(_settings(path, args, wirings, fairseq_model))
     # the same names, since the modules are the same; those of a state dict would be fairseq's
-    weights = dict(fairseq_model.named_parameters(remove_duplicate=False))
+    weights: dict[str, Tensor] = dict(fairseq_model.named_parameters(remove_duplicate=False))
+    if uses_fixnorm(wirings):
+        weights |= {name: weights[name] / length(weights[name]) for name in VECTORS_OF_WORDS if name in weights}
     portable.load_state_dict(weights, strict=True)
     return PortableCheckpoint(path, fairseq_model, portable.eval(), settings)
 

@@ -16,9 +16,11 @@ from torch.export import Dim, ExportedProgram
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.portable.graphs import DECODER, ENCODER, write_settings
 from fairseq_residuals.portable.model import PortableModel
-from fairseq_residuals.portable.settings import EOS
+from fairseq_residuals.portable.settings import EOS, ModelSettings
 from fairseq_residuals.portable.steps import CACHE, MEMORY, DecoderGraph, EncoderGraph, LanguageModelGraph, empty_cache
 
+Programs = dict[str, ExportedProgram]
+"""The decoder's step, and of a pair the encoder, by the names of their files."""
 OPSET = 20
 """Of ONNX; onnxruntime reads it since 1.17."""
 OUTPUTS = {ENCODER: list(MEMORY), DECODER: ["logits", *(f"new_{name}" for name in CACHE)]}
@@ -26,19 +28,25 @@ _ROWS, _NEW, _PAST, _SOURCE = 2, 3, 4, 5
 """Sizes to trace with, which do not stay in a graph: none is 1, and no two are equal, which would be remembered."""
 
 
-def write_torch_export(model: PortableModel, folder: Path) -> None:
+def write_torch_export(programs: Programs, settings: ModelSettings, folder: Path) -> None:
     """Fill an empty folder with ``decoder.pt2``, ``encoder.pt2`` of a pair, and the settings.
+
+    Args:
+        programs: as :func:`trace_graphs` returns them.
 
     Raises:
         OSError: a file cannot be written.
     """
-    for name, program in programs(model).items():
+    for name, program in programs.items():
         torch.export.save(program, folder / f"{name}.pt2")
-    write_settings(model.settings, "torch_export", folder, torch=torch.__version__)
+    write_settings(settings, "torch_export", folder, torch=torch.__version__)
 
 
-def write_onnx(model: PortableModel, folder: Path) -> None:
+def write_onnx(programs: Programs, settings: ModelSettings, folder: Path) -> None:
     """Fill an empty folder with ``decoder.onnx``, ``encoder.onnx`` of a pair, and the settings.
+
+    Args:
+        programs: as :func:`trace_graphs` returns them.
 
     Raises:
         UserError: the packages onnx and onnxscript are missing.
@@ -49,14 +57,14 @@ def write_onnx(model: PortableModel, folder: Path) -> None:
         import onnxscript  # noqa: F401
     except ModuleNotFoundError as error:
         raise UserError(f"this needs the package {error.name}: pip install fairseq-residuals[onnx]") from error
-    for name, program in programs(model).items():
+    for name, program in programs.items():
         with _quiet():
             converted = torch.onnx.export(
                 program, dynamo=True, opset_version=OPSET, output_names=OUTPUTS[name], verbose=False
             )
         assert converted is not None
         converted.save(folder / f"{name}.onnx")
-    write_settings(model.settings, "onnx", folder, opset=OPSET)
+    write_settings(settings, "onnx", folder, opset=OPSET)
 
 
 @contextlib.contextmanager
@@ -74,7 +82,7 @@ def _quiet() -> Iterator[None]:
 
 
 @torch.no_grad()
-def programs(model: PortableModel) -> dict[str, ExportedProgram]:
+def trace_graphs(model: PortableModel) -> Programs:
     """Trace the graphs of a model, with any numbers of sentences and positions."""
     tokens = torch.full((_ROWS, _NEW), EOS + 2)
     keys, values = empty_cache(model.decoder, _ROWS, _PAST)

@@ -1,20 +1,11 @@
-"""What each format makes of each wiring: differences of logits, tokens that differ in beam search, sizes.
-
-::
-
-    python -m fairseq_residuals.checkpoints.exporting.comparison
-
-prints the table that docs/CHECKPOINTS.md has. The models are small, and away from their initial values.
-"""
+"""A small model of each wiring in each format, beside what fairseq makes of it."""
 
 from __future__ import annotations
 
-import argparse
-import logging
-import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +18,9 @@ from torch import Tensor, nn
 from fairseq_residuals.checkpoints.exporting import to_graphs, to_hf
 from fairseq_residuals.checkpoints.exporting.folders import fairseq_logits, random_input
 from fairseq_residuals.checkpoints.exporting.portable_checkpoint import PortableCheckpoint, portable_of
+from fairseq_residuals.checkpoints.exporting.stock_form import form_for_transformers
 from fairseq_residuals.checkpoints.fairseq_config import Settings, complete, synthetic_dictionary, task_of
-from fairseq_residuals.checkpoints.transformers_classes import TransformersClass, fitting_class
-from fairseq_residuals.core.registry import VARIANTS, list_variants
+from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.portable.graphs import Graphs, load_onnx, load_torch_export
 from fairseq_residuals.portable.settings import EOS, PAD
 
@@ -37,8 +28,10 @@ WORDS = 40
 BEAM, LONGEST = 4, 20
 SPREAD = 0.1
 """Standard deviation of what is added to every parameter, so that no gain of 1 hides anything."""
-HEADINGS = ("wiring", "format", "largest difference of logits", "tokens that differ in beam search", "bytes")
-RULE = ("---", "---", "---:", "---:", "---:")
+PAIR, ALONE = "translation", "language_modeling"
+"""Tasks: of an encoder-decoder, of a decoder alone."""
+OWN_FILE = "own file"
+"""Where no class of transformers has a wiring."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +39,10 @@ class Row:
     """One wiring in one format.
 
     Attributes:
-        wiring: and of what it is, a pair or a language model.
+        wiring: a variant.
+        task: translation or language_modeling.
         kind: the format.
+        holder: the class of transformers, or :data:`OWN_FILE`.
         difference: the largest one of logits to fairseq's.
         differing: tokens of the best hypotheses that are not fairseq's, and all tokens; of classes of transformers only
             those of sentences that end by themselves.
@@ -55,15 +50,12 @@ class Row:
     """
 
     wiring: str
+    task: str
     kind: str
+    holder: str
     difference: float
     differing: tuple[int, int]
     size: int
-
-    def cells(self) -> tuple[str, ...]:
-        """Return the row of the table."""
-        wrong, total = self.differing
-        return self.wiring, self.kind, f"{self.difference:.1e}", f"{wrong} of {total}", f"{self.size:,}"
 
 
 def small_model(wiring: str, layers: int = 2, dim: int = 16, *, task: str) -> PortableCheckpoint:
@@ -74,7 +66,7 @@ def small_model(wiring: str, layers: int = 2, dim: int = 16, *, task: str) -> Po
         task: translation or language_modeling.
     """
     torch.manual_seed(1)
-    pair = task == "translation"
+    pair = task == PAIR
     sides = ("encoder", "decoder") if pair else ("decoder",)
     sizes = {"layers": layers, "embed_dim": dim, "ffn_embed_dim": 2 * dim, "attention_heads": 2}
     exactly: Settings = {f"{side}_{key}": value for side in sides for key, value in sizes.items()}
@@ -109,32 +101,65 @@ def _make_ends_likely(checkpoint: PortableCheckpoint) -> None:
     words[EOS] += 2 * (output @ words.T).std() * mean / mean.dot(mean)
 
 
-def compare(checkpoint: PortableCheckpoint, kind: str, folder: Path) -> Row:
+class Subject:
+    """A model, with what is computed of it once for all formats."""
+
+    def __init__(self, checkpoint: PortableCheckpoint) -> None:
+        self.checkpoint = checkpoint
+        self.source, self.previous = random_input(checkpoint.model)
+        sentences: Sequence[Tensor | None] = [None]
+        if self.source is not None:
+            sentences = [row[row.ne(PAD)] for row in self.source]
+        self.sentences = sentences
+
+    @cached_property
+    def programs(self) -> to_graphs.Programs:
+        """Its graphs."""
+        return to_graphs.trace_graphs(self.checkpoint.model)
+
+    @cached_property
+    def logits(self) -> Tensor:
+        """What fairseq computes of ``source`` and ``previous``, (B, T, words)."""
+        return fairseq_logits(self.checkpoint, self.source, self.previous)
+
+    @cached_property
+    def hypotheses(self) -> list[list[int]]:
+        """The best that fairseq finds of each sentence."""
+        return [_fairseq_search(self.checkpoint, sentence) for sentence in self.sentences]
+
+
+def compare(subject: Subject, kind: str, folder: Path) -> Row:
     """Export a model to a new folder, load what was written, and run both."""
     folder.mkdir()
+    settings = subject.checkpoint.model.settings
+    holder, longest = OWN_FILE, LONGEST + 1
     if kind == "hf":
-        source, previous = random_input(checkpoint.model)
-        run, search = _through_transformers(checkpoint, folder)
+        form = form_for_transformers(subject.checkpoint)
+        if isinstance(form, str):
+            to_hf.write_hf(subject.checkpoint, None, folder)
+        else:
+            plain, fit = form
+            to_hf.write_class(plain, fit, None, folder)
+            # a sentence that is cut off gets another end there than from fairseq and from us
+            holder, longest = fit.name, LONGEST
+        run, search = _through_transformers(folder, pair=subject.source is not None, trusted=holder == OWN_FILE)
     else:
         write, load = GRAPHS[kind]
-        write(checkpoint.model, folder)
+        write(subject.programs, settings, folder)
         graphs = load(folder)
-        source, previous = random_input(checkpoint.model)
         run, search = graphs.logits, _searcher(graphs)
-    expected = fairseq_logits(checkpoint, source, previous)
-    real = previous.ne(PAD)
+    real = subject.previous.ne(PAD)
     with torch.no_grad():
-        difference = (run(previous, source) - expected)[real].abs().max().item()
-    pair = "pair" if source is not None else "language model"
-    wiring = f"{checkpoint.model.settings.decoder.residual} ({pair})"
-    size = sum(file.stat().st_size for file in folder.iterdir())
-    fit = fitting_class(checkpoint.model.settings) if kind == "hf" else None
-    if isinstance(fit, TransformersClass):
-        # a sentence that is cut off gets another end there than from fairseq and from us
-        differing = _differing(checkpoint, source, search, longest=LONGEST)
-        return Row(wiring, f"hf: {fit.name}", difference, differing, size)
-    name = "hf: own file" if kind == "hf" else kind
-    return Row(wiring, name, difference, _differing(checkpoint, source, search), size)
+        difference = (run(subject.previous, subject.source) - subject.logits)[real].abs().max().item()
+    return Row(
+        wiring=settings.decoder.residual,
+        task=ALONE if subject.source is None else PAIR,
+        kind=kind,
+        holder=holder,
+        difference=difference,
+        differing=_differing(subject, search, longest),
+        size=sum(file.stat().st_size for file in folder.iterdir()),
+    )
 
 
 GRAPHS: dict[str, tuple[Callable[..., None], Callable[[Path], Graphs]]] = {
@@ -145,19 +170,12 @@ Search = Callable[[Tensor | None], list[int]]
 """The best hypothesis of a sentence, with its end."""
 
 
-def _through_transformers(checkpoint: PortableCheckpoint, folder: Path) -> tuple[Callable[..., Tensor], Search]:
+def _through_transformers(folder: Path, *, pair: bool, trusted: bool) -> tuple[Callable[..., Tensor], Search]:
     import transformers
 
-    pair = checkpoint.model.encoder is not None
-    kind = fitting_class(checkpoint.model.settings)
-    if isinstance(kind, TransformersClass):
-        to_hf.write_class(checkpoint, kind, None, folder)
-    else:
-        to_hf.write_hf(checkpoint, None, folder)
     transformers.logging.disable_progress_bar()
     auto = transformers.AutoModelForSeq2SeqLM if pair else transformers.AutoModelForCausalLM
-    # the file was written a moment ago, by this process
-    model = auto.from_pretrained(folder, trust_remote_code=not isinstance(kind, TransformersClass)).eval()
+    model = auto.from_pretrained(folder, trust_remote_code=trusted).eval()
 
     def run(previous: Tensor, source: Tensor | None) -> Tensor:
         inputs = {"input_ids": previous} if source is None else {"input_ids": source, "decoder_input_ids": previous}
@@ -179,19 +197,15 @@ def _searcher(graphs: Graphs) -> Search:
     return lambda source: graphs.search(source, beam=BEAM, longest=LONGEST)[0].tokens
 
 
-def _differing(
-    checkpoint: PortableCheckpoint, source: Tensor | None, search: Search, longest: int = LONGEST + 1
-) -> tuple[int, int]:
+def _differing(subject: Subject, search: Search, longest: int) -> tuple[int, int]:
     """Count the tokens of best hypotheses that differ, and all, where fairseq's has at most ``longest``."""
     wrong = total = 0
-    sentences: Sequence[Tensor | None] = [None] if source is None else [row[row.ne(PAD)] for row in source]
-    for sentence in sentences:
-        expected, found = _fairseq_search(checkpoint, sentence), search(sentence)
-        if len(expected) > longest:
-            continue
-        total += len(expected)
-        same = sum(a == b for a, b in zip(expected, found, strict=False))
-        wrong += max(len(expected), len(found)) - same
+    for sentence, expected in zip(subject.sentences, subject.hypotheses, strict=True):
+        if len(expected) <= longest:
+            found = search(sentence)
+            total += len(expected)
+            same = sum(a == b for a, b in zip(expected, found, strict=False))
+            wrong += max(len(expected), len(found)) - same
     return wrong, total
 
 
@@ -208,29 +222,8 @@ def _fairseq_search(checkpoint: PortableCheckpoint, sentence: Tensor | None) -> 
     return best[0][0]["tokens"].tolist()  # type: ignore[no-any-return]
 
 
-def rows(variants: Iterable[str], kinds: Iterable[str], folder: Path, layers: int = 2) -> Iterable[Row]:
-    """Yield the rows of the table, a wiring's formats together."""
-    for variant in variants:
-        for task in ("translation", "language_modeling"):
-            if VARIANTS[variant].refusal(alone=task != "translation", topmost=True):
-                continue
-            checkpoint = small_model(variant, layers, task=task)
-            for kind in kinds:
-                yield compare(checkpoint, kind, folder / f"{variant}_{task}_{kind}")
-
-
-def main() -> None:
-    """Print the table, in Markdown, a row as soon as it is known."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--variants", nargs="+", default=list_variants(), metavar="NAME", help="default: all")
-    parser.add_argument("--formats", nargs="+", default=["hf", *GRAPHS], choices=["hf", *GRAPHS], metavar="FORMAT")
-    args = parser.parse_args()
-    logging.disable(logging.INFO)
-    with tempfile.TemporaryDirectory() as folder:
-        lines = chain([HEADINGS, RULE], (row.cells() for row in rows(args.variants, args.formats, Path(folder))))
-        for cells in lines:
-            print(f"| {' | '.join(cells)} |", flush=True)
-
-
-if __name__ == "__main__":
-    main()
+def cases(variants: Iterable[str], tasks: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield wirings with those of the tasks that they have a meaning in."""
+    for task, variant in product(tasks, variants):
+        if not VARIANTS[variant].refusal(alone=task == ALONE, topmost=True):
+            yield variant, task

@@ -1,0 +1,1 @@
+"""What each format makes of each wiring, measured on small models."""
