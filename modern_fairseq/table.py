@@ -58,6 +58,7 @@ _AFTER = {
     "fairseq.utils": (
         "fixes.literals:literals_only",
         "fixes.at_once:norms",
+        "fixes.activations:with_silu",
         "messages.wrong_answers:plugin_in_checkout",
     ),
     "fairseq.criterions.ctc": ("fixes.literals:literals_only",),

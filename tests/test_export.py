@@ -189,6 +189,12 @@ def test_a_stock_checkpoint_is_refused(tmp_path: Path) -> None:
         export_checkpoint(tmp_path / "stock.pt")
 
 
+def test_an_activation_that_fairseq_lacks_is_refused(tmp_path: Path) -> None:
+    assert "fairseq itself has no activation silu" in refusal(
+        tmp_path, "translation", "post_ln", "--activation-fn", "silu"
+    )
+
+
 def test_no_setting_of_a_file_is_parsed_as_a_command_line(tmp_path: Path) -> None:
     plugin, trace = tmp_path / "plugin_of_export", tmp_path / "trace"
     plugin.mkdir()

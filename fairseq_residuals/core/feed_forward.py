@@ -28,7 +28,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "linear": torch.positive,
     "silu": F.silu,
 }
-"""By fairseq's names; fairseq has no ``silu`` that works."""
+"""By fairseq's names; ``silu`` is fairseq's by the patch :mod:`modern_fairseq.fixes.activations`."""
 
 
 class FeedForward(nn.Module):

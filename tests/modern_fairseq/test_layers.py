@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from fairseq import utils
 from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
 from fairseq.modules import AdaptiveInput, transformer_layer
 from fairseq.modules.adaptive_softmax import TiedHeadModule
@@ -97,3 +98,13 @@ def test_no_memory_of_the_process_goes_into_a_checkpoint(monkeypatch):
     for state in (loaded, *(module.state_dict() for module in modules)):
         [buffer] = [value for name, value in state.items() if name.endswith("_float_tensor")]
         assert buffer.tolist() == [0.0]
+
+
+def test_silu_is_an_activation_of_the_ffn():
+    layer = transformer_layer.TransformerEncoderLayerBase(config(activation_fn="silu")).eval()
+    x = torch.randn(5, 3, DIM)
+    torch.testing.assert_close(layer.activation_fn(x), x * x.sigmoid())
+    assert torch.isfinite(layer(x, None)).all()
+    assert "silu" in utils.get_available_activation_fns()
+    # fairseq's Conformer makes a module of this one
+    assert utils.get_activation_fn("swish") is torch.nn.SiLU

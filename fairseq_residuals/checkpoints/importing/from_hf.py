@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_residuals.checkpoints.fairseq_config import Settings, complete, load_model
+from fairseq_residuals.checkpoints.importing.from_marian import VOCABULARY, read_marian
 from fairseq_residuals.checkpoints.importing.importer import Imported
 from fairseq_residuals.checkpoints.importing.model_sizes import (
     check_dictionaries,
@@ -28,9 +29,8 @@ from fairseq_residuals.utils.documents import read_json
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 _MOST_BYTES_OF_CONFIG = 1 << 20
-OURS = "fairseq_residuals"
+OURS, MARIAN = "fairseq_residuals", "marian"
 ELSEWHERE = {
-    "marian": "its decoder begins with padding, and its positions are sines and cosines counted from 0",
     "t5gemma": "its layers have rotary positions, gated FFNs and no biases",
     "granite": "its layers have rotary positions, gated FFNs and no biases",
     "olmo2": "its layers have rotary positions, gated FFNs and no biases",
@@ -39,7 +39,7 @@ ELSEWHERE = {
 
 
 def import_hf(folder: Path, data: Path | None = None) -> Imported:
-    """Read a folder that ``export --to hf`` wrote, or one of FSMT, M2M100 or XGLM.
+    """Read a folder that ``export --to hf`` wrote, or one of FSMT, M2M100, XGLM or MarianMT.
 
     Args:
         data: a folder whose dict.*.txt have to be the model's.
@@ -54,6 +54,9 @@ def import_hf(folder: Path, data: Path | None = None) -> Imported:
     if kind == OURS:
         found = Found(str(folder), *_ours(config, tensors))
         exactly: Settings = {}
+    elif kind == MARIAN:
+        found = Found(str(folder), *read_marian(folder, config, tensors))
+        exactly = {}
     elif kind in CLASSES:
         found = Found(str(folder), settings_of(config, CLASSES[kind]), from_transformers(tensors, CLASSES[kind]))
         wiring = CLASSES[kind].wiring
@@ -66,7 +69,7 @@ def import_hf(folder: Path, data: Path | None = None) -> Imported:
         reason = ELSEWHERE.get(kind, "it is of another kind")
         raise UserError(
             f"{folder} holds a model of type {kind[:40]!r}, which fairseq's layers cannot be: {reason};"
-            f" what can be imported is {OURS}, {', '.join(CLASSES)}"
+            f" what can be imported is {OURS}, {MARIAN}, {', '.join(CLASSES)}"
         )
     exactly |= dimensions(found, sides(found)) | sharing(found)
     args, flags = complete(found.settings["arch"], found.settings, exactly)
@@ -79,6 +82,8 @@ def import_hf(folder: Path, data: Path | None = None) -> Imported:
         f"parameters: {sum(p.numel() for p in model.parameters()):,}",
         f"the model, as flags of fairseq-train: {' '.join(flags)}",
     ]
+    if kind == MARIAN:
+        report.append(f"its words: <s>, <pad>, </s>, <unk>, then those of {VOCABULARY} in their order, without these")
     return Imported({"args": args, "cfg": None, "model": model.state_dict()} | NO_TRAINING_STATE, report)
 
 
