@@ -216,3 +216,18 @@ def test_nothing_is_said_where_nothing_is_wrong(caplog: pytest.LogCaptureFixture
     with caplog.at_level(logging.INFO):
         language_model()
     assert not caplog.records
+
+
+@pytest.mark.parametrize("variant", ["b2t", "realformer", "dlcl_pre", "mhc"])
+def test_compiles_as_one_graph(variant: str) -> None:
+    torch.compiler.reset()
+    stack = build_stack(variant, **SIZES, task="decoder").train()
+    compiled: Any = torch.compile(stack, fullgraph=True, backend="eager")
+    padding = torch.zeros(3, 5, dtype=torch.bool)
+    padding[1, 3:] = True
+    results = []
+    for run in (stack, compiled):
+        x = vectors(4, 3).requires_grad_()
+        out = run(x, memory=vectors(5, 3), memory_padding_mask=padding)
+        results.append((out.detach(), *torch.autograd.grad(out.square().mean(), x)))
+    torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)

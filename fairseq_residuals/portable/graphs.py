@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.portable.settings import EOS, PAD, ModelSettings
+from fairseq_residuals.utils.documents import parse_json
 
 SETTINGS_FILE = "model.json"
 ENCODER, DECODER = "encoder", "decoder"
@@ -134,13 +135,14 @@ def load_torch_export(folder: Path) -> Graphs:
     """Load what ``export --to torch_export`` wrote.
 
     Raises:
-        UserError: the folder holds something else, or another version's files.
+        UserError: the folder holds something else, or another version's files, or lacks one.
     """
     settings = read_settings(folder, "torch_export")
 
     def graph(name: str) -> Graph:
         # the checks of shapes that PyTorch 2.13 writes end in an AttributeError here; wrong shapes fail in the graph
-        return torch.export.load(folder / f"{name}.pt2").module(check_guards=False)  # type: ignore[no-any-return]
+        program = torch.export.load(_file(folder, f"{name}.pt2"))
+        return program.module(check_guards=False)  # type: ignore[no-any-return]
 
     return Graphs(settings, graph(ENCODER) if settings.encoder else None, graph(DECODER))
 
@@ -149,7 +151,7 @@ def load_onnx(folder: Path) -> Graphs:
     """Load what ``export --to onnx`` wrote, for onnxruntime on the CPU.
 
     Raises:
-        UserError: the folder holds something else, or another version's files; or onnxruntime is missing.
+        UserError: the folder holds something else, or another version's files, or lacks one; or onnxruntime is missing.
     """
     settings = read_settings(folder, "onnx")
     try:
@@ -161,7 +163,7 @@ def load_onnx(folder: Path) -> Graphs:
         options = onnxruntime.SessionOptions()
         # initializers of zero size and the like are no news
         options.log_severity_level = 3
-        path = str(folder / f"{name}.onnx")
+        path = str(_file(folder, f"{name}.onnx"))
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         names = [i.name for i in session.get_inputs()]
 
@@ -172,6 +174,12 @@ def load_onnx(folder: Path) -> Graphs:
         return run
 
     return Graphs(settings, graph(ENCODER) if settings.encoder else None, graph(DECODER))
+
+
+def _file(folder: Path, name: str) -> Path:
+    if not (folder / name).is_file():
+        raise UserError(f"there is no {name} in {folder}; export the checkpoint again")
+    return folder / name
 
 
 def write_settings(settings: ModelSettings, kind: str, folder: Path, **more: Any) -> None:
@@ -187,7 +195,7 @@ def read_settings(folder: Path, kind: str) -> ModelSettings:
         UserError: the folder holds none of this kind, or those of another version.
     """
     try:
-        content = json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
+        content = parse_json((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{folder} holds no exported model: {SETTINGS_FILE} cannot be read: {error}") from error
     if not isinstance(content, dict) or content.get("format") != kind:

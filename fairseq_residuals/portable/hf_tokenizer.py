@@ -26,11 +26,12 @@ class ResidualTokenizer(PreTrainedTokenizer):
 
     def __init__(
         self,
-        source_dictionary: str,
-        target_dictionary: str,
+        source_dictionary: str | None = None,
+        target_dictionary: str | None = None,
         bpe_codes: str | None = None,
         sentencepiece_model: str | None = None,
         ends_sentences: bool = True,
+        splits_by: str | None = None,
         **kwargs: Any,
     ) -> None:
         """Read the files.
@@ -40,10 +41,11 @@ class ResidualTokenizer(PreTrainedTokenizer):
             bpe_codes: of subword-nmt.
             sentencepiece_model: its file.
             ends_sentences: whether an end of sentence follows the text; in a language model it precedes it.
+            splits_by: which of the files words are split by: "bpe_codes" or "sentencepiece_model"; None: by spaces.
             kwargs: those of every tokenizer of transformers.
 
         Raises:
-            ValueError: a file is damaged.
+            ValueError: a file is damaged or missing.
             ModuleNotFoundError: the package sentencepiece is needed and missing.
         """
         self.files = {
@@ -52,6 +54,14 @@ class ResidualTokenizer(PreTrainedTokenizer):
             "bpe_codes": bpe_codes,
             "sentencepiece_model": sentencepiece_model,
         }
+        # transformers gives None for a file that a folder has not
+        missing = [
+            FILES.get(key, key)
+            for key in ("source_dictionary", "target_dictionary", splits_by)
+            if key and not self.files.get(key)
+        ]
+        if missing or source_dictionary is None or target_dictionary is None:
+            raise ValueError(f"this tokenizer needs {' and '.join(missing)}, and its folder has no such file")
         self.source = read_dictionary(Path(source_dictionary))
         self.target = read_dictionary(Path(target_dictionary))
         self.source_ids = {word: i for i, word in reversed(list(enumerate(self.source)))}
@@ -62,7 +72,7 @@ class ResidualTokenizer(PreTrainedTokenizer):
         self.ends_sentences = ends_sentences
         bos, pad, eos, unk = SPECIAL
         defaults = {"bos_token": bos, "pad_token": pad, "eos_token": eos, "unk_token": unk}
-        super().__init__(ends_sentences=ends_sentences, **(defaults | kwargs))
+        super().__init__(ends_sentences=ends_sentences, splits_by=splits_by, **(defaults | kwargs))
 
     @property
     def vocab_size(self) -> int:

@@ -68,3 +68,14 @@ def test_a_damaged_dictionary_is_refused(line: str, tmp_path: Path) -> None:
     (tmp_path / "dict.txt").write_text(f"good 1\n{line}\n")
     with pytest.raises(ValueError, match=r"line 2 of .* is no token with its count"):
         ResidualTokenizer(str(tmp_path / "dict.txt"), str(tmp_path / "dict.txt"))
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    """What transformers hands over for it is None; words would be split otherwise than in training."""
+    tiny.make_dictionary().save(str(tmp_path / "dict.txt"))
+    dictionaries = str(tmp_path / "dict.txt"), str(tmp_path / "dict.txt")
+    for splits_by, name in (("bpe_codes", r"bpe\.codes"), ("sentencepiece_model", r"sentencepiece\.model")):
+        with pytest.raises(ValueError, match=f"needs {name}, and its folder has no such file"):
+            ResidualTokenizer(*dictionaries, splits_by=splits_by)
+    with pytest.raises(ValueError, match=r"needs target\.dict\.txt, and its folder"):
+        ResidualTokenizer(dictionaries[0], None)

@@ -207,6 +207,7 @@ def _write_tokenizer(settings: ModelSettings, files: TokenizerFiles, folder: Pat
             "tokenizer_class": "ResidualTokenizer",
             "auto_map": {"AutoTokenizer": [f"{TOKENIZER}.ResidualTokenizer", None]},
             "ends_sentences": settings.encoder is not None,
+            "splits_by": "bpe_codes" if files.codes else "sentencepiece_model" if files.sentencepiece else None,
             "padding_side": "right" if settings.encoder is not None else "left",
             "clean_up_tokenization_spaces": False,
         },
