@@ -84,9 +84,10 @@ def form_for_transformers(checkpoint: PortableCheckpoint) -> tuple[PortableCheck
         return str(error)
     shared = sharing(Found(str(checkpoint.path), {}, state))
     everything = bool(shared.get("share_all_embeddings"))
+    forms: dict[str, Any] = {side: _plain(stack, side, changed) for side, stack in stacks.items()}
     plain = replace(
         settings,
-        **{side: _plain(stack, side, changed) for side, stack in stacks.items()},
+        **forms,
         share_input_output=everything or bool(shared.get("share_decoder_input_output_embed")),
         share_all=everything,
     )

@@ -66,7 +66,7 @@ class StandIn:
 
     archives: dict[str, Files]
     """By name; folders by name with a ``/`` at the end."""
-    described: dict[str, object] = field(default_factory=dict)
+    described: Mapping[str, object] = field(default_factory=dict)
     """What ``stand_in.json`` says of them: their sizes."""
 
     def write(self, folder: Path) -> None:

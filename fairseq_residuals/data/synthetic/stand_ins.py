@@ -33,7 +33,7 @@ def wmt14_en_de() -> StandIn:
     crawl = {
         language: [f"{lines[0]} Xq", *lines[1:]] for language, lines in random_lines("crawl", 40, "en", "de").items()
     }
-    dev = {}
+    dev: Files = {}
     for name, count in list(NEWS.items())[:4]:
         dev |= plain(f"dev/{name}.{{lang}}", random_lines(name, count, "en", "de"))
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq_residuals.data.corpora.gigaword import ORG_DATA
-from fairseq_residuals.data.pipeline.corpus import STAND_IN
+from fairseq_residuals.data.synthetic.archives import StandIn, text
 from fairseq_residuals.experiments.job import PLUGIN
-from fairseq_residuals.experiments.synthetic_tasks.archives import text, write_tar
 from fairseq_residuals.verification.reliability import zygote
 from modern_fairseq.atomic_write import SUFFIX
 from modern_fairseq.loading.checkpoints import load_fairseq
@@ -172,10 +171,8 @@ def make_base(base: Base) -> None:
     if done.exists():
         return
     shutil.rmtree(base.folder, ignore_errors=True)
-    base.mirror.mkdir(parents=True)
-    write_tar(base.mirror / ORG_DATA.name, dict(_corpus()))
     lines = {"valid" if split == "dev" else split: count for split, count in SENTENCES.items()}
-    (base.mirror / STAND_IN).write_text(json.dumps({"lines": lines, "merges": 10}))
+    StandIn({ORG_DATA.name: dict(_corpus())}, {"lines": lines, "merges": 10}).write(base.mirror)
     for name, made in (("prepare", base.prepared), ("train", base.run), ("export", base.stock)):
         folder = base.folder / f"by_{name}"
         (folder / OUT).mkdir(parents=True)
