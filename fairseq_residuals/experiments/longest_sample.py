@@ -19,7 +19,8 @@ def longest_sample(data: Path, config: DictConfig) -> int:
         config: a composed configuration; samples of more positions than its task takes are left out by fairseq.
     """
     task = config.task
-    limit = task.get("max_source_positions") or 1024
+    # the defaults of fairseq's tasks, of which that of speech has no dataclass to name them
+    limit = task.get("max_source_positions") or (6000 if task._name == "speech_to_text" else 1024)
     subsets = f"{config.dataset.train_subset},{config.dataset.valid_subset}".split(",")
     longest = 0
     for sizes in _sizes(data, subsets):
