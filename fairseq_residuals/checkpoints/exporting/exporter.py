@@ -60,9 +60,7 @@ def export_checkpoint(path: Path) -> Exported:
     sizes = dictionary_sizes(found)
     args, _ = complete(settings["arch"], settings, {})
     if args.activation_fn in PATCHED_IN:
-        raise UserError(
-            f"{path} cannot be exported: fairseq without this project has no activation {args.activation_fn}"
-        )
+        raise UserError(f"{path} cannot be exported: fairseq itself has no activation {args.activation_fn}")
     wirings = wirings_of(args)
     ours = load_model(args, sizes, found.parameters, str(path))
     state = {name: value.double() if value.is_floating_point() else value for name, value in ours.state_dict().items()}
