@@ -40,3 +40,5 @@ def instead_of_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_graphs, "warm_up", lambda work, device: work())
     monkeypatch.setattr(cuda_graphs, "aside", lambda device: nullcontext())
     monkeypatch.setattr(cuda_graphs, "new_pool", lambda: None)
+    monkeypatch.setattr(cuda_graphs, "taken_bytes", lambda device: 0)
+    monkeypatch.setattr(cuda_graphs, "device_bytes", lambda device: 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import types
 import weakref
 from typing import Any
 
@@ -16,7 +18,7 @@ from torch import Tensor
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.models import builder
-from fairseq_residuals.performance import cuda_graph_step
+from fairseq_residuals.performance import cuda_graph_step, cuda_graphs, recorded_criterion
 from fairseq_residuals.performance.cuda_graph_step import Steps
 
 FLAGS = ("--criterion", "chunked_label_smoothed_cross_entropy", "--label-smoothing", "0.1")
@@ -25,7 +27,7 @@ FLAGS = ("--criterion", "chunked_label_smoothed_cross_entropy", "--label-smoothi
 @pytest.fixture
 def reruns(monkeypatch: pytest.MonkeyPatch) -> None:
     instead_of_graphs(monkeypatch)
-    monkeypatch.setattr(cuda_graph_step, "refuse_unrecordable", lambda model, device: None)
+    monkeypatch.setattr(recorded_criterion, "refuse_unrecordable", lambda model, device: None)
 
 
 def trainer_of(*flags: str, variant: str = "post_ln") -> Any:
@@ -113,6 +115,68 @@ def test_shapes_beyond_the_limit_are_computed_without(
 
 
 @pytest.mark.usefixtures("reruns")
+def test_memory_beyond_the_share_of_graphs_is_left_to_what_is_computed_without(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each recording takes three bytes of ten: after the second, graphs have more than half of them."""
+    cuda_graph_step._tell_of_too_many_shapes.cache_clear()
+    taken = itertools.accumulate(itertools.cycle((0, 3)))
+    monkeypatch.setattr(cuda_graph_step.cuda_graphs, "taken_bytes", lambda device: next(taken))
+    monkeypatch.setattr(cuda_graph_step.cuda_graphs, "device_bytes", lambda device: 10)
+    trainer = trainer_of("--cuda-graphs")
+    for sentences in (2, 3, 4, 5, 2):
+        update(trainer, sample(1, sentences))
+    assert len(steps_of(trainer).steps) == 2 and steps_of(trainer).bytes == 6
+    assert caplog.text.count("batches have more than 2 shapes") == 1
+
+
+def frozen(trainer: Any) -> None:
+    trainer.get_model().encoder.layers[0].fc1.weight.requires_grad = False
+
+
+def replaced(trainer: Any) -> None:
+    weight = trainer.get_model().encoder.layers[0].fc1.weight
+    weight.data = 2 * weight.data
+
+
+def frozen_at_the_top(trainer: Any) -> None:
+    trainer.get_model().decoder.output_projection.weight.requires_grad = False
+
+
+@pytest.mark.usefixtures("reruns")
+@pytest.mark.parametrize("change", (frozen, replaced, frozen_at_the_top))
+def test_parameters_that_are_frozen_or_replaced_between_updates(change: Any) -> None:
+    results = []
+    for more in ((), ("--cuda-graphs",)):
+        trainer = trainer_of(*more)
+        losses = [update(trainer, BATCHES[0])["loss"]]
+        change(trainer)
+        trainer.optimizer.zero_grad()
+        for p in trainer.get_model().parameters():
+            p.grad = None
+        losses += [update(trainer, batch)["loss"] for batch in BATCHES[:3]]
+        parameters = {name: p.detach().clone() for name, p in trainer.get_model().named_parameters()}
+        results.append((losses, parameters))
+    (losses, parameters), (losses_of_graphs, parameters_of_graphs) = results
+    assert losses_of_graphs == pytest.approx(losses, rel=1e-5)
+    for name, value in parameters.items():
+        torch.testing.assert_close(parameters_of_graphs[name], value, rtol=0, atol=1e-5, msg=name)
+
+
+def test_only_fairseq_is_told_of_padding_without_a_look() -> None:
+    nothing = torch.zeros(2, 3, dtype=torch.bool)
+
+    def ask(mask: Tensor) -> Any:
+        return mask.any()
+
+    of_fairseq = types.FunctionType(ask.__code__, {"__name__": "fairseq.models.some"})
+    with cuda_graphs.AnyPadding():
+        assert of_fairseq(nothing) is True
+        own = ask(nothing)
+    assert isinstance(own, Tensor) and not own
+
+
+@pytest.mark.usefixtures("reruns")
 def test_what_has_no_gradient_stays_without() -> None:
     trainer = trainer_of("--cuda-graphs", "--no-cross-attention")
     unused = torch.nn.Parameter(torch.ones(3))
@@ -192,7 +256,7 @@ def test_an_output_projection_that_stays_is_refused() -> None:
     model = make_trainer(*SGD).model
     model.decoder.output_projection.weight.requires_grad = False
     with pytest.raises(UserError, match="--cuda-graphs needs an output projection that is trained"):
-        cuda_graph_step.refuse_unrecordable(model, torch.device("cuda"))
+        recorded_criterion.refuse_unrecordable(model, torch.device("cuda"))
 
 
 OTHERS = (("--encoder-layerdrop", "0.1"), ("--checkpoint-activations",), ("--compile-stack",))

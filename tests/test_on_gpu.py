@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.generation.beam_search import FasterSequenceGenerator
 from fairseq_residuals.ops.chunked_cross_entropy import chunked_cross_entropy
-from fairseq_residuals.performance.cuda_graph_step import record_steps
+from fairseq_residuals.performance.recorded_criterion import record_steps
 from fairseq_residuals.verification.parity import compare_file
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")

@@ -30,7 +30,7 @@ from fairseq_residuals.benchmark.contestants import Contestant
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.generation.beam_search import searchable
 from fairseq_residuals.performance.cpu import tuned
-from fairseq_residuals.performance.cuda_graph_step import record_steps, refuse_unrecordable
+from fairseq_residuals.performance.recorded_criterion import record_steps, refuse_unrecordable
 from modern_fairseq.fixes.at_once import ONE_BY_ONE
 
 AS_USERS_GET_IT = (

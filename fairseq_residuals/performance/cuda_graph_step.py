@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
-from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.ops.chunked_cross_entropy import LossAndGradients, Sums
 from fairseq_residuals.performance import cuda_graphs
 from fairseq_residuals.utils.torch_private import add_all_, has_hooks, zero_all_
@@ -26,7 +24,10 @@ logger = logging.getLogger(__name__)
 
 MOST_SHAPES = 256
 """That graphs are made for; batches of others are computed as without."""
-Inputs = dict[str, Tensor]
+SHARE = 0.5
+"""Of the device's memory, which graphs may take: what is computed without them needs memory of its own."""
+Inputs = dict[str, Any]
+"""Of a model; what is no tensor belongs to the shape."""
 
 
 class Gradients:
@@ -58,7 +59,8 @@ class Step:
             inputs, target: a batch of the shape.
         """
         self.of = of
-        self.inputs, self.target = {name: x.clone() for name, x in inputs.items()}, target.clone()
+        self.inputs = {name: x.clone() if isinstance(x, Tensor) else x for name, x in inputs.items()}
+        self.target = target.clone()
         self.scale = torch.ones((), device=target.device)
         self.which: list[int] = []
         with cuda_graphs.AnyPadding():
@@ -96,7 +98,8 @@ class Step:
 
     def run(self, inputs: Inputs, target: Tensor) -> Sums:
         for name, x in inputs.items():
-            self.inputs[name].copy_(x)
+            if isinstance(x, Tensor):
+                self.inputs[name].copy_(x)
         self.target.copy_(target)
         self.forward.replay()
         self.of.latest = self
@@ -164,37 +167,52 @@ class Steps:
             features_of: (B, T, C), what the model's output projection is fed, of what runs it.
             loss_of: the loss of features (B, T, C), the projection's matrix and target (B, T), with its gradients.
         """
+        self.model, self.weight = model, model.decoder.output_projection.weight
+        self.features_of, self.loss_of = partial(features_of, self._run), loss_of
+        self._begin()
+
+    def _begin(self) -> None:
+        """Take the parameters as they are now, without graphs yet."""
         # parameters of the graphs' own, by the same memory: autograd ties those of the model to the stream of the first
         # backward pass
-        own = {p: p.detach().requires_grad_(p.requires_grad) for p in model.parameters()}
-
-        def run(**inputs: Any) -> Any:
-            with _replaced(model, own):
-                return model(**inputs)
-
-        self.features_of, self.loss_of = partial(features_of, run), loss_of
-        self.model, self.weight = model, model.decoder.output_projection.weight
-        self.gradients = Gradients([p for p in model.parameters() if p.requires_grad])
-        self.leaves = [p for p in own.values() if p.requires_grad]
+        self.own = {p: p.detach().requires_grad_(p.requires_grad) for p in self.model.parameters()}
+        self.state = self._state()
+        self.gradients = Gradients([p for p in self.own if p.requires_grad])
+        self.leaves = [p for p in self.own.values() if p.requires_grad]
         self.steps: dict[Any, Step] = {}
+        self.bytes = 0
+        """Of memory that the graphs have taken."""
         self.latest: Step | None = None
         """Whose backward pass is to come."""
 
-    def sums(self, inputs: dict[str, Any], target: Tensor) -> Sums | None:
+    def _state(self) -> list[tuple[int, bool]]:
+        """Return what of the parameters is part of a graph: where they lie in memory, and whether they are trained."""
+        return [(p.data_ptr(), p.requires_grad) for p in self.model.parameters()]
+
+    def _run(self, **inputs: Any) -> Any:
+        with _replaced(self.model, self.own):
+            return self.model(**inputs)
+
+    def sums(self, inputs: Inputs, target: Tensor) -> Sums | None:
         """Return the sums of a batch, or None where graphs do not serve.
 
-        They do not where there are some of enough shapes, somebody looks into the model, or not all of its inputs are
-        tensors.
+        They do not where they have enough shapes or memory, somebody looks into the model, an input cannot be part of a
+        shape, or the output projection is frozen. Parameters that were frozen or replaced get new graphs.
 
         Raises:
             UserError: the model waits for the device in its forward or backward pass.
         """
-        if has_hooks(self.model) or not all(isinstance(x, Tensor) for x in inputs.values()):
+        shape = tuple(
+            (name, x.shape, x.dtype) if isinstance(x, Tensor) else (name, x)
+            for name, x in [*inputs.items(), ("target", target)]
+        )
+        if has_hooks(self.model) or not self.weight.requires_grad or not all(isinstance(x, Hashable) for x in shape):
             return None
-        shape = tuple((name, x.shape, x.dtype) for name, x in [*inputs.items(), ("target", target)])
+        if self.state != self._state():
+            self._begin()
         if shape not in self.steps:
-            if len(self.steps) == MOST_SHAPES:
-                _tell_of_too_many_shapes()
+            if len(self.steps) == MOST_SHAPES or self.bytes > SHARE * cuda_graphs.device_bytes(target.device):
+                _tell_of_too_many_shapes(len(self.steps))
                 return None
             self.steps[shape] = self._record(inputs, target)
         return Sums(*_Replayed.apply(self.weight, self.steps[shape], inputs, target))  # type: ignore[no-untyped-call]
@@ -202,65 +220,17 @@ class Steps:
     def _record(self, inputs: Inputs, target: Tensor) -> Step:
         if not self.steps:  # memory belongs to the graphs that use it
             self.pool = cuda_graphs.new_pool()
+        before = cuda_graphs.taken_bytes(target.device)
         with cuda_graphs.explained("--cuda-graphs: a step of this model cannot be recorded ({}); leave it out"):
-            return Step(self, inputs, target)
-
-
-@runtime_checkable
-class RecordableCriterion(Protocol):
-    """A criterion whose steps can be recorded: a sum over positions, of features that an output projection is fed."""
-
-    def sums(self, model: Any, sample: dict[str, Any], target: Tensor) -> Sums:
-        """Return the loss of a batch, and what is logged of it."""
-
-    def features(self, model: Callable[..., Any], inputs: Inputs) -> Tensor:
-        """Return what the output projection is fed (B, T, C)."""
-
-    def loss_and_gradients(self, features: Tensor, weight: Tensor, target: Tensor) -> LossAndGradients:
-        """Return the loss of features (B, T, C), the projection's matrix and target (B, T), with its gradients."""
-
-
-class RecordedSums:
-    """Replaces ``sums`` of a criterion: in training by graphs, otherwise and where these do not serve by its own."""
-
-    def __init__(self, criterion: RecordableCriterion) -> None:
-        self.criterion, self.plain = criterion, criterion.sums
-        self.steps: dict[nn.Module, Steps] = {}
-
-    def __call__(self, model: nn.Module, sample: dict[str, Any], target: Tensor) -> Sums:
-        if not model.training or not torch.is_grad_enabled():
-            return self.plain(model, sample, target)
-        if model not in self.steps:
-            self.steps[model] = Steps(model, self.criterion.features, self.criterion.loss_and_gradients)
-        sums = self.steps[model].sums(sample["net_input"], target)
-        return self.plain(model, sample, target) if sums is None else sums
-
-
-def record_steps(criterion: RecordableCriterion) -> None:
-    """Have a criterion compute what it trains by graphs, from the first batch of each shape on."""
-    if not isinstance(criterion.sums, RecordedSums):
-        criterion.sums = RecordedSums(criterion)  # type: ignore[method-assign]
-
-
-def refuse_unrecordable(model: Any, device: torch.device) -> None:
-    """Refuse a model, with the wrappers around it, and a device for which there are no graphs.
-
-    Raises:
-        UserError: it is one.
-    """
-    if device.type != "cuda":
-        raise UserError("--cuda-graphs is for training on a CUDA device; leave it out on a CPU")
-    if any(isinstance(m, DistributedDataParallel) for m in model.modules()):
-        raise UserError("--cuda-graphs on several GPUs needs --ddp-backend legacy_ddp")
-    projection = getattr(model.decoder, "output_projection", None)
-    if not isinstance(projection, nn.Linear) or not projection.weight.requires_grad:
-        raise UserError("--cuda-graphs needs an output projection that is trained")
+            step = Step(self, inputs, target)
+        self.bytes += max(0, cuda_graphs.taken_bytes(target.device) - before)
+        return step
 
 
 @functools.cache
-def _tell_of_too_many_shapes() -> None:
+def _tell_of_too_many_shapes(most: int) -> None:
     logger.warning(
-        "--cuda-graphs: batches have more than %d shapes, and those of others are computed without graphs;"
-        " --num-batch-buckets makes them fewer",
-        MOST_SHAPES,
+        "--cuda-graphs: batches have more than %d shapes, for which there are graphs and memory, and those of others"
+        " are computed without graphs; --packed makes all batches one shape, --num-batch-buckets makes them fewer",
+        most,
     )

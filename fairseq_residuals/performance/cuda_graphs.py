@@ -6,6 +6,7 @@ They serve where Python takes longer to launch kernels than a GPU takes to run t
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
@@ -53,6 +54,18 @@ class Graph(Generic[Result]):
 def new_pool() -> Any:
     """Return memory for graphs."""
     return torch.cuda.graph_pool_handle()
+
+
+def taken_bytes(device: torch.device) -> int:
+    """Return how much memory of a device PyTorch has taken, once it has given back what it can."""
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved(device)
+
+
+def device_bytes(device: torch.device) -> int:
+    """Return how much memory a device has."""
+    return torch.cuda.get_device_properties(device).total_memory
 
 
 @functools.cache
@@ -109,12 +122,24 @@ def explained(sentence: str) -> Iterator[None]:
 
 
 class AnyPadding(TorchFunctionMode):
-    """Answer whether a mask has any entry by yes without a look, for which fairseq's models would wait.
+    """Answer fairseq's models whether a mask has any entry by yes without a look, for which they would wait.
 
-    A mask of nothing changes no number.
+    A mask of nothing changes no number there. Whoever else asks gets the answer, of which nothing is known.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is Tensor.any and len(args) == 1 and not kwargs and args[0].dtype == torch.bool:
+        if (
+            func is Tensor.any
+            and len(args) == 1
+            and not kwargs
+            and args[0].dtype == torch.bool
+            and _is_asked_by_fairseq()
+        ):
             return True
         return func(*args, **(kwargs or {}))
+
+
+def _is_asked_by_fairseq() -> bool:
+    """Return whether the code that called PyTorch, two calls above this one, is fairseq's."""
+    asking = sys._getframe(2).f_globals.get("__name__", "")
+    return asking.split(".")[0] == "fairseq"

@@ -20,7 +20,7 @@ from fairseq_residuals.utils.optional import import_with_performance
 relu_in_place = import_with_performance("fairseq_residuals.performance.relu_in_place")
 cpu = import_with_performance("fairseq_residuals.performance.cpu")
 compile_layers = import_with_performance("fairseq_residuals.performance.compile_layers")
-cuda_graph_step = import_with_performance("fairseq_residuals.performance.cuda_graph_step")
+recorded_criterion = import_with_performance("fairseq_residuals.performance.recorded_criterion")
 
 
 def refuse_what_is_missing(extension: Extension, args: Namespace, module: Any) -> None:
@@ -125,7 +125,7 @@ class CudaGraphs(Extension):
 
     def check(self, args: Namespace) -> None:
         """Refuse the flag without its package, and beside what cannot be recorded or changes from step to step."""
-        refuse_what_is_missing(self, args, cuda_graph_step)
+        refuse_what_is_missing(self, args, recorded_criterion)
         others = ("encoder_layerdrop", "decoder_layerdrop", "checkpoint_activations", "compile_stack")
         if args.cuda_graphs and any(getattr(args, other, None) for other in others):
             raise UserError(
@@ -145,7 +145,7 @@ def _record_steps(trainer: Any) -> None:
     Raises:
         UserError: it does not serve, or the model, the device or the precision does not.
     """
-    criterion, recordable = trainer.get_criterion(), cuda_graph_step.RecordableCriterion
+    criterion, recordable = trainer.get_criterion(), recorded_criterion.RecordableCriterion
     if not isinstance(criterion, recordable):
         served = sorted(name for name, kind in CRITERION_REGISTRY.items() if issubclass(kind, recordable))
         raise UserError(
@@ -153,5 +153,5 @@ def _record_steps(trainer: Any) -> None:
         )
     if trainer.cfg.common.amp:
         raise UserError("--cuda-graphs is not for --amp; train with --fp16 or --bf16")
-    cuda_graph_step.refuse_unrecordable(trainer.model, trainer.device)
-    cuda_graph_step.record_steps(criterion)
+    recorded_criterion.refuse_unrecordable(trainer.model, trainer.device)
+    recorded_criterion.record_steps(criterion)
