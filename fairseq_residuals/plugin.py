@@ -32,6 +32,7 @@ def register() -> None:
         fast_paths,
         layer_statistics,
         optim,
+        packed,
         resume_check,
         update_scales,
         word_dropout,

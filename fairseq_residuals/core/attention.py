@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from fairseq_residuals.core.packing import Packing
+
 if TYPE_CHECKING:
     from fairseq_residuals.core.stack import Pass, Stack
 
@@ -72,8 +74,9 @@ def weigh_values(probs: Tensor, values: Tensor, cache: KVCache | None = None) ->
 
 
 def needs_opening(cache: KVCache | None, arguments: dict[str, Any]) -> bool:
-    """Return whether the module itself cannot do it: there is an edit, or the cache is of another kind."""
-    return (cache is not None and cache.incremental_state is None) or any(a.startswith("edit_") for a in arguments)
+    """Return whether the module itself cannot do it: there is an edit, a packed row, or a cache of another kind."""
+    opening = ("edit_", "packing", "key_packing")
+    return (cache is not None and cache.incremental_state is None) or any(a.startswith(opening) for a in arguments)
 
 
 def run_attention(
@@ -112,6 +115,8 @@ def open_attention(
     need_weights: bool = False,
     need_head_weights: bool = False,
     weigh: Callable[[Tensor, Tensor, KVCache | None], Tensor] = weigh_values,
+    packing: Packing | None = None,
+    key_packing: Packing | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute attention step by step.
 
@@ -128,23 +133,28 @@ def open_attention(
         attn_mask: (T, S), added to the scores.
         static_kv: whether keys and values are a memory that never changes (and has no ``attn_mask``).
         weigh: :func:`weigh_values`, or what computes the same.
+        packing: of the queries, where these are a packed row (total, 1, C). Projections and their edits then run on
+            the row, scores and masks are those of the sentences side by side.
+        key_packing: the same of keys and values.
 
     Returns:
         output (T, B, C), and if asked for the weights (B, T, S), or (H, B, T, S) per head.
     """
 
-    def split(x: Tensor, edit: Edit | None) -> Tensor:
+    def split(x: Tensor, edit: Edit | None, packed: Packing | None) -> Tensor:
         x = x if edit is None else edit(x)
+        x = x if packed is None else packed.unpack(x)
         return x.unflatten(-1, (attn.num_heads, attn.head_dim)).permute(1, 2, 0, 3)
 
-    q = split(attn.q_proj(query), edit_query) * attn.scaling
+    q = split(attn.q_proj(query), edit_query, packing) * attn.scaling
     attended = cache.recall(attn) if cache is not None and static_kv else None
     if attended is None:
         copies = attn.beam_size if cache is None else cache.copies(attn)
         if static_kv and copies > 1 and query.size(1) == key.size(1):
             key, value = key[:, ::copies], value[:, ::copies]
             key_padding_mask = None if key_padding_mask is None else key_padding_mask[::copies]
-        k, v = split(attn.k_proj(key), edit_key), split(attn.v_proj(value), edit_value)
+        k = split(attn.k_proj(key), edit_key, key_packing)
+        v = split(attn.v_proj(value), edit_value, key_packing)
         attended = KeysValues(k, v, attn_mask, key_padding_mask)
         if cache is not None:
             attended = (cache.remember if static_kv else cache.extend)(attn, attended)
@@ -166,6 +176,7 @@ def open_attention(
     weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
     probs = attn.dropout_module(weights.type_as(scores)).unflatten(0, (k.size(0), -1))
     heads = weigh(probs, v, cache)
+    heads = heads if packing is None else packing.pack(heads)
     out = attn.out_proj(heads if edit_heads is None else edit_heads(heads))
     if not need_weights and not need_head_weights:
         return out, None

@@ -108,6 +108,8 @@ class Connection(nn.Module):
 
     summation: Summation = "none"
     """How the sub-layer's output meets the stream "x"; of a variant that is ``mixed``, that of this connection."""
+    edits_scores: ClassVar[bool] = False
+    """Whether :meth:`attend` edits scores, which kernels for packed rows never show."""
     multiplier: float = 1.0
     """What a wiring that adds branches to a stream multiplies each branch by, outside of all norms (:meth:`scaled`)."""
 

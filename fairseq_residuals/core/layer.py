@@ -44,7 +44,7 @@ class Context:
     need_attn: bool = False
     need_head_weights: bool = False
     packing: Packing | None = None
-    """Of the positions, where sentences are end to end; attention then runs on them side by side, as the masks are."""
+    """Of the positions, where sentences are end to end; the masks are then those of sentences side by side."""
     memory_packing: Packing | None = None
 
 
@@ -145,10 +145,10 @@ class ResidualLayer(Layer):
         def self_attention(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
             kept: Stream = {}
             edits = {} if self.value_residual is None else self.value_residual.edits(s, kept)
-            key, value = (_unpacked(x, context.packing) for x in keys_and_values(h, s))
+            key, value = keys_and_values(h, s)
             y, weights, s = self.self_attn_connection.attend(
                 self.self_attn,
-                _unpacked(h, context.packing),
+                h,
                 key,
                 value,
                 s,
@@ -156,27 +156,26 @@ class ResidualLayer(Layer):
                 cache=context.cache,
                 need_weights=False,
                 attn_mask=context.self_attn_mask,
+                **packed_rows(packing=context.packing, key_packing=context.packing),
                 **edits,
             )
-            y = _packed(y, context.packing)
             return self.dropout_module(self.self_attn_connection.outer(y)), weights, s | kept
 
         def cross_attention(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
             assert self.encoder_attn is not None and context.memory is not None
-            memory = _unpacked(context.memory, context.memory_packing)
             y, weights, s = self.encoder_attn_connection.attend(
                 self.encoder_attn,
-                _unpacked(h, context.packing),
-                memory,
-                memory,
+                h,
+                context.memory,
+                context.memory,
                 s,
                 key_padding_mask=context.memory_padding_mask,
                 cache=context.cache,
                 static_kv=True,
                 need_weights=context.need_attn or (not self.training and self.need_attn),
                 need_head_weights=context.need_head_weights,
+                **packed_rows(packing=context.packing, key_packing=context.memory_packing),
             )
-            y = _packed(y, context.packing)
             return self.dropout_module(self.encoder_attn_connection.outer(y)), weights, s
 
         def feed_forward(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
@@ -200,9 +199,6 @@ def keys_and_values(h: Tensor, s: Stream) -> tuple[Tensor, Tensor]:
     return s.get("key", h), s.get("value", h)
 
 
-def _unpacked(x: Tensor, packing: Packing | None) -> Tensor:
-    return x if packing is None else packing.unpack(x)
-
-
-def _packed(x: Tensor, packing: Packing | None) -> Tensor:
-    return x if packing is None else packing.pack(x)
+def packed_rows(**packings: Packing | None) -> dict[str, Packing]:
+    """Return those arguments of attention that say of a row how it is packed."""
+    return {name: packing for name, packing in packings.items() if packing is not None}

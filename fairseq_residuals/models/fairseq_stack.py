@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fairseq_residuals.core.attention import KeysValues, KVCache
 from fairseq_residuals.core.layer import FAIRSEQ_NORMS, Context, ResidualLayer
+from fairseq_residuals.core.packing import packed_sides
 from fairseq_residuals.core.stack import Pass, Stack
 
 KV_CACHE = "kv_cache"
@@ -82,7 +83,9 @@ class LayerCalls:
 class EncoderCalls(LayerCalls):
     def layer(self, i: int, x: Tensor, encoder_padding_mask: Tensor | None = None) -> Tensor:
         """Run with the signature of fairseq's encoder layers: (T, B, C), mask (B, T) -> (T, B, C)."""
-        return self.run(i, x, Context(padding_mask=encoder_padding_mask))[0]
+        packing = packed_sides().encoder
+        padding = encoder_padding_mask if packing is None else packing.padding_mask
+        return self.run(i, x, Context(padding_mask=padding, packing=packing))[0]
 
 
 class DecoderCalls(LayerCalls):
@@ -99,11 +102,21 @@ class DecoderCalls(LayerCalls):
         need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None, None]:
         """Run with the signature of fairseq's decoder layers: (T, B, C), ... -> (T, B, C), weights, None."""
+        sides = packed_sides()
+        if sides.decoder is not None:
+            # fairseq asks the last layer in every pass; weights of a row would be none that anybody knows
+            need_attn = need_head_weights = False
+            self_attn_padding_mask = sides.decoder.padding_mask
+            self_attn_mask = sides.decoder.future_mask(x.dtype)
+        if sides.encoder is not None:
+            encoder_padding_mask = sides.encoder.padding_mask
         context = Context(
             padding_mask=self_attn_padding_mask,
             self_attn_mask=self_attn_mask,
             memory=encoder_out,
             memory_padding_mask=encoder_padding_mask,
+            packing=sides.decoder,
+            memory_packing=sides.encoder,
             cache=None if incremental_state is None else cache_of(incremental_state),
             need_attn=need_attn or need_head_weights,
             need_head_weights=need_head_weights,

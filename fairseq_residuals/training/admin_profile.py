@@ -17,6 +17,7 @@ from torch import nn
 from fairseq_residuals.models.extensions import Extension, register_extension
 from fairseq_residuals.training.admin_measurement import average, measure, start_from, take_from_files, unprofiled
 from fairseq_residuals.training.admin_profile_file import Omegas
+from fairseq_residuals.training.packed_batches import padded_batch
 from fairseq_residuals.training.trainer_hooks import before_next_step, hooks_of
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,8 @@ def profile(trainer: Any, samples: Iterable[Any]) -> Omegas:
     trainer._set_seed()
     profiles = []
     for sample in samples:
-        batch, _ = trainer._prepare_sample(sample)
+        # variances are those of a padded batch, in which padding counts
+        batch, _ = trainer._prepare_sample(padded_batch(sample, criterion.padding_idx))
         with torch.autocast(trainer.device.type, torch.float16, enabled=trainer.cuda and trainer.cfg.common.amp):
             profiles.append(measure(model, functools.partial(criterion, model, batch)))
     return average(profiles)

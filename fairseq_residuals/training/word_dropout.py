@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.core.packing import packed_sides
 from fairseq_residuals.models.extensions import Extension, register_extension
 
 STACKS = ("encoder", "decoder")
@@ -47,7 +47,9 @@ class WordDropoutEmbedding(nn.Embedding):
             return words
         dropped = torch.rand(tokens.shape, device=tokens.device) < self.p
         if self.keep_first:
-            dropped = F.pad(dropped[:, 1:], (1, 0))
+            packing = packed_sides().decoder
+            first = torch.arange(tokens.size(1), device=tokens.device) if packing is None else packing.positions
+            dropped = dropped & (first != 0)
         return words.masked_fill(dropped.unsqueeze(-1), 0)
 
     def extra_repr(self) -> str:

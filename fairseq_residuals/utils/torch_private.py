@@ -75,6 +75,16 @@ def log_softmax_backward(gradient: Tensor, log_probs: Tensor, dim: int) -> Tenso
     return kernel(gradient, log_probs, dim, log_probs.dtype)  # type: ignore[no-any-return]
 
 
+# attention within sentences that are end to end
+
+try:
+    from torch.nn.attention.varlen import varlen_attn as _varlen_attn
+except ImportError:  # until PyTorch 2.10
+    varlen_attention: Callable[..., Any] | None = None
+else:
+    varlen_attention = _varlen_attn
+
+
 # many tensors at once
 
 

@@ -32,6 +32,8 @@ from fairseq_residuals.core.registry import register_variant
 class RealFormerConnection(Connection):
     """Stream: "self_scores" (B, H, T, T), "cross_scores" (B, H, T, S): the sums so far, without masks."""
 
+    edits_scores = True
+
     def __init__(self, site: Site, config: Any) -> None:
         super().__init__(site)
         self.pre = config.norm == "pre"

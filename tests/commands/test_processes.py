@@ -81,6 +81,26 @@ def test_two_processes_resume(accumulated, data_of, tmp_path):
     assert_same_weights(folder, tmp_path)
 
 
+def test_packed_batches_train_as_padded_ones_do(accumulated, data_of, tmp_path):
+    """By two processes, which resume in the middle of an epoch, beside one process that pads."""
+    folder, one = accumulated(TRANSLATION)
+    argv, data = argv_of("fairseq-train", "--distributed-world-size", "2"), data_of(TRANSLATION)
+    train(argv, TRANSLATION, data, tmp_path, "--packed", updates=4)
+    packed = train(argv, TRANSLATION, data, tmp_path, "--packed")
+    assert_same_training(one, packed, range(5, UPDATES + 1))
+    assert_same_weights(folder, tmp_path)
+
+
+@pytest.mark.parametrize("job", (WIKI103, SPEECH), ids=lambda job: job.name)
+def test_so_do_those_with_text_on_one_side(job, accumulated, data_of, tmp_path):
+    folder, one = accumulated(job)
+    packed = train(argv_of("fairseq-train"), job, data_of(job), tmp_path, "--packed", "--update-freq", "2")
+    assert_same_training(one, packed, range(1, UPDATES + 1), devices=1)
+    valid = [r["valid_loss"] for r in one.records("valid")]
+    assert [r["valid_loss"] for r in packed.records("valid")] == pytest.approx(valid, abs=ROUNDING)
+    assert_same_weights(folder, tmp_path)
+
+
 def test_hydra_spawns_as_well(accumulated, data_of, tmp_path):
     folder, one = accumulated(TRANSLATION)
     settings = config(TRANSLATION, data_of(TRANSLATION), tmp_path / "save")
@@ -100,8 +120,8 @@ ROUNDING = 0.0015
 """fairseq logs 3 decimals."""
 
 
-def assert_same_training(one, two, updates):
-    assert "training on 2 devices" in two.out
+def assert_same_training(one, two, updates, devices=2):
+    assert f"training on {devices} devices" in two.out
     assert sorted(two.updates) == list(updates)
     for number, found in two.updates.items():
         logged = one.updates[number]
