@@ -29,6 +29,7 @@ def register() -> None:
     from fairseq_residuals.scoring import scorers, validation  # noqa: F401
     from fairseq_residuals.training import (  # noqa: F401
         admin_profile,
+        fast_by_default,
         fast_paths,
         layer_statistics,
         optim,

@@ -1,0 +1,148 @@
+"""What a run on a GPU takes without being asked, decided on a CPU."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from reruns import instead_of_graphs
+from test_exact_resume import save
+from tiny_trainer import make_trainer, sample, update
+
+from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.performance import cuda_graph_step, recorded_criterion
+from fairseq_residuals.training import fast_by_default
+from fairseq_residuals.training.fast_by_default import ADAM, GRAPHS, LOSS, ON, Situation, choose, situation_of
+from fairseq_residuals.training.optim.fused_adam import FusedAdam
+
+SMOOTHED = ("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1")
+WITH_ADAM = ("--optimizer", "adam", "--lr", "0.01", "--lr-scheduler", "fixed", "--clip-norm", "0.5")
+BEST = Situation(device="cuda", criterion="label_smoothed_cross_entropy", optimizer="adam", packed=True)
+ALL = {LOSS, ADAM, GRAPHS}
+
+
+@pytest.mark.parametrize(
+    ("change", "off"),
+    (
+        ({}, set()),
+        ({"packed": False, "buckets": True}, set()),
+        ({"criterion": "chunked_label_smoothed_cross_entropy", "optimizer": "fused_adam"}, set()),
+        ({"plain": True}, ALL),
+        ({"device": "cpu"}, ALL),
+        ({"criterion": "cross_entropy"}, {LOSS, GRAPHS}),
+        ({"projects_by_matrix": False}, {LOSS, GRAPHS}),
+        ({"optimizer": "radam"}, {ADAM}),
+        ({"half_moments": True}, {ADAM}),
+        ({"amp": True}, {GRAPHS}),
+        ({"changing": ("--encoder-layerdrop",)}, {GRAPHS}),
+        ({"wrapped": True}, {GRAPHS}),
+        ({"packed": False}, {GRAPHS}),
+        ({"no_one_shape": "there is no kernel"}, {GRAPHS}),
+    ),
+    ids=str,
+)
+def test_what_is_off(change: dict[str, Any], off: set[str]) -> None:
+    chosen = choose(replace(BEST, **change))
+    assert chosen.keys() == ALL
+    assert {name for name, reason in chosen.items() if reason != ON} == off
+
+
+def trainer_of(*flags: str) -> Any:
+    return make_trainer(*SMOOTHED, *WITH_ADAM, *flags, variant="b2t")
+
+
+def test_the_situation_of_a_trainer() -> None:
+    flags = ("--plain", "--encoder-layerdrop", "0.1", "--memory-efficient-fp16", "--fp16", "--packed")
+    trainer = trainer_of(*flags)
+    found = situation_of(trainer, trainer.cfg.model)
+    assert found.no_one_shape
+    assert replace(found, no_one_shape="") == replace(
+        BEST, device="cpu", plain=True, changing=("--encoder-layerdrop",), half_moments=True
+    )
+    trainer = trainer_of("--plain", "--packed", "--find-unused-parameters")
+    assert not situation_of(trainer, trainer.cfg.model).projects_by_matrix
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU that the choice takes for a GPU, with batches of few shapes."""
+    instead_of_graphs(monkeypatch)
+
+    def situation(trainer: Any, args: Any) -> Situation:
+        return replace(situation_of(trainer, args), device="cuda", buckets=True)
+
+    monkeypatch.setattr(fast_by_default, "situation_of", situation)
+
+
+BATCHES = [sample(1), sample(2, sentences=5), sample(3)]
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+@pytest.mark.parametrize("flags", ((), ("--fp16", "--fp16-init-scale", "4"), ("--sentence-avg", "--report-accuracy")))
+def test_it_trains_as_the_plain_run_does(flags: tuple[str, ...], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    logs, states = [], []
+    for more in (("--plain",), ()):
+        trainer = trainer_of(*flags, *more)
+        trainer.load_checkpoint("no_such_checkpoint.pt")
+        logs.append([update(trainer, batch) for batch in (*BATCHES, *BATCHES)])
+        states.append(copy.deepcopy(trainer.optimizer.state_dict()))
+        names = (f"{name}: {'off (--plain)' if more else 'on'}" for name in (LOSS, ADAM, GRAPHS))
+        assert [record.message for record in caplog.records if ": o" in record.message] == list(names)
+        caplog.clear()
+    adam = trainer.optimizer.fp32_optimizer if "--fp16" in flags else trainer.optimizer
+    assert type(adam._optimizer) is FusedAdam and len(trainer.criterion.sums.steps) == 1
+    rounding = 2e-2 if "--fp16" in flags else 1e-4
+    for plain, fast in zip(*logs, strict=True):
+        assert fast.keys() == plain.keys()
+        for key in plain.keys() - {"wall", "train_wall", "wps", "ups", "clip"}:
+            assert fast[key] == pytest.approx(plain[key], rel=rounding), key
+    plain, fast = states
+    assert fast["param_groups"] == plain["param_groups"] and fast["state"].keys() == plain["state"].keys()
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+def test_a_run_that_was_plain_goes_on_fast(tmp_path: Path) -> None:
+    first = trainer_of("--plain")
+    first.load_checkpoint("no_such_checkpoint.pt")
+    update(first, BATCHES[0])
+    path = save(first, tmp_path / "a.pt")
+    expected = update(first, BATCHES[1])
+    resumed = trainer_of()
+    resumed.load_checkpoint(path)
+    assert resumed.get_num_updates() == 1
+    found = update(resumed, BATCHES[1])
+    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+    for p, q in zip(resumed.model.parameters(), first.model.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=0, atol=1e-3)  # Adam blows rounding up where a gradient is nothing else
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+def test_what_cannot_be_recorded_goes_on_without(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def wait(work: object, device: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(cuda_graph_step.cuda_graphs, "warm_up", wait)
+    trainer = trainer_of()
+    trainer.load_checkpoint("no_such_checkpoint.pt")
+    losses = [update(trainer, batch)["loss"] for batch in BATCHES]
+    assert all(loss > 0 for loss in losses) and recorded_criterion.records_steps(trainer.criterion)
+    assert caplog.text.count("goes on without") == 1
+
+
+def test_a_cpu_stays_as_it_is() -> None:
+    trainer = trainer_of()
+    criterion = trainer.get_criterion()
+    trainer.load_checkpoint("no_such_checkpoint.pt")
+    assert trainer.get_criterion() is criterion and type(trainer.optimizer._optimizer) is not FusedAdam
+
+
+def test_both_are_refused() -> None:
+    with pytest.raises(UserError, match="--plain leaves CUDA graphs out and --cuda-graphs asks for them"):
+        trainer_of("--plain", "--cuda-graphs")
