@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from fairseq import options
+from fairseq.data.data_utils import load_indexed_dataset
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.experiments.device_session import session
+from fairseq_residuals.experiments.device_session import real_lengths, session
 from fairseq_residuals.experiments.device_session.pieces import Piece, pieces
+from fairseq_residuals.experiments.device_session.real_lengths import CONTESTANTS, words_a_second, write_corpus
 from fairseq_residuals.experiments.device_session.session import LONGEST, Session, check_budget
 
 MACHINE = {"device": "A Device", "torch": "2.0"}
@@ -73,3 +78,34 @@ def test_every_wiring_is_timed_and_no_piece_may_take_too_long(device: str, tmp_p
 def test_a_budget_of_nothing_is_refused(minutes: float) -> None:
     with pytest.raises(UserError, match="has to be more than 0 minutes"):
         check_budget(minutes)
+
+
+def test_a_corpus_of_many_lengths(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "data", real_lengths.CPU)
+    sides = [load_indexed_dataset(str(tmp_path / f"data/train.source-target.{side}")) for side in ("source", "target")]
+    lengths = np.array([side.sizes - 1 for side in sides])  # without the end of a sentence
+    assert lengths.shape == (2, real_lengths.CPU.pairs)
+    assert lengths.min() >= 1 and lengths.max() <= real_lengths.LONGEST
+    # four standard errors of the median of a log-normal, 1.25 sigma / sqrt(n) of its logarithm, and rounding down
+    error = 4 * 1.25 * real_lengths.SIGMA / real_lengths.CPU.pairs**0.5
+    assert np.log(np.median(lengths[0]) + 0.5) == pytest.approx(np.log(real_lengths.MEDIAN), abs=error)
+    assert np.corrcoef(lengths)[0, 1] > 0.9
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.bin")}
+    write_corpus(tmp_path / "data", real_lengths.CPU)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.bin")} == before
+
+
+@pytest.mark.parametrize("name", CONTESTANTS)
+def test_fairseq_knows_the_flags_of_every_contestant(name: str, tmp_path: Path) -> None:
+    argv = real_lengths.command(tmp_path, name, "bf16", "cpu", real_lengths.CPU)[1:]
+    args = options.parse_args_and_arch(options.get_training_parser(), argv)
+    assert args.max_tokens == real_lengths.CPU.max_tokens and args.cpu
+    assert getattr(args, "packed", None) == {"packed": "same", "packed full": "full"}.get(name)
+
+
+def test_words_a_second_are_read_after_the_warm_up(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    records = [{"epoch": 1, "update": 0.1, "num_updates": str(n), "wps": f"{n}00"} for n in range(1, 5)]
+    lines = [f"2026-01-01 00:00:00 | INFO | train_inner | {json.dumps(record)}" for record in records]
+    log.write_text("\n".join([*lines, '| INFO | train | {"epoch": 1, "train_wps": "7", "train_num_updates": "4"}', ""]))
+    assert words_a_second(log) == [300.0, 400.0]

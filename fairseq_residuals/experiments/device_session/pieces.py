@@ -74,6 +74,7 @@ def pieces(device: str, out: Path, data: Path) -> list[Piece]:
     return [
         *_correctness(device),
         *_fairseqs_commands(device, out, data, sizes),
+        *_real_lengths(device, out, sizes),
         *_figures(device, out, sizes),
         *_costs(device, out, sizes),
         *_searches(device, out, sizes),
@@ -106,6 +107,15 @@ def _fairseqs_commands(device: str, out: Path, data: Path, sizes: Sizes) -> Iter
     ranks = [[*alone, *rendezvous, "--distributed-rank", str(rank), "--device-id", "0"] for rank in (0, 1)]
     both = f"{shlex.join(ranks[1])} & other=$!; {shlex.join(ranks[0])} && wait $other"
     yield Piece("two-processes", "fairseq-train by two processes on one device", 2, ["bash", "-c", both])
+
+
+def _real_lengths(device: str, out: Path, sizes: Sizes) -> Iterator[Piece]:
+    module = "fairseq_residuals.experiments.device_session.real_lengths"
+    for precision in sizes.precisions:
+        rounds = "1" if device == "cpu" else "2"
+        flags = ["--out", str(out), "--precision", precision, "--device", device, "--rounds", rounds]
+        about = f"fairseq-train in {precision} on sentences of all lengths: stock, by default, packed"
+        yield Piece(f"real-lengths-{precision}", about, 7, [sys.executable, "-m", module, *flags])
 
 
 def _figures(device: str, out: Path, sizes: Sizes) -> Iterator[Piece]:
