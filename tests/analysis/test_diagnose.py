@@ -269,31 +269,28 @@ def test_a_run_that_goes_on_after_its_end(diagnose: Callable[..., str]) -> None:
     assert "training came to its end at update 120" in text
 
 
+@pytest.mark.parametrize("scale", ["64-10", "64.0.0.0", "e", "1e"])
+def test_a_damaged_loss_scale_is_none(scale: str, diagnose: Callable[..., str]) -> None:
+    text = diagnose(*healthy(), f"gradient overflow detected, ignoring gradient, setting loss scale to: {scale}", DONE)
+    assert "1 gradients overflowed" in text and "the loss scale went" not in text
+
+
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e308", "-1e308", "1e400"])
 @pytest.mark.parametrize("where", ["loss", "norms", "loss_scale"])
 def test_numbers_that_no_run_should_log(value: str, where: str, diagnose: Callable[..., str]) -> None:
     """One sentence or more, and a picture, whatever the log says."""
     norms: dict[int, float] = dict.fromkeys(range(1, 4), float(value) if where == "norms" else 1.0)
-    lines = [
-        record(
-            10 * i,
-            float(value) if where == "loss" else 1.0,
-            norms,
-            loss_scale=float(value) if where == "loss_scale" else 1,
-        )
-        for i in range(1, 10)
-    ]
+    loss, scale = (float(value) if where == name else 1.0 for name in ("loss", "loss_scale"))
+    lines = [record(10 * i, loss, norms, loss_scale=scale) for i in range(1, 10)]
     assert "What happened" in diagnose(*lines, DONE)
 
 
 @pytest.mark.parametrize(("culprits", "names"), [(3, 3), (18, 0)])
 def test_a_legend_leaves_room_for_the_curves(culprits: int, names: int, tmp_path: Path) -> None:
     layers = range(1, 19)
-    (tmp_path / "train.log").write_text(
-        "\n".join(record(u, 8.0, dict.fromkeys(layers, 1.0)) for u in range(10, 100, 10))
-        + "\n"
-        + "\n".join(record(u, 8.0, {n: 1e-9 if n <= culprits else 1.0 for n in layers}) for u in range(100, 130, 10))
-    )
+    lines = [record(u, 8.0, dict.fromkeys(layers, 1.0)) for u in range(10, 100, 10)]
+    lines += [record(u, 8.0, {n: 1e-9 if n <= culprits else 1.0 for n in layers}) for u in range(100, 130, 10)]
+    (tmp_path / "train.log").write_text("\n".join(lines))
     log = read_log(tmp_path / "train.log")
     found = diagnosis.diagnose(log)
     assert len(found.left) == culprits

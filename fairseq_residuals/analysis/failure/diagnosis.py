@@ -20,7 +20,7 @@ OTHER_WIRING = (
 )
 SEE_LAYERS = "train again with --log-residual-stats 10, and the log will say which layer it was"
 
-_SCALE = re.compile(r"scale to(?: to)?:? (?P<scale>[\d.e+-]+\d)")
+_SCALE = re.compile(r"scale to(?: to)?:? (?P<scale>\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?!\S)")
 _NAN_MODULE = re.compile(r"(?P<what>NaN|Inf) detected in output of (?P<module>[\w.]*), .*?(?P<way>forward|backward)")
 _LAYER = re.compile(r"gnorm/(?P<stack>encoder|decoder)\.\w+\.(?P<layer>\d+)$")
 Place = tuple[str, int]
