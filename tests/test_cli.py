@@ -79,8 +79,10 @@ def test_files_where_names_are_asked_for(tmp_path: Path, capsys: pytest.CaptureF
         (["gradients", "--variants", "", ","], "no model is named"),
     ],
 )
-def test_models_that_are_none(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 1
+def test_models_that_are_none(
+    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "--out", str(tmp_path)]) == 2
     captured = capsys.readouterr()
     assert sentence in captured.err and captured.err.count("\n") == 1 and captured.out == ""
 

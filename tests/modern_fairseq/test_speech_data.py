@@ -75,4 +75,4 @@ def test_a_setting_without_a_value_has_its_default(tmp_path):
     (tmp_path / "config.yaml").write_text("vocab_filename:\ninput_channels:\ntransforms:\n")
     config = S2TDataConfig(tmp_path / "config.yaml")
     assert (config.vocab_filename, config.input_channels) == ("dict.txt", 1)
-    assert config.get_feature_transforms("train", True).config == {}
+    assert config.get_feature_transforms("train", True)["transforms"] is None

@@ -130,8 +130,10 @@ def _parse(text: str, path: Path) -> list[Record]:
         raise UserError(f"{path} breaks off in its last line; complete or remove it")
     records = []
     for number, line in enumerate(lines, start=2):
+        if len(line) != len(HEADER):
+            raise UserError(f"{path}: record {number} is not valid: it has {len(line)} fields, not {len(HEADER)}")
+        entry = dict(zip(HEADER, line, strict=True))
         try:
-            entry = dict(zip(HEADER, line, strict=True))
             value: float | Literal["failed"] = FAILED if entry["value"] == FAILED else float(entry["value"])
             numbers = {"value": value, "seed": int(entry["seed"]), "hours": float(entry["hours"])}
             records.append(Record(**{**entry, **numbers}))  # type: ignore[arg-type]
