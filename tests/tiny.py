@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 from argparse import Namespace
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from fairseq_residuals.core.base import Variant
 from fairseq_residuals.core.config import options_of, parse_options
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.core.state_dict_names import fairseq_name
+from fairseq_residuals.models import extensions
 
 PAD, EOS = 1, 2
 TASKS = ("translation", "language_modeling", "speech")
@@ -79,11 +81,17 @@ def make_task() -> TinyTask:
     return TinyTask(dictionary, dictionary, args)
 
 
+@functools.cache
+def _parser(model_class: Any, *_extensions: extensions.Extension) -> argparse.ArgumentParser:
+    """The flags of a model, of which the extensions of the moment add some."""
+    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, allow_abbrev=False)
+    model_class.add_args(parser)
+    return parser
+
+
 def settings(arch: str, *flags: str) -> Namespace:
     """What fairseq-train would make of ``--arch ARCH FLAGS``."""
-    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, allow_abbrev=False)
-    ARCH_MODEL_REGISTRY[arch].add_args(parser)
-    args = parser.parse_args(flags)
+    args = _parser(ARCH_MODEL_REGISTRY[arch], *extensions.EXTENSIONS.values()).parse_args(flags)
     args.arch = arch
     args.input_feat_per_channel, args.input_channels = 8, 1
     args.max_source_positions = args.max_target_positions = args.tokens_per_sample = 512

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from fairseq_residuals.core.errors import UserError
@@ -86,13 +89,16 @@ def option(
     return typing.cast(T, dataclasses.field(default=default, metadata=said))
 
 
-def options_of(config_class: type) -> dict[str, Option]:
+@functools.cache
+def options_of(config_class: type) -> Mapping[str, Option]:
     """Return the options that a ``Config`` declares, by name, in their order."""
     hints = get_type_hints(config_class)
-    return {
-        f.name: Option(f.name, hints[f.name], f.default, **f.metadata)  # type: ignore[arg-type]
-        for f in dataclasses.fields(config_class)
-    }
+    return MappingProxyType(
+        {
+            f.name: Option(f.name, hints[f.name], f.default, **f.metadata)  # type: ignore[arg-type]
+            for f in dataclasses.fields(config_class)
+        }
+    )
 
 
 def parse_options(owner: str, config_class: type[T], text: str) -> tuple[T, frozenset[str]]:
@@ -101,7 +107,7 @@ def parse_options(owner: str, config_class: type[T], text: str) -> tuple[T, froz
     Raises:
         UserError: an unknown or repeated name, a missing "=", or a value that is not valid; it lists what is.
     """
-    options = options_of(config_class)
+    options = options_of(config_class)  # type: ignore[arg-type]  # mypy takes type[T] for unhashable
     values: dict[str, Any] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = (part.strip() for part in item.partition("="))

@@ -6,8 +6,10 @@ training runs, it asks of the trainer by :mod:`fairseq_residuals.training.traine
 
 from __future__ import annotations
 
+import functools
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from torch import nn
@@ -72,11 +74,12 @@ def register_extension(name: str) -> Callable[[type[Extension]], type[Extension]
     return register
 
 
-def flags_of(extension: Extension) -> dict[str, Any]:
+@functools.cache
+def flags_of(extension: Extension) -> Mapping[str, Any]:
     """Return argparse's actions for the flags of an extension, by the names of their settings."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
     extension.add_flags(parser)
-    return {action.dest: action for action in parser._actions}
+    return MappingProxyType({action.dest: action for action in parser._actions})
 
 
 def add_flags(parser: ArgumentParser) -> None:
