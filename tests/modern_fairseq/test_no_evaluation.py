@@ -80,10 +80,11 @@ def test_a_manifest_of_codes_is_read(tmp_path: Path) -> None:
     ids=lambda text: str(text)[:30],
 )
 def test_what_is_written_out_is_bounded(text: str, says: str) -> None:
-    start = time.monotonic()
+    # of the processor: others may use the machine too
+    start = time.thread_time()
     with pytest.raises(UserError, match=says):
         eval_str_list(text)
-    assert time.monotonic() - start < 2
+    assert time.thread_time() - start < 2
 
 
 def test_lists_of_fairseqs_size_are_read() -> None:
