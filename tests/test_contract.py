@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from fairseq.modules import MultiheadAttention
 from fairseq.sequence_generator import SequenceGenerator
 from tiny import EOS, PAD, TASKS, batch, build, logits, make_dictionary, perturb, stacks, step_by_step, target_tokens
 from torch import Tensor, nn
@@ -28,26 +29,29 @@ every_variant = pytest.mark.parametrize(
 )
 
 
-def loss_of(model: nn.Module, task: str, inputs: dict[str, Tensor]) -> Tensor:
-    return (logits(model, task, inputs).float().log_softmax(-1) ** 2).mean()
+def loss_of(out: Tensor) -> Tensor:
+    return (out.float().log_softmax(-1) ** 2).mean()
 
 
 def gradients(model: nn.Module, task: str, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     model.zero_grad()
-    loss_of(model, task, inputs).backward()
+    loss_of(logits(model, task, inputs)).backward()
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
 @every_variant
-@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.float16), ids=str)
-def test_forward_is_finite(task: str, variant: str, dtype: torch.dtype) -> None:
-    model = perturb(build(task, variant)).to(dtype)
-    inputs = {k: v.to(dtype) if v.is_floating_point() else v for k, v in batch(task).items()}
-    out = logits(model, task, inputs)
-    assert out.dtype == dtype and out.isfinite().all()
-    full = logits(model.float(), task, {k: v.float() if v.is_floating_point() else v for k, v in inputs.items()})
-    if dtype != torch.float32:
-        assert (out.float() - full).abs().max() < {torch.bfloat16: 0.2, torch.float16: 0.03}[dtype] * full.std()
+def test_forward_is_finite(task: str, variant: str) -> None:
+    """In each precision; in half precision near what the same parameters give in single precision."""
+    model = perturb(build(task, variant))
+
+    def logits_in(dtype: torch.dtype) -> Tensor:
+        inputs = {k: v.to(dtype) if v.is_floating_point() else v for k, v in batch(task).items()}
+        return logits(model.to(dtype), task, inputs)
+
+    for dtype, far in ((torch.float32, 0), (torch.bfloat16, 0.2), (torch.float16, 0.03)):
+        out, full = logits_in(dtype), logits_in(torch.float32)
+        assert out.dtype == dtype and out.isfinite().all()
+        assert (out.float() - full).abs().max() <= far * full.std()
 
 
 @every_variant
@@ -122,7 +126,7 @@ def test_layerdrop_skips_layers_in_training_only(task: str, variant: str) -> Non
     plain = logits(perturb(build(task, variant)), task, inputs)
     torch.testing.assert_close(logits(model, task, inputs), plain, rtol=0, atol=0)
     model.train()
-    seen = {tuple(logits(model, task, inputs)[0].tolist()) for _ in range(20)}
+    seen = {tuple(logits(model, task, inputs)[0].tolist()) for _ in range(8)}
     assert 2 <= len(seen) <= 2 ** sum(map(len, stacks(model)))
     for stack in stacks(model):
         stack.layerdrop = 1.0
@@ -160,15 +164,14 @@ def test_padding_and_batch_composition_do_not_matter(task: str, variant: str) ->
 
 @every_variant
 def test_state_dict_round_trip(task: str, variant: str) -> None:
-    model, other = perturb(build(task, variant)), build(task, variant, seed=2)
-    assert not torch.equal(logits(other, task, batch(task)), logits(model, task, batch(task)))
+    model, other, inputs = perturb(build(task, variant)), build(task, variant, seed=2), batch(task)
+    expected = logits(model, task, inputs)
+    assert not torch.equal(logits(other, task, inputs), expected)
     state = model.state_dict()
-    assert set(state) == set(other.state_dict())
-    copies = [other, copy.deepcopy(other), pickle.loads(pickle.dumps(other))]
-    for found in copies:
+    for found in (other, copy.deepcopy(other), pickle.loads(pickle.dumps(other))):
         found.load_state_dict(state, strict=True)
         assert set(found.state_dict()) == set(state)
-        torch.testing.assert_close(logits(found, task, batch(task)), logits(model, task, batch(task)), rtol=0, atol=0)
+        torch.testing.assert_close(logits(found, task, inputs), expected, rtol=0, atol=0)
 
 
 # generating code for the backward pass is dear, and each op has a test of that: a variant's is traced; in other tasks
@@ -178,8 +181,14 @@ def test_state_dict_round_trip(task: str, variant: str) -> None:
     [("translation", variant, "eager") for variant in sorted(VARIANTS)]
     + [(task, "b2t", "aot_eager") for task in TASKS],
 )
-def test_stacks_compile_as_one_graph(task: str, variant: str, backend: str) -> None:
-    """The code that is made for one size of batches serves another."""
+def test_stacks_compile_as_one_graph(task: str, variant: str, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code that is made for one size of batches serves another.
+
+    Tracing attention takes most of the time, and attention is the same code in every variant that does not open it:
+    it is traced in one variant, and less stands in its place in the others.
+    """
+    if backend == "eager":
+        monkeypatch.setattr(MultiheadAttention, "forward", mean_of_the_values)
     torch.compiler.reset()
     model = perturb(build(task, variant)).train()
     for stack in stacks(model):
@@ -198,6 +207,10 @@ def test_stacks_compile_as_one_graph(task: str, variant: str, backend: str) -> N
             torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
 
 
+def mean_of_the_values(attn: Any, query: Tensor, key: Tensor, value: Tensor, **_: Any) -> tuple[Tensor, None]:
+    return attn.out_proj(attn.q_proj(query) + attn.k_proj(key).mean(0) * attn.v_proj(value).mean(0)), None
+
+
 def inputs_of(stack: Any, length: int, sentences: int) -> tuple[Tensor, tuple[Tensor | None, ...]]:
     """For a wired stack in training: x (T, B, C), and what fairseq's loops hand to its layers."""
     mask = torch.zeros(sentences, length, dtype=torch.bool)
@@ -214,10 +227,10 @@ def inputs_of(stack: Any, length: int, sentences: int) -> tuple[Tensor, tuple[Te
 def test_depth(task: str, variant: str, layers: int) -> None:
     model, inputs = build(task, variant, layers=layers), batch(task)
     assert [len(stack) for stack in stacks(model)] == [layers] * len(stacks(model))
-    found = gradients(model, task, inputs)
-    assert all(g.isfinite().all() for g in found.values())
     out = logits(model, task, inputs)
     assert out.isfinite().all() and out.std() > 0
+    loss_of(out).backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
 @every_variant
