@@ -17,6 +17,8 @@ from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 from tiny import PAD, batch, dimensions, make_dictionary
 
+from fairseq_residuals.models import extensions
+
 SGD = ("--optimizer", "sgd", "--lr", "0.1", "--lr-scheduler", "fixed")
 
 
@@ -26,10 +28,16 @@ class Task(FairseqTask):
     source_dictionary = target_dictionary = make_dictionary()
 
 
-def _arguments(flags: tuple[str, ...], variant: str) -> Namespace:
+@cache
+def _parsed(flags: tuple[str, ...], variant: str, *_extensions: extensions.Extension) -> Namespace:
     model = ["--arch", f"transformer_{variant}_6l", *dimensions("translation")]
     argv = ["data", "--cpu", "--criterion", "cross_entropy", *model, *flags]
     return options.parse_args_and_arch(options.get_training_parser(), argv)
+
+
+def _arguments(flags: tuple[str, ...], variant: str) -> Namespace:
+    # fairseq makes three parsers to read one command line, and two trainers of a test often have the same
+    return copy.deepcopy(_parsed(flags, variant, *extensions.EXTENSIONS.values()))
 
 
 @cache
