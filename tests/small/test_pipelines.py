@@ -1,7 +1,11 @@
-"""Every small pipeline from nothing to its table, with models of one layer and a handful of updates."""
+"""Every small pipeline from nothing to its table, with models of one layer and a handful of updates.
+
+Translation runs its commands as users do, in new processes; the others fork them.
+"""
 
 import json
 import math
+import os
 import re
 import stat
 import sys
@@ -9,13 +13,15 @@ from pathlib import Path
 
 import pytest
 from sacrebleu.metrics import BLEU
+from warm_processes import run_script
 
 from fairseq_residuals.experiments.job import Job
-from fairseq_residuals.experiments.synthetic_tasks import TASKS, find_task, multilingual
+from fairseq_residuals.experiments.synthetic_tasks import TASKS, find_task
 from fairseq_residuals.experiments.synthetic_tasks.__main__ import main
 from fairseq_residuals.experiments.tables import read_records
 from fairseq_residuals.experiments.workspace import Workspace
 
+BY_FORKS = Path(__file__).with_name("small_by_forks.py")
 SHALLOW = ["model.encoder_layers=1", "model.decoder_layers=1"]
 TINY = ["--updates", "6", "--jobs", "1"]
 DEPTHS = {"translation": "18l", "multilingual": "18l", "summarization": "18l", "language_model": "16l"}
@@ -34,6 +40,17 @@ with wave.open(sys.stdout.buffer, "wb") as sound:
 
 def tiny(name: str, row: str, out: Path, *more: str) -> list[str]:
     return [name, "--rows", row, "--out", str(out), *TINY, *more]
+
+
+def printed_by_forks(call: list[str], streams: Path, **environment: str) -> str:
+    """What the command prints that runs its own commands as forks of itself, and has to succeed."""
+    streams.mkdir()
+    (streams / "in").touch()
+    status = run_script(
+        [str(BY_FORKS), *call], cwd=streams, environment=os.environ | environment, streams=streams, timeout=600
+    )
+    assert status == 0, (streams / "err").read_text("utf-8")
+    return (streams / "out").read_text("utf-8")
 
 
 def folder_of(out: Path) -> Path:
@@ -101,13 +118,12 @@ def test_translation_and_what_is_finished_is_not_done_again(tmp_path, capsys):
     assert (folder / "results.csv").read_text() == results
 
 
-def test_multilingual_scores_both_directions_of_each_pair(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(multilingual, "LANGUAGES", ("de", "fr"))
-    call = tiny("multilingual", "Post-LN/18", tmp_path, "--examples", "120", "--subwords", "130")
-    assert main([*call, "--override", *SHALLOW]) == 0
-    printed = capsys.readouterr().out
-    check("multilingual", "Post-LN/18", tmp_path, printed, {"sacrebleu"})
-    folder = folder_of(tmp_path)
+def test_multilingual_scores_both_directions_of_each_pair(tmp_path):
+    out = tmp_path / "out"
+    call = tiny("multilingual", "Post-LN/18", out, "--examples", "120", "--subwords", "130")
+    printed = printed_by_forks([*call, "--override", *SHALLOW], tmp_path / "streams")
+    check("multilingual", "Post-LN/18", out, printed, {"sacrebleu"})
+    folder = folder_of(out)
     pairs = ["en-de", "de-en", "en-fr", "fr-en"]
     assert sorted(log.name.split(".")[1].rpartition("-")[0] for log in folder.rglob("evaluated/*.log")) == sorted(pairs)
     german = next(folder.rglob("evaluated/test.en-de-*.log")).read_text("utf-8")
@@ -116,33 +132,34 @@ def test_multilingual_scores_both_directions_of_each_pair(tmp_path, capsys, monk
     assert f"{(by_column['EX'] + by_column['XE']) / 2:.2f}" in printed
 
 
-def test_summarization(tmp_path, capsys):
-    call = tiny("summarization", "18L-18L/B2T", tmp_path, "--examples", "100", "--subwords", "100")
-    assert main([*call, "--override", *SHALLOW]) == 0
-    check("summarization", "18L-18L/B2T", tmp_path, capsys.readouterr().out, {"rouge", "rouge_unstemmed"})
+def test_summarization(tmp_path):
+    out = tmp_path / "out"
+    call = tiny("summarization", "18L-18L/B2T", out, "--examples", "100", "--subwords", "100")
+    printed = printed_by_forks([*call, "--override", *SHALLOW], tmp_path / "streams")
+    check("summarization", "18L-18L/B2T", out, printed, {"rouge", "rouge_unstemmed"})
 
 
-def test_language_model_has_adaptive_input_and_softmax(tmp_path, capsys):
+def test_language_model_has_adaptive_input_and_softmax(tmp_path):
+    out = tmp_path / "out"
     small = [f"model.adaptive_{part}_cutoff='100,300'" for part in ("input", "softmax")]
-    call = tiny("language_model", "16L/B2T", tmp_path, "--examples", "200")
-    assert main([*call, "--override", "model.decoder_layers=1", *small]) == 0
-    check("language_model", "16L/B2T", tmp_path, capsys.readouterr().out, {"ppl_context_0", "ppl_context_96"})
-    (log,) = folder_of(tmp_path).glob("runs/*/*/*/*/seed1/train.001.log")
+    call = tiny("language_model", "16L/B2T", out, "--examples", "200")
+    printed = printed_by_forks([*call, "--override", "model.decoder_layers=1", *small], tmp_path / "streams")
+    check("language_model", "16L/B2T", out, printed, {"ppl_context_0", "ppl_context_96"})
+    (log,) = folder_of(out).glob("runs/*/*/*/*/seed1/train.001.log")
     text = log.read_text("utf-8")
     assert "AdaptiveInput" in text
     assert "AdaptiveSoftmax" in text
 
 
-def test_speech_with_a_stand_in_for_the_program(tmp_path, capsys, monkeypatch):
+def test_speech_with_a_stand_in_for_the_program(tmp_path):
     program = tmp_path / "bin/espeak-ng"
     program.parent.mkdir()
     program.write_text(FAKE_VOICE.format(python=sys.executable))
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
-    out = tmp_path / "out"
+    out, path = tmp_path / "out", f"{program.parent}:{os.environ['PATH']}"
     call = tiny("speech", "12L-6L/Pre-LN", out, "--examples", "30", "--subwords", "35")
-    assert main([*call, "--override", *SHALLOW]) == 0
-    check("speech", "12L-6L/Pre-LN", out, capsys.readouterr().out, {"wer"})
+    printed = printed_by_forks([*call, "--override", *SHALLOW], tmp_path / "streams", PATH=path)
+    check("speech", "12L-6L/Pre-LN", out, printed, {"wer"})
 
 
 def test_speech_without_the_program_is_one_sentence_and_writes_nothing(tmp_path, capsys, monkeypatch):
