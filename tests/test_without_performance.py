@@ -47,7 +47,7 @@ print(update(trainer, sample())["loss"] > 0)
 model = perturb(build("translation", "b2t"))
 generator = FasterSequenceGenerator([model], make_dictionary(), beam_size=2, max_len_b=5)
 print(len(generator.generate([model], {"net_input": batch("translation")})))
-for flag in ("--fast-on-cpu", "--keep-freed-memory", "--compile-stack", "--cuda-graphs", "--packed"):
+for flag in ("--fast-on-cpu", "--keep-freed-memory", "--compile-stack", "--fused-kernels", "--cuda-graphs", "--packed"):
     try:
         build("translation", "b2t", flag)
     except UserError as error:
@@ -58,7 +58,7 @@ for flag in ("--fast-on-cpu", "--keep-freed-memory", "--compile-stack", "--cuda-
 def test_training_and_search_go_on_and_flags_say_what_is_missing() -> None:
     trained, searched, *refused = run("-c", USES).splitlines()
     assert (trained, searched) == ("True", "3")
-    flags = ("--fast-on-cpu", "--keep-freed-memory", "--compile-stack", "--cuda-graphs", "--packed")
+    flags = ("--fast-on-cpu", "--keep-freed-memory", "--compile-stack", "--fused-kernels", "--cuda-graphs", "--packed")
     assert refused == [
         f"{flag} needs fairseq_residuals/performance, which is missing here; leave it out" for flag in flags
     ]

@@ -21,6 +21,7 @@ relu_in_place = import_with_performance("fairseq_residuals.performance.relu_in_p
 cpu = import_with_performance("fairseq_residuals.performance.cpu")
 compile_layers = import_with_performance("fairseq_residuals.performance.compile_layers")
 recorded_criterion = import_with_performance("fairseq_residuals.performance.recorded_criterion")
+fused_kernels = import_with_performance("fairseq_residuals.performance.fused_kernels")
 
 
 def refuse_what_is_missing(extension: Extension, args: Namespace, module: Any) -> None:
@@ -107,6 +108,39 @@ class CompileStack(Extension):
 
 def _try_compiler(trainer: Any) -> None:
     compile_layers.try_out(trainer.device, compile_layers.BACKEND)
+
+
+@register_extension("fused_kernels")
+class FusedKernels(Extension):
+    """Compute what lies between products by kernels of this plugin."""
+
+    def add_flags(self, parser: ArgumentParser) -> None:
+        """Add the flag."""
+        parser.add_argument(
+            "--fused-kernels",
+            action="store_true",
+            default=None,
+            help="on a GPU, compute by one kernel each: residual, dropout and norm; bias, activation and dropout; the"
+            " mixing of streams and sums over depth; the same numbers up to rounding, but other random numbers for"
+            " dropout",
+        )
+
+    def check(self, args: Namespace) -> None:
+        """Refuse the flag without its package, and beside a compiler, which fuses by itself."""
+        refuse_what_is_missing(self, args, fused_kernels)
+        if args.fused_kernels and args.compile_stack:
+            raise UserError("--fused-kernels does not go with --compile-stack, which fuses by itself; leave one out")
+
+    def attach(self, model: nn.Module, args: Namespace) -> None:
+        """Attach the kernels once the device is known, before training."""
+        if args.fused_kernels:
+            hooks_of(model).after_load_checkpoint.append(_fuse_kernels)
+
+
+def _fuse_kernels(trainer: Any) -> None:
+    fused_kernels.refuse_other_devices(trainer.device)
+    fused_kernels.attach(trainer.get_model())
+    hooks_of(trainer.get_model()).around_train_step.append(lambda trainer: fused_kernels.kernels_of_ops())
 
 
 @register_extension("cuda_graphs")
