@@ -1,4 +1,4 @@
-"""``--fused-kernels``: kernels in Triton, attached to a model that trains on a GPU.
+"""``--fused-kernels``: kernels in Triton and larger products, attached to a model that trains on a GPU.
 
 Nothing of it is in a model on another device, and nothing of it has parameters: names and checkpoints stay.
 """
@@ -13,7 +13,7 @@ from torch import nn
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.ops import depth_sum, hyper_mix, sinkhorn
-from fairseq_residuals.performance import fused_activation, waiting_sums
+from fairseq_residuals.performance import fused_activation, joint_products, waiting_sums
 from fairseq_residuals.utils.triton_kernels import has_triton
 
 
@@ -33,6 +33,7 @@ def attach(model: nn.Module) -> None:
     """Attach everything to a model; what somebody watches by hooks stays as it is."""
     waiting_sums.attach(model)
     fused_activation.attach(model)
+    joint_products.attach(model)
 
 
 @contextmanager

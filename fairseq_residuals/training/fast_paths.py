@@ -112,7 +112,7 @@ def _try_compiler(trainer: Any) -> None:
 
 @register_extension("fused_kernels")
 class FusedKernels(Extension):
-    """Compute what lies between products by kernels of this plugin."""
+    """Compute what lies between products by kernels of this plugin, and have fewer products."""
 
     def add_flags(self, parser: ArgumentParser) -> None:
         """Add the flag."""
@@ -121,8 +121,8 @@ class FusedKernels(Extension):
             action="store_true",
             default=None,
             help="on a GPU, compute by one kernel each: residual, dropout and norm; bias, activation and dropout; the"
-            " mixing of streams and sums over depth; the same numbers up to rounding, but other random numbers for"
-            " dropout",
+            " mixing of streams and sums over depth; queries, keys and values; the same numbers up to rounding, but"
+            " other random numbers for dropout",
         )
 
     def check(self, args: Namespace) -> None:
