@@ -37,28 +37,32 @@ class Sizes:
     bench: tuple[str, ...]
     """Of a training step."""
     rounds: tuple[str, ...]
-    flavour: str
-    """What is put after a wiring's name in the benchmark."""
+    flavours: tuple[str, ...]
+    """What is put after a wiring's name in the benchmark, the fastest last."""
     precisions: tuple[str, ...]
     deep: int
     """Layers of the deepest model."""
+    kernels: tuple[str, ...]
+    """Of what is timed op by op."""
 
 
 GPU = Sizes(
     updates=200,
     bench=("--tokens", "112x32", "--layers", "18"),
     rounds=("--repeats", "3", "--steps", "10", "--warmup", "5"),
-    flavour="+graphs",
+    flavours=("+graphs", "+graphs+fused"),
     precisions=("bf16", "fp16"),
     deep=100,
+    kernels=(),
 )
 CPU = Sizes(
     updates=4,
     bench=("--tokens", "2x8", "--layers", "1", "--dims", "32x64x2", "--vocabulary", "64"),
     rounds=("--repeats", "1", "--steps", "1", "--warmup", "1"),
-    flavour="",
+    flavours=("",),
     precisions=("bf16",),
     deep=3,
+    kernels=("--tokens", "8", "--dim", "16", "--precision", "fp32", "--times", "1", "--rounds", "1"),
 )
 """For trying the session out where there is no GPU: every piece runs, and its figures mean nothing."""
 
@@ -85,6 +89,8 @@ def _correctness(device: str) -> Iterator[Piece]:
     goldens = sorted(map(str, (ROOT / "tests" / "golden").glob("*_S.npz")))
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests" / "test_on_gpu.py")]
     yield Piece("tests", "every wiring in every task against a CPU, bf16, fp16, search, graphs", 4, tests)
+    kernels = sorted(map(str, (ROOT / "tests" / "ops").glob("test_*.py")))
+    yield Piece("kernels", "each kernel beside its reference", 3, [*tests[:-1], *kernels])
     verify = [program("fairseq-residuals"), "verify", "--device", device, *goldens]
     yield Piece("goldens", "the numbers of the authors' own code", 3, verify)
 
@@ -119,13 +125,16 @@ def _real_lengths(device: str, out: Path, sizes: Sizes) -> Iterator[Piece]:
 
 
 def _figures(device: str, out: Path, sizes: Sizes) -> Iterator[Piece]:
-    pair = ("--beside", "stock", "--variants", f"post_ln{sizes.flavour}")
+    pair = ("--beside", "stock", "--variants", *(f"post_ln{flavour}" for flavour in sizes.flavours))
     for precision in sizes.precisions:
         command = _bench("train", device, out, f"train-{precision}", *sizes.bench, *sizes.rounds, *pair)
         yield Piece(
             f"train-{precision}", f"a step in {precision} beside stock", 5, [*command, "--precision", precision]
         )
-    deep = ("--layers", str(sizes.deep), "--repeats", "1", "--beside", "--variants", f"post_ln{sizes.flavour}")
+    times = [sys.executable, "-m", "fairseq_residuals.benchmark.kernels", "--device", device, *sizes.kernels]
+    about = "each kernel beside PyTorch, forward and backward, in turns"
+    yield Piece("kernel-times", about, 2, [*times, "--markdown", str(out / "kernel-times.md")])
+    deep = ("--layers", str(sizes.deep), "--repeats", "1", "--beside", "--variants", f"post_ln{sizes.flavours[-1]}")
     command = _bench("train", device, out, "deep", *sizes.bench, *sizes.rounds, *deep)
     yield Piece("deep", f"a step of {sizes.deep} layers", 4, [*command, "--precision", sizes.precisions[0]])
 
@@ -134,7 +143,7 @@ def _costs(device: str, out: Path, sizes: Sizes) -> Iterator[Piece]:
     others = [variant for variant in sorted(VARIANTS) if variant != "post_ln"]
     parts = [others[start : start + PER_PIECE] for start in range(0, len(others), PER_PIECE)]
     for number, names in enumerate(parts, 1):
-        contestants = [f"{name}{sizes.flavour}" for name in ("post_ln", *names)]
+        contestants = [f"{name}{sizes.flavours[-1]}" for name in ("post_ln", *names)]
         command = _bench("train", device, out, f"costs-{number}", *sizes.bench, *sizes.rounds, "--beside")
         about = f"a step of {', '.join(names)} beside Post-LN's"
         yield Piece(
