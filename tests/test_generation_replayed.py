@@ -46,6 +46,21 @@ def test_other_wirings(name: str, runs: list[int]) -> None:
     assert runs
 
 
+@pytest.mark.parametrize("settings", ({}, {"min_len": 5, "unk_penalty": 0.5, "temperature": 1.3}), ids=str)
+def test_candidates_are_chosen_by_what_is_replayed(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is projected or restricted outside of it after the first word."""
+    steps: list[int] = []
+    original = FasterSequenceGenerator._restrict
+
+    def restrict(self: Any, step: int, *args: Any) -> Any:
+        steps.append(step)
+        return original(self, step, *args)
+
+    monkeypatch.setattr(FasterSequenceGenerator, "_restrict", restrict)
+    assert_same(*both([model_of("translation", "pre_ln")], net_input("translation", 5), **settings))
+    assert steps == [0]
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_settings(name: str) -> None:
     assert_same(*both([model_of("translation", "realformer")], net_input("translation", 5), **SETTINGS[name]))

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.generation.kv_cache import BeamCache
+from fairseq_residuals.generation.word_choice import WordChoice, best_candidates
 from fairseq_residuals.models.fairseq_stack import KV_CACHE
-from fairseq_residuals.ops.topk import topk
 from fairseq_residuals.utils.optional import import_with_performance
 from fairseq_residuals.utils.torch_private import has_hooks, packs_matrices
 
@@ -111,14 +111,23 @@ class FasterSequenceGenerator(SequenceGenerator):
         finalized: Hypotheses = [[] for _ in range(sentences)]
         finished = [False] * sentences
 
+        choice: WordChoice | None = None
         for step in range(longest + 1):
-            lprobs, attended = self._next_words(tokens[:, : step + 1], memory, cache)
+            if step == 1:
+                choice = self._choice(cache, scores)
+            if choice is not None and (prefix is None or step >= prefix.size(1)):
+                choice.prepare(scores[:, step - 1], step, longest)
+                attended = self._decode(tokens[:, : step + 1], memory, cache, features_only=True)[1]
+                found, words, hypotheses = cache.chosen  # type: ignore[attr-defined]
+            else:
+                lprobs, attended = self._next_words(tokens[:, : step + 1], memory, cache)
+                lprobs, tokens, scores = self._restrict(step, longest, lprobs, tokens, scores, prefix)
+                first = lprobs[::beam] if step == 0 else lprobs
+                found, words, hypotheses = best_candidates(first, None if step == 0 else scores[:, step - 1], beam)
             if attended is not None:
                 if attention is None:
                     attention = attended.new_zeros(rows, attended.size(1), 1)
                 attention = torch.cat([attention, attended[:, :, None]], 2)
-            lprobs, tokens, scores = self._restrict(step, longest, lprobs, tokens, scores, prefix)
-            found, words, hypotheses = self._candidates(step, lprobs, scores)
             first_rows = torch.arange(len(found), device=device)[:, None] * beam
 
             # a hypothesis ends only if its end is among the best of as many candidates as the beam is wide
@@ -172,20 +181,41 @@ class FasterSequenceGenerator(SequenceGenerator):
 
         The attention is (rows, S), or None where the decoder does not say.
         """
-        model, first = self.model.single_model, tokens.size(1) == 1
+        first = tokens.size(1) == 1
         if first:
             # all hypotheses of a sentence are still the same
             tokens = tokens[:: self.beam_size]
-        logits, extra = model.decoder(tokens, encoder_out=memory, incremental_state={KV_CACHE: cache})
-        attended = extra["attn"][0] if extra and extra["attn"] else None
+        logits, attended = self._decode(tokens, memory, cache)
         if self.temperature != 1:
             logits = logits / self.temperature
-        lprobs = model.get_normalized_probs((logits, extra), log_probs=True, sample=None)[:, -1]
-        attended = None if attended is None else attended[:, -1].float()
+        lprobs = self.model.single_model.get_normalized_probs((logits, None), log_probs=True, sample=None)[:, -1]
         if first:
             lprobs = lprobs.repeat_interleave(self.beam_size, 0)
             attended = None if attended is None else attended.repeat_interleave(self.beam_size, 0)
         return lprobs, attended
+
+    def _decode(
+        self, tokens: Tensor, memory: Any, cache: BeamCache, features_only: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the decoder's output for the last word (rows, 1, ...), and what it attended to (rows, S) or None."""
+        out, extra = self.model.single_model.decoder(
+            tokens, encoder_out=memory, features_only=features_only, incremental_state={KV_CACHE: cache}
+        )
+        attended = extra["attn"][0] if extra and extra["attn"] else None
+        return out, None if attended is None else attended[:, -1].float()
+
+    def _choice(self, cache: BeamCache, scores: Tensor) -> WordChoice | None:
+        """Return what the graph of a word chooses its candidates by; None where there is none, or it cannot.
+
+        It cannot where a word may be forbidden to some hypotheses alone, or its probability takes several steps.
+        """
+        replayed = cuda_graph_cache is not None and isinstance(cache, cuda_graph_cache.ReplayedBeamCache)
+        adaptive = getattr(self.model.single_model.decoder, "adaptive_softmax", None) is not None
+        if not replayed or adaptive or self.repeat_ngram_blocker is not None:
+            return None
+        choice = WordChoice(self, cache.most * self.beam_size, scores)  # type: ignore[attr-defined]
+        cache.choice = choice  # type: ignore[attr-defined]
+        return choice
 
     def _restrict(
         self, step: int, longest: int, lprobs: Tensor, tokens: Tensor, scores: Tensor, prefix: Tensor | None
@@ -207,24 +237,6 @@ class FasterSequenceGenerator(SequenceGenerator):
         if self.repeat_ngram_blocker is not None:
             lprobs = self.repeat_ngram_blocker(tokens, lprobs, len(tokens) // self.beam_size, self.beam_size, step)
         return lprobs, tokens, scores
-
-    def _candidates(self, step: int, lprobs: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the best ways to go on, twice as many as the beam is wide in case half of them end.
-
-        Returns:
-            Scores, words, and which hypothesis of the sentence goes on; each (sentences, candidates), best first.
-        """
-        beam, vocabulary = self.beam_size, lprobs.size(1)
-        width = 1 if step == 0 else beam
-        k = min(2 * beam, vocabulary)
-        best, words = topk(lprobs[::beam] if step == 0 else lprobs, k)
-        if step > 0:
-            best = best + scores[:, step - 1, None]
-        best, words = best.view(-1, width * k), words.view(-1, width * k)
-        # a row of which some is not a number has no words to go on with
-        best = best.masked_fill(best.isnan(), -torch.inf)
-        found, where = best.topk(min(2 * beam, width * vocabulary - 1))
-        return found, words.gather(1, where), where // k
 
 
 def _of(sentences: Tensor, beam: int, x: Tensor) -> Tensor:

@@ -1,4 +1,6 @@
-"""The cache of a search on a GPU: its memory stays where it is, so that a decoder's layers are a CUDA graph.
+"""The cache of a search on a GPU: its memory stays where it is, so that the work for a word is a CUDA graph.
+
+That is the decoder's layers, and where the search permits it the choice of the next word's candidates.
 
 A word takes hundreds of small kernels, which take less time than Python takes to launch them. For every word the layers
 do the same work: hypotheses attend to all places that there is room for, of which a mask leaves them their past, and
@@ -20,10 +22,11 @@ from fairseq_residuals.core.attention import KeysValues
 from fairseq_residuals.core.layer import Context
 from fairseq_residuals.core.stack import Pass, Stack
 from fairseq_residuals.generation.kv_cache import BeamCache
+from fairseq_residuals.generation.word_choice import Candidates, WordChoice
 from fairseq_residuals.performance import cuda_graphs
 
-Outputs = tuple[Tensor, list[Tensor | None]]
-"""Of the last layer (1, rows, C), and the attention weights of each."""
+Outputs = tuple[Tensor, list[Tensor | None], Candidates | None]
+"""Of the last layer (1, rows, C), the attention weights of each, and what is chosen of the output."""
 
 
 _LATEST: dict[torch.device, Any] = {}
@@ -50,6 +53,10 @@ class ReplayedBeamCache(BeamCache):
         self.fed: Tensor | None = None
         self.fixed_mask: Tensor | None = None
         self.graph: Any = None
+        self.choice: WordChoice | None = None
+        """What the graph makes of the output of the layers, if anything; set before it is recorded."""
+        self.chosen: Candidates | None = None
+        """Of the sentences that have not left, for the newest word."""
 
     @property
     def ready(self) -> bool:
@@ -97,8 +104,10 @@ class ReplayedBeamCache(BeamCache):
                 run()
             self.graph = _record(run, x.device)
         self.graph.replay()
-        out, weights = self.graph.result
-        return out[:, :rows], [None if w is None else w.narrow(w.dim() - 3, 0, rows) for w in weights]
+        out, weights, chosen = self.graph.result
+        self.chosen = None if chosen is None else tuple(x[: self.sentences] for x in chosen)  # type: ignore[assignment]
+        weights = [None if w is None else w.narrow(w.dim() - 3, 0, rows) for w in weights]
+        return out[:, :rows], weights, self.chosen
 
     def _mask(self, position: int) -> None:
         """Return a mask that leaves to each hypothesis its own places up to ``position``."""
@@ -135,4 +144,4 @@ class ReplayedPass(Pass):
             asked = i == len(self.stack) - 1  # fairseq's search asks for the attention of the last layer
             x, attn = super().run(i, x, replace(context, need_attn=asked, need_head_weights=asked))
             weights.append(attn)
-        return x, weights
+        return x, weights, None if self.cache.choice is None else self.cache.choice(x)
