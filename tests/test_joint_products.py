@@ -49,9 +49,10 @@ def joined(model: nn.Module) -> nn.Module:
 def assert_same_gradients(model: nn.Module, twin: nn.Module, inputs: dict[str, Tensor]) -> None:
     expected, found = gradients(model, TASK, inputs), gradients(twin, TASK, inputs)
     assert found.keys() == expected.keys()
+    # no gradient reaches the biases of keys and of their norms but rounding
+    scale = max(gradient.abs().max().item() for gradient in expected.values())
     for name, gradient in expected.items():
-        scale = expected[name.replace("k_proj.bias", "k_proj.weight")].abs().max().item()
-        torch.testing.assert_close(found[name], gradient, rtol=1e-5, atol=1e-5 * scale, msg=name)
+        torch.testing.assert_close(found[name], gradient, rtol=1e-5, atol=1e-6 * scale, msg=name)
 
 
 @pytest.mark.parametrize("variant", ("post_ln", "realformer", "normformer", "mudd", "mhc", "attention_residuals"))
