@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.core.attention import open_attention
 from fairseq_residuals.core.base import Connection, Site
+from fairseq_residuals.core.decoder_cache import DecoderCache
 from fairseq_residuals.models.fairseq_stack import FairseqCache
 
 T, S, B, C, H = 5, 7, 3, 16, 4
@@ -189,6 +190,16 @@ def test_edits_of_a_memory_are_made_once_and_for_one_hypothesis() -> None:
     steps = [open_attention(attention, query[t : t + 1], memory, memory, **arguments)[0] for t in range(T)]
     torch.testing.assert_close(torch.cat(steps), whole)
     assert edited == [(S, B, C)]
+
+
+def test_a_memory_is_kept_once_and_apart_from_words() -> None:
+    """Kept once a step, it would be longer each time; the output would still be the same."""
+    attention, cache = make_attention(encoder_decoder_attention=True), DecoderCache()
+    memory, query = torch.randn(S, B, C), torch.randn(2, B, C)
+    for t in range(2):
+        open_attention(attention, query[t : t + 1], memory, memory, cache=cache, static_kv=True)
+    assert [kept.keys.shape for kept in cache.memories.values()] == [(B, H, S, C // H)]
+    assert cache.words == {}
 
 
 def test_a_connection_opens_attention_only_for_an_edit() -> None:
