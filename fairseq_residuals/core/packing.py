@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -100,20 +99,22 @@ class PackedSides:
     decoder: Packing | None = None
 
 
-_PADDED = PackedSides()
-_SIDES: ContextVar[PackedSides] = ContextVar("packed sides", default=_PADDED)
+class _Running:
+    """What :func:`running_packed` says; no context variable, which torch.compile cannot trace."""
+
+    sides = PackedSides()
 
 
 def packed_sides() -> PackedSides:
     """Return how the input of the model that is running is packed."""
-    return _SIDES.get()
+    return _Running.sides
 
 
 @contextmanager
 def running_packed(sides: PackedSides) -> Iterator[None]:
     """Say how the input of a model is packed that runs within this context."""
-    token = _SIDES.set(sides)
+    before, _Running.sides = _Running.sides, sides
     try:
         yield
     finally:
-        _SIDES.reset(token)
+        _Running.sides = before

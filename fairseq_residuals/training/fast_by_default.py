@@ -109,7 +109,8 @@ def situation_of(trainer: Any, args: Namespace) -> Situation:
     return Situation(
         device=trainer.device.type,
         criterion=settings.criterion._name,
-        optimizer=settings.optimizer._name,
+        # without one fairseq refuses to train, but later
+        optimizer=getattr(settings.optimizer, "_name", ""),
         plain=bool(args.plain),
         projects_by_matrix=isinstance(projection, nn.Linear)
         and projection.bias is None

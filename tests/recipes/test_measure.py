@@ -168,7 +168,9 @@ def test_words_that_do_not_count_are_left_out_of_both_sides(tmp_path: Path) -> N
 def test_another_release_is_prepared_elsewhere_and_is_another_run(tmp_path: Path) -> None:
     job = job_of("debian/translation/6l_b2t", gpus=0)
     other = job_of("debian/translation/6l_b2t", gpus=0, overrides=("recipe.release=trixie",))
-    assert other.prepare == [*job.prepare[:3], str(job.corpus) + "-trixie", *job.prepare[4:], "--release", "trixie"]
+    *variant, flag, downloads = job.prepare[4:]
+    corpus = str(job.corpus) + "-trixie"
+    assert other.prepare == [*job.prepare[:3], corpus, *variant, "--release", "trixie", flag, downloads]
     assert (other.folder != job.folder, other.config_hash != job.config_hash) == (True, True)
     there = in_folder("debian/translation/6l_b2t", tmp_path)
     write(there.corpus / "prepared.json", '{"parameters": {"raw": {}, "work/release": {"release": "Debian 12"}}}')
