@@ -103,7 +103,8 @@ def test_a_tampered_archive_is_refused_by_its_digest(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(UserError, match=rf"{ARCHIVE} has the sha256 \w+ and should have 000"):
             run(CORPUS, tmp_path / "out", tmp_path / "mirror")
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [".lock", "work"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [".lock", "downloads", "work"]
+    assert [path.name for path in (tmp_path / "out/downloads").iterdir()] == [".lock"]
     assert [path.name for path in (tmp_path / "out/work").rglob("*")] == ["unpacked"]
 
 
