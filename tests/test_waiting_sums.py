@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -59,9 +60,10 @@ def test_every_wiring_computes_the_same(variant: str, computed: list[str]) -> No
         assert found.keys() == expected.keys()
         for name, gradient in expected.items():
             # no gradient reaches the bias of keys but rounding
-            scale = expected[name.replace("k_proj.bias", "k_proj.weight")].abs().max().item()
+            scale = expected[re.sub(r"(k_proj|k_norm)\.bias$", r"\1.weight", name)].abs().max().item()
             torch.testing.assert_close(found[name], gradient, rtol=1e-5, atol=1e-5 * scale, msg=name)
-    torch.testing.assert_close(logits(fused, TASK, inputs), logits(model, TASK, inputs))
+    # attention's softmax is in single precision
+    torch.testing.assert_close(logits(fused, TASK, inputs), logits(model, TASK, inputs), rtol=1e-5, atol=1e-5)
     assert list(fused.state_dict()) == list(model.state_dict())
 
 

@@ -6,6 +6,7 @@ Prints a line of JSON for each: name, seconds of the processor (others may use t
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import resource
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from hostile_files import cases
 
 from fairseq_residuals.core.errors import UserError
@@ -55,6 +57,10 @@ def main(folder: Path) -> None:
     for warm in ("checkpoint", "archive", "npz"):  # imports are not part of reading
         (folder / "warm").write_bytes(b"")
         outcome(warm, folder / "warm")
+    for zipped in (True, False):  # some are made only when a pickle has been opened
+        sound = {"model": {"w": torch.zeros(1)}, "args": argparse.Namespace(arch="transformer")}
+        torch.save(sound, folder / "warm", _use_new_zipfile_serialization=zipped)
+        assert outcome("checkpoint", folder / "warm") == "read"
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + (1 << 30), resource.RLIM_INFINITY))
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, resource.RLIM_INFINITY))

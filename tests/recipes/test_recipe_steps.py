@@ -100,7 +100,8 @@ def test_a_corpus_is_prepared_once(job: Job, programs) -> None:
     install(fairseq_residuals=f"mkdir -p {job.corpus}; echo {{}} > {job.corpus}/prepared.json")
     Stages(job, Runner()).prepare()
     Stages(job, Runner()).prepare()
-    assert calls() == [f"fairseq-residuals prepare wmt14_en_de {job.corpus} --variant dlcl"]
+    downloads = f"--downloads {job.settings.downloads}"
+    assert calls() == [f"fairseq-residuals prepare wmt14_en_de {job.corpus} --variant dlcl {downloads}"]
 
 
 def test_two_processes_do_not_work_on_one_run(job: Job, programs, monkeypatch: pytest.MonkeyPatch) -> None:
