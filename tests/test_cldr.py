@@ -14,6 +14,7 @@ from babel.numbers import get_currency_precision, parse_decimal
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairseq_residuals.data.synthetic import __main__ as command
 from fairseq_residuals.data.synthetic import cldr
 
 # fmt: off
@@ -210,3 +211,15 @@ def test_written_files_are_parallel(corpus, tmp_path: Path):
     for split, pairs in corpus.items():
         sides = [(tmp_path / f"{split}.{language}").read_text("utf-8").splitlines() for language in ("en", "de")]
         assert list(zip(*sides, strict=True)) == pairs
+
+
+def test_the_command_writes_every_split_or_says_why_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main([str(tmp_path / "new/text"), "--train", "20", "--held-out", "3"]) == 0
+    lengths = {path.name: len(path.read_text().splitlines()) for path in (tmp_path / "new/text").iterdir()}
+    assert lengths == {
+        f"{split}.{lang}": n for split, n in (("train", 20), ("valid", 3), ("test", 3)) for lang in ("en", "de")
+    }
+    assert command.main([str(tmp_path), "--train", "0"]) == 1
+    assert command.main([str(tmp_path / "new/text/train.en")]) == 1
+    refused = capsys.readouterr().err.splitlines()
+    assert "must be at least 1" in refused[0] and "cannot be written: File exists" in refused[1]
