@@ -105,7 +105,6 @@ class Connection(nn.Module):
 
     norm_gain: float = 1.0
     """What :meth:`read` multiplies the output of ``norm`` by, of a variant that is Pre-LN but for it."""
-
     summation: Summation = "none"
     """How the sub-layer's output meets the stream "x"; of a variant that is ``mixed``, that of this connection."""
     edits_scores: ClassVar[bool] = False

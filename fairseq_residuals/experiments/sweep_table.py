@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
@@ -58,6 +58,16 @@ def write_results(path: Path, results: Iterable[SweepResult]) -> None:
     """Write all results; readers see the old file or the new one."""
     with atomic_write(path) as new:
         new.write_text(csv_text(HEADER, map(astuple, results)), encoding="utf-8", newline="")
+
+
+def keeper(path: Path, results: list[SweepResult]) -> Callable[[SweepResult], None]:
+    """Return what adds a result to ``results`` and to their file."""
+
+    def keep(result: SweepResult) -> None:
+        results.append(result)
+        write_results(path, results)
+
+    return keep
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from fairseq_residuals.checkpoints.transformers_classes import CLASSES, from_tra
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.state_dict_names import fairseq_name
 from fairseq_residuals.portable.settings import ModelSettings, StackSettings
-from fairseq_residuals.utils.documents import read_json
+from fairseq_residuals.utils.documents import read_object
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 _MOST_BYTES_OF_CONFIG = 1 << 20
@@ -91,12 +91,7 @@ def _config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file():
         raise UserError(f"{folder} is no model of transformers: there is no {CONFIG} in it")
-    if path.stat().st_size > _MOST_BYTES_OF_CONFIG:
-        raise UserError(f"{path} has more than {_MOST_BYTES_OF_CONFIG >> 20} MiB, which no configuration takes")
-    config = read_json(path)
-    if not isinstance(config, dict):
-        raise UserError(f"{path} is damaged: it is no JSON object")
-    return config
+    return read_object(path, "configuration", _MOST_BYTES_OF_CONFIG)
 
 
 def _weights(folder: Path) -> Path:

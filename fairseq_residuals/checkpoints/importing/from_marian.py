@@ -25,7 +25,7 @@ from fairseq_residuals.checkpoints.fairseq_config import Settings
 from fairseq_residuals.checkpoints.transformers_classes import activation_of
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.portable.settings import PAD
-from fairseq_residuals.utils.documents import read_json
+from fairseq_residuals.utils.documents import read_object
 
 VOCABULARY = "vocab.json"
 _MOST_BYTES, _MOST_POSITIONS = 64 << 20, 1 << 16
@@ -142,12 +142,7 @@ def _vocabulary(folder: Path) -> dict[str, Any]:
     path = folder / VOCABULARY
     if not path.is_file():
         raise UserError(f"there is no {VOCABULARY} in {folder}, which numbers the words")
-    if path.stat().st_size > _MOST_BYTES:
-        raise UserError(f"{path} has more than {_MOST_BYTES >> 20} MiB, which no vocabulary takes")
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged: it is no JSON object")
-    return content
+    return read_object(path, "vocabulary", _MOST_BYTES)
 
 
 def _token(numbers: dict[str, Any], key: str, default: int, words: int) -> int:

@@ -16,7 +16,7 @@ from fairseq_residuals.analysis.output import write
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.runner import Runner, cores
 from fairseq_residuals.experiments.sweep import TRAINED, SweepResult, SweepRun, carry_out
-from fairseq_residuals.experiments.sweep_table import read_results, write_results
+from fairseq_residuals.experiments.sweep_table import keeper, read_results
 from fairseq_residuals.experiments.synthetic_tasks import find_task
 from fairseq_residuals.experiments.synthetic_tasks.command_line import add_flags, chosen_sizes, exit_status
 from fairseq_residuals.experiments.synthetic_tasks.task import EXPERIMENT
@@ -48,6 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--show", action="store_true", help="draw what is finished, and train nothing")
     parser.add_argument("--svg", action="store_true", help="write the picture as SVG too")
     add_flags(parser)
+    parser.set_defaults(name=NAME)
     return parser
 
 
@@ -135,7 +136,6 @@ def run(args: argparse.Namespace) -> None:
     csv_rows = [
         (depth, *(getattr(o, name) for name in csv_head[1:])) for depth, found in results.items() for o in found
     ]
-    args.name = NAME
     write(args, draw(results, args.rows), csv_head, csv_rows)
 
 
@@ -145,13 +145,9 @@ def _results(workspace: Workspace, asked: Sequence[SweepRun], args: argparse.Nam
         results = read_results(workspace.results)
         done = {o.run for o in results}
         missing = [] if args.show else [run for run in asked if run not in done]
-
-        def keep(result: SweepResult) -> None:
-            results.append(result)
-            write_results(workspace.results, results)
-
         if missing:
             workspace.prepare(workers=min(args.jobs, cores()))
+            keep = keeper(workspace.results, results)
             carry_out(workspace, missing, Runner.on_cpu(args.jobs), keep, with_bleu=False)
     return [o for o in results if o.run in set(asked)]
 

@@ -14,7 +14,7 @@ from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS, find_variant
 from fairseq_residuals.experiments.runner import Runner, cores
 from fairseq_residuals.experiments.sweep import SweepResult, SweepRun, carry_out, first_variant
-from fairseq_residuals.experiments.sweep_table import EDGE, failures, read_results, still_to_do, table, write_results
+from fairseq_residuals.experiments.sweep_table import EDGE, failures, keeper, read_results, still_to_do, table
 from fairseq_residuals.experiments.synthetic_tasks import find_task
 from fairseq_residuals.experiments.synthetic_tasks.command_line import add_flags, chosen_sizes, exit_status
 from fairseq_residuals.experiments.synthetic_tasks.task import EXPERIMENT
@@ -134,12 +134,7 @@ def run(args: argparse.Namespace) -> None:
         results = read_results(workspace.results)
         print(estimate(rows, args, sizes.updates, results), flush=True)
         workspace.prepare(workers=min(args.jobs, cores()))
-        runner = Runner.on_cpu(args.jobs)
-
-        def keep(result: SweepResult) -> None:
-            results.append(result)
-            write_results(workspace.results, results)
-
+        runner, keep = Runner.on_cpu(args.jobs), keeper(workspace.results, results)
         while runs := still_to_do(rows, args.lrs, args.seeds, results):
             carry_out(workspace, runs, runner, keep)
         text = report(workspace, results, refused, args.seeds)
