@@ -131,6 +131,12 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     assert heavy == "\n"
 
 
+def test_the_plugin_does_not_import_the_compiler() -> None:
+    """It takes a second, and every command imports the plugin."""
+    imported = run("import sys, fairseq, fairseq_residuals; print(*({'torch._dynamo', 'sympy'} & set(sys.modules)))")
+    assert imported == "\n"
+
+
 REGISTERED = """
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.criterions import CRITERION_REGISTRY

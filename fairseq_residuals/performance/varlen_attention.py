@@ -39,8 +39,6 @@ class VarlenAttention:
 
 def why_not(attn: Any, dtype: torch.dtype, device: torch.device) -> str:
     """Return why ``varlen_attn`` does not serve a module of attention for rows of a type; empty where it does."""
-    if varlen_attention is None:
-        return "this PyTorch has no varlen_attn"
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < LEAST_CAPABILITY:
         return "varlen_attn needs an Nvidia GPU of Ampere's generation or newer"
     if dtype not in (torch.bfloat16, torch.float16):
@@ -49,7 +47,7 @@ def why_not(attn: Any, dtype: torch.dtype, device: torch.device) -> str:
         return "varlen_attn needs heads of a multiple of 8 channels, at most 256"
     if attn.training and attn.dropout_module.p > 0:
         return "varlen_attn has no --attention-dropout"
-    return ""
+    return "this PyTorch has no varlen_attn" if varlen_attention() is None else ""
 
 
 def attend_packed(
@@ -65,7 +63,7 @@ def attend_packed(
     edit_key: Edit | None = None,
     edit_value: Edit | None = None,
     edit_heads: Edit | None = None,
-    kernel: Callable[..., Any] | None = varlen_attention,
+    kernel: Callable[..., Any] | None = None,
 ) -> Tensor:
     """Attend within the sentences of packed rows; the arguments are those of ``open_attention``.
 
@@ -73,7 +71,7 @@ def attend_packed(
         query: (total, 1, C).
         key, value: (total of the keys, 1, C of the keys).
         causal: whether a position sees none of the later ones.
-        kernel: ``torch.nn.attention.varlen.varlen_attn``, or what computes the same.
+        kernel: what computes the same as ``torch.nn.attention.varlen.varlen_attn``, which is the default.
 
     Returns:
         output (total, 1, C).
@@ -83,6 +81,7 @@ def attend_packed(
         x = x if edit is None else edit(x)
         return x.squeeze(1).unflatten(-1, (attn.num_heads, attn.head_dim))
 
+    kernel = kernel or varlen_attention()
     assert kernel is not None
     out: Tensor = kernel(
         heads_of(attn.q_proj(query), edit_query),

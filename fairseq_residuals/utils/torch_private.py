@@ -77,12 +77,17 @@ def log_softmax_backward(gradient: Tensor, log_probs: Tensor, dim: int) -> Tenso
 
 # attention within sentences that are end to end
 
-try:
-    from torch.nn.attention.varlen import varlen_attn as _varlen_attn
-except ImportError:  # until PyTorch 2.10
-    varlen_attention: Callable[..., Any] | None = None
-else:
-    varlen_attention = _varlen_attn
+@functools.cache
+def varlen_attention() -> Callable[..., Any] | None:
+    """Return ``torch.nn.attention.varlen.varlen_attn``, or None where PyTorch lacks it (until 2.10).
+
+    The first call imports it, and with it PyTorch's compiler, which takes a second that few processes need.
+    """
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None
+    return varlen_attn  # type: ignore[no-any-return]
 
 
 # many tensors at once

@@ -9,6 +9,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,8 @@ def calls(figure: str, folder: Path, *arguments: str, dry: bool = True, status: 
     """The commands that a figure's script would run."""
     scripts, programs = folder / "scripts", folder / "programs"
     shutil.copytree(ROOT / "scripts" / "figures", scripts / "figures")
-    (scripts / "setup.sh").write_text(f'set -euo pipefail\nROOT="{ROOT}"\nexport PATH="{programs}:$PATH"\n')
+    path = f"{programs}:{Path(sys.executable).parent}:$PATH"
+    (scripts / "setup.sh").write_text(f'set -euo pipefail\nROOT="{ROOT}"\nexport PATH="{path}"\n')
     programs.mkdir()
     for name in PROGRAMS:
         (programs / name).write_text('#!/usr/bin/env bash\nprintf "%q " "$(basename "$0")" "$@"\necho\n')

@@ -20,7 +20,8 @@ TESTS = Path(__file__).parent.parent
 def test_two_processes_go_on_exactly(data_of, tmp_path):
     """One pair of processes for all cases: each would import fairseq anew."""
     data = [str(data_of(CASES[case][0])) for case in TASKS]
-    path = {"PYTHONPATH": f"{TESTS / 'commands'}:{TESTS}:{environment().get('PYTHONPATH', '')}"}
+    # before them what is tested: a folder of tests bears the name of one of its packages
+    path = {"PYTHONPATH": f"{TESTS.parent}:{TESTS / 'commands'}:{TESTS}"}
     argv = [sys.executable, str(TESTS / "commands" / "exact_pair.py")]
     logs = [tmp_path / f"rank{rank}.log" for rank in range(2)]
     processes = []

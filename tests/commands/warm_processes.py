@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import multiprocessing
 import os
 import runpy
@@ -18,7 +19,8 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import NoReturn
 
-PRELOADED = ["torch", "fairseq"]
+PRELOADED = ["torch", "torch._dynamo", "fairseq"]
+"""PyTorch's optimizers import its compiler, which takes a second, when the first of them is made."""
 
 
 @functools.cache
@@ -61,6 +63,7 @@ def _run(argv: list[str], cwd: str, environment: dict[str, str], streams: str) -
     os.environ.clear()
     os.environ.update(environment)
     sys.argv, sys.path[0] = argv, os.path.dirname(argv[0])
+    gc.freeze()  # what was imported before the fork stays
     status: object = 0
     try:
         runpy.run_path(argv[0], run_name="__main__")
