@@ -20,6 +20,7 @@ OPTIONS = [(name, choice) for name in sorted(VARIANTS) for choice in choices(nam
 @pytest.mark.parametrize(("name", "choice"), OPTIONS)
 def test_every_choice_trains_and_decodes(name: str, choice: str) -> None:
     model = perturb(build("translation", name, "--residual-args", choice))
+    assert name in repr(model)  # which fairseq-train logs
     inputs = batch("translation")
     logits(model, "translation", inputs).log_softmax(-1).square().mean().backward()
     unreachable = ["k_proj.bias"]

@@ -171,8 +171,8 @@ class Variant(nn.Module):
     The norm that fairseq has on top of a stack is an attribute ``norm``: checkpoints then carry fairseq's name for it.
     """
 
-    name: ClassVar[str]
-    """Set by :func:`fairseq_residuals.core.registry.register_variant`."""
+    name: ClassVar[str] = ""
+    """Set by :func:`fairseq_residuals.core.registry.register_variant`; empty of what is not registered."""
     title: ClassVar[str]
     paper: ClassVar[str]
     year: ClassVar[int]
@@ -297,4 +297,4 @@ class Variant(nn.Module):
         return update_scales(self, layers)
 
     def extra_repr(self) -> str:
-        return f"{self.name}: {'; '.join(self.equations_of(self.config))}"
+        return f"{self.name}: {'; '.join(self.equations_of(self.config))}" if self.name else ""

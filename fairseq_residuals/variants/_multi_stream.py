@@ -13,7 +13,7 @@ are stacked only within a connection.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Variant
 from fairseq_residuals.core.config import option
 from fairseq_residuals.ops.hyper_mix import depth_connection, width_connection
-from fairseq_residuals.variants._stream_router import LearnedSum, without_autocast
+from fairseq_residuals.variants._stream_router import without_autocast
 
 
 def stream_keys(n: int) -> list[str]:
@@ -32,20 +32,6 @@ def stream_keys(n: int) -> list[str]:
 def stack_streams(s: Stream, n: int) -> Tensor:
     """Return n streams in one tensor, (T, B, n, C)."""
     return torch.stack([s[key] for key in stream_keys(n)], -2)
-
-
-GATES = (
-    "pre[i] = sigmoid(scale[0] z[i] + bias[i]) for i = 0..n-1",
-    "post[j] = 2 sigmoid(scale[1] z[n+j] + bias[n+j]) for j = 0..n-1",
-)
-"""The equations of what a sub-layer reads and writes, where it does so as in mHC."""
-
-
-def learned_sum(streams: str) -> tuple[str, Any, str, str]:
-    """Return what ``close=learned`` makes of the equations of ``streams``: each gets a weight of its own."""
-    logit = f"scale[0] dot(weight[j], RMS([{streams}[i] for i = 0..n-1])) + bias[j]"
-    plain = f"sum_{{j=0..n-1}} {streams}[j])"
-    return "close", "learned", plain, f"sum_{{j=0..n-1}} (sigmoid({logit}) + 10^-6) {streams}[j])"
 
 
 class StreamsConnection(Connection):
@@ -110,21 +96,3 @@ class StreamsVariant(Variant):
 
     def close(self, s: Stream) -> Tensor:
         return self.layer_output(s) if self.norms_each else self.norm(self.layer_output(s))
-
-
-class ReadOutVariant(StreamsVariant):
-    """With an option for the end: the norm of the sum, or of what a read-out makes of the streams."""
-
-    @dataclass(frozen=True)
-    class Config(StreamsVariant.Config):
-        close: Literal["sum", "learned"] = option("sum", "the streams at the top; learned: as in DeepSeek-V4")
-
-    def __init__(self, config: Any, shape: StackShape, router: float = 1.0) -> None:
-        """Make the read-out, whose matrix starts with the standard deviation ``router`` times (n C)^-0.5."""
-        super().__init__(config, shape)
-        self.read_out = LearnedSum(config.n, shape.dim, router) if config.close == "learned" else None
-
-    def layer_output(self, s: Stream) -> Tensor:
-        if self.read_out is None:
-            return super().layer_output(s)
-        return self.read_out(stack_streams(s, self.config.n))  # type: ignore[no-any-return]

@@ -9,7 +9,7 @@ from torch import Tensor
 from fairseq_residuals.core.base import RunLayer, StackShape, Stream, Variant
 from fairseq_residuals.core.common_options import Init
 from fairseq_residuals.core.config import option
-from fairseq_residuals.variants.dlcl import DLCL
+from fairseq_residuals.variants._layer_history import LayerHistory
 from fairseq_residuals.variants.pre_ln import PreLNConnection
 
 Derivative = Callable[[Tensor], Tensor]
@@ -49,7 +49,7 @@ class ODETransformer(Variant):
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
-        self.history = DLCL(DLCL.Config(), shape) if config.dlcl else None
+        self.history = LayerHistory(LayerHistory.Config(), shape) if config.dlcl else None
         self.norm = shape.new_norm()
 
     @classmethod

@@ -63,6 +63,13 @@ class StreamLogits(nn.Module):
         return torch.addcmul(bias, logits, scale)
 
 
+GATES = (
+    "pre[i] = sigmoid(scale[0] z[i] + bias[i]) for i = 0..n-1",
+    "post[j] = 2 sigmoid(scale[1] z[n+j] + bias[n+j]) for j = 0..n-1",
+)
+"""The equations of what a sub-layer reads and writes, where it does so as in mHC."""
+
+
 class GatedRouter(nn.Module):
     """Compute the weights of one sub-layer as mHC does: pre = sigmoid, post = 2 sigmoid, and a matrix that mixes.
 
@@ -87,19 +94,3 @@ class GatedRouter(nn.Module):
         gates, mixing = self.logits(streams, scale).split([2 * self.n, self.sizes[2]])
         pre, post = gates.sigmoid().unflatten(0, (2, self.n)).permute(0, 2, 3, 1).unsqueeze(-1).unbind()
         return Weights(read=pre.mT, write=2 * post, mix=self.mix(mixing))
-
-
-class LearnedSum(nn.Module):
-    """Weigh each stream by a sigmoid and add them up, as the read-out of DeepSeek-V4 does."""
-
-    def __init__(self, n: int, dim: int, std: float) -> None:
-        super().__init__()
-        self.logits = StreamLogits(n, dim, n, std)
-        self.scale = nn.Parameter(torch.full((1,), 0.01))
-
-    def forward(self, streams: Tensor) -> Tensor:
-        """(T, B, n, C) -> (T, B, C)"""
-        with without_autocast(streams):
-            weights = self.logits(streams, self.scale).sigmoid() + ROUTER_EPS
-            weights = weights.permute(1, 2, 0).unsqueeze(-2)
-            return (weights @ streams.to(weights.dtype)).squeeze(-2).to(streams.dtype)

@@ -61,9 +61,8 @@ class AttentionResidualsConnection(Connection):
 class AttentionResiduals(Variant):
     """Feed each sub-layer a softmax over depth of all that is below.
 
-    Stream: "source0", "source1", ... (T, B, C): the embedding and the outputs of sub-layers or sums over blocks of
-    them, the newest so far. "x" is what the newest sub-layer was fed, before its norm. A layer that layer dropout skips
-    is no source.
+    Stream: "source0", "source1", ... (T, B, C): the embedding and outputs of sub-layers, or sums of blocks of them, the
+    newest so far. "x": what the newest sub-layer was fed, before its norm. What layer dropout skips is no source.
     """
 
     title = "Attention Residuals"
@@ -77,15 +76,10 @@ class AttentionResiduals(Variant):
         "output LN(sum_{i=0..K} softmax_i(dot(query, key_gain * RMS(v[i]))) v[i])",
     )
     rewrites = (
-        *(
-            ("block", bool, old, new)
-            for old, new in (
-                ("v[0] = x", "v[0] = x; v[i] = 0 for i = 1..ceil(K / block)"),
-                ("0..k-1", "0..ceil((k - 1) / block)"),
-                ("v[k] = F(LN(h))", "v[ceil(k / block)] = v[ceil(k / block)] + F(LN(h))"),
-                ("0..K}", "0..ceil(K / block)}"),
-            )
-        ),
+        ("block", bool, "v[0] = x", "v[0] = x; v[i] = 0 for i = 1..ceil(K / block)"),
+        ("block", bool, "0..k-1", "0..ceil((k - 1) / block)"),
+        ("block", bool, "v[k] = F(LN(h))", "v[ceil(k / block)] = v[ceil(k / block)] + F(LN(h))"),
+        ("block", bool, "0..K}", "0..ceil(K / block)}"),
         ("values", "normed", "key_gain * RMS(v[i]))) v[i]", "RMS(v[i]))) RMS(v[i])"),
         ("scale", True, "dot(query, ", "dot(query / sqrt(d), "),
     )

@@ -26,35 +26,32 @@ from torch import Tensor, nn
 from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Variant
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.registry import register_variant
-from fairseq_residuals.variants._lstm_gates import EPS, Gates
+from fairseq_residuals.variants._lstm_unit import EPS, LSTMUnit
 
 
 class DepthwiseLSTMConnection(Connection):
-    """Run the unit after the last sub-layer of a layer.
+    """Run the unit after the last sub-layer of a layer; the others have none.
 
-    Stream: "cell" (T, B, C); "self" (T, B, C) in a decoder layer, self-attention's output. The last sub-layer of a
-    layer has the unit, its parts "gates" and "hidden"; the others have none.
+    Stream: "cell" (T, B, C); "self" (T, B, C) in a decoder layer, self-attention's output.
     """
 
-    def __init__(self, site: Site, config: Any, unit: dict[str, nn.Module]) -> None:
+    def __init__(self, site: Site, config: Any, unit: LSTMUnit | None) -> None:
         super().__init__(site)
         self.norm = site.new_norm(eps=EPS) if config.input_norm else None
         self.merge = nn.Linear(2 * site.dim, site.dim) if site.kind == "cross" and config.merge == "concat" else None
-        self.unit = nn.ModuleDict(unit)
+        self.unit = unit
 
     def read(self, s: Stream) -> tuple[Tensor, Stream]:
         x = s["x"] if self.site.first else s["self"] + s["x"]
         return x if self.norm is None else self.norm(x), s
 
     def write(self, s: Stream, y: Tensor) -> Stream:
-        if not self.site.last:
+        if self.unit is None:
             return s | {"self": y}
         if not self.site.first:
             y = s["self"] + y if self.merge is None else self.merge(torch.cat([s["self"], y], -1))
-        c = torch.cat([y, s["x"]], -1)
-        i, f, o = self.unit["gates"](c)
-        cell = f * s["cell"] + i * self.unit["hidden"](c)
-        return s | {"x": o * cell, "cell": cell}
+        x, cell = self.unit(torch.cat([y, s["x"]], -1), s["cell"])
+        return s | {"x": x, "cell": cell}
 
 
 @register_variant("depthwise_lstm")
@@ -105,25 +102,13 @@ class DepthwiseLSTM(Variant):
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
         self.norm = shape.new_norm(eps=EPS) if config.output_norm else None
-        self.shared: dict[str, nn.Module] = {}  # registered by the connections that use them
+        self.units: list[LSTMUnit] = []  # a list, since their connections register them
 
     def connect(self, site: Site) -> Connection:
-        return DepthwiseLSTMConnection(site, self.config, self.unit() if site.last else {})
-
-    def unit(self) -> dict[str, nn.Module]:
-        """Return the gates and the network for h of one layer."""
-        config, dim = self.config, self.shape.dim
-        shared = {"gates": {"gates"}, "all": {"gates", "hidden"}, "none": set()}[config.share]
-        parts = {name: self.shared[name] for name in shared & self.shared.keys()}
-        if "gates" not in parts:
-            parts["gates"] = Gates(self.shape, config.gate_norm)
-        if "hidden" not in parts:
-            width = self.shape.ffn_dim if config.hidden == 2 else dim
-            norm = self.shape.new_norm(width, eps=EPS)
-            network = [nn.Linear(2 * dim, width), norm, nn.GELU(), nn.Dropout(config.dropout)]
-            parts["hidden"] = nn.Sequential(*network, *([nn.Linear(width, dim)] if config.hidden == 2 else []))
-        self.shared |= {name: parts[name] for name in shared}
-        return parts
+        if not site.last:
+            return DepthwiseLSTMConnection(site, self.config, None)
+        self.units.append(LSTMUnit(self.shape, self.config, self.units[0] if self.units else None))
+        return DepthwiseLSTMConnection(site, self.config, self.units[-1])
 
     def open(self, x: Tensor) -> Stream:
         return {"x": x, "cell": x if self.config.cell == "embedding" else torch.zeros_like(x)}

@@ -30,7 +30,8 @@ from fairseq_residuals.core.config import LARGEST, option
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.ops.rms_linear import rms_linear
 from fairseq_residuals.utils.precision import at_least_fp32
-from fairseq_residuals.variants._multi_stream import ReadOutVariant, StreamsConnection, learned_sum
+from fairseq_residuals.variants._multi_stream import StreamsConnection
+from fairseq_residuals.variants._read_out import ReadOutVariant, learned_sum
 from fairseq_residuals.variants._stream_router import Weights
 
 

@@ -20,8 +20,8 @@ from torch import Tensor
 from fairseq_residuals.core.base import Connection, Site, Stream
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.registry import register_variant
-from fairseq_residuals.variants._multi_stream import GATES, StreamsConnection, StreamsVariant, stack_streams
-from fairseq_residuals.variants._stream_router import GatedRouter, StreamLogits
+from fairseq_residuals.variants._multi_stream import StreamsConnection, StreamsVariant, stack_streams
+from fairseq_residuals.variants._stream_router import GATES, GatedRouter, StreamLogits
 
 
 class IdentityRouter(GatedRouter):

@@ -31,8 +31,9 @@ from fairseq_residuals.core.config import LARGEST, option
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.ops.sinkhorn import sinkhorn
-from fairseq_residuals.variants._multi_stream import GATES, ReadOutVariant, StreamsConnection, learned_sum
-from fairseq_residuals.variants._stream_router import GatedRouter, StreamLogits
+from fairseq_residuals.variants._multi_stream import StreamsConnection
+from fairseq_residuals.variants._read_out import ReadOutVariant, learned_sum
+from fairseq_residuals.variants._stream_router import GATES, GatedRouter, StreamLogits
 
 LEAST_ROUTER = 0.01
 """With it the streams of a small model differed by 8e-4 of their size after 300 updates of Adam. With less they part

@@ -17,8 +17,8 @@ from fairseq_residuals.core.config import option
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.ops.permutations import mean_of_permutations, permutation_matrices
 from fairseq_residuals.ops.sinkhorn import sinkhorn
-from fairseq_residuals.variants._multi_stream import GATES, StreamsConnection, StreamsVariant
-from fairseq_residuals.variants._stream_router import GatedRouter, StreamLogits
+from fairseq_residuals.variants._multi_stream import StreamsConnection, StreamsVariant
+from fairseq_residuals.variants._stream_router import GATES, GatedRouter, StreamLogits
 
 PERMUTED = "r[p] = scale[2] z[2 n + p] + bias[2 n + p] for p = 0..factorial(n) - 1; res = permute(r)"
 BALANCED = "r[i,j] = scale[2] z[(2 + i) n + j] + bias[(2 + i) n + j] for i = 0..n-1, j = 0..n-1; res = sinkhorn(r)"

@@ -27,49 +27,13 @@ choice cross-attention is a third sub-layer with its layer's scale.
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Variant
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.registry import register_variant
-from fairseq_residuals.variants.hybrid_norm import NORMALIZED, HybridNormConnection
-
-
-def add_to_both(s: Stream, y: Tensor, scale: Literal["code", "paper"], site: Site) -> Stream:
-    squared = 2 * (site.layer + 1) if scale == "code" else site.layer * site.n_sub + site.index + 1
-    return s | {"x": s["x"] + squared**-0.5 * y, "y": s["y"] + y}
-
-
-class SiameseNormConnection(Connection):
-    def __init__(self, site: Site, scale: Literal["code", "paper"]) -> None:
-        super().__init__(site)
-        self.scale = scale
-        self.post_norm = site.new_norm()
-        self.pre_norm = site.new_norm()
-        self.norm = site.new_norm()
-
-    def read(self, s: Stream) -> tuple[Tensor, Stream]:
-        x = self.post_norm(s["x"])
-        return self.norm(x + self.pre_norm(s["y"])), s | {"x": x}
-
-    def write(self, s: Stream, y: Tensor) -> Stream:
-        return add_to_both(s, y, self.scale, self.site)
-
-
-class HybridAttentionConnection(HybridNormConnection):
-    def __init__(self, site: Site, scale: Literal["code", "paper"]) -> None:
-        super().__init__(site, star=False)
-        self.scale = scale
-        self.gain = nn.Parameter(torch.ones(site.dim))
-        self.pre_norm = site.new_norm()
-
-    def read(self, s: Stream) -> tuple[Tensor, Stream]:
-        return self.gain * s["x"] + self.pre_norm(s["y"]), s
-
-    def write(self, s: Stream, y: Tensor) -> Stream:
-        return add_to_both(s, y, self.scale, self.site)
-
+from fairseq_residuals.variants._siamese_connections import HybridAttentionConnection, SiameseNormConnection
+from fairseq_residuals.variants.hybrid_norm import NORMALIZED
 
 HYBRID = f"z = F(gain * x + LN_pre(y)) {NORMALIZED}"
 
