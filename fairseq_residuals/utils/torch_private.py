@@ -77,6 +77,7 @@ def log_softmax_backward(gradient: Tensor, log_probs: Tensor, dim: int) -> Tenso
 
 # attention within sentences that are end to end
 
+
 @functools.cache
 def varlen_attention() -> Callable[..., Any] | None:
     """Return ``torch.nn.attention.varlen.varlen_attn``, or None where PyTorch lacks it (until 2.10).
