@@ -1,4 +1,4 @@
-"""Compute what an LSTM along depth makes of one layer: the gates, and the network for h, which layers may share."""
+"""Build the networks of an LSTM along depth, for the gates and for h, which layers may share."""
 
 from __future__ import annotations
 
@@ -34,31 +34,18 @@ def hidden_network(shape: StackShape, layers: Literal[2, 1], dropout: float) -> 
     return nn.Sequential(*network, *([nn.Linear(width, shape.dim)] if layers == 2 else []))
 
 
-class LSTMUnit(nn.Module):
-    """Take the place of one layer's FFN, by "gates" and "hidden", the network for h."""
+def lstm_unit(shape: StackShape, config: Any, first: nn.ModuleDict | None) -> nn.ModuleDict:
+    """Return what takes the place of one layer's FFN: "gates" and "hidden", the network for h.
 
-    def __init__(self, shape: StackShape, config: Any, first: LSTMUnit | None) -> None:
-        """Make the parts that are not shared.
-
-        Args:
-            shape: the stack.
-            config: the options.
-            first: the unit of the first layer, whose parts the others share; None: this is it.
-        """
-        super().__init__()
-        self.gates: nn.Module
-        self.hidden: nn.Module
-        if first is None or config.share == "none":
-            self.gates = Gates(shape, config.gate_norm)
-        else:
-            self.gates = first.gates
-        if first is None or config.share != "all":
-            self.hidden = hidden_network(shape, config.hidden, config.dropout)
-        else:
-            self.hidden = first.hidden
-
-    def forward(self, c: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the stream and the cell above the layer, (T, B, 2 C), (T, B, C) -> twice (T, B, C)."""
-        i, f, o = self.gates(c)
-        cell = f * cell + i * self.hidden(c)
-        return o * cell, cell
+    Args:
+        shape: the stack.
+        config: the options.
+        first: the unit of the first layer, whose parts the others share; None: this is it.
+    """
+    shared = {"gates": ("gates",), "all": ("gates", "hidden"), "none": ()}[config.share] if first is not None else ()
+    unit = nn.ModuleDict({name: first[name] for name in shared} if first is not None else {})
+    if "gates" not in unit:
+        unit["gates"] = Gates(shape, config.gate_norm)
+    if "hidden" not in unit:
+        unit["hidden"] = hidden_network(shape, config.hidden, config.dropout)
+    return unit

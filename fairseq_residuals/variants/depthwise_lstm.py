@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Variant
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.registry import register_variant
-from fairseq_residuals.variants._lstm_unit import EPS, LSTMUnit
+from fairseq_residuals.variants._lstm_unit import EPS, lstm_unit
 
 
 class DepthwiseLSTMConnection(Connection):
@@ -35,7 +35,7 @@ class DepthwiseLSTMConnection(Connection):
     Stream: "cell" (T, B, C); "self" (T, B, C) in a decoder layer, self-attention's output.
     """
 
-    def __init__(self, site: Site, config: Any, unit: LSTMUnit | None) -> None:
+    def __init__(self, site: Site, config: Any, unit: nn.ModuleDict | None) -> None:
         super().__init__(site)
         self.norm = site.new_norm(eps=EPS) if config.input_norm else None
         self.merge = nn.Linear(2 * site.dim, site.dim) if site.kind == "cross" and config.merge == "concat" else None
@@ -50,8 +50,10 @@ class DepthwiseLSTMConnection(Connection):
             return s | {"self": y}
         if not self.site.first:
             y = s["self"] + y if self.merge is None else self.merge(torch.cat([s["self"], y], -1))
-        x, cell = self.unit(torch.cat([y, s["x"]], -1), s["cell"])
-        return s | {"x": x, "cell": cell}
+        c = torch.cat([y, s["x"]], -1)
+        i, f, o = self.unit["gates"](c)
+        cell = f * s["cell"] + i * self.unit["hidden"](c)
+        return s | {"x": o * cell, "cell": cell}
 
 
 @register_variant("depthwise_lstm")
@@ -102,12 +104,12 @@ class DepthwiseLSTM(Variant):
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
         self.norm = shape.new_norm(eps=EPS) if config.output_norm else None
-        self.units: list[LSTMUnit] = []  # a list, since their connections register them
+        self.units: list[nn.ModuleDict] = []  # a list, since their connections register them
 
     def connect(self, site: Site) -> Connection:
         if not site.last:
             return DepthwiseLSTMConnection(site, self.config, None)
-        self.units.append(LSTMUnit(self.shape, self.config, self.units[0] if self.units else None))
+        self.units.append(lstm_unit(self.shape, self.config, self.units[0] if self.units else None))
         return DepthwiseLSTMConnection(site, self.config, self.units[-1])
 
     def open(self, x: Tensor) -> Stream:
