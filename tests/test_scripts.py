@@ -141,7 +141,7 @@ def test_test_script_hands_its_arguments_to_pytest(tmp_path: Path) -> None:
     done = subprocess.run(
         ["bash", tmp_path / "scripts/test.sh", "-k", "one or two", "-n", "0"], capture_output=True, check=True
     )
-    assert done.stdout == b"-m pytest -n 2 -k one or two -n 0\n"
+    assert done.stdout == b"-m pytest -n 2 --dist worksteal -k one or two -n 0\n"
 
 
 class Checkout:

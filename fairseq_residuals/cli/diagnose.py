@@ -1,4 +1,4 @@
-"""``fairseq-residuals diagnose LOG|CHECKPOINT``: why a run died, and what to try."""
+"""``fairseq-residuals diagnose LOG|CHECKPOINT``: why a run diverged or failed, and what to try."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.utils.tables import few, text_table
 
 HELP = (
-    "say why a run died, from its log or a checkpoint: overflows, NaN, the layer that went first, vanishing gradients"
+    "say why a run diverged or failed, by its log or a checkpoint: overflows, NaN, the first layer, vanishing gradients"
 )
 TORCH_SAVE = (b"PK", b"\x80")
 """How files begin that torch.save wrote, now and before PyTorch 1.6."""

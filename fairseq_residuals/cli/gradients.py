@@ -20,15 +20,15 @@ MEASURES = {"parameters": measures.parameter_gradients, "outputs": measures.outp
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    look = parser.add_argument_group("look")
-    look.add_argument(
+    measured = parser.add_argument_group("what is measured")
+    measured.add_argument(
         "--of",
         choices=tuple(MEASURES),
         default="parameters",
         help="gradient with respect to a layer's parameters, or to its output (%(default)s)",
     )
-    look.add_argument("--parts", action="store_true", help="instead, at each point inside a layer")
-    look.add_argument(
+    measured.add_argument("--parts", action="store_true", help="instead, at each point inside a layer")
+    measured.add_argument(
         "--at",
         metavar="STACK:LAYER,...",
         help="for --parts, layers counted from 1; default: the top one of the decoder, such as decoder:18",

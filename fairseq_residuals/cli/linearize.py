@@ -27,9 +27,7 @@ from fairseq_residuals.scoring.text import UNKNOWN
 from fairseq_residuals.utils.progress import say
 from fairseq_residuals.utils.tables import Cell, text_table
 
-HELP = (
-    "replace one layer of a trained model after the other by a linear map fitted to it, and tell the BLEU or loss lost"
-)
+HELP = "replace each layer of a trained model in turn by a linear map fitted to it, and measure the loss or BLEU"
 HEAD = ("model", "wiring", "stack", "layer", "metric", "value", "change_percent", "explained")
 
 

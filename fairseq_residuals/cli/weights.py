@@ -21,12 +21,14 @@ HELP = "draw the weights over depth that DLCL and its relatives have learned"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    look = parser.add_argument_group("look")
-    look.add_argument("--least", type=float, default=0.1, metavar="W", help="hide smaller weights (%(default)s)")
-    look.add_argument(
+    drawn = parser.add_argument_group("what is drawn")
+    drawn.add_argument("--least", type=float, default=0.1, metavar="W", help="hide smaller weights (%(default)s)")
+    drawn.add_argument(
         "--share", type=float, default=0.05, metavar="S", help="hide less than this of a row's largest (%(default)s)"
     )
-    look.add_argument("--of-layer", type=int, metavar="N", help="whose part in each row is a line; default: a third up")
+    drawn.add_argument(
+        "--of-layer", type=int, metavar="N", help="whose part in each row is a line; default: a third up"
+    )
     add_flags(parser)
     add_output_flags(parser, "weights")
 

@@ -1,4 +1,4 @@
-"""Why a run died, from its log: what happened, where, and what to try."""
+"""Say why a run diverged or failed, from its log: what happened, where, and what to try."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ def diagnose(log: Log) -> Diagnosis:
         )
     found.norms = _norms(log)
     _overflows(log, found)
-    died = [_numbers_that_are_none(log, found), _errors(log, found), _divergence(log, found)]
-    _layers_out_of_band(log, found, any(died))
+    failures = [_numbers_that_are_none(log, found), _errors(log, found), _divergence(log, found)]
+    _layers_out_of_band(log, found, any(failures))
     vanishing = _vanishing(found)
-    if not any(died):
+    if not any(failures):
         _end(log, found, _stands_still(log, found, vanishing))
-    if any(died) and not found.norms:
+    if any(failures) and not found.norms:
         found.advise(SEE_LAYERS)
     return found
 
@@ -200,13 +200,13 @@ def _divergence(log: Log, found: Diagnosis) -> bool:
     return True
 
 
-def _layers_out_of_band(log: Log, found: Diagnosis, died: bool) -> None:
+def _layers_out_of_band(log: Log, found: Diagnosis, failed: bool) -> None:
     for place, curve in found.norms.items():
         since = ends_out_of_band(curve)
         if since:
             found.left[place] = since
     if not found.left:
-        if found.norms and died:
+        if found.norms and failed:
             found.where.append(
                 f"no layer's gradient norm left its band (a factor of {BAND:.0f} around the norms before): what"
                 " happened was sudden, or in the embeddings or the output layer"

@@ -89,7 +89,7 @@ def authors_of(repositories: object) -> Authors:
     return next(found, AUTHORS["fairseq"])
 
 
-# buffers, not parameters: a format number, and something to tell the device by
+# buffers, not parameters: a format number, and something that shows the device
 _BUFFER = re.compile(r"\.(?:version|_float_tensor)$")
 _DEAD_COPY = re.compile(rf"\.(?:transformer_)?layers\.\d+\.(?:{'|'.join(DEAD_PARAMETERS)})$")
 _NUMBERED_NORM = re.compile(r"^(encoder|decoder)(\.layers\.\d+)\.layer_norms\.(\d)\.")
