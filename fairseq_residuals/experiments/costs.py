@@ -20,7 +20,7 @@ from fairseq_residuals.experiments.job import Job
 from fairseq_residuals.experiments.stages import is_prepared, is_trained
 from fairseq_residuals.models.architectures import ARCHITECTURES
 from fairseq_residuals.utils.checkout import RESULTS
-from fairseq_residuals.utils.yaml_files import read_yaml
+from modern_fairseq.plain_yaml import read_yaml
 
 DEVICES = RESULTS / "bench" / "devices.yaml"
 VOCABULARY = 32_768

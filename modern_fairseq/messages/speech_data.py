@@ -7,9 +7,8 @@ import types
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fairseq_residuals_errors import UserError
+from modern_fairseq.plain_yaml import read_yaml
 
 _TYPES = {
     **dict.fromkeys(("vocab_filename", "audio_root", "speaker_set_filename"), str),
@@ -32,11 +31,9 @@ def settings_as_data(module: types.ModuleType) -> None:
 
     def get_config_from_yaml(yaml_path: Path) -> dict[str, Any]:
         try:
-            settings = yaml.safe_load(yaml_path.read_text(encoding="utf-8"))
+            settings = read_yaml(yaml_path)
         except FileNotFoundError:
             raise FileNotFoundError(f"{yaml_path.as_posix()} not found") from None
-        except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-            raise UserError(f"{yaml_path} is no YAML file: {str(error) or type(error).__name__}") from error
         if not isinstance(settings, dict):
             raise UserError(f"{yaml_path} has to be a mapping, such as vocab_filename: dict.txt")
         for name, kind in _TYPES.items():

@@ -9,10 +9,11 @@ from typing import Any
 
 import yaml
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from fairseq_residuals_errors import UserError, did_you_mean
+from modern_fairseq.plain_yaml import check_aliases
 
 GROUPS = ("task", "model", "criterion", "optimizer", "lr_scheduler")
 
@@ -31,6 +32,8 @@ def sentence(error: BaseException, group: str = "") -> UserError | None:
         return UserError(f"{error.name}: {error.reason}, at character {error.position}: this is no YAML")
     if isinstance(error, OmegaConfBaseException):
         return _of_setting(error, group)
+    if isinstance(error, RecursionError):
+        return UserError("the configuration is nested too deeply, or an alias in it stands for what it is part of")
     if isinstance(error, HydraException):
         inner = sentence(error.__cause__, group) if error.__cause__ else None
         return inner or UserError(str(error).partition("\n\n")[0])
@@ -79,7 +82,7 @@ def errors_in_hydra_config(module: types.ModuleType) -> None:
 
     @functools.wraps(original)
     def cli_main() -> Any:
-        with _hydra_raises():
+        with _hydra_raises(), _bounded_aliases():
             try:
                 return original()
             except UnicodeDecodeError as error:
@@ -88,6 +91,24 @@ def errors_in_hydra_config(module: types.ModuleType) -> None:
                 raise sentence(error) or error from error
 
     module.cli_main = cli_main  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def _bounded_aliases() -> Iterator[None]:
+    """Let omegaconf, which writes out every alias, read no file that a few of them make larger than any memory."""
+    load = OmegaConf.load
+
+    def bounded(file_: Any) -> DictConfig | ListConfig:
+        if hasattr(file_, "seek"):  # as hydra opens it
+            check_aliases(file_)
+            file_.seek(0)
+        return load(file_)
+
+    OmegaConf.load = bounded  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        OmegaConf.load = load  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

@@ -147,7 +147,9 @@ CHECKPOINTS = (
     Command("curves", lambda file, folder: ["fairseq-residuals", "curves", str(file)], "has no record of"),
     Command("verify", lambda file, folder: ["fairseq-residuals", "verify", str(file)], "is no golden file"),
     Command(
-        "score ppl", lambda file, folder: ["fairseq-residuals", "score", "ppl", str(file)], "the log has|is not UTF-8"
+        "score ppl",
+        lambda file, folder: ["fairseq-residuals", "score", "ppl", str(file)],
+        "the log has|is not UTF-8|is empty: the output of",
     ),
 )
 COMMANDS: dict[str, tuple[Command, ...]] = {

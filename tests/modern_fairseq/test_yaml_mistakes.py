@@ -70,6 +70,12 @@ SYNTAX = {
     "Latin-1": ("# grün\n".encode("latin-1"), "is not UTF-8 text"),
     "list": (b"- a\n", "'run' must be a DictConfig"),
     "text": (b"train it\n", "unknown key train it in the configuration"),
+    "alias of its own part": (b"a: &a [*a]\n", "run.yaml: an alias stands for what it is part of"),
+    "aliases of aliases": (
+        b"a0: &a0 [1, 1]\n" + b"".join(b"a%d: &a%d [*a%d, *a%d]\n" % (i + 1, i + 1, i, i) for i in range(60)),
+        "run.yaml: its aliases stand for more than 100,000 values",
+    ),
+    "alias": (b"common: &c {seed: 1}\nno_key: *c\n", "unknown key no_key"),
     "nothing": (b"", "has no task, no model"),
 }
 

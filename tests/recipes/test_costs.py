@@ -10,7 +10,7 @@ from recipe_files import read_job
 
 from fairseq_residuals.experiments.costs import DEVICES, MEASURED, Matrices, devices, matrices_of, summary
 from fairseq_residuals.utils.checkout import ROOT
-from fairseq_residuals.utils.yaml_files import read_yaml
+from modern_fairseq.plain_yaml import read_yaml
 
 GRAPHS = next(device for device in devices() if "--cuda-graphs" in device.name)
 PLAIN = next(device for device in devices() if device.name == "H100, fp16")

@@ -25,7 +25,7 @@ from typing import Any
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.tables import Table, find_table
-from fairseq_residuals.utils.yaml_files import read_yaml
+from modern_fairseq.plain_yaml import read_yaml
 
 
 @dataclass(frozen=True)

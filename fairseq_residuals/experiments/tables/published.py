@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from fairseq_residuals.core.errors import UserError, did_you_mean
 from fairseq_residuals.utils.checkout import RESULTS, require_checkout
-from fairseq_residuals.utils.yaml_files import read_yaml
+from modern_fairseq.plain_yaml import read_yaml
 
 PUBLISHED = RESULTS / "published.yaml"
 
