@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _perplexity(args: argparse.Namespace) -> Perplexity:
-    log = "\n".join(read_lines(args.log, "the output of fairseq-eval-lm or fairseq-validate"))
+    log = "\n".join(read_lines(args.log, "the log has to be that of fairseq-eval-lm or fairseq-validate"))
     if args.subset is None:
         return perplexity_of_eval_lm(log, words=args.words)
     if args.words is not None:

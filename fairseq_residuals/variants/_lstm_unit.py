@@ -34,16 +34,16 @@ def hidden_network(shape: StackShape, layers: Literal[2, 1], dropout: float) -> 
     return nn.Sequential(*network, *([nn.Linear(width, shape.dim)] if layers == 2 else []))
 
 
-def lstm_unit(shape: StackShape, config: Any, first: nn.ModuleDict | None) -> nn.ModuleDict:
+def lstm_unit(shape: StackShape, config: Any, first: nn.ModuleDict) -> nn.ModuleDict:
     """Return what takes the place of one layer's FFN: "gates" and "hidden", the network for h.
 
     Args:
         shape: the stack.
         config: the options.
-        first: the unit of the first layer, whose parts the others share; None: this is it.
+        first: the unit of the first layer, whose parts the others share; empty: this is it.
     """
-    shared = {"gates": ("gates",), "all": ("gates", "hidden"), "none": ()}[config.share] if first is not None else ()
-    unit = nn.ModuleDict({name: first[name] for name in shared} if first is not None else {})
+    shared = {"gates": ("gates",), "all": ("gates", "hidden"), "none": ()}[config.share]
+    unit = nn.ModuleDict({name: first[name] for name in shared if name in first})
     if "gates" not in unit:
         unit["gates"] = Gates(shape, config.gate_norm)
     if "hidden" not in unit:

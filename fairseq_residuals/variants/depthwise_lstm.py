@@ -109,7 +109,7 @@ class DepthwiseLSTM(Variant):
     def connect(self, site: Site) -> Connection:
         if not site.last:
             return DepthwiseLSTMConnection(site, self.config, None)
-        self.units.append(lstm_unit(self.shape, self.config, self.units[0] if self.units else None))
+        self.units.append(lstm_unit(self.shape, self.config, self.units[0] if self.units else nn.ModuleDict()))
         return DepthwiseLSTMConnection(site, self.config, self.units[-1])
 
     def open(self, x: Tensor) -> Stream:

@@ -44,13 +44,9 @@ def accumulated(once, data_of):
     return one_process
 
 
-@pytest.mark.parametrize(
-    ("launcher", "job"),
-    [*(("spawner", job) for job in JOBS), ("torchrun", TRANSLATION)],
-    ids=[*(f"{job.name}-spawner" for job in JOBS), "translation-torchrun"],
-)
+@pytest.mark.parametrize("launcher", ["spawner", "torchrun"])
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
 def test_two_processes_train_as_one_does(launcher, job, accumulated, data_of, tmp_path):
-    """Who starts the processes does not know what they train: torchrun is tried with one task."""
     folder, one = accumulated(job)
     if launcher == "spawner":
         argv, more = argv_of("fairseq-train"), ["--distributed-world-size", "2"]

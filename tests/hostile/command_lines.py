@@ -147,9 +147,7 @@ CHECKPOINTS = (
     Command("curves", lambda file, folder: ["fairseq-residuals", "curves", str(file)], "has no record of"),
     Command("verify", lambda file, folder: ["fairseq-residuals", "verify", str(file)], "is no golden file"),
     Command(
-        "score ppl",
-        lambda file, folder: ["fairseq-residuals", "score", "ppl", str(file)],
-        "the log has|is not UTF-8|is empty: the output of",
+        "score ppl", lambda file, folder: ["fairseq-residuals", "score", "ppl", str(file)], "the log has|is not UTF-8"
     ),
 )
 COMMANDS: dict[str, tuple[Command, ...]] = {
@@ -157,7 +155,7 @@ COMMANDS: dict[str, tuple[Command, ...]] = {
     "archive": (Command("prepare", _from_mirror, "{}|lacks de-en/train"),),
     "whole": (Command("prepare", _from_mirror, "{}|lacks de-en/train"),),
     "npz": (Command("verify", _arrays),),
-    "json": (Command("verify", _sidecar), Command("prepare", _stand_in, "{}|is no file of prepare")),
+    "json": (Command("verify", _sidecar), Command("prepare", _stand_in, "{}|it is no JSON object; remove it")),
     "yaml": (
         Command("table", lambda file, folder: ["fairseq-residuals", "table", "--published", str(file), "x/y"]),
         Command("fairseq-hydra-train --config-name", _whole_config, "."),

@@ -69,7 +69,7 @@ def documents() -> Iterator[Case]:
         "deep": (deep, "not valid JSON"),
         "deep-objects": (b'{"a":' * DEEP, "not valid JSON"),
         "long-number": (b'{"a": ' + b"9" * 10_000 + b"}", "not valid JSON"),
-        "list": (b"[]", "(must hold a|is no) JSON object"),
+        "list": (b"[]", "must hold a JSON object"),
         "latin-1": (b'{"a": "\xe4"}', "not valid JSON"),
         "binary": (bytes(range(256)), "not valid JSON"),
         "cut": (b'{"a": [1, 2', "not valid JSON"),

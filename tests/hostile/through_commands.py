@@ -23,7 +23,7 @@ from hostile_files import cases
 from pickle_cases import Case
 from tiny_input import prepare
 
-KEPT = r"^hydra/|^out/\.lock$|^out/downloads/(SHA256SUMS|\.lock)$|^out/work/"
+KEPT = r"^hydra/|^out/(\.lock$|downloads/(SHA256SUMS|\.lock)$|work/)"
 """What hydra and ``prepare`` keep of each run, whatever comes of it: logs, locks and steps that are whole."""
 
 
