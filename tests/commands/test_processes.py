@@ -25,10 +25,11 @@ UPDATES = 8
 """More than an epoch, which has 5 or 6."""
 
 
-def train(argv, job, data, save_dir, *more, updates=UPDATES):
+def train(argv, job, data, save_dir, *more, updates=UPDATES, fresh=False):
     adaptive = ["--adaptive-softmax-dropout", "0"] if job is WIKI103 else []
     length = ["--max-update", str(updates), "--no-epoch-checkpoints"]
-    run = execute([*argv, *job.train_flags(data, save_dir), *NO_DROPOUT, *adaptive, *OPTIMIZER, *length, *more])
+    flags = [*job.train_flags(data, save_dir), *NO_DROPOUT, *adaptive, *OPTIMIZER, *length, *more]
+    run = execute([*argv, *flags], fresh=fresh)
     assert run.status == 0, run
     return run
 
@@ -53,7 +54,8 @@ def test_two_processes_train_as_one_does(launcher, job, accumulated, data_of, tm
     else:
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
         argv, more = [sys.executable, *torchrun, str(BIN / "fairseq-train")], []
-    two = train(argv, job, data_of(job), tmp_path, *more)
+    # elsewhere they are forked, see warm_processes.py
+    two = train(argv, job, data_of(job), tmp_path, *more, fresh=job is TRANSLATION)
     assert one.losses[-1] < one.losses[0]
     assert_same_training(one, two, range(1, UPDATES + 1))
     valid = [r["valid_loss"] for r in one.records("valid")]

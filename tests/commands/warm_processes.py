@@ -1,8 +1,9 @@
 """Console commands in processes that are forked from one that has imported PyTorch and fairseq: that takes seconds.
 
 A command sees what it would see in a process of its own: its script is run as ``__main__``, with its own environment,
-folder, stdin, stdout and stderr, and the plugin is not imported before it asks for it. One process of this kind is
-started for each process of the tests, and ends with it.
+folder, stdin, stdout and stderr, and the plugin is not imported before it asks for it. Where it would spawn processes
+that import everything anew, it forks them. One process of this kind is started for each process of the tests, and ends
+with it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import NoReturn
+
+import torch
 
 PRELOADED = ["torch", "torch._dynamo", "fairseq"]
 """PyTorch's optimizers import its compiler, which takes a second, when the first of them is made."""
@@ -64,6 +67,8 @@ def _run(argv: list[str], cwd: str, environment: dict[str, str], streams: str) -
     os.environ.update(environment)
     sys.argv, sys.path[0] = argv, os.path.dirname(argv[0])
     gc.freeze()  # what was imported before the fork stays
+    # safe with one thread (see environment() in running.py): there is no pool of threads that a fork would break
+    torch.multiprocessing.spawn = functools.partial(torch.multiprocessing.start_processes, start_method="fork")
     status: object = 0
     try:
         runpy.run_path(argv[0], run_name="__main__")
