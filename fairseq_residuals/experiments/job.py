@@ -226,7 +226,10 @@ class Job:
     def _evaluation(self, measurement: Measurement, pair: str | None) -> Evaluation:
         subset = self.subset(measurement)
         flags = dict(measurement.flags)
-        flags["valid_subset" if measurement.tool == "fairseq-validate" else "gen_subset"] = subset
+        if measurement.tool == "fairseq-validate":  # which has no task by default
+            flags |= {"task": self.asked.task._name, "valid_subset": subset}
+        else:
+            flags["gen_subset"] = subset
         if pair is not None:
             flags |= dict(zip(("source_lang", "target_lang"), pair.split("-"), strict=True))
             flags["lang_pairs"] = self._lang_pairs()
