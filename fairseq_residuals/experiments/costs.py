@@ -9,34 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from fairseq_residuals.data.corpora import CORPORA, find_corpus
-from fairseq_residuals.experiments.compose import plain
 from fairseq_residuals.experiments.job import Job
+from fairseq_residuals.experiments.model_size import VOCABULARY, Matrices, size_of
 from fairseq_residuals.experiments.stages import is_prepared, is_trained
-from fairseq_residuals.models.architectures import ARCHITECTURES
 from fairseq_residuals.utils.checkout import RESULTS
 from modern_fairseq.plain_yaml import read_yaml
 
 DEVICES = RESULTS / "bench" / "devices.yaml"
-VOCABULARY = 32_768
-"""Where the corpus is not prepared; that of WMT."""
 _GIB = 2**30
-
-
-@dataclass(frozen=True)
-class Matrices:
-    """How much a model computes."""
-
-    layers: int
-    multiplied: int
-    """Entries of the matrices that each position is multiplied with."""
-    stored: int
-    """Entries of all matrices, embeddings included."""
 
 
 MEASURED = Matrices(36, 18 * (4 + 8) * 512**2 + 36 * 2 * 512 * 2048 + VOCABULARY * 512, 0)
@@ -73,30 +56,8 @@ def devices() -> list[Device]:
 
 def matrices_of(job: Job) -> Matrices | None:
     """Return the matrices of a run's model; None of speech, whose frames are not tokens."""
-    if job.asked.task._name == "speech_to_text":
-        return None
-    model = OmegaConf.create(plain(job.asked)["model"])
-    ARCHITECTURES[model._name](model)  # completes the settings
-    vocabulary = _vocabulary(job.data)
-    layers = multiplied = 0
-    width = model.decoder_embed_dim
-    for stack, products in (("encoder", 4), ("decoder", 8 if "encoder_layers" in model else 4)):
-        if f"{stack}_layers" in model:
-            depth, dim = model[f"{stack}_layers"], model[f"{stack}_embed_dim"]
-            layers += depth
-            multiplied += depth * (products * dim**2 + 2 * dim * model[f"{stack}_ffn_embed_dim"])
-    tables = 1 if model.get("share_all_embeddings") else 2
-    tied = model.get("share_decoder_input_output_embed") or model.get("share_all_embeddings")
-    stored = multiplied + vocabulary * width * (tables + (0 if tied else 1))
-    return Matrices(layers, multiplied + vocabulary * width, stored)
-
-
-def _vocabulary(data: Path) -> int:
-    found = sorted(data.glob("dict*.txt"))
-    if not found:
-        return VOCABULARY
-    with found[-1].open("rb") as lines:
-        return sum(1 for _ in lines)
+    size = size_of(job.asked, job.data)
+    return None if size is None else size.matrices
 
 
 def summary(work: Sequence[Job]) -> Iterator[str]:

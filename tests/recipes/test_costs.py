@@ -8,7 +8,8 @@ import re
 import pytest
 from recipe_files import read_job
 
-from fairseq_residuals.experiments.costs import DEVICES, MEASURED, Matrices, devices, matrices_of, summary
+from fairseq_residuals.experiments.costs import DEVICES, MEASURED, devices, matrices_of, summary
+from fairseq_residuals.experiments.model_size import Matrices
 from fairseq_residuals.utils.checkout import ROOT
 from modern_fairseq.plain_yaml import read_yaml
 
