@@ -84,7 +84,7 @@ def _at_once(asked: DictConfig, data: Path, machine: Machine, longest: int) -> i
     """Return how many of the recipe's passes are one; 1 where they are no equal parts of an update, or of speech."""
     size = size_of(asked, data)
     own, wanted = asked.dataset.max_tokens, effective_batch(asked)
-    if size is None or machine.memory is None or machine.nodes > 1 or wanted % (own * machine.devices):
+    if size.convolutions or machine.memory is None or machine.nodes > 1 or wanted % (own * machine.devices):
         return 1
     passes = wanted // (own * machine.devices)
     longest = longest or asked.task.get("max_source_positions") or 1024

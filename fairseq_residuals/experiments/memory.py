@@ -20,8 +20,8 @@ def bytes_of_a_pass(size: Size, tokens: int, longest: int, half: bool) -> int:
         half: whether the model computes in half precision.
     """
     kept = sum(s.layers * _kept_by_layer(s.width, s.inner, s.heads, s.reads_encoder, longest) for s in size.stacks)
-    # scores of all words and their gradients, in the model's precision and in single
-    scores = 12 * size.vocabulary
+    # scores of words and their gradients, in the model's precision and in single
+    scores = 12 * size.compared
     # weights, gradients, copies of both in single precision, two moments
     per_parameter = 20 if half else 16
     return per_parameter * size.matrices.stored + tokens * (kept * (1 if half else 2) + scores)

@@ -28,7 +28,7 @@ def on(gib: float, name: str, gpus: int = 1, nodes: int = 1, **settings: object)
 
 def encoder_decoder(layers: int) -> Size:
     """The model of the GPU's report."""
-    return Size((Stack(layers, 512, 2048, 8, False), Stack(layers, 512, 2048, 8, True)), 32_768, 1)
+    return Size((Stack(layers, 512, 2048, 8, False), Stack(layers, 512, 2048, 8, True)), 32_768, 32_768 * 512)
 
 
 @pytest.mark.parametrize(
