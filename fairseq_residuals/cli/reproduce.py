@@ -30,7 +30,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     machine.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side; default: 1")
     machine.add_argument("--rendezvous", metavar="HOST:PORT", help="of the first node; default: this one, port 29400")
     machine.add_argument("--precision", choices=("fp16", "bf16", "fp32"), help="default: the recipe's; on a CPU fp32")
-    machine.add_argument("--max-tokens", type=int, metavar="N", help="that fit on a GPU; the effective batch stays")
+    machine.add_argument(
+        "--max-tokens",
+        type=_tokens,
+        metavar="N|auto",
+        help="of a pass, as many as fit on a GPU; auto estimates it; the effective batch stays",
+    )
     folders = parser.add_argument_group("files")
     folders.add_argument("--data", type=Path, default=Path("data"), metavar="DIR", help="corpora; default: data")
     folders.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="models; default: runs")
@@ -42,6 +47,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     recipe.add_argument(
         "--override", nargs="+", default=[], metavar="KEY=VALUE", help="as hydra takes them, such as model.dropout=0.1"
     )
+
+
+def _tokens(text: str) -> int | str:
+    if text == "auto":
+        return text
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of tokens nor auto")
+    return int(text)
 
 
 def _cores_by_slurm() -> int | None:
@@ -59,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from fairseq_residuals.experiments import dry_run, reproduce
+    from fairseq_residuals.experiments.effective_batch import AUTO
+    from fairseq_residuals.experiments.forks import ForkingRunner
     from fairseq_residuals.experiments.job import Settings
     from fairseq_residuals.experiments.machine import Machine
     from fairseq_residuals.experiments.runner import INTERRUPTED, Runner, environments
@@ -69,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
         require_checkout(CONFIGS)
     for name in ("nodes", "jobs", "max_tokens", "max_update"):
         value = getattr(args, name)
-        if value is not None and value < 1:
+        if isinstance(value, int) and value < 1:
             raise UserError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
     for name in ("dry_run", "results", "seeds", "max_update"):
         if args.smoke and getattr(args, name):
@@ -84,12 +99,15 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--jobs {args.jobs} with --nodes {args.nodes}: runs of several nodes are made one at a time")
     if not args.dry_run and gpus * args.jobs > there:
         raise UserError(f"--gpus {gpus}" + f" --jobs {args.jobs}" * (args.jobs > 1) + f": this machine has {there}")
+    if args.max_tokens == AUTO and (gpus == 0 or args.nodes > 1):
+        raise UserError("--max-tokens auto fills the memory of GPUs of one node; give a number")
     machine = Machine(
         gpus,
         args.nodes,
         rendezvous=args.rendezvous or f"{socket.gethostname()}:29400",
         slurm="SLURM_JOB_ID" in os.environ,
         cores=_cores_by_slurm(),
+        memory=min((torch.cuda.get_device_properties(i).total_memory for i in range(min(gpus, there))), default=None),
     )
     updates = [] if args.max_update is None else [f"optimization.max_update={args.max_update}"]
     settings = Settings(
@@ -102,7 +120,8 @@ def run(args: argparse.Namespace) -> int:
         overrides=(*updates, *args.override),
     )
     table = load_table(settings.configs, args.table)
-    runner = Runner(environments(args.jobs, gpus), echo=True)
+    # a process that has used a GPU cannot be forked
+    runner = (ForkingRunner if args.smoke and gpus == 0 else Runner)(environments(args.jobs, gpus), echo=True)
     try:
         if args.smoke:
             print(f"smoke: {smoke(table, settings, runner, args.rows, args.columns)}")

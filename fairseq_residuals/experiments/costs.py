@@ -1,102 +1,77 @@
 """What runs cost, before anything is run: updates, passes, hours of a device, disk, files to download.
 
 Hours are derived, not measured: from one measured step (results/bench/devices.yaml), in proportion to the entries of
-the matrices that each position is multiplied with; where the device waits for Python, in proportion to the layers.
-What a wiring itself costs is left out (docs/PERFORMANCE.md has it), as are validation and generation.
+the matrices that each position is multiplied with; where the device waits for Python, in proportion to the layers. In
+speech, positions are reckoned from frames. What a wiring itself costs is left out (docs/PERFORMANCE.md has it), as are
+validation and generation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from fairseq_residuals.data.corpora import CORPORA, find_corpus
-from fairseq_residuals.experiments.compose import plain
 from fairseq_residuals.experiments.job import Job
+from fairseq_residuals.experiments.model_size import Matrices, Size, Stack, size_of
 from fairseq_residuals.experiments.stages import is_prepared, is_trained
-from fairseq_residuals.models.architectures import ARCHITECTURES
 from fairseq_residuals.utils.checkout import RESULTS
 from modern_fairseq.plain_yaml import read_yaml
 
 DEVICES = RESULTS / "bench" / "devices.yaml"
-VOCABULARY = 32_768
-"""Where the corpus is not prepared; that of WMT."""
 _GIB = 2**30
 
 
 @dataclass(frozen=True)
-class Matrices:
-    """How much a model computes."""
-
-    layers: int
-    multiplied: int
-    """Entries of the matrices that each position is multiplied with."""
-    stored: int
-    """Entries of all matrices, embeddings included."""
-
-
-MEASURED = Matrices(36, 18 * (4 + 8) * 512**2 + 36 * 2 * 512 * 2048 + VOCABULARY * 512, 0)
-"""The model of all figures in devices.yaml."""
-
-
-@dataclass(frozen=True)
 class Device:
-    """A measured step of :data:`MEASURED`."""
+    """A measured step of a model."""
 
     name: str
     seconds: tuple[float, float]
     busy: float
     tokens: int
+    model: Matrices
+    widths: tuple[int, int]
+    """For models of how many channels it stands: more than the first, at most the second."""
 
     def hours(self, matrices: Matrices, passes: int, tokens: int) -> tuple[float, float]:
         """Return the least and the most hours that this many passes of so many tokens a side take."""
-        share = matrices.multiplied / MEASURED.multiplied * tokens / self.tokens
-        by_layers = matrices.layers / MEASURED.layers
+        share = matrices.multiplied / self.model.multiplied * tokens / self.tokens
+        by_layers = matrices.layers / self.model.layers
         if self.seconds[1] <= self.busy * 1.25:  # the device hardly waits for Python
             return tuple(passes * seconds * share / 3600 for seconds in self.seconds)  # type: ignore[return-value]
         return tuple(  # type: ignore[return-value]
             passes * max(seconds * by_layers, self.busy * share) / 3600 for seconds in self.seconds
         )
 
+    def serves(self, matrices: Matrices) -> bool:
+        return self.widths[0] < matrices.width <= self.widths[1]
+
 
 def devices() -> list[Device]:
     """Return the devices on which a step was measured."""
     return [
-        Device(name, tuple(entry["seconds"]), entry["busy"], entry["tokens"])
+        Device(
+            name,
+            tuple(entry["seconds"]),
+            entry["busy"],
+            entry["tokens"],
+            _measured(*entry["model"]),
+            tuple(entry.get("widths", (0, 10**6))),
+        )
         for name, entry in read_yaml(DEVICES).items()
     ]
 
 
-def matrices_of(job: Job) -> Matrices | None:
-    """Return the matrices of a run's model; None of speech, whose frames are not tokens."""
-    if job.asked.task._name == "speech_to_text":
-        return None
-    model = OmegaConf.create(plain(job.asked)["model"])
-    ARCHITECTURES[model._name](model)  # completes the settings
-    vocabulary = _vocabulary(job.data)
-    layers = multiplied = 0
-    width = model.decoder_embed_dim
-    for stack, products in (("encoder", 4), ("decoder", 8 if "encoder_layers" in model else 4)):
-        if f"{stack}_layers" in model:
-            depth, dim = model[f"{stack}_layers"], model[f"{stack}_embed_dim"]
-            layers += depth
-            multiplied += depth * (products * dim**2 + 2 * dim * model[f"{stack}_ffn_embed_dim"])
-    tables = 1 if model.get("share_all_embeddings") else 2
-    tied = model.get("share_decoder_input_output_embed") or model.get("share_all_embeddings")
-    stored = multiplied + vocabulary * width * (tables + (0 if tied else 1))
-    return Matrices(layers, multiplied + vocabulary * width, stored)
+def _measured(layers: int, width: int, inner: int, vocabulary: int) -> Matrices:
+    stacks = tuple(Stack(layers, width, inner, heads=1, reads_encoder=reads) for reads in (False, True))
+    return Size(stacks, vocabulary, vocabulary * width).matrices
 
 
-def _vocabulary(data: Path) -> int:
-    found = sorted(data.glob("dict*.txt"))
-    if not found:
-        return VOCABULARY
-    with found[-1].open("rb") as lines:
-        return sum(1 for _ in lines)
+def matrices_of(job: Job) -> Matrices:
+    """Return the matrices of a run's model."""
+    return size_of(job.asked, job.data).matrices
 
 
 def summary(work: Sequence[Job]) -> Iterator[str]:
@@ -105,26 +80,28 @@ def summary(work: Sequence[Job]) -> Iterator[str]:
     updates = sum(job.asked.optimization.max_update for job in jobs)
     passes = sum(job.asked.optimization.max_update * job.batch.update_freq for job in jobs)
     yield f"{len(jobs)} runs, at most {updates:,} updates of {passes:,} passes on each device"
-    reckoned = [(job, matrices) for job in jobs if (matrices := matrices_of(job)) is not None]
+    reckoned = [(job, matrices_of(job)) for job in jobs]
     for device in devices():
+        served = [(job, matrices) for job, matrices in reckoned if device.serves(matrices)]
         least = most = 0.0
-        for job, matrices in reckoned:
+        for job, matrices in served:
             batch = job.batch
             total = job.asked.optimization.max_update * batch.update_freq * batch.devices
             hours = device.hours(matrices, total, batch.max_tokens)
             least, most = least + hours[0], most + hours[1]
-        if reckoned:
+        if served:
             spread = " to ".join(dict.fromkeys(map(_rounded, (least, most))))
-            yield f"about {spread} hours ({device.name}; derived from {DEVICES.relative_to(RESULTS.parent)})"
-    if len(reckoned) < len(jobs):
-        yield f"{len(jobs) - len(reckoned)} runs of speech, of which no step was measured, are not in these hours"
+            of = f" for {len(served)} of the runs" if len(served) < len(jobs) else ""
+            yield f"about {spread} hours{of} ({device.name}; derived from {DEVICES.relative_to(RESULTS.parent)})"
     disk = sum(_checkpoints(job.asked) * _bytes(job, matrices) for job, matrices in reckoned)
-    yield f"about {disk / _GIB:,.0f} GiB of checkpoints, corpora not counted"
+    yield f"about {_rounded(disk / _GIB)} GiB of checkpoints, corpora not counted"
     yield _downloads(jobs)
 
 
-def _rounded(hours: float) -> str:
-    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.1f}"
+def _rounded(number: float) -> str:
+    if number >= 10:
+        return f"{number:,.0f}"
+    return f"{number:.1f}" if number >= 0.1 else f"{number:.1g}"
 
 
 def _checkpoints(config: Any) -> int:

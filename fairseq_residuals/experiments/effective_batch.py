@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from omegaconf import DictConfig
 
 from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.experiments.compose import effective_batch
+from fairseq_residuals.experiments.longest_sample import longest_sample
+from fairseq_residuals.experiments.machine import Machine
+from fairseq_residuals.experiments.memory import passes_at_once
+from fairseq_residuals.experiments.model_size import size_of
+
+AUTO: Literal["auto"] = "auto"
+"""As many tokens in a pass as the memory of a GPU holds."""
+MaxTokens = int | Literal["auto"] | None
 
 
 @dataclass(frozen=True)
@@ -20,6 +33,8 @@ class Batch:
     """Tokens per update that the recipe asks for."""
     idle: str = ""
     """Which devices have nothing to do, and why."""
+    at_once: int = 1
+    """How many of the recipe's passes one pass is, as the memory of a GPU holds them."""
 
     @property
     def tokens(self) -> int:
@@ -29,7 +44,52 @@ class Batch:
     def __str__(self) -> str:
         made = f"{self.max_tokens} tokens x {self.update_freq} passes x {self.devices} devices = {self.tokens:,}"
         made = made if self.tokens == self.wanted else f"{made} (the recipe: {self.wanted:,})"
-        return f"{made}; {self.idle}" if self.idle else made
+        grown = f"a pass is {self.at_once} of the recipe's" if self.at_once > 1 else ""
+        return "; ".join(filter(None, (made, grown, self.idle)))
+
+
+def batch_on(asked: DictConfig, data: Path, machine: Machine, max_tokens: MaxTokens) -> Batch:
+    """Return how a recipe's batch is shared out on a machine.
+
+    A language model's blocks are of one length, so that as many stand in an update whatever the passes are; there
+    passes grow with the memory unasked. Sentences are batched by length, and :data:`AUTO` asks for it.
+
+    Args:
+        asked: the composed configuration, for one device.
+        data: the binarized corpus; what is not prepared has no longest sample.
+        max_tokens: of a pass; None: the recipe's.
+
+    Raises:
+        UserError: it cannot be shared out.
+    """
+    task, own = asked.task, asked.dataset.max_tokens
+    block = task.tokens_per_sample if task._name == "language_modeling" and task.sample_break_mode == "none" else 0
+    wanted, devices = effective_batch(asked), machine.devices
+    longest = block or longest_sample(data, asked)
+    grows = max_tokens == AUTO or (max_tokens is None and block > 0)
+    at_once = _at_once(asked, data, machine, longest) if grows else 1
+    at_most = max_tokens if isinstance(max_tokens, int) else own * at_once
+    if block:
+        batch = share_out(wanted, devices, at_most, block)
+    elif longest == 0:  # nothing is prepared
+        batch = share_out(wanted, devices, at_most)
+    else:
+        batch = share_out_among(wanted, devices, at_most, longest)
+    if machine.nodes > 1 and batch.idle:
+        raise UserError(f"on {machine.nodes} nodes: {batch.idle}; choose fewer nodes")
+    return replace(batch, at_once=at_once)
+
+
+def _at_once(asked: DictConfig, data: Path, machine: Machine, longest: int) -> int:
+    """Return how many of the recipe's passes are one; 1 where they are no equal parts of an update, or of speech."""
+    size = size_of(asked, data)
+    own, wanted = asked.dataset.max_tokens, effective_batch(asked)
+    if size.convolutions or machine.memory is None or machine.nodes > 1 or wanted % (own * machine.devices):
+        return 1
+    passes = wanted // (own * machine.devices)
+    longest = longest or asked.task.get("max_source_positions") or 1024
+    half = asked.common.fp16 or asked.common.bf16
+    return passes_at_once(size, passes, own, longest, half, machine.memory)
 
 
 def share_out_among(wanted: int, devices: int, at_most: int, longest: int) -> Batch:

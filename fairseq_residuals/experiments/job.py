@@ -18,9 +18,8 @@ from omegaconf import DictConfig, OmegaConf
 import fairseq_residuals
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.corpora import CORPORA, find_corpus
-from fairseq_residuals.experiments.compose import compose, effective_batch, override, plain, training_hash, whole_hash
-from fairseq_residuals.experiments.effective_batch import Batch, share_out, share_out_among
-from fairseq_residuals.experiments.longest_sample import longest_sample
+from fairseq_residuals.experiments.compose import compose, override, plain, training_hash, whole_hash
+from fairseq_residuals.experiments.effective_batch import Batch, MaxTokens, batch_on
 from fairseq_residuals.experiments.machine import Machine
 from fairseq_residuals.experiments.recipe import Measurement, Recipe
 from fairseq_residuals.experiments.train_flags import as_flags, train_flags
@@ -45,7 +44,7 @@ class Settings:
     machine: Machine
     precision: Precision | None = None
     """None: the recipe's; on a CPU fp32."""
-    max_tokens: int | None = None
+    max_tokens: MaxTokens = None
     """What a device can take in one pass; None: what the recipe has."""
     overrides: tuple[str, ...] = ()
     """As hydra takes them."""
@@ -141,20 +140,10 @@ class Job:
         Raises:
             UserError: the recipe's batch cannot be shared out on this machine.
         """
-        per_pass = self.asked.dataset.max_tokens
-        task = self.asked.task
-        whole_blocks = task._name == "language_modeling" and task.sample_break_mode == "none"
-        machine, wanted = self.settings.machine, effective_batch(self.asked)
-        at_most = self.settings.max_tokens or per_pass
-        if whole_blocks:
-            return share_out(wanted, machine.devices, at_most, task.tokens_per_sample)
-        longest = longest_sample(self.data, self.asked)
-        if longest == 0:  # nothing is prepared
-            return share_out(wanted, machine.devices, at_most)
-        batch = share_out_among(wanted, machine.devices, at_most, longest)
-        if machine.nodes > 1 and batch.idle:
-            raise UserError(f"{self.name} on {machine.nodes} nodes: {batch.idle}; choose fewer nodes")
-        return batch
+        try:
+            return batch_on(self.asked, self.data, self.settings.machine, self.settings.max_tokens)
+        except UserError as error:
+            raise UserError(f"{self.name}: {error}") from None
 
     @property
     def prepare(self) -> list[str]:
@@ -180,6 +169,11 @@ class Job:
         return self.settings.machine.launch(
             [*command, override("hydra.run.dir", str(self.folder)), *self._asked_overrides, *machine]
         )
+
+    @property
+    def rehearsal(self) -> list[str]:
+        """The command that makes two updates and keeps nothing."""
+        return [*self.train, "optimization.max_update=2", "checkpoint.no_save=true", "dataset.disable_validation=true"]
 
     @property
     def train_by_flags(self) -> list[str]:
@@ -226,7 +220,10 @@ class Job:
     def _evaluation(self, measurement: Measurement, pair: str | None) -> Evaluation:
         subset = self.subset(measurement)
         flags = dict(measurement.flags)
-        flags["valid_subset" if measurement.tool == "fairseq-validate" else "gen_subset"] = subset
+        if measurement.tool == "fairseq-validate":  # which has no task by default
+            flags |= {"task": self.asked.task._name, "valid_subset": subset}
+        else:
+            flags["gen_subset"] = subset
         if pair is not None:
             flags |= dict(zip(("source_lang", "target_lang"), pair.split("-"), strict=True))
             flags["lang_pairs"] = self._lang_pairs()

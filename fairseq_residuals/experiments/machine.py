@@ -18,6 +18,8 @@ class Machine:
     """Whether srun starts the nodes."""
     cores: int | None = None
     """That Slurm gave to each node's task; None: it did not say."""
+    memory: int | None = None
+    """Of the GPU that has least, in bytes; None: unknown, or a CPU."""
 
     @property
     def devices(self) -> int:

@@ -19,6 +19,7 @@ from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 from fairseq_residuals.analysis.training_log import TRAIN, VALID, Log
 from fairseq_residuals.core.errors import UserError
@@ -125,6 +126,9 @@ class Runner:
         echo: print each command, with the path of its log, on stdout when it starts.
     """
 
+    popen: Callable[..., Any] = subprocess.Popen
+    """What starts a program."""
+
     def __init__(self, environments: Sequence[Mapping[str, str]] = ({},), echo: bool = False) -> None:
         self.environments, self.echo = environments, echo
         self._own = threading.local()
@@ -164,7 +168,7 @@ class Runner:
             with self._lock:
                 if self._stopping:
                     raise UserError("the runs are being stopped")
-                process = subprocess.Popen(
+                process = self.popen(
                     [path, *command[1:]],
                     stdin=subprocess.DEVNULL,
                     stdout=out,

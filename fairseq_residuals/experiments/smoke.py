@@ -108,6 +108,8 @@ def small(job: Job, cells: Sequence[Cell]) -> tuple[str, ...]:
         overrides.append(f"optimization.max_update={updates}")
     if "fairseq-generate" in tools.values():
         overrides += ["recipe.evaluate.flags.max_len_a=0", "recipe.evaluate.flags.max_len_b=10"]
+        validated = [score for score, tool in tools.items() if tool == "fairseq-validate"]  # which has no such flags
+        overrides += [f"recipe.scores.{score}.flags.max_len_{end}=null" for score in validated for end in "ab"]
     linearized = [score for score, tool in tools.items() if tool == "linearize"]
     overrides += [f"recipe.scores.{score}.flags.{key}=1" for score in linearized for key in ("fit", "updates")]
     return tuple(overrides)

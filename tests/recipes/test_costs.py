@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import csv
 import re
+from pathlib import Path
 
 import pytest
-from recipe_files import read_job
+from recipe_files import job_of, read_job
 
-from fairseq_residuals.experiments.costs import DEVICES, MEASURED, Matrices, devices, matrices_of, summary
+from fairseq_residuals.experiments.costs import DEVICES, devices, matrices_of, summary
+from fairseq_residuals.experiments.model_size import Matrices
 from fairseq_residuals.utils.checkout import ROOT
 from modern_fairseq.plain_yaml import read_yaml
 
 GRAPHS = next(device for device in devices() if "--cuda-graphs" in device.name)
 PLAIN = next(device for device in devices() if device.name == "H100, fp16")
+CPU, NARROW = (device for device in devices() if "EPYC" in device.name)
+MEASURED = PLAIN.model
 
 
 def test_steps_are_those_of_the_reports() -> None:
@@ -23,7 +27,7 @@ def test_steps_are_those_of_the_reports() -> None:
         if report.suffix == ".csv":
             with report.open(newline="") as file:
                 rows = [row for row in csv.DictReader(file) if row["precision"] == "fp32"]
-            steps = {row["contestant"]: float(row["step s"]) for row in rows}
+            steps = {row["contestant"]: float(row["step s"]) for row in rows if row["step s"]}
             assert [steps[entry["contestant"]]] * 2 == pytest.approx(entry["seconds"], abs=5e-5)
             continue
         # | contestant | machine | step | in a row | GPU | ...
@@ -32,18 +36,42 @@ def test_steps_are_those_of_the_reports() -> None:
         assert f"{1000 * entry['busy']:.1f}" in {busy for _, busy in lines}, name
 
 
+def test_a_step_of_the_narrow_recipe_is_the_difference_of_two_runs() -> None:
+    """So that starting, validating and saving are not in it."""
+    with (ROOT / read_yaml(DEVICES)[NARROW.name]["report"]).open(newline="") as file:
+        short, long = csv.DictReader(file)
+    updates = int(long["updates"]) - int(short["updates"])
+    assert (float(long["cpu seconds"]) - float(short["cpu seconds"])) / updates == pytest.approx(
+        float(long["step s"]), abs=5e-4
+    )
+
+
 def test_matrices_of_the_model_that_was_measured() -> None:
     """Its parameters are 148.9 million, norms and biases but few of them; Table 1's 18L-18L is that model."""
-    assert MEASURED.multiplied == 148_897_792
-    found = matrices_of(read_job("b2t/table1/18l_b2t"))
-    assert found is not None
-    assert (found.layers, found.multiplied, found.stored) == (36, MEASURED.multiplied, MEASURED.multiplied)
+    assert MEASURED.multiplied == MEASURED.stored == 148_897_792
+    assert matrices_of(read_job("b2t/table1/18l_b2t")) == MEASURED
 
 
 def test_a_language_model_has_no_attention_to_an_encoder() -> None:
     found = matrices_of(read_job("debian/language_model/16l_pre_ln"))
-    assert found is not None
-    assert (found.layers, found.multiplied) == (16, 16 * (4 + 8) * 512**2 + 32_768 * 512)
+    assert (found.layers, found.multiplied) == (16, 16 * (4 + 8) * 512**2 + 8_400 * 512)
+    assert found.stored == found.multiplied  # its one table is projection too
+
+
+def test_adaptive_softmax_compares_few_of_the_words() -> None:
+    """Their embeddings get narrower by a factor of four from cluster to cluster; they are the projection too."""
+    found = matrices_of(read_job("b2t/table4/6l_b2t"))
+    layers = 6 * (4 * 1024**2 + 2 * 1024 * 4096)
+    assert found.stored == layers + 20_000 * 1024 + 40_000 * 256 + 207_744 * 64
+    assert found.multiplied == layers + (20_000 + 12_387) * 1024
+
+
+def test_the_vocabulary_of_a_prepared_corpus_is_read(tmp_path: Path) -> None:
+    job = job_of("debian/translation/18l_b2t", data=tmp_path)
+    unprepared = matrices_of(job)
+    job.data.mkdir(parents=True)
+    (job.data / "dict.en.txt").write_text("word 1\n" * 5)
+    assert unprepared.stored - matrices_of(job).stored == (8_400 - 5) * 512
 
 
 def test_hours_of_the_measured_model_are_its_steps() -> None:
@@ -54,13 +82,13 @@ def test_hours_of_the_measured_model_are_its_steps() -> None:
 
 
 def test_a_narrow_model_costs_what_python_takes_for_its_layers() -> None:
-    narrow = Matrices(36, MEASURED.multiplied // 16, 0)
+    narrow = Matrices(36, 128, MEASURED.multiplied // 16, 0)
     assert PLAIN.hours(narrow, 1000, 3584) == PLAIN.hours(MEASURED, 1000, 3584)
     assert GRAPHS.hours(narrow, 1000, 3584)[0] == pytest.approx(GRAPHS.hours(MEASURED, 1000, 3584)[0] / 16)
 
 
 def test_a_wide_model_costs_what_the_device_computes() -> None:
-    wide = Matrices(36, MEASURED.multiplied * 20, 0)
+    wide = Matrices(36, 4096, MEASURED.multiplied * 20, 0)
     assert PLAIN.hours(wide, 3600, 3584) == pytest.approx((20 * 0.0317,) * 2, rel=1e-3)
 
 
@@ -74,7 +102,24 @@ def test_the_summary_of_a_row() -> None:
     assert "7 files to download or supply, 0 are here; `prepare --sources` lists them" in lines
 
 
-def test_speech_is_not_reckoned() -> None:
+def test_speech_is_reckoned_by_its_frames() -> None:
+    """The encoder has a position for four frames, the decoder one for thirty; 40,000 frames a pass, 32 passes."""
+    found = matrices_of(read_job("b2t/table5/6l_b2t"))
+    convolutions = 5 * 80 * 1024 + 5 * 512 * 1024
+    encoder, decoder = 6 * (4 + 8) * 512**2, 6 * (8 + 8) * 512**2
+    vocabulary = 10_000 * 512
+    assert found.multiplied == (convolutions + encoder) // 4 + (decoder + vocabulary) // 30
+    assert found.stored == convolutions + encoder + decoder + vocabulary
     lines = list(summary([read_job("b2t/table5/6l_b2t")]))
-    assert "1 runs of speech, of which no step was measured, are not in these hours" in lines
-    assert not [line for line in lines if "derived from" in line]
+    share = found.multiplied / MEASURED.multiplied * 40_000 / 3584
+    hours = 150_000 * 32 * 0.034 * share / 3600
+    assert f"about {hours:.0f} hours (H100, fp16, --cuda-graphs; derived from results/bench/devices.yaml)" in lines
+
+
+def test_a_cpu_is_reckoned_by_the_step_of_a_model_as_wide() -> None:
+    wide, narrow = (read_job(f"debian/translation/18l_b2t{end}") for end in ("", "_128"))
+    assert [device.serves(matrices_of(wide)) for device in (PLAIN, CPU, NARROW)] == [True, True, False]
+    assert [device.serves(matrices_of(narrow)) for device in (PLAIN, CPU, NARROW)] == [True, False, True]
+    said = [line for line in summary([wide, narrow]) if "EPYC" in line]
+    assert len(said) == 2 and all("hours for 1 of the runs (" in line for line in said)
+    assert not [line for line in summary([narrow]) if "of the runs" in line]

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from fairseq import options
 from torch.distributed.run import get_args_parser
 
 from fairseq_residuals.cli import __main__ as cli
@@ -102,6 +103,15 @@ def test_perplexities_are_evaluated_with_and_without_context(dry_run) -> None:
     evaluated = commands(dry_run("b2t/table4", "--rows", "16L/B2T", "--gpus", "8"), "fairseq-eval-lm")
     found = {(flag(command, "--gen-subset"), flag(command, "--context-window")) for command in evaluated}
     assert found == {(subset, window) for subset in ("valid", "test") for window in ("0", "960")}
+
+
+def test_perplexities_of_validation_are_for_a_task(dry_run) -> None:
+    """fairseq-validate takes no task by itself, and none of the flags of generation."""
+    [command] = commands(dry_run("dlcl/table7", "--rows", "pre/std", "--seeds", "1", "--gpus", "1"), "fairseq-validate")
+    command = command[: command.index(">")]
+    parser = options.get_validation_parser()
+    parsed = options.parse_args_and_arch(parser, input_args=command[1:])
+    assert (parsed.task, parsed.valid_subset, parsed.max_tokens) == ("translation", "valid", 8000)
 
 
 def test_several_nodes_are_started_by_torchrun(dry_run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,13 @@ def test_small_recipes_are_valid(config: str, updates: int | None, averaged: tup
         assert job.asked.optimization.max_update == updates
 
 
+def test_flags_of_generation_are_not_given_to_validation() -> None:
+    job = job_of("dlcl/table1/pre_base", gpus=0, overrides=small(read_job("dlcl/table1/pre_base"), []))
+    [generated], [validated] = (job.recipe.measurements[score] for score in ("BLEU", "valid_PPL"))
+    assert (generated.flags["max_len_a"], generated.flags["max_len_b"]) == (0, 10)
+    assert set(validated.flags) == {"max_tokens"}
+
+
 def test_every_corpus_of_a_recipe_has_a_stand_in() -> None:
     files = [path.read_text() for path in CONFIGS.glob("**/*.yaml")]
     named = {name for text in files for name in re.findall(r"^  corpus: (\w+)$", text, re.M)}

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.experiments import forks
 from fairseq_residuals.verification.reliability import __main__ as campaign
 from fairseq_residuals.verification.reliability import disks, operations, trials, zygote
 from fairseq_residuals.verification.reliability.commands import OUT, Base, Command
@@ -54,7 +55,7 @@ def trial_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Calla
     monkeypatch.setattr(zygote, "kill_descendants", lambda: None)
 
     def make(write: Callable[[Path], None]) -> Trial:
-        monkeypatch.setattr(zygote, "program", lambda name: lambda: write(Path(sys.argv[1])))
+        monkeypatch.setattr(forks, "program", lambda name: lambda: write(Path(sys.argv[1])))
         command = Command(
             "writer",
             lambda base, folder: ["writer", str(folder / OUT / "file")],

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
-import io
-import multiprocessing
 import os
 import re
 import signal
-import subprocess
-import sys
-import tempfile
 import time
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-from fairseq_residuals.experiments import runner
+from fairseq_residuals.experiments.forks import Forked, become, preload
+from fairseq_residuals.experiments.runner import Runner
 from modern_fairseq.fixes import saving
 
-PRELOADED = ("fairseq-residuals", "fairseq-train", "fairseq-hydra-train", "fairseq-generate", "fairseq-preprocess")
 _POLL = 0.002
 _SET_CHILD_SUBREAPER = 36
 _SENTENCE = re.compile(r"^[\w-]+( [\w-]+)?: error: \S.*$")
@@ -53,45 +42,21 @@ class Ended:
         return lines[-1] if refused else ""
 
 
-@cache
-def program(name: str) -> Callable[[], Any]:
-    """Return the function behind a console command of this environment."""
-    (entry,) = entry_points(group="console_scripts", name=name)
-    function: Callable[[], Any] = entry.load()
-    return function
-
-
 def prepare_to_fork() -> None:
     """Import what the commands import, and make what they start children of this process as well.
 
     Call this once, before any computation: threads do not survive a fork.
     """
-    import torch
-
-    torch.set_num_threads(1)
     adopt_orphans()
-    for name in PRELOADED:
-        program(name)
-    for module in ("fairseq_residuals.cli.__main__", "fairseq_residuals.plugin", "fairseq.trainer"):
-        importlib.import_module(module)
+    preload()
     # a disk that is full for a moment is waited for in seconds by default
     saving.WAITS = (0.01, 0.02)
-    vars(runner)["subprocess"] = SimpleNamespace(Popen=_Started, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT)
+    Runner.popen = Forked
 
 
 def adopt_orphans() -> None:
     """Let what an ended command leaves running become this process's child."""
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-class _Started:
-    """In place of ``subprocess.Popen``, as :class:`runner.Runner` calls it: a fork instead of a new Python."""
-
-    def __init__(self, argv: Sequence[str], stdout: Any, env: Mapping[str, str], **_: Any) -> None:
-        self.returncode: int | None = None
-        self.pid = os.fork()
-        if self.pid == 0:
-            _become(argv, stdout.fileno(), dict(env))
 
 
 def start(argv: Sequence[str], log: Path, before: Callable[[], None] = lambda: None) -> int:
@@ -107,38 +72,8 @@ def start(argv: Sequence[str], log: Path, before: Callable[[], None] = lambda: N
     with log.open("wb") as out:
         pid = os.fork()
         if pid == 0:
-            _become(argv, out.fileno(), {}, before)
+            become(argv, out.fileno(), {}, before)
     return pid
-
-
-def _become(
-    argv: Sequence[str], output: int, environment: dict[str, str], before: Callable[[], None] = lambda: None
-) -> None:
-    """Run the command in this child, and end it."""
-    status = 70
-    try:
-        os.setsid()
-        for descriptor in (1, 2):
-            os.dup2(output, descriptor)
-        sys.stdout, sys.stderr = (
-            io.TextIOWrapper(io.FileIO(n, "w", closefd=False), write_through=True) for n in (1, 2)
-        )
-        sys.stdin = io.StringIO()
-        os.environ.update(environment)
-        tempfile.tempdir = None
-        sys.argv = [Path(argv[0]).name, *argv[1:]]
-        before()
-        status = program(sys.argv[0])() or 0
-    except SystemExit as ended:
-        status = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
-    except BaseException:
-        traceback.print_exc()
-        status = 1
-    finally:
-        for child in multiprocessing.active_children():  # as Python does at its end
-            child.terminate()
-        # not sys.exit: it would unwind the parent's stack, which this process has a copy of
-        os._exit(status)
 
 
 def wait(pid: int, log: Path, kill_after: float | None = None, patience: float = 120.0) -> Ended:

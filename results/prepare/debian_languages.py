@@ -1,0 +1,27 @@
+"""Count the pairs of English and each language in the pinned release: ``debian_languages.py DOWNLOADS [LANGUAGE ...]``.
+
+The files come from the mirror that apt names. Each English text counts once; nothing is held out yet.
+"""
+
+import sys
+from pathlib import Path
+
+from fairseq_residuals.data.corpora.debian import BOOKWORM, CORPUS, LANGUAGES
+from fairseq_residuals.data.pipeline.mirrors import Mirror
+from fairseq_residuals.data.sources import debian
+from fairseq_residuals.data.sources.debian_descriptions import Descriptions
+
+OTHERS = ("ru", "ja", "cs", "es", "pt")
+
+
+def main(folder: str, *languages: str) -> None:
+    """Print a line for each language."""
+    downloads = Mirror.of(None, CORPUS).downloads(Path(folder))
+    release = debian.read_release(downloads.fetch(debian.in_release(BOOKWORM.codename)), BOOKWORM.codename)
+    said = Descriptions(lambda name: downloads.fetch(release.source(name)))
+    for language in languages or (*LANGUAGES, *OTHERS):
+        print(language, f"{len({example.key for example in said.translated(language)}):,}", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
