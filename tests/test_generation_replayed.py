@@ -5,28 +5,42 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from reruns import instead_of_graphs
-from test_generation import SETTINGS, WIRINGS, assert_same, both, model_of, net_input, registered
+import torch
+from reruns import Rerun, RerunWithoutLooks, instead_of_graphs
+from test_generation import (
+    PREFIXES,
+    SETTINGS,
+    WIRINGS,
+    assert_same,
+    both,
+    model_of,
+    net_input,
+    registered,
+)
+from tiny import EOS
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_residuals.generation import kv_cache
 from fairseq_residuals.generation.beam_search import FasterSequenceGenerator
-from fairseq_residuals.generation.cuda_graph_cache import ReplayedBeamCache
+from fairseq_residuals.generation.fixed_cache import FixedBeamCache
+from fairseq_residuals.generation.word_graph import WordGraph
 
 
 @pytest.fixture(autouse=True)
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of words of every replay; there is little room for words, so that more has to be made."""
     seen: list[int] = []
-    original = ReplayedBeamCache.layers
+    original = WordGraph.run
 
-    def layers(self: Any, *args: Any) -> Any:
-        seen.append(self.past.size(1))
-        return original(self, *args)
+    def run(self: Any, step: int, forced: bool) -> Any:
+        seen.append(step)
+        return original(self, step, forced)
 
-    instead_of_graphs(monkeypatch)
+    instead_of_graphs(monkeypatch, RerunWithoutLooks)
     monkeypatch.setattr(kv_cache, "GROWTH", 4)
-    monkeypatch.setattr(FasterSequenceGenerator, "_cache", lambda self, device: ReplayedBeamCache)
-    monkeypatch.setattr(ReplayedBeamCache, "layers", layers)
+    monkeypatch.setattr(FasterSequenceGenerator, "_cache", lambda self, device: FixedBeamCache)
+    monkeypatch.setattr(WordGraph, "run", run)
     return seen
 
 
@@ -64,3 +78,77 @@ def test_candidates_are_chosen_by_what_is_replayed(settings: dict[str, Any], mon
 @pytest.mark.parametrize("name", SETTINGS)
 def test_settings(name: str) -> None:
     assert_same(*both([model_of("translation", "realformer")], net_input("translation", 5), **SETTINGS[name]))
+
+
+@pytest.mark.parametrize("name", PREFIXES)
+@pytest.mark.parametrize("task", ["translation", "language_modeling"])
+def test_prefixes(task: str, name: str, runs: list[int]) -> None:
+    """Words that are forced are chosen outside of the graph, which then goes on by them."""
+    prefix = torch.tensor(PREFIXES[name])
+    found = both([model_of(task, "resi_dual")], net_input(task), prefix)
+    assert_same(*found, attention=EOS not in prefix)
+    assert runs
+
+
+@pytest.mark.parametrize("flags", ((), ("--decoder-learned-pos",), ("--adaptive-softmax-cutoff", "10,20")), ids=str)
+def test_embeddings_that_sort_words_by_their_values_are_not_in_the_graph(flags: tuple[str, ...]) -> None:
+    model = model_of("language_modeling", "pre_ln", "--adaptive-input", "--adaptive-input-cutoff", "10,20", *flags)
+    inputs = net_input("language_modeling")
+    assert_same(*both([model], inputs, inputs["src_tokens"][:, 1:3]))
+
+
+@pytest.mark.parametrize(("beam", "factor"), ((4, -0.5), (1, -1)))
+def test_sentences_that_leave_early(beam: int, factor: float) -> None:
+    """Some hypothesis is empty. With a beam of one a sentence is, and leaves before there is a graph."""
+    model: Any = model_of("translation", "pre_ln")
+    with torch.no_grad():
+        # the end is then likely, of some sentences more than of others
+        model.decoder.output_projection.weight[EOS] *= factor
+    expected, found = both([model], net_input("translation", 6), beam_size=beam, max_len_b=40, min_len=0)
+    assert_same(expected, found)
+    assert len({max(len(hypothesis["tokens"]) for hypothesis in one) for one in found}) > 2
+    assert min(len(hypothesis["tokens"]) for one in found for hypothesis in one) == 1
+
+
+class Seen(TorchDispatchMode):
+    """The names of the operations outside of what is replayed, between two words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.counts = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.counts:
+            self.names.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_word_is_one_replay_and_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing ends, nothing is computed on the device between two words; the host looks at their flags."""
+    seen = Seen()
+    run, replay = WordGraph.run, Rerun.replay
+
+    def counted(self: Any, step: int, forced: bool) -> Any:
+        seen.counts = 5 <= step <= 7  # there is room for 8 words, and no sentence ends
+        return run(self, step, forced)
+
+    def uncounted(self: Any) -> None:
+        counts, seen.counts = seen.counts, False
+        replay(self)
+        seen.counts = counts
+
+    monkeypatch.setattr(WordGraph, "run", counted)
+    monkeypatch.setattr(Rerun, "replay", uncounted)
+    with seen:
+        both([model_of("translation", "pre_ln")], net_input("translation"), min_len=10)
+    on_the_host = {"any", "all", "bitwise_not", "_local_scalar_dense"}
+    assert seen.names == {"slice", "unbind", *on_the_host}
+
+
+def test_looking_at_values_is_refused_as_by_a_device() -> None:
+    def look() -> Tensor:
+        return torch.ones(3)[torch.ones(3, dtype=torch.bool)]
+
+    with pytest.raises(RuntimeError, match="index looks at values while a graph is recorded"):
+        RerunWithoutLooks(look, torch.device("cpu"), None)

@@ -9,13 +9,17 @@ from typing import Any
 
 import pytest
 import torch
+from packed_reference import instead_of_the_kernel
 from test_contract import gradients
-from tiny import batch, build, logits, perturb
+from test_packed import assert_same, sample_of, shape_of, step
+from tiny import PAD, batch, build, logits, perturb
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.performance import joint_products
+from fairseq_residuals.training.packed_batches import pack_batch
 
 TASK = "translation"
 JOINED = ("q_proj", "k_proj", "v_proj")
@@ -115,3 +119,23 @@ def test_layers_that_are_dropped_multiply_memory_by_themselves() -> None:
     twin = joined(build(TASK, "post_ln", "--decoder-layerdrop", "0.5"))
     own = [m for name, m in twin.named_modules() if "encoder_attn" in name and name.endswith(JOINED)]
     assert own and not any("forward" in vars(m) for m in own)
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+def test_joint_products_of_packed_rows(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the kernel for packed rows: fewer products, and the numbers of the padded batch."""
+    instead_of_the_kernel(monkeypatch)
+    model, padded = perturb(build("translation", variant, "--packed")).train(), sample_of("translation")
+    rows = pack_batch(padded, PAD, shape_of(padded))
+    expected = step(model, padded)
+    with products() as one_by_one:
+        step(model, rows)
+    joint_products.attach(model)
+    step(model, rows)  # what turns out to be fed different things is multiplied one by one from then on
+    with products() as widths:
+        found = step(model, rows)
+    assert_same(found, expected)
+    # of 16 channels: of two layers on each side, of which MUDD's decoder has queries, keys and values of unlike things
+    layers = 2 if variant == "mudd" else 4
+    assert widths.count(3 * 16) - one_by_one.count(3 * 16) >= layers
+    assert len(one_by_one) - len(widths) >= 2 * layers

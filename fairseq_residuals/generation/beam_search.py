@@ -2,28 +2,32 @@
 
 What the search does at each word follows ``fairseq/sequence_generator.py`` of fairseq 0.12.2 line by line, and its
 methods finalise hypotheses and force prefixes. What differs is how much is moved: see :mod:`.kv_cache`,
-:mod:`.packed_linear` and :mod:`..ops.topk`; and the encoder's output is neither repeated per hypothesis nor reordered.
+:mod:`.packed_linear` and :mod:`..ops.topk`; the encoder's output is neither repeated per hypothesis nor reordered; and
+on a GPU all but finalising is a CUDA graph, see :mod:`.word_graph`.
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from fairseq.search import BeamSearch
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fairseq_residuals.core.stack import Stack
-from fairseq_residuals.generation.kv_cache import BeamCache
-from fairseq_residuals.generation.word_choice import WordChoice, best_candidates
-from fairseq_residuals.models.fairseq_stack import KV_CACHE
+from fairseq_residuals.generation.beams import Beams
+from fairseq_residuals.generation.fixed_cache import FixedBeamCache
+from fairseq_residuals.generation.kv_cache import BeamCache, decode
+from fairseq_residuals.generation.word_choice import WordChoice, best_candidates, log_probs
 from fairseq_residuals.utils.optional import import_with_performance
 from fairseq_residuals.utils.torch_private import has_hooks, packs_matrices
 
 packed_linear = import_with_performance("fairseq_residuals.generation.packed_linear")
-cuda_graph_cache = import_with_performance("fairseq_residuals.generation.cuda_graph_cache")
+word_graph = import_with_performance("fairseq_residuals.generation.word_graph")
 
 Hypotheses = list[list[dict[str, Tensor]]]
 
@@ -88,10 +92,10 @@ class FasterSequenceGenerator(SequenceGenerator):
         return self.packed
 
     def _cache(self, device: torch.device) -> type[BeamCache]:
-        """Return the kind whose layers are replayed where launching kernels takes longer than they do."""
-        if device.type != "cuda" or cuda_graph_cache is None or has_hooks(self.model.single_model.decoder):
+        """Return the kind whose words are CUDA graphs where launching kernels takes longer than they do."""
+        if device.type != "cuda" or word_graph is None or has_hooks(self.model.single_model.decoder):
             return BeamCache
-        return cuda_graph_cache.ReplayedBeamCache  # type: ignore[no-any-return]
+        return FixedBeamCache
 
     def _search(self, inputs: dict[str, Any], prefix: Tensor | None, first_word: int) -> Hypotheses:
         model, beam = self.model.single_model, self.beam_size
@@ -102,143 +106,89 @@ class FasterSequenceGenerator(SequenceGenerator):
 
         memory = model.encoder.forward_torchscript(inputs) if self.model.has_encoder() else None
         cache = self._cache(device)(sentences, beam, device)
-        rows = sentences * beam
-        scores = torch.zeros(rows, longest + 1, device=device)
-        tokens = torch.full((rows, longest + 2), self.pad, device=device)
-        tokens[:, 0] = first_word
-        attention: Tensor | None = None
-        ignored = torch.zeros(sentences, beam, dtype=torch.bool, device=device)
+        beams = Beams(sentences, beam, longest, first_word, self.pad, device)
         finalized: Hypotheses = [[] for _ in range(sentences)]
         finished = [False] * sentences
 
-        choice: WordChoice | None = None
+        replayed: Any = None
         for step in range(longest + 1):
-            if step == 1:
-                choice = self._choice(cache, scores)
-            if choice is not None and (prefix is None or step >= prefix.size(1)):
-                choice.prepare(scores[:, step - 1], step, longest)
-                attended = self._decode(tokens[:, : step + 1], memory, cache, features_only=True)[1]
-                found, words, hypotheses = cache.chosen  # type: ignore[attr-defined]
-            else:
-                lprobs, attended = self._next_words(tokens[:, : step + 1], memory, cache)
-                lprobs, tokens, scores = self._restrict(step, longest, lprobs, tokens, scores, prefix)
-                first = lprobs[::beam] if step == 0 else lprobs
-                found, words, hypotheses = best_candidates(first, None if step == 0 else scores[:, step - 1], beam)
-            if attended is not None:
-                if attention is None:
-                    attention = attended.new_zeros(rows, attended.size(1), 1)
-                attention = torch.cat([attention, attended[:, :, None]], 2)
-            first_rows = torch.arange(len(found), device=device)[:, None] * beam
+            if step == 1 and isinstance(cache, FixedBeamCache):
+                choice = self._choice(longest, device)
+                replayed = word_graph.WordGraph(model.decoder, beams, cache, memory, choice, self.eos)
+            forced = prefix is not None and step < prefix.size(1)
+            features = self._decode(step, memory, beams, cache) if replayed is None else replayed.run(step, forced)
+            if replayed is None or not replayed.chooses:
+                lprobs = self._restrict(step, longest, log_probs(self, features), beams, prefix)
+                first, before = (lprobs[::beam], None) if step == 0 else (lprobs, beams.scores[: len(lprobs), step - 1])
+                beams.choose(best_candidates(first, before, beam), self.eos)
 
-            # a hypothesis ends only if its end is among the best of as many candidates as the beam is wide
-            ends = words.eq(self.eos) & found.ne(-torch.inf)
-            ends[:, :beam][ignored] = False
-            ended, leaving = ends[:, :beam], []
+            # the one look at the device of most words
+            ended, ignored = beams.chosen().flags[: cache.sentences].cpu().unbind(1)
+            leaving: list[int] = []
             if ended.any():
-                ended_rows = (hypotheses + first_rows)[:, :beam][ended]
+                attention = cache.attended(step + 1)
+                # fairseq counts words from 1 there
+                attention = None if attention is None else pad(attention, (1, 0))
                 leaving = self.finalize_hypos(
-                    step, ended_rows, found[:, :beam][ended], tokens, scores, finalized, finished, beam, attention,
-                    None, longest,
+                    step, *beams.ended(cache.sentences), beams.tokens, beams.scores, finalized, finished, beam,
+                    attention, None, longest,
                 )  # fmt: skip
             if all(finished):
                 break
             assert step < longest
-
-            staying = None
             if leaving:
-                stay = torch.ones(len(found), dtype=torch.bool, device=device)
-                stay[leaving] = False
-                staying = stay.nonzero().squeeze(1)
-                found, words, hypotheses, ends, ignored = (
-                    x[staying] for x in (found, words, hypotheses, ends, ignored)
-                )
-                tokens, scores = _of(staying, beam, tokens), _of(staying, beam, scores)
-                attention = None if attention is None else _of(staying, beam, attention)
+                staying = torch.tensor([i for i in range(cache.sentences) if i not in leaving])
+                ignored, staying = ignored[staying], staying.to(device)
+                cache.leave(staying)
+                beams.leave(partial(cache.keep, sentences=staying))
                 prefix = None if prefix is None else prefix[staying]
-                first_rows = first_rows[: len(staying)]
-
-            # the best candidates that do not end go on; where there are too few, others are dragged along, ignored
-            ends[:, :beam] |= ignored
-            size = 2 * beam
-            order = ends * size + torch.arange(words.size(1), device=device)
-            order, going_on = order.topk(beam, dim=1, largest=False)
-            ignored = order.ge(size)
             assert (~ignored).any(dim=1).all()
-
-            parents = (hypotheses + first_rows).gather(1, going_on).flatten()
-            tokens, scores = tokens[parents], scores[parents]
-            tokens[:, step + 1] = words.gather(1, going_on).flatten()
-            scores[:, step] = found.gather(1, going_on).flatten()
-            attention = None if attention is None else attention[parents]
-            cache.advance(parents, staying)
 
         for hypotheses_of_one in finalized:
             hypotheses_of_one.sort(key=lambda hypothesis: -hypothesis["score"].item())
         return finalized
 
-    def _next_words(self, tokens: Tensor, memory: Any, cache: BeamCache) -> tuple[Tensor, Tensor | None]:
-        """Return log-probabilities (rows, vocabulary), and what the last word attended to.
+    def _decode(self, step: int, memory: Any, beams: Beams, cache: BeamCache) -> Tensor:
+        """Let the hypotheses go on, and decode their words.
 
-        The attention is (rows, S), or None where the decoder does not say.
+        Returns:
+            What the output projection is fed (rows, 1, C), of the first word one row for each sentence.
         """
-        first = tokens.size(1) == 1
-        if first:
-            # all hypotheses of a sentence are still the same
-            tokens = tokens[:: self.beam_size]
-        logits, attended = self._decode(tokens, memory, cache)
-        if self.temperature != 1:
-            logits = logits / self.temperature
-        lprobs = self.model.single_model.get_normalized_probs((logits, None), log_probs=True, sample=None)[:, -1]
-        if first:
-            lprobs = lprobs.repeat_interleave(self.beam_size, 0)
-            attended = None if attended is None else attended.repeat_interleave(self.beam_size, 0)
-        return lprobs, attended
+        if step > 0:
+            parents = beams.parents()
+            beams.go_on()
+            cache.advance(parents)
+        every = self.beam_size if step == 0 else 1
+        return decode(self.model.single_model.decoder, beams.tokens[::every, : step + 1], memory, cache)
 
-    def _decode(
-        self, tokens: Tensor, memory: Any, cache: BeamCache, features_only: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return the decoder's output for the last word (rows, 1, ...), and what it attended to (rows, S) or None."""
-        out, extra = self.model.single_model.decoder(
-            tokens, encoder_out=memory, features_only=features_only, incremental_state={KV_CACHE: cache}
-        )
-        attended = extra["attn"][0] if extra and extra["attn"] else None
-        return out, None if attended is None else attended[:, -1].float()
-
-    def _choice(self, cache: BeamCache, scores: Tensor) -> WordChoice | None:
-        """Return what the graph of a word chooses its candidates by; None where there is none, or it cannot.
+    def _choice(self, longest: int, device: torch.device) -> WordChoice | None:
+        """Return what the graph of a word chooses its candidates by; None where it cannot.
 
         It cannot where a word may be forbidden to some hypotheses alone, or its probability takes several steps.
         """
-        replayed = cuda_graph_cache is not None and isinstance(cache, cuda_graph_cache.ReplayedBeamCache)
         adaptive = getattr(self.model.single_model.decoder, "adaptive_softmax", None) is not None
-        if not replayed or adaptive or self.repeat_ngram_blocker is not None:
-            return None
-        choice = WordChoice(self, cache.most * self.beam_size, scores)  # type: ignore[attr-defined]
-        cache.choice = choice  # type: ignore[attr-defined]
-        return choice
+        return None if adaptive or self.repeat_ngram_blocker is not None else WordChoice(self, longest, device)
 
-    def _restrict(
-        self, step: int, longest: int, lprobs: Tensor, tokens: Tensor, scores: Tensor, prefix: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return log-probabilities of the words that may come next, tokens, and scores; all may be changed in place."""
+    def _restrict(self, step: int, longest: int, lprobs: Tensor, beams: Beams, prefix: Tensor | None) -> Tensor:
+        """Return log-probabilities of the words that may come next; all may be changed in place."""
+        if step == 0:
+            # one row for each sentence, as all of its hypotheses are still the same
+            lprobs = lprobs.repeat_interleave(self.beam_size, 0)
+            beams.scores = beams.scores.type_as(lprobs)
+        tokens, scores = beams.tokens[: len(lprobs)], beams.scores[: len(lprobs)]
         lprobs[:, self.pad] = -torch.inf
         lprobs[:, self.unk] -= self.unk_penalty
         if step >= longest:
             lprobs[:, : self.eos] = -torch.inf
             lprobs[:, self.eos + 1 :] = -torch.inf
         if prefix is not None and step < prefix.size(1) and step < longest:
-            lprobs, tokens, scores = self._prefix_tokens(step, lprobs, scores, tokens, prefix, self.beam_size)
+            # tokens and scores are changed in place
+            lprobs = self._prefix_tokens(step, lprobs, scores, tokens, prefix, self.beam_size)[0]
         else:
             if step < self.min_len:
                 lprobs[:, self.eos] = -torch.inf
             if self.token_indices_to_suppress is not None:
                 lprobs[:, self.token_indices_to_suppress] = -torch.inf
-        scores = scores.type_as(lprobs)
         if self.repeat_ngram_blocker is not None:
             lprobs = self.repeat_ngram_blocker(tokens, lprobs, len(tokens) // self.beam_size, self.beam_size, step)
-        return lprobs, tokens, scores
-
-
-def _of(sentences: Tensor, beam: int, x: Tensor) -> Tensor:
-    """Return the rows of some sentences."""
-    return x.unflatten(0, (-1, beam))[sentences].flatten(0, 1)
+        return lprobs

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fairseq_residuals.core.attention import KeysValues
 from fairseq_residuals.core.stack import Pass, Stack
+from fairseq_residuals.models.fairseq_stack import KV_CACHE
 
 GROWTH = 32
 """Positions that there is room for at first; doubled whenever there are more."""
@@ -38,31 +39,39 @@ class BeamCache:
         # of which hypothesis of its sentence a row's past is, (rows, positions)
         self.past = torch.zeros(sentences, 1, dtype=torch.long, device=device)
         self.mask: Tensor | None = None
+        self.attention: Tensor | None = None
+        """(sentences, positions, K, S), what words attended to of the memory."""
 
-    def advance(self, parents: Tensor, sentences: Tensor | None) -> None:
+    def advance(self, parents: Tensor) -> None:
         """Begin the next word.
 
         Args:
-            parents: (rows), which row each one goes on from, as the rows are numbered once sentences have left.
-            sentences: those that stay, where any leave.
+            parents: (rows), which row each one goes on from.
         """
         if self.past.size(1) == 1 and len(self.past) == self.sentences:
             self.past = self.past.repeat_interleave(self.beam, 0)
-        if sentences is not None:
-            self.past = self.past.unflatten(0, (self.sentences, -1))[sentences].flatten(0, 1)
-            self._leave(sentences)
-            self.sentences = len(sentences)
-        own = torch.arange(self.beam, device=parents.device).repeat(self.sentences)
-        self.past = torch.cat([self.past[parents], own[:, None]], 1)
+        self.past = torch.cat([self.past[parents], self._hypotheses(self.sentences)[:, None]], 1)
         self.mask = None
 
-    def _leave(self, sentences: Tensor) -> None:
-        """Keep the keys and values of ``sentences`` alone."""
-        self.words = {attn: kept[:, sentences] for attn, kept in self.words.items()}
+    def _hypotheses(self, sentences: int) -> Tensor:
+        """Return which hypothesis of its sentence each row is."""
+        return torch.arange(self.beam, device=self.past.device).repeat(sentences)
+
+    def leave(self, sentences: Tensor) -> None:
+        """Reduce all to ``sentences``, those that stay."""
+        width = 1 if self.past.size(1) == 1 else self.beam
+        self.past = self.keep(self.past.unflatten(0, (-1, width)), sentences).flatten(0, 1)
+        self.words = {attn: self.keep(kept, sentences, dim=1) for attn, kept in self.words.items()}
         self.memories = {
-            attn: KeysValues(*[None if x is None else x[sentences] for x in memory])  # type: ignore[arg-type]
+            attn: KeysValues(*[None if x is None else self.keep(x, sentences) for x in memory])  # type: ignore[arg-type]
             for attn, memory in self.memories.items()
         }
+        self.attention = None if self.attention is None else self.keep(self.attention, sentences)
+        self.sentences = len(sentences)
+
+    def keep(self, x: Tensor, sentences: Tensor, dim: int = 0) -> Tensor:
+        """Return of ``x``, whose dimension ``dim`` is that of the sentences, those that stay."""
+        return x.index_select(dim, sentences)
 
     def start_pass(self, stack: Stack) -> Pass:
         """Start a pass like any other (:meth:`KVCache.start_pass`)."""
@@ -89,22 +98,37 @@ class BeamCache:
         """
         keys, values = self.group(new.keys), self.group(new.values)
         position = self.past.size(1) - 1
-        kept = self.words.get(attn)
-        if kept is None or kept.size(3) == position:
-            # zeros, as what is masked is multiplied by 0 all the same
-            size = (2, *keys.shape[:2], max(GROWTH, 2 * position), self.beam, keys.size(-1))
-            larger = keys.new_zeros(size)
-            if kept is not None:
-                larger[:, :, :, :position] = kept
-            kept = self.words[attn] = larger
+        size = [2, *keys.shape[:2], 0, self.beam, keys.size(-1)]
+        kept = self.words[attn] = _with_room(self.words.get(attn), size, 3, position, keys)
         kept[0, :, :, position, : keys.size(2)] = keys
         kept[1, :, :, position, : keys.size(2)] = values
-        if self.mask is None:
-            others = self.past[:, :, None] != torch.arange(self.beam, device=keys.device)
-            mask = torch.zeros_like(others, dtype=keys.dtype).masked_fill(others, -torch.inf)
-            self.mask = mask.view(self.sentences, 1, keys.size(2), -1)
         so_far = kept[:, :, :, : position + 1].flatten(3, 4)
-        return KeysValues(so_far[0], so_far[1], self.mask, None)
+        return KeysValues(so_far[0], so_far[1], self._mask(keys), None)
+
+    def _mask(self, like: Tensor) -> Tensor:
+        """Return what leaves to each hypothesis its own past: the same in all layers."""
+        if self.mask is None:
+            others = self.past[:, :, None] != torch.arange(self.beam, device=like.device)
+            mask = torch.zeros_like(others, dtype=like.dtype).masked_fill(others, -torch.inf)
+            self.mask = mask.view(self.sentences, 1, like.size(2), -1)
+        return self.mask
+
+    def attend(self, weights: Tensor) -> None:
+        """Keep what the newest word attended to of the memory, (rows, S)."""
+        weights, position = weights.unflatten(0, (self.sentences, -1)), self.past.size(1) - 1
+        size = [self.sentences, 0, self.beam, weights.size(-1)]
+        self.attention = _with_room(self.attention, size, 1, position, weights)
+        self.attention[:, position, : weights.size(1)] = weights
+
+    def attended(self, words: int) -> Tensor | None:
+        """Return what each hypothesis attended to (rows, S, words), where the decoder says."""
+        if self.attention is None:
+            return None
+        kept = self.attention[: self.sentences, :words]
+        past = self.past.unflatten(0, (len(self.attention), -1))[: self.sentences, :, :words]
+        sentences, places = (torch.arange(n, device=past.device) for n in kept.shape[:2])
+        weights = kept[sentences[:, None, None], places, past.expand(-1, self.beam, -1)]
+        return weights.transpose(2, 3).flatten(0, 1)
 
     def recall(self, attn: Any) -> KeysValues | None:
         """Return what was remembered (:meth:`KVCache.recall`)."""
@@ -119,3 +143,32 @@ class BeamCache:
             mask = mask[:, None, None]
         self.memories[attn] = KeysValues(keys.contiguous(), values.contiguous(), mask, None)
         return self.memories[attn]
+
+
+def _with_room(kept: Tensor | None, size: list[int], dim: int, position: int, like: Tensor) -> Tensor:
+    """Return ``kept``, larger in dimension ``dim`` where it has no place at ``position`` yet.
+
+    What is new are zeros, as what is masked is multiplied by 0 all the same.
+    """
+    if kept is not None and kept.size(dim) > position:
+        return kept
+    size[dim] = max(GROWTH, 2 * position)
+    larger = like.new_zeros(size)
+    if kept is not None:
+        larger.narrow(dim, 0, position).copy_(kept)
+    return larger
+
+
+def decode(decoder: Any, tokens: Tensor, memory: Any, cache: BeamCache) -> Tensor:
+    """Decode the newest of words (rows, T), and keep in ``cache`` what the next ones need of it.
+
+    Args:
+        memory: the encoder's output, or None.
+
+    Returns:
+        What the output projection is fed (rows, 1, C).
+    """
+    features, extra = decoder(tokens, encoder_out=memory, features_only=True, incremental_state={KV_CACHE: cache})
+    if extra and extra["attn"] and extra["attn"][0] is not None:
+        cache.attend(extra["attn"][0][:, -1].float())
+    return features  # type: ignore[no-any-return]

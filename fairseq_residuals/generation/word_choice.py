@@ -1,6 +1,6 @@
-"""From the output of a decoder's last layer to the words that may come next: the rest of the work for a word.
+"""From what a decoder feeds its output projection to the words that may come next.
 
-It is all of one shape in memory that stays, so that a CUDA graph of the layers can have it too.
+It is all of one shape in memory that stays, so that the CUDA graph of a word can have it too.
 """
 
 from __future__ import annotations
@@ -36,31 +36,23 @@ def best_candidates(lprobs: Tensor, before: Tensor | None, beam: int) -> Candida
 
 
 class WordChoice:
-    """The candidates of one word after the first, by scores and forbidden words that are written before each."""
+    """The candidates of one word after the first, by forbidden words that are written before each."""
 
-    def __init__(self, search: Any, rows: int, like: Tensor) -> None:
-        """Choose for ``rows`` hypotheses of a search.
+    def __init__(self, search: Any, longest: int, device: torch.device) -> None:
+        """Choose for a search.
 
         Args:
             search: fairseq's generator of one model, whose settings these are.
-            like: scores, whose precision and device are those of the next ones.
+            longest: after how many words nothing may come but the end.
         """
-        self.search, self.model = search, search.model.single_model
-        self.before = like.new_zeros(rows)
-        self.forbidden = torch.zeros(search.vocab_size, dtype=torch.bool, device=like.device)
+        self.search, self.longest = search, longest
+        self.forbidden = torch.zeros(search.vocab_size, dtype=torch.bool, device=device)
         self.state: tuple[bool, bool] | None = None
         """Whether the words are over, and whether the end may not come yet, where it is known."""
 
-    def prepare(self, before: Tensor, step: int, longest: int) -> None:
-        """Say what the next word goes on from.
-
-        Args:
-            before: (rows, of sentences that have not left), the scores of the hypotheses so far.
-            step: how many words there are.
-            longest: after how many nothing may come but the end.
-        """
-        search, state = self.search, (step >= longest, step < self.search.min_len)
-        self.before[: len(before)] = before
+    def prepare(self, step: int) -> None:
+        """Say that there are ``step`` words so far."""
+        search, state = self.search, (step >= self.longest, step < self.search.min_len)
         if state == self.state:
             return
         self.state = over, too_early = state
@@ -70,15 +62,22 @@ class WordChoice:
         if search.token_indices_to_suppress is not None:
             self.forbidden[search.token_indices_to_suppress] = True
 
-    def __call__(self, x: Tensor) -> Candidates:
-        """Return the candidates of features (1, rows, C)."""
-        decoder = self.model.decoder
-        x = x.transpose(0, 1)
-        if decoder.project_out_dim is not None:
-            x = decoder.project_out_dim(x)
-        logits = decoder.output_layer(x)
-        if self.search.temperature != 1:
-            logits = logits / self.search.temperature
-        lprobs = self.model.get_normalized_probs((logits, None), log_probs=True, sample=None)[:, -1]
+    def __call__(self, features: Tensor, before: Tensor) -> Candidates:
+        """Return the candidates.
+
+        Args:
+            features: (rows, 1, C), what the output projection is fed.
+            before: (rows), the scores of the hypotheses so far.
+        """
+        lprobs = log_probs(self.search, features)
         lprobs[:, self.search.unk] -= self.search.unk_penalty
-        return best_candidates(lprobs.masked_fill(self.forbidden, -torch.inf), self.before, self.search.beam_size)
+        return best_candidates(lprobs.masked_fill(self.forbidden, -torch.inf), before, self.search.beam_size)
+
+
+def log_probs(search: Any, features: Tensor) -> Tensor:
+    """Return the log-probabilities (rows, vocabulary) of features (rows, 1, C), which ``search`` has no rules for."""
+    model = search.model.single_model
+    logits = model.decoder.output_layer(features)
+    if search.temperature != 1:
+        logits = logits / search.temperature
+    return model.get_normalized_probs((logits, None), log_probs=True, sample=None)[:, -1]  # type: ignore[no-any-return]
