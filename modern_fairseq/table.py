@@ -154,6 +154,7 @@ _AFTER = {
     "fairseq.file_utils": ("fixes.hub:archives_stay_in_their_folder",),
     "fairseq.models.speech_to_text.hub_interface": ("fixes.hub:no_code_that_an_archive_names",),
     "fairseq_cli.hydra_train": (
+        "compat.hydra_api:lazy_help",
         "fixes.user_dir:user_dir_before_compose",
         "messages.yaml_mistakes:names_of_groups",
         "messages.commands:missing_groups",
@@ -171,6 +172,8 @@ _QUIET = (
     (r"Support for mismatched key_padding_mask and attn_mask is deprecated", UserWarning),
     (r"'pin_memory' argument is set as true but no accelerator is found", UserWarning),
     (r"`broadcast_buffers` is deprecated", FutureWarning),
+    # what fairseq's modules say of themselves as they are imported, on Python 3.14
+    (r"`torch\.jit\.\w+` is not supported in Python 3\.14\+", FutureWarning),
     # hydra_train.py:25 and fairseq/config, which fairseq-hydra-train hands to hydra
     (r"\s*The version_base parameter is not specified", UserWarning),
     (r"\s*In '.*': Usage of deprecated keyword in package header '# @package _group_'", UserWarning),

@@ -1,16 +1,21 @@
-"""hydra: compose() and initialize() left ``hydra.experimental`` in 1.2."""
+"""hydra: compose() and initialize() left ``hydra.experimental`` in 1.2, and 1.3 is older than Python 3.14."""
 
+import argparse
 import copy
 import functools
 import os
+import sys
 import types
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import hydra
+import hydra._internal.utils
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
+
+from modern_fairseq.proxies import override
 
 
 def current_api(module: types.ModuleType) -> None:
@@ -36,6 +41,24 @@ def current_api(module: types.ModuleType) -> None:
         return config
 
     module.initialize, module.compose = initialize, compose  # type: ignore[attr-defined]
+
+
+class _ParserOfHydra(argparse.ArgumentParser):
+    """Checks a help text that is text, and leaves one that hydra writes when it is asked for."""
+
+    def _check_help(self, action: argparse.Action) -> None:
+        if isinstance(action.help, str):
+            super()._check_help(action)  # type: ignore[misc]
+
+
+def lazy_help(module: types.ModuleType) -> None:
+    """Let fairseq-hydra-train start on Python 3.14, whose argparse looks into each help text at once.
+
+    That of ``--shell-completion`` is an object in hydra 1.3.2 (hydra/_internal/utils.py:551): "badly formed help
+    string". Can go when hydra > 1.3.2 is what fairseq runs with.
+    """
+    if sys.version_info >= (3, 14):
+        override(hydra._internal.utils, "argparse", ArgumentParser=_ParserOfHydra)
 
 
 def _registered() -> tuple[tuple[str, int], ...]:
