@@ -161,7 +161,7 @@ del sys.modules["fairseq"]
 sys.meta_path.remove(fairseq_residuals._Trigger)
 import fairseq
 sys.meta_path.insert(0, fairseq_residuals._Trigger)
-import chunk
+import tabnanny
 """
 
 

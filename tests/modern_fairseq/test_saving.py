@@ -3,8 +3,8 @@
 import errno
 import logging
 import os
-import pickle
 import pathlib
+import pickle
 import shutil
 
 import pytest
