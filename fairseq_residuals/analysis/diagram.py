@@ -10,6 +10,7 @@ from fairseq_residuals.analysis import plots
 from fairseq_residuals.analysis.wiring_graph import Graph, Node
 
 FILL = {"sublayer": "#DCE9F4", "norm": "#F8E3B5", "module": "0.94", "operation": "0.94"}
+SIGNS = ("+", "-", "×", "÷")
 CIRCLE = 10
 """Diameter of a sum, in points."""
 LANE = 0.28
@@ -24,7 +25,9 @@ CHARACTER = 0.064
 def as_text(graph: Graph) -> list[str]:
     """Return a line per box; those on the gradient's way are marked."""
     names: dict[int, str] = {}
-    letters = iter([*string.ascii_lowercase[:22], *(f"a{i}" for i in range(1, 1000))])
+    taken = {node.label for node in graph.nodes if node.kind == "in"}
+    every = [*string.ascii_lowercase[:22], *(f"a{i}" for i in range(1, 1000))]
+    letters = (name for name in every if name not in taken)
     lines = []
     for node in graph.nodes:
         if node.kind == "in":
@@ -41,8 +44,11 @@ def as_text(graph: Graph) -> list[str]:
 
 
 def _value(node: Node, arguments: list[str]) -> str:
+    before, _, sign = node.label.rpartition(" ")
+    if before and sign in SIGNS:
+        return f"{before} {sign} {arguments[0]}"
     sign, _, factor = node.label.partition(" ")
-    if sign in ("+", "-", "×", "÷"):
+    if sign in SIGNS:
         operands = [*arguments, factor] if factor else arguments
         # both may be the same
         return f" {sign} ".join(operands if len(operands) > 1 else operands * 2)

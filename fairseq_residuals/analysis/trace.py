@@ -41,6 +41,8 @@ SAME = {
 NORM_LABELS = {"RMSNorm": "RMS", "ScaleNorm": "Scale", "DyT": "DyT", "Derf": "Derf"}
 """Of the kinds that are not LayerNorm."""
 SIGNS = {"add": "+", "sub": "-", "mul": "×", "div": "÷", "truediv": "÷"}
+TIMES_ONE = {"mul", "rmul", "div", "truediv"}
+"""Functions that change nothing where a number in them is 1."""
 
 
 def trace_layer(stack: Stack, number: int) -> Graph:
@@ -116,6 +118,18 @@ def _stops_gradient(inputs: Iterable[Tensor], outputs: Iterable[Tensor]) -> bool
     return all(g is None for g in torch.autograd.grad(total, wanting, retain_graph=True, allow_unused=True))
 
 
+def _of_parameter(function: str, parameter: str, args: Any) -> str:
+    """Return what a diagram calls the outcome of a function of one parameter: (1 + gain), sigmoid(gain)."""
+    numbers = [a for a in args if isinstance(a, (int, float))]
+    if function in SAME or (function in TIMES_ONE and 1.0 in numbers):
+        return parameter
+    sign = SIGNS.get(function.removeprefix("r"))
+    if sign is None or not numbers:
+        return parameter if sign else f"{function}({parameter})"
+    first = function.startswith("r") or sign in "+×" or args[0] is numbers[0]
+    return f"({numbers[0]:.3g} {sign} {parameter})" if first else f"({parameter} {sign} {numbers[0]:.3g})"
+
+
 class _Recorder(TorchFunctionMode):
     """Follows tensors from box to box."""
 
@@ -158,10 +172,10 @@ class _Recorder(TorchFunctionMode):
         if not made or func.__name__ == "__get__":
             return out
         if not known:
-            self._name_what_is_of_parameters(given, made)
+            self._name_what_is_of_parameters(name, args, given, made)
         elif (
             name in SAME
-            or 1.0 in [a for a in args if isinstance(a, float)]
+            or (name in TIMES_ONE and 1.0 in [a for a in args if isinstance(a, float)])
             or (all(id(t) in self.nodes for t in made) and not func.__name__.endswith("_"))  # in place it is another
         ):
             for t in made:
@@ -178,10 +192,10 @@ class _Recorder(TorchFunctionMode):
                 self.know(t, node)
         return out
 
-    def _name_what_is_of_parameters(self, given: list[Tensor], made: list[Tensor]) -> None:
+    def _name_what_is_of_parameters(self, name: str, args: Any, given: list[Tensor], made: list[Tensor]) -> None:
         names = {self.names[id(t)] for t in given if id(t) in self.names}
         for t in made if len(names) == 1 else ():
-            self.names.setdefault(id(t), next(iter(names)))
+            self.names.setdefault(id(t), _of_parameter(name, next(iter(names)), args))
             self.kept.append(t)
 
     def _describe(self, name: str, args: Any, given: list[Tensor], known: int) -> tuple[str, str]:
@@ -191,7 +205,10 @@ class _Recorder(TorchFunctionMode):
         if known > 1 and sign in "+-":
             return sign, "sum"
         factor = next((f"{a:.3g}" for a in args if isinstance(a, (int, float))), "")
-        return f"{sign} {next((self.names[id(t)] for t in given if id(t) in self.names), factor)}".strip(), "operation"
+        factor = next((self.names[id(t)] for t in given if id(t) in self.names), factor)
+        if sign in "-÷" and (name.startswith("r") or (known == 1 and self.node_of(args[0]) is None)):
+            return f"{factor} {sign}".strip(), "operation"
+        return f"{sign} {factor}".strip(), "operation"
 
     def enter(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         self.inside.append({self._source(t) for t in _tensors(inputs) if id(t) in self.nodes})

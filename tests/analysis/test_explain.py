@@ -14,6 +14,7 @@ from fairseq_residuals.analysis.diagram import as_text
 from fairseq_residuals.analysis.memory import activations_per_layer, parameters_of_the_whole, parameters_per_layer
 from fairseq_residuals.analysis.trace import run_below, trace_layer
 from fairseq_residuals.analysis.wiring_graph import Graph
+from fairseq_residuals.core.base import Stream
 from fairseq_residuals.core.layer import ResidualLayer
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.core.stack import Stack
@@ -79,6 +80,30 @@ def test_the_easiest_way_of_a_gradient(variant: str) -> None:
         assert [end.kind for end in ends] == ["in", "out"]
         steps = zip(graph.path, graph.path[1:], strict=False)
         assert all(below in graph.nodes[above].inputs for below, above in steps)
+
+
+def test_what_is_of_parameters_and_what_stands_first_is_written_out() -> None:
+    """A layer of one stream "x" and one "a", whose name no result may take."""
+
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gain = nn.Parameter(torch.zeros(16))
+
+        def forward(self, s: Stream, sublayer: Any) -> tuple[Stream, None]:
+            y = (1 - s["a"]) * (1 / s["x"]) + (1.0 - s["x"]) * (1 + self.gain)
+            return s | {"x": (self.gain - y) * self.gain.sigmoid(), "a": 1.0 * y}, None
+
+    stack = stacks("post_ln")[0]
+    stack[1].self_attn_connection = Gated().to("meta")
+    stack[1].ffn_connection = Gated().to("meta")
+    stack.wiring.open = lambda x: {"x": x, "a": x}  # type: ignore[method-assign]
+    stack[0].self_attn_connection = stack[0].ffn_connection = Gated().to("meta")
+    told = [line[2:] for line in as_text(trace_layer(stack, 1))][:9]
+    assert told == [
+        "b = 1 - a", "c = 1 ÷ x", "d = b × c", "e = 1 - x", "f = e × (1 + gain)", "g = d + f",
+        "h = gain - g", "i = h × sigmoid(gain)", "j = 1 - g",
+    ]  # fmt: skip
 
 
 def test_the_second_stream_of_residual_passes_no_norm() -> None:
