@@ -23,7 +23,7 @@ from fairseq_residuals.core.wiring import Wiring
 class Everything:
     flag: bool = option(True, "a switch")
     count: int = option(3, "a number of things", minimum=1, maximum=9)
-    scale: float | Literal["depth"] = option(1.0, "a factor", minimum=0.0)
+    scale: float | Literal["depth"] = option(1.0, "a factor", minimum=0.0, maximum=1e300)
     kind: Literal["add", "concat"] = option("add", "one of two")
     path: str = option("", "a file")
 
@@ -33,7 +33,7 @@ class Everything:
         Everything,
         flag=st.booleans(),
         count=st.integers(1, 9),
-        scale=st.one_of(st.just("depth"), st.floats(0, allow_nan=False, allow_infinity=False)),
+        scale=st.one_of(st.just("depth"), st.floats(0, 1e300)),
         kind=st.sampled_from(["add", "concat"]),
         path=st.text("abc/._-", max_size=8),
     )
@@ -58,7 +58,7 @@ def test_defaults_and_spaces() -> None:
         ("count=0", "'0' is not valid for option 'count' of x; valid: an integer from 1 to 9"),
         ("count=10", "valid: an integer from 1 to 9"),
         ("count=1.5", "valid: an integer"),
-        ("scale=-0.1", "valid: a number of at least 0 or depth"),
+        ("scale=-0.1", "valid: a number from 0 to 1e+300 or depth"),
         ("scale=inf", "valid: a number"),
         ("flag=yes", "valid: true, false"),
         ("kind=mul", "valid: add or concat"),
@@ -96,6 +96,68 @@ def test_options_of_a_variant_come_with_the_common_ones() -> None:
     assert "alone" not in VARIANTS
 
 
+@pytest.mark.parametrize("name", ["", "My variant", "a,b", "pre_ln:0-5", "a/b", "a-b"])
+def test_a_name_can_stand_in_a_list_of_variants(name: str) -> None:
+    with pytest.raises(ValueError, match="is no name of a variant: lower-case letters"):
+        register_variant(name)(Variant)
+    assert name not in VARIANTS
+
+
+@dataclass(frozen=True)
+class ListOfNumbers:
+    sizes: tuple[int, ...] = option((1,), "some", minimum=1, maximum=9)
+
+
+@dataclass(frozen=True)
+class WithoutBounds:
+    size: float | Literal["depth"] = option(1.0, "a number", minimum=0)
+
+
+@dataclass(frozen=True)
+class WithoutHelp:
+    size: int = 1
+
+
+@dataclass(frozen=True)
+class InvalidDefault:
+    size: int = option(12, "a number", minimum=1, maximum=9)
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (ListOfNumbers, r"ListOfNumbers\.sizes is of type tuple\[int, \.\.\.\]; an option is a bool, int,"),
+        (WithoutBounds, r"WithoutBounds\.size is a number and needs bounds: option\(\.\.\., minimum="),
+        (WithoutHelp, r"WithoutHelp\.size needs option\(default, help\)"),
+        (InvalidDefault, r"the default 12 of InvalidDefault\.size is not valid; valid: an integer from 1 to 9"),
+    ],
+)
+def test_a_wrongly_declared_option_is_named(config: type, says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        options_of(config)
+
+
+def test_what_a_variant_lacks_is_named() -> None:
+    class Complete(Variant):
+        title, paper, year, verified, equations = "A", "B 2026", 2026, "nothing", ("x = x + F(x)",)
+
+    class OneText(Complete):
+        equations = "x = x + F(x)"  # type: ignore[assignment]
+
+    class NoDecorator(Complete):
+        class Config(Variant.Config):
+            size: int = option(1, "a number", minimum=1, maximum=9)
+
+    for wrong, says in [
+        (Complete, "'wrong' names no connection: set `connection`, or define `connect`, in Complete"),
+        (OneText, "the equations of variant 'wrong' are a tuple of lines"),
+        (NoDecorator, "the Config of variant 'wrong' needs the decorator @dataclass"),
+    ]:
+        with pytest.raises(TypeError, match=says):
+            register_variant("wrong")(wrong)
+    assert "wrong" not in VARIANTS
+
+
 @pytest.mark.parametrize("name", sorted(VARIANTS))
 def test_every_variant_is_described(name: str) -> None:
     variant = VARIANTS[name]
@@ -105,7 +167,7 @@ def test_every_variant_is_described(name: str) -> None:
     described = sys.modules[variant.__module__].__doc__ or ""
     assert re.fullmatch(r"\S+/\S+@([0-9a-f]{7}|v\d+\.\d+\.\d+)", variant.code) or (
         variant.code == "" and "No code was published" in described
-    )
+    ), "`code` is owner/repository@commit (7 digits); without it the module's docstring says: No code was published"
     for described in options_of(variant.Config).values():
         assert described.help and described.describe()
     assert Wiring.parse(name).parts[0].config == variant.Config()

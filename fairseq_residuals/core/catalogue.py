@@ -18,7 +18,7 @@ def check_declaration(name: str, cls: type[Variant], registered: Collection[type
     A base class that is not registered itself, such as that of two variants of one paper, may declare for both.
 
     Raises:
-        TypeError: ``cls`` inherits a declaration from a registered variant, or lacks one.
+        TypeError: ``cls`` inherits a declaration from a registered variant, or lacks one, or names no connection.
     """
     lineage = cls.__mro__
     own = lineage[: next(i for i, base in enumerate(lineage) if base is Variant or base in registered)]
@@ -29,6 +29,14 @@ def check_declaration(name: str, cls: type[Variant], registered: Collection[type
                 f"variant {name!r} does not say its {attribute!r}: declare it in the body of {cls.__name__}"
                 + (f", which does not inherit that of {parent.__name__}" if hasattr(parent, attribute) else "")
             )
+    if not cls.equations or isinstance(cls.equations, str):
+        raise TypeError(
+            f'the equations of variant {name!r} are a tuple of lines, and it has at least one: ("x = ...",)'
+        )
+    if cls.connect is Variant.connect and not hasattr(cls, "connection"):
+        raise TypeError(
+            f"variant {name!r} names no connection: set `connection`, or define `connect`, in {cls.__name__}"
+        )
     for attribute in OPTIONAL:
         inherited = getattr(cls, attribute)
         if inherited != getattr(Variant, attribute) and not any(attribute in vars(base) for base in own):

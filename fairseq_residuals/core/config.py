@@ -52,11 +52,7 @@ class Option:
         return " or ".join(words)
 
     def _bounds(self) -> str:
-        if self.minimum is not None and self.maximum is not None:
-            return f" from {show_value(self.minimum)} to {show_value(self.maximum)}"
-        if self.minimum is not None:
-            return f" of at least {show_value(self.minimum)}"
-        return f" of at most {show_value(self.maximum)}" if self.maximum is not None else ""
+        return f" from {show_value(self.minimum)} to {show_value(self.maximum)}"
 
     def parse(self, text: str) -> Any:
         """Return the value written as ``text``.
@@ -91,14 +87,32 @@ def option(
 
 @functools.cache
 def options_of(config_class: type) -> Mapping[str, Option]:
-    """Return the options that a ``Config`` declares, by name, in their order."""
+    """Return the options that a ``Config`` declares, by name, in their order.
+
+    Raises:
+        TypeError: a field has no :func:`option`, or one that could not be written on a command line.
+    """
     hints = get_type_hints(config_class)
-    return MappingProxyType(
-        {
-            f.name: Option(f.name, hints[f.name], f.default, **f.metadata)  # type: ignore[arg-type]
-            for f in dataclasses.fields(config_class)
-        }
-    )
+    options = {}
+    for f in dataclasses.fields(config_class):  # type: ignore[arg-type]
+        if not f.metadata:
+            raise TypeError(f"{config_class.__qualname__}.{f.name} needs option(default, help): the field has neither")
+        options[f.name] = Option(f.name, hints[f.name], f.default, **f.metadata)
+        _check(config_class, options[f.name])
+    return MappingProxyType(options)
+
+
+def _check(config_class: type, known: Option) -> None:
+    types_of = _alternatives(known.type)
+    where = f"{config_class.__qualname__}.{known.name}"
+    if not all(t in (bool, int, float, str) or get_origin(t) is Literal for t in types_of):
+        raise TypeError(f"{where} is of type {known.type}; an option is a bool, int, float, str, Literal, or a union")
+    if (int in types_of or float in types_of) and None in (known.minimum, known.maximum):
+        raise TypeError(f"{where} is a number and needs bounds: option(..., minimum=..., maximum=...)")
+    try:
+        known.parse(show_value(known.default))
+    except ValueError:
+        raise TypeError(f"the default {known.default!r} of {where} is not valid; valid: {known.describe()}") from None
 
 
 def parse_options(owner: str, config_class: type[T], text: str) -> tuple[T, frozenset[str]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Iterator, Mapping
 
 from fairseq_residuals.core.base import Variant
@@ -37,15 +39,19 @@ def register_variant(name: str) -> Callable[[type[Variant]], type[Variant]]:
     """Make a class known as the variant ``name`` to every task, flag, architecture and test (a decorator).
 
     Raises:
-        ValueError: the name is taken.
+        ValueError: the name is taken, or could not stand in a list of variants or in an architecture's name.
         TypeError: the class does not describe itself (:mod:`.catalogue`), or its options lack the common ones.
     """
 
     def register(cls: type[Variant]) -> type[Variant]:
+        if not re.fullmatch("[a-z][a-z0-9_]*", name):
+            raise ValueError(f"{name!r} is no name of a variant: lower-case letters, digits and _ make one")
         if name in _REGISTERED:
             raise ValueError(f"a variant named {name!r} is registered already: {_REGISTERED[name]}")
         if not issubclass(cls.Config, Variant.Config):
             raise TypeError(f"the Config of variant {name!r} must derive from Variant.Config")
+        if any(isinstance(value, dataclasses.Field) for value in vars(cls.Config).values()):
+            raise TypeError(f"the Config of variant {name!r} needs the decorator @dataclass(frozen=True)")
         check_declaration(name, cls, _REGISTERED.values())
         cls.name = name
         # a model that is wired so is not wired as what derives from it
