@@ -93,7 +93,9 @@ def run(args: argparse.Namespace) -> int:
     if args.gpus is None and 0 < there < args.jobs:
         raise UserError(f"--jobs {args.jobs}: this machine has {there} GPUs; --gpus 0 trains on the CPU")
     gpus = there // args.jobs if args.gpus is None else args.gpus
-    if gpus < 0 or (gpus == 0 and args.nodes > 1):
+    if gpus < 0:
+        raise UserError(f"--gpus must be at least 0, not {gpus}; 0 trains on the CPU")
+    if gpus == 0 and args.nodes > 1:
         raise UserError(f"--gpus {gpus} with --nodes {args.nodes}: several nodes need at least one GPU each")
     if args.jobs > 1 and args.nodes > 1:
         raise UserError(f"--jobs {args.jobs} with --nodes {args.nodes}: runs of several nodes are made one at a time")

@@ -19,7 +19,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.core.errors import UserError, did_you_mean
+from modern_fairseq.messages.yaml_mistakes import sentence
 
 SEED, BATCH = "common.seed", ("dataset.max_tokens", "optimization.update_freq")
 _ONE_AT_A_TIME = threading.Lock()
@@ -67,8 +68,7 @@ def compose(configs: Path, name: str, overrides: Sequence[str] = ()) -> DictConf
                 save_dir = f"checkpoint.save_dir=checkpoints/{name}"
                 config = hydra.compose(name, overrides=[save_dir, *overrides])
         except (HydraException, OmegaConfBaseException) as error:
-            reason = " ".join(str(error).split("\nSet the environment")[0].split())
-            raise UserError(f"{name}: {reason}") from error
+            raise UserError(f"{name}: {sentence(error) or error}") from error
     OmegaConf.set_struct(config, False)
     _refuse_unknown(name, config)
     return config
@@ -80,10 +80,12 @@ def _refuse_unknown(name: str, config: DictConfig) -> None:
 
     groups = {key: field.default for key, field in FairseqConfig.__dataclass_fields__.items()} | {"recipe": None}
     known = {key: set(default.__dataclass_fields__) for key, default in groups.items() if is_dataclass(default)}
-    unknown = [key for key in config if key not in groups]
+    settings = [*groups, *(f"{group}.{key}" for group, keys in known.items() for key in keys)]
+    unknown = [str(key) for key in config if key not in groups]
     unknown += [f"{group}.{key}" for group, keys in known.items() for key in config.get(group, ()) if key not in keys]
     if unknown:
-        raise UserError(f"{name}: fairseq has no setting {', '.join(map(str, unknown))}")
+        named = ", ".join(f"{key}{did_you_mean(key, settings)}" for key in unknown)
+        raise UserError(f"{name}: fairseq has no setting {named}; at the top are {', '.join(groups)}")
 
 
 def plain(config: DictConfig) -> dict[str, Any]:

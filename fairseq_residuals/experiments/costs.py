@@ -79,7 +79,8 @@ def summary(work: Sequence[Job]) -> Iterator[str]:
     jobs = [job for job in work if not is_trained(job)]
     updates = sum(job.asked.optimization.max_update for job in jobs)
     passes = sum(job.asked.optimization.max_update * job.batch.update_freq for job in jobs)
-    yield f"{len(jobs)} runs, at most {updates:,} updates of {passes:,} passes on each device"
+    runs = "1 run" if len(jobs) == 1 else f"{len(jobs)} runs"
+    yield f"{runs}, at most {updates:,} updates of {passes:,} passes on each device"
     reckoned = [(job, matrices_of(job)) for job in jobs]
     for device in devices():
         served = [(job, matrices) for job, matrices in reckoned if device.serves(matrices)]
@@ -92,7 +93,8 @@ def summary(work: Sequence[Job]) -> Iterator[str]:
         if served:
             spread = " to ".join(dict.fromkeys(map(_rounded, (least, most))))
             of = f" for {len(served)} of the runs" if len(served) < len(jobs) else ""
-            yield f"about {spread} hours{of} ({device.name}; derived from {DEVICES.relative_to(RESULTS.parent)})"
+            source = DEVICES.relative_to(RESULTS.parent)
+            yield f"about {spread} hours of one device{of} ({device.name}; derived from {source})"
     disk = sum(_checkpoints(job.asked) * _bytes(job, matrices) for job, matrices in reckoned)
     yield f"about {_rounded(disk / _GIB)} GiB of checkpoints, corpora not counted"
     yield _downloads(jobs)

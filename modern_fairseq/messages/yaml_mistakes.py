@@ -49,6 +49,8 @@ def _of_setting(error: OmegaConfBaseException, group: str) -> UserError:
         where = (f" under {place}" if place else " in the configuration") + did_you_mean(str(error.key), valid)
         return UserError(f"unknown key {error.key}{where}; valid: {', '.join(valid)}")
     reason = str(error).partition("\n")[0]
+    if "is not in struct" in reason:
+        reason = f"the configuration has no such key; if it is spelt rightly, add it with a plus: +{key}=..."
     if "is not a ListConfig" in reason:
         reason = "it must be a list, such as [1]"
     return UserError(f"{key or 'the configuration'}: {reason}")

@@ -172,7 +172,12 @@ def test_values_that_cannot_be(
     ("override", "sentence"),
     [
         ("common.sead=1", "unknown key sead under common (did you mean seed?)"),
-        ("model.dropuot=1", "model.dropuot: Key 'dropuot'"),
+        (
+            "model.dropuot=1",
+            "model.dropuot: the configuration has no such key; if it is spelt rightly, add it with a plus",
+        ),
+        ("model.residual=pre_ln", "add it with a plus: +model.residual=..."),
+        ("+model.dropuot=1", "unknown key dropuot under model (did you mean dropout?)"),
         ("modle=transformer", "unknown key modle in the configuration (did you mean model?)"),
         ("model.dropout=x", "model.dropout must be a number"),
         ("model.dropout=[1", "no viable alternative at input '[1'"),

@@ -174,8 +174,21 @@ def test_the_other_source_of_a_recipe_can_be_chosen(dry_run) -> None:
         (("b2t/table1", "--gpus", "1", "--jobs", "2", "--nodes", "2"), "runs of several nodes are made one at a time"),
         (
             ("b2t/table1", "--gpus", "1", "--override", "checkpoint.sve_dir=x"),
-            "fairseq has no setting checkpoint.sve_dir",
+            "fairseq has no setting checkpoint.sve_dir (did you mean checkpoint.save_dir?)",
         ),
+        (
+            ("b2t/table1", "--gpus", "1", "--override", "optimisation.lr=1"),
+            "has no setting optimisation (did you mean optimization?); at the top are _name, common, ",
+        ),
+        (
+            ("b2t/table1", "--gpus", "1", "--override", "optimization.lr=0.0005"),
+            "b2t/table1/6l_post_ln: optimization.lr: it must be a list, such as [1]",
+        ),
+        (
+            ("b2t/table1", "--gpus", "1", "--override", "optimization.max_update=many"),
+            "optimization.max_update: Value 'many'",
+        ),
+        (("b2t/table1", "--gpus", "-1"), "--gpus must be at least 0, not -1; 0 trains on the CPU"),
         (("b2t/table1", "--gpus", "1", "--override", "recipe.averge=1"), "unknown keys averge; valid: average, "),
         (("b2t/table1", "--gpus", "1", "--override", "model.dropuot=1"), "dropuot under model (did you mean dropout?)"),
         (("b2t/table4", "--gpus", "200"), "choose a number of devices out of"),

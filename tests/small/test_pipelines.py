@@ -98,7 +98,9 @@ def check(name: str, row: str, out: Path, printed: str, metrics: set[str]) -> No
 def test_translation_and_what_is_finished_is_not_done_again(tmp_path, capsys):
     call = tiny("translation", "18L-18L/B2T", tmp_path, "--examples", "100", "--subwords", "90", "--override", *SHALLOW)
     assert main(call) == 0
-    check("translation", "18L-18L/B2T", tmp_path, capsys.readouterr().out, {"sacrebleu"})
+    printed = capsys.readouterr().out
+    check("translation", "18L-18L/B2T", tmp_path, printed, {"sacrebleu"})
+    assert f"\nOverrides: {' '.join(SHALLOW)}.\n" in printed
     folder = folder_of(tmp_path)
     (corpus,) = tmp_path.glob("data-*/cldr_en_de")
     (log,) = folder.rglob("evaluated/*.log")

@@ -69,11 +69,16 @@ def report(workspace: Workspace, summary: Path, rows: Sequence[str]) -> str:
     table = replace(task.table, rows={row: {} for row in rows})
     records = [record for record in read_records(workspace.results) if record.row in rows]
     return (
-        f"{render(table, records)}\n"
+        f"{render(table, records)}\n{overrides_line(workspace)}"
         f"Data: {task.data}.\nLines: {', '.join(f'{name} {count:,}' for name, count in counts.items())}.\n"
         f"These are not the paper's data: the models are narrow and trained for {workspace.sizes.updates} updates. The "
         f"rows compare with each other, not with {task.twin} ('fairseq-residuals table {task.twin}').\n"
     )
+
+
+def overrides_line(workspace: Workspace) -> str:
+    """Return what was changed in every row, whose names say nothing of it; empty where nothing was."""
+    return f"Overrides: {' '.join(workspace.overrides)}.\n" if workspace.overrides else ""
 
 
 def run(args: argparse.Namespace) -> None:

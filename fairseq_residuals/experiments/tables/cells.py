@@ -112,7 +112,10 @@ def load_table(configs: Path, name: str, tables: Mapping[str, Table] | None = No
     cells = tuple(_cells(experiment, spec, published))
     for cell in cells:
         if cell.column not in published.rows.get(cell.row, {}):
-            raise UserError(f"{name} as published has no {cell.row!r}, {cell.column!r}")
+            raise UserError(
+                f"{name} as published has no {cell.row!r}, {cell.column!r}; a row of your own stands in"
+                " results/published.yaml too, with null in each column"
+            )
     seeds = tuple(spec.get("seeds", (None,)))
     return TableRecipe(experiment, table, cells, frozenset(spec.get("cited", ())), seeds, published)
 
