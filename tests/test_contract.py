@@ -60,7 +60,7 @@ def test_a_gradient_reaches_every_parameter(task: str, variant: str) -> None:
     found = gradients(model, task, batch(task))
     unreached = {n for n, p in model.named_parameters() if n not in found or not found[n].abs().sum() > 0}
     # softmax does not change when a constant is added to all its scores, and the keys' bias adds one
-    assert {n for n in unreached if not n.endswith("k_proj.bias")} == set()
+    assert {n for n in unreached if not n.endswith("k_proj.bias")} == set(), "no gradient reaches: unused, or detached?"
 
 
 @every_variant
@@ -273,7 +273,7 @@ def test_no_module_keeps_a_tensor_between_two_calls(task: str, variant: str) -> 
     before = tensors_on_modules(model)
     gradients(model.train(), task, batch(task))
     step_by_step(model.eval(), task, batch(task))
-    assert tensors_on_modules(model) == before
+    assert tensors_on_modules(model) == before, "a module has kept a tensor: hand it on as a key of the stream"
 
 
 @pytest.mark.parametrize("variant", sorted(n for n, v in VARIANTS.items() if not v.draws_weights))
@@ -294,8 +294,8 @@ def test_what_starts_at_a_value_does_so_under_every_init(variant: str) -> None:
     for init in get_args(Init):
         if VARIANTS[variant].contradiction(VARIANTS[variant].Config(init=init)):
             continue  # refused: CompleteP's weights start by its own rule of depth
-        drawn = constants(init)
-        assert {name: drawn.get(name) for name in expected} == expected, init
+        lost = expected.items() - constants(init).items()
+        assert not lost, f"init={init} draws what the wiring starts at a value: set it in Variant.init_weights"
 
 
 def connections(stack: Any) -> list[nn.Module]:

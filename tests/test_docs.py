@@ -25,8 +25,10 @@ def test_the_table_of_variants_is_current(document: str, table: Callable[[], str
 
 
 def test_the_readme_is_short() -> None:
-    """A stranger reads it in five minutes; everything else is a page in docs/."""
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 220
+    """A stranger reads it in five minutes; everything else is a page in docs/. A new variant may add its row."""
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    rows = lines[lines.index("<!-- variants:begin -->") : lines.index("<!-- variants:end -->")]
+    assert len(lines) - len(rows) <= 168
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)

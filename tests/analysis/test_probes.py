@@ -35,7 +35,10 @@ def test_the_last_layers_output_is_what_the_top_makes_of_the_stream(variant: str
         stack.wiring.close = lambda s, closing=closing, closed=closed: closed.append(closing(s)) or closed[-1]
         run_forward(analysed)
         state, norm = outputs[stack.shape.stack], getattr(stack.wiring, "norm", None)
-        assert torch.equal(state, closed[-1]) or (norm is not None and torch.equal(norm(state), closed[-1]))
+        same = torch.equal(state, closed[-1]) or (norm is not None and torch.equal(norm(state), closed[-1]))
+        assert same, (
+            "of a stream of several tensors, Variant.layer_output says what `close` makes of them before its norm"
+        )
 
 
 def post_ln_layer(layer: Any, x: Tensor, points: list[Tensor]) -> Tensor:
