@@ -139,13 +139,20 @@ _AFTER = {
     "fairseq.tasks.translation": ("messages.wrong_answers:sides_of_one_length",),
     "fairseq.tasks": ("fixes.tasks:tasks_without_dataclass_in_yaml", "fixes.tasks:record_languages"),
     "fairseq_cli.score": ("compat.scoring:sequences_for_sacrebleu",),
-    "fairseq_cli.train": ("fixes.finished:train_no_further",),
+    "fairseq_cli.train": ("fixes.distributed:fork_to_load_data", "fixes.finished:train_no_further"),
     "fairseq_cli.preprocess": ("messages.texts:check_texts",),
     **{
-        f"fairseq_cli.{name}": ("fixes.literals:read_overrides", "messages.wrong_answers:check_generation")
+        f"fairseq_cli.{name}": (
+            "fixes.distributed:fork_to_load_data",
+            "fixes.literals:read_overrides",
+            "messages.wrong_answers:check_generation",
+        )
         for name in ("generate", "interactive")
     },
-    **{f"fairseq_cli.{name}": ("fixes.literals:read_overrides",) for name in ("validate", "eval_lm")},
+    **{
+        f"fairseq_cli.{name}": ("fixes.distributed:fork_to_load_data", "fixes.literals:read_overrides")
+        for name in ("validate", "eval_lm")
+    },
     "fairseq.optim.adam": ("fixes.literals:read_betas",),
     "fairseq.optim.cpu_adam": ("fixes.literals:read_betas",),
     "fairseq.optim.adafactor": ("fixes.literals:literals_only",),

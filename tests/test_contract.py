@@ -174,8 +174,7 @@ def test_state_dict_round_trip(task: str, variant: str) -> None:
         torch.testing.assert_close(logits(found, task, inputs), expected, rtol=0, atol=0)
 
 
-# generating code for the backward pass is dear, and each op has a test of that: a variant's is traced; in other tasks
-# its connections are the same, and the stacks are those of any variant
+# generating code for the backward pass is dear, and each op has a test of that: one variant has it, in every task
 @pytest.mark.parametrize(
     ("task", "variant", "backend"),
     [("translation", variant, "eager") for variant in sorted(VARIANTS)]
@@ -184,9 +183,8 @@ def test_state_dict_round_trip(task: str, variant: str) -> None:
 def test_stacks_compile_as_one_graph(task: str, variant: str, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The code that is made for one size of batches serves another.
 
-    Tracing attention takes most of the time, and attention is the same code in every variant that does not open it:
-    it is traced in one variant, and less stands in its place in the others. A decoder has all that an encoder has and
-    cross-attention besides, so these are traced in the decoder, but for variants that are wired from the encoder.
+    Attention is the same code in every variant that does not open it: it is traced in one, and less stands in its place
+    in the others. A decoder has all that an encoder has, and is traced for both, unless it is wired from the encoder.
     """
     if backend == "eager":
         monkeypatch.setattr(MultiheadAttention, "forward", mean_of_the_values)

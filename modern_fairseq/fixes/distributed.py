@@ -4,6 +4,7 @@ import functools
 import importlib
 import logging
 import os
+import sys
 import tempfile
 import types
 from typing import Any
@@ -16,6 +17,9 @@ from modern_fairseq.proxies import ModuleProxy, override
 
 _SPAWN_LOG = logging.getLogger("torch.multiprocessing.spawn")
 
+_FOR_DATA = "fork" if sys.platform == "linux" else None
+"""How processes that load data start: by PyTorch's choice, which on Linux was a fork before Python 3.14."""
+
 
 def _on_cpu(cfg: Any) -> bool:
     return not cfg.common.tpu and (cfg.common.cpu or not torch.cuda.is_available())
@@ -25,7 +29,7 @@ def _worker(rank: int, report: str, function: Any, main: Any, cfg: Any, kwargs: 
     """Run ``function`` in a spawned process; write a user's mistake to the file ``report``."""
     if _on_cpu(cfg):
         # a spawned process spawns in turn: data workers would import fairseq anew in every epoch
-        torch.multiprocessing.set_start_method(None, force=True)
+        torch.multiprocessing.set_start_method(_FOR_DATA, force=True)
     try:
         function(rank, main, cfg, kwargs)
     except Exception as error:
@@ -35,6 +39,16 @@ def _worker(rank: int, report: str, function: Any, main: Any, cfg: Any, kwargs: 
         with open(report, "a") as file:
             file.write(f"{mistake}\n")
         raise SystemExit(1) from error
+
+
+def fork_to_load_data(module: types.ModuleType) -> None:
+    """Fork the processes that load data on Linux, as before Python 3.14, unless the user has chosen otherwise.
+
+    Python 3.14 has them started by a server of processes. It imports fairseq anew in each epoch, and what it started
+    runs on when the training is killed. Can go when fairseq > 0.12.2 says how they start (data/iterators.py:499).
+    """
+    if sys.version_info >= (3, 14) and torch.multiprocessing.get_start_method(allow_none=True) is None:
+        torch.multiprocessing.set_start_method(_FOR_DATA)
 
 
 def _join(context: Any) -> None:

@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 from torch.nn.parallel import DistributedDataParallel
 
 from fairseq_residuals_errors import UserError
+from modern_fairseq.fixes import distributed
 
 
 def configuration(**options):
@@ -215,3 +216,17 @@ def wait_for(condition, seconds=120):
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("version", "chosen", "expected"), [((3, 14), None, ["fork"]), ((3, 14), "spawn", []), ((3, 13), None, [])]
+)
+def test_data_is_loaded_by_forks_as_before_python_3_14(version, chosen, expected, monkeypatch):
+    """Unless the user has chosen: a server of processes would import fairseq anew in each epoch."""
+    found = []
+    monkeypatch.setattr(distributed.sys, "version_info", version)
+    monkeypatch.setattr(distributed.sys, "platform", "linux")
+    monkeypatch.setattr(torch.multiprocessing, "get_start_method", lambda allow_none: chosen)
+    monkeypatch.setattr(torch.multiprocessing, "set_start_method", found.append)
+    distributed.fork_to_load_data(types.ModuleType("fairseq_cli.train"))
+    assert found == expected
