@@ -44,8 +44,8 @@ def _worker(rank: int, report: str, function: Any, main: Any, cfg: Any, kwargs: 
 def fork_to_load_data(module: types.ModuleType) -> None:
     """Fork the processes that load data on Linux, as before Python 3.14, unless the user has chosen otherwise.
 
-    Python 3.14 has them started by a server of processes. It imports fairseq anew in each epoch, and what it started
-    runs on when the training is killed. Can go when fairseq > 0.12.2 says how they start (data/iterators.py:499).
+    Python 3.14 has a server of processes start them, which imports fairseq anew. Can go when fairseq > 0.12.2 says how
+    they start (data/iterators.py:499).
     """
     if sys.version_info >= (3, 14) and torch.multiprocessing.get_start_method(allow_none=True) is None:
         torch.multiprocessing.set_start_method(_FOR_DATA)
