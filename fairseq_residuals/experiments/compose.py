@@ -80,10 +80,10 @@ def _refuse_unknown(name: str, config: DictConfig) -> None:
 
     groups = {key: field.default for key, field in FairseqConfig.__dataclass_fields__.items()} | {"recipe": None}
     known = {key: set(default.__dataclass_fields__) for key, default in groups.items() if is_dataclass(default)}
-    settings = [*groups, *(f"{group}.{key}" for group, keys in known.items() for key in keys)]
     unknown = [str(key) for key in config if key not in groups]
     unknown += [f"{group}.{key}" for group, keys in known.items() for key in config.get(group, ()) if key not in keys]
     if unknown:
+        settings = [*groups, *(f"{group}.{key}" for group, keys in known.items() for key in keys)]
         named = ", ".join(f"{key}{did_you_mean(key, settings)}" for key in unknown)
         raise UserError(f"{name}: fairseq has no setting {named}; at the top are {', '.join(groups)}")
 
