@@ -17,6 +17,7 @@ from recipe_files import job_of
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.effective_batch import share_out, share_out_among
+from fairseq_residuals.experiments.longest_sample import _sizes
 
 
 @pytest.mark.parametrize(
@@ -114,6 +115,15 @@ def test_fewer_devices_where_the_longest_sample_does_not_fit(tmp_path: Path) -> 
         _ = replace(job, settings=replace(job.settings, machine=nodes)).batch
     with pytest.raises(UserError, match="one sample of this corpus has 133 tokens"):
         share_out_among(1024, 1, 100, 133)
+
+
+def test_lengths_outlive_the_data_set_that_they_are_read_from(tmp_path: Path) -> None:
+    """fairseq closes the file of a data set that is freed, and reading on ended runs with --jobs by a segmentation
+    fault: fairseq's cache keeps the last eight alive, until another thread has read as many."""
+    prepared(tmp_path / "data", {"train.de-en.de": [5, 7], "train.de-en.en": [6, 8]})
+    found = list(_sizes(tmp_path / "data", ["train"]))
+    assert all(sizes.flags.owndata for sizes in found)
+    assert [sizes.tolist() for sizes in found] == [[5, 7], [6, 8]]
 
 
 def test_frames_of_speech_are_counted_too(tmp_path: Path) -> None:
