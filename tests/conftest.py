@@ -3,6 +3,24 @@
 from __future__ import annotations
 
 import gc
+import logging
+
+import absl.logging
+import pytest
+
+
+def pytest_configure() -> None:
+    """Keep absl, which rouge-score imports, from closing a stream of pytest.
+
+    Its handler closes the standard error that it was made with, unless ``sys`` still has it. A training that sets up
+    logging closes all handlers, and while a test captures its output ``sys`` has another one: every later test failed.
+    """
+    absl.logging.PythonHandler.close = logging.StreamHandler.close
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the recipes first: one of two processes begins there, and what it composes serves all their tests."""
+    items.sort(key=lambda item: item.path.parent.name != "recipes")
 
 
 def pytest_collection_finish() -> None:
