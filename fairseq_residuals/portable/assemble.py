@@ -10,6 +10,7 @@ import ast
 import importlib.util
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 REPLACED = {
@@ -28,12 +29,14 @@ class Module:
         imports: lines of import of other packages.
         needs: modules of this package that it imports.
         names: what it defines.
+        used: names that occur in what is left.
     """
 
     text: str
     imports: list[str] = field(default_factory=list)
     needs: list[str] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
+    used: set[str] = field(default_factory=set)
 
 
 def assemble(header: str, roots: Iterable[str], packages: Iterable[str] = ("fairseq_residuals",)) -> str:
@@ -52,7 +55,7 @@ def assemble(header: str, roots: Iterable[str], packages: Iterable[str] = ("fair
         _add(root, tuple(packages), modules)
     lines: dict[str, None] = dict.fromkeys(line for module in modules.values() for line in module.imports)
     _refuse_clashes(modules, lines)
-    used = {n.id for m in modules.values() for n in ast.walk(ast.parse(m.text)) if isinstance(n, ast.Name)}
+    used = set().union(*(module.used for module in modules.values()))
     imports = sorted(line for line in lines if _bound_name(line) in used)
     parts = [f'"""{header}"""', "from __future__ import annotations", "\n".join(imports)]
     for name, module in modules.items():
@@ -74,7 +77,12 @@ def _read(name: str, packages: tuple[str, ...]) -> Module:
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         raise ValueError(f"there is no source of {name}")
-    source = Path(spec.origin).read_text(encoding="utf-8")
+    return _module(name, Path(spec.origin).read_text(encoding="utf-8"), packages)
+
+
+@cache
+def _module(name: str, source: str, packages: tuple[str, ...]) -> Module:
+    """Take a module apart, once however many files it becomes a part of."""
     lines, module = source.splitlines(), Module("")
     for node in ast.parse(source).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -92,6 +100,7 @@ def _read(name: str, packages: tuple[str, ...]) -> Module:
         else:
             _refuse_imports_within(name, node, packages)
             module.names |= _targets(node)
+            module.used |= {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
             continue
         first, last = _first_line(node) - 1, node.end_lineno or 0
         # as many lines as before, so that the numbers of those below stay
