@@ -35,7 +35,7 @@ def _sizes(data: Path, subsets: list[str]) -> Iterator[Any]:
     for subset in subsets:
         for index in sorted(data.glob(f"{subset}.*.idx")):  # subset.pair.language
             samples = load_indexed_dataset(str(index.with_suffix("")), combine=False)
-            yield np.array(samples.sizes)  # a copy: a data set closes its file when it is freed, whatever still reads it
+            yield np.array(samples.sizes)  # a copy: a data set that is freed closes its file, whoever reads it
         manifest = data / f"{subset}.tsv"
         if manifest.is_file():
             with manifest.open(encoding="utf-8", newline="") as lines:
