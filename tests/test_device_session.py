@@ -19,7 +19,7 @@ from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.experiments.device_session import __main__ as command
 from fairseq_residuals.experiments.device_session import needs, real_lengths, session
-from fairseq_residuals.experiments.device_session.pieces import Piece, pieces
+from fairseq_residuals.experiments.device_session.pieces import IN_BLOCKS, Piece, pieces
 from fairseq_residuals.experiments.device_session.real_lengths import CONTESTANTS, words_a_second, write_corpus
 from fairseq_residuals.experiments.device_session.session import LONGEST, Session, check_budget
 
@@ -75,7 +75,7 @@ def test_every_wiring_is_timed_and_no_piece_may_take_too_long(device: str, tmp_p
     assert len({piece.name for piece in todo}) == len(todo)
     assert all(piece.minutes < LONGEST for piece in todo)
     timed = {word.partition("+")[0] for piece in todo if "bench" in piece.command for word in piece.command}
-    assert set(VARIANTS) <= timed
+    assert {*VARIANTS, IN_BLOCKS} <= timed
 
 
 def after(flag: str, words: Sequence[str]) -> list[str]:
