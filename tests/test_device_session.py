@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import sys
@@ -67,6 +68,15 @@ def test_a_piece_that_takes_too_long_is_stopped(tmp_path: Path, monkeypatch: pyt
     slow = Piece("slow", "nothing", 0.1, [sys.executable, "-c", "import time; time.sleep(600)"])
     assert not Session(tmp_path, MACHINE, [slow]).run(budget=1)
     assert result_of(tmp_path, "slow").startswith("stopped after")
+
+
+def test_a_piece_that_was_interrupted_is_done_by_the_next_call(tmp_path: Path) -> None:
+    interrupts = f"import os, signal, time; os.kill({os.getpid()}, signal.SIGINT); time.sleep(600)"
+    with pytest.raises(KeyboardInterrupt):
+        Session(tmp_path, MACHINE, [Piece("one", "nothing", 1, [sys.executable, "-c", interrupts])]).run(budget=30)
+    assert result_of(tmp_path, "one") == "not done"
+    assert Session(tmp_path, MACHINE, [counting(tmp_path, "one")]).run(budget=30)
+    assert times(tmp_path, "one") == 1 and result_of(tmp_path, "one") == "passed"
 
 
 @pytest.mark.parametrize("device", ("cpu", "cuda"))

@@ -66,6 +66,8 @@ class Session:
             limited = ["timeout", "-k", "10", str(60 * LONGEST), *piece.command]
             runner.command(limited, self.out / "logs" / f"{piece.name}.log")
         except CommandFailed as failure:
+            if runner.stopping:  # the session was interrupted, and the next call does the piece
+                raise
             stopped = any(f"status {status};" in str(failure) for status in OUT_OF_TIME)
             result = f"stopped after {LONGEST} minutes" if stopped else "failed, see its log"
             runner.say(failure.tail())
