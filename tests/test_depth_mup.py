@@ -21,7 +21,7 @@ from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.training.trainer_hooks import hooks_of
 from fairseq_residuals.training.update_scales import by_scale, scales_of
 from fairseq_residuals.verification.parity import read
-from fairseq_residuals.verification.recipe import build as build_golden
+from fairseq_residuals.verification.rebuild import build as build_golden
 
 ADDITIVE = sorted(name for name, v in VARIANTS.items() if not v.contradiction(v.Config(depth_mup=True)))
 
