@@ -109,7 +109,7 @@ def test_groups_of_the_authors_optimizer(name: str) -> None:
 
 
 def module_name(model: nn.Module, ours: str) -> str:
-    from fairseq_residuals.models.state_dict_names import fairseq_name
+    from fairseq_residuals.models.saved_names import fairseq_name
 
     return next(name for name, _ in model.named_parameters() if fairseq_name(name) == ours)
 

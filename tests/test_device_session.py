@@ -20,7 +20,7 @@ from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.experiments.device_session import __main__ as command
 from fairseq_residuals.experiments.device_session import needs, real_lengths, session
-from fairseq_residuals.experiments.device_session.pieces import IN_BLOCKS, Piece, pieces
+from fairseq_residuals.experiments.device_session.agenda import IN_BLOCKS, Piece, pieces
 from fairseq_residuals.experiments.device_session.real_lengths import CONTESTANTS, words_a_second, write_corpus
 from fairseq_residuals.experiments.device_session.session import LONGEST, Session, check_budget
 

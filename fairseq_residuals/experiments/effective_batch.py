@@ -11,8 +11,8 @@ from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.compose import effective_batch
 from fairseq_residuals.experiments.longest_sample import longest_sample
 from fairseq_residuals.experiments.machine import AUTO, Machine, MaxTokens
-from fairseq_residuals.experiments.memory import passes_at_once
 from fairseq_residuals.experiments.model_size import size_of
+from fairseq_residuals.experiments.pass_memory import passes_at_once
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.verification import hosts
-from fairseq_residuals.verification.fairseq_models import ENDINGS, FairseqRecipe
+from fairseq_residuals.verification.fairseq_recipes import ENDINGS, FairseqRecipe
 from fairseq_residuals.verification.neutron import NeutronRecipe
 from fairseq_residuals.verification.ode import ODERecipe
 from fairseq_residuals.verification.rebuild import GoldenRecipe

@@ -15,7 +15,7 @@ import pytest
 from golden_files import VERIFIED, arrays_of
 
 from fairseq_residuals.verification.archive import read_sidecar, write
-from fairseq_residuals.verification.fairseq_models import FairseqRecipe
+from fairseq_residuals.verification.fairseq_recipes import FairseqRecipe
 from fairseq_residuals.verification.old_layouts import variant_name
 from fairseq_residuals.verification.parity import read
 from fairseq_residuals.verification.rebuild import rebuild

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> bool:
     from fairseq_residuals.analysis.models import device_of
     from fairseq_residuals.analysis.speed import machine
     from fairseq_residuals.core.errors import UserError
-    from fairseq_residuals.experiments.device_session.pieces import pieces
+    from fairseq_residuals.experiments.device_session.agenda import pieces
     from fairseq_residuals.experiments.device_session.session import Session, check_budget
     from fairseq_residuals.experiments.runner import cores
     from fairseq_residuals.experiments.synthetic_tasks.summarization import TASK

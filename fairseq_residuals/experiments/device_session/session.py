@@ -10,7 +10,7 @@ from datetime import date
 from pathlib import Path
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.experiments.device_session.pieces import Piece
+from fairseq_residuals.experiments.device_session.agenda import Piece
 from fairseq_residuals.experiments.runner import CommandFailed, Run, Runner
 from fairseq_residuals.experiments.workspace import commit
 from fairseq_residuals.utils.documents import read_json

@@ -16,7 +16,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 from fairseq_residuals.checkpoints.exporting import to_graphs, to_hf
-from fairseq_residuals.checkpoints.exporting.folders import fairseq_logits, random_input
+from fairseq_residuals.checkpoints.exporting.export_folders import fairseq_logits, random_input
 from fairseq_residuals.checkpoints.exporting.portable_checkpoint import PortableCheckpoint, portable_of
 from fairseq_residuals.checkpoints.exporting.stock_form import form_for_transformers
 from fairseq_residuals.checkpoints.fairseq_config import Settings, complete, synthetic_dictionary, task_of
