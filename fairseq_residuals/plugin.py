@@ -27,6 +27,8 @@ def register() -> None:
     from fairseq_residuals.models.speech_to_text import SPEECH
     from fairseq_residuals.models.translation import TRANSLATION
     from fairseq_residuals.scoring import scorers, validation  # noqa: F401
+
+    # extensions act in this order: packed asks what fast_by_default and cuda_graphs (fast_paths) have chosen
     from fairseq_residuals.training import (  # noqa: F401
         admin_profile,
         fast_by_default,

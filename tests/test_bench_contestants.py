@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from bench_cases import TINY, here, train
+from reruns import Rerun, instead_of_graphs
+from torch.utils._python_dispatch import _disable_current_modes
 
-from fairseq_residuals.benchmark import contestants, others
+from fairseq_residuals.benchmark import contestants, fairseq_models, others
 from fairseq_residuals.benchmark.case import Case, cases
 from fairseq_residuals.benchmark.contestants import chosen, parse, parse_also
 from fairseq_residuals.benchmark.fairseq_models import Training, network, settings_of
@@ -152,6 +154,23 @@ def test_who_cannot_do_what() -> None:
     ):
         with pytest.raises(Failed, match=words):
             here(mode, {"contestant": vars(parse(name)), **told}, 0)
+
+
+class Unseen(Rerun):
+    """As with a graph, nobody sees what is replayed."""
+
+    def replay(self) -> None:
+        with _disable_current_modes():
+            super().replay()
+
+
+def test_the_products_of_graphs_are_those_of_a_step_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    instead_of_graphs(monkeypatch, Unseen)
+    monkeypatch.setattr(fairseq_models, "refuse_unrecordable", lambda model, device: None)
+    graphs = parse("post_ln+graphs")
+    without = replace(graphs, flags=tuple(flag for flag in graphs.flags if flag != "--cuda-graphs"))
+    found = [sorted(train(contestant)["products"]) for contestant in (graphs, without)]
+    assert found[0] == found[1] != []
 
 
 def test_a_case_says_what_it_is() -> None:

@@ -15,6 +15,7 @@ from bench_cases import TINY, failing_package
 
 from fairseq_residuals.benchmark import growth, rounds
 from fairseq_residuals.benchmark.contestants import parse, parse_also
+from fairseq_residuals.benchmark.products import Product
 from fairseq_residuals.benchmark.report import Report
 from fairseq_residuals.benchmark.rounds import Failed, Line, measure, work
 
@@ -54,11 +55,13 @@ def lines_of(*steps: tuple[str, list[float]]) -> list[Line]:
 def test_the_numbers_of_a_line() -> None:
     lines = lines_of(("stock", [3.0, 1.0, 2.0]), ("b2t", [5.0, 4.0, 8.0]))
     lines[1].product_seconds = [1.0, 2.0]
+    lines[1].products = {Product(*PRODUCT): 10**9}
     report = Report("train", lines, torch.device("cpu"))
     stock, b2t = (dict(zip(report.columns, row, strict=True)) for row in report.rows())
     assert (b2t["tokens/s"], b2t["least"], b2t["most"]) == (15 / 5, 15 / 8, 15 / 4)
     assert (b2t["step s"], b2t["forward s"], b2t["backward s"], b2t["optimizer s"]) == (5, 2.5, 1.25, 0.625)
     assert (stock["x stock"], b2t["x stock"], b2t["of matmul"], stock["of matmul"]) == (1, 2 / 5, 1.5 / 5, None)
+    assert b2t["TFLOP/s"] == pytest.approx(2 * 15 * 16 * 40 / 1000 / 5) and stock["TFLOP/s"] is None
     assert (b2t["peak MiB"], b2t["parameters"]) == (5, 7)
     memory = Report("memory", lines, torch.device("cpu"))
     assert dict(zip(memory.columns, memory.rows()[1], strict=True))["x stock"] == 5 / 2

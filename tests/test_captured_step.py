@@ -19,7 +19,7 @@ from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.models import builder
 from fairseq_residuals.performance import cuda_graph_step, cuda_graphs, recorded_criterion
-from fairseq_residuals.performance.cuda_graph_step import Steps
+from fairseq_residuals.performance.cuda_graph_step import RecordedSteps
 
 FLAGS = ("--criterion", "chunked_label_smoothed_cross_entropy", "--label-smoothing", "0.1")
 
@@ -37,7 +37,7 @@ def trainer_of(*flags: str, variant: str = "post_ln") -> Any:
     return trainer
 
 
-def steps_of(trainer: Any) -> Steps:
+def steps_of(trainer: Any) -> RecordedSteps:
     (steps,) = trainer.criterion.sums.steps.values()
     return steps
 
@@ -264,7 +264,7 @@ OTHERS = (("--encoder-layerdrop", "0.1"), ("--checkpoint-activations",), ("--com
 
 @pytest.mark.parametrize("flags", OTHERS, ids=" ".join)
 def test_what_does_not_go_with_graphs_is_refused(flags: tuple[str, ...]) -> None:
-    with pytest.raises(UserError, match="--cuda-graphs does not go with"):
+    with pytest.raises(UserError, match=f"--cuda-graphs does not go with {flags[0]}; leave one of them out"):
         make_trainer(*FLAGS, *SGD, "--cuda-graphs", *flags)
 
 

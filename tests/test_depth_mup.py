@@ -21,7 +21,7 @@ from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.training.trainer_hooks import hooks_of
 from fairseq_residuals.training.update_scales import by_scale, scales_of
 from fairseq_residuals.verification.parity import read
-from fairseq_residuals.verification.recipe import build as build_golden
+from fairseq_residuals.verification.rebuild import build as build_golden
 
 ADDITIVE = sorted(name for name, v in VARIANTS.items() if not v.contradiction(v.Config(depth_mup=True)))
 
@@ -109,7 +109,7 @@ def test_groups_of_the_authors_optimizer(name: str) -> None:
 
 
 def module_name(model: nn.Module, ours: str) -> str:
-    from fairseq_residuals.models.state_dict_names import fairseq_name
+    from fairseq_residuals.models.saved_names import fairseq_name
 
     return next(name for name, _ in model.named_parameters() if fairseq_name(name) == ours)
 

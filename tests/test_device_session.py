@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
 import sys
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +18,9 @@ from fairseq.data.data_utils import load_indexed_dataset
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.experiments.device_session import real_lengths, session
-from fairseq_residuals.experiments.device_session.pieces import Piece, pieces
+from fairseq_residuals.experiments.device_session import __main__ as command
+from fairseq_residuals.experiments.device_session import needs, real_lengths, session
+from fairseq_residuals.experiments.device_session.agenda import IN_BLOCKS, Piece, pieces
 from fairseq_residuals.experiments.device_session.real_lengths import CONTESTANTS, words_a_second, write_corpus
 from fairseq_residuals.experiments.device_session.session import LONGEST, Session, check_budget
 
@@ -65,13 +70,50 @@ def test_a_piece_that_takes_too_long_is_stopped(tmp_path: Path, monkeypatch: pyt
     assert result_of(tmp_path, "slow").startswith("stopped after")
 
 
+def test_a_piece_that_was_interrupted_is_done_by_the_next_call(tmp_path: Path) -> None:
+    interrupts = f"import os, signal, time; os.kill({os.getpid()}, signal.SIGINT); time.sleep(600)"
+    with pytest.raises(KeyboardInterrupt):
+        Session(tmp_path, MACHINE, [Piece("one", "nothing", 1, [sys.executable, "-c", interrupts])]).run(budget=30)
+    assert result_of(tmp_path, "one") == "not done"
+    assert Session(tmp_path, MACHINE, [counting(tmp_path, "one")]).run(budget=30)
+    assert times(tmp_path, "one") == 1 and result_of(tmp_path, "one") == "passed"
+
+
 @pytest.mark.parametrize("device", ("cpu", "cuda"))
 def test_every_wiring_is_timed_and_no_piece_may_take_too_long(device: str, tmp_path: Path) -> None:
     todo = pieces(device, tmp_path, tmp_path / "data")
     assert len({piece.name for piece in todo}) == len(todo)
     assert all(piece.minutes < LONGEST for piece in todo)
     timed = {word.partition("+")[0] for piece in todo if "bench" in piece.command for word in piece.command}
-    assert set(VARIANTS) <= timed
+    assert {*VARIANTS, IN_BLOCKS} <= timed
+
+
+def after(flag: str, words: Sequence[str]) -> list[str]:
+    """What stands behind a flag; in a line for bash as often as it does."""
+    line = shlex.split(words[-1]) if words[0] == "bash" else list(words)
+    return [value for name, value in pairwise(line) if name == flag]
+
+
+def test_what_is_asked_of_a_gpu_is_measured(tmp_path: Path) -> None:
+    """Transformer-big in several batches, search at 6 layers, real lengths in larger batches."""
+    todo = {piece.name: piece.command for piece in pieces("cuda", tmp_path, tmp_path / "data")}
+    assert after("--dims", todo["big"]) == ["big", "big"] and after("--layers", todo["big"]) == ["6", "6"]
+    assert len(set(after("--tokens", todo["big"]))) == len(set(after("--markdown", todo["big"]))) == 2
+    assert after("--layers", todo["search"]) == ["6"] and after("--tokens", todo["search"]) == ["64x32"]
+    assert after("--precision", todo["search"]) == ["fp16"] and "ctranslate2" in todo["search"]
+    tokens = {name: int(after("--max-tokens", words)[0]) for name, words in todo.items() if "real" in name}
+    assert tokens["real-lengths-large"] > tokens["real-lengths-bf16"] == tokens["real-lengths-fp16"]
+
+
+def test_what_is_missing_is_said_before_anything_is_done(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(needs, "find_spec", lambda name: None if name in ("pytest", "babel") else name)
+    monkeypatch.setattr(sys, "argv", ["gpu.sh", "--device", "cpu", "--out", str(tmp_path / "out")])
+    assert command.main() == 1
+    assert "this Python lacks babel, pytest; leave SETUP out" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert needs.why_not(*needs.COMPARED) == "" and needs.why_not("babel") == "this Python lacks babel"
 
 
 @pytest.mark.parametrize("minutes", (0.0, -1.0, float("nan")))

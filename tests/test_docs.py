@@ -47,6 +47,20 @@ def test_files_in_the_documents_exist(path: Path) -> None:
     assert [link for link in links if not (path.parent / link).exists()] == []
 
 
+def anchors(path: Path) -> set[str]:
+    """What can stand behind # in a link to a page: its headings as GitHub writes them."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+def test_headings_that_links_lead_to_exist(path: Path) -> None:
+    links = re.findall(r"\]\(((?!https?:)[^)#]*)#([\w-]+)\)", path.read_text(encoding="utf-8"))
+    pages = [(path.parent / page if page else path, anchor) for page, anchor in links]
+    assert [anchor for page, anchor in pages if page.suffix == ".md" and anchor not in anchors(page)] == []
+
+
 def test_the_index_names_every_subcommand_and_page() -> None:
     index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
     commands = build_parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr]

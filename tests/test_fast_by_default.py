@@ -9,15 +9,29 @@ from typing import Any
 
 import pytest
 import torch
+from packed_reference import instead_of_the_kernel
 from reruns import instead_of_graphs
 from test_exact_resume import save
-from tiny_trainer import make_trainer, sample, update
+from test_packed import shape_of
+from tiny import PAD
+from tiny_trainer import Task, make_trainer, sample, update
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.performance import cuda_graph_step, recorded_criterion
-from fairseq_residuals.training import fast_by_default
-from fairseq_residuals.training.fast_by_default import ADAM, GRAPHS, LOSS, ON, Situation, choose, situation_of
+from fairseq_residuals.training import fast_by_default, fast_paths, packed
+from fairseq_residuals.training.fast_by_default import (
+    ADAM,
+    GRAPHS,
+    KERNELS,
+    LOSS,
+    NOT_TIMED,
+    ON,
+    Situation,
+    choose,
+    situation_of,
+)
 from fairseq_residuals.training.optim.fused_adam import FusedAdam
+from fairseq_residuals.training.packed_batches import pack_batch
 
 SMOOTHED = ("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1")
 WITH_ADAM = ("--optimizer", "adam", "--lr", "0.01", "--lr-scheduler", "fixed", "--clip-norm", "0.5")
@@ -48,8 +62,8 @@ ALL = {LOSS, ADAM, GRAPHS}
 )
 def test_what_is_off(change: dict[str, Any], off: set[str]) -> None:
     chosen = choose(replace(BEST, **change))
-    assert chosen.keys() == ALL
-    assert {name for name, reason in chosen.items() if reason != ON} == off
+    assert chosen.keys() == ALL | {KERNELS}
+    assert {name for name, reason in chosen.items() if reason != ON} == off | {KERNELS}
 
 
 def trainer_of(*flags: str) -> Any:
@@ -79,6 +93,35 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast_by_default, "situation_of", situation)
 
 
+@pytest.mark.usefixtures("on_a_gpu")
+def test_what_is_asked_for_is_said_to_be_on(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """--cuda-graphs finds the loss in chunks, which it needs, in place of fairseq's."""
+    caplog.set_level("INFO")
+    monkeypatch.setattr(recorded_criterion, "refuse_unrecordable", lambda model, device: None)
+    monkeypatch.setattr(fast_paths, "_fuse_kernels", lambda trainer: None)
+    trainer = trainer_of("--cuda-graphs", "--fused-kernels")
+    trainer.load_checkpoint("no_such_checkpoint.pt")
+    assert {f"{name}: on" for name in (LOSS, ADAM, GRAPHS, KERNELS)} <= {r.message for r in caplog.records}
+    assert trainer.get_criterion().sums.required
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+def test_packed_batches_come_in_one_shape_for_graphs_that_nobody_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    instead_of_the_kernel(monkeypatch)
+    monkeypatch.setitem(packed.TASKS, "tiny", Task)
+    losses, samples = [], [sample(seed, sentences) for seed, sentences in ((1, 3), (2, 5))]
+    for more in (("--plain",), ("--packed",)):
+        trainer = trainer_of(*more)
+        trainer.load_checkpoint("no_such_checkpoint.pt")
+        batches = [pack_batch(s, PAD, shape_of(*samples)) for s in samples] if "--packed" in more else samples
+        losses.append([update(trainer, s)["loss"] for s in batches])
+    assert trainer.task.load_dataset.packing == {"full": False, "one_shape": True}
+    assert isinstance(trainer.get_criterion().forward, packed.CountSentences)
+    (steps,) = trainer.criterion.sums.steps.values()
+    assert len(steps.steps) == 1
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
 BATCHES = [sample(1), sample(2, sentences=5), sample(3)]
 
 
@@ -92,8 +135,9 @@ def test_it_trains_as_the_plain_run_does(flags: tuple[str, ...], caplog: pytest.
         trainer.load_checkpoint("no_such_checkpoint.pt")
         logs.append([update(trainer, batch) for batch in (*BATCHES, *BATCHES)])
         states.append(copy.deepcopy(trainer.optimizer.state_dict()))
-        names = (f"{name}: {'off (--plain)' if more else 'on'}" for name in (LOSS, ADAM, GRAPHS))
-        assert [record.message for record in caplog.records if ": o" in record.message] == list(names)
+        names = [f"{name}: {'off (--plain)' if more else 'on'}" for name in (LOSS, ADAM, GRAPHS)]
+        names.append(f"{KERNELS}: off ({'--plain' if more else NOT_TIMED})")
+        assert [record.message for record in caplog.records if ": o" in record.message] == names
         caplog.clear()
     adam = trainer.optimizer.fp32_optimizer if "--fp16" in flags else trainer.optimizer
     assert type(adam._optimizer) is FusedAdam and len(trainer.criterion.sums.steps) == 1

@@ -21,6 +21,7 @@ from fairseq_residuals.core.config import options_of, parse_options
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.core.state_dict_names import fairseq_name
 from fairseq_residuals.models import extensions
+from fairseq_residuals.utils.perturbation import perturb as perturb
 
 PAD, EOS = 1, 2
 TASKS = ("translation", "language_modeling", "speech")
@@ -125,18 +126,6 @@ def build_stock(task: str, *flags: str, normalize_before: bool, layers: int = 2,
     if task == "language_modeling":
         args = Namespace(**{**vars(TransformerLanguageModelConfig()), **vars(args)})
     return ARCH_MODEL_REGISTRY[STOCK[task]].build_model(args, make_task()).eval()
-
-
-def perturb(model: nn.Module, seed: int = 7, scale: float = 0.1) -> nn.Module:
-    """Moves every parameter away from its initial value, so that a gain of 1 hides nothing."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(scale * torch.randn(parameter.shape, generator=generator))
-        for module in model.modules():
-            if isinstance(module, nn.Embedding) and module.padding_idx is not None:
-                module.weight[module.padding_idx] = 0
-    return model
 
 
 def batch(task: str, sentences: int = 3, seed: int = 5) -> dict[str, Tensor]:

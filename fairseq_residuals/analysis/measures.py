@@ -49,7 +49,7 @@ def output_gradients(subject: Subject) -> ByLayer:
 
 
 @dataclass(frozen=True)
-class Part:
+class PointInLayer:
     """A point inside a layer."""
 
     stack: str
@@ -62,7 +62,7 @@ class Part:
     """Of the loss's gradient with respect to the tensor at this point."""
 
 
-def parts(subject: Subject) -> list[Part]:
+def parts(subject: Subject) -> list[PointInLayer]:
     """Return every tensor that the wiring of a layer handles, in the order in which they are made.
 
     Points of one name in a layer are counted: "norm FFN", "norm FFN (2)".
@@ -77,7 +77,7 @@ def parts(subject: Subject) -> list[Part]:
             place = (event.stack, event.layer, _name(event))
             named[place] += 1
             point = place[-1] if named[place] == 1 else f"{place[-1]} ({named[place]})"
-            found.append(Part(event.stack, event.layer, point, event.point == "norm", norms[id(event.tensor)]))
+            found.append(PointInLayer(event.stack, event.layer, point, event.point == "norm", norms[id(event.tensor)]))
         told.add(id(event.tensor))
     return found
 

@@ -46,7 +46,7 @@ FP16_LOSS_SCALE = 128.0
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """Where a model comes from: an architecture with further flags, or a file."""
 
     task: str = ""
@@ -124,7 +124,7 @@ def subjects(args: Namespace) -> Iterator[FairseqSubject]:
         yield subject
 
 
-def sources(args: Namespace) -> list[Source]:
+def sources(args: Namespace) -> list[ModelSource]:
     """Return what the options name, in the order of ``--variants``, ``--arch``, ``--checkpoint``.
 
     Raises:
@@ -147,7 +147,7 @@ def sources(args: Namespace) -> list[Source]:
                 raise UserError(f"variant {first!r} cannot be used for --task {args.task}: {reason}")
             own = ("--residual", name) if name != first else ()
             flags = (*own, *(("--residual-args", given) if given else ()))
-            found.append(Source(args.task, f"{PREFIXES[args.task]}_{first}", flags, name=given or name))
+            found.append(ModelSource(args.task, f"{PREFIXES[args.task]}_{first}", flags, name=given or name))
     for arch in args.arch or ():
         if arch not in ARCHITECTURES:
             raise UserError(
@@ -155,12 +155,12 @@ def sources(args: Namespace) -> list[Source]:
                 " `fairseq-residuals list --architectures` prints them"
             )
         task = next(t for t, family in FAMILIES.items() if family.model == ARCH_MODEL_NAME_REGISTRY[arch])
-        found.append(Source(task, arch, name=arch))
+        found.append(ModelSource(task, arch, name=arch))
     for file in args.checkpoint or ():
         label, equals, path = str(file).partition("=")
         if not equals or file.exists():
             label, path = "", str(file)
-        found.append(Source(file=Path(path), name="/".join(Path(path).parts[-2:]), label=label))
+        found.append(ModelSource(file=Path(path), name="/".join(Path(path).parts[-2:]), label=label))
     if not found:
         raise UserError("no model is named: give a variant, such as b2t; `fairseq-residuals list` prints them")
     return found
@@ -180,7 +180,7 @@ def device_of(name: str) -> torch.device:
     return device
 
 
-def make_subject(source: Source, args: Namespace, device: torch.device) -> FairseqSubject:
+def make_subject(source: ModelSource, args: Namespace, device: torch.device) -> FairseqSubject:
     """Build or load one model and make a batch for it.
 
     Raises:
@@ -213,7 +213,7 @@ def label_and_wiring(settings: Namespace) -> tuple[str, str]:
     return " / ".join(dict.fromkeys(wiring.title for wiring in wirings)), wirings[-1].name
 
 
-def build(source: Source, args: Namespace) -> tuple[nn.Module, Namespace, Any]:
+def build(source: ModelSource, args: Namespace) -> tuple[nn.Module, Namespace, Any]:
     """Return a fresh model in evaluation mode, its complete settings, and its task.
 
     Raises:
@@ -239,7 +239,7 @@ def build(source: Source, args: Namespace) -> tuple[nn.Module, Namespace, Any]:
     return build_model(settings, task).eval(), settings, task
 
 
-def load(source: Source, args: Namespace) -> tuple[nn.Module, Namespace, Any]:
+def load(source: ModelSource, args: Namespace) -> tuple[nn.Module, Namespace, Any]:
     """Return a checkpoint's model in evaluation mode, its settings, and its task.
 
     Raises:

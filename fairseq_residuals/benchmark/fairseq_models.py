@@ -31,7 +31,7 @@ from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.generation.beam_search import searchable
 from fairseq_residuals.performance import fused_kernels
 from fairseq_residuals.performance.cpu import tuned
-from fairseq_residuals.performance.recorded_criterion import record_steps, refuse_unrecordable
+from fairseq_residuals.performance.recorded_criterion import record_steps, records_steps, refuse_unrecordable
 from modern_fairseq.fixes.at_once import ONE_BY_ONE
 
 AS_USERS_GET_IT = (
@@ -123,6 +123,11 @@ class Training:
         self.clip_norm = config.optimization.clip_norm
         batch = batches.make_up(case.arguments(), made.settings, made.task, Namespace(encoder=None))
         self.sample = batch.to(device, torch.float32).sample | {"ntokens": case.target_tokens}
+
+    def leave_graphs(self) -> None:
+        """Compute further steps without graphs, in which nobody sees what is computed."""
+        if records_steps(self.criterion):
+            self.criterion.sums.given_up = True
 
     def forward(self) -> torch.Tensor:
         """Return the summed loss, ()."""

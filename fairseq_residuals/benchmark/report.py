@@ -72,6 +72,10 @@ def _share(line: Line, _: Sequence[Line]) -> Cell:
     return line.limit / line.middle()["step"] if line.limit and line.found else None
 
 
+def _rate(line: Line, _: Sequence[Line]) -> Cell:
+    return line.flops / line.middle()["step"] / 1e12 if line.flops and line.found else None
+
+
 WHO: dict[str, Column] = {
     "contestant": lambda line, _: line.contestant.name,
     "layers": lambda line, _: line.case.layers,
@@ -83,7 +87,7 @@ SPEED: dict[str, Column] = {
     "least": _speed(max),
     "most": _speed(min),
 }
-AGAINST: dict[str, Column] = {"x stock": _to_stock("step", faster=True), "of matmul": _share}
+AGAINST: dict[str, Column] = {"x stock": _to_stock("step", faster=True), "of matmul": _share, "TFLOP/s": _rate}
 TRAINING: dict[str, Column] = {
     **SPEED,
     "step s": _middle_step,
@@ -113,6 +117,7 @@ LEGEND = {
     "recomputed": "activations are recomputed in the backward pass (--checkpoint-activations)",
     "of matmul": "the share of the step that its own matrix products take by torch.matmul, measured in the same rounds"
     " (in fp32 on a CPU through MKL or oneDNN, whichever is faster); - where its kernels hide them",
+    "TFLOP/s": "of these products, which over the device's peak is the share of it that a step reaches",
 }
 STOCK_LEGEND = {
     True: "speed, as a multiple of stock fairseq's (int8: of its fp32)",

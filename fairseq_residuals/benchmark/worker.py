@@ -56,8 +56,7 @@ def train(contestant: Mapping[str, Any], case: Mapping[str, Any]) -> Measured:
     if len(timed) < what.steps:
         raise UserError("the gradients overflow in fp16")
     memory = _memory(before, device)
-    with Recorder() as recorder:
-        _step(training, device)
+    seen = _products_of_a_step(training, device)
     step, forward, backward, optimizer = sorted(timed)[(len(timed) - 1) // 2]
     parameters = list(training.model.parameters())
     return {
@@ -68,8 +67,18 @@ def train(contestant: Mapping[str, Any], case: Mapping[str, Any]) -> Measured:
         "tokens": what.target_tokens,
         "parameters": sum(p.numel() for p in parameters),
         "parameter_bytes": sum(p.nbytes for p in parameters),
-        "products": _products(recorder),
+        "products": seen,
     } | memory
+
+
+def _products_of_a_step(training: Training, device: torch.device) -> list[tuple[Product, int]]:
+    training.leave_graphs()
+    try:
+        with Recorder() as recorder:
+            _step(training, device)
+    except torch.OutOfMemoryError:  # graphs keep their memory, and this step needs as much again
+        return []
+    return _products(recorder)
 
 
 def _step(training: Training, device: torch.device) -> tuple[float, float, float, float] | None:

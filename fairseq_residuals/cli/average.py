@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fairseq_residuals.checkpoints.average import Unit, average, last_checkpoints
 from fairseq_residuals.checkpoints.checkpoint_file import save
-from fairseq_residuals.cli.output import check_output
+from fairseq_residuals.cli.output_check import check_output
 from fairseq_residuals.core.errors import UserError
 
 HELP = "average the parameters of checkpoints: of named files, or of the last ones of a training run"

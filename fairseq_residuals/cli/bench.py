@@ -14,7 +14,7 @@ from fairseq_residuals.benchmark.contestants import CONTESTANTS, FLAVOURS, chose
 from fairseq_residuals.benchmark.fairseq_models import settings_of
 from fairseq_residuals.benchmark.report import Report
 from fairseq_residuals.benchmark.rounds import Line, measure
-from fairseq_residuals.cli.output import check_output
+from fairseq_residuals.cli.output_check import check_output
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.models.architectures import ARCHITECTURES

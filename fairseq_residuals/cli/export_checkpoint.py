@@ -7,9 +7,9 @@ import logging
 from pathlib import Path
 
 from fairseq_residuals.checkpoints.checkpoint_file import save
+from fairseq_residuals.checkpoints.exporting.export_folders import FORMATS, Options, export_folder
 from fairseq_residuals.checkpoints.exporting.exporter import TOLERANCE, export_checkpoint
-from fairseq_residuals.checkpoints.exporting.folders import FORMATS, Options, export_folder
-from fairseq_residuals.cli.output import check_new_folder, check_output
+from fairseq_residuals.cli.output_check import check_new_folder, check_output
 from fairseq_residuals.core.errors import UserError
 
 HELP = "turn a checkpoint of this plugin into a model for fairseq itself, transformers, ONNX or torch.export"

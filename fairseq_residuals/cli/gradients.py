@@ -8,7 +8,7 @@ from typing import Any
 
 from fairseq_residuals.analysis import measures, plots
 from fairseq_residuals.analysis.by_layer import show_by_layer
-from fairseq_residuals.analysis.measures import Part
+from fairseq_residuals.analysis.measures import PointInLayer
 from fairseq_residuals.analysis.models import FairseqSubject, add_flags, subjects
 from fairseq_residuals.analysis.output import add_output_flags, check_folder, write
 from fairseq_residuals.core.errors import UserError
@@ -70,7 +70,7 @@ def _show_parts(args: argparse.Namespace) -> int:
     return 0
 
 
-def _draw_parts(panel: Any, wiring: str, found: list[Part]) -> None:
+def _draw_parts(panel: Any, wiring: str, found: list[PointInLayer]) -> None:
     """Draw a line for each layer, from its bottom to its top, where it is 1; what norms give is shaded."""
     points = list(dict.fromkeys(p.point for p in found))
     for row in {points.index(p.point) for p in found if p.is_norm}:
@@ -87,7 +87,7 @@ def _draw_parts(panel: Any, wiring: str, found: list[Part]) -> None:
     panel.set_xlim(left=0)
 
 
-def _chosen(subject: FairseqSubject, found: list[Part], at: str | None) -> list[Part]:
+def _chosen(subject: FairseqSubject, found: list[PointInLayer], at: str | None) -> list[PointInLayer]:
     depths = {p.stack: max(q.layer for q in found if q.stack == p.stack) for p in found}
     stack, _, numbers = (at or f"decoder:{depths['decoder']}").partition(":")
     layers = [int(n) if n.isdigit() else 0 for n in numbers.split(",")]

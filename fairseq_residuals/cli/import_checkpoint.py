@@ -10,7 +10,7 @@ from fairseq_residuals.checkpoints.checkpoint_file import save
 from fairseq_residuals.checkpoints.importing.from_hf import import_hf
 from fairseq_residuals.checkpoints.importing.importer import import_checkpoint
 from fairseq_residuals.checkpoints.importing.parameter_names import AUTHORS
-from fairseq_residuals.cli.output import check_output
+from fairseq_residuals.cli.output_check import check_output
 
 HF = "hf"
 HELP = "turn a checkpoint of the authors' own code, or of fairseq, into one of this plugin's"

@@ -17,7 +17,7 @@ from fairseq import utils
 
 from fairseq_residuals.analysis import plots
 from fairseq_residuals.analysis.linearize import fit, replaced, train
-from fairseq_residuals.analysis.models import Source, device_of, label_and_wiring, load
+from fairseq_residuals.analysis.models import ModelSource, device_of, label_and_wiring, load
 from fairseq_residuals.analysis.output import add_output_flags, check_folder, write
 from fairseq_residuals.analysis.subject import stacks
 from fairseq_residuals.analysis.training_data import Corpus, Sample
@@ -103,7 +103,7 @@ class LinearizedModel:
 
 
 def _measure(file: Path, args: Namespace) -> LinearizedModel:
-    model, settings, task = load(Source(file=file), args)
+    model, settings, task = load(ModelSource(file=file), args)
     if not hasattr(model, "encoder") or getattr(settings, "input_feat_per_channel", None):
         raise UserError(f"{file} is no model of translation, which linearize is for")
     model.to(device_of(args.device))

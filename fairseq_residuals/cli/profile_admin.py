@@ -14,7 +14,7 @@ from fairseq.dataclass.initialize import add_defaults
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 import fairseq_residuals
-from fairseq_residuals.cli.output import check_output
+from fairseq_residuals.cli.output_check import check_output
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.layer import CONNECTIONS
 from fairseq_residuals.training.admin_measurement import unprofiled

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.experiments.machine import AUTO
 from fairseq_residuals.utils.checkout import CONFIGS, require_checkout
 
 HELP = "reproduce rows of a paper's table: prepare, train, average, generate, score, record"
@@ -33,8 +34,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     machine.add_argument(
         "--max-tokens",
         type=_tokens,
-        metavar="N|auto",
-        help="of a pass, as many as fit on a GPU; auto estimates it; the effective batch stays",
+        metavar=f"N|{AUTO}",
+        help=f"of a pass, as many as fit on a GPU; {AUTO} estimates it; the effective batch stays",
     )
     folders = parser.add_argument_group("files")
     folders.add_argument("--data", type=Path, default=Path("data"), metavar="DIR", help="corpora; default: data")
@@ -50,10 +51,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _tokens(text: str) -> int | str:
-    if text == "auto":
+    if text == AUTO:
         return text
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of tokens nor auto")
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of tokens nor {AUTO}")
     return int(text)
 
 
@@ -72,7 +73,6 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from fairseq_residuals.experiments import dry_run, reproduce
-    from fairseq_residuals.experiments.effective_batch import AUTO
     from fairseq_residuals.experiments.forks import ForkingRunner
     from fairseq_residuals.experiments.job import Settings
     from fairseq_residuals.experiments.machine import Machine
@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.dry_run and gpus * args.jobs > there:
         raise UserError(f"--gpus {gpus}" + f" --jobs {args.jobs}" * (args.jobs > 1) + f": this machine has {there}")
     if args.max_tokens == AUTO and (gpus == 0 or args.nodes > 1):
-        raise UserError("--max-tokens auto fills the memory of GPUs of one node; give a number")
+        raise UserError(f"--max-tokens {AUTO} fills the memory of GPUs of one node; give a number")
     machine = Machine(
         gpus,
         args.nodes,

@@ -7,7 +7,7 @@ from argparse import Namespace
 from typing import Any
 
 from fairseq_residuals.analysis import plots
-from fairseq_residuals.analysis.models import Source, add_flags, device_of, make_subject, sources
+from fairseq_residuals.analysis.models import ModelSource, add_flags, device_of, make_subject, sources
 from fairseq_residuals.analysis.output import add_output_flags, check_folder, write
 from fairseq_residuals.analysis.speed import Timed, generate, machine, prepare
 from fairseq_residuals.analysis.subject import stacks
@@ -105,7 +105,7 @@ def _models(args: Namespace) -> list[Timed]:
     return found
 
 
-def _label(source: Source, label: str, chosen: list[Source]) -> str:
+def _label(source: ModelSource, label: str, chosen: list[ModelSource]) -> str:
     alike = [other for other in chosen if other.arch == source.arch]
     return f"{label} ({source.name})" if len(alike) > 1 else label
 

@@ -132,7 +132,7 @@ class Connection(nn.Module):
     def gains(self) -> tuple[Tensor | float, Tensor | float]:
         """Return the factors, numbers or (C,), on the stream and on the sub-layer's output before the two are added.
 
-        They are those of a variant that says what it is but for them (:attr:`Variant.stock`).
+        They are those of a variant that says what it is but for them (:attr:`Variant.export_as`).
         """
         return 1.0, 1.0
 
@@ -200,7 +200,7 @@ class Variant(nn.Module):
     """The last part of the names of parameters that weight decay spares."""
     normalize_before: ClassVar[bool] = False
     """Whether this is what fairseq calls ``--encoder-normalize-before`` / ``--decoder-normalize-before``."""
-    stock: ClassVar[Stock] = ""
+    export_as: ClassVar[Stock] = ""
     """Which of fairseq's own wirings this is but for the :meth:`Connection.gains`, which can be folded into weights so
     that fairseq itself runs the model; empty where it is neither."""
     has_ffn: ClassVar[bool] = True

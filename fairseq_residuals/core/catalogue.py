@@ -8,7 +8,7 @@ from fairseq_residuals.core.base import Variant
 
 REQUIRED = ("title", "paper", "year", "equations", "verified")
 """What each class that is registered declares in its own body."""
-OPTIONAL = ("code", "extension", "stock", "normalize_before", "rewrites", "symbols", "starts_as")
+OPTIONAL = ("code", "extension", "export_as", "normalize_before", "rewrites", "symbols", "starts_as")
 """What it declares where it differs from :class:`Variant`."""
 
 

@@ -19,7 +19,7 @@ _PART = re.compile(r"(?P<name>[\w-]+):(?P<first>\d{1,9})(?:-(?P<last>\d{1,9}))?"
 
 
 @dataclass(frozen=True)
-class Part:
+class Segment:
     """A variant with its options, for some layers."""
 
     name: str
@@ -55,7 +55,7 @@ class Wiring:
     ``post_ln:0-5,pre_ln:6-17``.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[Segment, ...]
 
     @classmethod
     def parse(cls, name: str, args: str | None = None) -> Wiring:
@@ -71,7 +71,7 @@ class Wiring:
             name, args = within["name"], ",".join(filter(None, (within["options"], args)))
         if not re.search(r"[:,]", name):
             variant = find_variant(name)
-            return cls((Part(name, *parse_options(f"variant {name!r}", variant.Config, args or "")),))
+            return cls((Segment(name, *parse_options(f"variant {name!r}", variant.Config, args or "")),))
         places = []
         for text in name.split(","):
             place = _PART.fullmatch(text.strip())
@@ -85,7 +85,7 @@ class Wiring:
         texts = _share_out(args or "", [name for name, _, _ in places])
         return cls(
             tuple(
-                Part(name, *parse_options(f"variant {name!r}", VARIANTS[name].Config, texts[name]), first, last)
+                Segment(name, *parse_options(f"variant {name!r}", VARIANTS[name].Config, texts[name]), first, last)
                 for name, first, last in places
             )
         )
@@ -121,7 +121,7 @@ class Wiring:
     @property
     def is_stock_post_ln(self) -> bool:
         """Whether all layers are fairseq's Post-LN but for gains: nothing is on top, asked for or not."""
-        return all(part.variant.stock == "post_ln" for part in self.parts)
+        return all(part.variant.export_as == "post_ln" for part in self.parts)
 
     @property
     def title(self) -> str:

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from omegaconf import DictConfig
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.compose import effective_batch
 from fairseq_residuals.experiments.longest_sample import longest_sample
-from fairseq_residuals.experiments.machine import Machine
-from fairseq_residuals.experiments.memory import passes_at_once
+from fairseq_residuals.experiments.machine import AUTO, Machine, MaxTokens
 from fairseq_residuals.experiments.model_size import size_of
-
-AUTO: Literal["auto"] = "auto"
-"""As many tokens in a pass as the memory of a GPU holds."""
-MaxTokens = int | Literal["auto"] | None
+from fairseq_residuals.experiments.pass_memory import passes_at_once
 
 
 @dataclass(frozen=True)

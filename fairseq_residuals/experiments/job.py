@@ -19,8 +19,8 @@ import fairseq_residuals
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.corpora import CORPORA, find_corpus
 from fairseq_residuals.experiments.compose import compose, override, plain, training_hash, whole_hash
-from fairseq_residuals.experiments.effective_batch import Batch, MaxTokens, batch_on
-from fairseq_residuals.experiments.machine import Machine
+from fairseq_residuals.experiments.effective_batch import Batch, batch_on
+from fairseq_residuals.experiments.machine import Machine, MaxTokens
 from fairseq_residuals.experiments.recipe import Measurement, Recipe
 from fairseq_residuals.experiments.train_flags import as_flags, train_flags
 from fairseq_residuals.models.architectures import ARCHITECTURES

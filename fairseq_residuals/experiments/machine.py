@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+AUTO: Literal["auto"] = "auto"
+"""In place of a number: as many tokens in a pass as the memory of a GPU holds."""
+MaxTokens = int | Literal["auto"] | None
+"""Of a pass; None: the recipe's."""
 
 
 @dataclass(frozen=True)

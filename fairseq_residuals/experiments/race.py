@@ -19,7 +19,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.optim import build_optimizer
 from fairseq.optim.lr_scheduler import build_lr_scheduler
 
-from fairseq_residuals.analysis.models import Source, build, device_of, label_and_wiring, sources
+from fairseq_residuals.analysis.models import ModelSource, build, device_of, label_and_wiring, sources
 from fairseq_residuals.analysis.training_data import Corpus, Sample, SyntheticSequences, count_targets
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.losses import final_loss, is_trained, unigram_loss
@@ -36,7 +36,7 @@ Tell = Callable[[int, float], None]
 class RaceRun:
     """One model to train."""
 
-    source: Source
+    source: ModelSource
     lr: float
     warmup: int
     seed: int

@@ -230,6 +230,11 @@ class Runner:
                 self.stop()  # before the pool waits for its threads
                 raise
 
+    @property
+    def stopping(self) -> bool:
+        """Whether whatever ends now was ended, and did not fail by itself."""
+        return self._stopping
+
     def stop(self, patience: float = 5.0) -> None:
         """End whatever runs, gently at first, and let nothing new start."""
         with self._lock:

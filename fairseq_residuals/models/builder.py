@@ -20,7 +20,7 @@ from fairseq_residuals.models.architectures import ARCHITECTURES
 from fairseq_residuals.models.args import Args, as_namespace
 from fairseq_residuals.models.fairseq_stack import DecoderStack, EncoderStack
 from fairseq_residuals.models.fixnorm import normalize_words, uses_fixnorm
-from fairseq_residuals.models.state_dict_names import translate_state_dict
+from fairseq_residuals.models.saved_names import translate_state_dict
 
 logger = logging.getLogger(__name__)
 

@@ -49,10 +49,10 @@ class Gradients:
             p.grad = memory
 
 
-class Step:
+class RecordedStep:
     """The two graphs of one shape."""
 
-    def __init__(self, of: Steps, inputs: Inputs, target: Tensor) -> None:
+    def __init__(self, of: RecordedSteps, inputs: Inputs, target: Tensor) -> None:
         """Record the forward and backward pass of a batch of this shape.
 
         Args:
@@ -123,7 +123,7 @@ class _Replayed(torch.autograd.Function):
     """Sums of a batch; in the backward pass parameters get their gradients, not autograd."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, step: Step, inputs: Inputs, target: Tensor) -> Sums:
+    def forward(ctx: Any, weight: Tensor, step: RecordedStep, inputs: Inputs, target: Tensor) -> Sums:
         ctx.step = step
         sums = step.run(inputs, target)
         ctx.mark_non_differentiable(sums.nll, sums.correct)
@@ -152,7 +152,7 @@ def _replaced(model: nn.Module, others: Mapping[Tensor, Tensor]) -> Iterator[Non
             parameters[name] = p
 
 
-class Steps:
+class RecordedSteps:
     """Those of one model, made as batches of new shapes come."""
 
     def __init__(
@@ -179,10 +179,10 @@ class Steps:
         self.state = self._state()
         self.gradients = Gradients([p for p in self.own if p.requires_grad])
         self.leaves = [p for p in self.own.values() if p.requires_grad]
-        self.steps: dict[Any, Step] = {}
+        self.steps: dict[Any, RecordedStep] = {}
         self.bytes = 0
         """Of memory that the graphs have taken."""
-        self.latest: Step | None = None
+        self.latest: RecordedStep | None = None
         """Whose backward pass is to come."""
 
     def _state(self) -> list[tuple[int, bool]]:
@@ -217,12 +217,12 @@ class Steps:
             self.steps[shape] = self._record(inputs, target)
         return Sums(*_Replayed.apply(self.weight, self.steps[shape], inputs, target))  # type: ignore[no-untyped-call]
 
-    def _record(self, inputs: Inputs, target: Tensor) -> Step:
+    def _record(self, inputs: Inputs, target: Tensor) -> RecordedStep:
         if not self.steps:  # memory belongs to the graphs that use it
             self.pool = cuda_graphs.new_pool()
         before = cuda_graphs.taken_bytes(target.device)
         with cuda_graphs.explained("--cuda-graphs: a step of this model cannot be recorded ({}); leave it out"):
-            step = Step(self, inputs, target)
+            step = RecordedStep(self, inputs, target)
         self.bytes += max(0, cuda_graphs.taken_bytes(target.device) - before)
         return step
 

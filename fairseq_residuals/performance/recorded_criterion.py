@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.ops.chunked_cross_entropy import LossAndGradients, Sums
-from fairseq_residuals.performance.cuda_graph_step import Inputs, Steps
+from fairseq_residuals.performance.cuda_graph_step import Inputs, RecordedSteps
 
 logger = logging.getLogger(__name__)
 
@@ -36,14 +36,14 @@ class RecordedSums:
 
     def __init__(self, criterion: RecordableCriterion, *, required: bool) -> None:
         self.criterion, self.plain, self.required = criterion, criterion.sums, required
-        self.steps: dict[nn.Module, Steps] = {}
+        self.steps: dict[nn.Module, RecordedSteps] = {}
         self.given_up = False
 
     def __call__(self, model: nn.Module, sample: dict[str, Any], target: Tensor) -> Sums:
         if self.given_up or not model.training or not torch.is_grad_enabled():
             return self.plain(model, sample, target)
         if model not in self.steps:
-            self.steps[model] = Steps(model, self.criterion.features, self.criterion.loss_and_gradients)
+            self.steps[model] = RecordedSteps(model, self.criterion.features, self.criterion.loss_and_gradients)
         try:
             sums = self.steps[model].sums(sample["net_input"], target)
         except UserError as error:

@@ -28,8 +28,10 @@ packed_forward = import_with_performance("fairseq_residuals.performance.packed_f
 logger = logging.getLogger(__name__)
 
 CHUNKED, STOCK_LOSS = "chunked_label_smoothed_cross_entropy", "label_smoothed_cross_entropy"
-LOSS, ADAM, GRAPHS = "the loss in chunks", "fused Adam", "CUDA graphs"
+LOSS, ADAM, GRAPHS, KERNELS = "the loss in chunks", "fused Adam", "CUDA graphs", "fused kernels"
 ON = ""
+NOT_TIMED = "no GPU has timed them yet; --fused-kernels asks for them"
+"""They also draw other random numbers for dropout, so a default has to be worth it."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,11 @@ class Situation:
 def choose(s: Situation) -> dict[str, str]:
     """Return, for everything there is to choose, :data:`ON` or why it is off."""
     if s.plain:
-        return dict.fromkeys((LOSS, ADAM, GRAPHS), "--plain")
+        return dict.fromkeys((LOSS, ADAM, GRAPHS, KERNELS), "--plain")
     if s.device != "cuda":
-        return dict.fromkeys((LOSS, ADAM, GRAPHS), f"the device is {s.device}, where flags ask for it")
+        return dict.fromkeys((LOSS, ADAM, GRAPHS, KERNELS), f"the device is {s.device}, where flags ask for it")
     loss = _why_no_chunks(s)
-    return {LOSS: loss, ADAM: _why_no_fused_adam(s), GRAPHS: _why_no_graphs(s, loss)}
+    return {LOSS: loss, ADAM: _why_no_fused_adam(s), GRAPHS: _why_no_graphs(s, loss), KERNELS: NOT_TIMED}
 
 
 def _why_no_chunks(s: Situation) -> str:
@@ -93,7 +95,10 @@ def _why_no_graphs(s: Situation, loss: str) -> str:
     return ON if s.packed or s.buckets else "batches have many shapes; --packed makes them one"
 
 
-CHANGING = ("encoder_layerdrop", "decoder_layerdrop", "checkpoint_activations", "compile_stack")
+def changing_flags(args: Namespace) -> tuple[str, ...]:
+    """Return the flags that are set by which the work of a step changes, or is compiled: no graph can have it."""
+    changing = ("encoder_layerdrop", "decoder_layerdrop", "checkpoint_activations", "compile_stack")
+    return tuple(f"--{name.replace('_', '-')}" for name in changing if getattr(args, name, None))
 
 
 def situation_of(trainer: Any, args: Namespace) -> Situation:
@@ -122,7 +127,7 @@ def situation_of(trainer: Any, args: Namespace) -> Situation:
         or bool(getattr(settings.optimizer, "fp16_adam_stats", False)),
         amp=common.amp,
         wrapped=trainer.data_parallel_world_size > 1 and parallel.ddp_backend not in ("legacy_ddp", "no_c10d"),
-        changing=tuple(f"--{name.replace('_', '-')}" for name in CHANGING if getattr(args, name, None)),
+        changing=changing_flags(args),
         buckets=bool(getattr(settings.task, "num_batch_buckets", 0)),
         packed=packed,
         no_one_shape=packed_forward.why_no_one_shape(model, trainer.device) if packed else "",
@@ -165,7 +170,7 @@ def _take_what_is_faster(trainer: Any, *, args: Namespace) -> None:
         fuse(trainer.optimizer)
     if chosen[GRAPHS] == ON and not args.cuda_graphs:
         recorded_criterion.record_steps(trainer.get_criterion(), required=False)
-    asked = {GRAPHS: bool(args.cuda_graphs)}
+    asked = {GRAPHS: bool(args.cuda_graphs), KERNELS: bool(args.fused_kernels)}
     for name, reason in chosen.items():
         if reason == ON or asked.get(name):
             logger.info("%s: on", name)

@@ -14,6 +14,7 @@ from torch import nn
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.models.extensions import Extension, flags_of, register_extension
+from fairseq_residuals.training.fast_by_default import changing_flags
 from fairseq_residuals.training.trainer_hooks import hooks_of
 from fairseq_residuals.utils.optional import import_with_performance
 
@@ -160,12 +161,8 @@ class CudaGraphs(Extension):
     def check(self, args: Namespace) -> None:
         """Refuse the flag without its package, and beside what cannot be recorded or changes from step to step."""
         refuse_what_is_missing(self, args, recorded_criterion)
-        others = ("encoder_layerdrop", "decoder_layerdrop", "checkpoint_activations", "compile_stack")
-        if args.cuda_graphs and any(getattr(args, other, None) for other in others):
-            raise UserError(
-                "--cuda-graphs does not go with --encoder-layerdrop, --decoder-layerdrop, --checkpoint-activations and"
-                " --compile-stack; leave these out, or this"
-            )
+        if args.cuda_graphs and changing_flags(args):
+            raise UserError(f"--cuda-graphs does not go with {', '.join(changing_flags(args))}; leave one of them out")
 
     def attach(self, model: nn.Module, args: Namespace) -> None:
         """Have the criterion of the trainer record its steps, before it trains."""

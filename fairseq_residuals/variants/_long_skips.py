@@ -47,7 +47,7 @@ class LongSkips(PreLN):
     """Keep what the connections need, and subtract the middle on top."""
 
     normalize_before = False
-    stock = ""
+    export_as = ""
     spared = ("skip_weight", "stream_weight", "embedding_weight", "backout_weight")
 
     def __init__(

@@ -63,7 +63,7 @@ class Admin(Variant):
     year = 2020
     equations = ("x = LN(omega * x + F(x))",)
     code = "LiyuanLucasLiu/Transformer-Clinic@70f72b7"
-    stock = "post_ln"
+    export_as = "post_ln"
     verified = "authors' code: profiles, activations, gradients, generation, initialisation"
     summation = "post"
 

@@ -53,7 +53,7 @@ class CompleteP(PreLN):
     verified = "authors' code, CompleteP and depth-muP, decoder alone: activations, gradients, optimizer groups, start"
     extension = "Each stack has its own m_L; an encoder's output is not divided by m_N."
     normalize_before = False
-    stock = ""
+    export_as = ""
 
     @dataclass(frozen=True)
     class Config(PreLN.Config):

@@ -73,7 +73,7 @@ class DeepNet(Variant):
     code = "microsoft/torchscale@4d1e0e8"
     verified = "authors' code (torchscale, Transformer-Clinic): activations, gradients, generation, initialisation"
     ships_in = "GLM-130B"
-    stock = "post_ln"
+    export_as = "post_ln"
     draws_weights = True
     connection = DeepNetConnection
     summation = "post"

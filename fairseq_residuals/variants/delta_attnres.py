@@ -64,7 +64,7 @@ class DeltaAttnRes(PreLN):
     verified = "authors' code, decoder, full and in blocks (as_coded): activations, gradients; cross-attention: none"
     extension = "Each stack has its own sources, cross-attention among them."
     normalize_before = False
-    stock: ClassVar[Stock] = ""
+    export_as: ClassVar[Stock] = ""
     summation = "none"
 
     @dataclass(frozen=True)

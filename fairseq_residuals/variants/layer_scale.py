@@ -64,7 +64,7 @@ class LayerScale(PreLN):
         " layers as for 24."
     )
     normalize_before = False
-    stock: ClassVar[Stock] = "pre_ln"
+    export_as: ClassVar[Stock] = "pre_ln"
 
     @dataclass(frozen=True)
     class Config(PreLN.Config):

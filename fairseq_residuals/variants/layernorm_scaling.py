@@ -45,5 +45,5 @@ class LayerNormScaling(PreLN):
     verified = "authors' code, decoder alone: activations, gradients; cross-attention: none"
     extension = "Each stack counts its own layers from 1, and cross-attention has its layer's factor."
     normalize_before = False
-    stock: ClassVar[Stock] = "pre_ln"
+    export_as: ClassVar[Stock] = "pre_ln"
     connection = LayerNormScalingConnection

@@ -32,7 +32,7 @@ class MixLN(PreLN):
     verified = "authors' code, decoder alone: activations, gradients; cross-attention: none"
     extension = "alpha is a part of each stack's own layers; cross-attention is as its layer is."
     normalize_before = False
-    stock = ""
+    export_as = ""
     summation = "mixed"
 
     @dataclass(frozen=True)

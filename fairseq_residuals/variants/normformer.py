@@ -83,7 +83,7 @@ class NormFormer(PreLN):
     )
     extension = "Encoder layers have the same norms and gains, and so has cross-attention (cross)."
     normalize_before = False
-    stock = ""
+    export_as = ""
 
     @dataclass(frozen=True)
     class Config(PreLN.Config):

@@ -75,7 +75,7 @@ class Parallel(PreLN):
         "Cross-attention is a third branch of the layer's input, or with cross=sequential it and the FFN are two."
     )
     normalize_before = False
-    stock = ""
+    export_as = ""
 
     @dataclass(frozen=True)
     class Config(PreLN.Config):

@@ -35,6 +35,6 @@ class PostLN(Variant):
     code = "facebookresearch/fairseq@3d262bb"
     verified = "authors' code, fairseq 0.5 to 0.12: activations, gradients, generation, initialisation"
     ships_in = "BERT, RoBERTa, BART, XLM-R"
-    stock = "post_ln"
+    export_as = "post_ln"
     connection = PostLNConnection
     summation = "post"

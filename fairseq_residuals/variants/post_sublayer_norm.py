@@ -72,7 +72,7 @@ class PostSublayerNorm(PreLN):
         " keys have theirs too."
     )
     normalize_before = False
-    stock = ""
+    export_as = ""
 
     @dataclass(frozen=True)
     class Config(PreLN.Config):

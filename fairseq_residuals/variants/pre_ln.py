@@ -46,7 +46,7 @@ class PreLN(Variant):
     verified = "authors' code, fairseq 0.5 to 0.12: activations, gradients, generation, initialisation"
     ships_in = "GPT-2, LLaMA, Mistral and Qwen (norm_type=rms), mBART, NLLB-200"
     normalize_before = True
-    stock: ClassVar[Stock] = "pre_ln"
+    export_as: ClassVar[Stock] = "pre_ln"
     summation: ClassVar[Summation] = "pre"
     connection = PreLNConnection
 

@@ -34,7 +34,7 @@ class ResidualMultiplier(PreLN):
     ships_in = "Granite 3 and 4; MiniCPM (multiplier=depth)"
     extension = "With multiplier=depth each stack counts its own layers; cross-attention has the same m."
     normalize_before = False
-    stock: ClassVar[Stock] = "pre_ln"
+    export_as: ClassVar[Stock] = "pre_ln"
 
     @dataclass(frozen=True)
     class Config(PreLN.Config):

@@ -81,7 +81,7 @@ class SandwichLN(PreLN):
     ships_in = "CogView; Gemma 2 and 3, T5Gemma (norm_type=rms); Pangu Ultra, Trinity (depth_scaled)"
     extension = "depth_scaled in an encoder-decoder: each stack's own layers, and cross-attention as self-attention."
     normalize_before = False
-    stock = ""
+    export_as = ""
 
     @dataclass(frozen=True)
     class Config(PreLN.Config):

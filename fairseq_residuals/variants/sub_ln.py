@@ -56,7 +56,7 @@ class SubLN(PreLN):
     verified = "authors' code: activations, gradients, generation, initialisation"
     ships_in = "BEiT-3, Kosmos-1"
     normalize_before = False
-    stock = ""
+    export_as = ""
     draws_weights = True
     connection = SubLNConnection
 

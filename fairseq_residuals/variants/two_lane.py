@@ -74,7 +74,7 @@ class TwoLane(PreLN):
     ships_in = "one of modded-nanogpt's records, February 2026"
     extension = "Lanes split after two thirds of each stack; cross-attention reads the lane of self-attention."
     normalize_before = False
-    stock = ""
+    export_as = ""
     summation = "none"
     spared = ("stream_weight", "lane_weight", "other_weight", "embedding_weight")
 

@@ -65,7 +65,7 @@ class ZayaResidual(PreLN):
     ships_in = "ZAYA1-8B"
     extension = "Cross-attention is one more sub-layer with vectors of its own."
     normalize_before = False
-    stock = ""
+    export_as = ""
     connection = ZayaConnection
 
     def __init__(self, config: Any, shape: StackShape) -> None:

@@ -17,7 +17,7 @@ from fairseq_residuals.verification.checks import check_inputs, check_real
 from fairseq_residuals.verification.old_layouts import convert
 
 if TYPE_CHECKING:
-    from fairseq_residuals.verification.recipe import Recipe
+    from fairseq_residuals.verification.rebuild import GoldenRecipe
 
 _TOKENS = {"src": "src_tokens", "tgt": "prev_output_tokens"}
 FORMULAS = ("fairseq-0.9", "fairseq-0.12", "nll", "weighted")
@@ -50,7 +50,7 @@ class Golden:
     path: Path
     description: dict[str, Any]
     """The sidecar."""
-    recipe: Recipe
+    recipe: GoldenRecipe
     pad: int | None
     """The word that fills up sentences; None: there is none, and every position counts."""
     loss: str
@@ -127,7 +127,7 @@ class Golden:
         return value
 
 
-def read_golden(path: Path, sidecar: dict[str, Any], recipe: Recipe) -> Golden:
+def read_golden(path: Path, sidecar: dict[str, Any], recipe: GoldenRecipe) -> Golden:
     """Read a golden file of this layout or an older one.
 
     Args:
@@ -216,7 +216,7 @@ def _logits(arrays: _Arrays, inputs: dict[str, Tensor], outputs: dict[str, Tenso
     return modes | ({"incremental": outputs["logits_incremental"]} if "logits_incremental" in outputs else {})
 
 
-def _by_our_names(path: Path, description: dict[str, Any], recipe: Recipe, arrays: _Arrays) -> dict[str, Any]:
+def _by_our_names(path: Path, description: dict[str, Any], recipe: GoldenRecipe, arrays: _Arrays) -> dict[str, Any]:
     """Return parameters, gradients and initial values."""
     unused = re.compile(recipe.unused)
     authors = recipe.authors_of(description)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.checkpoints.importing.parameter_names import Authors, Values
 from fairseq_residuals.core.layer import CONNECTIONS, FAIRSEQ_NORMS
-from fairseq_residuals.verification.fairseq_models import FairseqRecipe
+from fairseq_residuals.verification.fairseq_recipes import FairseqRecipe
 from fairseq_residuals.verification.fixtures import Golden
 
 LONGEST = 1024

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from fairseq_residuals.checkpoints.importing.parameter_names import AUTHORS, Authors
-from fairseq_residuals.verification.fairseq_models import FairseqRecipe
+from fairseq_residuals.verification.fairseq_recipes import FairseqRecipe
 from fairseq_residuals.verification.fixtures import Golden
 from fairseq_residuals.verification.tolerances import SHIPPED, Tolerances
 

@@ -20,7 +20,7 @@ from fairseq_residuals.verification.device import moved
 from fairseq_residuals.verification.fixtures import Golden, read_golden
 from fairseq_residuals.verification.generated import score_errors
 from fairseq_residuals.verification.old_layouts import variant_name
-from fairseq_residuals.verification.recipe import build, load
+from fairseq_residuals.verification.rebuild import build, load
 from fairseq_residuals.verification.recipes import find_recipe, refuse_other_kinds
 from fairseq_residuals.verification.recompute import recompute
 from fairseq_residuals.verification.tolerances import FAIRSEQ, Tolerances

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.verification import hosts
-from fairseq_residuals.verification.fairseq_models import ENDINGS, FairseqRecipe
+from fairseq_residuals.verification.fairseq_recipes import ENDINGS, FairseqRecipe
 from fairseq_residuals.verification.neutron import NeutronRecipe
 from fairseq_residuals.verification.ode import ODERecipe
-from fairseq_residuals.verification.recipe import Recipe
+from fairseq_residuals.verification.rebuild import GoldenRecipe
 
 _DLCL = {
     "_fix1": "weights=fixed_one",
@@ -78,7 +78,7 @@ class OtherKind(UserError):
     """A file beside the goldens that is none in the sense of ``fairseq-residuals verify``."""
 
 
-def find_recipe(name: str) -> Recipe | None:
+def find_recipe(name: str) -> GoldenRecipe | None:
     """Return the recipe for what a golden file calls its variant, if this plugin has it."""
     base = ENDINGS.sub("", name)
     return hosts.RECIPES.get(name) or next(filter(None, (recipe.match(base) for recipe in FAIRSEQ_RECIPES)), None)

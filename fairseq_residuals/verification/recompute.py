@@ -17,7 +17,7 @@ from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.core.state_dict_names import fairseq_name
 from fairseq_residuals.verification.fixtures import FORMULAS, Golden
 from fairseq_residuals.verification.hosts.host import HostModel
-from fairseq_residuals.verification.recipe import batch_first, parts_of_stream
+from fairseq_residuals.verification.rebuild import batch_first, parts_of_stream
 
 
 def recompute(golden: Golden, model: nn.Module) -> Golden:

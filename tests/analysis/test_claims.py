@@ -14,11 +14,11 @@ from torch import Tensor
 
 from fairseq_residuals.analysis import measures
 from fairseq_residuals.analysis.adam import Adam, condition_numbers
-from fairseq_residuals.analysis.measures import ByLayer, Part
+from fairseq_residuals.analysis.measures import ByLayer, PointInLayer
 
 
 @cache
-def measured_18(variant: str) -> tuple[ByLayer, list[Part]]:
+def measured_18(variant: str) -> tuple[ByLayer, list[PointInLayer]]:
     """Gradient norms of layers and of the points inside of them."""
     analysed = subject(variant, *B2T_FIGURE_3)
     found = measures.parts(analysed)

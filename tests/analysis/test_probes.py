@@ -10,7 +10,7 @@ from analysed_models import TINY, corpus, subject, subjects
 from torch import Tensor, nn
 
 from fairseq_residuals.analysis import measures
-from fairseq_residuals.analysis.measures import Part
+from fairseq_residuals.analysis.measures import PointInLayer
 from fairseq_residuals.analysis.models import PREFIXES
 from fairseq_residuals.analysis.probes import Event, run_forward, watch
 from fairseq_residuals.analysis.subject import Subject, stacks
@@ -156,7 +156,7 @@ def test_a_model_has_no_room_for_more_tokens_than_it_has_positions(task: str) ->
         subject("pre_ln", *TINY, "--task", task, *room)
 
 
-def by_point(found: list[Part]) -> dict[tuple[str, int, str], float]:
+def by_point(found: list[PointInLayer]) -> dict[tuple[str, int, str], float]:
     return {(p.stack, p.layer, p.point): p.norm for p in found}
 
 

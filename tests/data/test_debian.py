@@ -18,7 +18,7 @@ from fairseq_residuals.data.corpora import find_corpus
 from fairseq_residuals.data.pipeline.corpus import Job, prepare
 from fairseq_residuals.data.pipeline.download import Downloads
 from fairseq_residuals.data.sources import debian
-from fairseq_residuals.data.synthetic.debian_mirror import BOILERPLATE, LANGUAGES, Package, packages, write_mirror
+from fairseq_residuals.data.synthetic.debian_mirror import BOILERPLATE, Package, packages, write_mirror
 
 SETS = ("train", "valid", "test")
 EMPTY = Package("empty", "empty", {"en": ["transitional dummy package", " Nothing in it."]})
@@ -107,10 +107,10 @@ def test_language_model(tmp_path: Path) -> None:
 
 def test_many_languages(tmp_path: Path) -> None:
     """From English only, one dictionary, and a package in the same data set in all languages."""
-    listed = [package for package in packages(120, *LANGUAGES) if not package.name.endswith("-dev")]
+    listed = [package for package in packages(120, *corpus.LANGUAGES) if not package.name.endswith("-dev")]
     found = run("debian", tmp_path / "out", mirror_with(tmp_path / "mirror", listed, 800), "multilingual")
     directions = (found.out / "data-bin/lang_pairs.txt").read_text().strip().split(",")
-    assert directions == sorted(f"en-{language}" for language in LANGUAGES)
+    assert directions == sorted(f"en-{language}" for language in corpus.LANGUAGES)
     english = {pair: set(found.lines(f"raw/{pair}/test.en")) for pair in directions}
     assert len(set(map(frozenset, english.values()))) == 1
     assert found.binarized("test", "en-pt_BR", "pt_BR")

@@ -90,6 +90,18 @@ def test_nothing_is_patched_outside_the_table() -> None:
     assert all_changes() - OUTSIDE == {entry.name for entry in ENTRIES} - around
 
 
+def test_no_class_is_given_the_name_of_another() -> None:
+    renamed = [
+        f"{path}: {ast.unparse(node)}"
+        for package in PACKAGES
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Assign)
+        and any(isinstance(t, ast.Attribute) and t.attr in ("__name__", "__qualname__") for t in node.targets)
+    ]
+    assert not renamed
+
+
 @pytest.mark.parametrize(
     "code",
     [

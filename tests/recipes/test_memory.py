@@ -11,11 +11,10 @@ from fairseq.data.iterators import CountingIterator, GroupedIterator
 from recipe_files import job_of
 
 from fairseq_residuals.cli import __main__ as cli
-from fairseq_residuals.experiments.effective_batch import AUTO
 from fairseq_residuals.experiments.job import Job
-from fairseq_residuals.experiments.machine import Machine
-from fairseq_residuals.experiments.memory import USED, bytes_of_a_pass, passes_at_once
+from fairseq_residuals.experiments.machine import AUTO, Machine
 from fairseq_residuals.experiments.model_size import Size, Stack
+from fairseq_residuals.experiments.pass_memory import USED, bytes_of_a_pass, passes_at_once
 from fairseq_residuals.utils.checkout import RESULTS
 
 GIB = 2**30

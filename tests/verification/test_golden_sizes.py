@@ -15,10 +15,10 @@ import pytest
 from golden_files import VERIFIED, arrays_of
 
 from fairseq_residuals.verification.archive import read_sidecar, write
-from fairseq_residuals.verification.fairseq_models import FairseqRecipe
+from fairseq_residuals.verification.fairseq_recipes import FairseqRecipe
 from fairseq_residuals.verification.old_layouts import variant_name
 from fairseq_residuals.verification.parity import read
-from fairseq_residuals.verification.recipe import rebuild
+from fairseq_residuals.verification.rebuild import rebuild
 from fairseq_residuals.verification.recipes import find_recipe
 from fairseq_residuals.verification.recompute import recompute
 

@@ -32,10 +32,10 @@ from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.verification import hosts
 from fairseq_residuals.verification.archive import read_sidecar
-from fairseq_residuals.verification.fairseq_models import ENDINGS
+from fairseq_residuals.verification.fairseq_recipes import ENDINGS
 from fairseq_residuals.verification.old_layouts import variant_name
 from fairseq_residuals.verification.parity import compare, compare_golden, read
-from fairseq_residuals.verification.recipe import rebuild
+from fairseq_residuals.verification.rebuild import rebuild
 from fairseq_residuals.verification.recipes import FAIRSEQ_RECIPES
 from fairseq_residuals.verification.tolerances import FAIRSEQ
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from fairseq_residuals.core.base import StackShape
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.core.wiring import Wiring
-from fairseq_residuals.verification.equations.evaluate import evaluate
+from fairseq_residuals.verification.equations.evaluation import evaluate
 from fairseq_residuals.verification.equations.parser import parse
 from fairseq_residuals.verification.equations.syntax import EquationError
 

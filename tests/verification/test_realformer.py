@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.core.state_dict_names import fairseq_name
 from fairseq_residuals.core.wiring import Wiring
-from fairseq_residuals.verification.fairseq_models import EncoderAlone
+from fairseq_residuals.verification.fairseq_recipes import EncoderAlone
 from fairseq_residuals.verification.recompute import recorded
 
 NAMES = {

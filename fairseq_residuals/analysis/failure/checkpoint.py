@@ -15,7 +15,7 @@ from torch import Tensor
 from fairseq_residuals.analysis import measures
 from fairseq_residuals.analysis.bands import vanishing_sentence
 from fairseq_residuals.analysis.failure.diagnosis import LOWER_RATE, OTHER_WIRING
-from fairseq_residuals.analysis.models import Source, add_flags, device_of, make_subject
+from fairseq_residuals.analysis.models import ModelSource, add_flags, device_of, make_subject
 from fairseq_residuals.analysis.probes import run_forward
 from fairseq_residuals.utils.tables import Cell, show
 from modern_fairseq.loading.checkpoints import load_fairseq
@@ -173,7 +173,7 @@ def _of_this_plugin(state: Mapping[str, Any]) -> bool:
 def _gradients(path: Path, device: str, found: CheckpointDiagnosis) -> None:
     parser = argparse.ArgumentParser()
     add_flags(parser)
-    subject = make_subject(Source(file=path), parser.parse_args([]), device_of(device))
+    subject = make_subject(ModelSource(file=path), parser.parse_args([]), device_of(device))
     outputs = [e for e in run_forward(subject) if e.point == "layer output"]
     gradients = measures.parameter_gradients(subject)
     for layer in found.layers:

@@ -43,7 +43,7 @@ def fold(owner: Any, stack: Stack, prefix: str, state: dict[str, Tensor]) -> Set
 
     Args:
         owner: fairseq's encoder or decoder.
-        stack: its layers, wired by a variant that is ``stock``.
+        stack: its layers, wired by a variant that has an ``export_as``.
         prefix: the layers' name in ``state``: "encoder.layers".
 
     Returns:
@@ -62,11 +62,11 @@ def fold(owner: Any, stack: Stack, prefix: str, state: dict[str, Tensor]) -> Set
                 if not name.startswith("norm."):
                     del state[fairseq_name(f"{layer}.{CONNECTIONS[kind]}.{name}")]
             _multiply(state, f"{layer}.{MAKES_OUTPUT[kind]}", branch)
-            if stack.wiring.stock == "pre_ln":
+            if stack.wiring.export_as == "pre_ln":
                 fed = _vector(connection.norm_gain, stack.shape.dim)
                 _multiply(state, f"{layer}.{FAIRSEQ_NORMS[kind]}", fed)
             if not residual.eq(1).all():
-                if stack.wiring.stock != "post_ln":
+                if stack.wiring.export_as != "post_ln":
                     _refuse(where, "a Pre-LN residual has no norm before it that could take it")
                 if residual.eq(0).any():
                     _refuse(where, "it is zero in some channel, and cannot be taken out of the branch again")

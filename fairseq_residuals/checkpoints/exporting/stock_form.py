@@ -44,7 +44,7 @@ def fold_model(model: Any, wirings: Mapping[str, Wiring], state: dict[str, Tenso
         owner = getattr(model, side)
         layers = "layers" if hasattr(owner, "layers") else "transformer_layers"
         stack = getattr(owner, layers)
-        if not stack.wiring.stock:
+        if not stack.wiring.export_as:
             raise UserError(
                 f"its {side} is wired by {wiring.name} ({'; '.join(wiring.equations)}), where fairseq's own has"
                 " x = LN(x + F(x)) in all layers, or x = x + F(LN(x)), up to constant factors"
@@ -60,7 +60,7 @@ def fold_model(model: Any, wirings: Mapping[str, Wiring], state: dict[str, Tenso
 
 def _placement(stack: Stack, top_norm: bool) -> Settings:
     """Return where a stock model has its norms."""
-    side, before = stack.shape.stack, stack.wiring.stock == "pre_ln"
+    side, before = stack.shape.stack, stack.wiring.export_as == "pre_ln"
     if before and not top_norm and side == "encoder":
         raise UserError("its encoder is Pre-LN without a norm on top, where fairseq has one")
     placed: Settings = {f"{side}_normalize_before": before}
@@ -74,7 +74,7 @@ def form_for_transformers(checkpoint: PortableCheckpoint) -> tuple[PortableCheck
     """
     settings = checkpoint.model.settings
     stacks = {side: stack for side in ("encoder", "decoder") if (stack := getattr(settings, side)) is not None}
-    if not all(part.variant.stock for stack in stacks.values() for part in stack.wiring.parts):
+    if not all(part.variant.export_as for stack in stacks.values() for part in stack.wiring.parts):
         wirings = sorted({stack.wiring.name for stack in stacks.values()})
         return f"no class of transformers has the wiring {' with '.join(wirings)}"
     state = {name: value.double() for name, value in checkpoint.fairseq_model.state_dict().items()}

@@ -9,10 +9,10 @@ import lzma
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fairseq_residuals.data.corpora.debian import LANGUAGES
 from fairseq_residuals.data.pipeline.corpus import STAND_IN
 from fairseq_residuals.data.synthetic.random_text import random_lines
 
-LANGUAGES = ("da", "de", "fr", "it", "ko", "pl", "pt_BR", "sk", "uk")
 BOILERPLATE = {
     "en": "This package contains the development files.",
     "it": "Questo pacchetto contiene i file di sviluppo.",

@@ -10,7 +10,7 @@ import argparse
 import statistics
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -105,19 +105,23 @@ def words_a_second(log: Path) -> list[float]:
     return [record.values["wps"] for record in records[WARM_UP:]]
 
 
-def measure(out: Path, precision: str, device: str, rounds: int) -> None:
+def measure(stem: Path, precision: str, device: str, rounds: int, max_tokens: int) -> None:
     """Let the contestants train in turns, and write a table.
+
+    Args:
+        stem: of the table's files; the corpus and the logs are in ``work`` beside them.
+        max_tokens: of a batch.
 
     Raises:
         UserError: a training failed, or logged nothing.
     """
-    sizes = CPU if device == "cpu" else GPU
-    data = out / "work" / "real-lengths"
+    sizes = replace(CPU if device == "cpu" else GPU, max_tokens=max_tokens)
+    data = stem.parent / "work" / "real-lengths"
     write_corpus(data, sizes)
     found: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
     for number in range(rounds):
         for name in CONTESTANTS:
-            log = out / "work" / f"real-lengths-{precision}-{name.replace(' ', '-')}-{number}.log"
+            log = data.parent / f"{stem.name}-{name.replace(' ', '-')}-{number}.log"
             with log.open("w") as file:
                 argv = command(data, name, precision, device, sizes)
                 status = subprocess.run(argv, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
@@ -134,20 +138,21 @@ def measure(out: Path, precision: str, device: str, rounds: int) -> None:
         for name, v in found.items()
     ]
     for suffix, text in ((".csv", csv_text(head, rows)), (".md", markdown_table(head, rows) + "\n")):
-        with atomic_write(out / f"real-lengths-{precision}{suffix}") as partial:
+        with atomic_write(stem.with_name(stem.name + suffix)) as partial:
             partial.write_text(text, encoding="utf-8")
 
 
 def main() -> None:
     """Measure, as the piece of a session asks."""
     options = argparse.ArgumentParser(prog="real_lengths", description=__doc__)
-    options.add_argument("--out", type=Path, required=True)
+    options.add_argument("--out", type=Path, required=True, help="files of the table, without their suffixes")
     options.add_argument("--precision", choices=("bf16", "fp16"), required=True)
     options.add_argument("--device", choices=("cpu", "cuda"), required=True)
     options.add_argument("--rounds", type=int, default=2)
+    options.add_argument("--max-tokens", type=int, required=True)
     args = options.parse_args()
     try:
-        measure(args.out, args.precision, args.device, args.rounds)
+        measure(args.out, args.precision, args.device, args.rounds, args.max_tokens)
     except UserError as error:
         sys.exit(str(error))
 

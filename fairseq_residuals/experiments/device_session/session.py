@@ -10,7 +10,7 @@ from datetime import date
 from pathlib import Path
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.experiments.device_session.pieces import Piece
+from fairseq_residuals.experiments.device_session.agenda import Piece
 from fairseq_residuals.experiments.runner import CommandFailed, Run, Runner
 from fairseq_residuals.experiments.workspace import commit
 from fairseq_residuals.utils.documents import read_json
@@ -66,6 +66,8 @@ class Session:
             limited = ["timeout", "-k", "10", str(60 * LONGEST), *piece.command]
             runner.command(limited, self.out / "logs" / f"{piece.name}.log")
         except CommandFailed as failure:
+            if runner.stopping:  # the session was interrupted, and the next call does the piece
+                raise
             stopped = any(f"status {status};" in str(failure) for status in OUT_OF_TIME)
             result = f"stopped after {LONGEST} minutes" if stopped else "failed, see its log"
             runner.say(failure.tail())

@@ -6,11 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from fairseq.criterions import label_smoothed_cross_entropy as fairseqs
 from fairseq.criterions import register_criterion
-from fairseq.criterions.label_smoothed_cross_entropy import (
-    LabelSmoothedCrossEntropyCriterion,
-    LabelSmoothedCrossEntropyCriterionConfig,
-)
 from fairseq.models import FairseqEncoderDecoderModel, FairseqMultiModel
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -24,9 +21,13 @@ from fairseq_residuals.ops.chunked_cross_entropy import (
 )
 
 
-@register_criterion("chunked_label_smoothed_cross_entropy", dataclass=LabelSmoothedCrossEntropyCriterionConfig)
-class ChunkedLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):  # type: ignore[misc]
-    """Compute fairseq's loss, with its flags and its log, without ever holding the scores of all words."""
+@register_criterion("chunked_label_smoothed_cross_entropy", dataclass=fairseqs.LabelSmoothedCrossEntropyCriterionConfig)
+class LabelSmoothedCrossEntropyCriterion(fairseqs.LabelSmoothedCrossEntropyCriterion):  # type: ignore[misc]
+    """Compute fairseq's loss, with its flags and its log, without ever holding the scores of all words.
+
+    It is called as fairseq's class is: a checkpoint has the name of its criterion's class, and fairseq resumes by that
+    name alone. So a run may change from one to the other.
+    """
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
         """Return the loss, its sample size, and what is logged.
@@ -76,6 +77,10 @@ class ChunkedLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):  # t
         )
 
 
+ChunkedLabelSmoothedCrossEntropy = LabelSmoothedCrossEntropyCriterion
+"""For those that import both."""
+
+
 def _innermost(model: nn.Module) -> nn.Module:
     inner = getattr(model, "module", None)
     return _innermost(inner) if isinstance(inner, nn.Module) else model
@@ -105,7 +110,3 @@ def _check(model: Any, reduce: bool) -> None:
             "chunked_label_smoothed_cross_entropy with --find-unused-parameters needs an output projection that is"
             " shared (--share-decoder-input-output-embed), or --ddp-backend legacy_ddp"
         )
-
-
-# a checkpoint names the class of its criterion, and fairseq resumes by that class alone
-ChunkedLabelSmoothedCrossEntropy.__name__ = LabelSmoothedCrossEntropyCriterion.__name__

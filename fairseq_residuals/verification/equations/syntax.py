@@ -1,4 +1,4 @@
-"""The parts of equations, as :mod:`.parser` makes them of a text and :mod:`.evaluate` runs them."""
+"""The parts of equations, as :mod:`.parser` makes them of a text and :mod:`.evaluation` runs them."""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ compared with :class:`.host.Host`, a language model made of this plugin's own ``
 ``Wiring`` with the same parts around them. One :class:`.recipe.HostRecipe` says what a file is, under the name that the
 file's sidecar has for it; one module per family has a dictionary ``RECIPES`` of them, and :data:`RECIPES` here has all.
 
-The fields of ``HostRecipe`` and ``Recipe`` say what a recipe can tell. Parameters get these names: ``embed_tokens``,
+The fields of ``HostRecipe`` and ``GoldenRecipe`` say what a recipe can tell. Parameters get these names:
+``embed_tokens``,
 ``layers.0.self_attn.q_proj``, ``layers.0.self_attn_layer_norm`` (a connection's ``norm``), ``layers.0.fc1`` or for a
 gated FFN ``fc1.gate`` and ``fc1.up``, ``layers.0.fc2``, ``layers.0.final_layer_norm``,
 ``layers.0.ffn_connection.gain`` (what else a connection has), ``layers.wiring.weight`` (what else the variant has),
@@ -42,7 +43,7 @@ from fairseq_residuals.verification.hosts import (
     value_residual_host,
     without_tears_host,
 )
-from fairseq_residuals.verification.hosts.recipe import HostRecipe
+from fairseq_residuals.verification.hosts.host_recipe import HostRecipe
 
 RECIPES: dict[str, HostRecipe] = {
     **llama_host.RECIPES,

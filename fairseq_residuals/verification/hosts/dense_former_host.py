@@ -8,7 +8,7 @@ from torch.nn.functional import gelu
 
 from fairseq_residuals.checkpoints.importing.parameter_names import Authors, Values
 from fairseq_residuals.verification.fixtures import Golden
-from fairseq_residuals.verification.hosts.recipe import HostRecipe
+from fairseq_residuals.verification.hosts.host_recipe import HostRecipe
 
 
 def _name_rows(values: Values) -> Values:

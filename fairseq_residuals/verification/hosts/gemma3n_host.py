@@ -20,9 +20,9 @@ from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.variants._multi_stream import stack_streams, stream_keys
 from fairseq_residuals.verification.fixtures import Golden
 from fairseq_residuals.verification.hosts.host import Host, add_norm
+from fairseq_residuals.verification.hosts.host_recipe import HostRecipe
 from fairseq_residuals.verification.hosts.hyper_connections_host import streams_side_by_side
 from fairseq_residuals.verification.hosts.llama_host import LLAMA
-from fairseq_residuals.verification.hosts.recipe import HostRecipe
 from fairseq_residuals.verification.tolerances import SHIPPED
 
 LEAST_MEAN_SQUARE = 1e-5

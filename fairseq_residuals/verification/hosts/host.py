@@ -20,7 +20,7 @@ from fairseq_residuals.verification.checks import check_heads, check_width, chec
 from fairseq_residuals.verification.fixtures import Golden
 
 if TYPE_CHECKING:
-    from fairseq_residuals.verification.hosts.recipe import HostRecipe
+    from fairseq_residuals.verification.hosts.host_recipe import HostRecipe
 
 
 class Attention(nn.Module):

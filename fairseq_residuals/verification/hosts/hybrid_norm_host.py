@@ -6,7 +6,7 @@ from functools import partial
 
 from fairseq_residuals.checkpoints.importing.parameter_names import Authors, Values
 from fairseq_residuals.verification.hosts.host import swiglu
-from fairseq_residuals.verification.hosts.recipe import HostRecipe
+from fairseq_residuals.verification.hosts.host_recipe import HostRecipe
 
 
 def _part_gated_ffn(values: Values) -> Values:

@@ -15,7 +15,7 @@ from fairseq_residuals.variants.attention_residuals import AttentionResidualsCon
 from fairseq_residuals.verification.fixtures import Golden
 from fairseq_residuals.verification.hosts.host import Host
 from fairseq_residuals.verification.hosts.plain_host import plain
-from fairseq_residuals.verification.recipe import batch_first
+from fairseq_residuals.verification.rebuild import batch_first
 from fairseq_residuals.verification.tolerances import SHIPPED
 
 

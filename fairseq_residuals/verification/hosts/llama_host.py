@@ -11,7 +11,7 @@ from functools import partial
 from fairseq_residuals.checkpoints.importing.parameter_names import Authors, Values
 from fairseq_residuals.verification.fixtures import Golden
 from fairseq_residuals.verification.hosts.host import swiglu
-from fairseq_residuals.verification.hosts.recipe import HostRecipe
+from fairseq_residuals.verification.hosts.host_recipe import HostRecipe
 
 PRE_NORMS = {"input_layernorm": "self_attn_layer_norm", "post_attention_layernorm": "final_layer_norm"}
 POST_NORMS = {"post_attention_layernorm": "self_attn_layer_norm", "post_feedforward_layernorm": "final_layer_norm"}

@@ -13,8 +13,8 @@ from fairseq_residuals.checkpoints.importing.parameter_names import Authors, Val
 from fairseq_residuals.core.layer import CONNECTIONS
 from fairseq_residuals.verification.fixtures import Golden
 from fairseq_residuals.verification.hosts.host import Host
+from fairseq_residuals.verification.hosts.host_recipe import HostRecipe
 from fairseq_residuals.verification.hosts.hyper_connections_host import streams_side_by_side
-from fairseq_residuals.verification.hosts.recipe import HostRecipe
 from fairseq_residuals.verification.tolerances import SHIPPED
 
 

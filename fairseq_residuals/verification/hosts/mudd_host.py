@@ -9,7 +9,7 @@ import torch
 from fairseq_residuals.checkpoints.importing.parameter_names import Authors
 from fairseq_residuals.verification.fixtures import Golden
 from fairseq_residuals.verification.hosts.host import Host, Rotary, swiglu
-from fairseq_residuals.verification.hosts.recipe import HostRecipe
+from fairseq_residuals.verification.hosts.host_recipe import HostRecipe
 from fairseq_residuals.verification.tolerances import SHIPPED
 
 MUDDFORMER = Authors(

@@ -10,7 +10,7 @@ from torch.nn.functional import gelu
 from fairseq_residuals.checkpoints.importing.parameter_names import Authors
 from fairseq_residuals.verification.fixtures import Golden
 from fairseq_residuals.verification.hosts.host import Host
-from fairseq_residuals.verification.hosts.recipe import HostRecipe
+from fairseq_residuals.verification.hosts.host_recipe import HostRecipe
 from fairseq_residuals.verification.hosts.surroundings import number
 from fairseq_residuals.verification.tolerances import SHIPPED
 

@@ -21,7 +21,7 @@ from fairseq_residuals.core.layer import Context
 from fairseq_residuals.core.value_residual import ValueResidual
 from fairseq_residuals.verification.fixtures import Golden
 from fairseq_residuals.verification.hosts.host import Host
-from fairseq_residuals.verification.hosts.recipe import HostRecipe
+from fairseq_residuals.verification.hosts.host_recipe import HostRecipe
 from fairseq_residuals.verification.hosts.surroundings import (
     QUERIES_AND_KEYS,
     layers_of,
@@ -32,7 +32,7 @@ from fairseq_residuals.verification.hosts.surroundings import (
     rotary,
     softcapped,
 )
-from fairseq_residuals.verification.recipe import batch_first
+from fairseq_residuals.verification.rebuild import batch_first
 from fairseq_residuals.verification.tolerances import SHIPPED
 
 REPOSITORY = "KellerJordan/modded-nanogpt"

@@ -9,8 +9,8 @@ from torch.nn.functional import gelu
 from fairseq_residuals.checkpoints.importing.parameter_names import Authors, Values
 from fairseq_residuals.verification.fixtures import Golden
 from fairseq_residuals.verification.hosts.host import swiglu
+from fairseq_residuals.verification.hosts.host_recipe import HostRecipe
 from fairseq_residuals.verification.hosts.llama_host import LLAMA
-from fairseq_residuals.verification.hosts.recipe import HostRecipe
 from fairseq_residuals.verification.hosts.surroundings import logits_by, number, rope_setting, rotary
 from fairseq_residuals.verification.tolerances import SHIPPED
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from fairseq_residuals.checkpoints.importing.parameter_names import Authors
-from fairseq_residuals.verification.hosts.recipe import HostRecipe
+from fairseq_residuals.verification.hosts.host_recipe import HostRecipe
 from fairseq_residuals.verification.tolerances import SHIPPED
 
 NAMES = (

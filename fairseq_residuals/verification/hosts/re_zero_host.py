@@ -9,7 +9,7 @@ from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.layer import Context
 from fairseq_residuals.verification.fixtures import Golden
 from fairseq_residuals.verification.hosts.host import HostModel, build_stack, future_mask
-from fairseq_residuals.verification.hosts.recipe import HostRecipe
+from fairseq_residuals.verification.hosts.host_recipe import HostRecipe
 
 REZERO = Authors(
     "majumderb/rezero",

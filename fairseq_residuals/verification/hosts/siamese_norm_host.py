@@ -8,8 +8,8 @@ from __future__ import annotations
 from torch.nn.functional import gelu
 
 from fairseq_residuals.checkpoints.importing.parameter_names import Authors
+from fairseq_residuals.verification.hosts.host_recipe import HostRecipe
 from fairseq_residuals.verification.hosts.hybrid_norm_host import OLMO, olmo
-from fairseq_residuals.verification.hosts.recipe import HostRecipe
 
 REPOSITORY = "Qwen-Applications/SiameseNorm"
 DEIT = Authors(

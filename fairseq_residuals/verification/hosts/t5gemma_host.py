@@ -13,7 +13,7 @@ from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.verification.checks import check_words
 from fairseq_residuals.verification.fixtures import Golden
 from fairseq_residuals.verification.hosts.host import Attention, HostModel, Rotary, build_stack, future_mask
-from fairseq_residuals.verification.hosts.recipe import HostRecipe
+from fairseq_residuals.verification.hosts.host_recipe import HostRecipe
 from fairseq_residuals.verification.hosts.scaled_residual_host import geglu
 from fairseq_residuals.verification.tolerances import SHIPPED
 

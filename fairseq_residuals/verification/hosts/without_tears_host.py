@@ -19,7 +19,7 @@ from fairseq_residuals.models.fixnorm import NormalizedProjection, normalize_emb
 from fairseq_residuals.verification.checks import check_words
 from fairseq_residuals.verification.fixtures import Golden
 from fairseq_residuals.verification.hosts.host import HostModel, build_stack, future_mask
-from fairseq_residuals.verification.hosts.recipe import HostRecipe
+from fairseq_residuals.verification.hosts.host_recipe import HostRecipe
 from fairseq_residuals.verification.neutron import interleaved_sinusoids
 from fairseq_residuals.verification.tolerances import SHIPPED
 

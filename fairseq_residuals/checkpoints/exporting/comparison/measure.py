@@ -13,21 +13,20 @@ import torch
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import build_model
 from fairseq.sequence_generator import SequenceGenerator
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_residuals.checkpoints.exporting import to_graphs, to_hf
-from fairseq_residuals.checkpoints.exporting.folders import fairseq_logits, random_input
+from fairseq_residuals.checkpoints.exporting.export_folders import fairseq_logits, random_input
 from fairseq_residuals.checkpoints.exporting.portable_checkpoint import PortableCheckpoint, portable_of
 from fairseq_residuals.checkpoints.exporting.stock_form import form_for_transformers
 from fairseq_residuals.checkpoints.fairseq_config import Settings, complete, synthetic_dictionary, task_of
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.portable.graphs import Graphs, load_onnx, load_torch_export
 from fairseq_residuals.portable.settings import EOS, PAD
+from fairseq_residuals.utils.perturbation import perturb
 
 WORDS = 40
 BEAM, LONGEST = 4, 20
-SPREAD = 0.1
-"""Standard deviation of what is added to every parameter, so that no gain of 1 hides anything."""
 PAIR, ALONE = "translation", "language_modeling"
 """Tasks: of an encoder-decoder, of a decoder alone."""
 OWN_FILE = "own file"
@@ -77,13 +76,7 @@ def small_model(wiring: str, layers: int = 2, dim: int = 16, *, task: str) -> Po
     # the architecture of any wiring: the list chooses
     args, _ = complete(f"{'transformer' if pair else 'transformer_lm'}_post_ln", settings, exactly)
     model = build_model(convert_namespace_to_omegaconf(args).model, task_of(args, {"target": WORDS}))
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(SPREAD * torch.randn(parameter.shape, generator=generator))
-        for module in model.modules():
-            if isinstance(module, nn.Embedding) and module.padding_idx is not None:
-                module.weight[module.padding_idx] = 0
+    perturb(model)
     checkpoint = portable_of(Path(wiring), args, model.eval(), settings)
     _make_ends_likely(checkpoint)
     return portable_of(Path(wiring), args, model, settings)

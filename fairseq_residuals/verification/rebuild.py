@@ -33,7 +33,7 @@ def parts_of_stream(s: Stream) -> dict[str, Tensor]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe(ABC):
+class GoldenRecipe(ABC):
     """How this plugin builds what the authors' code computed, and under which names the file has it."""
 
     fixed: Mapping[str, float] = field(default_factory=dict)

@@ -15,6 +15,8 @@ from fairseq_residuals.utils.checkout import ROOT
 
 PER_PIECE = 6
 """Wirings whose cost is measured in one piece."""
+IN_BLOCKS = "attention_residuals/block=6"
+"""The form for which the paper states a cost; at 18 layers six blocks in the encoder, nine in the decoder."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,14 @@ class Sizes:
     flavours: tuple[str, ...]
     """What is put after a wiring's name in the benchmark, the fastest last."""
     precisions: tuple[str, ...]
+    tokens: int
+    """Of a batch of real lengths."""
+    big: tuple[str, ...]
+    """A wide model."""
+    batches: tuple[str, ...]
+    """For it, sentences x tokens: which is best is to be found out."""
+    searched: tuple[str, ...]
+    """What is searched with."""
     deep: int
     """Layers of the deepest model."""
     kernels: tuple[str, ...]
@@ -52,6 +62,10 @@ GPU = Sizes(
     rounds=("--repeats", "3", "--steps", "10", "--warmup", "5"),
     flavours=("+graphs", "+graphs+fused"),
     precisions=("bf16", "fp16"),
+    tokens=3584,
+    big=("--layers", "6", "--dims", "big"),
+    batches=("112x32", "448x32"),
+    searched=("--tokens", "64x32", "--layers", "6", "--beam", "4"),
     deep=100,
     kernels=(),
 )
@@ -61,6 +75,10 @@ CPU = Sizes(
     rounds=("--repeats", "1", "--steps", "1", "--warmup", "1"),
     flavours=("",),
     precisions=("bf16",),
+    tokens=400,
+    big=("--layers", "1", "--dims", "64x128x2", "--vocabulary", "64"),
+    batches=("2x8", "4x8"),
+    searched=("--tokens", "2x8", "--layers", "1", "--dims", "32x64x2", "--vocabulary", "64"),
     deep=3,
     kernels=("--tokens", "8", "--dim", "16", "--precision", "fp32", "--times", "1", "--rounds", "1"),
 )
@@ -86,13 +104,13 @@ def pieces(device: str, out: Path, data: Path) -> list[Piece]:
 
 
 def _correctness(device: str) -> Iterator[Piece]:
-    goldens = sorted(map(str, (ROOT / "tests" / "golden").glob("*_S.npz")))
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests" / "test_on_gpu.py")]
     yield Piece("tests", "every wiring in every task against a CPU, bf16, fp16, search, graphs", 4, tests)
     kernels = sorted(map(str, (ROOT / "tests" / "ops").glob("test_*.py")))
     yield Piece("kernels", "each kernel beside its reference", 3, [*tests[:-1], *kernels])
-    verify = [program("fairseq-residuals"), "verify", "--device", device, *goldens]
-    yield Piece("goldens", "the numbers of the authors' own code", 3, verify)
+    verify = shlex.join([program("fairseq-residuals"), "verify", "--device", device])
+    goldens = f"{shlex.quote(str(ROOT / 'tests' / 'golden'))}/*_S.npz"
+    yield Piece("goldens", "the numbers of the authors' own code", 3, ["bash", "-c", f"{verify} {goldens}"])
 
 
 def _fairseqs_commands(device: str, out: Path, data: Path, sizes: Sizes) -> Iterator[Piece]:
@@ -117,11 +135,16 @@ def _fairseqs_commands(device: str, out: Path, data: Path, sizes: Sizes) -> Iter
 
 def _real_lengths(device: str, out: Path, sizes: Sizes) -> Iterator[Piece]:
     module = "fairseq_residuals.experiments.device_session.real_lengths"
+    rounds = "1" if device == "cpu" else "2"
+
+    def piece(name: str, precision: str, tokens: int) -> Piece:
+        flags = ["--out", str(out / name), "--precision", precision, "--max-tokens", str(tokens)]
+        about = f"fairseq-train in {precision}, {tokens} tokens of all lengths: stock, by default, packed"
+        return Piece(name, about, 7, [sys.executable, "-m", module, *flags, "--device", device, "--rounds", rounds])
+
     for precision in sizes.precisions:
-        rounds = "1" if device == "cpu" else "2"
-        flags = ["--out", str(out), "--precision", precision, "--device", device, "--rounds", rounds]
-        about = f"fairseq-train in {precision} on sentences of all lengths: stock, by default, packed"
-        yield Piece(f"real-lengths-{precision}", about, 7, [sys.executable, "-m", module, *flags])
+        yield piece(f"real-lengths-{precision}", precision, sizes.tokens)
+    yield piece("real-lengths-large", sizes.precisions[0], 4 * sizes.tokens)
 
 
 def _figures(device: str, out: Path, sizes: Sizes) -> Iterator[Piece]:
@@ -134,13 +157,23 @@ def _figures(device: str, out: Path, sizes: Sizes) -> Iterator[Piece]:
     times = [sys.executable, "-m", "fairseq_residuals.benchmark.kernels", "--device", device, *sizes.kernels]
     about = "each kernel beside PyTorch, forward and backward, in turns"
     yield Piece("kernel-times", about, 2, [*times, "--markdown", str(out / "kernel-times.md")])
+    yield _big(device, out, sizes)
     deep = ("--layers", str(sizes.deep), "--repeats", "1", "--beside", "--variants", f"post_ln{sizes.flavours[-1]}")
     command = _bench("train", device, out, "deep", *sizes.bench, *sizes.rounds, *deep)
     yield Piece("deep", f"a step of {sizes.deep} layers", 4, [*command, "--precision", sizes.precisions[0]])
 
 
+def _big(device: str, out: Path, sizes: Sizes) -> Piece:
+    who = ("--beside", "stock", "--variants", f"post_ln{sizes.flavours[-1]}", "--precision", sizes.precisions[0])
+    commands = [
+        _bench("train", device, out, f"big-{tokens}", *sizes.big, "--tokens", tokens, *sizes.rounds, *who)
+        for tokens in sizes.batches
+    ]
+    return Piece("big", "a step of Transformer-big in batches of several sizes", 6, _one_after_the_other(commands))
+
+
 def _costs(device: str, out: Path, sizes: Sizes) -> Iterator[Piece]:
-    others = [variant for variant in sorted(VARIANTS) if variant != "post_ln"]
+    others = [wiring for wiring in sorted([*VARIANTS, IN_BLOCKS]) if wiring != "post_ln"]
     parts = [others[start : start + PER_PIECE] for start in range(0, len(others), PER_PIECE)]
     for number, names in enumerate(parts, 1):
         contestants = [f"{name}{sizes.flavours[-1]}" for name in ("post_ln", *names)]
@@ -153,7 +186,7 @@ def _costs(device: str, out: Path, sizes: Sizes) -> Iterator[Piece]:
 
 def _searches(device: str, out: Path, sizes: Sizes) -> Iterator[Piece]:
     sides = ("--beside", "stock", *(() if device == "cpu" else ("ctranslate2",)), "--variants", "pre_ln")
-    command = _bench("generate", device, out, "search", *sizes.bench, *sizes.rounds, *sides)
+    command = _bench("generate", device, out, "search", *sizes.searched, *sizes.rounds, *sides)
     precision = "fp32" if device == "cpu" else "fp16"
     yield Piece("search", "beam search beside stock and CTranslate2", 6, [*command, "--precision", precision])
 

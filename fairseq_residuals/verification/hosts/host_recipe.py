@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from fairseq_residuals.checkpoints.importing.parameter_names import Authors
 from fairseq_residuals.verification.fixtures import Golden
 from fairseq_residuals.verification.hosts.host import Host, HostModel
-from fairseq_residuals.verification.recipe import Recipe
+from fairseq_residuals.verification.rebuild import GoldenRecipe
 from fairseq_residuals.verification.tolerances import HOSTS, Tolerances
 
 
 @dataclass(frozen=True)
-class HostRecipe(Recipe):
+class HostRecipe(GoldenRecipe):
     """A wiring, and what its authors put around it."""
 
     wiring: str | Callable[[Golden], str]

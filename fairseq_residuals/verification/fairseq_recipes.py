@@ -24,12 +24,12 @@ from fairseq_residuals.models.builder import rewire
 from fairseq_residuals.verification import tolerances
 from fairseq_residuals.verification.checks import check_heads, check_width, check_words
 from fairseq_residuals.verification.fixtures import Golden, whole_number
-from fairseq_residuals.verification.recipe import Recipe
+from fairseq_residuals.verification.rebuild import GoldenRecipe
 from fairseq_residuals.verification.tolerances import Tolerances
 
 
 @dataclass(frozen=True)
-class FairseqRecipe(Recipe):
+class FairseqRecipe(GoldenRecipe):
     """How to build what some authors' code calls ``names``."""
 
     names: tuple[str, ...]
