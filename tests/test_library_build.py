@@ -177,6 +177,10 @@ def test_layerdrop_skips_layers_in_training() -> None:
         ({"memory_dim": 8}, "memory_dim has no meaning for task=language_model"),
         ({"activation": "geluu"}, "activation='geluu' is unknown (did you mean gelu?)"),
         ({"dropout": 1.5}, "dropout=1.5 is no probability from 0 to 1"),
+        (
+            {"options": "norm_type=rms"},
+            """options must be a dictionary such as {"norm_type": "rms"}, not 'norm_type=""",
+        ),
         ({"options": {"alpha": 1}}, "variant 'b2t' has no option 'alpha'"),
         ({"options": {"init_scale": -1}}, "'-1' is not valid for option 'init_scale'"),
         ({"options": {"init": "fairseq,init_scale=2"}}, "option init='fairseq,init_scale=2' has a comma"),
@@ -204,6 +208,12 @@ def test_inputs_that_a_stack_cannot_have() -> None:
     refused(stack, r"x must be \(positions, sentences, 16\), not \(5, 3, 8\)", x[..., :8])
     refused(stack, "only a decoder of a pair reads a memory", x, memory=x)
     refused(decoder, "a decoder of a pair needs memory", x)
+    refused(encoder, r"padding_mask must be .* here \(3, 5\), not \(5, 3\)", x, padding_mask=torch.zeros(5, 3).bool())
+    sentences = r"memory must be \(positions, sentences, channels\), here \(S, 3, 16\), not"
+    refused(decoder, rf"{sentences} \(5, 2, 16\)", x, memory=x[:, :2])
+    refused(decoder, rf"{sentences} \(5, 3, 8\)", x, memory=x[..., :8])
+    mask = torch.zeros(5, 3).bool()
+    refused(decoder, r"memory_padding_mask must be .*\(3, 5\)", x, memory=x, memory_padding_mask=mask)
     refused(encoder, "an encoder's positions see later ones", x, cache=DecoderCache())
     bounds = torch.tensor([0, 5])
     refused(stack, "give cu_seqlens alone", x[:, :1], cu_seqlens=bounds, cache=DecoderCache())
