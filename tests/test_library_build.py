@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals import DecoderCache, TokenEmbedding, UserError, build_stack
 from fairseq_residuals.core.packing import Packing
+from fairseq_residuals.performance import cpu, joint_products
 from fairseq_residuals.training.admin_measurement import measure, unprofiled
 from fairseq_residuals.training.admin_profile_file import write_profile
 
@@ -226,6 +229,24 @@ def test_nothing_is_said_where_nothing_is_wrong(caplog: pytest.LogCaptureFixture
     with caplog.at_level(logging.INFO):
         language_model()
     assert not caplog.records
+
+
+@pytest.mark.parametrize("variant", ["b2t", "dlcl_pre"])
+@pytest.mark.parametrize("attach", [partial(cpu.attach, fast=False, keep_memory=False), joint_products.attach])
+def test_fast_paths_serve_a_stack(variant: str, attach: Callable[[nn.Module], None]) -> None:
+    """Those of attention, which need no GPU."""
+    stack: Any = build_stack(variant, **SIZES, task="decoder").train()
+    fast: Any = copy.deepcopy(stack)
+    attach(fast)
+    backends = [type(run[1].self_attn_connection.attention) for run in (stack, fast)]
+    assert backends[0] is not backends[1]
+    results = []
+    for run in (stack, fast):
+        x = vectors(4, 3).requires_grad_()
+        out = run(x, memory=vectors(5, 3))
+        gradients = torch.autograd.grad(out.square().mean(), [x, *run.parameters()])
+        results.append((out.detach(), *gradients))
+    torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("variant", ["b2t", "realformer"])
