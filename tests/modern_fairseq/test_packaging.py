@@ -140,7 +140,9 @@ WITHOUT_FAIRSEQ = """
 import sys
 import torch
 import fairseq_residuals
-from fairseq_residuals import DecoderCache, TokenEmbedding, build_stack, list_variants
+from fairseq_residuals import DecoderCache, TokenEmbedding, build_stack, contributions, list_variants, wrap
+from fairseq_residuals.analysis.measures import change
+from fairseq_residuals.analysis.subject import ModelAndLoss
 
 embed = TokenEmbedding(11, 8)
 stack = build_stack("b2t", depth=2, dim=8, heads=2, ffn_dim=16, task="language_model", embed_tokens=embed.embed_tokens)
@@ -149,6 +151,9 @@ whole, cache = stack(embed(tokens)), DecoderCache()
 steps = [stack(embed(token, cache=cache), cache=cache) for token in tokens.split(1, 1)]
 assert torch.allclose(torch.cat(steps), whole, atol=1e-5)
 whole.sum().backward()
+assert torch.allclose(contributions(stack.eval(), embed(tokens)).terms.sum(0), whole, atol=1e-5)
+wrapped = wrap("mhc", [(torch.nn.Identity(), torch.nn.Linear(8, 8)) for _ in range(2)], dim=8, heads=2, ffn_dim=16)
+assert len(change(ModelAndLoss(wrapped, lambda: wrapped(torch.ones(3, 1, 8)).sum()))["encoder"]) == 1
 present = {"fairseq", "hydra", "omegaconf", "sacrebleu", "numpy"} & set(sys.modules)
 print(fairseq_residuals.__version__, "b2t" in list_variants(), present or "nothing else")
 """
