@@ -123,6 +123,8 @@ def test_what_is_not_additive_says_where() -> None:
     assert "DepthwiseLSTMConnection" in refused(moved("depthwise_lstm"), embeddings())
     assert "PreLN makes something else" in refused(moved("pre_ln", options={"norm_type": "dyt"}), embeddings())
     assert "call eval() first" in refused(moved("pre_ln").train(), embeddings())
+    model: Any = torch.nn.Sequential(moved("pre_ln"))
+    assert "give that of this Sequential" in refused(model, embeddings())
 
 
 def test_of_a_decoder_and_with_padding() -> None:

@@ -21,6 +21,7 @@ from fairseq_residuals.experiments.demo.settings import Settings, unigram_loss_o
 from fairseq_residuals.experiments.runner import Runner
 from fairseq_residuals.utils.folders import locked
 
+ROOT = Path(__file__).parents[1]
 TOY = ["--layers", "2", "--pairs", "300", "--variants", "b2t"]
 
 
@@ -40,6 +41,7 @@ def test_a_demo_interrupted_then_finished_then_repeated(tmp_path, monkeypatch, c
     assert corpus == {path: path.stat().st_mtime_ns for path in corpus}
     check_the_outputs(tmp_path, done.stdout)
     check_the_table(tmp_path, done.stdout)
+    check_the_models_that_the_documents_name(tmp_path)
 
     def refuse(*args, **kwargs):
         raise AssertionError("a finished step ran again")
@@ -91,6 +93,22 @@ def check_the_outputs(out: Path, printed: str) -> None:
     assert (out / "report.md").read_text("utf-8") in printed
     with (out / "curves.csv").open() as rows:
         assert [int(point["update"]) for point in csv.DictReader(rows)] == list(range(1, 11))
+
+
+def check_the_models_that_the_documents_name(out: Path) -> None:
+    """The patterns in the commands of README and docs/CHECKPOINTS.md; this run has B2T alone, and its seed 1."""
+    commands = "DATA=$(echo demo_out/data-*/cldr_en_de/plain) RUNS=$(echo demo_out/runs-*/runs/synthetic/demo)\n"
+    for document in ("README.md", "docs/CHECKPOINTS.md"):
+        text = (ROOT / document).read_text(encoding="utf-8")
+        assert commands in text
+        block = text.split(commands)[1].split("```")[0]
+        named = re.findall(r"\$DATA/([\w/-]+)|\$RUNS/b2t-([\w*/.-]+)", block)
+        patterns = {
+            f"data-*/cldr_en_de/plain/{data}" if data else f"runs-*/runs/synthetic/demo/b2t-{run}"
+            for data, run in named
+        }
+        assert len(patterns) == 3
+        assert {pattern: len(list(out.glob(pattern))) for pattern in patterns} == dict.fromkeys(patterns, 1)
 
 
 def check_the_table(out: Path, printed: str) -> None:

@@ -107,6 +107,11 @@ for package in ("core", "ops", "variants", "utils", "library", "portable"):
 for name in fairseq_residuals.__all__:
     getattr(fairseq_residuals, name)
 assert "fairseq" not in sys.modules and "modern_fairseq.finder" not in sys.modules
+import fairseq_residuals.performance
+for found in pkgutil.iter_modules(fairseq_residuals.performance.__path__, "fairseq_residuals.performance."):
+    if not found.name.endswith(".fast_dropout"):  # a form of a module of fairseq's
+        importlib.import_module(found.name)
+assert "fairseq" not in sys.modules
 try:
     fairseq_residuals.register()
 except ModuleNotFoundError as error:

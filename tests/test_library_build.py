@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals import DecoderCache, TokenEmbedding, UserError, build_stack
 from fairseq_residuals.core.packing import Packing
+from fairseq_residuals.performance import cpu, joint_products
 from fairseq_residuals.training.admin_measurement import measure, unprofiled
 from fairseq_residuals.training.admin_profile_file import write_profile
 
@@ -177,6 +180,10 @@ def test_layerdrop_skips_layers_in_training() -> None:
         ({"memory_dim": 8}, "memory_dim has no meaning for task=language_model"),
         ({"activation": "geluu"}, "activation='geluu' is unknown (did you mean gelu?)"),
         ({"dropout": 1.5}, "dropout=1.5 is no probability from 0 to 1"),
+        (
+            {"options": "norm_type=rms"},
+            """options must be a dictionary such as {"norm_type": "rms"}, not 'norm_type=""",
+        ),
         ({"options": {"alpha": 1}}, "variant 'b2t' has no option 'alpha'"),
         ({"options": {"init_scale": -1}}, "'-1' is not valid for option 'init_scale'"),
         ({"options": {"init": "fairseq,init_scale=2"}}, "option init='fairseq,init_scale=2' has a comma"),
@@ -204,6 +211,12 @@ def test_inputs_that_a_stack_cannot_have() -> None:
     refused(stack, r"x must be \(positions, sentences, 16\), not \(5, 3, 8\)", x[..., :8])
     refused(stack, "only a decoder of a pair reads a memory", x, memory=x)
     refused(decoder, "a decoder of a pair needs memory", x)
+    refused(encoder, r"padding_mask must be .* here \(3, 5\), not \(5, 3\)", x, padding_mask=torch.zeros(5, 3).bool())
+    sentences = r"memory must be \(positions, sentences, channels\), here \(S, 3, 16\), not"
+    refused(decoder, rf"{sentences} \(5, 2, 16\)", x, memory=x[:, :2])
+    refused(decoder, rf"{sentences} \(5, 3, 8\)", x, memory=x[..., :8])
+    mask = torch.zeros(5, 3).bool()
+    refused(decoder, r"memory_padding_mask must be .*\(3, 5\)", x, memory=x, memory_padding_mask=mask)
     refused(encoder, "an encoder's positions see later ones", x, cache=DecoderCache())
     bounds = torch.tensor([0, 5])
     refused(stack, "give cu_seqlens alone", x[:, :1], cu_seqlens=bounds, cache=DecoderCache())
@@ -216,6 +229,24 @@ def test_nothing_is_said_where_nothing_is_wrong(caplog: pytest.LogCaptureFixture
     with caplog.at_level(logging.INFO):
         language_model()
     assert not caplog.records
+
+
+@pytest.mark.parametrize("variant", ["b2t", "dlcl_pre"])
+@pytest.mark.parametrize("attach", [partial(cpu.attach, fast=False, keep_memory=False), joint_products.attach])
+def test_fast_paths_serve_a_stack(variant: str, attach: Callable[[nn.Module], None]) -> None:
+    """Those of attention, which need no GPU."""
+    stack: Any = build_stack(variant, **SIZES, task="decoder").train()
+    fast: Any = copy.deepcopy(stack)
+    attach(fast)
+    backends = [type(run[1].self_attn_connection.attention) for run in (stack, fast)]
+    assert backends[0] is not backends[1]
+    results = []
+    for run in (stack, fast):
+        x = vectors(4, 3).requires_grad_()
+        out = run(x, memory=vectors(5, 3))
+        gradients = torch.autograd.grad(out.square().mean(), [x, *run.parameters()])
+        results.append((out.detach(), *gradients))
+    torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("variant", ["b2t", "realformer"])

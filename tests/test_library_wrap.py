@@ -183,11 +183,14 @@ def test_modules_of_the_library_are_initialised(task: str, variant: str) -> None
         ([[nn.Identity()]], {}, "a layer with task=encoder has 2 sub-layers, attention, the FFN; layer 0 has 1"),
         ([], {}, "depth must be a whole number of at least 1, not 0"),
         ([[nn.Identity()] * 2], {"heads": 3}, "dim=16 is not divisible by heads=3"),
+        ([[nn.Identity()] * 2], {"dropout": 2}, "dropout=2 is no probability from 0 to 1"),
+        ([[nn.Identity()] * 2], {"layerdrop": -1}, "layerdrop=-1 is no probability from 0 to 1"),
+        ([[nn.Identity(), torch.relu]], {}, "the FFN of layer 0 must be a torch.nn.Module, not <built-in"),
         ([[nn.Identity()] * 2], {"task": "speech"}, "task='speech' is unknown; valid are encoder, decoder,"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_refused(layers: list[list[nn.Module]], settings: dict[str, Any], message: str) -> None:
+def test_refused(layers: Any, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as error:
         wrap("b2t", layers, **SIZES | settings)
     assert message in str(error.value)
@@ -197,3 +200,17 @@ def test_an_input_of_another_shape_is_refused() -> None:
     stack = wrap("b2t", [[nn.Identity(), nn.Identity()]], **SIZES)
     with pytest.raises(UserError, match=r"x must have three dimensions, the last of 16, not \(5, 16\)"):
         stack(torch.randn(5, 16))
+
+
+@pytest.mark.parametrize(
+    ("output", "returned"), [(lambda h: h[:1], r"\(1, 3, 16\)"), (lambda h: None, "NoneType"), (lambda h: [h], "list")]
+)
+def test_an_output_of_another_shape_is_refused(output: Any, returned: str) -> None:
+    class Mistaken(nn.Module):
+        def forward(self, h: Tensor) -> Any:
+            return output(h)
+
+    message = rf"return the shape that it is fed, \(5, 3, 16\), .* Mistaken returned {returned}"
+    for layer in ([Mistaken(), nn.Identity()], [nn.Identity(), Mistaken()]):
+        with pytest.raises(UserError, match=message):
+            wrap("pre_ln", [layer], **SIZES)(torch.randn(5, 3, 16))

@@ -30,7 +30,7 @@ def run(code: str) -> dict[str, Any]:
 def test_language_model() -> None:
     sizes = "STEPS, CONTEXT, BATCH, DEPTH, DIM = "
     code = example("language model")
-    assert code.count(sizes) == 1 and len(code.splitlines()) < 80
+    assert code.count(sizes) == 1 and len(code.splitlines()) <= 60
     small = run(re.sub(f"{sizes}.*", f"{sizes}100, 48, 16, 2, 32", code))
     losses = torch.tensor(small["losses"])
     # better than what the frequency of each byte alone gives
@@ -44,7 +44,11 @@ def test_language_model() -> None:
 
 
 def test_one_layer(capsys: pytest.CaptureFixture[str]) -> None:
-    names = run(example("one layer"))
+    # as after training, norms are not where they start
+    moved = "[nn.init.normal_(p) for b in model for n in (b.norm1, b.norm2) for p in n.parameters()]\n"
+    code, line = example("one layer"), "before = model(x)"
+    assert code.count(line) == 1
+    names = run(code.replace(line, moved + line))
     assert capsys.readouterr().out == "tensor(True) tensor(True)\n"
     assert [type(m).__name__ for m in names["model"]] == ["Block"] * 5 + ["WrappedStack"]
 

@@ -61,8 +61,10 @@ def contributions(stack: Stack, x: Tensor, *args: Any, **kwargs: Any) -> Contrib
         args, kwargs: what its forward is given beside.
 
     Raises:
-        UserError: the stack is in training mode, or its wiring is not additive; the message says where.
+        UserError: it is no stack, or in training mode, or its wiring is not additive; the message says where.
     """
+    if not isinstance(stack, Stack):
+        raise UserError(f"contributions are those of a wired stack: give that of this {type(stack).__name__}")
     if stack.training:
         raise UserError("contributions are those of a stack in evaluation mode: call eval() first")
     record = _Record(x)

@@ -41,6 +41,10 @@ COMMANDS = {
 }
 
 
+WITHOUT_FAIRSEQ = ("list", "show")
+"""Commands that need PyTorch alone."""
+
+
 def build_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
     """Return the parser of some subcommands, whose modules it imports.
 
@@ -64,12 +68,19 @@ def _import(name: str) -> ModuleType:
     try:
         return importlib.import_module(COMMANDS[name])
     except ModuleNotFoundError as error:
-        if importlib.util.find_spec("fairseq") is not None:
+        if _has_fairseq():
             raise
         raise UserError(
-            f"the command {name} needs fairseq and the extra of this package that is called so: `pip install --no-deps"
-            " fairseq==0.12.2` and `pip install fairseq-residuals[fairseq]`; list and show need neither"
+            f"the command {name} needs fairseq and the extra of this package that is called so: {_INSTALL};"
+            f" {' and '.join(WITHOUT_FAIRSEQ)} need neither"
         ) from error
+
+
+_INSTALL = "`pip install --no-deps fairseq==0.12.2` and `pip install fairseq-residuals[fairseq]`"
+
+
+def _has_fairseq() -> bool:
+    return importlib.util.find_spec("fairseq") is not None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,11 +90,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     argv = sys.argv[1:] if argv is None else argv
     command = next(iter(argv), "")
+    known = command in COMMANDS
+    bare = not known and not _has_fairseq()
     try:
-        parser = build_parser([command] if command in COMMANDS else COMMANDS)
+        parser = build_parser([command] if known else WITHOUT_FAIRSEQ if bare else COMMANDS)
     except UserError as error:
         print(f"fairseq-residuals {command}: error: {error}", file=sys.stderr)
         return 1
+    if bare:
+        parser.epilog = f"Further commands need fairseq: {_INSTALL}."
     args, further = parser.parse_known_args(argv)
     if further and "further" not in args:
         parser.error(f"unrecognized arguments: {' '.join(further)}")

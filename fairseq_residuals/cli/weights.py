@@ -17,7 +17,7 @@ from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.utils.tables import Cell, few, text_table
 
-HELP = "draw the weights over depth that DLCL and its relatives have learned"
+HELP = "draw the matrix of weights over depth that DLCL and its relatives have learned"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     """Exit status 0.
 
     Raises:
-        UserError: a model has no such weights, an unknown layer, or nothing can be written.
+        UserError: a model has no matrix of such weights, an unknown layer, or nothing can be written.
     """
     check_folder(args)
     measured = []
@@ -45,8 +45,10 @@ def run(args: argparse.Namespace) -> int:
         found = depth_weights(subject.model)
         if not found:
             having = [name for name, v in VARIANTS.items() if v.depth_weights is not Variant.depth_weights]
+            # others learn to mix over depth as well: by the input's values, or by single numbers
             raise UserError(
-                f"{subject.label} has no weights over depth; those have that are wired by {', '.join(sorted(having))}"
+                f"{subject.label} has no matrix of weights over depth to draw, a learned number for each two layers;"
+                f" the wirings with one are {', '.join(sorted(having))}"
             )
         measured += [(subject.label, subject.wiring, stack, weights) for stack, weights in found]
     columns = [_column(args.of_layer, stack, weights) for _, _, stack, weights in measured]

@@ -94,6 +94,10 @@ class TransformerStack(Stack):
             UserError: inputs that this stack cannot have, or that contradict each other.
         """
         self._check(x, memory, cache, cu_seqlens, padding_mask)
+        if cu_seqlens is None:
+            _check_mask("padding_mask", padding_mask, x)
+        if memory is not None and memory_cu_seqlens is None and cache is None:
+            self._check_memory(x, memory, memory_padding_mask)
         packing = None if cu_seqlens is None else Packing(cu_seqlens)
         memory_packing = None if memory_cu_seqlens is None else Packing(memory_cu_seqlens)
         for name, row, packed in (("x", x, packing), ("memory", memory, memory_packing)):
@@ -142,3 +146,26 @@ class TransformerStack(Stack):
             raise UserError("an encoder's positions see later ones, so it cannot run from a cache")
         if cu_seqlens is not None and (cache is not None or padding_mask is not None):
             raise UserError("packed input has neither padding nor a cache; give cu_seqlens alone")
+
+    def _check_memory(self, x: Tensor, memory: Tensor, memory_padding_mask: Tensor | None) -> None:
+        channels = self[0].encoder_attn.kdim
+        # of an encoder that makes one memory for each layer (transparent_attention), as wide as all of them
+        widths = (channels, channels * len(self))
+        if memory.dim() != 3 or memory.size(1) != x.size(1) or memory.size(-1) not in widths:
+            raise UserError(
+                f"memory must be (positions, sentences, channels), here (S, {x.size(1)}, {channels}), not"
+                f" {tuple(memory.shape)}"
+            )
+        _check_mask("memory_padding_mask", memory_padding_mask, memory)
+
+
+def _check_mask(name: str, mask: Tensor | None, x: Tensor) -> None:
+    """Compare a mask (B, T) with what it is of, (T, B, C).
+
+    Raises:
+        UserError: they do not fit.
+    """
+    if mask is not None and mask.shape != (x.size(1), x.size(0)):
+        raise UserError(
+            f"{name} must be (sentences, positions), here ({x.size(1)}, {x.size(0)}), not {tuple(mask.shape)}"
+        )

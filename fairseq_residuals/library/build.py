@@ -68,9 +68,7 @@ def build_stack(
     if memory_dim is not None:
         check_sizes(memory_dim=memory_dim)
     dropouts = {"dropout": dropout, "attention_dropout": attention_dropout, "activation_dropout": activation_dropout}
-    for name, value in (dropouts | {"layerdrop": layerdrop}).items():
-        if not 0 <= value <= 1:
-            raise UserError(f"{name}={value} is no probability from 0 to 1")
+    check_probabilities(**dropouts, layerdrop=layerdrop)
     shape = stack_shape(task, depth, dim, heads, ffn_dim, other_depth)
     if memory_dim is not None and task != "decoder":
         raise UserError(f"memory_dim has no meaning for task={task}, which reads no memory")
@@ -112,6 +110,8 @@ def parse_wiring(variant: str, options: Options | None) -> Wiring:
     Raises:
         UserError: as :meth:`.Wiring.parse`.
     """
+    if not isinstance(options, Mapping | None):
+        raise UserError(f'options must be a dictionary such as {{"norm_type": "rms"}}, not {options!r}')
     texts = {name: show_value(value) for name, value in (options or {}).items()}
     for name, text in texts.items():
         if "," in text:
@@ -165,3 +165,14 @@ def check_sizes(**sizes: int) -> None:
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise UserError(f"{name} must be a whole number of at least 1, not {size!r}")
+
+
+def check_probabilities(**probabilities: float) -> None:
+    """Check numbers by the names of the arguments that they are.
+
+    Raises:
+        UserError: one is not from 0 to 1.
+    """
+    for name, value in probabilities.items():
+        if not 0 <= value <= 1:
+            raise UserError(f"{name}={value} is no probability from 0 to 1")

@@ -24,7 +24,7 @@ from fairseq_residuals.core.initialization import initialise
 from fairseq_residuals.core.layer import CONNECTIONS, Context, Layer, keys_and_values
 from fairseq_residuals.core.multihead_attention import MultiheadAttention
 from fairseq_residuals.core.stack import Stack
-from fairseq_residuals.library.build import Options, Task, parse_wiring, stack_shape, start_omegas
+from fairseq_residuals.library.build import Options, Task, check_probabilities, parse_wiring, stack_shape, start_omegas
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +79,7 @@ def wrap(
     Raises:
         UserError: the variant must see what a sub-layer does not show, or an argument is not valid.
     """
+    check_probabilities(dropout=dropout, layerdrop=layerdrop)
     shape = stack_shape(task, len(layers), dim, heads, ffn_dim, other_depth)
     kinds = SUBLAYERS[task]
     for i, layer in enumerate(layers):
@@ -87,6 +88,9 @@ def wrap(
                 f"a layer with task={task} has {len(kinds)} sub-layers, {', '.join(NAMES[kind] for kind in kinds)};"
                 f" layer {i} has {len(layer)}"
             )
+        for kind, module in zip(kinds, layer, strict=True):
+            if not isinstance(module, nn.Module):
+                raise UserError(f"{NAMES[kind]} of layer {i} must be a torch.nn.Module, not {module!r:.80}")
     wiring = parse_wiring(variant, options)
     built = [SubModules(dict(zip(kinds, layer, strict=True)), dropout) for layer in layers]
     ours = all(isinstance(module, MultiheadAttention | FeedForward) for layer in layers for module in layer)
@@ -239,7 +243,7 @@ class WrappedStack(Stack):
             As ``x``.
 
         Raises:
-            UserError: ``x`` has another shape.
+            UserError: ``x``, or what a sub-layer returns, has another shape.
         """
         if x.dim() != 3 or x.size(-1) != self.shape.dim:
             raise UserError(f"x must have three dimensions, the last of {self.shape.dim}, not {tuple(x.shape)}")
@@ -261,7 +265,14 @@ def _output(module: nn.Module, h: Tensor, arguments: Arguments, rehearsal: bool)
     if rehearsal:
         return torch.zeros_like(h)
     y = module(h, **arguments)
-    return y[0] if isinstance(y, tuple) else y
+    y = y[0] if isinstance(y, tuple) else y
+    if not isinstance(y, Tensor) or y.shape != h.shape:
+        returned = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+        raise UserError(
+            f"a sub-layer must return the shape that it is fed, {tuple(h.shape)}, or a tuple that begins with it;"
+            f" {type(module).__name__} returned {returned}"
+        )
+    return y
 
 
 def _unseen(variant: str, kind: Kind, place: str, instead: type[nn.Module]) -> UserError:

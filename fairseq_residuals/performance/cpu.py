@@ -22,7 +22,6 @@ from fairseq_residuals.core.base import Connection
 from fairseq_residuals.ops.tied_embedding import TiedEmbedding
 from fairseq_residuals.performance.activation_recompute import RecomputedLayerNorm, recomputable, recomputing
 from fairseq_residuals.performance.allocator import keep_freed_memory
-from fairseq_residuals.performance.fast_dropout import FastDropout
 from fairseq_residuals.performance.matmul_backend import bound_caches, onednn_is_exact, products_by_onednn
 
 LEAST_WIDTH = 256
@@ -96,6 +95,8 @@ def make_fast(model: nn.Module) -> None:
     """Replace the modules of a model that have faster forms on a CPU."""
     from fairseq.modules import MultiheadAttention
     from fairseq.modules.fairseq_dropout import FairseqDropout
+
+    from fairseq_residuals.performance.fast_dropout import FastDropout
 
     widths = [m.embed_dim for m in model.modules() if isinstance(m, MultiheadAttention)]
     model.is_wide = max(widths) >= LEAST_WIDTH  # type: ignore[assignment]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from fairseq.modules.gelu import gelu, gelu_accurate
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fairseq_residuals.core.feed_forward import ACTIVATIONS
 from fairseq_residuals.core.layer import ResidualLayer
 from fairseq_residuals.ops.bias_activation import Kind, bias_activation
 from fairseq_residuals.ops.seeded_dropout import draw_dropout
@@ -16,7 +16,19 @@ from fairseq_residuals.performance.relu_in_place import ReLUInPlace
 from fairseq_residuals.utils.torch_private import has_hooks
 from fairseq_residuals.utils.triton_kernels import kernels_run_on
 
-KINDS: dict[Any, Kind] = {F.relu: "relu", gelu: "gelu", gelu_accurate: "gelu_accurate"}
+KINDS: dict[Any, Kind] = {
+    F.relu: "relu",
+    ACTIVATIONS["gelu"]: "gelu",
+    ACTIVATIONS["gelu_accurate"]: "gelu_accurate",
+}
+"""By the functions of this package, and by those of fairseq where it is installed."""
+try:
+    from fairseq.modules.gelu import gelu, gelu_accurate
+except ModuleNotFoundError as error:
+    if error.name != "fairseq":
+        raise
+else:
+    KINDS |= {gelu: "gelu", gelu_accurate: "gelu_accurate"}
 
 
 class ProductAlone:

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+from zipfile import is_zipfile
 
 import torch
 from torch import Tensor
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.portable.settings import EOS, PAD, ModelSettings
+from fairseq_residuals.portable.settings import EOS, PAD, ModelSettings, StackSettings
 from fairseq_residuals.utils.documents import parse_json
 
 SETTINGS_FILE = "model.json"
@@ -72,13 +73,22 @@ class Graphs:
         Args:
             source: (S), with its end; None of a language model.
             beam: hypotheses at a time, and in the end.
-            longest: tokens before the end.
+            longest: tokens before the end; fewer where the model has not as many positions.
             length_penalty: to which power of the length a score is divided.
             prompt: what the decoder begins with.
 
         Returns:
             The finished hypotheses, the best first.
+
+        Raises:
+            UserError: a source where the model has none, or none where it needs one; or tokens that it does not know.
         """
+        if beam < 1 or longest < 0:
+            raise UserError(f"beam must be at least 1 and longest at least 0, not {beam} and {longest}")
+        self._check(torch.tensor(prompt), self.settings.decoder, "prompt")
+        if source is not None and self.settings.encoder is not None:
+            self._check(source, self.settings.encoder, "source")
+        longest = min(longest, self.settings.decoder.max_positions - len(prompt))
         memory = self._memory(None if source is None else source[None], beam)
         tokens = torch.tensor([list(prompt)] * beam)
         keys, values = self.empty_cache(beam)
@@ -103,6 +113,20 @@ class Graphs:
             words = torch.cat([words[rows], tokens], 1)
             keys, values = keys[:, rows], values[:, rows]
         return sorted(finished, key=lambda hypothesis: -hypothesis.score)
+
+    @staticmethod
+    def _check(tokens: Tensor, stack: StackSettings, name: str) -> None:
+        """Check what a user gives, of which a graph would say less.
+
+        Raises:
+            UserError: tokens are not in a row, or not those of the model.
+        """
+        if tokens.dim() != 1 or tokens.is_floating_point() or not len(tokens):
+            raise UserError(f"{name} must be the numbers of one sentence's tokens in a row, not {tuple(tokens.shape)}")
+        if tokens.min() < 0 or tokens.max() >= stack.words:
+            raise UserError(f"{name} has tokens {tokens.min()} to {tokens.max()}, and the model {stack.words} words")
+        if len(tokens) > stack.max_positions:
+            raise UserError(f"{name} has {len(tokens)} tokens, and the model reads at most {stack.max_positions}")
 
     def _memory(self, source: Tensor | None, rows: int) -> tuple[Tensor, ...]:
         """Return what a decoder of a pair is given of its source, for as many rows."""
@@ -131,31 +155,37 @@ def _allowed(lprobs: Tensor, *, first: bool, last: bool) -> Tensor:
     return lprobs
 
 
-def load_torch_export(folder: Path) -> Graphs:
+def load_torch_export(folder: str | Path) -> Graphs:
     """Load what ``export --to torch_export`` wrote.
 
     Raises:
         UserError: the folder holds something else, or another version's files, or lacks one.
     """
+    folder = Path(folder)
     settings = read_settings(folder, "torch_export")
 
     def graph(name: str) -> Graph:
+        path = _file(folder, f"{name}.pt2")
+        if not is_zipfile(path):  # of which PyTorch would log a page
+            raise UserError(f"{path} is damaged; export the checkpoint again")
         # the checks of shapes that PyTorch 2.13 writes end in an AttributeError here; wrong shapes fail in the graph
-        program = torch.export.load(_file(folder, f"{name}.pt2"))
+        program = torch.export.load(path)
         return program.module(check_guards=False)  # type: ignore[no-any-return]
 
     return Graphs(settings, graph(ENCODER) if settings.encoder else None, graph(DECODER))
 
 
-def load_onnx(folder: Path) -> Graphs:
+def load_onnx(folder: str | Path) -> Graphs:
     """Load what ``export --to onnx`` wrote, for onnxruntime on the CPU.
 
     Raises:
         UserError: the folder holds something else, or another version's files, or lacks one; or onnxruntime is missing.
     """
+    folder = Path(folder)
     settings = read_settings(folder, "onnx")
     try:
         import onnxruntime
+        from onnxruntime.capi import onnxruntime_pybind11_state as errors
     except ModuleNotFoundError as error:
         raise UserError("this needs the package onnxruntime: pip install fairseq-residuals[onnx]") from error
 
@@ -164,7 +194,11 @@ def load_onnx(folder: Path) -> Graphs:
         # initializers of zero size and the like are no news
         options.log_severity_level = 3
         path = str(_file(folder, f"{name}.onnx"))
-        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        try:
+            session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        except (errors.Fail, errors.InvalidGraph, errors.InvalidProtobuf) as error:
+            version, reason = onnxruntime.__version__, " ".join(str(error).split())
+            raise UserError(f"onnxruntime {version} cannot load {path}: {reason}") from error
         names = [i.name for i in session.get_inputs()]
 
         def run(*inputs: Tensor) -> list[Tensor]:

@@ -12,10 +12,15 @@ from typing import Any
 
 from transformers import PreTrainedTokenizer
 
-from fairseq_residuals.portable.pieces import CONTINUED, FILES, SPECIAL, apply_bpe, read_codes, read_dictionary
-
-WORD_START = "\u2581"
-"""At the begin of a word's first piece (SentencePiece)."""
+from fairseq_residuals.portable.pieces import (
+    CONTINUED,
+    FILES,
+    SPECIAL,
+    WORD_START,
+    apply_bpe,
+    read_codes,
+    read_dictionary,
+)
 
 
 class ResidualTokenizer(PreTrainedTokenizer):

@@ -164,7 +164,7 @@ def wrong(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
         "stock checkpoint": (["gradients", "--checkpoint", f"{here}/stock.pt"], "fairseq-residuals import"),
         "misfit": (["gradients", "--checkpoint", f"{here}/misfit.pt"], "does not fit the model"),
         "sizes of a checkpoint": (["change", "--checkpoint", f"{here}/misfit.pt", "--dim", "8"], "has no meaning for"),
-        "no weights over depth": (["weights", *TINY, "--variants", "b2t"], "has no weights over depth"),
+        "no weights over depth": (["weights", *TINY, "--variants", "b2t"], "has no matrix of weights over depth"),
         "column": (["weights", *TINY, "--variants", "dlcl_pre", "--of-layer", "4"], "the encoder has 0 to 3"),
         "no data": (["gradients", *TINY, "--data", f"{here}/nothing"], "nothing"),
         "no split": (["gradients", *TINY, "--data", here, "-s", "s", "-t", "t", "--split", "test"], "--split test"),

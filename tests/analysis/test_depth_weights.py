@@ -9,6 +9,7 @@ import torch
 from analysed_models import TINY, built, subject
 
 from fairseq_residuals.analysis.depth_weights import depth_weights, masked
+from fairseq_residuals.cli.__main__ import main
 from fairseq_residuals.core.base import Variant
 from fairseq_residuals.core.registry import VARIANTS
 
@@ -92,3 +93,17 @@ def test_masked_as_in_the_paper() -> None:
     """Less than 0.1, or than 5% of the largest of the row, in magnitude."""
     matrix = torch.tensor([[0.09, -0.2, NAN], [4.0, 0.15, -0.25]])
     assert masked(matrix, 0.1, 0.05).isnan().tolist() == [[True, False, True], [False, True, False]]
+
+
+@pytest.mark.parametrize("variant", ["attention_residuals", "unet_skip"])
+def test_a_wiring_that_mixes_otherwise_is_not_said_to_have_no_weights(
+    variant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has them, but for no pair of layers one that stays."""
+    layers = subject(variant).model.encoder.layers
+    assert any("query" in name or "skip_weight" in name for name, _ in layers.named_parameters())
+    assert main(["weights", "--variants", variant, *TINY]) == 2
+    message = capsys.readouterr().err
+    assert "has no weights over depth" not in message
+    assert "no matrix of weights over depth to draw" in message
+    assert "are dense_former, dlcl_post, dlcl_pre, transparent_attention\n" in message

@@ -114,6 +114,10 @@ def test_missing_files_of_a_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "there is no file missing.codes" in refused(
         capsys, tmp_path, *export, "--data", data, "--codes", "missing.codes"
     )
+    (data / "spm.model").write_text("no model\n")
+    assert "spm.model is no model of SentencePiece" in refused(
+        capsys, tmp_path, *export, "--data", data, "--sentencepiece", data / "spm.model"
+    )
     assert "need --data" in refused(capsys, tmp_path, *export, "--codes", path)
     (data / "codes").write_text("not codes\n")
     assert "#version: 0.2" in refused(capsys, tmp_path, *export, "--data", data, "--codes", data / "codes")
@@ -121,6 +125,25 @@ def test_missing_files_of_a_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "has 6 words and the model 40" in refused(capsys, tmp_path, *export, "--data", data)
     (data / "dict.en.txt").unlink()
     assert "dict.en.txt, the model's dictionary" in refused(capsys, tmp_path, *export, "--data", data)
+
+
+@pytest.mark.parametrize(
+    ("piece", "line"),
+    [
+        ("lo@@", "such as lo@@: without --codes, the tokenizer splits text at spaces alone"),
+        ("\u2581lo", "such as \u2581lo: without --sentencepiece, the tokenizer splits text at spaces alone"),
+        ("low", ""),
+    ],
+)
+def test_pieces_that_nothing_makes(piece: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, path = write(tmp_path, "translation", "b2t")
+    data = dictionaries(tmp_path)
+    file = data / "dict.de.txt"
+    _, *others = file.read_text().splitlines()
+    file.write_text("\n".join([f"{piece} 1", *others]) + "\n")
+    assert main(["export", "--to", "hf", "--data", str(data), str(path), str(tmp_path / "hf")]) == 0
+    printed = capsys.readouterr().out
+    assert line in printed and ("splits text" in printed) == bool(line)
 
 
 def test_flags_of_another_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

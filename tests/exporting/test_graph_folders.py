@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.wiring import Wiring
-from fairseq_residuals.portable.graphs import SETTINGS_FILE, load_onnx, load_torch_export, write_settings
-from fairseq_residuals.portable.settings import ModelSettings, StackSettings
+from fairseq_residuals.portable.graphs import SETTINGS_FILE, Graphs, load_onnx, load_torch_export, write_settings
+from fairseq_residuals.portable.settings import EOS, ModelSettings, StackSettings
 
 LOADERS = {"onnx": load_onnx, "torch_export": load_torch_export}
 SUFFIX = {"onnx": "onnx", "torch_export": "pt2"}
@@ -62,3 +64,50 @@ def test_folders_that_are_not_loaded(kind: str, tmp_path: Path) -> None:
     refused("decoder must be an object")
     rewrite()
     refused(rf"there is no decoder\.{SUFFIX[kind]} in ")
+    (tmp_path / f"decoder.{SUFFIX[kind]}").write_bytes(b"half a file")
+    refused({"onnx": r"cannot load .*decoder\.onnx", "torch_export": r"decoder\.pt2 is damaged"}[kind])
+
+
+@pytest.mark.parametrize(
+    ("task", "arguments", "message"),
+    [
+        ("pair", {"source": [[5, 2]]}, r"source must be the numbers of one sentence's tokens in a row, not \(1, 2\)"),
+        ("pair", {"source": [5.0, 2.0]}, "source must be the numbers"),
+        ("pair", {"source": []}, "source must be the numbers"),
+        ("pair", {"source": [40, 2]}, "source has tokens 2 to 40, and the model 40 words"),
+        ("pair", {"source": [-1, 2]}, "source has tokens -1 to 2"),
+        ("pair", {"source": [5] * 65}, "source has 65 tokens, and the model reads at most 64"),
+        ("pair", {}, "a model of translation needs a source"),
+        ("alone", {"source": [5, 2]}, "a model of translation needs a source, and a language model has none"),
+        ("alone", {"prompt": [2, 40]}, "prompt has tokens 2 to 40"),
+        ("alone", {"beam": 0}, "beam must be at least 1 and longest at least 0, not 0 and 200"),
+    ],
+)
+def test_what_cannot_be_searched(task: str, arguments: dict[str, Any], message: str) -> None:
+    def unreachable(*_: Any) -> Any:
+        raise AssertionError("a graph ran")
+
+    pair = task == "pair"
+    model = replace(settings(), encoder=settings().decoder) if pair else settings()
+    graphs = Graphs(model, unreachable if pair else None, unreachable)
+    if "source" in arguments:
+        arguments = arguments | {"source": torch.tensor(arguments["source"])}
+    with pytest.raises(UserError, match=message):
+        graphs.search(**arguments)
+
+
+def test_a_search_ends_where_positions_end() -> None:
+    """The graph is given as many positions as the model has, and the last word has to be an end."""
+    lengths = []
+
+    def never_ends(tokens: Tensor, keys: Tensor, values: Tensor) -> list[Tensor]:
+        past = keys.size(3) + tokens.size(1)
+        lengths.append(past)
+        logits = torch.zeros(tokens.size(0), tokens.size(1), 40)
+        logits[..., EOS] = -100
+        grown = keys.new_zeros(*keys.shape[:3], past, keys.size(4))
+        return [logits, grown, grown]
+
+    found = Graphs(settings(), None, never_ends).search(prompt=[EOS, 7, 7], beam=2)
+    assert lengths == list(range(3, 65))
+    assert {len(hypothesis.tokens) for hypothesis in found} == {62}

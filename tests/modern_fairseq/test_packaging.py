@@ -140,7 +140,9 @@ WITHOUT_FAIRSEQ = """
 import sys
 import torch
 import fairseq_residuals
-from fairseq_residuals import DecoderCache, TokenEmbedding, build_stack, list_variants
+from fairseq_residuals import DecoderCache, TokenEmbedding, build_stack, contributions, list_variants, wrap
+from fairseq_residuals.analysis.measures import change
+from fairseq_residuals.analysis.subject import ModelAndLoss
 
 embed = TokenEmbedding(11, 8)
 stack = build_stack("b2t", depth=2, dim=8, heads=2, ffn_dim=16, task="language_model", embed_tokens=embed.embed_tokens)
@@ -149,6 +151,9 @@ whole, cache = stack(embed(tokens)), DecoderCache()
 steps = [stack(embed(token, cache=cache), cache=cache) for token in tokens.split(1, 1)]
 assert torch.allclose(torch.cat(steps), whole, atol=1e-5)
 whole.sum().backward()
+assert torch.allclose(contributions(stack.eval(), embed(tokens)).terms.sum(0), whole, atol=1e-5)
+wrapped = wrap("mhc", [(torch.nn.Identity(), torch.nn.Linear(8, 8)) for _ in range(2)], dim=8, heads=2, ffn_dim=16)
+assert len(change(ModelAndLoss(wrapped, lambda: wrapped(torch.ones(3, 1, 8)).sum()))["encoder"]) == 1
 present = {"fairseq", "hydra", "omegaconf", "sacrebleu", "numpy"} & set(sys.modules)
 print(fairseq_residuals.__version__, "b2t" in list_variants(), present or "nothing else")
 """
@@ -170,7 +175,8 @@ def test_the_library_needs_torch_alone(source, empty, tmp_path):
     command = str(Path(python).with_name("fairseq-residuals"))
     assert "\nb2t " in run(command, "list", env=bare)
     assert "Takase et al. 2023" in run(command, "show", "b2t", env=bare)
-    for needing in ("average", "--help"):
-        done = subprocess.run([command, needing], env=bare, capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert "needs fairseq" in done.stderr and done.stderr.count("\n") == 1
+    done = subprocess.run([command, "average"], env=bare, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "needs fairseq" in done.stderr and done.stderr.count("\n") == 1
+    usage = " ".join(run(command, "--help", env=bare).split())
+    assert " list " in usage and "Further commands need fairseq: `pip install" in usage

@@ -57,6 +57,8 @@ def export_folder(file: Path, kind: str, out: Path, options: Options) -> list[st
             report += _write_hf(checkpoint, files, folder, own_class=options.own_class)
             if files is None:
                 report.append("no tokenizer: give --data DIR, the folder of the dictionaries, for one")
+            else:
+                report += to_hf.unsplit_words(files)
             return report
         # only here, since importing what exports graphs takes time
         from fairseq_residuals.checkpoints.exporting import to_graphs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import shutil
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from fairseq_residuals.checkpoints.safetensors_file import without_copies, write
 from fairseq_residuals.checkpoints.transformers_classes import TransformersClass
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.portable.assemble import assemble
-from fairseq_residuals.portable.pieces import FILES, read_codes, read_dictionary
+from fairseq_residuals.portable.pieces import CONTINUED, FILES, WORD_START, read_codes, read_dictionary
 from fairseq_residuals.portable.settings import EOS, PAD, ModelSettings
 
 MODELING, TOKENIZER = "modeling_fairseq_residuals", "tokenization_fairseq_residuals"
@@ -197,6 +198,8 @@ def _write_tokenizer(settings: ModelSettings, files: TokenizerFiles, folder: Pat
             read_codes(files.codes)
         except (ValueError, UnicodeDecodeError) as error:
             raise UserError(f"--codes: {error}") from error
+    if files.sentencepiece is not None:
+        _check_sentencepiece(files.sentencepiece)
     source = assemble(
         "The tokenizer of a model of fairseq_residuals, assembled from its source (MIT).",
         ["fairseq_residuals.portable.hf_tokenizer"],
@@ -213,6 +216,31 @@ def _write_tokenizer(settings: ModelSettings, files: TokenizerFiles, folder: Pat
         },
         folder / "tokenizer_config.json",
     )
+
+
+def _check_sentencepiece(path: Path) -> None:
+    try:
+        from sentencepiece import SentencePieceProcessor
+    except ModuleNotFoundError as error:
+        raise UserError("--sentencepiece needs the package sentencepiece: pip install sentencepiece") from error
+    try:
+        SentencePieceProcessor(model_file=str(path))
+    except (OSError, RuntimeError) as error:
+        raise UserError(f"--sentencepiece: {path} is no model of SentencePiece") from error
+
+
+def unsplit_words(files: TokenizerFiles) -> list[str]:
+    """Return a line for the user where the dictionary has pieces of words and nothing is given that splits words."""
+    if files.codes or files.sentencepiece:
+        return []
+    pieces = {"--codes": f"*{CONTINUED}", "--sentencepiece": f"{WORD_START}*"}
+    words = read_dictionary(files.source)
+    return [
+        f"{files.source} has pieces of words, such as {found[0]}: without {flag}, the tokenizer splits text at spaces"
+        " alone"
+        for flag, pattern in pieces.items()
+        if (found := fnmatch.filter(words, pattern))
+    ]
 
 
 def _write_json(content: dict[str, Any], path: Path) -> None:
