@@ -91,6 +91,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         ((ENGLISH.replace("\n", "\r", 1), GERMAN + "\n"), (), "has 3, .*has 4"),
         (("", ""), (), "train.en is empty"),
         ((ENGLISH, ""), (), "train.de is empty"),
+        ((ENGLISH, "\n \n\t\n"), (), "train.de has no word in any of its 3 lines"),
+        ((ENGLISH, GERMAN), ("--align-suffix", "align"), "--align-suffix align: there is no file .*train.align"),
         (("one\ngrün\n".encode("latin-1"), "a\nb\n"), (), r"train.en is not UTF-8 text from line 2 on"),
         ((ENGLISH, GERMAN), ("-t", "en"), "both en, one and the same text"),
         ((ENGLISH, GERMAN), ("-t", "fr"), "there is no file .*train.fr"),
