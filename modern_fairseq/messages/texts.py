@@ -91,9 +91,9 @@ def count_lines(path: str, flag: str) -> int:
     try:
         with open(path, encoding="utf-8") as file:
             lines, words = 0, False
-            for line in file:
+            for sentence in file:
                 lines += 1
-                words = words or not line.isspace()
+                words = words or not sentence.isspace()
     except UnicodeDecodeError:
         line = _first_bad_line(path)
         raise UserError(f"{path} is not UTF-8 text from line {line} on: convert it, as iconv does") from None
