@@ -48,7 +48,8 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
             _sync(target.parent)
     except OSError as error:
         if error.errno is not None and error.filename in (None, str(temporary)):
-            error.filename, error.filename2 = str(path), None
+            error.filename = str(path)
+            del error.filename2  # set to None, it would be printed as where the file was to go
         raise
 
 

@@ -37,6 +37,12 @@ _MESSAGES: tuple[tuple[type[Exception], str, str], ...] = (
         r"Cannot find SlowMoDistributedDataParallel\..*",
         "--ddp-backend slowmo needs the package fairscale; choose pytorch_ddp, legacy_ddp or no_c10d",
     ),
+    (
+        AssertionError,
+        r"min_len cannot be larger than max_len.*",
+        "--min-len is more than a translation may have words, which is --max-len-a times those of its source plus"
+        " --max-len-b: lower the first, or raise the others",
+    ),
     (AssertionError, r"Please specify criterion to train a model", "--criterion is missing"),
     (
         argparse.ArgumentError,

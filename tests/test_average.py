@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from fairseq_residuals.checkpoints.checkpoint_file import save
 from fairseq_residuals.cli.__main__ import main
+from fairseq_residuals.core.errors import UserError
 
 
 def write(path: Path, model: dict[str, Any], number: int = 0) -> Path:
@@ -234,3 +235,11 @@ def test_the_same_checkpoint_gives_the_same_bytes_under_any_name(tmp_path: Path)
     for name in ("a.pt", "another name.pt"):
         save({"model": {"weight": torch.arange(9.0)}}, tmp_path / name)
     assert (tmp_path / "a.pt").read_bytes() == (tmp_path / "another name.pt").read_bytes()
+
+
+def test_a_folder_that_is_not_there_is_named_once(tmp_path: Path) -> None:
+    """As of a Python caller: the command looks for the folder before it reads anything."""
+    path = tmp_path / "missing" / "average.pt"
+    with pytest.raises(UserError) as caught:
+        save({"model": {"weight": torch.zeros(2)}}, path)
+    assert str(caught.value) == f"cannot write {path}: No such file or directory"

@@ -108,3 +108,12 @@ def test_no_command_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main([])
     assert exit_.value.code == 2 and "COMMAND" in capsys.readouterr().err
+
+
+def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(self: object, text: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.stdout", type("Stdout", (), {"write": interrupt, "flush": lambda self: None})())
+    assert main(["list"]) == 130
+    assert capsys.readouterr().err == "fairseq-residuals list: interrupted\n"

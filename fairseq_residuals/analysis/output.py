@@ -32,21 +32,24 @@ def add_output_flags(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def check_folder(args: argparse.Namespace) -> None:
-    """Make ``--out``, before anything is computed.
+    """Check that ``--out`` can be written to, before anything is computed; :func:`write` makes the folder.
 
     Raises:
         UserError: nothing can be written there.
     """
     try:
-        args.out.mkdir(parents=True, exist_ok=True)
+        there = next(path for path in (args.out, *args.out.absolute().parents) if path.exists())
     except OSError as error:
         raise UserError(f"--out names {args.out}, where nothing can be written: {error.strerror}") from error
-    if Path(args.name).name != args.name or not os.access(args.out, os.W_OK):
+    if not there.is_dir():
+        raise UserError(f"--out names {args.out}, where nothing can be written: {there} is a file")
+    if Path(args.name).name != args.name or not os.access(there, os.W_OK):
         raise UserError(f"--out {args.out} and --name {args.name} must be a folder to write to and a plain file name")
 
 
 def write(args: argparse.Namespace, figure: Figure, head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
     """Write NAME.png, NAME.csv and, where asked for, NAME.svg; none of them looks finished before all are."""
+    args.out.mkdir(parents=True, exist_ok=True)
     files = {".csv": None, ".png": "png"} | ({".svg": "svg"} if args.svg else {})
     paths = {args.out / f"{args.name}{ending}": kind for ending, kind in files.items()}
     with ExitStack() as stack:

@@ -44,4 +44,6 @@ def save(checkpoint: dict[str, Any], path: Path) -> None:
         with atomic_write(path) as temporary, temporary.open("wb") as file:
             torch.save(checkpoint, file)
     except (OSError, RuntimeError) as error:
-        raise UserError(f"cannot write {path}: {disk_error(error) or error}") from error
+        reason = disk_error(error) or error
+        said = (reason.strerror if isinstance(reason, OSError) else None) or reason
+        raise UserError(f"cannot write {path}: {said}") from error

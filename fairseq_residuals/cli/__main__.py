@@ -111,6 +111,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # who reads the output (head) wants no more of it; Python would say so again when it closes stdout
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        print(f"{parser.prog} {args.command}: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
     except Exception as error:
         mistake = mistakes.explain(error)
         if mistake is None:

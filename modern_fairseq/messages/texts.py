@@ -31,7 +31,8 @@ def check(args: argparse.Namespace) -> None:
 
     Raises:
         UserError: a language is missing, or both are one; a text is missing, empty or not UTF-8; texts that belong
-            together have different numbers of lines; there are no workers.
+            together have different numbers of lines; the training text has no alignments where they are asked for;
+            there are no workers.
     """
     if args.workers < 1:
         raise UserError(f"--workers must be at least 1, not {args.workers}")
@@ -41,6 +42,8 @@ def check(args: argparse.Namespace) -> None:
         further = [f"{prefix}.{args.align_suffix}"] if args.align_suffix else []
         if args.alignfile and flag == "--trainpref":
             further.append(args.alignfile)
+        if args.align_suffix and flag == "--trainpref" and not os.path.exists(further[0]):
+            raise UserError(f"--align-suffix {args.align_suffix}: there is no file {further[0]}")
         lines |= {path: count_lines(path, flag) for path in further if os.path.exists(path)}
         if len(set(lines.values())) > 1:
             counts = ", ".join(f"{path} has {count:,}" for path, count in lines.items())
@@ -81,18 +84,23 @@ def count_lines(path: str, flag: str) -> int:
         flag: that named the file, for the error.
 
     Raises:
-        UserError: there is no such file, it is empty, or it is not UTF-8.
+        UserError: there is no such file, it has no words, or it is not UTF-8.
     """
     if not os.path.isfile(path):
         raise UserError(f"{flag}: there is no file {path}")
     try:
         with open(path, encoding="utf-8") as file:
-            lines = sum(1 for _ in file)
+            lines, words = 0, False
+            for sentence in file:
+                lines += 1
+                words = words or not sentence.isspace()
     except UnicodeDecodeError:
         line = _first_bad_line(path)
         raise UserError(f"{path} is not UTF-8 text from line {line} on: convert it, as iconv does") from None
     if not lines:
         raise UserError(f"{path} is empty: one sentence a line is needed")
+    if not words:
+        raise UserError(f"{path} has no word in any of its {lines:,} lines: one sentence a line is needed")
     return lines
 
 

@@ -1,8 +1,10 @@
 """Commands that would end with exit status 0 and a wrong answer, or none: refused with a sentence."""
 
 import argparse
+import contextlib
 import functools
 import inspect
+import math
 import os
 import types
 from collections.abc import Sequence
@@ -11,6 +13,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from fairseq_residuals_errors import UserError
+from modern_fairseq.fixes import overrides
 
 POST_PROCESSING = ("subword_nmt", "@@ ", "@@", "sentencepiece", "wordpiece", "letter", "silence", "_EOW", "none")
 """What data/data_utils.py:368-390 knows."""
@@ -48,6 +51,9 @@ def _check_search(generation: Any) -> None:
         )
     if generation.prefix_size < 0:
         raise UserError(f"--prefix-size must be at least 0, not {generation.prefix_size}")
+    for flag, number in (("--lenpen", generation.lenpen), ("--unkpen", generation.unkpen)):
+        if not math.isfinite(number):
+            raise UserError(f"{flag} must be a finite number, not {number}")
 
 
 def _check_text(cfg: Any) -> None:
@@ -63,6 +69,30 @@ def _check_text(cfg: Any) -> None:
         name = cfg.bpe[key]
         if "://" not in name and not os.path.isfile(name):
             raise UserError(f"{flag} {name}: there is no such file")
+
+
+def lines_to_score(module: types.ModuleType) -> None:
+    """Refuse texts of different lengths to fairseq-score, which leaves out what the longer one has more (score.py:88).
+
+    Can go when fairseq > 0.12.2 refuses them.
+    """
+    original = module.cli_main
+
+    @functools.wraps(original)
+    def cli_main() -> Any:
+        args = module.get_parser().parse_args()
+        if os.path.isfile(args.ref) and (args.sys == "-" or os.path.isfile(args.sys)):
+            with module.open(args.ref) as reference:
+                references = len(reference)
+            with contextlib.nullcontext(module.sys.stdin) if args.sys == "-" else module.open(args.sys) as output:
+                if len(output) != references:
+                    raise UserError(
+                        f"{args.sys} has {len(output):,} lines and {args.ref} {references:,}: the output and its"
+                        " reference must have as many as each other"
+                    )
+        return original()
+
+    module.cli_main = cli_main  # type: ignore[attr-defined]
 
 
 def check_batches(module: types.ModuleType) -> None:
@@ -160,12 +190,14 @@ def check_ensembles(module: types.ModuleType) -> None:
         **kwargs: Any,
     ) -> tuple[list[Any], Any, Any]:
         kinds.clear()
-        asked.append(task)
+        asked.append(_settings_of(task))
         try:
             return load_all(filenames, arg_overrides, task, *args, **kwargs)  # type: ignore[no-any-return]
         finally:
             asked.pop()
 
+    if _check_other_direction not in overrides.checks:
+        overrides.checks.append(_check_other_direction)
     module.load_checkpoint_to_cpu = load_checkpoint_to_cpu  # type: ignore[attr-defined]
     module.load_model_ensemble_and_task = load_model_ensemble_and_task  # type: ignore[attr-defined]
 
@@ -188,7 +220,7 @@ def _kind(task_name: Any) -> str:
     return "language model" if "language_modeling" in str(task_name) else "model of sequence to sequence"
 
 
-def _check_kind(path: str, settings: Any, task: Any, kinds: dict[str, str]) -> None:
+def _check_kind(path: str, settings: Any, asked: Any, kinds: dict[str, str]) -> None:
     name = _setting(settings, "_name") or _setting(settings, "task")
     if name is None:
         return
@@ -199,20 +231,25 @@ def _check_kind(path: str, settings: Any, task: Any, kinds: dict[str, str]) -> N
                 f"{other} is a {kind} and {path} a {kinds[path]}: an ensemble is of models of one task; a language"
                 " model beside a translation goes to --lm-path"
             )
-    requested = _setting(_settings_of(task), "_name")
+    requested = _setting(asked, "_name")
     if requested is not None and _kind(requested) != kinds[path]:
         raise UserError(f"{path} was trained for --task {name}, a {kinds[path]}, and cannot serve --task {requested}")
 
 
-def _check_direction(path: str, settings: Any, task: Any) -> None:
+def _check_direction(path: str, settings: Any, asked: Any) -> None:
     sides = ("source_lang", "target_lang")
-    trained, requested = (tuple(_setting(part, side) for side in sides) for part in (settings, _settings_of(task)))
+    trained, requested = (tuple(_setting(part, side) for side in sides) for part in (settings, asked))
     if None in (*trained, *requested) or trained == requested or not set(trained) & set(requested):
         return
     raise UserError(
         f"{path} translates from {trained[0]} to {trained[1]}, and not from {requested[0]} to {requested[1]}: give"
         f" --source-lang {trained[0]} --target-lang {trained[1]}"
     )
+
+
+def _check_other_direction(own: dict[str, Any], used: dict[str, Any], path: str) -> None:
+    """Check fairseq-validate, which takes the checkpoint's task and changes in it what its own flags say."""
+    _check_direction(path, _task_settings(own), _task_settings(used))
 
 
 def plugin_in_checkout(module: types.ModuleType) -> None:

@@ -5,8 +5,10 @@ import functools
 import os
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import hydra._internal.utils
 import yaml
 from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -16,6 +18,8 @@ from fairseq_residuals_errors import UserError, did_you_mean
 from modern_fairseq.plain_yaml import check_aliases
 
 GROUPS = ("task", "model", "criterion", "optimizer", "lr_scheduler")
+NOT_FAIRSEQS = ("recipe",)
+"""What a configuration may have at its top though fairseq looks at none of it: what is known of a paper's recipe."""
 
 
 def sentence(error: BaseException, group: str = "") -> UserError | None:
@@ -86,6 +90,7 @@ def errors_in_hydra_config(module: types.ModuleType) -> None:
     def cli_main() -> Any:
         with _hydra_raises(), _bounded_aliases():
             try:
+                _check_config_name()
                 return original()
             except UnicodeDecodeError as error:
                 raise UserError(f"a file of the configuration is not UTF-8 text ({error})") from error
@@ -93,6 +98,33 @@ def errors_in_hydra_config(module: types.ModuleType) -> None:
                 raise sentence(error) or error from error
 
     module.cli_main = cli_main  # type: ignore[attr-defined]
+
+
+def _check_config_name() -> None:
+    """Refuse a ``--config-name`` that no file has.
+
+    fairseq gives its schema that name (initialize.py:19), so hydra finds a configuration whatever the name is, and an
+    empty one then lacks its task, its model and all else.
+    """
+    args = hydra._internal.utils.get_args()
+    folder = Path(args.config_dir) if args.config_dir else None
+    elsewhere = args.config_path is not None or any("hydra.searchpath" in one for one in args.overrides)
+    if args.config_name is None or elsewhere or (folder is not None and not folder.is_dir()):
+        return  # hydra looks into other folders too, or says that there is no such folder
+    name = args.config_name.removesuffix(".yaml")
+    import fairseq
+
+    own = Path(fairseq.__path__[0], "config")
+    if any((place / f"{name}.yaml").is_file() for place in (folder, own) if place is not None):
+        return
+    if folder is None:
+        raise UserError(f"fairseq has no configuration {name} of its own; --config-dir names the folder of yours")
+    names = sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.yaml"))
+    few = f"; valid: {', '.join(names)}" if len(names) <= 30 else f"; it has {len(names)} others"
+    raise UserError(
+        f"{folder} has no configuration {name}{did_you_mean(name, names)}"
+        + (few if names else ", and no other file that ends in .yaml")
+    )
 
 
 @contextlib.contextmanager
@@ -137,6 +169,7 @@ def names_of_groups(module: types.ModuleType) -> None:
     @functools.wraps(original)
     def _hydra_main(cfg: Any, **kwargs: Any) -> Any:
         try:
+            _check_top(cfg)
             for group in GROUPS:
                 _check_group(cfg, group)
             return original(cfg, **kwargs)
@@ -144,6 +177,25 @@ def names_of_groups(module: types.ModuleType) -> None:
             raise _of_setting(error, "") from error
 
     module._hydra_main = _hydra_main  # type: ignore[attr-defined]
+
+
+def _check_top(cfg: Any) -> None:
+    """Refuse what fairseq would not look at, which an override with a plus can add, and a lack of its defaults."""
+    from fairseq.dataclass.configs import FairseqConfig
+
+    fields = FairseqConfig.__dataclass_fields__
+    groups = {name: getattr(fields[name].default, "__dataclass_fields__", {}) for name in fields if name != "_name"}
+    for key in cfg:
+        if key in fields or key in NOT_FAIRSEQS:
+            continue
+        of_group = next((name for name, settings in groups.items() if key in settings), "model")
+        near = did_you_mean(str(key), groups) or f" (a setting is of a group, as {of_group}.{key} is)"
+        raise UserError(f"unknown key {key} in the configuration{near}; valid: {', '.join(sorted(groups))}")
+    if "reset_logging" not in (cfg.get("common") or {}):
+        raise UserError(
+            "the configuration has none of fairseq's default settings, which reach only those at the top of"
+            " --config-dir: let --config-dir name the folder that the file is in"
+        )
 
 
 def _check_group(cfg: Any, group: str) -> None:

@@ -58,6 +58,13 @@ def test_an_error_leaves_the_old_file_alone(error, target):
     assert target.read_text() == "old" and os.listdir(target.parent) == ["file"]
 
 
+def test_an_error_names_the_file_and_no_second_one(tmp_path):
+    path = tmp_path / "missing" / "file"
+    with pytest.raises(FileNotFoundError) as caught, atomic_write(path):
+        pass
+    assert str(caught.value) == f"[Errno 2] No such file or directory: {str(path)!r}"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_removes_the_temporary_files_and_ends_the_process(number, writer, target):
     writer.send_signal(number)

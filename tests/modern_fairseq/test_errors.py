@@ -4,6 +4,9 @@ import argparse
 import errno
 import io
 import os
+import signal
+import subprocess
+import sys
 import types
 
 import pytest
@@ -32,6 +35,24 @@ def test_a_users_mistake_is_printed_in_one_line_without_traceback(capsys):
         command(UserError("the depth is 0,\n  but must be at least 1"))()
     assert exit_.value.code == 1
     assert capsys.readouterr() == ("", "fairseq-train: error: the depth is 0, but must be at least 1\n")
+
+
+INTERRUPTED = """
+import types
+from modern_fairseq.messages import commands
+module = types.ModuleType("fairseq_cli.{name}")
+def cli_main():
+    raise KeyboardInterrupt
+module.cli_main = cli_main
+commands.one_sentence_errors(module)
+module.cli_main()
+"""
+
+
+@pytest.mark.parametrize(("name", "program"), [("train", "fairseq-train"), ("hydra_train", "fairseq-hydra-train")])
+def test_ctrl_c_is_said_in_one_line_and_ends_the_process_by_its_signal(name, program):
+    run = subprocess.run([sys.executable, "-c", INTERRUPTED.format(name=name)], capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (-signal.SIGINT, f"{program}: interrupted\n")
 
 
 @pytest.mark.parametrize("error", [RuntimeError("x"), AssertionError(), KeyError("a"), OSError(22, "Invalid argument")])

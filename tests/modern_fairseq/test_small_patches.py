@@ -35,6 +35,22 @@ def test_fairseq_score_with_sacrebleu(tmp_path: Path) -> None:
     assert empty.stderr == "fairseq-score: error: <stdin> is empty: one sentence a line is needed\n"
 
 
+@pytest.mark.parametrize("more", [(), ("--sentence-bleu",), ("--sacrebleu",)])
+@pytest.mark.parametrize("piped", [False, True])
+def test_texts_of_different_lengths_are_not_scored(more: tuple[str, ...], piped: bool, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("one\ntwo\n")
+    (tmp_path / "ref").write_text("one\n")
+    argv = ["--sys", "-" if piped else "out", "--ref", "ref", *more]
+    run = subprocess.run(
+        [sys.executable, "-m", "fairseq_cli.score", *argv],
+        input="one\ntwo\n",
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert run.returncode == 1 and run.stderr.startswith(f"fairseq-score: error: {'-' if piped else 'out'} has 2 lines")
+
+
 def test_lines_are_those_of_the_file() -> None:
     lines = Lines(io.StringIO("a\nb\n"))
     assert list(lines) == lines.readlines() == ["a\n", "b\n"]

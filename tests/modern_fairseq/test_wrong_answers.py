@@ -11,6 +11,7 @@ import fairseq_cli.generate
 import fairseq_cli.interactive
 import fairseq_cli.preprocess
 import fairseq_cli.train
+import fairseq_cli.validate
 import pytest
 from fairseq import options, utils
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
@@ -91,6 +92,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         ((ENGLISH.replace("\n", "\r", 1), GERMAN + "\n"), (), "has 3, .*has 4"),
         (("", ""), (), "train.en is empty"),
         ((ENGLISH, ""), (), "train.de is empty"),
+        ((ENGLISH, "\n \n\t\n"), (), "train.de has no word in any of its 3 lines"),
+        ((ENGLISH, GERMAN), ("--align-suffix", "align"), "--align-suffix align: there is no file .*train.align"),
         (("one\ngrün\n".encode("latin-1"), "a\nb\n"), (), r"train.en is not UTF-8 text from line 2 on"),
         ((ENGLISH, GERMAN), ("-t", "en"), "both en, one and the same text"),
         ((ENGLISH, GERMAN), ("-t", "fr"), "there is no file .*train.fr"),
@@ -139,6 +142,8 @@ def test_alignments_of_other_texts(tmp_path: Path) -> None:
         (("--nbest", 0), "--nbest must be at least 1"),
         (("--nbest", 5, "--beam", 2), "--nbest 5 is more than --beam 2"),
         (("--prefix-size", -1), "--prefix-size must be at least 0"),
+        (("--lenpen", "nan"), "--lenpen must be a finite number, not nan"),
+        (("--unkpen", "inf"), "--unkpen must be a finite number, not inf"),
         (("--post-process", "bpe"), "--post-process .* 'bpe' is unknown; valid: 'subword_nmt'"),
         (("--bpe", "subword_nmt"), "--bpe subword_nmt needs --bpe-codes"),
         (("--bpe", "subword_nmt", "--bpe-codes", "MISSING"), "--bpe-codes MISSING: there is no such file"),
@@ -171,6 +176,45 @@ def test_the_other_direction_is_refused(trained: tuple[Path, Path]) -> None:
     with pytest.raises(UserError, match=f"{path} translates from en to de, and not from de to en"):
         generate(data, "--path", path, "-s", "de", "-t", "en")
     generate(data, "--path", path, "-s", "en", "-t", "de")
+
+
+def test_the_other_direction_is_not_validated(
+    trained: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It takes the model's own task, with what the flags say."""
+    data, folder = trained
+    path = folder / "mt/checkpoint_last.pt"
+
+    def validate(*languages: str) -> None:
+        flags = [
+            data,
+            "--task",
+            "translation",
+            "--path",
+            path,
+            *languages,
+            "--valid-subset",
+            "test",
+            "--batch-size",
+            2,
+            "--cpu",
+        ]
+        monkeypatch.setattr("sys.argv", ["fairseq-validate", *map(str, flags)])
+        fairseq_cli.validate.cli_main()
+
+    with pytest.raises(SystemExit):
+        validate("-s", "de", "-t", "en")
+    assert f"fairseq-validate: error: {path} translates from en to de, and not from de to en" in capsys.readouterr().err
+    validate("-s", "en", "-t", "de")
+    validate()
+
+
+def test_a_least_length_above_the_greatest(trained: tuple[Path, Path]) -> None:
+    data, folder = trained
+    flags = ("--min-len", "9", "--max-len-b", "3", "-s", "en", "-t", "de")
+    with pytest.raises(AssertionError) as caught:
+        generate(data, "--path", folder / "mt/checkpoint_last.pt", *flags)
+    assert "--min-len is more than a translation may have words" in str(mistakes.explain(caught.value))
 
 
 def test_the_other_direction_is_refused_of_a_model_whose_languages_its_data_told(

@@ -37,7 +37,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     """Runs fairseq-hydra-train on the text of a YAML file in this process, and returns what it says."""
 
     def run(text: str | bytes, *overrides: str) -> str:
-        (tmp_path / "conf").mkdir()
+        (tmp_path / "conf").mkdir(exist_ok=True)
         (tmp_path / "conf/run.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
         (tmp_path / "data").mkdir()
         for language in ("en", "de"):
@@ -180,6 +180,9 @@ def test_values_that_cannot_be(
         ("+model.dropuot=1", "unknown key dropuot under model (did you mean dropout?)"),
         ("modle=transformer", "unknown key modle in the configuration (did you mean model?)"),
         ("model.dropout=x", "model.dropout must be a number"),
+        ("+residual=b2t", "unknown key residual in the configuration (a setting is of a group, as model.residual is)"),
+        ("+max_update=1", "in the configuration (a setting is of a group, as optimization.max_update is); valid: bmuf"),
+        ("+optimisation.lr=[1]", "unknown key optimisation in the configuration (did you mean optimization?)"),
         ("model.dropout=[1", "no viable alternative at input '[1'"),
         ("+a", "missing EQUAL"),
     ],
@@ -190,3 +193,23 @@ def test_overrides_that_cannot_be(override: str, sentence: str, refused: Callabl
 
 def test_a_configuration_that_is_not_there(refused: Callable[..., str]) -> None:
     assert "/nowhere" in refused("", "--config-dir", "/nowhere")
+
+
+def test_an_unknown_name_of_a_configuration(refused: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "conf/small").mkdir(parents=True)
+    (tmp_path / "conf/small/test.yaml").write_text("")
+    line = refused("", "--config-name", "rnu")
+    assert f"{tmp_path / 'conf'} has no configuration rnu (did you mean run?); valid: run, small/test" in line
+
+
+def test_a_configuration_in_a_folder_of_the_folder(refused: Callable[..., str], tmp_path: Path) -> None:
+    """fairseq's schema has no folder in its name, so such a file gets no default settings."""
+    (tmp_path / "conf/small").mkdir(parents=True)
+    (tmp_path / "conf/small/test.yaml").write_text("# @package _global_\n" + yaml.safe_dump(settings(tmp_path)))
+    assert "let --config-dir name the folder that the file is in" in refused("", "--config-name", "small/test")
+
+
+def test_a_section_for_the_recipe_is_nobodys_mistake(refused: Callable[..., str], tmp_path: Path) -> None:
+    whole = settings(tmp_path)
+    whole["optimizer"] = {"_name": "adma"}
+    assert "unknown optimizer 'adma'" in refused(yaml.safe_dump(whole), "+recipe.corpus=none")
