@@ -115,6 +115,7 @@ _AFTER = {
         "fixes.at_once:zeros",
         "fixes.master_weights:save_with_optimizer",
     ),
+    "fairseq.dataclass.initialize": ("compat.hydra_api:share_the_store",),
     "fairseq.data.data_utils": (
         "compat.numpy_names:removed_aliases",
         "messages.commands:explain_data_folder",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,39 @@ import tabnanny
 """
 
 
+FORKED = """
+import json, os, sys, traceback
+import hydra, numpy, sacrebleu, torch  # all take seconds, and none imports fairseq
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        try:
+            exec(json.loads(line), {"__name__": "__main__"})
+        except BaseException:
+            print(json.dumps(traceback.format_exc()), flush=True)
+        else:
+            print(json.dumps(""), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+@pytest.fixture(scope="module")
+def run_forked() -> Iterator[Callable[[str], None]]:
+    """Runs code in forks of a process that has imported PyTorch, and neither fairseq nor anything of ours."""
+    command = [sys.executable, "-W", "ignore", "-c", FORKED]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
+        assert process.stdin and process.stdout
+
+        def run_code(code: str) -> None:
+            print(json.dumps(code), file=process.stdin, flush=True)
+            failure = json.loads(process.stdout.readline())
+            assert not failure, failure
+
+        yield run_code
+        process.stdin.close()
+
+
 @pytest.mark.parametrize(
     "imports_first",
     (
@@ -185,5 +219,5 @@ import tabnanny
         PARTLY,
     ),
 )
-def test_whatever_is_imported_first(imports_first: str) -> None:
-    run(imports_first + REGISTERED)
+def test_whatever_is_imported_first(imports_first: str, run_forked: Callable[[str], None]) -> None:
+    run_forked(imports_first + REGISTERED)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import rms_norm
 
-from fairseq_residuals.ops.rms_linear import inverse_rms
+from fairseq_residuals.ops.rms_linear import inverse_rms_of, row_norms
 from fairseq_residuals.utils.attachable_context import AttachableContext
 from fairseq_residuals.utils.attachable_form import AttachableForm
 from fairseq_residuals.utils.precision import at_least_fp32
@@ -77,7 +77,8 @@ class _SoftmaxSum(torch.autograd.Function):
     def forward(ctx: Any, direction: Tensor, eps: float, *values: Tensor) -> Tensor:
         # the norm's factor follows the product, so that nothing of a value's size is made and kept
         products = torch.stack([value @ direction for value in values])
-        factors = torch.stack([len(direction) ** 0.5 * inverse_rms(value, eps) for value in values])
+        norms = torch.stack([row_norms(value) for value in values])
+        factors = len(direction) ** 0.5 * inverse_rms_of(norms, len(direction), eps)
         shares = (products * factors).softmax(0)
         ctx.save_for_backward(direction, products, factors, shares, *values)
         return weighted_sum(shares.to(values[0].dtype).unsqueeze(-1), values)
@@ -90,10 +91,11 @@ class _SoftmaxSum(torch.autograd.Function):
         grad_products = grad_logits * factors
         # a factor is sqrt(C) (v·v / C + eps)^-0.5, so its gradient is along the value
         along_value = -grad_products * products * factors.square() / len(direction) ** 2
+        of_each = (x.unsqueeze(-1).unbind() for x in (shares, grad_products, along_value))
+        rows = grad_products.to(direction.dtype).flatten(1).unbind()
         grad_values, grad_direction = [], torch.zeros_like(direction)
-        for k, value in enumerate(values):
-            share, grad_product, along = (x[k].unsqueeze(-1) for x in (shares, grad_products, along_value))
+        for share, grad_product, along, row, value in zip(*of_each, rows, values, strict=True):
             grad_value = (share * grad_total).addcmul_(grad_product, direction).addcmul_(along, value)
             grad_values.append(grad_value.to(value.dtype))
-            grad_direction += grad_product.to(value.dtype).flatten() @ value.flatten(0, -2)
+            grad_direction += row @ value.flatten(0, -2)
         return grad_direction, None, *grad_values

@@ -41,8 +41,17 @@ def rms_linear(x: Tensor, weight: Tensor, *, centred: bool, eps: float) -> Tenso
 
 def inverse_rms(x: Tensor, eps: float) -> Tensor:
     """Return 1 / sqrt(mean(x²) + eps), (..., C) -> (...), in single precision at least, without a copy of x."""
-    norm = torch.linalg.vector_norm(x, dim=-1, dtype=torch.promote_types(x.dtype, torch.float32))
-    return (norm.square() / x.size(-1) + eps).rsqrt()
+    return inverse_rms_of(row_norms(x), x.size(-1), eps)
+
+
+def row_norms(x: Tensor) -> Tensor:
+    """Return sqrt(sum(x²)), (..., C) -> (...), in single precision at least, without a copy of x."""
+    return torch.linalg.vector_norm(x, dim=-1, dtype=torch.promote_types(x.dtype, torch.float32))
+
+
+def inverse_rms_of(norms: Tensor, width: int, eps: float) -> Tensor:
+    """Return what :func:`inverse_rms` does, of the norms of rows of ``width`` numbers."""
+    return (norms.square() / width + eps).rsqrt()
 
 
 class _RMSLinear(torch.autograd.Function):
