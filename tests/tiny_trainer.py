@@ -15,10 +15,12 @@ from fairseq.logging import metrics
 from fairseq.models import build_model
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
-from tiny import PAD, batch, dimensions, make_dictionary
+from tiny import PAD, PREFIX, batch, dimensions, make_dictionary, make_task, target_tokens
 
 from fairseq_residuals.models import extensions
 
+NAMES = {"translation": "translation", "language_modeling": "language_modeling", "speech": "speech_to_text"}
+"""Of fairseq's tasks."""
 SGD = ("--optimizer", "sgd", "--lr", "0.1", "--lr-scheduler", "fixed")
 
 
@@ -26,30 +28,33 @@ class Task(FairseqTask):
     """A task without data."""
 
     source_dictionary = target_dictionary = make_dictionary()
+    args = make_task().args
 
 
 @cache
-def _parsed(flags: tuple[str, ...], variant: str, *_extensions: extensions.Extension) -> Namespace:
-    model = ["--arch", f"transformer_{variant}_6l", *dimensions("translation")]
+def _parsed(flags: tuple[str, ...], variant: str, task: str, *_extensions: extensions.Extension) -> Namespace:
+    model = ["--task", NAMES[task], "--arch", f"{PREFIX[task]}_{variant}", *dimensions(task)]
     argv = ["data", "--cpu", "--criterion", "cross_entropy", *model, *flags]
-    return options.parse_args_and_arch(options.get_training_parser(), argv)
+    args = options.parse_args_and_arch(options.get_training_parser(), argv)
+    args.input_feat_per_channel, args.input_channels = 8, 1  # what the task tells a model of speech
+    return args
 
 
-def _arguments(flags: tuple[str, ...], variant: str) -> Namespace:
+def _arguments(flags: tuple[str, ...], variant: str, task: str) -> Namespace:
     # fairseq makes three parsers to read one command line, and two trainers of a test often have the same
-    return copy.deepcopy(_parsed(flags, variant, *extensions.EXTENSIONS.values()))
+    return copy.deepcopy(_parsed(flags, variant, task, *extensions.EXTENSIONS.values()))
 
 
 @cache
-def _settings(flags: tuple[str, ...], variant: str) -> Any:
-    return convert_namespace_to_omegaconf(_arguments(flags, variant))
+def _settings(flags: tuple[str, ...], variant: str, task: str) -> Any:
+    return convert_namespace_to_omegaconf(_arguments(flags, variant, task))
 
 
-def make_config(*flags: str, variant: str = "post_ln") -> Any:
+def make_config(*flags: str, variant: str = "post_ln", task: str = "translation") -> Any:
     """What fairseq-train makes of ``flags``."""
     # composing takes a second; what has no dataclass gets all arguments, and the rest nothing of the model's
-    cfg = copy.deepcopy(_settings(flags, variant if "--residual-args" in flags else "post_ln"))
-    args = _arguments(flags, variant)
+    cfg = copy.deepcopy(_settings(flags, variant if "--residual-args" in flags else "post_ln", task))
+    args = _arguments(flags, variant, task)
     for settings in cfg.values():
         if isinstance(settings, Namespace):
             vars(settings).update(vars(args))
@@ -57,19 +62,21 @@ def make_config(*flags: str, variant: str = "post_ln") -> Any:
     return cfg
 
 
-def make_trainer(*flags: str, variant: str = "post_ln", seed: int = 1) -> Any:
-    """A trainer of a translation model without dropout."""
+def make_trainer(*flags: str, variant: str = "post_ln", task: str = "translation", seed: int = 1) -> Any:
+    """A trainer of a model without dropout."""
     torch.manual_seed(seed)
-    cfg = make_config(*flags, variant=variant)
-    task = Task(cfg.task)
-    return Trainer(cfg, task, build_model(cfg.model, task), build_criterion(cfg.criterion, task))
+    cfg = make_config(*flags, variant=variant, task=task)
+    without_data = Task(cfg.task)
+    model, criterion = build_model(cfg.model, without_data), build_criterion(cfg.criterion, without_data)
+    return Trainer(cfg, without_data, model, criterion)
 
 
-def sample(seed: int = 5, sentences: int = 3) -> dict[str, Any]:
+def sample(seed: int = 5, sentences: int = 3, task: str = "translation") -> dict[str, Any]:
     """A batch as fairseq's data sets make it."""
-    inputs = batch("translation", sentences, seed)
-    target = inputs["prev_output_tokens"].roll(-1, 1)
-    target[inputs["prev_output_tokens"].eq(PAD)] = PAD
+    inputs = batch(task, sentences, seed)
+    previous = target_tokens(task, inputs)
+    target = previous.roll(-1, 1)
+    target[previous.eq(PAD)] = PAD
     return {
         "id": torch.arange(sentences),
         "nsentences": sentences,
