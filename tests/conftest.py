@@ -6,7 +6,6 @@ import gc
 import logging
 
 import absl.logging
-import pytest
 
 
 def pytest_configure() -> None:
@@ -16,11 +15,6 @@ def pytest_configure() -> None:
     logging closes all handlers, and while a test captures its output ``sys`` has another one: every later test failed.
     """
     absl.logging.PythonHandler.close = logging.StreamHandler.close
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the recipes first: one of two processes begins there, and what it composes serves all their tests."""
-    items.sort(key=lambda item: item.path.parent.name != "recipes")
 
 
 def pytest_collection_finish() -> None:

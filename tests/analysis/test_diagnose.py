@@ -298,12 +298,3 @@ def test_a_legend_leaves_room_for_the_curves(culprits: int, names: int, tmp_path
     texts = [text.get_text() for text in norms.get_legend().get_texts()]
     assert sum("left first" in text for text in texts) == names and len(texts) <= 8
     assert ("18 of 18 left here" in texts) == (names == 0)
-
-
-def test_a_file_without_a_record_leaves_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "notes").write_text("hello")
-    assert main(["diagnose", str(tmp_path / "notes"), "--out", str(tmp_path / "a/b")]) == 2
-    assert "has no record of fairseq-train" in capsys.readouterr().err and not (tmp_path / "a").exists()
-    (tmp_path / "log").write_text("\n".join([*healthy(), DONE]))
-    assert main(["diagnose", str(tmp_path / "log"), "--out", str(tmp_path / "a/b")]) == 0
-    assert len(list((tmp_path / "a/b").iterdir())) == 2
