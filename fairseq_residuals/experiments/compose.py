@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_residuals.core.errors import UserError, did_you_mean
-from modern_fairseq.messages.yaml_mistakes import sentence
+from modern_fairseq.messages.yaml_mistakes import NOT_FAIRSEQS, sentence
 
 SEED, BATCH = "common.seed", ("dataset.max_tokens", "optimization.update_freq")
 _ONE_AT_A_TIME = threading.Lock()
@@ -78,7 +78,8 @@ def _refuse_unknown(name: str, config: DictConfig) -> None:
     """Refuse settings that fairseq would never look at; an override by ++ may have added them."""
     from fairseq.dataclass.configs import FairseqConfig
 
-    groups = {key: field.default for key, field in FairseqConfig.__dataclass_fields__.items()} | {"recipe": None}
+    groups = {key: field.default for key, field in FairseqConfig.__dataclass_fields__.items()}
+    groups |= dict.fromkeys(NOT_FAIRSEQS)
     known = {key: set(default.__dataclass_fields__) for key, default in groups.items() if is_dataclass(default)}
     unknown = [str(key) for key in config if key not in groups]
     unknown += [f"{group}.{key}" for group, keys in known.items() for key in config.get(group, ()) if key not in keys]
