@@ -19,8 +19,6 @@ from fairseq_residuals.variants.b2t import B2T
 from fairseq_residuals.variants.deepnet import DeepNetConnection
 from fairseq_residuals.variants.pre_ln import PreLNConnection
 
-TASK_NAMES = {"speech": "speech_to_text"}
-
 
 def export(
     folder: Path, task: str, variant: str, *flags: str, layers: int = 2, nested: bool = False
@@ -31,7 +29,7 @@ def export(
         nested: the checkpoint has its settings as a YAML file does, instead of those of a command line.
     """
     args = tiny.settings(f"{tiny.PREFIX[task]}_{variant}", *tiny.dimensions(task, layers), *flags)
-    args.task = TASK_NAMES.get(task, task)
+    args.task = tiny.FAIRSEQ_TASKS[task]
     model = tiny.perturb(tiny.build(task, variant, *flags, layers=layers))
     cfg = {"model": vars(args) | {"_name": args.arch}, "task": {"_name": args.task}}
     torch.save({"model": model.state_dict()} | ({"cfg": cfg} if nested else {"args": args}), folder / "ours.pt")

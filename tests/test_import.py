@@ -95,7 +95,7 @@ def test_models_of_fairseq_that_have_no_golden(task: str, flags: tuple[str, ...]
     stock = tiny.perturb(tiny.build_stock(task, *flags, normalize_before=before))
     args = Namespace(**vars(tiny.settings(tiny.STOCK[task], *tiny.dimensions(task), *flags)))
     args.encoder_normalize_before = args.decoder_normalize_before = before
-    args.task = {"speech": "speech_to_text", "language_modeling": "language_modeling"}.get(task, "translation")
+    args.task = tiny.FAIRSEQ_TASKS[task]
     model = stock.state_dict()
     model |= dead_copies(model, "encoder.transformer_layers." if task == "speech" else "encoder.layers.")
     torch.save({"args": args, "model": model}, tmp_path / "stock.pt")

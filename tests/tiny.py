@@ -25,6 +25,7 @@ from fairseq_residuals.utils.perturbation import perturb as perturb
 
 PAD, EOS = 1, 2
 TASKS = ("translation", "language_modeling", "speech")
+FAIRSEQ_TASKS = {"translation": "translation", "language_modeling": "language_modeling", "speech": "speech_to_text"}
 PREFIX = {"translation": "transformer", "language_modeling": "transformer_lm", "speech": "s2t_transformer"}
 STOCK = {"translation": "transformer", "language_modeling": "transformer_lm_big", "speech": "s2t_transformer"}
 

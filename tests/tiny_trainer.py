@@ -15,12 +15,10 @@ from fairseq.logging import metrics
 from fairseq.models import build_model
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
-from tiny import PAD, PREFIX, batch, dimensions, make_dictionary, make_task, target_tokens
+from tiny import FAIRSEQ_TASKS, PAD, PREFIX, batch, dimensions, make_dictionary, make_task, target_tokens
 
 from fairseq_residuals.models import extensions
 
-NAMES = {"translation": "translation", "language_modeling": "language_modeling", "speech": "speech_to_text"}
-"""Of fairseq's tasks."""
 SGD = ("--optimizer", "sgd", "--lr", "0.1", "--lr-scheduler", "fixed")
 
 
@@ -33,7 +31,7 @@ class Task(FairseqTask):
 
 @cache
 def _parsed(flags: tuple[str, ...], variant: str, task: str, *_extensions: extensions.Extension) -> Namespace:
-    model = ["--task", NAMES[task], "--arch", f"{PREFIX[task]}_{variant}", *dimensions(task)]
+    model = ["--task", FAIRSEQ_TASKS[task], "--arch", f"{PREFIX[task]}_{variant}", *dimensions(task)]
     argv = ["data", "--cpu", "--criterion", "cross_entropy", *model, *flags]
     args = options.parse_args_and_arch(options.get_training_parser(), argv)
     args.input_feat_per_channel, args.input_channels = 8, 1  # what the task tells a model of speech

@@ -30,7 +30,7 @@ def write(folder: Path, task: str, variant: str, *flags: str) -> tuple[nn.Module
     """Write a checkpoint, as fairseq-train does but for the optimizer; returns its model too."""
     dimensions = tiny.dimensions(task)
     args = tiny.settings(f"{tiny.PREFIX[task]}_{variant}", *dimensions, *flags)
-    args.task, args.source_lang, args.target_lang = {"speech": "speech_to_text"}.get(task, task), "de", "en"
+    args.task, args.source_lang, args.target_lang = tiny.FAIRSEQ_TASKS[task], "de", "en"
     model = tiny.perturb(tiny.build(task, variant, *flags))
     torch.save({"model": model.state_dict(), "args": args}, folder / "model.pt")
     return model, folder / "model.pt"
