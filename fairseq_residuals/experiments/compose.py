@@ -67,7 +67,7 @@ def compose(configs: Path, name: str, overrides: Sequence[str] = ()) -> DictConf
                 # in the file this is asked of the running job
                 save_dir = f"checkpoint.save_dir=checkpoints/{name}"
                 config = hydra.compose(name, overrides=[save_dir, *overrides])
-        except (HydraException, OmegaConfBaseException) as error:
+        except (HydraException, OmegaConfBaseException, ValueError) as error:
             raise UserError(f"{name}: {sentence(error) or error}") from error
     OmegaConf.set_struct(config, False)
     _refuse_unknown(name, config)

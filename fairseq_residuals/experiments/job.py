@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import fnmatch
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -253,11 +252,13 @@ class Job:
         if machine.gpus == 0 and precision is None:
             precision = "fp32"
         chosen = _PRECISIONS[precision] if precision else {}
-        return [override(f"common.{key}", value) for key, value in chosen.items()] + [
-            # hydra adds a key that the file has not only where ++ says so; a choice of a file is none
-            text if re.match(r"[+~]|[^=]*/", text) else f"++{text}"
-            for text in self.settings.overrides
-        ]
+        own = (text if self._is_no_setting(text) else f"++{text}" for text in self.settings.overrides)
+        return [*(override(f"common.{key}", value) for key, value in chosen.items()), *own]
+
+    def _is_no_setting(self, text: str) -> bool:
+        """Tell whether hydra takes an override as it is: elsewhere ++ lets it add a key that the file has not."""
+        key = text.partition("=")[0]
+        return key.startswith(("+", "~")) or (key != "" and (self.settings.configs / key).is_dir())
 
     @cached_property
     def _of_the_machine(self) -> dict[str, str | int | bool | list[int]]:

@@ -162,6 +162,13 @@ def test_the_other_source_of_a_recipe_can_be_chosen(dry_run) -> None:
         assert f"--max-update {updates} " in by_flags
 
 
+def test_a_schedule_can_be_chosen_by_its_file(dry_run) -> None:
+    lines = dry_run("b2t/table1", "--rows", "6L-6L/B2T", "--gpus", "8", "--override", "schedule=t_fixup")
+    [by_flags] = [line for line in lines if line.startswith("# the same: fairseq-train ")]
+    assert "--lr-scheduler inverse_sqrt_nowarmup " in by_flags
+    assert "--warmup-updates" not in by_flags
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -180,6 +187,8 @@ def test_the_other_source_of_a_recipe_can_be_chosen(dry_run) -> None:
             ("b2t/table1", "--gpus", "1", "--override", "optimisation.lr=1"),
             "has no setting optimisation (did you mean optimization?); at the top are _name, common, ",
         ),
+        (("b2t/table1", "--gpus", "1", "--override", "schedule=nomad"), "Could not find 'schedule/nomad'"),
+        (("b2t/table1", "--gpus", "1", "--override", "schedule=3"), "Config group override must be a string or a list"),
         (
             ("b2t/table1", "--gpus", "1", "--override", "optimization.lr=0.0005"),
             "b2t/table1/6l_post_ln: optimization.lr: it must be a list, such as [1]",

@@ -133,6 +133,27 @@ def test_a_run_differs_from_the_task_in_wiring_learning_rate_and_seed_alone(row:
         assert job.asked[section] == usual[section]
 
 
+@pytest.mark.parametrize(
+    ("overrides", "schedule"),
+    [
+        ((), "inverse_sqrt, warmup updates 200, warmup init lr 1e-07"),
+        (
+            (
+                "~lr_scheduler.warmup_updates",
+                "~lr_scheduler.warmup_init_lr",
+                "lr_scheduler._name=inverse_sqrt_nowarmup",
+                "+lr_scheduler.decay_period=4000",
+            ),
+            "inverse_sqrt_nowarmup, decay period 4000",
+        ),
+    ],
+)
+def test_the_report_names_the_schedule(overrides, schedule: str, results: list[SweepResult]) -> None:
+    task = find_task("translation")
+    workspace = Workspace(task, Path("/nowhere/work"), task.sizes, overrides)
+    assert f"All have the same schedule ({schedule}), " in variants.report(workspace, results, {}, [1])
+
+
 TOY = [
     "--examples",
     "200",

@@ -88,7 +88,8 @@ def estimate(rows: Sequence[str], args: argparse.Namespace, updates: int, result
 
 def report(workspace: Workspace, results: Sequence[SweepResult], refused: dict[str, str], seeds: Sequence[int]) -> str:
     """Return the table, as text and in Markdown, and what its numbers are and are not."""
-    warmup = SweepRun("pre_ln", LEARNING_RATES[0], 1).job(workspace).asked.lr_scheduler.warmup_updates
+    schedule = dict(SweepRun("pre_ln", LEARNING_RATES[0], 1).job(workspace).asked.lr_scheduler)
+    named = ", ".join([schedule.pop("_name"), *(f"{key.replace('_', ' ')} {value}" for key, value in schedule.items())])
     unigram = ", ".join(sorted({f"{o.unigram_loss:.2f}" for o in results}))
     sizes = workspace.sizes
     made_by = ", ".join(sorted({f"{o.commit} with torch {o.torch} on {o.device}" for o in results}))
@@ -103,9 +104,9 @@ def report(workspace: Workspace, results: Sequence[SweepResult], refused: dict[s
         "may lie.",
         f"Diverged, with seed {seeds[0]}: fairseq gave up (no loss is told), or the validation loss ended above "
         f"{unigram}, that of a model that knows only how frequent tokens are in training; a slow start counts as well.",
-        f"All have the same schedule, {warmup} updates of warm-up, also those that were proposed to do without "
-        "(T-Fixup, ReZero), and the same dropout, batches and gradient clipping; no variant was tuned beyond its "
-        "learning rate, and options that a row does not name have their defaults.",
+        f"All have the same schedule ({named}), also those that were proposed to do without warm-up (T-Fixup, ReZero), "
+        "and the same dropout, batches and gradient clipping; no variant was tuned beyond its learning rate, and "
+        "options that a row does not name have their defaults.",
         "This compares how wirings of this depth train within a small budget; it says nothing of the papers' data, "
         "widths and lengths of training.",
         f"Made by {made_by}." + (f" Overrides: {' '.join(workspace.overrides)}." if workspace.overrides else ""),
