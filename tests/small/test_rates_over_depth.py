@@ -2,11 +2,16 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from fairseq_residuals.experiments.sweep import DIVERGED, SweepResult
-from fairseq_residuals.experiments.synthetic_tasks.rates_over_depth import best_rate, scaled, table_rows
+from fairseq_residuals.experiments.sweep_table import write_results
+from fairseq_residuals.experiments.synthetic_tasks import find_task
+from fairseq_residuals.experiments.synthetic_tasks.rates_over_depth import best_rate, main, scaled, table_rows
+from fairseq_residuals.experiments.workspace import Workspace
+from fairseq_residuals.utils.folders import locked
 
 RUN = SweepResult("pre_ln", 0.001, 1, 400, "trained", "", 1.0, 1.0, None, 8.0, 1.0, 1.0, "abc", "2.0", "Abacus")
 RATES = (0.001, 0.002, 0.004, 0.008)
@@ -38,3 +43,18 @@ def test_the_first_depth_is_the_base_of_both_rows() -> None:
     assert off == ["pre_ln", "off", "0.004", "0.002", "2.00"]
     assert on == ["pre_ln", "on", "0.004", "0.0036", "1.11"]
     assert scaled("pre_ln/final_norm=false", 6) == "pre_ln/final_norm=false,depth_mup=true,base_depth=6"
+
+
+def test_what_is_finished_is_shown_while_more_is_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call = ["--out", str(tmp_path), "--rows", "pre_ln", "--layers", "6", "--lrs", *map(str, RATES), "--show"]
+    assert main(call) != 0
+    assert f"--show: nothing is finished in {tmp_path}" in capsys.readouterr().err
+    task = find_task("translation")
+    own = ("model.encoder_layers=6", "model.decoder_layers=6")
+    workspace = Workspace.under(tmp_path, task, task.sizes, own, name="rates_over_depth-6l", any_code=True)
+    workspace.folder.mkdir(exist_ok=True)
+    write_results(workspace.results, parabola(0.0027))
+    with locked(workspace.folder):
+        assert main(call) == 0
+    assert "pre_ln   off          0.0027 " in capsys.readouterr().out
+    assert (tmp_path / "rates_over_depth.png").is_file()

@@ -129,6 +129,8 @@ def run(args: argparse.Namespace) -> None:
         rows = [*args.rows, *(scaled(row, depths[0]) for row in args.rows if depth > depths[0])]
         asked = [SweepRun(row, lr, SEED) for row in rows for lr in args.lrs]
         results[depth] = _results(workspace, asked, args)
+    if not any(results.values()):
+        raise UserError(f"--show: nothing is finished in {args.out}")
     head = [column for name in HEAD for column in ([name.format(d) for d in depths] if "{}" in name else [name])]
     lines = table_rows(results, args.rows)
     print(f"\n{text_table(head, lines)}\n\n{markdown_table(head, lines)}\n")
@@ -141,14 +143,19 @@ def run(args: argparse.Namespace) -> None:
 
 def _results(workspace: Workspace, asked: Sequence[SweepRun], args: argparse.Namespace) -> list[SweepResult]:
     """Return the results of one depth, after what is missing has been trained."""
+    if args.show:  # another process may be at work there
+        return _chosen(read_results(workspace.results), asked)
     with locked(workspace.folder):
         results = read_results(workspace.results)
         done = {o.run for o in results}
-        missing = [] if args.show else [run for run in asked if run not in done]
-        if missing:
+        if missing := [run for run in asked if run not in done]:
             workspace.prepare(workers=min(args.jobs, cores()))
             keep = keeper(workspace.results, results)
             carry_out(workspace, missing, Runner.on_cpu(args.jobs), keep, with_bleu=False)
+    return _chosen(results, asked)
+
+
+def _chosen(results: Sequence[SweepResult], asked: Sequence[SweepRun]) -> list[SweepResult]:
     return [o for o in results if o.run in set(asked)]
 
 
