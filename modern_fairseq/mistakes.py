@@ -98,6 +98,11 @@ _MESSAGES: tuple[tuple[type[Exception], str, str], ...] = (
         r"(?s).*DefaultCPUAllocator: .*you tried to allocate (\d+) bytes.*",
         "memory is used up: there were no {1} bytes left; smaller models and smaller batches need less",
     ),
+    (
+        FloatingPointError,
+        r"gradients are Nan/Inf|Minimum loss scale reached .*",
+        "training diverged: {0}; `fairseq-residuals diagnose LOG` says where it began",
+    ),
     (ImportError, r"Failed to import --user-dir=.*", "{0}"),
     (UnicodeDecodeError, r"'utf-8' codec can't decode .*", "a file that was read is not UTF-8 text ({0})"),
     (ValueError, r"Seed must be between 0 and .*", "--seed has to be between 0 and 4294967295"),

@@ -19,7 +19,8 @@ from fairseq_residuals.utils.documents import read_json
 from fairseq_residuals.utils.folders import locked
 from modern_fairseq.atomic_write import atomic_write
 
-_DIVERGED = re.compile(r"^FloatingPointError: (.*)$", re.M)
+# fairseq's own words; processes that fairseq-train starts end with a traceback
+_DIVERGED = re.compile(r"^(?:FloatingPointError|fairseq-[\w-]+: error: training diverged): ([^;\n]*)", re.M)
 
 
 class Diverged(Exception):

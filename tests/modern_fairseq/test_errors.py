@@ -135,6 +135,7 @@ def test_a_missing_dictionary_tells_a_missing_folder_from_a_wrong_one(tmp_path):
             ValueError("--fp16-scale-window must be given explicitly when using a custom --update-freq schedule"),
             "--fp16",
         ),
+        (FloatingPointError("gradients are Nan/Inf"), "training diverged: gradients are Nan/Inf; `fairseq-residuals"),
         (AssertionError("cannot specify cutoff larger than vocab size"), "the dictionary has fewer words"),
         (ImportError("Cannot find SlowMoDistributedDataParallel. Please install"), "choose pytorch_ddp, legacy_ddp"),
         (Exception("Error merging override tokenizer.source_lang=null"), "needs --source-lang and --target-lang"),

@@ -152,7 +152,8 @@ def test_curve_of_validations_over_resumed_training(tmp_path: Path) -> None:
 
 def test_failed_training_is_recorded_for_every_metric_and_not_repeated(tmp_path: Path, programs) -> None:
     install, calls = programs
-    install(fairseq_hydra_train="echo 'FloatingPointError: gradients are Nan/Inf'; exit 1")
+    said = "fairseq-hydra-train: error: training diverged: gradients are Nan/Inf; see the log"
+    install(fairseq_hydra_train=f"echo '{said}'; exit 1")
     settings = replace(job_of("x", gpus=0).settings, data=tmp_path / "data", out=tmp_path / "out")
     corpus = tmp_path / "data" / "wikitext103"
     corpus.mkdir(parents=True)

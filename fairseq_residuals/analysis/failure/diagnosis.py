@@ -161,6 +161,10 @@ def _errors(log: Log, found: Diagnosis) -> bool:
             " layer made numbers that fp16 cannot hold",
             (LOWER_RATE, "train in --bf16 or in single precision: fp16 ends at 65504"),
         ),
+        "gradients are Nan/Inf": (
+            "a gradient was infinite or no number, and fairseq gave up",
+            (LOWER_RATE,),
+        ),
         "out of memory|OutOfMemory": (
             "the memory was not enough",
             ("halve --max-tokens and double --update-freq", "--checkpoint-activations keeps less per layer"),
