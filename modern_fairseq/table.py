@@ -74,7 +74,7 @@ _AFTER = {
     "fairseq.trainer": (
         "fixes.resuming:read_before_resuming",
         "messages.misfits:explain_trainer_misfits",
-        "fixes.precision:overflow_on_cpu",
+        "fixes.half_precision:overflow_on_cpu",
     ),
     "fairseq.models.text_to_speech.vocoder": ("compat.torch_load:safe_load",),
     "fairseq.models.speech_to_text.xm_transformer": ("compat.torch_load:safe_load",),
@@ -96,7 +96,7 @@ _AFTER = {
         for name in ("sinusoidal_positional_embedding", "adaptive_input", "adaptive_softmax")
     },
     "fairseq.options": (
-        "fixes.precision:bf16_without_tpu",
+        "fixes.half_precision:bf16_without_tpu",
         "messages.commands:missing_choices",
         "messages.commands:short_refusals",
     ),
@@ -110,7 +110,7 @@ _AFTER = {
     "fairseq.optim.lr_scheduler.inverse_square_root_schedule": ("messages.commands:warmup_of_inverse_sqrt",),
     "fairseq.optim.fairseq_optimizer": ("fixes.at_once:products",),
     "fairseq.optim.fp16_optimizer": (
-        "fixes.precision:fp16_on_cpu",
+        "fixes.half_precision:fp16_on_cpu",
         "fixes.at_once:copies",
         "fixes.at_once:zeros",
         "fixes.master_weights:save_with_optimizer",
@@ -135,7 +135,7 @@ _AFTER = {
     "fairseq.data.audio.audio_utils": ("compat.audio:without_torchaudio",),
     "fairseq.data.audio.feature_transforms.delta_deltas": ("compat.audio:deltas_without_torchaudio",),
     "fairseq.data.iterators": ("fixes.iterators:background_ends_first",),
-    "fairseq.models": ("messages.models:name_unknown_architectures",),
+    "fairseq.models": ("messages.unknown_models:name_unknown_architectures",),
     "fairseq.tasks.fairseq_task": ("messages.wrong_answers:sentences_to_iterate",),
     "fairseq.tasks.translation": ("messages.wrong_answers:sides_of_one_length",),
     "fairseq.tasks": ("fixes.tasks:tasks_without_dataclass_in_yaml", "fixes.tasks:record_languages"),

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from autograd_memory import kept_for_gradients
-from sublayers import Wired, assert_close, wired
 from tiny import build, stacks
 from torch import Tensor
 from torch.nn.functional import layer_norm, rms_norm
+from wired_sublayers import Wired, assert_close, wired
 
 from fairseq_residuals.variants._softmax_over_depth import SoftmaxOverDepth
 

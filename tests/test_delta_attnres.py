@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from sublayers import Wired, assert_close, wired
 from test_attention_residuals import ask, average
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
+from wired_sublayers import Wired, assert_close, wired
 
 LAYERS = 6
 

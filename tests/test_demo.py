@@ -14,10 +14,10 @@ import pytest
 from sacrebleu.metrics import BLEU
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.experiments.demo import report
+from fairseq_residuals.experiments.demo import demo_report
 from fairseq_residuals.experiments.demo.__main__ import OUTPUTS, main
+from fairseq_residuals.experiments.demo.demo_settings import Settings, unigram_loss_of
 from fairseq_residuals.experiments.demo.results import DemoResult, summarize
-from fairseq_residuals.experiments.demo.settings import Settings, unigram_loss_of
 from fairseq_residuals.experiments.runner import Runner
 from fairseq_residuals.utils.folders import locked
 
@@ -190,12 +190,12 @@ def result(variant: str, seed: int, loss: float, bleu: float = 10.0) -> DemoResu
 )
 def test_the_verdict_follows_from_the_measured_loss(variant, loss, expected):
     settings = Settings(Path("out"), variants=(variant,))
-    assert expected in report.verdict(settings, summarize([result(variant, 1, loss)]), unigram_loss=8.0)
+    assert expected in demo_report.verdict(settings, summarize([result(variant, 1, loss)]), unigram_loss=8.0)
 
 
 def test_several_seeds_are_told_as_mean_and_standard_deviation():
     summaries = summarize([result("b2t", 1, 2.0, bleu=60.0), result("b2t", 2, 2.2, bleu=62.0)])
-    row = report.table(summaries).splitlines()[-1]
+    row = demo_report.table(summaries).splitlines()[-1]
     assert "2.10 ± 0.14" in row
     assert "61.0 ± 1.4" in row
 

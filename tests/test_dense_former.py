@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from autograd_memory import kept_for_gradients
-from sublayers import assert_close, wired
 from tiny import TASKS, batch, build, gradients_by_fairseq_name, logits, perturb, stacks
 from torch import Tensor
 from torch.nn.functional import layer_norm
+from wired_sublayers import assert_close, wired
 
 from fairseq_residuals.core.base import Stream
 

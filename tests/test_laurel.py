@@ -6,10 +6,10 @@ import copy
 
 import pytest
 import torch
-from sublayers import Wired, assert_close, wired
 from tiny import build, stacks
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
+from wired_sublayers import Wired, assert_close, wired
 
 LAYERS = 4
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from sublayers import Wired, assert_close, wired
 from tiny import build, stacks
 from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm
+from wired_sublayers import Wired, assert_close, wired
 
 LAYERS = 4
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from sublayers import Wired, assert_close, wired
 from tiny import batch, build, logits, stacks
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
+from wired_sublayers import Wired, assert_close, wired
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.layer import Context

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from sublayers import Wired, assert_close, wired
 from tiny import TASKS, batch, build, logits, perturb, stacks
 from torch import Tensor, nn
+from wired_sublayers import Wired, assert_close, wired
 
 from fairseq_residuals.core.layer import CONNECTIONS
 from fairseq_residuals.variants._long_skips import partner

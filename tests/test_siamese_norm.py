@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from sublayers import assert_close, wired
 from tiny import build, stacks
 from torch import Tensor
 from torch.nn.functional import layer_norm
+from wired_sublayers import assert_close, wired
 
 LAYERS = 3
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from fairseq_residuals.analysis import plots
 from fairseq_residuals.experiments.losses import TRAINED
-from fairseq_residuals.experiments.progress import display
+from fairseq_residuals.experiments.progress_bars import display
 from fairseq_residuals.experiments.race import RaceResult, RaceRun
 from fairseq_residuals.utils.tables import Cell, mean_and_spread
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from fairseq_residuals.analysis.training_log import TRAIN, VALID, Log
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.experiments.progress import display
+from fairseq_residuals.experiments.progress_bars import display
 
 STARTED = "# started "
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")

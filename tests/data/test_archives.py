@@ -17,7 +17,7 @@ import pytest
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.pipeline import archives
 from fairseq_residuals.data.pipeline.archives import decompressed, has_its_end, unpack
-from fairseq_residuals.data.synthetic.archives import pack
+from fairseq_residuals.data.synthetic.published_layouts import pack
 
 FILES = {"top/a.en": b"one\n" * 2000, "top/deep/b.de": b"zwei\n" * 2000, "c.txt": bytes(range(256)) * 100}
 KINDS = ("x.tar.gz", "x.tar", "x.zip")

@@ -14,7 +14,7 @@ import pytest
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.pipeline import parallel_map
-from fairseq_residuals.data.synthetic.archives import text
+from fairseq_residuals.data.synthetic.published_layouts import text
 from fairseq_residuals.data.synthetic.random_text import random_lines
 from fairseq_residuals.data.text import bpe
 from fairseq_residuals.data.text.moses import Chain, Lowercase, Tokenize

@@ -15,7 +15,7 @@ from fairseq_residuals.data.corpora import find_corpus
 from fairseq_residuals.data.pipeline import steps
 from fairseq_residuals.data.pipeline.corpus import Job, prepare
 from fairseq_residuals.data.pipeline.download import SUMS, Downloads
-from fairseq_residuals.data.synthetic.archives import StandIn, pack
+from fairseq_residuals.data.synthetic.published_layouts import StandIn, pack
 from fairseq_residuals.data.synthetic.stand_ins import STAND_INS, build
 from fairseq_residuals.utils import folders
 

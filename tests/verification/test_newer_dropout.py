@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from sublayers import wired
+from wired_sublayers import wired
 
 
 @torch.no_grad()

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 from golden_files import golden_path
-from sublayers import assert_close, wired
 from tiny import batch, build, logits, stacks
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
+from wired_sublayers import assert_close, wired
 
 from fairseq_residuals.cli.list_variants import markdown_table
 from fairseq_residuals.cli.show import run as show

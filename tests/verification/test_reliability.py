@@ -17,7 +17,7 @@ from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments import forks
 from fairseq_residuals.verification.reliability import __main__ as campaign
 from fairseq_residuals.verification.reliability import disks, operations, trials, zygote
-from fairseq_residuals.verification.reliability.commands import OUT, Base, Command
+from fairseq_residuals.verification.reliability.campaign_commands import OUT, Base, Command
 from fairseq_residuals.verification.reliability.operations import Counter
 from fairseq_residuals.verification.reliability.records import Records
 from fairseq_residuals.verification.reliability.trials import REFUSED, SAME, Defect, Outcome, Planned, Reference, Trial

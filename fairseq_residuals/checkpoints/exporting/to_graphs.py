@@ -15,10 +15,17 @@ from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
 from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.portable.decoder_steps import (
+    CACHE,
+    MEMORY,
+    DecoderGraph,
+    EncoderGraph,
+    LanguageModelGraph,
+    empty_cache,
+)
 from fairseq_residuals.portable.graphs import DECODER, ENCODER, write_settings
 from fairseq_residuals.portable.model import PortableModel
 from fairseq_residuals.portable.settings import EOS, ModelSettings
-from fairseq_residuals.portable.steps import CACHE, MEMORY, DecoderGraph, EncoderGraph, LanguageModelGraph, empty_cache
 
 Programs = dict[str, ExportedProgram]
 """The decoder's step, and of a pair the encoder, by the names of their files."""

@@ -16,11 +16,11 @@ from operator import attrgetter
 from pathlib import Path
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.data.pipeline import multilingual
+from fairseq_residuals.data.pipeline import joint_sentencepiece
 from fairseq_residuals.data.pipeline.binarize import binarize
 from fairseq_residuals.data.pipeline.corpus import Corpus, Job, Variant
 from fairseq_residuals.data.pipeline.download import Source
-from fairseq_residuals.data.pipeline.multilingual import Pair
+from fairseq_residuals.data.pipeline.joint_sentencepiece import Pair
 from fairseq_residuals.data.pipeline.parallel_map import map_lines
 from fairseq_residuals.data.pipeline.parallel_text import Bpe, Parallel, Part, Pipeline
 from fairseq_residuals.data.pipeline.steps import Step, share
@@ -206,7 +206,7 @@ def many_languages(job: Job) -> tuple[Step, ...]:
         return (Pair.of(folder / f"en-{language}", "{split}.{language}") for language in LANGUAGES)
 
     step = Extraction(job, *LANGUAGES).step(everything, 4 * HELD_OUT, store)
-    return multilingual.steps(job, step, pairs, PIECES, Source("examples"), both_directions=False)
+    return joint_sentencepiece.steps(job, step, pairs, PIECES, Source("examples"), both_directions=False)
 
 
 def sources(*languages: str) -> tuple[Source, ...]:

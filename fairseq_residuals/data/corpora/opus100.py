@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from fairseq_residuals.data.pipeline import multilingual
+from fairseq_residuals.data.pipeline import joint_sentencepiece
 from fairseq_residuals.data.pipeline.corpus import Corpus, Job, Variant
 from fairseq_residuals.data.pipeline.download import Source
-from fairseq_residuals.data.pipeline.multilingual import Pair
+from fairseq_residuals.data.pipeline.joint_sentencepiece import Pair
 from fairseq_residuals.data.pipeline.steps import Step
 from fairseq_residuals.data.text.sentence_pieces import Pieces
 
@@ -33,12 +33,12 @@ def pairs(unpacked: Path) -> Iterator[Pair]:
     """Yield the pairs that have all three data sets, by name."""
     for folder in sorted(unpacked.glob("**/supervised/*-*")):
         pair = Pair.of(folder, "opus.{pair}-{split}.{language}")
-        if all(pair.file(split, lang).is_file() for split in multilingual.SPLITS for lang in pair.languages):
+        if all(pair.file(split, lang).is_file() for split in joint_sentencepiece.SPLITS for lang in pair.languages):
             yield pair
 
 
 def plan(job: Job) -> tuple[Step, ...]:
-    return multilingual.steps(job, job.unpacked(ARCHIVE, ("*/supervised/*/opus.*",)), pairs, PIECES, ARCHIVE)
+    return joint_sentencepiece.steps(job, job.unpacked(ARCHIVE, ("*/supervised/*/opus.*",)), pairs, PIECES, ARCHIVE)
 
 
 # which directions there are is told by data-bin/lang_pairs.txt; the test set of each is called test

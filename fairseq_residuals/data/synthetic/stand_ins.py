@@ -14,7 +14,7 @@ import numpy as np
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.synthetic import debian_mirror
-from fairseq_residuals.data.synthetic.archives import Files, StandIn, plain, sgm, text
+from fairseq_residuals.data.synthetic.published_layouts import Files, StandIn, plain, sgm, text
 from fairseq_residuals.data.synthetic.random_text import random_lines
 
 NEWS = {"newstest2010": 4, "newstest2011": 5, "newstest2012": 6, "newstest2013": 7, "newstest2014": 8}

@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.experiments.demo import report
+from fairseq_residuals.experiments.demo import demo_report
+from fairseq_residuals.experiments.demo.demo_settings import Settings, unigram_loss_of
 from fairseq_residuals.experiments.demo.plot import plot_losses
 from fairseq_residuals.experiments.demo.results import DemoResult, summarize
-from fairseq_residuals.experiments.demo.settings import Settings, unigram_loss_of
 from fairseq_residuals.experiments.job import Job
 from fairseq_residuals.experiments.runner import Run, Runner, cores, default_jobs
 from fairseq_residuals.experiments.stages import Diverged, Stages, is_trained
@@ -92,15 +92,15 @@ def conclude(settings: Settings, corpus: Path, results: Sequence[DemoResult]) ->
     summaries = summarize(results)
     unigram_loss = unigram_loss_of(corpus)
     sections = (
-        f"{report.table(summaries)}\n\n{report.caption(settings, summaries, unigram_loss)}",
-        report.verdict(settings, summaries, unigram_loss),
-        f"Samples:\n\n{report.samples(corpus, summaries)}",
+        f"{demo_report.table(summaries)}\n\n{demo_report.caption(settings, summaries, unigram_loss)}",
+        demo_report.verdict(settings, summaries, unigram_loss),
+        f"Samples:\n\n{demo_report.samples(corpus, summaries)}",
     )
     text = "\n\n".join(sections) + "\n"
     contents = {
         "report.md": text,
-        "results.json": report.as_json(settings, summaries, unigram_loss, versions(*PACKAGES)),
-        "curves.csv": report.as_csv(summaries, unigram_loss),
+        "results.json": demo_report.as_json(settings, summaries, unigram_loss, versions(*PACKAGES)),
+        "curves.csv": demo_report.as_csv(summaries, unigram_loss),
     }
     with ExitStack() as files:
         new = {name: files.enter_context(atomic_write(settings.out / name)) for name in OUTPUTS}

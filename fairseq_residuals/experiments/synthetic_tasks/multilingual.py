@@ -10,8 +10,8 @@ from typing import Any
 from babel import Locale
 
 from fairseq_residuals.data.corpora.opus100 import ARCHIVE, CORPUS
-from fairseq_residuals.data.synthetic.archives import pack, text
 from fairseq_residuals.data.synthetic.cldr import draw_sentence
+from fairseq_residuals.data.synthetic.published_layouts import pack, text
 from fairseq_residuals.experiments.synthetic_tasks.task import Row, Sizes, Task, narrow
 
 LANGUAGES = ("de", "es", "fr")

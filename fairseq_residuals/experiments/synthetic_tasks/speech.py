@@ -19,7 +19,7 @@ import soundfile
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.corpora.librispeech import CORPUS
-from fairseq_residuals.data.synthetic.archives import pack, text
+from fairseq_residuals.data.synthetic.published_layouts import pack, text
 from fairseq_residuals.experiments.synthetic_tasks.task import Sizes, Task, compared, narrow
 from modern_fairseq.compat.audio import convert_waveform
 

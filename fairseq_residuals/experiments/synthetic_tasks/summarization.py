@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_residuals.data.corpora.gigaword import CORPUS, ORG_DATA
-from fairseq_residuals.data.synthetic.archives import pack, text
+from fairseq_residuals.data.synthetic.published_layouts import pack, text
 from fairseq_residuals.experiments.synthetic_tasks.task import Sizes, Task, compared, narrow
 
 BODY, TITLE = range(5, 61), range(3, 26)

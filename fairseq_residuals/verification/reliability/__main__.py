@@ -16,7 +16,7 @@ from fairseq_residuals.utils.documents import read_json
 from fairseq_residuals.utils.folders import locked
 from fairseq_residuals.utils.progress import say
 from fairseq_residuals.verification.reliability import disks, zygote
-from fairseq_residuals.verification.reliability.commands import COMMANDS, Base, Command, make_base
+from fairseq_residuals.verification.reliability.campaign_commands import COMMANDS, Base, Command, make_base
 from fairseq_residuals.verification.reliability.records import Records
 from fairseq_residuals.verification.reliability.trials import (
     DISKS,

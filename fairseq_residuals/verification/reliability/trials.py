@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_residuals.verification.reliability import disks, operations, zygote
-from fairseq_residuals.verification.reliability.commands import COMMANDS, OUT, Base, Command, Result
+from fairseq_residuals.verification.reliability.campaign_commands import COMMANDS, OUT, Base, Command, Result
 from fairseq_residuals.verification.reliability.operations import Act, Counter
 from fairseq_residuals.verification.reliability.zygote import Ended
 

@@ -8,8 +8,8 @@ from operator import attrgetter
 from pathlib import Path
 
 from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.experiments.demo.demo_settings import LANGUAGES, Settings
 from fairseq_residuals.experiments.demo.results import DemoResult, Summary
-from fairseq_residuals.experiments.demo.settings import LANGUAGES, Settings
 from fairseq_residuals.experiments.losses import TRAINED, is_trained
 from fairseq_residuals.scoring.text import read_lines
 from fairseq_residuals.utils.tables import csv_text, markdown_table

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq_residuals.data.corpora.gigaword import ORG_DATA
-from fairseq_residuals.data.synthetic.archives import StandIn, text
+from fairseq_residuals.data.synthetic.published_layouts import StandIn, text
 from fairseq_residuals.experiments.job import PLUGIN
 from fairseq_residuals.verification.reliability import zygote
 from modern_fairseq.atomic_write import SUFFIX
