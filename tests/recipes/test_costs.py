@@ -102,6 +102,22 @@ def test_the_summary_of_a_row() -> None:
     assert "7 files to download or supply, 0 are here; `prepare --sources` lists them" in lines
 
 
+def test_the_size_of_a_download_is_said_where_it_is_known(tmp_path: Path) -> None:
+    """The signed list of Debian 12.15 has the sizes of its files; two rows take the same ones."""
+    rows = ["debian/translation/6l_b2t_128", "debian/translation/18l_b2t_128"]
+    english, italian, packages, listed = 6_107_304, 5_291_861, 8_790_396, 151_075
+    *_, files = summary([job_of(name, data=tmp_path / "data") for name in rows])
+    megabytes = round((english + italian + packages + listed) / 1e6)
+    assert files.startswith(f"4 files of {megabytes} MB together to download or supply, 0 are here; ")
+    here = tmp_path / "data/downloads/dists/bookworm/main/i18n/Translation-it.bz2"
+    here.parent.mkdir(parents=True)
+    here.touch()
+    *_, files = summary([job_of(name, data=tmp_path / "data") for name in rows])
+    assert files.startswith("3 files of 15 MB together to download or supply, 1 are here; ")
+    *_, files = summary([job_of("b2t/table3/6l_b2t", data=tmp_path)])
+    assert files.startswith("1 file to download or supply, ")
+
+
 def test_speech_is_reckoned_by_its_frames() -> None:
     """The encoder has a position for four frames, the decoder one for thirty; 40,000 frames a pass, 32 passes."""
     found = matrices_of(read_job("b2t/table5/6l_b2t"))
