@@ -10,6 +10,7 @@ import pytest
 
 from fairseq_residuals.cli.__main__ import build_parser
 from fairseq_residuals.cli.list_variants import markdown_table, summary_table
+from fairseq_residuals.data.corpora import CORPORA
 from fairseq_residuals.models.architectures import ARCHITECTURES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -59,6 +60,15 @@ def test_headings_that_links_lead_to_exist(path: Path) -> None:
     links = re.findall(r"\]\(((?!https?:)[^)#]*)#([\w-]+)\)", path.read_text(encoding="utf-8"))
     pages = [(path.parent / page if page else path, anchor) for page, anchor in links]
     assert [anchor for page, anchor in pages if page.suffix == ".md" and anchor not in anchors(page)] == []
+
+
+def test_every_corpus_has_a_state() -> None:
+    """Tried on a date, never, or impossible."""
+    section = (ROOT / "docs/DATA.md").read_text(encoding="utf-8").partition("## State of the sources")[2]
+    rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| `")]
+    stated = {name for corpora, state, _ in rows for name in re.findall(r"`(\w+)`", corpora) if state}
+    assert stated == set(CORPORA)
+    assert all(re.match(r"never$|impossible: |20\d\d-\d\d-\d\d: ", state) for _, state, _ in rows)
 
 
 def test_the_index_names_every_subcommand_and_page() -> None:

@@ -49,7 +49,9 @@ def run(args: argparse.Namespace) -> int:
         for name, variant in corpus.variants.items():
             print(f"{corpus.name} --variant {name}: {variant.summary}")
             for source in variant.sources:
-                print(f"  {source.name}", *source.urls, *filter(None, [source.digest, source.terms]), sep="\n    ")
+                size = f"{source.size:,} bytes" if source.size else ""
+                told = filter(None, [source.digest, size, source.terms])
+                print(f"  {source.name}", *source.urls, *told, sep="\n    ")
         return 0
     if args.out is None:
         raise UserError("OUT is missing: name the folder that the data go to")

@@ -6,11 +6,16 @@ import argparse
 import os
 import socket
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.machine import AUTO
 from fairseq_residuals.utils.checkout import CONFIGS, require_checkout
+
+if TYPE_CHECKING:
+    from fairseq_residuals.experiments.job import Job
 
 HELP = "reproduce rows of a paper's table: prepare, train, average, generate, score, record"
 
@@ -62,6 +67,18 @@ def _cores_by_slurm() -> int | None:
     """Return the cores that Slurm gave to each task; None where it does not say."""
     said = os.environ.get("SLURM_CPUS_PER_TASK", "")
     return int(said) if said.isdecimal() else None
+
+
+def _too_short_to_average(updates: int, work: Iterable[Job]) -> str:
+    """Return what a shorter training may lack, said before hours of it; "" where nothing is averaged."""
+    for job in work:
+        if job.recipe.average:
+            last, unit = job.recipe.average
+            return (
+                f"--max-update {updates}: {job.name} averages its last {last} {unit} checkpoints; "
+                "a training that has fewer is not scored. --smoke tries every step"
+            )
+    return ""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -129,6 +146,8 @@ def run(args: argparse.Namespace) -> int:
             print(f"smoke: {smoke(table, settings, runner, args.rows, args.columns)}")
             return 0
         work = reproduce.jobs_of(table, settings, args.rows, args.seeds, args.columns)
+        if args.max_update is not None and (note := _too_short_to_average(args.max_update, work)):
+            print(f"reproduce: {note}", file=sys.stderr, flush=True)
         if args.dry_run:
             print("\n".join(dry_run.show(work)))
             return 0

@@ -119,12 +119,17 @@ def _bytes(job: Job, matrices: Matrices) -> int:
 
 
 def _downloads(jobs: Sequence[Job]) -> str:
-    """Return how many files are to be downloaded; no publisher's sizes are known here."""
+    """Return how many files are to be downloaded, and how large they are, where all of their publishers say so."""
     unprepared = {job.corpus: job for job in jobs if not is_prepared(job) and job.recipe.corpus in CORPORA}
-    files: dict[str, bool] = {}
+    sizes: dict[str, int] = {}
+    here = set()
     for job in unprepared.values():
         _, variant = find_corpus(job.recipe.corpus).variant(job.recipe.variant)
         for source in variant.sources:
-            files[source.name] = (job.settings.downloads / source.name).exists()
-    here = sum(files.values())
-    return f"{len(files) - here} files to download or supply, {here} are here; `prepare --sources` lists them"
+            if (job.settings.downloads / source.name).exists():
+                here.add(source.name)
+            else:
+                sizes[source.name] = source.size
+    files = "1 file" if len(sizes) == 1 else f"{len(sizes)} files"
+    size = f" of {_rounded(sum(sizes.values()) / 1e6)} MB together" if sizes and all(sizes.values()) else ""
+    return f"{files}{size} to download or supply, {len(here)} are here; `prepare --sources` lists them"

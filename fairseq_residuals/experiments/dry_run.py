@@ -9,6 +9,7 @@ from fairseq_residuals.experiments.availability import describe, why_unobtainabl
 from fairseq_residuals.experiments.costs import summary
 from fairseq_residuals.experiments.evaluate import score_commands
 from fairseq_residuals.experiments.job import Job
+from fairseq_residuals.experiments.longest_sample import longest_accepted
 from fairseq_residuals.experiments.reproduce import Work, measurements_of
 from fairseq_residuals.experiments.stages import is_prepared
 from fairseq_residuals.experiments.tables.cells import Cell
@@ -25,7 +26,7 @@ def show(work: Work) -> Iterator[str]:
     for job, cells in work.items():
         rows = dict.fromkeys(f"{cell.row}, {cell.column}" if len(work) > 1 else cell.row for cell in cells)
         yield f"# {job.name}, seed {job.seed}: {'; '.join(list(rows)[:8])}{' ...' if len(rows) > 8 else ''}"
-        yield f"# effective batch: {job.batch}"
+        yield f"# effective batch: {job.batch}{_not_known_yet(job)}"
         if job.corpus not in shown:
             shown.add(job.corpus)
             if not is_prepared(job) and (reason := why_unobtainable(job)):
@@ -39,7 +40,18 @@ def show(work: Work) -> Iterator[str]:
         yield ""
     yield from (f"# cost: {line}" for line in summary(list(work)))
     if unobtainable:
+        yield "# cost: what is left out is counted too"
         yield f"# {describe(work, unobtainable)}"
+
+
+def _not_known_yet(job: Job) -> str:
+    """Return what the samples of a corpus that is not prepared may change; "" where they cannot."""
+    batch = job.batch
+    if batch.devices == 1 or is_prepared(job) or job.asked.task._name == "language_modeling":
+        return ""
+    if batch.max_tokens >= longest_accepted(job.asked):
+        return ""
+    return f"; fewer devices, if a sample of the corpus, which is not prepared, has more than {batch.max_tokens} tokens"
 
 
 def _evaluations(job: Job, cells: list[Cell]) -> Iterator[str]:

@@ -98,8 +98,9 @@ def share_out_among(wanted: int, devices: int, at_most: int, longest: int) -> Ba
             continue
         batch = share_out(wanted, used, at_most)
         if batch.max_tokens >= longest:
-            idle = f"{devices - used} devices stay idle, for one sample has {longest} tokens" if used < devices else ""
-            return replace(batch, idle=idle)
+            left = devices - used
+            idle = f"{left} device{' stays' if left == 1 else 's stay'} idle, for one sample has {longest} tokens"
+            return replace(batch, idle=idle if left else "")
     raise UserError(f"one sample of this corpus has {longest} tokens: a device must take at least as many")
 
 

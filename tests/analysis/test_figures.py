@@ -17,11 +17,12 @@ from fairseq import options
 
 from fairseq_residuals.cli.__main__ import build_parser
 from fairseq_residuals.models.architectures import ARCHITECTURES
+from modern_fairseq.plain_yaml import read_yaml
 
 ROOT = Path(__file__).parent.parent.parent
 OURS = (
     *("b2t_figure1", "b2t_figure6", "b2t_figure8", "b2t_figure9", "b2t_figure10", "dlcl_figure3", "dlcl_figure4"),
-    *("joeynmt_ppl_lineplot", "depthwise_lstm_tables6_7", "resi_dual_table5", "gallery_diagnose"),
+    *("joeynmt_ppl_lineplot", "depthwise_lstm_tables6_7", "resi_dual_table5", "gallery_diagnose", "debian_translation"),
 )
 ONLY_POINT_THE_WAY = ("dlcl_figure3", "depthwise_lstm_tables6_7")
 """With --paper they say what to train first."""
@@ -83,6 +84,19 @@ def test_at_the_papers(figure: str, tmp_path: Path) -> None:
     assert found
     for command in found:
         check(command)
+
+
+@pytest.mark.parametrize(("width", "end"), [("128", "_128"), ("512", "")])
+def test_the_figure_of_real_text_has_the_rows_of_its_table(
+    width: str, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WIDTH", width)
+    trained = [
+        command[command.index("--config-name") + 1] for command in calls("debian_translation", tmp_path, "--paper")
+    ]
+    table = read_yaml(ROOT / "configs/debian/tables.yaml")["translation"]["rows"]
+    assert trained == [f"debian/{config}" for row, config in table.items() if row.startswith(f"18L-18L/{width}/")]
+    assert len(trained) == 9 and all(name.endswith(end) for name in trained)
 
 
 def test_several_gpus_share_the_papers_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ def test_a_release_vouches_for_its_files(listed: Path) -> None:
     assert str(release) == "Debian 12.99 (bookworm) of Sat, 01 Jan 2028 00:00:00 UTC"
     source = release.source("i18n/Translation-it")
     assert source.name == "dists/bookworm/main/i18n/Translation-it.bz2"
+    assert source.size == (listed.parent / "main/i18n/Translation-it.bz2").stat().st_size
     with pytest.raises(UserError, match=r"Debian 12.99 \(bookworm\) has no file main/i18n/Translation-xx"):
         release.source("i18n/Translation-xx")
 

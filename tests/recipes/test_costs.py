@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from recipe_files import job_of, read_job
+from recipe_files import job_of, read_job, read_table
 
 from fairseq_residuals.experiments.costs import DEVICES, devices, matrices_of, summary
 from fairseq_residuals.experiments.model_size import Matrices
@@ -100,6 +100,46 @@ def test_the_summary_of_a_row() -> None:
     # 12 checkpoints of 148.9 million weights in half precision and two moments
     assert f"about {12 * 10 * MEASURED.multiplied / 2**30:.0f} GiB of checkpoints, corpora not counted" in lines
     assert "7 files to download or supply, 0 are here; `prepare --sources` lists them" in lines
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("b2t/table1", "18L-18L/B2T"),
+        ("debian/translation", "18L-18L/512/*"),
+        ("debian/translation", "18L-18L/128/*"),
+        ("debian/translation", "6L-6L/128/*"),
+    ],
+)
+def test_the_documents_have_the_costs_of_today(name: str, rows: str) -> None:
+    """Runs, updates, passes, and hours of the devices: a row of docs/RECIPES.md."""
+    table = (ROOT / "docs" / "RECIPES.md").read_text()
+    [line] = re.findall(rf"^\| `{name}`, {re.escape(rows)} \| (.*) \|$", table, re.M)
+    runs, updates, passes, plain, graphs, cpu, disk, _ = line.replace("*", "").split(" | ")
+    jobs = [read_job(config) for config in dict.fromkeys(cell.config for cell in read_table(name).select([rows]))]
+    found = list(summary(jobs))
+    assert found[0] == f"{runs} run{'s' * (runs != '1')}, at most {updates} updates of {passes} passes on each device"
+    hours = {device: hour for hour, device in re.findall(r"about (.*) hours of one device \((.*);", "\n".join(found))}
+    assert hours.pop(PLAIN.name) == plain
+    assert hours.pop(GRAPHS.name, "-") == graphs
+    assert list(hours.values()) == [cpu]
+    assert f"about {disk} of checkpoints, corpora not counted" in found
+
+
+def test_the_size_of_a_download_is_said_where_it_is_known(tmp_path: Path) -> None:
+    """The signed list of Debian 12.15 has the sizes of its files; two rows take the same ones."""
+    rows = ["debian/translation/6l_b2t_128", "debian/translation/18l_b2t_128"]
+    english, italian, packages, listed = 6_107_304, 5_291_861, 8_790_396, 151_075
+    *_, files = summary([job_of(name, data=tmp_path / "data") for name in rows])
+    megabytes = round((english + italian + packages + listed) / 1e6)
+    assert files.startswith(f"4 files of {megabytes} MB together to download or supply, 0 are here; ")
+    here = tmp_path / "data/downloads/dists/bookworm/main/i18n/Translation-it.bz2"
+    here.parent.mkdir(parents=True)
+    here.touch()
+    *_, files = summary([job_of(name, data=tmp_path / "data") for name in rows])
+    assert files.startswith("3 files of 15 MB together to download or supply, 1 are here; ")
+    *_, files = summary([job_of("b2t/table3/6l_b2t", data=tmp_path)])
+    assert files.startswith("1 file to download or supply, ")
 
 
 def test_speech_is_reckoned_by_its_frames() -> None:

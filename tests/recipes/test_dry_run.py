@@ -83,6 +83,22 @@ def test_corpora_of_several_papers_share_their_downloads(dry_run) -> None:
     assert {flag(command, "--downloads") for command in prepared} == {"data/downloads"}
 
 
+@pytest.mark.parametrize(
+    ("row", "may_change"),
+    [
+        (("joeynmt/perplexity", "--columns", "Prenorm", "--rows", "500", "--gpus", "8"), True),
+        (("joeynmt/perplexity", "--columns", "Prenorm", "--rows", "500", "--gpus", "1"), False),
+        (("b2t/table1", "--rows", "6L-6L/B2T", "--gpus", "8"), False),
+        (("b2t/table4", "--rows", "6L/B2T", "--gpus", "8"), False),
+    ],
+)
+def test_what_the_longest_sample_may_change_is_said(dry_run, row: tuple[str, ...], may_change: bool) -> None:
+    """128 tokens a device are fewer than fairseq accepts of a sentence; blocks of a language model have one length."""
+    [batch] = [line for line in dry_run(*row) if line.startswith("# effective batch: ")]
+    assert batch.endswith("which is not prepared, has more than 128 tokens") == may_change
+    assert ("fewer devices" in batch) == may_change
+
+
 def test_all_rows_of_a_table_prepare_its_corpus_once(dry_run) -> None:
     lines = dry_run("b2t/table5", "--gpus", "4")
     assert len(commands(lines, "fairseq-residuals prepare")) == 1
@@ -152,6 +168,24 @@ def test_several_nodes_are_started_by_torchrun(dry_run, monkeypatch: pytest.Monk
 def test_precision_device_and_changes_reach_the_command(dry_run, args: tuple[str, ...], expected: set[str]) -> None:
     [train] = commands(dry_run("b2t/table1", "--rows", "6L-6L/B2T", *args), "fairseq-hydra-train")
     assert expected <= set(train)
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "expected"),
+    [
+        ("b2t/table1", "6L-6L/B2T", "b2t/table1/6l_b2t averages its last 10 epoch checkpoints"),
+        ("debian/translation", "6L-6L/128/B2T", ""),
+    ],
+)
+def test_a_training_too_short_to_average_is_said_beforehand(
+    table: str, row: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["reproduce", table, "--rows", row, "--gpus", "1", "--dry-run"]
+    assert cli.main([*arguments, "--max-update", "300"]) == 0
+    said = capsys.readouterr().err
+    assert f"--max-update 300: {expected}" in said if expected else not said
+    assert cli.main(arguments) == 0
+    assert not capsys.readouterr().err
 
 
 def test_the_other_source_of_a_recipe_can_be_chosen(dry_run) -> None:

@@ -105,13 +105,13 @@ def test_fewer_devices_where_the_longest_sample_does_not_fit(tmp_path: Path) -> 
         job.data, {f"{split}.de-en.{lang}": sizes[split] for split, lang in itertools.product(sizes, ("de", "en"))}
     )
     assert (job.batch.devices, job.batch.max_tokens, job.batch.update_freq) == (7, 146, 1)
-    assert str(job.batch).endswith("; 1 devices stay idle, for one sample has 133 tokens")
+    assert str(job.batch).endswith("; 1 device stays idle, for one sample has 133 tokens")
     assert job.config.distributed_training.distributed_world_size == 7
     # with 128 tokens a device fairseq refuses the sentence
     with pytest.raises(AssertionError, match="should not exceed max_tokens=128"):
         batch_by_size(np.arange(1), lambda _: 133, max_tokens=1024 // 8)
     nodes = replace(job.settings.machine, gpus=4, nodes=2)
-    with pytest.raises(UserError, match="on 2 nodes: 1 devices stay idle"):
+    with pytest.raises(UserError, match="on 2 nodes: 1 device stays idle"):
         _ = replace(job, settings=replace(job.settings, machine=nodes)).batch
     with pytest.raises(UserError, match="one sample of this corpus has 133 tokens"):
         share_out_among(1024, 1, 100, 133)

@@ -49,6 +49,19 @@ BOOKWORM = Release(
         "i18n/Translation-sk.bz2": "b02acd2e6e41f25dd108507cdf9f5411b8dfe7ce5bd67c7bbe46358bc5b86ae2",
         "i18n/Translation-uk.bz2": "38cae54127841ee549148a76d84db30ce134590bee0622acdf778ebd4eab00d7",
     },
+    {
+        "binary-amd64/Packages.xz": 8_790_396,
+        "i18n/Translation-da.bz2": 5_319_224,
+        "i18n/Translation-de.bz2": 1_748_338,
+        "i18n/Translation-en.xz": 6_107_304,
+        "i18n/Translation-fr.bz2": 2_728_394,
+        "i18n/Translation-it.bz2": 5_291_861,
+        "i18n/Translation-ko.bz2": 610_427,
+        "i18n/Translation-pl.bz2": 487_102,
+        "i18n/Translation-pt_BR.bz2": 921_112,
+        "i18n/Translation-sk.bz2": 1_227_798,
+        "i18n/Translation-uk.bz2": 539_508,
+    },
 )
 HELD_OUT = 2000
 """Examples of a validation or test set, at least; of all languages together four times as many."""

@@ -50,6 +50,8 @@ class Source:
     """``md5:...`` or ``sha256:...`` in hexadecimal, if its publisher or a tool that uses it states one."""
     terms: str = ""
     """Of a file that cannot be downloaded (or only sometimes): where a user gets it."""
+    size: int = 0
+    """Bytes, where its publisher states them; 0: unknown."""
 
     @property
     def is_folder(self) -> bool:

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairseq_residuals.core.errors import UserError
@@ -24,12 +24,14 @@ TERMS = (
     "indextargets), name one by --mirror: an address such as http://HOST/debian, or a folder with dists/ in it"
 )
 COMPRESSED = (".xz", ".bz2", ".gz")
+LIST_SIZE = 151_075
+"""Bytes of the list of Debian 12.15; those of other releases have about as many."""
 _CLEARSIGNED = re.compile(
     r"-----BEGIN PGP SIGNED MESSAGE-----\n(?:Hash: [^\n]*\n)*\n(?P<text>.*)\n"
     r"-----BEGIN PGP SIGNATURE-----\n[^-]*-----END PGP SIGNATURE-----\n*",
     re.DOTALL,
 )
-_LISTED = re.compile(r" (?P<sha256>[0-9a-f]{64}) +\d+ (?P<path>\S+)")
+_LISTED = re.compile(r" (?P<sha256>[0-9a-f]{64}) +(?P<size>\d+) (?P<path>\S+)")
 _CODENAME = re.compile(r"[a-z]+")
 
 
@@ -42,6 +44,8 @@ class Release:
     date: str
     files: Mapping[str, str]
     """By path below ``main/``, compressed as the mirrors have it."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Their bytes, by path."""
 
     def __str__(self) -> str:
         return f"Debian {self.version} ({self.codename}) of {self.date}"
@@ -53,8 +57,9 @@ class Release:
             UserError: the release has no such file.
         """
         for suffix in COMPRESSED:
-            if path := self.files.get(name + suffix):
-                return Source(f"dists/{self.codename}/main/{name}{suffix}", digest=f"sha256:{path}", terms=TERMS)
+            if digest := self.files.get(name + suffix):
+                place, size = f"dists/{self.codename}/main/{name}{suffix}", self.sizes.get(name + suffix, 0)
+                return Source(place, digest=f"sha256:{digest}", terms=TERMS, size=size)
         raise UserError(f"Debian {self.version} ({self.codename}) has no file main/{name}: choose another variant")
 
 
@@ -66,7 +71,7 @@ def in_release(codename: str) -> Source:
     """
     if not _CODENAME.fullmatch(codename):
         raise UserError(f"{codename!r} is not the name of a release of Debian, such as bookworm")
-    return Source(f"dists/{codename}/InRelease", terms=TERMS)
+    return Source(f"dists/{codename}/InRelease", terms=TERMS, size=LIST_SIZE)
 
 
 def apt_mirrors() -> tuple[str, ...]:
@@ -101,14 +106,15 @@ def read_release(path: Path, codename: str) -> Release:
         told = f"{fields.get('Origin', 'an unnamed origin')} {fields.get('Codename', '')}".rstrip()
         raise UserError(f"{path} is a list of {told}, not of Debian {codename}: give a mirror of Debian")
     _, _, sums = text.partition("\nSHA256:\n")
-    files = {}
+    files, sizes = {}, {}
     for line in sums.split("\n"):
         listed = _LISTED.fullmatch(line)
         if listed is None:
             break
         if listed["path"].startswith("main/") and listed["path"].endswith(COMPRESSED):
-            files[listed["path"].removeprefix("main/")] = listed["sha256"]
-    return Release(codename, fields.get("Version", "testing"), fields.get("Date", ""), files)
+            name = listed["path"].removeprefix("main/")
+            files[name], sizes[name] = listed["sha256"], int(listed["size"])
+    return Release(codename, fields.get("Version", "testing"), fields.get("Date", ""), files, sizes)
 
 
 def check_signature(path: Path) -> str:
