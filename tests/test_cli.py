@@ -44,6 +44,13 @@ def test_show(name: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert option.name in text and option.help in text
 
 
+def test_show_explains_no_name_that_its_equations_lack(capsys: pytest.CaptureFixture[str]) -> None:
+    """ODE Transformer's equations have W with the option dlcl alone; ZAYA1's have b_0."""
+    assert main(["show", "ode_rk2"]) == main(["show", "zaya_residual"]) == 0
+    explained = [line for line in capsys.readouterr().out.splitlines() if line.startswith("in which")]
+    assert len(explained) == 1 and "b_0 is of_embedding.bias" in explained[0]
+
+
 @pytest.mark.parametrize(
     ("name", "variant"),
     [

@@ -197,6 +197,32 @@ def test_other_optimizers_are_refused() -> None:
         update(trainer, sample())
 
 
+@pytest.mark.parametrize(
+    ("name", "option", "ending"),
+    [("x0_lambdas", "stream_rate", ".stream_weight"), ("layer_scalar", "scalar_rate", ".scalar")],
+)
+def test_what_compounds_over_layers_may_have_a_smaller_rate(name: str, option: str, ending: str) -> None:
+    """In the groups of Adam, together with those of depth_mup."""
+    for args, factor in (("", 1.0), (",depth_mup=0.5,base_depth=1", 0.5**0.5)):
+        model = build("translation", name, "--residual-args", f"{option}=0.01{args}")
+        scales = scales_of(model)
+        rates = {key: scales.get(p, UpdateScale()).rate for key, p in model.named_parameters()}
+        slow = {key for key in rates if key.endswith(ending)}
+        assert len(slow) == 4 and {rates[key] for key in slow} == {0.01 * factor}
+        inside = {rates[key] for key in rates.keys() - slow if "layers.0." in key or "layers.1." in key}
+        assert inside == {factor}
+
+
+@pytest.mark.parametrize("name", ["sandwich_ln", "peri_ln", "beam_residual", "layer_scalar"])
+def test_gains_that_start_by_depth_do_not_decay(name: str) -> None:
+    for args, spared in (("depth_scaled=true", True), ("depth_scaled=pangu", True), ("depth_scaled=false", False)):
+        model = build("translation", name, "--residual-args", args)
+        decays = {key: scales_of(model).get(p, UpdateScale()).decay for key, p in model.named_parameters()}
+        gains = {key for key in decays if key.endswith("out_norm.weight")}
+        assert len(gains) == 10 and {decays[key] for key in gains} == {0.0 if spared else 1.0}
+        assert all(decay == 1 for key, decay in decays.items() if key not in gains and not key.endswith(".scalar"))
+
+
 def test_scalars_do_not_decay() -> None:
     """Of layer_scalar, x0_lambdas, unet_skip, backout and two_lane; without decay there is nothing to do."""
     for name in ("layer_scalar", "x0_lambdas", "unet_skip", "backout", "two_lane"):

@@ -60,6 +60,21 @@ def test_equations(name: str, args: str, k: int) -> None:
         assert_close(found, wanted)
 
 
+@pytest.mark.parametrize("args", ("", "past=2,rank=3,rw=true", "past=2,rank=0"))
+def test_depth_mup_divides_all_that_is_added_to_x(args: str) -> None:
+    """a y and b g, at m = 4; b x is no branch."""
+    for one in wired("laurel_pa", ",".join(filter(None, (args, "depth_mup=0.5,base_depth=1"))), layers=LAYERS):
+        outputs = [one.x]
+        for connection, f in one.sublayers():
+            x, y = outputs[-1], f(normed(connection.norm, outputs[-1]))
+            recent = outputs[::-1][: connection.past]
+            g: Tensor = sum((c * old for c, old in zip(connection.c, recent, strict=True)), torch.zeros_like(x))
+            g = g if connection.low_rank is None else connection.low_rank(g)
+            a, b = (1.0, 1.0) if connection.weights is None else 2 * connection.weights.softmax(0)
+            outputs.append(a * y / 2 + b * (x + g / 2))
+        assert_close(one.output(), normed(one.stack.wiring.norm, outputs[-1]))
+
+
 @pytest.mark.parametrize("name", ("laurel_rw", "laurel_lr", "laurel_pa"))
 def test_starts_as_pre_ln(name: str) -> None:
     """Bit for bit: a = b = 1, B = 0, c = 0."""

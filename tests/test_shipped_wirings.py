@@ -38,6 +38,20 @@ def test_start(task: str, name: str, args: str, other: str) -> None:
     assert torch.equal(logits_with_values_of(plain, task, name, args), logits(plain, task, batch(task)))
 
 
+@torch.no_grad()
+@pytest.mark.parametrize(("gate", "closed"), [("sigmoid", -torch.inf), ("none", 0.0)])
+@pytest.mark.parametrize("task", TASKS)
+def test_u_net_with_closed_skips_is_pre_ln(task: str, gate: str, closed: float) -> None:
+    plain = perturb(build(task, "pre_ln", layers=4))
+    model = build(task, "unet_skip", "--residual-args", f"gate={gate}", layers=4)
+    model.load_state_dict(model.state_dict() | plain.state_dict())
+    skips = [p for name, p in model.named_parameters() if name.endswith("skip_weight")]
+    for weight in skips:
+        weight.fill_(closed)
+    assert len(skips) == 2 * len(stacks(model))
+    assert torch.equal(logits(model, task, batch(task)), logits(plain, task, batch(task)))
+
+
 def parallel_by_hand(w: Wired, norms: int, cross: str) -> Tensor:
     x, places = w.x, w.sublayers()
     per_layer = len(places) // 3

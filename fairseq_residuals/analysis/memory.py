@@ -50,6 +50,8 @@ def activations_per_layer(stack: Stack, sentences: int, tokens: int, device: str
         found = []
         for i in range(len(stack)):
             layer = _copy(stack[i], device)
+            # a copy of a layer by itself evaluates by a copy of the wiring that has no storage
+            layer.evaluate = wiring.at(i)[0].evaluate
             counter = _Counter([*layer.parameters(), *wiring.parameters(), context.memory], kept_below)
             with torch.autograd.graph.saved_tensors_hooks(counter.keep, lambda tensor: tensor):
                 stream, _ = layer(stream, context)

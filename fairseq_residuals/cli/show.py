@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import inspect
+import re
 import sys
 from itertools import zip_longest
 
@@ -22,10 +23,13 @@ def run(args: argparse.Namespace) -> int:
     variant = find_variant(args.variant)
     description = inspect.cleandoc(sys.modules[variant.__module__].__doc__ or "").replace("::\n", "").replace("``", "")
     print(f"{variant.name}\n\n{description}\n")
-    for label, equation in zip_longest(("Equations:",), variant.equations_of(variant.Config()), fillvalue=""):
+    equations = variant.equations_of(variant.Config())
+    for label, equation in zip_longest(("Equations:",), equations, fillvalue=""):
         print(f"{label:15}{equation}")
-    if variant.symbols:
-        print(f"{'in which':15}{', '.join(f'{name} is {parameter}' for name, parameter in variant.symbols.items())}")
+    # options bring some of the names
+    used = {name for equation in equations for name in re.findall(r"\w+", equation)}
+    if symbols := [f"{name} is {parameter}" for name, parameter in variant.symbols.items() if name in used]:
+        print(f"{'in which':15}{', '.join(symbols)}")
     if variant.starts_as:
         print(f"{'At the start:':15}the output of {variant.starts_as}")
     print(f"{'Paper:':15}{variant.paper}\n{'Code:':15}{variant.code or 'none published'}")

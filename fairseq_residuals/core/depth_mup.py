@@ -61,6 +61,14 @@ def layer_scale(config: Any, shape: StackShape) -> UpdateScale:
     return UpdateScale(rate=m ** (alpha - 1), eps=m**-alpha)
 
 
+def with_rate(
+    scales: dict[nn.Parameter, UpdateScale], layers: nn.ModuleList, ending: str, factor: float
+) -> dict[nn.Parameter, UpdateScale]:
+    """Return ``scales`` with a factor on the rate of those parameters of ``layers`` whose names end so."""
+    parameters = [p for name, p in layers.named_parameters() if name.endswith(ending)]
+    return scales | {p: scales[p].times(UpdateScale(rate=factor)) for p in parameters}
+
+
 def update_scales(variant: Variant, layers: nn.ModuleList) -> dict[nn.Parameter, UpdateScale]:
     """Return the scales of the updates of ``layers``, and of the scalars of ``variant`` that weight decay spares."""
     scales = dict.fromkeys(layers.parameters(), layer_scale(variant.config, variant.shape))

@@ -45,19 +45,19 @@ class AugmentedConnection(PreLNConnection):
         self.c = nn.Parameter(torch.zeros(min(past, outputs))) if past else None
 
     def augmented(self, s: Stream) -> Tensor:
-        """Return g, (T, B, C)."""
+        """Return x and what is learned of it, (T, B, C)."""
         x = s["x"]
         if self.c is None:
-            return x if self.low_rank is None else x + self.low_rank(x)
+            return x if self.low_rank is None else x + self.scaled(self.low_rank(x))
         # layer dropout leaves fewer than there are coefficients
         recent = [x, *(s[f"past{j}"] for j in range(1, len(self.c)) if f"past{j}" in s)]
         total: Tensor = weighted_sum(self.c[: len(recent)], recent)
-        return x + (total if self.low_rank is None else self.low_rank(total))
+        return x + self.scaled(total if self.low_rank is None else self.low_rank(total))
 
     def write(self, s: Stream, y: Tensor) -> Stream:
         before = [s["x"], *(s[f"past{j}"] for j in range(1, self.past) if f"past{j}" in s)]
         kept = {f"past{j}": x for j, x in enumerate(before[: max(self.past - 1, 0)], start=1)}
-        x = self.augmented(s)
+        x, y = self.augmented(s), self.scaled(y)
         if self.weights is None:
             return s | kept | {"x": x + y}
         a, b = 2 * self.weights.softmax(0)

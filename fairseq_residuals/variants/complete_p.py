@@ -21,22 +21,14 @@ encoder and decoder have an m_L each, cross-attention has that of its layer, and
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.core.base import Connection, Site, Stream
 from fairseq_residuals.core.config import LARGEST, option
 from fairseq_residuals.core.depth_mup import UpdateScale
 from fairseq_residuals.core.registry import register_variant
+from fairseq_residuals.variants._mup import MuPConnection, draw_weights, with_width
 from fairseq_residuals.variants.pre_ln import PreLN, PreLNConnection
-
-
-class MuPConnection(PreLNConnection):
-    def attend(
-        self, attn: nn.Module, query: Tensor, key: Tensor, value: Tensor, s: Stream, **kwargs: Any
-    ) -> tuple[Tensor, Tensor | None, Stream]:
-        root = (self.site.dim // self.site.heads) ** -0.5
-        return super().attend(attn, query, key, value, s, edit_query=lambda q: root * q, **kwargs)
 
 
 @register_variant("complete_p")
@@ -86,28 +78,12 @@ class CompleteP(PreLN):
         x = super().close(s)
         return x / self.width_ratio if self.config.mup and self.shape.stack == "decoder" else x
 
-    @torch.no_grad()
     def init_weights(self, layers: nn.ModuleList, embed_tokens: nn.Module | None) -> None:
-        if not self.config.mup:
-            return
-        std = self.config.init_std
-        for module in layers.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=std * self.width_ratio**-0.5)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
-        if isinstance(embed_tokens, nn.Embedding):
-            nn.init.normal_(embed_tokens.weight, std=std)
-            if embed_tokens.padding_idx is not None:
-                nn.init.zeros_(embed_tokens.weight[embed_tokens.padding_idx])
+        if self.config.mup:
+            draw_weights(layers, embed_tokens, self.config.init_std, self.width_ratio)
 
     def update_scales(self, layers: nn.ModuleList) -> dict[nn.Parameter, UpdateScale]:
         scales = super().update_scales(layers)
         if not self.config.mup:
             return scales
-        m = self.width_ratio
-        for parameter in (*layers.parameters(), *self.parameters()):
-            scale = UpdateScale(1 / m, m) if parameter.dim() >= 2 else UpdateScale(decay=0.0)
-            eps = 1 / m if parameter in scales else 1.0
-            scales[parameter] = scales.get(parameter, UpdateScale()).times(scale._replace(eps=eps))
-        return scales
+        return with_width(scales, (*layers.parameters(), *self.parameters()), self.width_ratio)

@@ -6,28 +6,27 @@ Menghani, Kumar and Kumar 2024, "LAuReL: Learned Augmented Residual Layer" (2411
     laurel_lr   x' = y + x + B A x,  A (r, C), B (C, r)
     laurel_pa   x' = y + x + B A Σ_j c_j x_j,  over the last k outputs of residual connections, x among them
 
-No code was published, and the paper does not say how these start. Ours: a = b = 1; A Xavier and B = 0; A and B Xavier
-and c = 0. So all start as Pre-LN. ``rw=true`` adds a and b to the other two, as in the paper's RW+LR and RW+LR+PA.
+No code was published, nor how these start. Ours: a = b = 1; A Xavier and B = 0; A and B Xavier and c = 0: as Pre-LN.
+``rw=true`` adds a and b to the other two (RW+LR, RW+LR+PA). The option depth_mup divides B A x as it does y.
 
 ``laurel_gemma`` is that of Gemma 3n (huggingface/transformers 5.23.0, ``gemma3n``) around self-attention, in layers of
-Sandwich-LN: with u = LN(x), x' = (x + LN(SA(u)) + u + LN(B A u)) / sqrt(2). It acts on the normalized input, and never
-starts as Pre-LN. AltUp, which Gemma 3n has around whole layers, is not here.
+Sandwich-LN: x' = (x + LN(SA(u)) + u + LN(B A u)) / sqrt(2), u = LN(x); never Pre-LN. Gemma 3n's AltUp is not here.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fairseq_residuals.core.base import Connection, Site, StackShape, Variant
+from fairseq_residuals.core.base import Connection, Site, StackShape, Summation, Variant
 from fairseq_residuals.core.config import MOST_LAYERS, option
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.variants._augmented_skip import AugmentedConnection, GemmaConnection
 
 MOST_CHANNELS = 65_536
 WEIGHED = (
-    ("rw", True, "x = F", "a = 2 sigmoid(weights[0] - weights[1]); x = a F"),
-    ("rw", True, "+ x + g", "+ (2 - a) (x + g)"),
+    ("rw", True, "x = x + F", "a = 2 sigmoid(weights[0] - weights[1]); x = (2 - a) x + a F"),
+    ("rw", True, " + g", " + (2 - a) g"),
 )
 
 
@@ -36,6 +35,7 @@ class Laurel(Variant):
     year = 2024
     verified = "the paper's equations (no code was published)"
     extension = "Each sub-layer has its own, cross-attention too. They start as Pre-LN."
+    summation: ClassVar[Summation] = "pre"
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
@@ -48,7 +48,7 @@ class Laurel(Variant):
 @register_variant("laurel_rw")
 class LaurelRW(Laurel):
     title = "LAuReL, residual weights"
-    equations = ("a = 2 sigmoid(weights[0] - weights[1])", "x = a F(LN(x)) + (2 - a) x", "output LN(x)")
+    equations = ("a = 2 sigmoid(weights[0] - weights[1])", "x = (2 - a) x + a F(LN(x))", "output LN(x)")
     starts_as = "pre_ln"
 
     def connect(self, site: Site) -> Connection:
@@ -58,7 +58,7 @@ class LaurelRW(Laurel):
 @register_variant("laurel_lr")
 class LaurelLR(Laurel):
     title = "LAuReL, low rank"
-    equations = ("g = up(down(x))", "x = F(LN(x)) + x + g", "output LN(x)")
+    equations = ("g = up(down(x))", "x = x + F(LN(x)) + g", "output LN(x)")
     rewrites = WEIGHED
     starts_as = "pre_ln"
 
@@ -79,7 +79,7 @@ class LaurelPA(Laurel):
     equations = (
         "X[k] = x",
         "g = sum_{j=0..min(past, k)-1} c[j] X[k-j]; g = up(down(g))",
-        "x = F(LN(x)) + x + g",
+        "x = x + F(LN(x)) + g",
         "output LN(x)",
     )
     rewrites = (("rank", 0, "; g = up(down(g))", ""), *WEIGHED)
@@ -109,6 +109,7 @@ class LaurelGemma(Laurel):
     code = "huggingface/transformers@v5.23.0"
     verified = "Gemma 3n in huggingface/transformers, within its AltUp: activations, gradients; cross-attention: none"
     ships_in = "Gemma 3n (norm_type=rms)"
+    summation = "none"
     extension = "Cross-attention is as in Sandwich-LN. A and B start by Xavier's rule."
 
     @dataclass(frozen=True)

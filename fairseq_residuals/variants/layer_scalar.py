@@ -11,15 +11,19 @@ x' = x + LN(F(LN(x))) as in ``sandwich_ln``, and after the last sub-layer of lay
 In that port s_l is a buffer of ones, which the checkpoints fill: how it was trained is not public. By our choice it is
 a parameter that starts at 1, and so the wiring as ``sandwich_ln``; each stack has its own, and weight decay spares it.
 Since whatever reads the stream normalises it, s_l only weighs what is old against what comes: the output of layer i
-counts prod s_j over j >= i in the final sum.
+counts prod s_j over j >= i in the final sum. So it compounds over the layers, as r of ``x0_lambdas``, whose rate in
+nanochat is a hundredth of that of its companion: ``scalar_rate=0.01``.
 """
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.core.base import Connection, Site, Stream
+from fairseq_residuals.core.config import LARGEST, option
+from fairseq_residuals.core.depth_mup import UpdateScale, with_rate
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.variants.sandwich_ln import SandwichConnection, SandwichLN
 
@@ -48,5 +52,14 @@ class LayerScalar(SandwichLN):
     extension = "The scalar is learned and starts at 1; each stack has its own, after the last sub-layer of a layer."
     spared = ("scalar",)
 
+    @dataclass(frozen=True)
+    class Config(SandwichLN.Config):
+        scalar_rate: float = option(
+            1.0, "factor on Adam's rate of the scalar", minimum=1e-6, maximum=LARGEST, for_training=True
+        )
+
     def connect(self, site: Site) -> Connection:
         return LayerScalarConnection(site, self.config)
+
+    def update_scales(self, layers: nn.ModuleList) -> dict[nn.Parameter, UpdateScale]:
+        return with_rate(super().update_scales(layers), layers, ".scalar", self.config.scalar_rate)

@@ -71,18 +71,14 @@ class Parallel(PreLN):
     code = "huggingface/transformers@v5.23.0"
     verified = "GPT-J, Command-R and GPT-NeoX in transformers, decoder alone: activations, gradients"
     ships_in = "GPT-J, PaLM, Falcon-7B, Phi-1 to 2, Command-R; GPT-NeoX, Pythia, Falcon-40B (norms=2)"
-    extension = (
-        "Cross-attention is a third branch of the layer's input, or with cross=sequential it and the FFN are two."
-    )
+    extension = "Cross-attention is a third branch of the layer's input; cross=sequential: it and the FFN are two."
     normalize_before = False
     export_as = ""
 
     @dataclass(frozen=True)
     class Config(PreLN.Config):
         norms: Literal[1, 2] = option(1, "one norm for all branches of a layer, or (2) one for each")
-        cross: Literal["parallel", "sequential"] = option(
-            "parallel", "cross-attention beside self-attention, or after it and beside the FFN"
-        )
+        cross: Literal["parallel", "sequential"] = option("parallel", "cross-attention beside self-attention, or above")
 
     @classmethod
     def equations_of(cls, config: Any) -> tuple[str, ...]:

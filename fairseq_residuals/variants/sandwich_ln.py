@@ -17,7 +17,7 @@ matrices over sqrt(2L)) is a part of its recipe, and not of this wiring.
 Ultra", c = 0.283 and 0.432 for the FFN; Singh et al. 2026, "Arcee Trinity Large", c = 1. What is known of Pangu Ultra's
 constants is second-hand, and its other weights N(0, 1/(2dL)) are left to a recipe. With c = 1 and branches that do not
 correlate, the stream's variance grows from 1 to 3 in any depth, to 4 in a decoder with cross-attention; with
-``depth_count=sublayers`` to 3 there too.
+``depth_count=sublayers`` to 3 there too. Whether these gains decayed is not known; here weight decay spares them.
 
 In encoder-decoders it is what T5Gemma does (huggingface/transformers@v5.23.0, ``modeling_t5gemma.py``): cross-attention
 has both norms on its queries' stream, the encoder's output, which its last norm made, is not normalised again, and
@@ -30,10 +30,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_residuals.core.base import Connection, Kind, Site, Stream
 from fairseq_residuals.core.config import LARGEST, option
+from fairseq_residuals.core.depth_mup import UpdateScale
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.variants.pre_ln import PreLN, PreLNConnection
 
@@ -103,3 +104,10 @@ class SandwichLN(PreLN):
 
     def connect(self, site: Site) -> Connection:
         return SandwichConnection(site, self.config)
+
+    def update_scales(self, layers: nn.ModuleList) -> dict[nn.Parameter, UpdateScale]:
+        scales = super().update_scales(layers)
+        if self.config.depth_scaled is not False:
+            gains = [p for name, p in layers.named_parameters() if name.endswith("out_norm.weight")]
+            scales |= {gain: scales[gain]._replace(decay=0.0) for gain in gains}
+        return scales

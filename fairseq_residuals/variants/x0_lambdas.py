@@ -14,14 +14,17 @@ karpathy/nanochat@92d63d4 (``gpt.py``) and KellerJordan/modded-nanogpt@ff93d20 (
 r = 1, s = 0 at first as in modded-nanogpt of 2024, and so the wiring starts as Pre-LN; ``start=nanochat`` lets r fall
 from 1.15 to 1.05 and s from 0.2 to 0.05 over the layers. nanochat subtracts the middle of the stack too
 (``backout=true``). Encoder and decoder mix in their own embedding each, which is our choice; weight decay spares the
-weights.
+weights. r compounds over the layers, and s does not: nanochat's r has a hundredth of s's rate (``stream_rate=0.01``).
 """
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from torch import nn
+
 from fairseq_residuals.core.base import StackShape
-from fairseq_residuals.core.config import option
+from fairseq_residuals.core.config import LARGEST, option
+from fairseq_residuals.core.depth_mup import UpdateScale, with_rate
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.variants._long_skips import BACKOUT, LongSkips, middle_option
 from fairseq_residuals.variants.pre_ln import PreLN
@@ -49,6 +52,12 @@ class X0Lambdas(LongSkips):
         start: Literal["pre_ln", "nanochat"] = option("pre_ln", "where the weights start", for_training=True)
         backout: bool = option(False, "subtract the middle layer's output on top; see backout")
         middle: Literal["half"] | int = middle_option()
+        stream_rate: float = option(
+            1.0, "factor on Adam's rate of r; nanochat: 0.01", minimum=1e-6, maximum=LARGEST, for_training=True
+        )
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape, weights=config.start, backout=0.2 if config.backout else None)
+
+    def update_scales(self, layers: nn.ModuleList) -> dict[nn.Parameter, UpdateScale]:
+        return with_rate(super().update_scales(layers), layers, ".stream_weight", self.config.stream_rate)

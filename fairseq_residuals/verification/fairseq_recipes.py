@@ -62,7 +62,7 @@ class FairseqRecipe(GoldenRecipe):
         return replace(authors, convert=lambda values: authors.convert(_in_its_model(values)))
 
     def wiring_of(self, golden: Golden) -> str:
-        return self.variant
+        return f"{self.variant}({self.args})" if self.args else self.variant
 
     def build(self, golden: Golden) -> nn.Module:
         args, task = self._settings(golden), _task(golden)

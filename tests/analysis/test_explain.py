@@ -160,7 +160,10 @@ def kept_by_autograd(stack: Stack, sentences: int, tokens: int) -> int:
     return sum(t.untyped_storage().nbytes() for key, t in kept.items() if key not in owned)
 
 
-@pytest.mark.parametrize("variant", ["post_ln", "dlcl_pre", "realformer", "depthwise_lstm", "resi_dual"])
+@pytest.mark.parametrize(
+    "variant",
+    ["post_ln", "dlcl_pre", "realformer", "depthwise_lstm", "resi_dual", "ode_rk2/mode=gated", "ode_rk2/mode=alpha"],
+)
 def test_activations_of_the_layers_are_what_a_whole_pass_keeps(variant: str) -> None:
     for side in (0, 1):
         expected = kept_by_autograd(stacks(variant, device="cpu")[side], 4, 5)

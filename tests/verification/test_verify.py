@@ -253,6 +253,11 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [row[-2].strip() for row in rows[2:]] == ["ok", "ok"]
     assert captured.err == ""
 
+    assert main(["verify", *map(str, map(golden_path, ("ode_rk2", "ode_rk2_gated_dlcl")))]) == 0
+    rows = [line.split("|") for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    wirings = ["ode_rk2(inner_identity=true)", "ode_rk2(inner_identity=true,mode=gated,dlcl=true)"]
+    assert [row[2].strip() for row in rows[2:]] == wirings
+
     bad = changed(POSTLN, tmp_path, wrong("out/logits", (0, 0, 0)))
     assert main(["verify", str(CLINIC), str(bad)]) == 1
     lines = capsys.readouterr().out.splitlines()
