@@ -4,12 +4,6 @@
 # scripts/debian/translation.sh has made: debian_translation.sh 'runs/debian/translation/18l_*_128/*/seed*/train.*.log'
 # Small: LAYERS (default 6) layers in each stack, synthetic sentences.
 . "$(dirname "${BASH_SOURCE[0]}")/runs.sh"
-LAYERS="${LAYERS:-6}"
 [ "${WIDTH:-128}" = 512 ] && END="" || END=_128
-for method in post_ln pre_ln dlcl admin t_fixup realformer deepnet b2t resi_dual; do
-    variant="$method"
-    [ "$method" != dlcl ] || variant=dlcl_post
-    model "$method" "debian/translation/18l_$method$END" "" --arch "transformer_$variant" --encoder-layers "$LAYERS" \
-        --decoder-layers "$LAYERS"
-done
+methods "debian/translation/18l_METHOD$END" post_ln pre_ln dlcl admin t_fixup realformer deepnet b2t resi_dual
 draw --metric nll_loss --subset valid

@@ -95,6 +95,21 @@ model() {
     fi
 }
 
+# Lists the trainings of methods with LAYERS (default 6) layers in each stack at small scale: PATTERN names their recipes, with
+# METHOD in the place of each one's name.
+#   methods PATTERN METHOD...
+methods() {
+    local pattern="$1" method variant
+    shift
+    LAYERS="${LAYERS:-6}"
+    for method; do
+        variant="$method"
+        [ "$method" != dlcl ] || variant=dlcl_post
+        model "$method" "${pattern/METHOD/$method}" "" --arch "transformer_$variant" --encoder-layers "$LAYERS" \
+            --decoder-layers "$LAYERS"
+    done
+}
+
 # The picture, by `fairseq-residuals curves` with these flags.
 draw() {
     train
