@@ -213,6 +213,16 @@ def test_what_compounds_over_layers_may_have_a_smaller_rate(name: str, option: s
         assert inside == {factor}
 
 
+def test_a_stream_of_two_lanes_may_have_a_rate_of_its_own() -> None:
+    """Of r in every sub-layer, and not of what weighs their outputs."""
+    model = build("translation", "two_lane", "--residual-args", "stream_rate=5")
+    scales = scales_of(model)
+    faster = {key for key, p in model.named_parameters() if scales.get(p, UpdateScale()) == UpdateScale(5.0, decay=0.0)}
+    assert (
+        faster == {key for key, _ in model.named_parameters() if key.endswith(".stream_weight")} and len(faster) == 10
+    )
+
+
 @pytest.mark.parametrize("name", ["sandwich_ln", "peri_ln", "beam_residual", "layer_scalar"])
 def test_gains_that_start_by_depth_do_not_decay(name: str) -> None:
     for args, spared in (("depth_scaled=true", True), ("depth_scaled=pangu", True), ("depth_scaled=false", False)):

@@ -19,10 +19,11 @@ def normed(norm: nn.LayerNorm, x: Tensor) -> Tensor:
     return layer_norm(x, (16,), norm.weight, norm.bias, norm.eps)
 
 
-def mixed(wiring: Any, i: int, outputs: list[Tensor]) -> list[Tensor]:
+def mixed(wiring: Any, i: int, newest: Tensor, outputs: list[Tensor]) -> list[Tensor]:
     """Each way: row c * (l + 2) + j of W2 is what it takes of X_j."""
-    newest = outputs[-1] / (outputs[-1].square().mean(-1, keepdim=True) + 1e-6).sqrt()
-    weights = gelu(newest @ wiring.w1[i].T) @ wiring.w2[i].T
+    gain = wiring.router_gain[i] if len(wiring.norms) else 1.0
+    router = gain * newest / (newest.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    weights = gelu(router @ wiring.w1[i].T) @ wiring.w2[i].T
     ways, n = wiring.bias[i].shape
     return [
         sum((weights[..., c * n + j, None] + wiring.bias[i][c, j]) * x for j, x in enumerate(outputs))  # type: ignore[misc]
@@ -41,25 +42,40 @@ def attention(layer: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return attn.out_proj(heads.permute(2, 0, 1, 3).flatten(2))  # type: ignore[no-any-return]
 
 
+def reads_of(wiring: Any, i: int, y: Tensor, outputs: list[Tensor]) -> list[Tensor]:
+    """What is read above layer ``i``, the residual at the fourth place or alone; with norms, mixes are added to y."""
+    mixes = mixed(wiring, i, y, outputs)
+    if not len(wiring.norms):
+        return mixes
+    residual = 3 if len(mixes) > 1 else 0
+    mixes[residual] = normed(wiring.post_norms[i], mixes[residual])
+    return [y + mix for mix in mixes]
+
+
 def equations(one: Wired) -> Tensor:
-    outputs, reads, sublayers = [one.x], [one.x] * 4, iter(one.sublayers())
+    wiring, reads, sublayers = one.stack.wiring, [one.x] * 4, iter(one.sublayers())
+    kept = (lambda j, x: normed(wiring.norms[j], x)) if len(wiring.norms) else (lambda j, x: x)
+    outputs = [kept(0, one.x)]
     for i in range(LAYERS):
         layer = one.stack[i]
         connection, _ = next(sublayers)
-        *qkv, y = reads
+        q, k, v, y, *cross = reads
         norms = [connection.norm, *([connection.k_norm, connection.v_norm] if i else [connection.norm] * 2)]
-        y = y + attention(layer, *(normed(norm, x) for norm, x in zip(norms, qkv, strict=True)))
-        for _ in layer.kinds[1:]:
+        y = y + attention(layer, *(normed(norm, x) for norm, x in zip(norms, (q, k, v), strict=True)))
+        for kind in layer.kinds[1:]:
             connection, f = next(sublayers)
-            y = y + f(normed(connection.norm, y))
-        outputs.append(y)
-        reads = mixed(one.stack.wiring, i, outputs)
-    return normed(one.stack.wiring.norm, reads[0])
+            y = y + f(normed(connection.norm, cross[0] if cross and kind == "cross" else y))
+        outputs.append(kept(i + 1, y))
+        reads = reads_of(wiring, i, y, outputs)
+    return normed(wiring.norm, reads[0])
 
 
-@pytest.mark.parametrize("expand_last", ("false", "true"))
-def test_equations(expand_last: str) -> None:
-    for one in wired("mudd", f"expand_last={expand_last}", layers=LAYERS):
+FORMS = ("expand_last=true", "form=pre_post_norm", "cross_query=true", "form=pre_post_norm,cross_query=true")
+
+
+@pytest.mark.parametrize("options", ("", *FORMS))
+def test_equations(options: str) -> None:
+    for one in wired("mudd", options, layers=LAYERS):
         out, expected = one.output(), equations(one)
         assert_close(out, expected)
         found, wanted = one.gradients(out), one.gradients(expected)
@@ -68,9 +84,22 @@ def test_equations(expand_last: str) -> None:
 
 
 def test_hidden_layers_are_as_wide_as_published() -> None:
-    for expand, last in (("false", 5), ("true", 20)):
-        for stack in stacks(build("translation", "mudd", "--residual-args", f"expand_last={expand}", layers=LAYERS)):
+    for options, last in (("expand_last=false", 5), ("expand_last=true", 20)):
+        for stack in stacks(build("translation", "mudd", "--residual-args", options, layers=LAYERS)):
             assert [tuple(w2.shape) for w2 in stack.wiring.w2] == [(8, 8), (12, 12), (16, 16), (5, last)]
+    options = "expand_last=true,round_hidden=true"
+    for stack in stacks(build("translation", "mudd", "--residual-args", options, layers=16)):
+        assert [w2.shape[1] for w2 in stack.wiring.w2] == [64] * 14 + [128, 128]  # of 16 outputs, 64 becomes 128
+
+
+def test_only_a_decoder_with_cross_attention_has_a_fifth_mix() -> None:
+    encoder, decoder = stacks(build("translation", "mudd", "--residual-args", "cross_query=true", layers=LAYERS))
+    (alone,) = stacks(build("language_modeling", "mudd", "--residual-args", "cross_query=true", layers=LAYERS))
+    assert [[len(bias) for bias in stack.wiring.bias] for stack in (encoder, decoder, alone)] == [
+        [4, 4, 4, 1],
+        [5, 5, 5, 1],
+        [4, 4, 4, 1],
+    ]
 
 
 def test_where_the_weights_of_the_mixes_start() -> None:
@@ -81,8 +110,10 @@ def test_where_the_weights_of_the_mixes_start() -> None:
     assert not any(weight.any() for wiring in layers for weight in wiring.w2)
 
 
-def test_starts_as_pre_ln() -> None:
-    plain, other = build("translation", "pre_ln", layers=LAYERS), build("translation", "mudd", layers=LAYERS)
+@pytest.mark.parametrize("options", ("", "form=pre_post_norm"))
+def test_starts_as_pre_ln(options: str) -> None:
+    plain = build("translation", "pre_ln", layers=LAYERS)
+    other = build("translation", "mudd", "--residual-args", options, layers=LAYERS)
     other.load_state_dict(copy.deepcopy(plain.state_dict()), strict=False)
     for one, two in zip(stacks(plain), stacks(other), strict=True):
         x, memory = torch.randn(5, 2, 16), torch.randn(6, 2, 16) if one.shape.stack == "decoder" else None

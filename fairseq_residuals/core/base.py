@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from fairseq_residuals.core.attention import AttentionBackend, run_attention
 from fairseq_residuals.core.common_options import CommonOptions, contradiction, equations_with
 from fairseq_residuals.core.depth_mixing import DepthWeights
-from fairseq_residuals.core.depth_mup import UpdateScale, update_scales
+from fairseq_residuals.core.depth_mup import SPARED, UpdateScale, update_scales
 from fairseq_residuals.core.norms import NormType, build_norm
 
 Stream = dict[str, Tensor]
@@ -196,8 +196,6 @@ class Variant(nn.Module):
     """What no paper defines and this plugin chose, such as where cross-attention sits; empty where nothing is."""
     summation: ClassVar[Summation] = "none"
     """How sub-layers' outputs meet the stream: where ``gpas`` and ``depth_mup`` have a meaning."""
-    spared: ClassVar[tuple[str, ...]] = ()
-    """The last part of the names of parameters that weight decay spares."""
     normalize_before: ClassVar[bool] = False
     """Whether this is what fairseq calls ``--encoder-normalize-before`` / ``--decoder-normalize-before``."""
     export_as: ClassVar[Stock] = ""
@@ -261,10 +259,7 @@ class Variant(nn.Module):
         return layer(s)
 
     def layer_output(self, s: Stream) -> Tensor:
-        """Return what an analysis takes for the output of a layer (T, B, C).
-
-        It is "x", or of several tensors what the top would make of them, but for a norm of the whole.
-        """
+        """Return what an analysis takes for a layer's output (T, B, C): what the top makes of it, but for norms."""
         return s["x"]
 
     def depth_weights(self, below: int) -> DepthWeights | None:
@@ -288,12 +283,15 @@ class Variant(nn.Module):
 
         Args:
             layers: the layers that this variant wires.
-            embed_tokens: the stack's token embedding; None where the input is not tokens (speech), and in a decoder
-                that shares its encoder's.
+            embed_tokens: the stack's token embedding; None for speech, and in a decoder that shares its encoder's.
         """
 
+    def update_rules(self) -> dict[str, UpdateScale]:
+        """Return ends of names of parameters, and the factors on the optimizer's settings of these."""
+        return {"gpas.gate": SPARED}
+
     def update_scales(self, layers: nn.ModuleList) -> dict[nn.Parameter, UpdateScale]:
-        """Return what the optimizer's settings are multiplied by, for parameters of ``layers`` and of this variant."""
+        """Return the factors on the optimizer's settings, of parameters of ``layers`` and of this variant."""
         return update_scales(self, layers)
 
     def extra_repr(self) -> str:

@@ -43,6 +43,10 @@ class UpdateScale(NamedTuple):
         return UpdateScale(*(a * b for a, b in zip(self, other, strict=True)))
 
 
+SPARED = UpdateScale(decay=0.0)
+"""Of parameters without weight decay."""
+
+
 def depth_ratio(config: Any, shape: StackShape) -> float:
     """Return m of a stack."""
     return float(shape.depth / config.base_depth)
@@ -61,18 +65,11 @@ def layer_scale(config: Any, shape: StackShape) -> UpdateScale:
     return UpdateScale(rate=m ** (alpha - 1), eps=m**-alpha)
 
 
-def with_rate(
-    scales: dict[nn.Parameter, UpdateScale], layers: nn.ModuleList, ending: str, factor: float
-) -> dict[nn.Parameter, UpdateScale]:
-    """Return ``scales`` with a factor on the rate of those parameters of ``layers`` whose names end so."""
-    parameters = [p for name, p in layers.named_parameters() if name.endswith(ending)]
-    return scales | {p: scales[p].times(UpdateScale(rate=factor)) for p in parameters}
-
-
 def update_scales(variant: Variant, layers: nn.ModuleList) -> dict[nn.Parameter, UpdateScale]:
-    """Return the scales of the updates of ``layers``, and of the scalars of ``variant`` that weight decay spares."""
+    """Return the scales of the updates of ``layers``, and of what ``variant`` has rules for."""
     scales = dict.fromkeys(layers.parameters(), layer_scale(variant.config, variant.shape))
-    for name, parameter in (*layers.named_parameters(), *variant.named_parameters()):
-        if name.rpartition(".")[2] in variant.spared or name.endswith("gpas.gate"):
-            scales[parameter] = scales.get(parameter, UpdateScale())._replace(decay=0.0)
+    for ending, scale in variant.update_rules().items():
+        for name, parameter in (*layers.named_parameters(), *variant.named_parameters()):
+            if f".{name}".endswith(f".{ending}"):
+                scales[parameter] = scales.get(parameter, UpdateScale()).times(scale)
     return scales

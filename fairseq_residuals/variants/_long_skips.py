@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.core.base import Connection, Site, StackShape, Stream
 from fairseq_residuals.core.config import MOST_LAYERS, option
+from fairseq_residuals.core.depth_mup import SPARED, UpdateScale
 from fairseq_residuals.variants._long_skip_connection import Gate, LongSkipConnection
 from fairseq_residuals.variants.pre_ln import PreLN
 
@@ -48,7 +49,6 @@ class LongSkips(PreLN):
 
     normalize_before = False
     export_as = ""
-    spared = ("skip_weight", "stream_weight", "embedding_weight", "backout_weight")
 
     def __init__(
         self,
@@ -75,6 +75,10 @@ class LongSkips(PreLN):
         self.middle = min(shape.depth // 2, shape.depth - 2) if config.middle == "half" else config.middle
         subtracts = backout is not None and 0 <= self.middle < shape.depth
         self.backout_weight = nn.Parameter(torch.tensor([backout or 0.0])) if subtracts else None
+
+    def update_rules(self) -> dict[str, UpdateScale]:
+        own = ("skip_weight", "stream_weight", "embedding_weight", "backout_weight")
+        return super().update_rules() | dict.fromkeys(own, SPARED)
 
     def source(self, layer: int) -> int | None:
         """Return the layer whose output is added below ``layer``, if any."""

@@ -84,15 +84,9 @@ class AttentionResiduals(Variant):
         ("scale", True, "dot(query, ", "dot(query / sqrt(d), "),
     )
     starts_as = "pre_ln"
-    verified = (
-        "third-party code of the softmax (fla-org/flash-linear-attention@bc3b101) in a wiring after the paper's"
-        " pseudo-code, language model, full and in blocks; Inkling-2 (huggingface/transformers): activations, gradients"
-    )
+    verified = "fla-org's code of the softmax, decoder alone, also in blocks; Inkling-2: activations, gradients"
     ships_in = "Inkling-2 (block=12,values=normed,scale=true)"
-    extension = (
-        "Each stack has its own sources. Cross-attention is one more sub-layer, and counts as one in blocks. The first"
-        " sub-layer has no query; norms on sums have eps 1e-6."
-    )
+    extension = "Each stack has its own sources; cross-attention is one more sub-layer; eps 1e-6 in norms on sums."
 
     @dataclass(frozen=True)
     class Config(Variant.Config):

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.core.base import Connection, Site, Stream
 from fairseq_residuals.core.config import LARGEST, option
-from fairseq_residuals.core.depth_mup import UpdateScale, with_rate
+from fairseq_residuals.core.depth_mup import SPARED, UpdateScale
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.variants.sandwich_ln import SandwichConnection, SandwichLN
 
@@ -50,7 +50,6 @@ class LayerScalar(SandwichLN):
     verified = "Gemma 4 in transformers, decoder alone: activations, gradients"
     ships_in = "Gemma 4 (norm_type=rms)"
     extension = "The scalar is learned and starts at 1; each stack has its own, after the last sub-layer of a layer."
-    spared = ("scalar",)
 
     @dataclass(frozen=True)
     class Config(SandwichLN.Config):
@@ -61,5 +60,5 @@ class LayerScalar(SandwichLN):
     def connect(self, site: Site) -> Connection:
         return LayerScalarConnection(site, self.config)
 
-    def update_scales(self, layers: nn.ModuleList) -> dict[nn.Parameter, UpdateScale]:
-        return with_rate(super().update_scales(layers), layers, ".scalar", self.config.scalar_rate)
+    def update_rules(self) -> dict[str, UpdateScale]:
+        return super().update_rules() | {"scalar": SPARED._replace(rate=self.config.scalar_rate)}

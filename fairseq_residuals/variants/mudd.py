@@ -13,58 +13,27 @@ embedding, which all four are in the first layer. Checked against Caiyun-AI/MUDD
 (``modeling_muddformer.py``).
 
 W1 starts at N(0, 1/C), W2 at 0, b at (0, ..., 0, 1), as in the authors' training code (their PyTorch class, for
-inference, draws b): so it starts as Pre-LN. ``expand_last`` makes the last hidden layer four times as wide, as theirs
-was. Not here: FFNs that grow with depth, and the form with norms on every X_j that the same code also has. Ours: each
-stack by itself; cross-attention's queries and the FFN read the running sum.
+inference, draws b): so it starts as Pre-LN. ``form=pre_post_norm`` is of their later training configurations: each X_j
+is mixed after a norm, RMS(X_l) has a gain, and mixes, b = 0 at first, are added to X_l, mix_r under a norm whose gain
+starts at 0.001. ``expand_last`` makes the last hidden layer four times as wide, ``round_hidden`` all a multiple of 64,
+as theirs were. Not here: FFNs that grow with depth. Ours: each stack by itself; the FFN and cross-attention's queries
+read the running sum, or with ``cross_query`` these a fifth mix. That has nothing of the layer's own self-attention, so
+with it the wiring does not start as Pre-LN.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
-import torch
-from torch import Tensor, nn
-
-from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Variant
+from fairseq_residuals.core.base import Connection, Site, Variant
 from fairseq_residuals.core.config import option
-from fairseq_residuals.core.depth_mixing import history
 from fairseq_residuals.core.registry import register_variant
-from fairseq_residuals.variants._dense_mix import dense_mixes
+from fairseq_residuals.variants._dense_mixes import DenseMixes
+from fairseq_residuals.variants._mixed_reads import MixedQuery, ThreeReads
 from fairseq_residuals.variants.pre_ln import PreLNConnection
-
-READS = ("q", "k", "v")
-
-
-class ThreeReads(PreLNConnection):
-    """Feed self-attention three mixes, of which "norm" and "k_norm", "v_norm" make queries, keys and values.
-
-    Stream: "q", "k", "v" (T, B, C) above the first layer; they become "key" and "value" of attention.
-    """
-
-    def __init__(self, site: Site) -> None:
-        super().__init__(site)
-        self.k_norm, self.v_norm = site.new_norm(), site.new_norm()
-
-    def read(self, s: Stream) -> tuple[Tensor, Stream]:
-        rest = {name: x for name, x in s.items() if name not in READS}
-        return self.norm(s["q"]), rest | {"key": self.k_norm(s["k"]), "value": self.v_norm(s["v"])}
-
-    def attend(
-        self, attn: nn.Module, query: Tensor, key: Tensor, value: Tensor, s: Stream, **kwargs: Any
-    ) -> tuple[Tensor, Tensor | None, Stream]:
-        rest = {name: x for name, x in s.items() if name not in ("key", "value")}
-        # an edit opens attention: fairseq's module makes keys and values of self-attention from the queries' input
-        kwargs.setdefault("edit_query", _unchanged)
-        return super().attend(attn, query, key, value, rest, **kwargs)
-
-
-def _unchanged(x: Tensor) -> Tensor:
-    return x
 
 
 @register_variant("mudd")
-class MUDD(Variant):
-    """Stream: "output0", "output1", ... (T, B, C), X_0, X_1, ...; "x" is mix_r, and the sum from it on."""
-
+class MUDD(DenseMixes):
     title = "MUDDFormer"
     paper = (
         "Xiao et al. 2025, MUDDFormer: Breaking Residual Bottlenecks in Transformers via Multiway Dynamic Dense"
@@ -83,37 +52,39 @@ class MUDD(Variant):
         "after each layer, l = L: x = sum_{j=0..l} (part(w, j, l + 1) + bias[l-1,0,j]) X[j]",
         "output LN(x)",
     )
+    rewrites = (
+        ("cross_query", True, "start: X", "where ways = 4\ndecoder, pair: where ways = 5\nstart: X"),
+        ("cross_query", True, "else:", "else, CA, l > 1: x = x + F(LN(mix[4]))\nelse:"),
+        ("cross_query", True, "4 (l", "ways (l"),
+        ("cross_query", True, "0..3", "0..ways-1"),
+        ("form", "pre_post_norm", "X[0] = x", "X[0] = LN[0](x)"),
+        ("form", "pre_post_norm", "X[l] = x;", "y = x; X[l] = LN[l](x);"),
+        ("form", "pre_post_norm", "RMS(x)", "router_gain[l-1] * RMS(x)"),
+        ("form", "pre_post_norm", "(mix[", "(y + mix["),
+        ("form", "pre_post_norm", "x = mix[3]", "x = y + LN_post[l-1](mix[3])"),
+        (
+            "form",
+            "pre_post_norm",
+            "x = sum_{j=0..l} (part(w, j, l + 1) + bias[l-1,0,j]) X[j]",
+            "x = y + LN_post[l-1](sum_{j=0..l} (part(w, j, l + 1) + bias[l-1,0,j]) X[j])",
+        ),
+    )
     starts_as = "pre_ln"
     code = "Caiyun-AI/MUDDFormer@fc067b2"
-    verified = "authors' code, decoder: activations, gradients; cross-attention: none"
+    verified = "authors' code, decoder, plain: activations, gradients; cross-attention, pre_post_norm: none"
     ships_in = "MUDDPythia, MUDDFormer-2.8B"
     extension = "Each stack mixes its own layers; cross-attention and the FFN read the running sum."
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
+        form: Literal["plain", "pre_post_norm"] = option(
+            "plain", "pre_post_norm: the later one, with norms around mixes"
+        )
+        cross_query: bool = option(False, "a fifth mix for the queries of cross-attention, where there is one")
         expand_last: bool = option(False, "a hidden layer four times as wide for the output's mix")
-
-    def __init__(self, config: Any, shape: StackShape) -> None:
-        super().__init__(config, shape)
-        top = 4 if config.expand_last else 1
-        # after layer l, from 1: l + 1 outputs
-        sizes = [(4, n, 4 * n) for n in range(2, shape.depth + 1)] + [(1, shape.depth + 1, top * (shape.depth + 1))]
-        self.w1 = nn.ParameterList(torch.randn(hidden, shape.dim) * shape.dim**-0.5 for _, _, hidden in sizes)
-        self.w2 = nn.ParameterList(torch.zeros(ways * n, hidden) for ways, n, hidden in sizes)
-        self.bias = nn.ParameterList(torch.eye(n)[-1:].repeat(ways, 1) for ways, n, _ in sizes)
-        self.norm = shape.new_norm()
+        round_hidden: bool = option(False, "hidden layers of the next larger multiple of 64")
 
     def connect(self, site: Site) -> Connection:
-        return ThreeReads(site) if site.kind == "self" and site.layer else PreLNConnection(site)
-
-    def open(self, x: Tensor) -> Stream:
-        return {"x": x, "output0": x}
-
-    def after_layer(self, i: int, s: Stream) -> Stream:
-        s = s | {f"output{i + 1}": s["x"]}
-        outputs = history(s, "output", range(i + 2))
-        *reads, residual = dense_mixes(outputs, self.w1[i], self.w2[i], self.bias[i])
-        return s | dict(zip(READS, reads, strict=False)) | {"x": residual}
-
-    def close(self, s: Stream) -> Tensor:
-        return self.norm(s["x"])
+        if site.layer and site.kind == "self":
+            return ThreeReads(site)
+        return MixedQuery(site) if site.layer and site.kind == "cross" and self.ways == 5 else PreLNConnection(site)

@@ -30,16 +30,18 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_residuals.core.base import Connection, Kind, Site, Stream
 from fairseq_residuals.core.config import LARGEST, option
-from fairseq_residuals.core.depth_mup import UpdateScale
+from fairseq_residuals.core.depth_mup import SPARED, UpdateScale
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.variants.pre_ln import PreLN, PreLNConnection
 
 PANGU: dict[Kind, float] = {"self": 0.283, "cross": 0.283, "ffn": 0.432}
 """What its branches' last norms start at, times the root of the depth."""
+
+DEPTH_SCALED = "c, where a branch's last gain starts at c / sqrt(L); true: 1, as in Trinity; pangu: 0.283, FFN 0.432"
 
 
 def is_no_one(factor: float) -> bool:
@@ -87,16 +89,9 @@ class SandwichLN(PreLN):
     @dataclass(frozen=True)
     class Config(PreLN.Config):
         dropout: Literal["after_norm", "before_norm"] = option("after_norm", "on which side of the branch's last norm")
-        multiplier: float = option(
-            1.0, "constant factor on each branch, outside its norm", minimum=0.0, maximum=LARGEST
-        )
+        multiplier: float = option(1.0, "factor on each branch, outside its norm", minimum=0.0, maximum=LARGEST)
         depth_scaled: bool | Literal["pangu"] | float = option(
-            False,
-            "c, where the gain of a branch's last norm starts at c / sqrt(L); true: 1, as in Trinity; pangu: 0.283, FFN"
-            " 0.432",
-            minimum=0.0,
-            maximum=LARGEST,
-            for_training=True,
+            False, DEPTH_SCALED, minimum=0.0, maximum=LARGEST, for_training=True
         )
         depth_count: Literal["layers", "sublayers"] = option(
             "layers", "L of depth_scaled; sublayers: half of them", for_training=True
@@ -105,9 +100,6 @@ class SandwichLN(PreLN):
     def connect(self, site: Site) -> Connection:
         return SandwichConnection(site, self.config)
 
-    def update_scales(self, layers: nn.ModuleList) -> dict[nn.Parameter, UpdateScale]:
-        scales = super().update_scales(layers)
-        if self.config.depth_scaled is not False:
-            gains = [p for name, p in layers.named_parameters() if name.endswith("out_norm.weight")]
-            scales |= {gain: scales[gain]._replace(decay=0.0) for gain in gains}
-        return scales
+    def update_rules(self) -> dict[str, UpdateScale]:
+        gains = {} if self.config.depth_scaled is False else {"out_norm.weight": SPARED}
+        return super().update_rules() | gains

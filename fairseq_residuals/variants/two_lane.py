@@ -11,9 +11,10 @@ embedding. Jordan et al. 2026, "modded-nanogpt" (a speed record on GPT-2, no pap
 KellerJordan/modded-nanogpt@699e93c (``train_gpt.py``), where p = 7 of 11 layers.
 
 At first r = sqrt(1.1), c = 0, w0 = w1 = 1, but w1 = 1.5 of attention; ``start=pre_ln`` lets r and w1 start at 1 too,
-and a = b is then Pre-LN. With sqrt(1.1) the stream of 100 layers is too large for half precision. The record has a skip
-and a backout besides (see ``unet_skip``, ``backout``), which are not here. By our choice p is two thirds of each stack,
-and cross-attention reads a, too.
+and a = b is then Pre-LN. With sqrt(1.1) the stream of 100 layers is too large for half precision. Weight decay spares
+the scalars. In the record r has five times the rate of the others (``stream_rate=5``), and there are a skip and a
+backout besides (see ``unet_skip``, ``backout``), which are not here. By our choice p is two thirds of each stack, and
+cross-attention reads a, too.
 """
 
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from typing import Any, Literal
 from torch import Tensor
 
 from fairseq_residuals.core.base import Connection, Site, StackShape, Stream
-from fairseq_residuals.core.config import MOST_LAYERS, option
+from fairseq_residuals.core.config import LARGEST, MOST_LAYERS, option
+from fairseq_residuals.core.depth_mup import SPARED, UpdateScale
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.variants._two_lane_connection import TwoLaneConnection
 from fairseq_residuals.variants.pre_ln import PreLN
@@ -52,7 +54,6 @@ class TwoLane(PreLN):
     normalize_before = False
     export_as = ""
     summation = "none"
-    spared = ("stream_weight", "lane_weight", "other_weight", "embedding_weight")
 
     @dataclass(frozen=True)
     class Config(PreLN.Config):
@@ -60,6 +61,9 @@ class TwoLane(PreLN):
             "two_thirds", "the first layer with two lanes, from 0", minimum=0, maximum=MOST_LAYERS
         )
         start: Literal["published", "pre_ln"] = option("published", "where the scalars start", for_training=True)
+        stream_rate: float = option(
+            1.0, "factor on Adam's rate of r; modded-nanogpt: 5", minimum=1e-6, maximum=LARGEST, for_training=True
+        )
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
@@ -67,6 +71,10 @@ class TwoLane(PreLN):
 
     def connect(self, site: Site) -> Connection:
         return TwoLaneConnection(site, self.split, self.config.start)
+
+    def update_rules(self) -> dict[str, UpdateScale]:
+        others = dict.fromkeys(("lane_weight", "other_weight", "embedding_weight"), SPARED)
+        return super().update_rules() | others | {"stream_weight": SPARED._replace(rate=self.config.stream_rate)}
 
     def open(self, x: Tensor) -> Stream:
         return {"x": x, "x0": x} | ({"b": x} if self.split == 0 else {})

@@ -20,11 +20,9 @@ weights. r compounds over the layers, and s does not: nanochat's r has a hundred
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch import nn
-
 from fairseq_residuals.core.base import StackShape
 from fairseq_residuals.core.config import LARGEST, option
-from fairseq_residuals.core.depth_mup import UpdateScale, with_rate
+from fairseq_residuals.core.depth_mup import SPARED, UpdateScale
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.variants._long_skips import BACKOUT, LongSkips, middle_option
 from fairseq_residuals.variants.pre_ln import PreLN
@@ -59,5 +57,5 @@ class X0Lambdas(LongSkips):
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape, weights=config.start, backout=0.2 if config.backout else None)
 
-    def update_scales(self, layers: nn.ModuleList) -> dict[nn.Parameter, UpdateScale]:
-        return with_rate(super().update_scales(layers), layers, ".stream_weight", self.config.stream_rate)
+    def update_rules(self) -> dict[str, UpdateScale]:
+        return super().update_rules() | {"stream_weight": SPARED._replace(rate=self.config.stream_rate)}

@@ -57,7 +57,7 @@ FILES = {
     "core/stack": ("test_wiring.py",),
     "core/value_residual": ("test_value_residual.py",),
     "variants/_augmented_skip": ("test_laurel.py",),
-    "variants/_dense_mix": ("test_mudd.py", "test_dense_former.py"),
+    "variants/_dense_mixes": ("test_mudd.py", "test_dense_former.py"),
     "variants/_layer_history": ("test_dense_former.py", "test_ode_transformer.py"),
     "variants/_multi_stream": ("test_mhc_lite.py", "test_hyper_connections.py"),
     "variants/_mup": ("test_depth_mup.py",),
