@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import platform
 import shlex
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from fairseq_residuals.analysis.speed import processor
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.availability import describe, settings_by_config, why_unobtainable
 from fairseq_residuals.experiments.evaluate import Score, check_references, expected_metrics
@@ -191,5 +191,5 @@ def _precision(job: Job) -> str:
 
 def _device(job: Job) -> str:
     if job.settings.machine.gpus == 0:
-        return f"CPU ({platform.machine()})"
+        return f"CPU ({processor()}), threads: {torch.get_num_threads()}"
     return f"{job.batch.devices} x {torch.cuda.get_device_name(0)}"

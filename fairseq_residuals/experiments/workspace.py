@@ -61,14 +61,16 @@ def versions(*packages: str) -> list[str]:
 
 
 def commit() -> str:
-    """Return the commit of this checkout, or the release that is installed."""
-    described = subprocess.run(
-        ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return described.stdout.strip() or f"release {fairseq_residuals.__version__}"
+    """Return the commit of this checkout, "-dirty" where more than results was changed, or the release installed."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(ROOT), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+    # the first score on record changes a file of results, and no later score by that
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":(top,exclude)results")
+    described = git("rev-parse", "HEAD")
+    return f"{described}{'-dirty' if changed else ''}" if described else f"release {fairseq_residuals.__version__}"
 
 
 @dataclass(frozen=True)

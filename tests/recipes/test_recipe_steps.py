@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
@@ -14,7 +15,7 @@ import pytest
 from recipe_files import job_of, read_table
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.experiments import reproduce, runner, stages
+from fairseq_residuals.experiments import reproduce, runner, stages, workspace
 from fairseq_residuals.experiments.evaluate import measure
 from fairseq_residuals.experiments.job import Job
 from fairseq_residuals.experiments.machine import Machine
@@ -203,3 +204,28 @@ def test_a_rehearsal_that_fails_otherwise_fails(tmp_path: Path, programs) -> Non
         with pytest.raises(UserError, match=r"failed with status 1; .*rehearsal\.log\.partial"):
             Stages(large, Runner()).rehearse()
     assert len(calls()) == 2
+
+
+def test_the_commit_on_record_is_dirty_where_more_than_results_was_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*arguments: str) -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        return subprocess.run(
+            ["git", *who, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout
+
+    monkeypatch.setattr(workspace, "ROOT", tmp_path)
+    assert workspace.commit().startswith("release 0.")
+    (tmp_path / "results").mkdir()
+    code, results = tmp_path / "code.py", tmp_path / "results/reproduced.csv"
+    code.touch()
+    results.touch()
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-q", "-m", "Begin")
+    head = git("rev-parse", "HEAD").strip()
+    results.write_text("a score\n")
+    assert workspace.commit() == head
+    code.write_text("another\n")
+    assert workspace.commit() == f"{head}-dirty"
