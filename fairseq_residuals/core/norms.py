@@ -39,6 +39,12 @@ def build_norm(norm_type: NormType, width: int, eps: float, bias: bool = True) -
     return nn.LayerNorm(width, eps=eps or 1e-5, bias=bias)
 
 
+@torch.no_grad()
+def scale_gain(norm: nn.Module, factor: float) -> None:
+    """Multiply the gain of a norm of any kind, and not its bias."""
+    dict(norm.named_parameters())["weight"].mul_(factor)
+
+
 def is_norm(module: nn.Module) -> bool:
     """Whether it is a norm of any kind, or stands where one does."""
     return hasattr(module, "normalized_shape")

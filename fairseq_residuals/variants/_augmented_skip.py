@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from fairseq_residuals.core.base import Site, Stream
 from fairseq_residuals.ops.depth_sum import weighted_sum
 from fairseq_residuals.variants.pre_ln import PreLNConnection
+from fairseq_residuals.variants.sandwich_ln import SandwichConnection, SandwichLN
 
 
 class LowRank(nn.Module):
@@ -64,15 +65,14 @@ class AugmentedConnection(PreLNConnection):
         return s | kept | {"x": a * y + b * x}
 
 
-class GemmaConnection(PreLNConnection):
+class GemmaConnection(SandwichConnection):
     """Add the normalized input and a map of it beside self-attention; elsewhere be Sandwich-LN.
 
     Stream, while self-attention runs: "normed" (T, B, C), what it is fed.
     """
 
     def __init__(self, site: Site, rank: int) -> None:
-        super().__init__(site)
-        self.out_norm = site.new_norm()
+        super().__init__(site, SandwichLN.Config())
         self.augments = site.kind == "self"
         if self.augments:
             self.low_rank = LowRank(site.dim, rank, starts_at_zero=False)
@@ -81,9 +81,6 @@ class GemmaConnection(PreLNConnection):
     def read(self, s: Stream) -> tuple[Tensor, Stream]:
         u, s = super().read(s)
         return u, s | {"normed": u} if self.augments else s
-
-    def outer(self, y: Tensor) -> Tensor:
-        return self.out_norm(y)  # type: ignore[no-any-return]
 
     def write(self, s: Stream, y: Tensor) -> Stream:
         if not self.augments:

@@ -8,6 +8,7 @@ from torch.nn.functional import gelu
 
 from fairseq_residuals.core.base import StackShape, Stream, Variant
 from fairseq_residuals.core.depth_mixing import history
+from fairseq_residuals.core.norms import scale_gain
 from fairseq_residuals.ops.depth_sum import weighted_sum
 from fairseq_residuals.ops.rms_linear import rms_linear
 from fairseq_residuals.utils.precision import at_least_fp32
@@ -63,9 +64,8 @@ class DenseMixes(Variant):
         self.norms = nn.ModuleList(shape.new_norm() for _ in range(shape.depth + 1) if normed)
         self.router_gain = nn.ParameterList(torch.ones(shape.dim) for _ in sizes if normed)
         self.post_norms = nn.ModuleList(shape.new_norm() for _ in sizes if normed)
-        for name, gain in self.post_norms.named_parameters():
-            if name.endswith("weight"):
-                nn.init.constant_(gain, POST_GAIN)
+        for norm in self.post_norms:
+            scale_gain(norm, POST_GAIN)
         self.norm = shape.new_norm()
 
     def open(self, x: Tensor) -> Stream:

@@ -29,12 +29,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from fairseq_residuals.core.base import Connection, Kind, Site, Stream
 from fairseq_residuals.core.config import LARGEST, option
 from fairseq_residuals.core.depth_mup import SPARED, UpdateScale
+from fairseq_residuals.core.norms import scale_gain
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.variants.pre_ln import PreLN, PreLNConnection
 
@@ -57,9 +57,7 @@ class SandwichConnection(PreLNConnection):
         if options.depth_scaled is not False:
             c = PANGU[site.kind] if options.depth_scaled == "pangu" else float(options.depth_scaled)
             count = site.depth if options.depth_count == "layers" else site.depth * site.n_sub / 2
-            gain: Any = self.out_norm.weight
-            with torch.no_grad():
-                gain.mul_(c * count**-0.5)
+            scale_gain(self.out_norm, c * count**-0.5)
 
     def outer(self, y: Tensor) -> Tensor:
         return y if self.drops_first else self.out_norm(y)
