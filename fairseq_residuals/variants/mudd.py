@@ -13,12 +13,13 @@ embedding, which all four are in the first layer. Checked against Caiyun-AI/MUDD
 (``modeling_muddformer.py``).
 
 W1 starts at N(0, 1/C), W2 at 0, b at (0, ..., 0, 1), as in the authors' training code (their PyTorch class, for
-inference, draws b): so it starts as Pre-LN. ``form=pre_post_norm`` is of their later training configurations: each X_j
-is mixed after a norm, RMS(X_l) has a gain, and mixes, b = 0 at first, are added to X_l, mix_r under a norm whose gain
-starts at 0.001. ``expand_last`` makes the last hidden layer four times as wide, ``round_hidden`` all a multiple of 64,
-as theirs were. Not here: FFNs that grow with depth. Ours: each stack by itself; the FFN and cross-attention's queries
-read the running sum, or with ``cross_query`` these a fifth mix. That has nothing of the layer's own self-attention, so
-with it the wiring does not start as Pre-LN.
+inference, draws b): so it starts as Pre-LN. ``form=pre_post_norm`` is of their later training configurations (its code,
+``jax/MaxText/layers/models.py``, was read and not run): each X_j is mixed after a norm, RMS(X_l) has a gain, and mixes,
+b = 0 at first, are added to X_l, mix_r under a norm whose gain starts at 0.001. ``expand_last`` makes the last hidden
+layer four times as wide, ``round_hidden`` all a multiple of 64, as theirs were. Not here: FFNs that grow with depth.
+
+Ours: each stack by itself; the FFN and cross-attention's queries read the running sum, or with ``cross_query`` these a
+fifth mix. That has nothing of the layer's own self-attention, so with it the wiring does not start as Pre-LN.
 """
 
 from dataclasses import dataclass
