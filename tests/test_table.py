@@ -103,6 +103,13 @@ def test_missing() -> None:
     assert "Failed: nothing." in remarks([record()])
 
 
+def test_many_missing_rows_are_counted() -> None:
+    for rows, missing in ((10, "scores of 9 of 10 rows"), (3, "row1; row2")):
+        published = dict.fromkeys((f"row{i}" for i in range(rows)), TABLE.rows["post"])
+        table = dataclasses.replace(TABLE, rows=published, cited=())
+        assert f"Missing: {missing}." in render(table, both(71.0, 72.0, row="row0"))
+
+
 def test_the_last_record_counts() -> None:
     records = [record(value=FAILED), record(value=1.0), record(value=2.0)]
     assert cells(records)["post"]["2010 reproduced"] == "2.00"

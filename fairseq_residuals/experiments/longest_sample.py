@@ -35,11 +35,12 @@ def longest_accepted(config: DictConfig) -> int:
 
 
 def _sizes(data: Path, subsets: list[str]) -> Iterator[Any]:
-    from fairseq.data.data_utils import load_indexed_dataset
+    from fairseq.data.indexed_dataset import infer_dataset_impl, make_dataset
 
     for subset in subsets:
         for index in sorted(data.glob(f"{subset}.*.idx")):  # subset.pair.language
-            samples = load_indexed_dataset(str(index.with_suffix("")), combine=False)
+            path = str(index.with_suffix(""))
+            samples = make_dataset(path, impl=infer_dataset_impl(path) or "cached", fix_lua_indexing=True)
             yield np.array(samples.sizes)  # a copy: the data set closes its file once it is freed, read or not
         manifest = data / f"{subset}.tsv"
         if manifest.is_file():

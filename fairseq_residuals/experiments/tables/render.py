@@ -19,6 +19,8 @@ from fairseq_residuals.utils.tables import (
 
 Format = Literal["text", "markdown", "csv", "latex"]
 NOTHING = "-"
+MOST_NAMED = 8
+"""Rows without scores; more of them are counted."""
 
 
 def render(table: Table, records: Iterable[Record], format: Format = "text") -> str:
@@ -108,6 +110,8 @@ def _missing(view: View) -> str:
     scored, rows = view.table.scored, view.missing
     if len(rows) == len(view.table.expected) and all(columns == scored for columns in rows.values()):
         return "everything"
+    if len(rows) > MOST_NAMED:
+        return f"scores of {len(rows)} of {len(view.table.expected)} rows"
     return "; ".join(row if cs == scored else f"{row} ({', '.join(cs)})" for row, cs in rows.items()) or "nothing"
 
 
