@@ -85,6 +85,5 @@ class GemmaConnection(SandwichConnection):
     def write(self, s: Stream, y: Tensor) -> Stream:
         if not self.augments:
             return super().write(s, y)
-        s = dict(s)
-        u = s.pop("normed")
-        return s | {"x": (s["x"] + y + u + self.low_rank_norm(self.low_rank(u))) * 2**-0.5}
+        u, rest = s["normed"], {key: x for key, x in s.items() if key != "normed"}
+        return rest | {"x": (s["x"] + y + u + self.low_rank_norm(self.low_rank(u))) * 2**-0.5}
