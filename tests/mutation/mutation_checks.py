@@ -59,6 +59,7 @@ FILES = {
     "variants/_augmented_skip": ("test_laurel.py",),
     "variants/_dense_mixes": ("test_mudd.py", "test_dense_former.py"),
     "variants/_layer_history": ("test_dense_former.py", "test_ode_transformer.py"),
+    "variants/_mixed_reads": ("test_mudd.py",),
     "variants/_multi_stream": ("test_mhc_lite.py", "test_hyper_connections.py"),
     "variants/_mup": ("test_depth_mup.py",),
     "variants/_read_out": ("test_mhc.py",),
