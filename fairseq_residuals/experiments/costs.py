@@ -119,7 +119,7 @@ def _bytes(job: Job, matrices: Matrices) -> int:
 
 
 def _downloads(jobs: Sequence[Job]) -> str:
-    """Return how many files are to be downloaded, and how large they are, where all of their publishers say so."""
+    """Return how many files are to be downloaded, and how large those are whose sizes are known."""
     unprepared = {job.corpus: job for job in jobs if not is_prepared(job) and job.recipe.corpus in CORPORA}
     sizes: dict[str, int] = {}
     here = set()
@@ -131,5 +131,11 @@ def _downloads(jobs: Sequence[Job]) -> str:
             else:
                 sizes[source.name] = source.size
     files = "1 file" if len(sizes) == 1 else f"{len(sizes)} files"
-    size = f" of {_rounded(sum(sizes.values()) / 1e6)} MB together" if sizes and all(sizes.values()) else ""
-    return f"{files}{size} to download or supply, {len(here)} are here; `prepare --sources` lists them"
+    known = [size for size in sizes.values() if size]
+    megabytes = f"{_rounded(sum(known) / 1e6)} MB"
+    size, besides = "", ""
+    if len(known) == len(sizes) > 0:
+        size = f" of {megabytes}" + " together" * (len(known) > 1)
+    elif known:
+        besides = f" ({megabytes} and {len(sizes) - len(known)} of unknown size)"
+    return f"{files}{size} to download or supply{besides}, {len(here)} are here; `prepare --sources` lists them"

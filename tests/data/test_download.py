@@ -169,7 +169,7 @@ def test_a_part_that_is_complete_already_is_not_trusted(served: Served, tmp_path
     assert [wanted for _, wanted in served.requests] == [f"bytes={len(CONTENTS)}-", None]
 
 
-@pytest.mark.parametrize("algorithm", ("md5", "sha256"))
+@pytest.mark.parametrize("algorithm", ("md5", "sha1", "sha256"))
 def test_a_file_with_another_digest_is_refused_and_removed(served: Served, tmp_path: Path, algorithm: str) -> None:
     right = f"{algorithm}:{hashlib.new(algorithm, CONTENTS).hexdigest()}"
     served.files["/bad.tgz"] = CONTENTS[:-1] + b"!"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import zipfile
 from argparse import Namespace
@@ -18,9 +19,12 @@ from fairseq.tasks.speech_to_text import SpeechToTextTask
 from prepared import prepare_stand_in, run
 
 from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.data import corpora
 from fairseq_residuals.data.corpora import find_corpus
+from fairseq_residuals.data.pipeline.corpus import Job, prepare
+from fairseq_residuals.data.pipeline.download import Downloads
 from fairseq_residuals.data.synthetic.random_text import random_lines
-from fairseq_residuals.data.synthetic.stand_ins import SPLITS, flac, librispeech, wikitext103
+from fairseq_residuals.data.synthetic.stand_ins import SPLITS, build, flac, librispeech, wikitext103
 from modern_fairseq.compat.audio import fbank
 
 
@@ -38,6 +42,23 @@ def test_wikitext103(tmp_path: Path) -> None:
         known = [[word if word in words else "<unk>" for word in line] for line in lines]
         assert [line.split() for line in found.binarized(split)] == known
     assert {w for w in found.dictionary().symbols[4:] if not w.startswith("madeupword")} == words
+
+
+def test_another_wikitext103_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One word, in as many lines: the digests of the files hold, whatever archive they came in."""
+    build("wikitext103", tmp_path / "mirror")
+    files = wikitext103().archives["wikitext-103-v1.zip"]
+    right = {split: files[f"wikitext-103/wiki.{split}.tokens"] for split in ("train", "valid", "test")}
+    digests = {split: f"sha1:{hashlib.sha1(text).hexdigest()}" for split, text in right.items()}
+    monkeypatch.setattr(corpora.wikitext103, "LINES", {split: text.count(b"\n") for split, text in right.items()})
+    monkeypatch.setattr(corpora.wikitext103, "DIGESTS", digests)
+    downloads = Downloads(tmp_path / "downloads", tmp_path / "mirror")
+    prepare(find_corpus("wikitext103"), None, Job(tmp_path / "right", downloads, 1))
+    assert (tmp_path / "right/text/valid").read_bytes() == right["valid"]
+    other = hashlib.sha1(right["valid"].replace(b"=", b"-", 1)).hexdigest()
+    monkeypatch.setitem(digests, "valid", f"sha1:{other}")
+    with pytest.raises(UserError, match=rf"wiki.valid.tokens has the sha1 \w+ and should have {other}: it is another"):
+        prepare(find_corpus("wikitext103"), None, Job(tmp_path / "wrong", downloads, 1))
 
 
 def test_opus100(tmp_path: Path) -> None:

@@ -192,4 +192,4 @@ def test_descriptions_are_complete(name: str) -> None:
         for source in variant.sources:
             assert all(url.startswith("https://") for url in source.urls)
             assert source.urls or source.terms
-            assert not source.digest or len(source.digest.partition(":")[2]) in (32, 64)
+            assert not source.digest or len(source.digest.partition(":")[2]) in (32, 40, 64)

@@ -99,7 +99,10 @@ def test_the_summary_of_a_row() -> None:
     assert "about 60 hours of one device (H100, fp16, --cuda-graphs; derived from results/bench/devices.yaml)" in lines
     # 12 checkpoints of 148.9 million weights in half precision and two moments
     assert f"about {12 * 10 * MEASURED.multiplied / 2**30:.0f} GiB of checkpoints, corpora not counted" in lines
-    assert "7 files to download or supply, 0 are here; `prepare --sources` lists them" in lines
+    europarl, crawl, commentary = 197_785_698, 918_311_367, 75_178_032  # and four archives of test sets
+    megabytes = f"{round((europarl + crawl + commentary) / 1e6):,} MB"
+    files = f"7 files to download or supply ({megabytes} and 4 of unknown size), 0 are here; "
+    assert f"{files}`prepare --sources` lists them" in lines
 
 
 @pytest.mark.parametrize(
@@ -115,7 +118,7 @@ def test_the_documents_have_the_costs_of_today(name: str, rows: str) -> None:
     """Runs, updates, passes, and hours of the devices: a row of docs/RECIPES.md."""
     table = (ROOT / "docs" / "RECIPES.md").read_text()
     [line] = re.findall(rf"^\| `{name}`, {re.escape(rows)} \| (.*) \|$", table, re.M)
-    runs, updates, passes, plain, graphs, cpu, disk, _ = line.replace("*", "").split(" | ")
+    runs, updates, passes, plain, graphs, cpu, disk, files = line.replace("*", "").split(" | ")
     jobs = [read_job(config) for config in dict.fromkeys(cell.config for cell in read_table(name).select([rows]))]
     found = list(summary(jobs))
     assert found[0] == f"{runs} run{'s' * (runs != '1')}, at most {updates} updates of {passes} passes on each device"
@@ -124,6 +127,9 @@ def test_the_documents_have_the_costs_of_today(name: str, rows: str) -> None:
     assert hours.pop(GRAPHS.name, "-") == graphs
     assert list(hours.values()) == [cpu]
     assert f"about {disk} of checkpoints, corpora not counted" in found
+    if files != "the same":
+        told = re.findall(r"\d[\d,]*", found[-1].partition(" are here")[0])
+        assert re.findall(r"\d[\d,]*", files) == told[:-1]
 
 
 def test_the_size_of_a_download_is_said_where_it_is_known(tmp_path: Path) -> None:
@@ -140,6 +146,8 @@ def test_the_size_of_a_download_is_said_where_it_is_known(tmp_path: Path) -> Non
     assert files.startswith("3 files of 15 MB together to download or supply, 1 are here; ")
     *_, files = summary([job_of("b2t/table3/6l_b2t", data=tmp_path)])
     assert files.startswith("1 file to download or supply, ")
+    *_, files = summary([job_of("b2t/table4/6l_b2t", data=tmp_path)])
+    assert files.startswith("1 file of 190 MB to download or supply, ")
 
 
 def test_speech_is_reckoned_by_its_frames() -> None:

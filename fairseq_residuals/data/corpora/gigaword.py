@@ -22,16 +22,23 @@ from fairseq_residuals.data.text.moses import Function
 UNKNOWN = "<unk>"
 
 
-def on_drive(name: str, number: str, what: str) -> Source:
+def on_drive(name: str, number: str, what: str, digest: str = "", size: int = 0) -> Source:
     urls = (
         f"https://drive.usercontent.google.com/download?id={number}&export=download&confirm=t",
         f"https://drive.google.com/uc?export=download&confirm=t&id={number}",
     )
-    return Source(name, urls, terms=f"{what}; with a browser: https://drive.google.com/file/d/{number}")
+    return Source(name, urls, digest, f"{what}; with a browser: https://drive.google.com/file/d/{number}", size)
 
 
 ORG_DATA = on_drive("gigaword-org_data", "1USoQ8lJgN8kAWnUnRrupMGrPMLlDVqlV", "UniLM's org_data, a zip or tar file")
-SUMDATA = on_drive("summary.tar.gz", "0B6N7tANPyVeBNmlSX19Ld2xDU1E", "sumdata of github.com/harvardnlp/sent-summary")
+SUMDATA = on_drive(
+    "summary.tar.gz",
+    "0B6N7tANPyVeBNmlSX19Ld2xDU1E",
+    "sumdata of github.com/harvardnlp/sent-summary",
+    # as TensorFlow Datasets recorded it: tensorflow/datasets, url_checksums/gigaword.txt, commit 0dd78e7
+    "sha256:ffa257f32de233bfc832e9e5e3910cb72f4023b37a86af8fee87b344baeb8a4a",
+    290_866_023,
+)
 LDC = Source(
     "gigaword-ldc/",
     terms="LDC2012T21 is licensed by the Linguistic Data Consortium; expected is what the NAMAS scripts extract from "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fairseq_residuals.data.pipeline.binarize import binarize
-from fairseq_residuals.data.pipeline.corpus import Corpus, Job, Variant, check_lines
+from fairseq_residuals.data.pipeline.corpus import Corpus, Job, Variant, check_digest, check_lines
 from fairseq_residuals.data.pipeline.download import Source
 from fairseq_residuals.data.pipeline.steps import Step, share
 
@@ -16,11 +16,19 @@ ARTICLES = Source(
         "https://wikitext.smerity.com/wikitext-103-v1.zip",
         "https://data.deepai.org/wikitext-103.zip",
     ),
+    size=190_229_076,
     terms="the first address, its authors', is reported dead since 2024; copies of wikitext-103-v1.zip with "
     "wikitext-103/wiki.train.tokens inside are kept in many places",
 )
 FILES = {split: f"wikitext-103/wiki.{split}.tokens" for split in ("train", "valid", "test")}
 LINES = {"train": 1_801_350, "valid": 3760, "test": 4358}
+# of the files, not of the archive: a copy elsewhere may be packed in another way. As GluonNLP has them: dmlc/gluon-nlp,
+# src/gluonnlp/data/corpora/wikitext.py, commit 3413f84; the size is in its scripts/datasets/url_checksums
+DIGESTS = {
+    "train": "sha1:b7497e2dfe77e72cfef5e3dbc61b7b53712ac211",
+    "valid": "sha1:c326ac59dc587676d58c422eb8a03e119582f92b",
+    "test": "sha1:8a5befc548865cec54ed4273cf87dbbad60d1e47",
+}
 
 
 def plan(job: Job) -> tuple[Step, ...]:
@@ -30,6 +38,8 @@ def plan(job: Job) -> tuple[Step, ...]:
         with job.trusting(ARTICLES):
             for split, name in FILES.items():
                 check_lines(unpacked / name, split, lines)
+                if job.stand_in is None:
+                    check_digest(unpacked / name, DIGESTS[split])
                 share(unpacked / name, folder / split)
 
     def make(folder: Path, text: Path) -> None:

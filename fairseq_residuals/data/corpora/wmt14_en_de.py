@@ -24,9 +24,17 @@ from fairseq_residuals.data.text.bpe import Join
 from fairseq_residuals.data.text.clean import Limits
 from fairseq_residuals.data.text.moses import Blanks, Function, Tokenize
 
-EUROPARL = Source("europarl-v7-de-en.tgz", ("https://www.statmt.org/europarl/v7/de-en.tgz",))
-NEWS_COMMENTARY_11 = statmt.statmt(
-    "training-parallel-nc-v11.tgz", "wmt16/translation-task/training-parallel-nc-v11.tgz"
+EUROPARL = Source(
+    "europarl-v7-de-en.tgz",
+    ("https://www.statmt.org/europarl/v7/de-en.tgz",),
+    # as GluonNLP recorded it: dmlc/gluon-nlp, scripts/datasets/url_checksums/wmt.txt, commit 01122db
+    "sha1:53bb5408d22977c89284bd755717e6bbb5b12bc5",
+    size=197_785_698,
+)
+NEWS_COMMENTARY_11 = statmt.training(
+    "wmt16/translation-task/training-parallel-nc-v11.tgz",
+    75_178_032,
+    "cfe8ab047e05043476e498ee765c98e939c7b7d6d294e856344c84476b619d6a",
 )
 ARCHIVE = Source(
     "wmt16_en_de.tar.gz",

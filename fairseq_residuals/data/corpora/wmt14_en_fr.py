@@ -16,8 +16,16 @@ from fairseq_residuals.data.pipeline.parallel_text import Bpe, Parallel, Part
 from fairseq_residuals.data.sources import statmt
 from fairseq_residuals.data.text.clean import Limits
 
-UN = statmt.statmt("training-parallel-un.tgz", "wmt13/training-parallel-un.tgz")
-GIGA = statmt.statmt("training-giga-fren.tar", "wmt10/training-giga-fren.tar")
+UN = statmt.training(
+    "wmt13/training-parallel-un.tgz",
+    2_365_634_246,
+    "29141b5c1eba149a94f7a59d3b1a834b2e47fe0f8758d68dcd77a3d3f497ee47",
+)
+GIGA = statmt.training(
+    "wmt10/training-giga-fren.tar",
+    2_595_102_720,
+    "3ff8319f6919393520559bfbc7ad6a747ec81b3abc7be9993b338d4b017b4d9a",
+)
 
 FAIRSEQ = Parallel(
     languages=("en", "fr"),

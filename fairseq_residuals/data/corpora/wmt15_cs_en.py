@@ -15,7 +15,11 @@ from fairseq_residuals.data.pipeline.parallel_text import Bpe, Parallel, Part
 from fairseq_residuals.data.sources import statmt
 from fairseq_residuals.data.text.clean import Limits
 
-NEWS_COMMENTARY_10 = statmt.statmt("training-parallel-nc-v10.tgz", "wmt15/training-parallel-nc-v10.tgz")
+NEWS_COMMENTARY_10 = statmt.training(
+    "wmt15/training-parallel-nc-v10.tgz",
+    125_136_590,
+    "11e053e7ea29e87e69a1ad05e61cb559820947ecec144ea8c1d6cf05017c9602",
+)
 DEV_2015 = statmt.statmt("wmt15-dev-v2.tgz", "wmt15/dev-v2.tgz")
 CZENG = Source(
     "czeng-1.0/",

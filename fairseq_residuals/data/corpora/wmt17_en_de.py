@@ -13,8 +13,10 @@ from fairseq_residuals.data.pipeline.parallel_text import Bpe, Parallel, Part
 from fairseq_residuals.data.sources import statmt
 from fairseq_residuals.data.text.clean import Limits
 
-NEWS_COMMENTARY_12 = statmt.statmt(
-    "training-parallel-nc-v12.tgz", "wmt17/translation-task/training-parallel-nc-v12.tgz"
+NEWS_COMMENTARY_12 = statmt.training(
+    "wmt17/translation-task/training-parallel-nc-v12.tgz",
+    168_591_139,
+    "2b45f30ef1d550d302fd17dd3a5cbe19134ccc4c2cf50c2dae534aee600101a2",
 )
 OTHERS = (
     Part(statmt.EUROPARL, "training/europarl-v7.de-en.{lang}"),

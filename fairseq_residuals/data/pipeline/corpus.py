@@ -13,7 +13,7 @@ from typing import Any
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.pipeline import archives
-from fairseq_residuals.data.pipeline.download import Downloads, Source
+from fairseq_residuals.data.pipeline.download import Downloads, Source, differs_from
 from fairseq_residuals.data.pipeline.parallel_map import count_lines
 from fairseq_residuals.data.pipeline.steps import STAMP, Step, Steps
 from fairseq_residuals.utils.documents import read_record
@@ -126,6 +126,20 @@ def check_lines(path: Path, data_set: str, expected: Mapping[str, int]) -> None:
         raise UserError(
             f"{data_set} has {count:,} lines and should have {expected[data_set]:,}: it is another data set"
         )
+
+
+def check_digest(path: Path, stated: str) -> None:
+    """Compare the digest of a file with what is known of the data set, where the archive around it may be any.
+
+    Args:
+        stated: the name of an algorithm, a colon, and the digest in hexadecimal.
+
+    Raises:
+        UserError: it is another.
+    """
+    wrong = differs_from(stated, path)
+    if wrong:
+        raise UserError(f"{path.name} {wrong}: it is another text")
 
 
 def prepare(corpus: Corpus, variant_name: str | None, job: Job) -> Path:

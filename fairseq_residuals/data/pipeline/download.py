@@ -47,11 +47,11 @@ class Source:
     urls: tuple[str, ...] = ()
     """The same file at different places, tried in turn; none if it cannot be downloaded."""
     digest: str = ""
-    """``md5:...`` or ``sha256:...`` in hexadecimal, if its publisher or a tool that uses it states one."""
+    """``md5:``, ``sha1:`` or ``sha256:`` and hexadecimal digits, if its publisher or a tool that uses it states one."""
     terms: str = ""
     """Of a file that cannot be downloaded (or only sometimes): where a user gets it."""
     size: int = 0
-    """Bytes, where its publisher states them; 0: unknown."""
+    """Bytes, where its publisher or a tool that uses it states them; 0: unknown."""
 
     @property
     def is_folder(self) -> bool:
@@ -191,14 +191,12 @@ class Downloads:
 
     def _differs(self, source: Source, path: Path) -> str:
         """Return what is wrong with the file, in words that follow its name, or ""; a new digest is noted."""
-        algorithm, _, stated = self._stated(source).partition(":")
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
-        if stated:
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, algorithm).hexdigest()
-            if digest != stated:
-                return f"has the {algorithm} {digest} and should have {stated}"
+        if stated := self._stated(source):
+            wrong = differs_from(stated, path)
+            if wrong:
+                return wrong
         recorded = self._recorded()
         if recorded.setdefault(source.name, found) != found:
             return f"has the sha256 {found} and had {recorded[source.name]} before"
@@ -218,6 +216,18 @@ class Downloads:
         if not all(digest and name for digest, _, name in pairs):
             raise UserError(f"{sums} is damaged: a line has to be a digest, two spaces and a name; remove the file")
         return {name: digest for digest, _, name in pairs}
+
+
+def differs_from(stated: str, path: Path) -> str:
+    """Return how a file's digest differs from the one that is stated, in words that follow its name; "" if not.
+
+    Args:
+        stated: the name of an algorithm, a colon, and the digest in hexadecimal.
+    """
+    algorithm, _, right = stated.partition(":")
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, algorithm).hexdigest()
+    return "" if digest == right else f"has the {algorithm} {digest} and should have {right}"
 
 
 def _belongs(name: str, source: Source) -> bool:
