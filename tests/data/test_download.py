@@ -180,6 +180,20 @@ def test_a_file_with_another_digest_is_refused_and_removed(served: Served, tmp_p
     assert path.read_bytes() == CONTENTS
 
 
+def test_a_digest_that_is_stated_counts_more_than_one_that_was_recorded(tmp_path: Path) -> None:
+    right = hashlib.sha256(CONTENTS).hexdigest()
+    (tmp_path / "downloads").mkdir()
+    (tmp_path / "downloads/x.tgz").write_bytes(b"another")
+    downloads(tmp_path).fetch(Source("x.tgz"))
+    with pytest.raises(UserError, match=rf"has the sha256 \w+ and should have {right}: replace it$"):
+        downloads(tmp_path).fetch(Source("x.tgz", (), f"sha256:{right}"))
+    (tmp_path / "downloads/x.tgz").write_bytes(CONTENTS)
+    with pytest.raises(UserError, match=rf"{right} and had \w+ before: replace it, or remove its line from "):
+        downloads(tmp_path).fetch(Source("x.tgz"))
+    downloads(tmp_path).fetch(Source("x.tgz", (), f"sha256:{right}"))
+    assert (tmp_path / "downloads" / SUMS).read_text() == f"{right}  x.tgz\n"
+
+
 def test_a_web_page_is_not_the_file(served: Served, tmp_path: Path) -> None:
     served.content_type, served.files["/x.tgz"] = "text/html", b"<html>Quota exceeded</html>"
     with pytest.raises(UserError, match="a web page came instead"):

@@ -166,7 +166,7 @@ def test_binary_data_are_made_anew_from_the_text_alone(clean: Prepared, tmp_path
 
 
 def test_the_published_sizes_hold_where_nothing_stands_in(tmp_path: Path) -> None:
-    """Without stand_in.json the same archives are not newstest2014, whose digest is known."""
+    """Without stand_in.json the same archives are not Europarl, whose digest is known."""
     stand_in = build("iwslt14_de_en", tmp_path / "mirror")
     assert stand_in.described["lines"] == {"train": 52, "test": 15}
     job = Job(tmp_path / "out", Downloads(tmp_path / "downloads", tmp_path / "mirror"), 1)
@@ -174,7 +174,7 @@ def test_the_published_sizes_hold_where_nothing_stands_in(tmp_path: Path) -> Non
         prepare(find_corpus("iwslt14_de_en"), None, job)
     build(CORPUS, tmp_path / "other")
     job = Job(tmp_path / "out2", Downloads(tmp_path / "downloads", tmp_path / "other"), 1)
-    with pytest.raises(UserError, match=rf"{TEST} has the md5 \w+ and should have a8cd784e006feb32ac6f3d9ec7eb389a"):
+    with pytest.raises(UserError, match=r"europarl-v7.tgz has the sha256 \w+ and should have 0224\w+: replace it$"):
         prepare(find_corpus(CORPUS), None, job)
 
 

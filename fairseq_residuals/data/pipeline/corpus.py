@@ -13,7 +13,8 @@ from typing import Any
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.pipeline import archives
-from fairseq_residuals.data.pipeline.download import Downloads, Source, differs_from
+from fairseq_residuals.data.pipeline.download import Downloads, Source
+from fairseq_residuals.data.pipeline.file_digests import differs_from, digest_of
 from fairseq_residuals.data.pipeline.parallel_map import count_lines
 from fairseq_residuals.data.pipeline.steps import STAMP, Step, Steps
 from fairseq_residuals.utils.documents import read_record
@@ -193,8 +194,7 @@ def _contents(out: Path, folders: list[Path]) -> dict[str, dict[str, Any]]:
             if not path.is_file() or path.name == STAMP:
                 continue
             name = path.relative_to(out).as_posix()
-            with path.open("rb") as file:
-                digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
+            digests[name] = digest_of(path)
             if folder.name == "text":
                 lines.setdefault(path.relative_to(folder).with_suffix("").as_posix(), count_lines(path))
             elif path.name.startswith("dict.") or (folder.name == "data-bin" and path.name.startswith("spm_")):

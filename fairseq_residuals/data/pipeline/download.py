@@ -8,7 +8,6 @@ name.
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import json
 import os
@@ -25,6 +24,7 @@ from urllib.request import Request, url2pathname, urlopen
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.pipeline.archives import has_its_end
+from fairseq_residuals.data.pipeline.file_digests import differs_from, digest_of
 from fairseq_residuals.data.pipeline.parallel_map import progress
 from fairseq_residuals.utils.documents import read_record, read_text
 from fairseq_residuals.utils.folders import locked
@@ -114,9 +114,8 @@ class Downloads:
             elif source.name not in self._verified:
                 wrong = self._differs(source, path)
                 if wrong:
-                    raise UserError(
-                        f"{path} {wrong}: replace it, or remove its line from {self.folder / SUMS} if it is right"
-                    )
+                    or_else = f", or remove its line from {self.folder / SUMS} if it is right"
+                    raise UserError(f"{path} {wrong}: replace it{'' if self._stated(source) else or_else}")
         self._verified.add(source.name)
         return path
 
@@ -191,14 +190,14 @@ class Downloads:
 
     def _differs(self, source: Source, path: Path) -> str:
         """Return what is wrong with the file, in words that follow its name, or ""; a new digest is noted."""
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+        found = digest_of(path)
+        recorded = self._recorded()
         if stated := self._stated(source):
             wrong = differs_from(stated, path)
             if wrong:
                 return wrong
-        recorded = self._recorded()
-        if recorded.setdefault(source.name, found) != found:
+            recorded[source.name] = found
+        elif recorded.setdefault(source.name, found) != found:
             return f"has the sha256 {found} and had {recorded[source.name]} before"
         self._record(recorded)
         return ""
@@ -216,18 +215,6 @@ class Downloads:
         if not all(digest and name for digest, _, name in pairs):
             raise UserError(f"{sums} is damaged: a line has to be a digest, two spaces and a name; remove the file")
         return {name: digest for digest, _, name in pairs}
-
-
-def differs_from(stated: str, path: Path) -> str:
-    """Return how a file's digest differs from the one that is stated, in words that follow its name; "" if not.
-
-    Args:
-        stated: the name of an algorithm, a colon, and the digest in hexadecimal.
-    """
-    algorithm, _, right = stated.partition(":")
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, algorithm).hexdigest()
-    return "" if digest == right else f"has the {algorithm} {digest} and should have {right}"
 
 
 def _belongs(name: str, source: Source) -> bool:
