@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import statistics
 import time
 from dataclasses import dataclass, field
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -84,24 +80,3 @@ def generate(timed: Timed) -> tuple[int, float]:
 def _wait_for_device() -> None:
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()
-
-
-def machine(device: torch.device) -> dict[str, str]:
-    """Return on what it was timed."""
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-    else:
-        name = f"{processor()}, {torch.get_num_threads()} of {os.cpu_count()} threads"
-    return {
-        "device": name,
-        "torch": torch.__version__,
-        "fairseq": version("fairseq"),
-        "python": platform.python_version(),
-    }
-
-
-def processor() -> str:
-    described = Path("/proc/cpuinfo")
-    lines = described.read_text().splitlines() if described.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

@@ -10,9 +10,9 @@ from dataclasses import asdict, replace
 
 import torch
 
-from fairseq_residuals.analysis.speed import machine
 from fairseq_residuals.benchmark.contestants import STOCK
 from fairseq_residuals.benchmark.rounds import Line
+from fairseq_residuals.utils.machine import machine
 from fairseq_residuals.utils.tables import Cell, csv_text, markdown_table, text_table
 
 MIB = 2**20

@@ -9,9 +9,10 @@ from typing import Any
 from fairseq_residuals.analysis import plots
 from fairseq_residuals.analysis.models import ModelSource, add_flags, device_of, make_subject, sources
 from fairseq_residuals.analysis.output import add_output_flags, check_folder, write
-from fairseq_residuals.analysis.speed import Timed, generate, machine, prepare
+from fairseq_residuals.analysis.speed import Timed, generate, prepare
 from fairseq_residuals.analysis.subject import stacks
 from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.utils.machine import machine
 from fairseq_residuals.utils.progress import say
 from fairseq_residuals.utils.tables import Cell, text_table
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import torch
 
-from fairseq_residuals.analysis.speed import processor
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.availability import describe, settings_by_config, why_unobtainable
 from fairseq_residuals.experiments.evaluate import Score, check_references, expected_metrics
@@ -23,6 +22,7 @@ from fairseq_residuals.experiments.stages import Diverged, Stages, hours, is_pre
 from fairseq_residuals.experiments.tables import FAILED, Record, append, read_records
 from fairseq_residuals.experiments.tables.cells import Cell, TableRecipe
 from fairseq_residuals.experiments.workspace import commit
+from fairseq_residuals.utils.machine import processor
 
 Work = dict[Job, list[Cell]]
 """Each run with the cells that it is for."""

@@ -14,7 +14,6 @@ from typing import Literal
 import torch
 from fairseq.data import Dictionary, data_utils
 
-from fairseq_residuals.analysis.speed import processor
 from fairseq_residuals.analysis.training_log import TRAIN, VALID, read_log
 from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.experiments.job import Job
@@ -22,6 +21,7 @@ from fairseq_residuals.experiments.losses import final_loss, is_diverged, unigra
 from fairseq_residuals.experiments.runner import CommandFailed, Run, Runner
 from fairseq_residuals.experiments.stages import Diverged, Stages, usage
 from fairseq_residuals.experiments.workspace import Workspace, commit
+from fairseq_residuals.utils.machine import processor
 
 BASE = "18L-18L/Post-LN"
 """The row of the small translation task whose configuration all have but for their wiring."""

@@ -41,7 +41,6 @@ def run(args: argparse.Namespace) -> bool:
     import torch
 
     from fairseq_residuals.analysis.models import device_of
-    from fairseq_residuals.analysis.speed import machine
     from fairseq_residuals.core.errors import UserError
     from fairseq_residuals.experiments.device_session.agenda import pieces
     from fairseq_residuals.experiments.device_session.session import Session, check_budget
@@ -49,6 +48,7 @@ def run(args: argparse.Namespace) -> bool:
     from fairseq_residuals.experiments.synthetic_tasks.summarization import TASK
     from fairseq_residuals.experiments.workspace import Workspace
     from fairseq_residuals.utils.checkout import RESULTS, ROOT, require_checkout
+    from fairseq_residuals.utils.machine import machine
     from fairseq_residuals.utils.tables import text_table
 
     check_budget(args.budget)
