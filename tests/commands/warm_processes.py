@@ -62,6 +62,8 @@ def _run(argv: list[str], cwd: str, environment: dict[str, str], streams: str) -
     # they are the process's for its whole life
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout, sys.stderr = (open(fd, "w", 1, encoding="utf-8", closefd=False) for fd in (1, 2))  # noqa: SIM115
+    for stream, name in ((sys.stdin, "<stdin>"), (sys.stdout, "<stdout>"), (sys.stderr, "<stderr>")):
+        stream.buffer.raw.name = name  # type: ignore[attr-defined]
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment)

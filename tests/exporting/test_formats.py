@@ -56,7 +56,7 @@ WITHOUT_ENCODER = [name for name in list_variants() if not VARIANTS[name].refusa
 NEEDING_AN_ENCODER = [name for name in list_variants() if name not in WITHOUT_ENCODER]
 # what has to be on top comes last
 NEEDING_AN_ENCODER.sort(key=lambda name: bool(VARIANTS[name].refusal(alone=False, topmost=False)))
-GROUPS = [(ALONE, WITHOUT_ENCODER[i : i + 8]) for i in range(0, len(WITHOUT_ENCODER), 8)]
+GROUPS = [(ALONE, WITHOUT_ENCODER[i : i + 16]) for i in range(0, len(WITHOUT_ENCODER), 16)]
 GROUPS.append((PAIR, ["realformer", "hybrid_norm", *NEEDING_AN_ENCODER]))
 ACROSS_LAYERS = {
     *("attention_residuals", "backout", "delta_attnres", "dense_former", "dlcl_post", "dlcl_pre", "keel", "laurel_pa"),

@@ -16,6 +16,7 @@ from fairseq import tasks
 from fairseq.dataclass.initialize import hydra_init
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
+from running import argv_of, execute
 
 from fairseq_residuals_errors import UserError
 from modern_fairseq.compat.scoring import Lines
@@ -29,13 +30,14 @@ def test_fairseq_score_with_sacrebleu(tmp_path: Path) -> None:
     expected = sacrebleu.corpus_bleu(hypotheses, [references]).score
     command = [sys.executable, "-m", "fairseq_cli.score", "--ref", str(tmp_path / "ref"), "--sacrebleu"]
     named = subprocess.run([*command, "--sys", str(tmp_path / "sys")], capture_output=True, text=True, check=True)
-    piped = subprocess.run(command, stdin=(tmp_path / "sys").open(), capture_output=True, text=True, check=True)
-    for run in (named, piped):
-        assert f"BLEU = {expected:.2f} " in run.stdout
-        assert run.stderr == ""
-    empty = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    assert empty.returncode == 1
-    assert empty.stderr == "fairseq-score: error: <stdin> is empty: one sentence a line is needed\n"
+    flags = argv_of("fairseq-score", "--ref", tmp_path / "ref", "--sacrebleu")
+    piped = execute(flags, stdin=(tmp_path / "sys").read_text())
+    for out, err in ((named.stdout, named.stderr), (piped.out, piped.err)):
+        assert f"BLEU = {expected:.2f} " in out
+        assert err == ""
+    empty = execute(flags)
+    assert empty.status == 1
+    assert empty.err == "fairseq-score: error: <stdin> is empty: one sentence a line is needed\n"
 
 
 @pytest.mark.parametrize("more", [(), ("--sentence-bleu",), ("--sacrebleu",)])
@@ -44,14 +46,8 @@ def test_texts_of_different_lengths_are_not_scored(more: tuple[str, ...], piped:
     (tmp_path / "out").write_text("one\ntwo\n")
     (tmp_path / "ref").write_text("one\n")
     argv = ["--sys", "-" if piped else "out", "--ref", "ref", *more]
-    run = subprocess.run(
-        [sys.executable, "-m", "fairseq_cli.score", *argv],
-        input="one\ntwo\n",
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
-    assert run.returncode == 1 and run.stderr.startswith(f"fairseq-score: error: {'-' if piped else 'out'} has 2 lines")
+    run = execute(argv_of("fairseq-score", *argv), stdin="one\ntwo\n", cwd=tmp_path)
+    assert run.status == 1 and run.err.startswith(f"fairseq-score: error: {'-' if piped else 'out'} has 2 lines")
 
 
 def test_lines_are_those_of_the_file() -> None:

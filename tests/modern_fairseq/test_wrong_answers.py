@@ -198,6 +198,8 @@ def test_the_other_direction_is_not_validated(
             "--batch-size",
             2,
             "--cpu",
+            "--num-workers",
+            0,
         ]
         monkeypatch.setattr("sys.argv", ["fairseq-validate", *map(str, flags)])
         fairseq_cli.validate.cli_main()
