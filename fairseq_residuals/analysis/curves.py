@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import math
+import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from fairseq_residuals.analysis.training_log import Log, read_log
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
 
+_ATTEMPT = re.compile(r"train\.\d{3,}\.log")
 LARGER_IS_BETTER = ("bleu", "sacrebleu", "tokenized_bleu", "compound_bleu", "accuracy", "rouge")
 
 
@@ -94,17 +96,21 @@ def chooser(metric: str, asked: str) -> Callable[[Iterable[float]], float]:
 def groups(names: Sequence[str], by_depth: bool = False) -> list[Group]:
     """Read ``[LABEL=]FILE``, FILE perhaps with wildcards, and put what belongs together into one group.
 
+    ``train.001.log``, ``train.002.log``, ... of one folder are attempts at one run, as `reproduce` writes them.
+
     Args:
         by_depth: runs of one label are told apart by their depths.
 
     Raises:
         UserError: no such file, or runs that nothing tells apart.
     """
-    given: list[tuple[str, Log]] = []
+    runs: dict[tuple[str, Path | int], list[Path]] = {}
     for name in names:
         label, _, pattern = ("", "", name) if Path(name).exists() else name.rpartition("=")
-        files = sorted(glob.glob(pattern)) or [pattern]
-        given += [(label, read_log(Path(file))) for file in files]
+        for path in map(Path, sorted(glob.glob(pattern)) or [pattern]):
+            run = path.parent if _ATTEMPT.fullmatch(path.name) else len(runs)
+            runs.setdefault((label, run), []).append(path)
+    given = [(label, read_log(*sorted(set(paths)))) for (label, _), paths in runs.items()]
     labels = _automatic([log for label, log in given if not label], by_depth)
     found: dict[tuple, Group] = {}
     for label, log in given:

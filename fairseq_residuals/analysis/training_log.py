@@ -168,18 +168,21 @@ class Log:
         )
 
 
-def read_log(path: Path) -> Log:
-    """Read a log from its beginning to its end.
+def read_log(path: Path, *later: Path) -> Log:
+    """Read a log from its beginning to its end, and those of later attempts at the same run after it.
 
     Raises:
-        UserError: the file cannot be read, has no record of training, validation or generation, or has those of
-            several runs.
+        UserError: a file cannot be read, there is no record of training, validation or generation, or there are those
+            of several runs.
     """
-    try:
-        path.open("rb").close()
-        log = Log(path).read_on(whole_lines=False)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    log = Log(path)
+    for attempt in (path, *later):
+        log.path, log._offset = attempt, 0
+        try:
+            attempt.open("rb").close()
+            log.read_on(whole_lines=False)
+        except OSError as error:
+            raise UserError(f"{attempt} cannot be read: {error.strerror}") from error
     if log._has_several_runs:
         raise UserError(f"{path} has several runs: after the end of one another begins; give each run a log of its own")
     if not log.records and not (log.troubles and log._is_of_program):

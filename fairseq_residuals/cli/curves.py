@@ -36,7 +36,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "logs",
         nargs="+",
         metavar="[LABEL=]LOG",
-        help="logs of fairseq-train (any --log-format, also by hydra), of fairseq-generate (metric bleu, subset test)"
+        help="logs of fairseq-train (any --log-format, also by hydra; train.001.log, train.002.log, ... of one folder"
+        " are one run), of fairseq-generate (metric bleu, subset test)"
         " or JoeyNMT's validations; wildcards are expanded. Runs that differ in their seeds alone make one line with a"
         " band from the least to the most; without LABEL, the log says what the run was",
     )

@@ -47,6 +47,22 @@ def test_over_updates_with_a_band(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "B2T connection: the line ends at update 20 with the shortest run; the longest has 30" in out
 
 
+def test_attempts_at_a_run_are_one_run(tmp_path: Path) -> None:
+    """The first ended at update 20, the second before it logged anything, the third went on from a checkpoint at 10."""
+    for seed in (1, 2):
+        (tmp_path / f"seed{seed}").mkdir()
+        log(tmp_path, "b2t", 2, [5.0, 3.0], seed).rename(tmp_path / f"seed{seed}/train.001.log")
+        (tmp_path / f"seed{seed}/train.002.log").write_text(f"'seed': {seed}\n")
+        again = log(tmp_path, "b2t", 2, [5.0, 4.0, 2.0], seed).rename(tmp_path / f"seed{seed}/train.003.log")
+        again.write_text("".join(line for line in again.open() if "num_updates 10" not in line))
+    _, *rows = curves(tmp_path, tmp_path / "seed*/train.*.log", "--subset", "valid")
+    assert [row[2:5] + row[-1:] for row in rows] == [
+        ["valid", "10", "5.0", "2"],
+        ["valid", "20", "4.0", "2"],
+        ["valid", "30", "2.0", "2"],
+    ]
+
+
 def test_the_best_value_against_depth(tmp_path: Path) -> None:
     logs = [log(tmp_path, v, n, [9.0 / n, 8.0 / n, 10.0 / n]) for v in ("pre_ln", "b2t") for n in (4, 2)]
     head, *rows = curves(tmp_path, *logs, "--against", "layers", "--subset", "valid")
