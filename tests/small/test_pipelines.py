@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from sacrebleu.metrics import BLEU
-from warm_processes import run_script
+from small_by_forks import printed_by_forks
 
 from fairseq_residuals.experiments.job import Job
 from fairseq_residuals.experiments.synthetic_tasks import TASKS, find_task
@@ -21,7 +21,6 @@ from fairseq_residuals.experiments.synthetic_tasks.__main__ import main
 from fairseq_residuals.experiments.tables import read_records
 from fairseq_residuals.experiments.workspace import Workspace
 
-BY_FORKS = Path(__file__).with_name("small_by_forks.py")
 SHALLOW = ["model.encoder_layers=1", "model.decoder_layers=1"]
 TINY = ["--updates", "6", "--jobs", "1"]
 DEPTHS = {"translation": "18l", "multilingual": "18l", "summarization": "18l", "language_model": "16l"}
@@ -40,17 +39,6 @@ with wave.open(sys.stdout.buffer, "wb") as sound:
 
 def tiny(name: str, row: str, out: Path, *more: str) -> list[str]:
     return [name, "--rows", row, "--out", str(out), *TINY, *more]
-
-
-def printed_by_forks(call: list[str], streams: Path, **environment: str) -> str:
-    """What the command prints that runs its own commands as forks of itself, and has to succeed."""
-    streams.mkdir()
-    (streams / "in").touch()
-    status = run_script(
-        [str(BY_FORKS), *call], cwd=streams, environment=os.environ | environment, streams=streams, timeout=600
-    )
-    assert status == 0, (streams / "err").read_text("utf-8")
-    return (streams / "out").read_text("utf-8")
 
 
 def folder_of(out: Path) -> Path:

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from small_by_forks import printed_by_forks
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
@@ -173,24 +174,24 @@ TOY += ["--override", "model.encoder_layers=2", "model.decoder_layers=2", "lr_sc
 
 
 def test_what_was_finished_when_it_was_killed_is_not_done_again(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    too_deep = "post_ln:0-5,pre_ln:6-17"
-    call = ["--out", str(tmp_path), "--rows", "pre_ln", too_deep, *TOY]
+    """It begins as users do, with new processes, and goes on by forks."""
+    too_deep, out = "post_ln:0-5,pre_ln:6-17", tmp_path / "out"
+    call = ["--out", str(out), "--rows", "pre_ln", too_deep, *TOY]
     killed = subprocess.Popen(
         [sys.executable, "-m", "fairseq_residuals.experiments.synthetic_tasks.variants", *call],
         stdout=subprocess.DEVNULL,
     )
-    while killed.poll() is None and not list(tmp_path.glob("variants-*/results.csv")):
+    while killed.poll() is None and not list(out.glob("variants-*/results.csv")):
         time.sleep(0.1)
     killed.send_signal(signal.SIGTERM)
     assert killed.wait() == 130
-    (results,) = tmp_path.glob("variants-*/results.csv")
+    (results,) = out.glob("variants-*/results.csv")
     before = read_results(results)
     assert 1 <= len(before) < 4
     assert variants.main([*call, "--show"]) == 0
     assert f"\n| {before[0].row} " in capsys.readouterr().out
 
-    assert variants.main(call) == 0
-    printed = capsys.readouterr().out
+    printed = printed_by_forks(["variants", *call], tmp_path / "streams")
     assert f"{4 - len(before)} runs to do at most" in printed
     after = read_results(results)
     assert after[: len(before)] == before
