@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
+import hydra
 import pytest
+from hydra.core.global_hydra import GlobalHydra
 
 from fairseq_residuals.cli import __main__ as cli
 from fairseq_residuals.experiments import forks, smoke
+from fairseq_residuals.experiments.compose import compose
 from fairseq_residuals.experiments.runner import CommandFailed, Runner
+from fairseq_residuals.verification.reliability.disks import in_child
 
 FAILING = ["fairseq-residuals", "average", "--inputs", "nowhere", "--output", "x.pt", "--num-epoch-checkpoints", "2"]
 PRINTING = ["fairseq-residuals", "prepare", "joeynmt_de_en", "--sources"]
@@ -60,3 +67,21 @@ def test_a_smoke_run_forks_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.setattr(smoke, "smoke", lambda table, settings, runner, rows, columns: runners.append(runner))
     assert cli.main(["reproduce", "b2t/table4", "--gpus", "0", "--smoke"]) == 0
     assert [type(runner) for runner in runners] == [forks.ForkingRunner]
+
+
+def test_a_fork_waits_until_another_thread_has_composed_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it has hydra's state of that moment, and fairseq-hydra-train refuses to begin."""
+    composing, original = threading.Event(), hydra.compose
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        composing.set()
+        time.sleep(0.2)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(hydra, "compose", slow)
+    thread = threading.Thread(target=compose, args=(Path(__file__).parents[1] / "configs", "b2t/table1/18l_b2t"))
+    thread.start()
+    composing.wait()
+    begun = in_child(lambda: GlobalHydra.instance().is_initialized())
+    thread.join()
+    assert not begun

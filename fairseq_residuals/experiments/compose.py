@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import threading
 import warnings
@@ -24,7 +25,10 @@ from modern_fairseq.messages.yaml_mistakes import NOT_FAIRSEQS, sentence
 
 SEED, BATCH = "common.seed", ("dataset.max_tokens", "optimization.update_freq")
 _ONE_AT_A_TIME = threading.Lock()
-"""hydra has one state for the whole process."""
+"""hydra has one state for the whole process. A fork waits, too: it would find that state half-made."""
+os.register_at_fork(
+    before=_ONE_AT_A_TIME.acquire, after_in_parent=_ONE_AT_A_TIME.release, after_in_child=_ONE_AT_A_TIME.release
+)
 _OF_THE_MACHINE = (
     SEED,
     *BATCH,

@@ -2,11 +2,23 @@
 
 import functools
 import inspect
+import os
+import threading
 import types
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+
+_ONE_AT_A_TIME = threading.Lock()
+"""fairseq loads ahead for training and for validation in two threads, and both draw from NumPy's global state.
+
+In Python 3.11 two threads must not read arrays of NumPy at the same time either: now and then that ends in
+"SystemError: AST constructor recursion depth mismatch". A fork waits, since the lock would stay closed in it.
+"""
+os.register_at_fork(
+    before=_ONE_AT_A_TIME.acquire, after_in_parent=_ONE_AT_A_TIME.release, after_in_child=_ONE_AT_A_TIME.release
+)
 
 
 def draw_by_example(module: types.ModuleType) -> None:
@@ -32,10 +44,11 @@ def draw_by_example(module: types.ModuleType) -> None:
 
     @functools.wraps(original_getitem)
     def getitem(self: Any, index: int) -> Any:
-        if not hasattr(self, "seed"):  # not from a manifest
-            return original_getitem(self, index)
-        with module.fairseq_data_utils.numpy_seed(self.seed, int(self.epoch), int(index)):
-            return original_getitem(self, index)
+        with _ONE_AT_A_TIME:
+            if not hasattr(self, "seed"):  # not from a manifest
+                return original_getitem(self, index)
+            with module.fairseq_data_utils.numpy_seed(self.seed, int(self.epoch), int(index)):
+                return original_getitem(self, index)
 
     def set_epoch(self: Any, epoch: int) -> None:
         if hasattr(self, "seed"):

@@ -1,7 +1,14 @@
 """Manifests and configurations of speech data that are damaged are named."""
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
 import pytest
+import torch
 from fairseq.data import Dictionary
+from fairseq.data.audio import speech_to_text_dataset
 from fairseq.data.audio.data_cfg import S2TDataConfig
 from fairseq.data.audio.speech_to_text_dataset import SpeechToTextDatasetCreator
 
@@ -76,3 +83,34 @@ def test_a_setting_without_a_value_has_its_default(tmp_path):
     config = S2TDataConfig(tmp_path / "config.yaml")
     assert (config.vocab_filename, config.input_channels) == ("dict.txt", 1)
     assert config.get_feature_transforms("train", True)["transforms"] is None
+
+
+SPECAUGMENT = """
+specaugment: {time_wrap_W: 0, freq_mask_N: 1, freq_mask_F: 20, time_mask_N: 2, time_mask_T: 20, time_mask_p: 1.0}
+transforms: {_train: [specaugment]}
+"""
+
+
+def test_two_threads_draw_the_masks_that_one_draws(tmp_path, monkeypatch):
+    """As those that load ahead for training and validation. Where two are let in, who came first draws first."""
+    (tmp_path / "config.yaml").write_text(SPECAUGMENT)
+    np.save(tmp_path / "a.npy", np.arange(4000, dtype=np.float32).reshape(100, 40))
+    lines = [f"{number}\t{tmp_path / 'a.npy'}\t100\ta b\n" for number in range(2)]
+    (tmp_path / "train.tsv").write_text("id\taudio\tn_frames\ttgt_text\n" + "".join(lines))
+    config = S2TDataConfig(tmp_path / "config.yaml")
+    data = SpeechToTextDatasetCreator.from_tsv(str(tmp_path), config, "train", Dictionary(), None, None, True, 1, 7)
+    expected = [data[index].source for index in range(2)]
+    assert not torch.equal(*expected)
+    read, both = speech_to_text_dataset.get_features_or_waveform, threading.Barrier(2)
+
+    def slow(*args, **kwargs):
+        try:
+            time.sleep(0.2 * both.wait(0.2))  # 0 of the first, 1 of the second
+        except threading.BrokenBarrierError:
+            both.reset()  # the other one is not let in
+        return read(*args, **kwargs)
+
+    monkeypatch.setattr(speech_to_text_dataset, "get_features_or_waveform", slow)
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(lambda index: data[index].source, range(2)))
+    assert all(map(torch.equal, found, expected))
