@@ -31,10 +31,10 @@ def pytest_runtest_setup() -> None:
 
 
 FIRST = ("test_lint.py", "recipes")
-"""Files and folders to begin with, before the first of the workers has nothing left and takes half of another's tests.
+"""Files and folders to begin with. A worker that has no tests left takes half of those that the other one has left.
 
-mypy takes most of a minute, and at the end nothing is left to do beside it. The tests of recipes share what is read
-once for all, so two workers would both read it.
+mypy is one long test: at the end, nothing would be left to do beside it. Tests of recipes share what is read once for
+all: where two workers had some of them, both would read it.
 """
 
 

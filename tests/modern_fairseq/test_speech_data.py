@@ -1,4 +1,4 @@
-"""Manifests and configurations of speech data that are damaged are named."""
+"""Damaged manifests and configurations of speech data are named; two threads load what one loads."""
 
 import threading
 import time
