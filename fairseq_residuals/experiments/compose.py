@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import is_dataclass
@@ -21,14 +19,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_residuals.core.errors import UserError, did_you_mean
+from modern_fairseq.fork_locks import lock_that_forks_wait_for
 from modern_fairseq.messages.yaml_mistakes import NOT_FAIRSEQS, sentence
 
 SEED, BATCH = "common.seed", ("dataset.max_tokens", "optimization.update_freq")
-_ONE_AT_A_TIME = threading.Lock()
-"""hydra has one state for the whole process. A fork waits, too: it would find that state half-made."""
-os.register_at_fork(
-    before=_ONE_AT_A_TIME.acquire, after_in_parent=_ONE_AT_A_TIME.release, after_in_child=_ONE_AT_A_TIME.release
-)
+_ONE_AT_A_TIME = lock_that_forks_wait_for()
+"""hydra has one state for the whole process."""
 _OF_THE_MACHINE = (
     SEED,
     *BATCH,
