@@ -55,6 +55,33 @@ def test_forward_is_finite(task: str, variant: str) -> None:
 
 
 @every_variant
+def test_training_under_autocast(task: str, variant: str) -> None:
+    """A step in bf16, near that in single precision: forward and backward."""
+    model, inputs = perturb(build(task, variant)).train(), batch(task)
+    expected = gradients(model, task, inputs)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = gradients(model, task, inputs)
+    assert found.keys() == expected.keys()
+    assert all(gradient.isfinite().all() for gradient in found.values())
+    exact, rounded = (torch.cat([g.flatten() for g in of.values()]) for of in (expected, found))
+    assert 0 < (rounded - exact).norm() < 0.3 * exact.norm()
+
+
+@every_variant
+def test_no_position_sees_a_later_one(task: str, variant: str) -> None:
+    """Another word moves nothing before it, and something at its place."""
+    model, inputs = perturb(build(task, variant)), batch(task)
+    name = "src_tokens" if task == "language_modeling" else "prev_output_tokens"
+    changed = inputs[name].clone()
+    changed[:, 3] = changed[:, 3].roll(1)
+    assert (changed[:, 3] != inputs[name][:, 3]).all()
+    with torch.no_grad():
+        before, after = model(**inputs)[0], model(**(inputs | {name: changed}))[0]
+    torch.testing.assert_close(after[:, :3], before[:, :3], rtol=0, atol=1e-5)
+    assert (after[:, 3] - before[:, 3]).abs().amax() > 1e-3
+
+
+@every_variant
 def test_a_gradient_reaches_every_parameter(task: str, variant: str) -> None:
     model = perturb(build(task, variant))
     found = gradients(model, task, batch(task))

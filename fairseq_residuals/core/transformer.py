@@ -106,7 +106,7 @@ class TransformerStack(Stack):
                 raise UserError(f"a packed {name} must be ({packed.total}, 1, C), as its lengths say, not {shape}")
         if memory_packing is not None:
             memory_padding_mask = memory_packing.padding_mask
-        new, past = (len(x), 0) if packing is None else (packing.longest, 0)
+        new, past = (x.size(0), 0) if packing is None else (packing.longest, 0)
         if packing is not None:
             padding_mask = packing.padding_mask
         if cache is not None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 SCORES_AT_A_TIME, SCORES_ON_GPU, POSITIONS_AT_A_TIME = 2**22, 2**24, 1024
 ROWS_AT_A_TIME = 32
@@ -88,6 +89,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return sums
 
     @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad_loss: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         if ctx.gradients is None:
             raise RuntimeError("the gradient of a chunked loss can be taken once only")

@@ -20,6 +20,7 @@ from torch.nn.functional import rms_norm
 from fairseq_residuals.ops.rms_linear import inverse_rms_of, row_norms
 from fairseq_residuals.utils.attachable_context import AttachableContext
 from fairseq_residuals.utils.attachable_form import AttachableForm
+from fairseq_residuals.utils.plain_form import differentiable_gradients, plain_form_serves
 from fairseq_residuals.utils.precision import at_least_fp32
 
 around_sum = AttachableContext()
@@ -64,7 +65,10 @@ def softmax_sum(direction: Tensor, values: Sequence[Tensor], eps: float) -> Tens
     by_kernel: Tensor | None = softmax_kernel(direction, values, eps)
     if by_kernel is not None:
         return by_kernel
-    scaled = direction * len(direction) ** -0.5  # keeps its products in the range of half precision
+    if plain_form_serves():
+        return softmax_sum_reference(direction, values, eps)
+    # smaller by sqrt(C), which keeps its products in the range of half precision
+    scaled = (direction * len(direction) ** -0.5).to(values[0].dtype)
     with around_sum(values):
         total: Tensor = _SoftmaxSum.apply(scaled, eps, *values)  # type: ignore[no-untyped-call]
     return total
@@ -74,18 +78,22 @@ class _SoftmaxSum(torch.autograd.Function):
     """Take the direction times C^-0.5, which the norms' factors make up for."""
 
     @staticmethod
-    def forward(ctx: Any, direction: Tensor, eps: float, *values: Tensor) -> Tensor:
+    def forward(ctx: Any, *inputs: Any) -> Tensor:  # direction, eps, values: torch.compile counts names to look for ctx
+        direction, eps, *values = inputs
         # the norm's factor follows the product, so that nothing of a value's size is made and kept
         products = torch.stack([value @ direction for value in values])
         norms = torch.stack([row_norms(value) for value in values])
         factors = len(direction) ** 0.5 * inverse_rms_of(norms, len(direction), eps)
         shares = (products * factors).softmax(0)
+        ctx.eps = eps
         ctx.save_for_backward(direction, products, factors, shares, *values)
         return weighted_sum(shares.to(values[0].dtype).unsqueeze(-1), values)
 
     @staticmethod
     def backward(ctx: Any, grad_total: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         direction, products, factors, shares, *values = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return differentiable_gradients(ctx, _plain_softmax_sum, (direction, ctx.eps, *values), grad_total)
         grad_shares = torch.stack([(grad_total * value).sum(-1) for value in values])
         grad_logits = shares * (grad_shares - (shares * grad_shares).sum(0))
         grad_products = grad_logits * factors
@@ -99,3 +107,7 @@ class _SoftmaxSum(torch.autograd.Function):
             grad_values.append(grad_value.to(value.dtype))
             grad_direction += row @ value.flatten(0, -2)
         return grad_direction, None, *grad_values
+
+
+def _plain_softmax_sum(scaled: Tensor, eps: float, *values: Tensor) -> Tensor:
+    return softmax_sum_reference(scaled * len(scaled) ** 0.5, values, eps)

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fairseq_residuals.utils.attachable_context import AttachableContext
 from fairseq_residuals.utils.attachable_form import AttachableForm
+from fairseq_residuals.utils.torch_private import is_transforming
 
 around_small_products = AttachableContext()
 """Around the products of many tiny matrices; its value is one of the factors."""
@@ -43,6 +44,8 @@ def width_connection(streams: Tensor, read: Tensor, mix: Tensor) -> tuple[Tensor
     by_kernel: tuple[Tensor, Tensor] | None = width_kernel(streams, read, mix)
     if by_kernel is not None:
         return by_kernel
+    if is_transforming():
+        return width_connection_reference(streams, read, mix)
     # tiny matrices are multiplied in one call only if all of them are contiguous
     u, mixed = _WidthConnection.apply(streams, read.contiguous(), mix.contiguous())  # type: ignore[no-untyped-call]
     return u.squeeze(-2), mixed
@@ -77,6 +80,8 @@ def depth_connection(mixed: Tensor, write: Tensor, y: Tensor) -> Tensor:
     by_kernel: Tensor | None = depth_kernel(mixed, write, y)
     if by_kernel is not None:
         return by_kernel
+    if is_transforming():
+        return depth_connection_reference(mixed, write, y)
     return _DepthConnection.apply(mixed, write.contiguous(), y.unsqueeze(-2))  # type: ignore[no-any-return, no-untyped-call]
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, rms_norm
 
+from fairseq_residuals.utils.plain_form import differentiable_gradients, plain_form_serves
 from fairseq_residuals.utils.precision import at_least_fp32
 
 
@@ -35,6 +36,8 @@ def rms_linear(x: Tensor, weight: Tensor, *, centred: bool, eps: float) -> Tenso
         centred: whether to subtract the mean of each row.
         eps: what is added to the mean square.
     """
+    if plain_form_serves():
+        return rms_linear_reference(x, weight, centred=centred, eps=eps)
     out: Tensor = _RMSLinear.apply(x.flatten(0, -2), weight, centred, eps)  # type: ignore[no-untyped-call]
     return out.unflatten(1, x.shape[:-1])
 
@@ -61,19 +64,25 @@ class _RMSLinear(torch.autograd.Function):
         exact = _exact(x, centred)
         inverse = inverse_rms(exact, eps)
         out = at_least_fp32(weight) @ exact.T * inverse
-        ctx.centred = centred
+        ctx.centred, ctx.eps = centred, eps
         ctx.save_for_backward(x, weight, inverse, out)
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         """(M, N) -> (N, K), (M, K)"""
         x, weight, inverse, out = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return differentiable_gradients(ctx, _plain, (x, weight, ctx.centred, ctx.eps), grad_out)
         exact, scaled = _exact(x, ctx.centred), grad_out * inverse
         # the norm takes the part of the gradient that is along x
         along = (grad_out * out).sum(0) * inverse.square() / x.size(1)
         grad_x = (scaled.T @ at_least_fp32(weight)).addcmul_(exact, along[:, None], value=-1)
         return _exact(grad_x, ctx.centred).to(x.dtype), (scaled @ exact).to(weight.dtype), None, None
+
+
+def _plain(x: Tensor, weight: Tensor, centred: bool, eps: float) -> Tensor:
+    return rms_linear_reference(x, weight, centred=centred, eps=eps)
 
 
 def _exact(x: Tensor, centred: bool) -> Tensor:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fairseq_residuals.utils.attachable_form import AttachableForm
-from fairseq_residuals.utils.torch_private import log_softmax_backward
+from fairseq_residuals.utils.torch_private import is_transforming, log_softmax_backward
 
 STEPS = 20
 kernel = AttachableForm()
@@ -35,17 +35,24 @@ def sinkhorn_reference(logits: Tensor) -> Tensor:
 
 def sinkhorn(logits: Tensor) -> Tensor:
     """Return doubly stochastic matrices, (n, n, ...) -> (n, n, ...); positions are the last dimensions."""
+    if is_transforming():
+        return _balanced(logits)
     by_kernel: Tensor | None = kernel(logits)
     return _Sinkhorn.apply(logits) if by_kernel is None else by_kernel  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _balanced(logits: Tensor) -> Tensor:
+    """Take the steps on logarithms."""
+    for dim in (0, 1) * STEPS:
+        logits = logits.log_softmax(dim)
+    return logits.exp()
 
 
 class _Sinkhorn(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor) -> Tensor:
         ctx.save_for_backward(logits)
-        for dim in (0, 1) * STEPS:
-            logits = logits.log_softmax(dim)
-        return logits.exp()
+        return _balanced(logits)
 
     @staticmethod
     def backward(ctx: Any, grad_matrices: Tensor) -> Tensor:  # type: ignore[override]

@@ -19,18 +19,20 @@ training mode (:class:`ProfileFirstBatch`). For another model of fairseq's in a 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.core.base import Stream, SubLayer
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.layer import CONNECTIONS, Layer
 from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.training.admin_profile_file import Omegas, read_profile, refuse_misfit
+from fairseq_residuals.utils.torch_private import is_transforming
 from fairseq_residuals.variants.admin import AdminConnection
 
 Connections = dict[str, list[dict[str, AdminConnection]]]
@@ -74,7 +76,7 @@ def measure(model: nn.Module, forward: Callable[[], object]) -> Omegas:
             chain = Chain()
             for layer, omegas in zip(layers, measured[name], strict=True):
                 for kind, connection in layer.items():
-                    hook = functools.partial(chain.pass_through, omegas, kind)
+                    hook = partial(chain.pass_through, omegas, kind)
                     undo.callback(connection.register_forward_pre_hook(hook).remove)
         model.train()
         forward()
@@ -145,6 +147,12 @@ def take_from_files(model: nn.Module) -> None:
             start_from({stack: layers}, omegas)
 
 
+MEASURES = (
+    "measures its omegas on the first batch of training, by values that no graph and no transform has: run the stack on"
+    " a batch in training mode before it is compiled or transformed, or load a checkpoint"
+)
+
+
 class ProfileFirstBatch:
     """A forward pre-hook of a stack: its first pass in training mode profiles it, unless it has omegas by then."""
 
@@ -155,6 +163,13 @@ class ProfileFirstBatch:
         """Measure with dropout as in training, and leave the random numbers as they were."""
         if self.done or not stack.training:
             return
+        if is_transforming():
+            raise UserError(f"admin {MEASURES}")
+        self.measure(stack, args, kwargs)
+
+    @partial(torch.compiler.disable, reason=f"Admin {MEASURES}")
+    def measure(self, stack: Stack, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Set the omegas."""
         self.done = True
         if connections := unprofiled(stack):
             with torch.random.fork_rng():

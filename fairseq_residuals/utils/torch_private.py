@@ -75,6 +75,14 @@ def log_softmax_backward(gradient: Tensor, log_probs: Tensor, dim: int) -> Tenso
     return kernel(gradient, log_probs, dim, log_probs.dtype)  # type: ignore[no-any-return]
 
 
+def is_transforming() -> bool:
+    """Return whether a transform of ``torch.func`` (grad, vmap, jvp) is at work; False in code that is compiled."""
+    if torch.compiler.is_compiling():
+        return False
+    active = getattr(torch._C, "_are_functorch_transforms_active", None)
+    return active is not None and active()  # type: ignore[no-any-return]
+
+
 # attention within sentences that are end to end
 
 

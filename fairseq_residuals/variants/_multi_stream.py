@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Variant
 from fairseq_residuals.core.config import option
 from fairseq_residuals.ops.hyper_mix import depth_connection, width_connection
-from fairseq_residuals.variants._stream_router import without_autocast
+from fairseq_residuals.utils.precision import without_autocast
 
 
 def stream_keys(n: int) -> list[str]:

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from fairseq_residuals.core.base import StackShape, Stream
 from fairseq_residuals.core.config import option
+from fairseq_residuals.utils.precision import without_autocast
 from fairseq_residuals.variants._multi_stream import StreamsVariant, stack_streams
-from fairseq_residuals.variants._stream_router import ROUTER_EPS, StreamLogits, without_autocast
+from fairseq_residuals.variants._stream_router import ROUTER_EPS, StreamLogits
 
 
 def learned_sum(streams: str) -> tuple[str, Any, str, str]:

@@ -6,7 +6,7 @@ from torch.nn.functional import rms_norm
 
 from fairseq_residuals.core.base import Stream
 from fairseq_residuals.ops.depth_sum import softmax_sum, weighted_sum
-from fairseq_residuals.utils.precision import at_least_fp32
+from fairseq_residuals.utils.precision import at_least_fp32, without_autocast
 
 KEY_EPS = 1e-6
 
@@ -35,6 +35,11 @@ class SoftmaxOverDepth(nn.Module):
     def forward(self, s: Stream) -> Tensor:
         """Return Σ_i softmax_i(w · RMSNorm(v_i)) v_i, (T, B, C)."""
         sources = sources_of(s)
+        with without_autocast(sources[0]):
+            return self.summed(sources)
+
+    def summed(self, sources: list[Tensor]) -> Tensor:
+        """Return the same of the sources, each (T, B, C)."""
         if self.key_gain is None:
             units = [rms_norm(source, source.shape[-1:], eps=KEY_EPS) for source in sources]
             logits = torch.stack([at_least_fp32(unit) @ at_least_fp32(self.query) for unit in units])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,12 +25,6 @@ class Weights(NamedTuple):
     """(..., n, 1), of its output in each stream."""
     mix: Tensor
     """(..., n, n), of the old streams (last) in each new one."""
-
-
-def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
-    """Compute without rounding the streams, as Pre-LN's stream is not rounded under autocast either."""
-    kind = x.device.type
-    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
 
 
 class StreamLogits(nn.Module):

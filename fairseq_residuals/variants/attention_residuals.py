@@ -54,6 +54,7 @@ class AttentionResidualsConnection(Connection):
         return self.norm(h), s | {"x": h}
 
     def write(self, s: Stream, y: Tensor) -> Stream:
+        y = y.to(s["source0"].dtype)  # under autocast the stream stays as the embedding is, as Pre-LN's does
         return s | {self.source: s[self.source] + y if self.source in s else y}
 
 

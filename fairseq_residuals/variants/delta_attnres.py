@@ -39,6 +39,7 @@ class DeltaAttnResConnection(PreLNConnection):
 
     def write(self, s: Stream, y: Tensor) -> Stream:
         x, n, block = s["x"], len(sources_of(s)), self.config.block
+        y = y.to(x.dtype)  # under autocast sources are as exact as the stream
         if n == 0:
             s = s | {"source0": x} | ({"start": x} if block else {})
         elif block and self.site.first and self.site.layer % block == 0:

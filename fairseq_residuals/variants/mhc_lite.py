@@ -7,7 +7,7 @@ those of res at 0 for the identity and -8 for the rest. That is not Pre-LN.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -34,11 +34,12 @@ class MHCLiteRouter(GatedRouter):
         super().__init__(n, StreamLogits(n, site.dim, 2 * n + others.numel(), std=0.0, gain=True))
         self.logits.bias.data.copy_(torch.cat([one, one, -8 * others.flatten()]))
         self.register_buffer("matrices", matrices if mixing == "permutations" else None, persistent=False)
+        self.register_load_state_dict_post_hook(MHCLiteRouter.reset_buffers)
 
-    def reset_buffers(self) -> None:
-        """Fill what no checkpoint holds, for those who build a model without memory."""
+    def reset_buffers(self, *_: Any) -> None:
+        """Make what no checkpoint holds, after loading: the model may have been built without memory."""
         if self.matrices is not None:
-            self.matrices.copy_(permutation_matrices(self.n))
+            self.matrices = permutation_matrices(self.n).to(self.logits.weight.device)
 
     def mix(self, logits: Tensor) -> Tensor:
         if self.matrices is None:

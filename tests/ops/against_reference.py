@@ -76,7 +76,10 @@ def in_double_precision(case: Case) -> None:
 
 
 def by_finite_differences(case: Case) -> None:
-    assert torch.autograd.gradcheck(case.op, tuple(x.requires_grad_() for x in case.inputs()))
+    """First and second derivatives."""
+    inputs = tuple(x.requires_grad_() for x in case.inputs())
+    assert torch.autograd.gradcheck(case.op, inputs)
+    assert torch.autograd.gradgradcheck(case.op, inputs)
 
 
 def in_single_precision(case: Case) -> None:

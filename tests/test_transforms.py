@@ -1,0 +1,136 @@
+"""Every wiring under what PyTorch does to code: second derivatives, torch.func, compilation, export, no memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+import torch
+from tiny import perturb
+from torch import Tensor
+from torch.export import Dim, export
+from torch.func import functional_call, grad, jvp, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from fairseq_residuals import UserError, build_stack
+from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.core.transformer import TransformerStack
+
+every_wiring = pytest.mark.parametrize("name", sorted(VARIANTS))
+WRITTEN_OUT = ("attention_residuals", "delta_attnres", "hyper_connections", "identity_hc", "mhc", "mhc_lite", "mudd")
+"""The wirings with a gradient written out, which is what fails where anything does."""
+
+
+def stack_of(name: str, dtype: torch.dtype = torch.float64) -> TransformerStack:
+    """A decoder alone, or an encoder where the wiring is for no other stack; in evaluation, with every number moved."""
+    alone = VARIANTS[name].refusal(alone=True, topmost=True)
+    other = {"task": "encoder", "other_depth": 2} if alone else {"task": "language_model"}
+    torch.manual_seed(1)
+    return perturb(build_stack(name, depth=2, dim=8, heads=2, ffn_dim=16, activation="gelu", **other)).to(dtype).eval()  # type: ignore[arg-type]
+
+
+def drawn(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(3), dtype=dtype)
+
+
+def norm(tensors: Iterable[Tensor]) -> Tensor:
+    return torch.cat([t.flatten() for t in tensors]).norm()
+
+
+@every_wiring
+def test_second_derivatives(name: str) -> None:
+    """A product of the Hessian with a vector, beside differences of gradients."""
+    stack, x = stack_of(name), drawn(4, 2, 8)
+    parameters = list(stack.parameters())
+    direction = [drawn(*p.shape) for p in parameters]
+
+    def gradients() -> list[Tensor]:
+        loss = stack(x).pow(3).mean()
+        return list(torch.autograd.grad(loss, parameters, create_graph=True, materialize_grads=True))
+
+    def gradients_at(step: float) -> list[Tensor]:
+        with torch.no_grad():
+            torch._foreach_add_(parameters, direction, alpha=step)
+        found = [g.detach() for g in gradients()]
+        with torch.no_grad():
+            torch._foreach_add_(parameters, direction, alpha=-step)
+        return found
+
+    # the fused kernels of attention have no second derivative
+    with sdpa_kernel(SDPBackend.MATH):
+        along = torch.stack([(g * d).sum() for g, d in zip(gradients(), direction, strict=True)]).sum()
+        product = torch.autograd.grad(along, parameters, materialize_grads=True)
+        above, below = gradients_at(1e-6), gradients_at(-1e-6)
+    expected = [(a - b) / 2e-6 for a, b in zip(above, below, strict=True)]
+    assert norm(expected) > 0
+    assert norm(p - e for p, e in zip(product, expected, strict=True)) < 1e-6 * norm(expected)
+
+
+@every_wiring
+def test_gradients_by_torch_func(name: str) -> None:
+    """A gradient for each sentence at once, and a derivative along a direction."""
+    stack, x = stack_of(name), drawn(4, 3, 8)
+    parameters, buffers = dict(stack.named_parameters()), dict(stack.named_buffers())
+
+    def loss(parameters: dict[str, Tensor], sentence: Tensor) -> Tensor:
+        return functional_call(stack, (parameters, buffers), (sentence.unsqueeze(1),)).pow(3).mean()  # type: ignore[no-any-return]
+
+    by_sentence = vmap(grad(loss), in_dims=(None, 1))(parameters, x)
+    for i in range(3):
+        expected = torch.autograd.grad(loss(parameters, x[:, i]), list(parameters.values()), materialize_grads=True)
+        for found, gradient in zip(by_sentence.values(), expected, strict=True):
+            torch.testing.assert_close(found[i], gradient, rtol=1e-7, atol=1e-10)
+    with sdpa_kernel(SDPBackend.MATH):
+        _, slope = jvp(lambda p: loss(p, x[:, 2]), (parameters,), (parameters,))
+    products = [(g * p).sum() for g, p in zip(expected, parameters.values(), strict=True)]
+    torch.testing.assert_close(slope, torch.stack(products).sum())
+
+
+@every_wiring
+def test_export_with_a_length_that_varies(name: str) -> None:
+    stack = stack_of(name, torch.float32)
+    lengths = {"x": {0: Dim("length", min=2, max=64)}}
+    program = export(stack, (drawn(5, 2, 8, dtype=torch.float32),), dynamic_shapes=lengths)
+    x = drawn(9, 2, 8, dtype=torch.float32)
+    torch.testing.assert_close(program.module()(x), stack(x), rtol=1e-4, atol=1e-5)
+
+
+# Dynamo takes seconds a wiring; test_contract.py compiles every wiring in training, for fixed sizes
+@pytest.mark.parametrize("name", (*WRITTEN_OUT, "admin", "dlcl_pre", "pre_ln"))
+def test_compiled_for_all_sizes_in_training_and_evaluation(name: str) -> None:
+    torch.compiler.reset()
+    stack = stack_of(name, torch.float32).train()
+    stack(drawn(3, 2, 8, dtype=torch.float32))  # Admin measures its omegas
+    compiled = torch.compile(stack, fullgraph=True, backend="eager", dynamic=True)
+    for length in (4, 6):
+        x = drawn(length, 2, 8, dtype=torch.float32).requires_grad_()
+        found, expected = compiled(x), stack(x)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        slopes = [torch.autograd.grad(out.pow(2).sum(), x)[0] for out in (found, expected)]
+        torch.testing.assert_close(*slopes, rtol=1e-3, atol=1e-4)
+    stack.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), stack(x), rtol=1e-4, atol=1e-5)
+
+
+def test_admin_says_what_has_to_come_before_a_transform_or_a_graph() -> None:
+    stack, x = stack_of("admin").train(), drawn(4, 2, 8)
+    with pytest.raises(UserError, match="run the stack on a batch in training mode before it is compiled"):
+        grad(lambda x: stack(x).sum())(x)
+    torch.compiler.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="run the stack on a batch in training mode"):
+        torch.compile(stack, fullgraph=True, backend="eager")(x)
+
+
+@every_wiring
+@pytest.mark.parametrize("assign", (False, True), ids=("copied", "assigned"))
+def test_loading_restores_all_of_a_model_that_was_built_without_memory(name: str, assign: bool) -> None:
+    stack, x = stack_of(name), drawn(4, 2, 8)
+    with torch.device("meta"):
+        empty = stack_of(name)
+    if not assign:
+        empty = empty.to_empty(device="cpu")
+        for tensor in (*empty.parameters(), *empty.buffers()):
+            tensor.data.fill_(torch.nan)  # what memory happens to hold
+    empty.load_state_dict(stack.state_dict(), assign=assign)
+    torch.testing.assert_close(empty(x), stack(x), rtol=0, atol=0)
