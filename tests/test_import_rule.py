@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -34,10 +33,6 @@ FORBIDDEN = {
 } | {"utils": FAIRSEQ}
 """These packages need PyTorch alone. ``utils`` may share what modern_fairseq has without fairseq, such as its writer of
 files."""
-OPTIONAL = "performance"
-"""Its folder may be missing. Only itself and measurements import it, and modules that others import by
-:func:`import_with_performance` alone."""
-MEASURING = {OPTIONAL, "benchmark"}
 PACKAGES = sorted(path.name for path in ROOT.iterdir() if (path / "__init__.py").exists())
 
 
@@ -60,30 +55,20 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def imported_with_performance() -> set[str]:
-    """The modules that the code imports where ``performance`` is there."""
-    text = "".join(path.read_text() for path in ROOT.rglob("*.py"))
-    return set(re.findall(rf"""import_with_performance\("{ROOT.name}\.([a-z_.]+)"\)""", text))
-
-
 def test_the_table_names_every_package() -> None:
     assert sorted(LEVEL) == PACKAGES
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_package_imports_what_lies_below(package: str) -> None:
-    wrong, guarded = [], imported_with_performance()
-    assert guarded
+    wrong = []
     for path in sorted((ROOT / package).rglob("*.py")):
-        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for name in imports(path):
             top, _, rest = name.partition(".")
             other = rest.partition(".")[0]
             upwards = top == ROOT.name and other in LEVEL and LEVEL[other] > LEVEL[package]
             needs_fairseq = top in FORBIDDEN.get(package, ())
-            optional = other == OPTIONAL or any(f"{name}.".startswith(f"{ROOT.name}.{g}.") for g in guarded)
-            needs_optional = optional and package not in MEASURING and module not in guarded
-            if upwards or needs_fairseq or needs_optional:
+            if upwards or needs_fairseq:
                 wrong.append(f"{path.relative_to(ROOT)} imports {name}")
     assert not wrong
 

@@ -22,12 +22,10 @@ from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.generation.beams import Beams
 from fairseq_residuals.generation.fixed_cache import FixedBeamCache
 from fairseq_residuals.generation.kv_cache import BeamCache, decode
+from fairseq_residuals.generation.packed_linear import PackedLinears
 from fairseq_residuals.generation.word_choice import WordChoice, best_candidates, log_probs
-from fairseq_residuals.utils.optional import import_with_performance
+from fairseq_residuals.generation.word_graph import WordGraph
 from fairseq_residuals.utils.torch_private import has_hooks, packs_matrices
-
-packed_linear = import_with_performance("fairseq_residuals.generation.packed_linear")
-word_graph = import_with_performance("fairseq_residuals.generation.word_graph")
 
 Hypotheses = list[list[dict[str, Tensor]]]
 
@@ -83,17 +81,17 @@ class FasterSequenceGenerator(SequenceGenerator):
         They stay packed where fairseq has declared the model's training over: an optimizer may change weights without
         a trace.
         """
-        if device.type != "cpu" or packed_linear is None or not packs_matrices():
+        if device.type != "cpu" or not packs_matrices():
             return nullcontext()
         if not self.model.single_model._is_generation_fast:
-            return packed_linear.PackedLinears()  # type: ignore[no-any-return]
+            return PackedLinears()
         if self.packed is None:
-            self.packed = packed_linear.PackedLinears()
+            self.packed = PackedLinears()
         return self.packed
 
     def _cache(self, device: torch.device) -> type[BeamCache]:
         """Return the kind whose words are CUDA graphs where launching kernels takes longer than they do."""
-        if device.type != "cuda" or word_graph is None or has_hooks(self.model.single_model.decoder):
+        if device.type != "cuda" or has_hooks(self.model.single_model.decoder):
             return BeamCache
         return FixedBeamCache
 
@@ -114,7 +112,7 @@ class FasterSequenceGenerator(SequenceGenerator):
         for step in range(longest + 1):
             if step == 1 and isinstance(cache, FixedBeamCache):
                 choice = self._choice(longest, device)
-                replayed = word_graph.WordGraph(model.decoder, beams, cache, memory, choice, self.eos)
+                replayed = WordGraph(model.decoder, beams, cache, memory, choice, self.eos)
             forced = prefix is not None and step < prefix.size(1)
             features = self._decode(step, memory, beams, cache) if replayed is None else replayed.run(step, forced)
             if replayed is None or not replayed.chooses:

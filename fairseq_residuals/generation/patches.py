@@ -7,9 +7,7 @@ import types
 from typing import Any
 
 from fairseq_residuals.generation.beam_search import FasterSequenceGenerator, searchable
-from fairseq_residuals.utils.optional import import_with_performance
-
-allocator = import_with_performance("fairseq_residuals.performance.allocator")
+from fairseq_residuals.performance.allocator import keep_freed_memory
 
 
 def search_faster(module: types.ModuleType) -> None:
@@ -29,7 +27,7 @@ def search_faster(module: types.ModuleType) -> None:
         if seq_gen_cls is None and not getattr(args, "print_alignment", False) and searchable(each):
             seq_gen_cls = FasterSequenceGenerator
             if getattr(each[0], "keep_freed_memory", False) and next(each[0].parameters()).device.type == "cpu":
-                allocator.keep_freed_memory()
+                keep_freed_memory()
         return original(self, models, args, seq_gen_cls, *rest, **kwargs)
 
     module.FairseqTask.build_generator = build_generator

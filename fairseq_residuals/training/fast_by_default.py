@@ -17,13 +17,10 @@ from torch import nn
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.models.extensions import Extension, register_extension
+from fairseq_residuals.performance import packed_forward, recorded_criterion
 from fairseq_residuals.training.criterions.chunked_label_smoothed_cross_entropy import ChunkedLabelSmoothedCrossEntropy
 from fairseq_residuals.training.optim.fused_adam import FusedAdam
 from fairseq_residuals.training.trainer_hooks import hooks_of
-from fairseq_residuals.utils.optional import import_with_performance
-
-recorded_criterion = import_with_performance("fairseq_residuals.performance.recorded_criterion")
-packed_forward = import_with_performance("fairseq_residuals.performance.packed_forward")
 
 logger = logging.getLogger(__name__)
 
@@ -155,8 +152,7 @@ class FastByDefault(Extension):
 
     def attach(self, model: nn.Module, args: Namespace) -> None:
         """Choose once the trainer is there, and before it trains."""
-        if recorded_criterion is not None:
-            hooks_of(model).after_load_checkpoint.append(functools.partial(_take_what_is_faster, args=args))
+        hooks_of(model).after_load_checkpoint.append(functools.partial(_take_what_is_faster, args=args))
 
 
 def _take_what_is_faster(trainer: Any, *, args: Namespace) -> None:

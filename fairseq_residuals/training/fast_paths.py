@@ -1,7 +1,4 @@
-"""The flags that make training faster: what the package ``performance`` has, attached to a model and its trainer.
-
-Where that package is missing, models train as they are, and the flags say so.
-"""
+"""The flags that make training faster: what the package ``performance`` has, attached to a model and its trainer."""
 
 from __future__ import annotations
 
@@ -13,27 +10,10 @@ from fairseq.criterions import CRITERION_REGISTRY
 from torch import nn
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.models.extensions import Extension, flags_of, register_extension
+from fairseq_residuals.models.extensions import Extension, register_extension
+from fairseq_residuals.performance import compile_layers, cpu, fused_kernels, recorded_criterion, relu_in_place
 from fairseq_residuals.training.fast_by_default import changing_flags
 from fairseq_residuals.training.trainer_hooks import hooks_of
-from fairseq_residuals.utils.optional import import_with_performance
-
-relu_in_place = import_with_performance("fairseq_residuals.performance.relu_in_place")
-cpu = import_with_performance("fairseq_residuals.performance.cpu")
-compile_layers = import_with_performance("fairseq_residuals.performance.compile_layers")
-recorded_criterion = import_with_performance("fairseq_residuals.performance.recorded_criterion")
-fused_kernels = import_with_performance("fairseq_residuals.performance.fused_kernels")
-
-
-def refuse_what_is_missing(extension: Extension, args: Namespace, module: Any) -> None:
-    """Refuse the flags of an extension whose module of ``performance`` is missing.
-
-    Raises:
-        UserError: one of them is set.
-    """
-    asked = [action.option_strings[0] for dest, action in flags_of(extension).items() if getattr(args, dest)]
-    if module is None and asked:
-        raise UserError(f"{asked[0]} needs fairseq_residuals/performance, which is missing here; leave it out")
 
 
 @register_extension("relu_in_place")
@@ -42,8 +22,7 @@ class ReluInPlace(Extension):
 
     def attach(self, model: nn.Module, args: Namespace) -> None:
         """Replace the activation of the layers."""
-        if relu_in_place is not None:
-            relu_in_place.attach(model)
+        relu_in_place.attach(model)
 
 
 @register_extension("fast_on_cpu")
@@ -67,15 +46,10 @@ class FastOnCpu(Extension):
             " for what it allocates next, which is faster; --fast-on-cpu implies it",
         )
 
-    def check(self, args: Namespace) -> None:
-        """Refuse the flags without their package."""
-        refuse_what_is_missing(self, args, cpu)
-
     def attach(self, model: nn.Module, args: Namespace) -> None:
         """Replace modules that have faster forms, and run training steps as fast as the model's settings permit."""
-        if cpu is not None:
-            cpu.attach(model, fast=bool(args.fast_on_cpu), keep_memory=bool(args.keep_freed_memory))
-            hooks_of(model).around_train_step.append(_tuned_on_cpu)
+        cpu.attach(model, fast=bool(args.fast_on_cpu), keep_memory=bool(args.keep_freed_memory))
+        hooks_of(model).around_train_step.append(_tuned_on_cpu)
 
 
 def _tuned_on_cpu(trainer: Any) -> AbstractContextManager[object]:
@@ -95,10 +69,6 @@ class CompileStack(Extension):
             help="train with layers compiled by torch.compile (in evaluation and generation they are not): the same"
             " numbers up to rounding, but other random numbers for dropout",
         )
-
-    def check(self, args: Namespace) -> None:
-        """Refuse the flag without its package."""
-        refuse_what_is_missing(self, args, compile_layers)
 
     def attach(self, model: nn.Module, args: Namespace) -> None:
         """Compile the layers when they first train, and try before training whether that works on this machine."""
@@ -127,8 +97,7 @@ class FusedKernels(Extension):
         )
 
     def check(self, args: Namespace) -> None:
-        """Refuse the flag without its package, and beside a compiler, which fuses by itself."""
-        refuse_what_is_missing(self, args, fused_kernels)
+        """Refuse the flag beside a compiler, which fuses by itself."""
         if args.fused_kernels and args.compile_stack:
             raise UserError("--fused-kernels does not go with --compile-stack, which fuses by itself; leave one out")
 
@@ -159,8 +128,7 @@ class CudaGraphs(Extension):
         )
 
     def check(self, args: Namespace) -> None:
-        """Refuse the flag without its package, and beside what cannot be recorded or changes from step to step."""
-        refuse_what_is_missing(self, args, recorded_criterion)
+        """Refuse the flag beside what cannot be recorded or changes from step to step."""
         if args.cuda_graphs and changing_flags(args):
             raise UserError(f"--cuda-graphs does not go with {', '.join(changing_flags(args))}; leave one of them out")
 

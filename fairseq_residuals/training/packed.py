@@ -17,12 +17,9 @@ from torch import Tensor, nn
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.models.extensions import Extension, register_extension
+from fairseq_residuals.performance import packed_forward, recorded_criterion
 from fairseq_residuals.training.packed_batches import PackedDataset
 from fairseq_residuals.training.trainer_hooks import hooks_of
-from fairseq_residuals.utils.optional import import_with_performance
-
-recorded_criterion = import_with_performance("fairseq_residuals.performance.recorded_criterion")
-packed_forward = import_with_performance("fairseq_residuals.performance.packed_forward")
 
 CRITERIONS = (
     "adaptive_loss",
@@ -60,8 +57,6 @@ class Packed(Extension):
             return
         if args.packed not in ("same", "full"):
             raise UserError(f"--packed may be same or full, not {args.packed!r}")
-        if packed_forward is None:
-            raise UserError("--packed needs fairseq_residuals/performance, which is missing here; leave it out")
         if args.compile_stack:
             raise UserError(
                 "--packed does not go with --compile-stack, whose code would be made anew for every batch; leave one"
