@@ -32,7 +32,7 @@ from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.layer import CONNECTIONS, Layer
 from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.training.admin_profile_file import Omegas, read_profile, refuse_misfit
-from fairseq_residuals.utils.torch_private import is_transforming
+from fairseq_residuals.utils.torch_private import is_transforming, not_compiled
 from fairseq_residuals.variants.admin import AdminConnection
 
 Connections = dict[str, list[dict[str, AdminConnection]]]
@@ -167,7 +167,7 @@ class ProfileFirstBatch:
             raise UserError(f"admin {MEASURES}")
         self.measure(stack, args, kwargs)
 
-    @partial(torch.compiler.disable, reason=f"Admin {MEASURES}")
+    @not_compiled(f"Admin {MEASURES}")
     def measure(self, stack: Stack, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Set the omegas."""
         self.done = True

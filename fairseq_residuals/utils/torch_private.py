@@ -8,11 +8,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 NO_HOOKS: dict[int, Any] = {}
 
 
@@ -151,6 +152,19 @@ def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
 
 
 # torch.compile
+
+
+def not_compiled(reason: str) -> Callable[[Function], Function]:
+    """Decorate what torch.compile calls as it is; where it may not (``fullgraph=True``), its error says ``reason``.
+
+    ``torch.compiler.disable`` does the same, and imports the compiler for it, which takes a second that few need.
+    """
+
+    def decorate(function: Function) -> Function:
+        vars(function).update(_torchdynamo_disable=True, _torchdynamo_disable_msg=reason)
+        return function
+
+    return decorate
 
 
 def mark_dynamic(x: Tensor, dims: int) -> None:
