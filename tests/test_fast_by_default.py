@@ -18,13 +18,11 @@ from tiny_trainer import Task, make_trainer, sample, update
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.performance import cuda_graph_step, recorded_criterion
-from fairseq_residuals.training import fast_by_default, fast_paths, packed
+from fairseq_residuals.training import fast_by_default, packed
 from fairseq_residuals.training.fast_by_default import (
     ADAM,
     GRAPHS,
-    KERNELS,
     LOSS,
-    NOT_TIMED,
     ON,
     Situation,
     choose,
@@ -62,8 +60,8 @@ ALL = {LOSS, ADAM, GRAPHS}
 )
 def test_what_is_off(change: dict[str, Any], off: set[str]) -> None:
     chosen = choose(replace(BEST, **change))
-    assert chosen.keys() == ALL | {KERNELS}
-    assert {name for name, reason in chosen.items() if reason != ON} == off | {KERNELS}
+    assert chosen.keys() == ALL
+    assert {name for name, reason in chosen.items() if reason != ON} == off
 
 
 def trainer_of(*flags: str) -> Any:
@@ -98,10 +96,9 @@ def test_what_is_asked_for_is_said_to_be_on(monkeypatch: pytest.MonkeyPatch, cap
     """--cuda-graphs finds the loss in chunks, which it needs, in place of fairseq's."""
     caplog.set_level("INFO")
     monkeypatch.setattr(recorded_criterion, "refuse_unrecordable", lambda model, device: None)
-    monkeypatch.setattr(fast_paths, "_fuse_kernels", lambda trainer: None)
-    trainer = trainer_of("--cuda-graphs", "--fused-kernels")
+    trainer = trainer_of("--cuda-graphs")
     trainer.load_checkpoint("no_such_checkpoint.pt")
-    assert {f"{name}: on" for name in (LOSS, ADAM, GRAPHS, KERNELS)} <= {r.message for r in caplog.records}
+    assert {f"{name}: on" for name in (LOSS, ADAM, GRAPHS)} <= {r.message for r in caplog.records}
     assert trainer.get_criterion().sums.required
 
 
@@ -136,7 +133,6 @@ def test_it_trains_as_the_plain_run_does(flags: tuple[str, ...], caplog: pytest.
         logs.append([update(trainer, batch) for batch in (*BATCHES, *BATCHES)])
         states.append(copy.deepcopy(trainer.optimizer.state_dict()))
         names = [f"{name}: {'off (--plain)' if more else 'on'}" for name in (LOSS, ADAM, GRAPHS)]
-        names.append(f"{KERNELS}: off ({'--plain' if more else NOT_TIMED})")
         assert [record.message for record in caplog.records if ": o" in record.message] == names
         caplog.clear()
     adam = trainer.optimizer.fp32_optimizer if "--fp16" in flags else trainer.optimizer

@@ -87,8 +87,8 @@ print(*fairseq_residuals.list_variants())
 for package in ("core", "ops", "variants", "utils", "library", "portable"):
     module = importlib.import_module(f"fairseq_residuals.{package}")
     for found in pkgutil.walk_packages(module.__path__, f"{module.__name__}."):
-        # transformers and Triton may be missing
-        if not found.name.startswith(("fairseq_residuals.portable.hf_", "fairseq_residuals.ops.kernels.")):
+        # transformers may be missing
+        if not found.name.startswith("fairseq_residuals.portable.hf_"):
             importlib.import_module(found.name)
 for name in fairseq_residuals.__all__:
     getattr(fairseq_residuals, name)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals import DecoderCache, TokenEmbedding, UserError, build_stack
 from fairseq_residuals.core.packing import Packing
-from fairseq_residuals.performance import cpu, joint_products
+from fairseq_residuals.performance import cpu
 from fairseq_residuals.training.admin_measurement import measure, unprofiled
 from fairseq_residuals.training.admin_profile_file import write_profile
 
@@ -232,12 +230,11 @@ def test_nothing_is_said_where_nothing_is_wrong(caplog: pytest.LogCaptureFixture
 
 
 @pytest.mark.parametrize("variant", ["b2t", "dlcl_pre"])
-@pytest.mark.parametrize("attach", [partial(cpu.attach, fast=False, keep_memory=False), joint_products.attach])
-def test_fast_paths_serve_a_stack(variant: str, attach: Callable[[nn.Module], None]) -> None:
+def test_fast_paths_serve_a_stack(variant: str) -> None:
     """Those of attention, which need no GPU."""
     stack: Any = build_stack(variant, **SIZES, task="decoder").train()
     fast: Any = copy.deepcopy(stack)
-    attach(fast)
+    cpu.attach(fast, fast=False, keep_memory=False)
     backends = [type(run[1].self_attn_connection.attention) for run in (stack, fast)]
     assert backends[0] is not backends[1]
     results = []

@@ -17,6 +17,7 @@ from tiny_trainer import SGD, make_trainer, sample, update
 from torch import Tensor, nn
 
 from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.generation import patches
 from fairseq_residuals.ops.hyper_mix import around_small_products
 from fairseq_residuals.performance import allocator, cpu, matmul_backend
 from fairseq_residuals.performance.cpu import CPUAttention
@@ -66,7 +67,7 @@ def test_freed_memory_is_kept_where_a_flag_asks_for_it(
     """In training, and in a search by the same model."""
     calls: list[str] = []
     monkeypatch.setattr(cpu, "keep_freed_memory", lambda: calls.append("training"))
-    monkeypatch.setattr(allocator, "keep_freed_memory", lambda: calls.append("search"))
+    monkeypatch.setattr(patches, "keep_freed_memory", lambda: calls.append("search"))
     trainer = make_trainer(*SGD, *flags)
     update(trainer, sample())
     assert calls == ["training"] * times

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.generation.beam_search import FasterSequenceGenerator
 from fairseq_residuals.ops.chunked_cross_entropy import chunked_cross_entropy
-from fairseq_residuals.performance import fused_kernels, varlen_attention
+from fairseq_residuals.performance import varlen_attention
 from fairseq_residuals.performance.recorded_criterion import record_steps
 from fairseq_residuals.training.packed_batches import pack_batch
 from fairseq_residuals.verification.parity import compare_file
@@ -186,39 +185,6 @@ def test_one_graph_for_packed_batches(variant: str) -> None:
         assert results[1][0] == pytest.approx(results[0][0], rel=1e-2)
         assert error_of(results[1], results[0]) < 3e-2
     assert len(graphs.sums.steps[model].steps) == 1
-
-
-@every_variant
-@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
-def test_fused_kernels(task: str, variant: str, dtype: torch.dtype) -> None:
-    """A step by kernels beside one without, twice: norms are computed with their sums from the second on."""
-    plain, inputs = perturb(build(task, variant)).to(GPU).train(), batch(task)
-    exact = gradients(plain, task, there(inputs))
-    errors = {}
-    for name in ("plain", "fused"):
-        if name == "fused":
-            fused_kernels.attach(plain)
-        with fused_kernels.kernels_of_ops() if name == "fused" else nullcontext():
-            for _ in range(2):
-                found = gradients(plain.to(dtype), task, there(inputs, dtype))
-        assert found.keys() == exact.keys()
-        differences = torch.stack([(found[key].float() - exact[key]).norm() for key in exact])
-        errors[name] = (differences.norm() / torch.stack([g.norm() for g in exact.values()]).norm()).item()
-    assert errors["fused"] < (1e-4 if dtype == torch.float32 else 2 * errors["plain"])
-
-
-def test_dropout_of_fused_kernels_in_graphs() -> None:
-    """Other random numbers in every replay, and the same ones from the same seed."""
-    flags = ("--criterion", "chunked_label_smoothed_cross_entropy", *SGD)
-    criterion = build_criterion(make_config(*flags).criterion, Task(None))
-    record_steps(criterion)
-    model: Any = build("translation", "pre_ln", "--dropout", "0.3", "--activation-dropout", "0.2").to(GPU).train()
-    fused_kernels.attach(model)
-    one, losses = on_gpu(sample()), []
-    for seed in (1, 2, 1):
-        torch.cuda.manual_seed(seed)
-        losses.append([criterion(model, one)[0].item() for _ in range(3)])
-    assert losses[0] == losses[2] and len({*losses[0], *losses[1]}) == 6
 
 
 def test_a_longer_batch_between_those_of_a_graph() -> None:

@@ -101,7 +101,6 @@ FLAVOURS = {
     "tcmalloc": Flavour("its process allocates by tcmalloc", library="tcmalloc_minimal"),
     "fast": Flavour("the plugin's options for speed", flags=(*FAST, "--fast-on-cpu")),
     "graphs": Flavour("those for a GPU: steps as CUDA graphs", flags=(*FAST, "--cuda-graphs")),
-    "fused": Flavour("kernels in Triton and larger products, on a GPU", flags=("--fused-kernels",)),
 }
 
 

@@ -29,7 +29,6 @@ from fairseq_residuals.benchmark.case import Case
 from fairseq_residuals.benchmark.contestants import Contestant
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.generation.beam_search import searchable
-from fairseq_residuals.performance import fused_kernels
 from fairseq_residuals.performance.cpu import tuned
 from fairseq_residuals.performance.recorded_criterion import record_steps, records_steps, refuse_unrecordable
 from modern_fairseq.fixes.at_once import ONE_BY_ONE
@@ -106,10 +105,6 @@ class Training:
         self.model = made.model.to(device, PRECISIONS[case.precision] if half else torch.float32).train()
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.criterion = build_criterion(config.criterion, made.task)
-        self.fused = bool(getattr(made.settings, "fused_kernels", None))
-        if self.fused:
-            fused_kernels.refuse_other_devices(device)
-            fused_kernels.attach(self.model)
         if getattr(made.settings, "cuda_graphs", None):
             refuse_unrecordable(self.model, device)
             record_steps(self.criterion)
@@ -140,8 +135,6 @@ class Training:
 
     def _tuned(self) -> AbstractContextManager[None]:
         """Tune the model as fairseq's trainer does for models of this plugin."""
-        if self.fused:
-            return fused_kernels.kernels_of_ops()
         return tuned(self.model) if self.on_cpu and searchable([self.model]) else nullcontext()
 
     def update(self) -> None:

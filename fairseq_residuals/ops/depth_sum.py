@@ -19,14 +19,11 @@ from torch.nn.functional import rms_norm
 
 from fairseq_residuals.ops.rms_linear import inverse_rms_of, row_norms
 from fairseq_residuals.utils.attachable_context import AttachableContext
-from fairseq_residuals.utils.attachable_form import AttachableForm
 from fairseq_residuals.utils.plain_form import differentiable_gradients, plain_form_serves
 from fairseq_residuals.utils.precision import at_least_fp32
 
 around_sum = AttachableContext()
 """Around the sum of values; its value is the sequence of them."""
-weighted_kernel, softmax_kernel = AttachableForm(), AttachableForm()
-"""Of :func:`weighted_sum` and of :func:`softmax_sum`."""
 
 
 def weighted_sum_reference(weights: Tensor, values: Sequence[Tensor]) -> Tensor:
@@ -36,9 +33,6 @@ def weighted_sum_reference(weights: Tensor, values: Sequence[Tensor]) -> Tensor:
 
 def weighted_sum(weights: Tensor, values: Sequence[Tensor]) -> Tensor:
     """Return Σ_k w_k v_k, of (K, ...) and K times (T, B, C), where (...) broadcasts to (T, B, C)."""
-    by_kernel: Tensor | None = weighted_kernel(weights, values)
-    if by_kernel is not None:
-        return by_kernel
     first, *others = weights.unbind()
     with around_sum(values):
         total = first * values[0]
@@ -62,9 +56,6 @@ def softmax_sum(direction: Tensor, values: Sequence[Tensor], eps: float) -> Tens
         values: v_k, of one precision.
         eps: what is added to mean squares.
     """
-    by_kernel: Tensor | None = softmax_kernel(direction, values, eps)
-    if by_kernel is not None:
-        return by_kernel
     if plain_form_serves():
         return softmax_sum_reference(direction, values, eps)
     # smaller by sqrt(C), which keeps its products in the range of half precision

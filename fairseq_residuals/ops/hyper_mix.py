@@ -21,13 +21,10 @@ import torch
 from torch import Tensor
 
 from fairseq_residuals.utils.attachable_context import AttachableContext
-from fairseq_residuals.utils.attachable_form import AttachableForm
 from fairseq_residuals.utils.torch_private import is_transforming
 
 around_small_products = AttachableContext()
 """Around the products of many tiny matrices; its value is one of the factors."""
-width_kernel, depth_kernel = AttachableForm(), AttachableForm()
-"""Of :func:`width_connection` and of :func:`depth_connection`."""
 
 
 def width_connection_reference(streams: Tensor, read: Tensor, mix: Tensor) -> tuple[Tensor, Tensor]:
@@ -41,9 +38,6 @@ def width_connection(streams: Tensor, read: Tensor, mix: Tensor) -> tuple[Tensor
 
     Shapes: (..., n, C), (..., 1, n), (..., n, n) -> (..., C), (..., n, C).
     """
-    by_kernel: tuple[Tensor, Tensor] | None = width_kernel(streams, read, mix)
-    if by_kernel is not None:
-        return by_kernel
     if is_transforming():
         return width_connection_reference(streams, read, mix)
     # tiny matrices are multiplied in one call only if all of them are contiguous
@@ -77,9 +71,6 @@ def depth_connection_reference(mixed: Tensor, write: Tensor, y: Tensor) -> Tenso
 def depth_connection(mixed: Tensor, write: Tensor, y: Tensor) -> Tensor:
     """Add the output of a sub-layer to each mixed stream: (..., n, C), (..., n, 1), (..., C) -> (..., n, C)."""
     y = y.to(mixed.dtype)
-    by_kernel: Tensor | None = depth_kernel(mixed, write, y)
-    if by_kernel is not None:
-        return by_kernel
     if is_transforming():
         return depth_connection_reference(mixed, write, y)
     return _DepthConnection.apply(mixed, write.contiguous(), y.unsqueeze(-2))  # type: ignore[no-any-return, no-untyped-call]

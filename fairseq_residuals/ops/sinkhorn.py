@@ -17,12 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_residuals.utils.attachable_form import AttachableForm
 from fairseq_residuals.utils.torch_private import is_transforming, log_softmax_backward
 
 STEPS = 20
-kernel = AttachableForm()
-"""Of :func:`sinkhorn`."""
 
 
 def sinkhorn_reference(logits: Tensor) -> Tensor:
@@ -35,10 +32,7 @@ def sinkhorn_reference(logits: Tensor) -> Tensor:
 
 def sinkhorn(logits: Tensor) -> Tensor:
     """Return doubly stochastic matrices, (n, n, ...) -> (n, n, ...); positions are the last dimensions."""
-    if is_transforming():
-        return _balanced(logits)
-    by_kernel: Tensor | None = kernel(logits)
-    return _Sinkhorn.apply(logits) if by_kernel is None else by_kernel  # type: ignore[no-any-return, no-untyped-call]
+    return _balanced(logits) if is_transforming() else _Sinkhorn.apply(logits)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _balanced(logits: Tensor) -> Tensor:

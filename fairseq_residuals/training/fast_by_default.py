@@ -25,10 +25,8 @@ from fairseq_residuals.training.trainer_hooks import hooks_of
 logger = logging.getLogger(__name__)
 
 CHUNKED, STOCK_LOSS = "chunked_label_smoothed_cross_entropy", "label_smoothed_cross_entropy"
-LOSS, ADAM, GRAPHS, KERNELS = "the loss in chunks", "fused Adam", "CUDA graphs", "fused kernels"
+LOSS, ADAM, GRAPHS = "the loss in chunks", "fused Adam", "CUDA graphs"
 ON = ""
-NOT_TIMED = "no GPU has timed them yet; --fused-kernels asks for them"
-"""They also draw other random numbers for dropout, so a default has to be worth it."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +57,11 @@ class Situation:
 def choose(s: Situation) -> dict[str, str]:
     """Return, for everything there is to choose, :data:`ON` or why it is off."""
     if s.plain:
-        return dict.fromkeys((LOSS, ADAM, GRAPHS, KERNELS), "--plain")
+        return dict.fromkeys((LOSS, ADAM, GRAPHS), "--plain")
     if s.device != "cuda":
-        return dict.fromkeys((LOSS, ADAM, GRAPHS, KERNELS), f"the device is {s.device}, where flags ask for it")
+        return dict.fromkeys((LOSS, ADAM, GRAPHS), f"the device is {s.device}, where flags ask for it")
     loss = _why_no_chunks(s)
-    return {LOSS: loss, ADAM: _why_no_fused_adam(s), GRAPHS: _why_no_graphs(s, loss), KERNELS: NOT_TIMED}
+    return {LOSS: loss, ADAM: _why_no_fused_adam(s), GRAPHS: _why_no_graphs(s, loss)}
 
 
 def _why_no_chunks(s: Situation) -> str:
@@ -166,9 +164,8 @@ def _take_what_is_faster(trainer: Any, *, args: Namespace) -> None:
         fuse(trainer.optimizer)
     if chosen[GRAPHS] == ON and not args.cuda_graphs:
         recorded_criterion.record_steps(trainer.get_criterion(), required=False)
-    asked = {GRAPHS: bool(args.cuda_graphs), KERNELS: bool(args.fused_kernels)}
     for name, reason in chosen.items():
-        if reason == ON or asked.get(name):
+        if reason == ON or (name == GRAPHS and args.cuda_graphs):
             logger.info("%s: on", name)
         else:
             logger.info("%s: off (%s)", name, reason)

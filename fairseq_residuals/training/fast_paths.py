@@ -11,7 +11,7 @@ from torch import nn
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.models.extensions import Extension, register_extension
-from fairseq_residuals.performance import compile_layers, cpu, fused_kernels, recorded_criterion, relu_in_place
+from fairseq_residuals.performance import compile_layers, cpu, recorded_criterion, relu_in_place
 from fairseq_residuals.training.fast_by_default import changing_flags
 from fairseq_residuals.training.trainer_hooks import hooks_of
 
@@ -79,38 +79,6 @@ class CompileStack(Extension):
 
 def _try_compiler(trainer: Any) -> None:
     compile_layers.try_out(trainer.device, compile_layers.BACKEND)
-
-
-@register_extension("fused_kernels")
-class FusedKernels(Extension):
-    """Compute what lies between products by kernels of this plugin, and have fewer products."""
-
-    def add_flags(self, parser: ArgumentParser) -> None:
-        """Add the flag."""
-        parser.add_argument(
-            "--fused-kernels",
-            action="store_true",
-            default=None,
-            help="on a GPU, compute by one kernel each: residual, dropout and norm; bias, activation and dropout; the"
-            " mixing of streams and sums over depth; queries, keys and values; the same numbers up to rounding, but"
-            " other random numbers for dropout",
-        )
-
-    def check(self, args: Namespace) -> None:
-        """Refuse the flag beside a compiler, which fuses by itself."""
-        if args.fused_kernels and args.compile_stack:
-            raise UserError("--fused-kernels does not go with --compile-stack, which fuses by itself; leave one out")
-
-    def attach(self, model: nn.Module, args: Namespace) -> None:
-        """Attach the kernels once the device is known, before training."""
-        if args.fused_kernels:
-            hooks_of(model).after_load_checkpoint.append(_fuse_kernels)
-
-
-def _fuse_kernels(trainer: Any) -> None:
-    fused_kernels.refuse_other_devices(trainer.device)
-    fused_kernels.attach(trainer.get_model())
-    hooks_of(trainer.get_model()).around_train_step.append(lambda trainer: fused_kernels.kernels_of_ops())
 
 
 @register_extension("cuda_graphs")

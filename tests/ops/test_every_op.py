@@ -22,16 +22,8 @@ MOST_STATEMENTS = 6
 """Of a reference, its docstring among them."""
 
 
-KERNELS = "kernels"
-"""The package of what is written in Triton, whose modules have the names of their ops."""
-
-
 def modules() -> list[str]:
-    return [module.name for module in pkgutil.iter_modules(fairseq_residuals.ops.__path__) if module.name != KERNELS]
-
-
-def kernels() -> list[Path]:
-    return sorted(Path(__file__).parents[2].glob(f"{PACKAGE.replace('.', '/')}/{KERNELS}/[!_]*.py"))
+    return [module.name for module in pkgutil.iter_modules(fairseq_residuals.ops.__path__)]
 
 
 def tree_of(module: ModuleType) -> ast.Module:
@@ -84,11 +76,3 @@ def test_ops_import_pytorch_and_utils_only(name: str) -> None:
         package = imported.split(".")[0]
         allowed = any(imported == other or imported.startswith(f"{other}.") for other in ALLOWED)
         assert allowed or package in sys.stdlib_module_names, f"ops/{name}.py imports {imported}"
-
-
-def test_kernels_are_those_of_ops_and_import_little() -> None:
-    assert kernels() and {path.stem for path in kernels()} <= set(modules())
-    for path in kernels():
-        for imported in imports(ast.parse(path.read_text(encoding="utf-8"))):
-            package = imported.split(".")[0]
-            assert imported.startswith((*ALLOWED, "triton")) or package in sys.stdlib_module_names, (path, imported)
