@@ -64,6 +64,8 @@ def test_eps_and_width_can_be_chosen() -> None:
         assert isinstance(stack.new_norm(), module)
         assert [stack.new_norm(width).normalized_shape for width in (0, 8)] == [(6,), (8,)]
         assert getattr(stack.new_norm(eps=1e-3), "eps", None) == (None if kind in WITHOUT_EPS else 1e-3)
+        chosen = StackShape(stack="encoder", norm_type=kind, norm_eps=0.3, **shape)  # type: ignore[arg-type]
+        assert getattr(chosen.new_norm(eps=1e-3), "eps", None) == (None if kind in WITHOUT_EPS else 0.3)
     with pytest.raises(UserError, match=r"'batch' is not valid for option 'norm_type'.*valid: layer or rms or scale"):
         Wiring.parse("pre_ln", "norm=batch")
 

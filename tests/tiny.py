@@ -32,7 +32,7 @@ STOCK = {"translation": "transformer", "language_modeling": "transformer_lm_big"
 
 def common_options(init: str = "fairseq", init_scale: str = "1") -> str:
     """The options that every variant has, spelled out as the settings of a checkpoint spell them."""
-    others = "norm_type=layer,fixnorm=false,value_residual=none,gpas=none,depth_mup=false,base_depth=2"
+    others = "norm_type=layer,norm_eps=0,fixnorm=false,value_residual=none,gpas=none,depth_mup=false,base_depth=2"
     return f"init={init},init_scale={init_scale},{others}"
 
 

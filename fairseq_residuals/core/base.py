@@ -55,16 +55,22 @@ class StackShape:
     """Whether the stack is part of an encoder-decoder pair (a language model: False)."""
     norm_type: NormType = field(default="layer", kw_only=True)
     """What :meth:`new_norm` makes."""
+    norm_eps: float = field(default=0.0, kw_only=True)
+    """What norms add to a mean square; 0: that of their kind, or of the design (:meth:`eps`)."""
+
+    def eps(self, usual: float) -> float:
+        """Return the eps of a norm that has ``usual`` unless the option ``norm_eps`` says otherwise."""
+        return self.norm_eps or usual
 
     def new_norm(self, width: int = 0, *, eps: float = 0.0, bias: bool = True) -> nn.Module:
         """Return a norm of this stack's kind; every norm that a variant has is made by this.
 
         Args:
             width: channels; 0: those of the stream.
-            eps: 0 is the usual one of its kind.
+            eps: where ``norm_eps`` leaves it to the design; 0 is the usual one of its kind.
             bias: False: no kind has one.
         """
-        return build_norm(self.norm_type, width or self.dim, eps, bias)
+        return build_norm(self.norm_type, width or self.dim, self.eps(eps), bias)
 
 
 @dataclass(frozen=True)

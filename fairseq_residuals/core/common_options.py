@@ -43,6 +43,13 @@ class CommonOptions:
     norm_type: NormType = option(
         "layer", "kind of every norm (short: norm, unless the variant has an option of that name)"
     )
+    norm_eps: float = option(
+        0.0,
+        "eps of every norm, those of routers and keys too; 0: 1e-6 of RMSNorm and 1e-5 of the others, unless the design"
+        " has another (DyT and Derf have none)",
+        minimum=0.0,
+        maximum=1.0,
+    )
     fixnorm: bool = option(
         False,
         "use each word's vector divided by its length, as input and as row of the output matrix; see"
@@ -103,6 +110,8 @@ def equations_with(variant: type[Variant], config: Any) -> tuple[str, ...]:
         lines.append(f"where m_L = (L / {config.base_depth})^(-{float(config.depth_mup):g})")
     if config.norm_type != "layer" and "LN" in text:
         lines.append(f"LN is norm_type={config.norm_type}")
+    if config.norm_eps:
+        lines.append(f"where norm_eps = {show_value(config.norm_eps)}")
     return (*lines, *value_equations(config.value_residual))
 
 

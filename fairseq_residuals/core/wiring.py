@@ -40,7 +40,7 @@ class Segment:
 
     def build(self, shape: StackShape) -> Variant:
         """Return the variant for a stack, or for this part of it."""
-        return self.variant(self.config, replace(shape, norm_type=self.config.norm_type))
+        return self.variant(self.config, replace(shape, norm_type=self.config.norm_type, norm_eps=self.config.norm_eps))
 
     @property
     def layers(self) -> str:

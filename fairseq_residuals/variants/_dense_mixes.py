@@ -33,7 +33,7 @@ def sizes_of_mixes(depth: int, ways: int, last: int, multiple: int) -> list[tupl
     return [(c, n, (hidden // multiple + 1) * multiple if multiple > 1 else hidden) for c, n, hidden in mixes]
 
 
-def dense_mixes(x: Tensor, outputs: list[Tensor], w1: Tensor, w2: Tensor, bias: Tensor) -> list[Tensor]:
+def dense_mixes(x: Tensor, outputs: list[Tensor], w1: Tensor, w2: Tensor, bias: Tensor, eps: float) -> list[Tensor]:
     """Return a mix (T, B, C) for each of several ways; weights are computed in single precision at least.
 
     Args:
@@ -42,8 +42,9 @@ def dense_mixes(x: Tensor, outputs: list[Tensor], w1: Tensor, w2: Tensor, bias: 
         w1: (H, C).
         w2: (ways n, H), those of one way side by side.
         bias: (ways, n).
+        eps: of the norm of x.
     """
-    hidden = gelu(rms_linear(x, w1, centred=False, eps=MIX_EPS))
+    hidden = gelu(rms_linear(x, w1, centred=False, eps=eps))
     dynamic = torch.tensordot(at_least_fp32(w2), hidden, 1).unflatten(0, bias.shape)
     weights = (dynamic + at_least_fp32(bias)[:, :, None, None]).to(outputs[0].dtype).unsqueeze(-1)
     return [weighted_sum(way, outputs) for way in weights.unbind()]
@@ -75,7 +76,9 @@ class DenseMixes(Variant):
         x = s["x"]
         s = s | {f"output{i + 1}": self.norms[i + 1](x) if self.norms else x}
         w1 = self.w1[i] * self.router_gain[i] if self.norms else self.w1[i]
-        mixes = dense_mixes(x, history(s, "output", range(i + 2)), w1, self.w2[i], self.bias[i])
+        mixes = dense_mixes(
+            x, history(s, "output", range(i + 2)), w1, self.w2[i], self.bias[i], self.shape.eps(MIX_EPS)
+        )
         named = dict(zip(MIXES, mixes, strict=False)) if len(mixes) > 1 else {"x": mixes[0]}
         if self.norms:
             named["x"] = self.post_norms[i](named["x"])

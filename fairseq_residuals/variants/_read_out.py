@@ -25,9 +25,9 @@ def learned_sum(streams: str) -> tuple[str, Any, str, str]:
 class LearnedSum(nn.Module):
     """Weigh each stream by a sigmoid and add them up, as the read-out of DeepSeek-V4 does."""
 
-    def __init__(self, n: int, dim: int, std: float) -> None:
+    def __init__(self, n: int, shape: StackShape, std: float) -> None:
         super().__init__()
-        self.logits = StreamLogits(n, dim, n, std)
+        self.logits = StreamLogits(n, shape.dim, n, std, eps=shape.eps(ROUTER_EPS))
         self.scale = nn.Parameter(torch.full((1,), 0.01))
 
     def forward(self, streams: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ class ReadOutVariant(StreamsVariant):
     def __init__(self, config: Any, shape: StackShape, router: float = 1.0) -> None:
         """Make the read-out, whose matrix starts with the standard deviation ``router`` times (n C)^-0.5."""
         super().__init__(config, shape)
-        self.read_out = LearnedSum(config.n, shape.dim, router) if config.close == "learned" else None
+        self.read_out = LearnedSum(config.n, shape, router) if config.close == "learned" else None
 
     def layer_output(self, s: Stream) -> Tensor:
         if self.read_out is None:

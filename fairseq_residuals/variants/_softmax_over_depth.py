@@ -19,15 +19,17 @@ def sources_of(s: Stream) -> list[Tensor]:
 class SoftmaxOverDepth(nn.Module):
     """Add up all sources of the stream, weighted by a softmax, which is in single precision at least."""
 
-    def __init__(self, width: int, normed: bool = False, scale: bool = False) -> None:
+    def __init__(self, width: int, normed: bool = False, scale: bool = False, eps: float = KEY_EPS) -> None:
         """Make the query.
 
         Args:
             width: C.
             normed: whether what is added up is normalized too; the norm then has no gain.
             scale: whether the logits are divided by sqrt(C).
+            eps: of the norm.
         """
         super().__init__()
+        self.eps = eps
         self.query = nn.Parameter(torch.zeros(width))
         self.key_gain = None if normed else nn.Parameter(torch.ones(width))
         self.factor = width**-0.5 if scale else 1.0
@@ -41,8 +43,8 @@ class SoftmaxOverDepth(nn.Module):
     def summed(self, sources: list[Tensor]) -> Tensor:
         """Return the same of the sources, each (T, B, C)."""
         if self.key_gain is None:
-            units = [rms_norm(source, source.shape[-1:], eps=KEY_EPS) for source in sources]
+            units = [rms_norm(source, source.shape[-1:], eps=self.eps) for source in sources]
             logits = torch.stack([at_least_fp32(unit) @ at_least_fp32(self.query) for unit in units])
             shares = (self.factor * logits).softmax(0).to(units[0].dtype)
             return weighted_sum(shares.unsqueeze(-1), units)
-        return softmax_sum(self.query * self.key_gain * self.factor, sources, KEY_EPS)
+        return softmax_sum(self.query * self.key_gain * self.factor, sources, self.eps)

@@ -30,7 +30,7 @@ class Weights(NamedTuple):
 class StreamLogits(nn.Module):
     """Multiply the root-mean-square norm of all streams of a position by a matrix, scale it and add a bias."""
 
-    def __init__(self, n: int, dim: int, outputs: int, std: float, gain: bool = False) -> None:
+    def __init__(self, n: int, dim: int, outputs: int, std: float, gain: bool = False, eps: float = ROUTER_EPS) -> None:
         """Draw the matrix; the bias starts at 0.
 
         Args:
@@ -39,8 +39,10 @@ class StreamLogits(nn.Module):
             outputs: logits per position.
             std: of the matrix, times (n dim)^-0.5.
             gain: whether the norm has a gain, of which "gamma" is the distance from 1.
+            eps: of the norm.
         """
         super().__init__()
+        self.eps = eps
         self.gamma = nn.Parameter(torch.zeros(n * dim)) if gain else None
         self.weight = nn.Parameter(torch.randn(outputs, n * dim) * std * (n * dim) ** -0.5)
         self.bias = nn.Parameter(torch.zeros(outputs))
@@ -51,7 +53,7 @@ class StreamLogits(nn.Module):
         Positions are last, so that what follows runs as few large kernels.
         """
         matrix = self.weight if self.gamma is None else at_least_fp32(self.weight) * (1 + at_least_fp32(self.gamma))
-        logits = rms_linear(streams.flatten(-2), matrix, centred=False, eps=ROUTER_EPS)
+        logits = rms_linear(streams.flatten(-2), matrix, centred=False, eps=self.eps)
         bias, scale = (at_least_fp32(p)[:, None, None] for p in (self.bias, scale))
         return torch.addcmul(bias, logits, scale)
 

@@ -34,9 +34,13 @@ from torch import Tensor
 from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Variant
 from fairseq_residuals.core.config import MOST_LAYERS, option
 from fairseq_residuals.core.registry import register_variant
-from fairseq_residuals.variants._softmax_over_depth import SoftmaxOverDepth
+from fairseq_residuals.variants._softmax_over_depth import KEY_EPS, SoftmaxOverDepth
 
 NORM_EPS = 1e-6
+
+
+def softmax_over_depth(shape: StackShape, config: Any) -> SoftmaxOverDepth:
+    return SoftmaxOverDepth(shape.dim, config.values == "normed", config.scale, shape.eps(KEY_EPS))
 
 
 class AttentionResidualsConnection(Connection):
@@ -46,7 +50,7 @@ class AttentionResidualsConnection(Connection):
         super().__init__(site)
         k = site.layer * site.n_sub + site.index
         self.source = f"source{1 + k // max(config.block, 1)}"
-        self.over_depth = SoftmaxOverDepth(site.dim, config.values == "normed", config.scale) if k else None
+        self.over_depth = softmax_over_depth(site, config) if k else None
         self.norm = site.new_norm(eps=NORM_EPS)
 
     def read(self, s: Stream) -> tuple[Tensor, Stream]:
@@ -97,7 +101,7 @@ class AttentionResiduals(Variant):
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
-        self.over_depth = SoftmaxOverDepth(shape.dim, config.values == "normed", config.scale)
+        self.over_depth = softmax_over_depth(shape, config)
         self.norm = shape.new_norm(eps=NORM_EPS)
 
     def connect(self, site: Site) -> Connection:

@@ -13,7 +13,7 @@ from torch import Tensor
 from fairseq_residuals.core.base import Connection, Site, Stock, Stream
 from fairseq_residuals.core.config import MOST_LAYERS, option
 from fairseq_residuals.core.registry import register_variant
-from fairseq_residuals.variants._softmax_over_depth import SoftmaxOverDepth, sources_of
+from fairseq_residuals.variants._softmax_over_depth import KEY_EPS, SoftmaxOverDepth, sources_of
 from fairseq_residuals.variants.pre_ln import PreLN, PreLNConnection
 
 IN_BLOCKS = (
@@ -31,7 +31,7 @@ class DeltaAttnResConnection(PreLNConnection):
     def __init__(self, site: Site, config: Any) -> None:
         super().__init__(site)
         self.config = config
-        self.over_depth = SoftmaxOverDepth(site.dim) if site.layer or site.index else None
+        self.over_depth = SoftmaxOverDepth(site.dim, eps=site.eps(KEY_EPS)) if site.layer or site.index else None
 
     def read(self, s: Stream) -> tuple[Tensor, Stream]:
         h = s["x"] if self.over_depth is None or not sources_of(s) else s["x"] + self.over_depth(s)

@@ -44,6 +44,7 @@ class HyperRouter(nn.Module):
 
     def __init__(self, site: Site, n: int, dynamic: bool) -> None:
         super().__init__()
+        self.eps = site.eps(1e-5)
         first = torch.zeros(n, 1)
         first[(site.layer * site.n_sub + site.index) % n] = 1
         self.static = nn.Parameter(torch.cat([first, torch.eye(n), torch.ones(n, 1)], 1))
@@ -56,7 +57,7 @@ class HyperRouter(nn.Module):
         """Return LN(H) W, (T, B, n, C) -> (n + 2, T, B, n)."""
         assert self.dynamic is not None
         gain, bias, matrix = (at_least_fp32(p) for p in (self.gain, self.bias, self.dynamic))
-        return rms_linear(streams, matrix * gain, centred=True, eps=1e-5) + (matrix @ bias)[:, None, None, None]
+        return rms_linear(streams, matrix * gain, centred=True, eps=self.eps) + (matrix @ bias)[:, None, None, None]
 
     def forward(self, streams: Tensor) -> Weights:
         """Return weights in single precision at least, of streams (T, B, n, C)."""

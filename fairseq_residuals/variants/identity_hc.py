@@ -21,12 +21,12 @@ from fairseq_residuals.core.base import Connection, Site, Stream
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.variants._multi_stream import StreamsConnection, StreamsVariant, stack_streams
-from fairseq_residuals.variants._stream_router import GATES, GatedRouter, StreamLogits
+from fairseq_residuals.variants._stream_router import GATES, ROUTER_EPS, GatedRouter, StreamLogits
 
 
 class IdentityRouter(GatedRouter):
     def __init__(self, site: Site, n: int, spread: float) -> None:
-        super().__init__(n, StreamLogits(n, site.dim, 2 * n, 0.0))
+        super().__init__(n, StreamLogits(n, site.dim, 2 * n, 0.0, eps=site.eps(ROUTER_EPS)))
         # of a single stream, which the norm rescales, nearly 1
         read = torch.full((n,), 1 / n).logit(eps=1e-3)
         write = spread * (2 * torch.arange(n) - (n - 1)) / max(n - 1, 1)

@@ -33,7 +33,7 @@ from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.ops.sinkhorn import sinkhorn
 from fairseq_residuals.variants._multi_stream import StreamsConnection
 from fairseq_residuals.variants._read_out import ReadOutVariant, learned_sum
-from fairseq_residuals.variants._stream_router import GATES, GatedRouter, StreamLogits
+from fairseq_residuals.variants._stream_router import GATES, ROUTER_EPS, GatedRouter, StreamLogits
 
 LEAST_ROUTER = 0.01
 """With it the streams of a small model differed by 8e-4 of their size after 300 updates of Adam. With less they part
@@ -44,7 +44,7 @@ class MHCRouter(GatedRouter):
     """Make the mixing matrix of n n logits, row by row."""
 
     def __init__(self, site: Site, n: int, std: float, identity: bool) -> None:
-        super().__init__(n, StreamLogits(n, site.dim, n * (n + 2), std))
+        super().__init__(n, StreamLogits(n, site.dim, n * (n + 2), std, eps=site.eps(ROUTER_EPS)))
         if identity:
             with torch.no_grad():
                 self.logits.bias[2 * n :] = 4 * torch.eye(n).flatten()

@@ -18,7 +18,7 @@ from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.ops.permutations import mean_of_permutations, permutation_matrices
 from fairseq_residuals.ops.sinkhorn import sinkhorn
 from fairseq_residuals.variants._multi_stream import StreamsConnection, StreamsVariant
-from fairseq_residuals.variants._stream_router import GATES, GatedRouter, StreamLogits
+from fairseq_residuals.variants._stream_router import GATES, ROUTER_EPS, GatedRouter, StreamLogits
 
 PERMUTED = "r[p] = scale[2] z[2 n + p] + bias[2 n + p] for p = 0..factorial(n) - 1; res = permute(r)"
 BALANCED = "r[i,j] = scale[2] z[(2 + i) n + j] + bias[(2 + i) n + j] for i = 0..n-1, j = 0..n-1; res = sinkhorn(r)"
@@ -31,7 +31,8 @@ class MHCLiteRouter(GatedRouter):
         matrices = permutation_matrices(n)
         others = torch.arange(len(matrices)) > 0 if mixing == "permutations" else torch.ones(n, n) - torch.eye(n)
         one = 2 * torch.eye(n)[(site.layer * site.n_sub + site.index) % n] - 1
-        super().__init__(n, StreamLogits(n, site.dim, 2 * n + others.numel(), std=0.0, gain=True))
+        outputs, eps = 2 * n + others.numel(), site.eps(ROUTER_EPS)
+        super().__init__(n, StreamLogits(n, site.dim, outputs, std=0.0, gain=True, eps=eps))
         self.logits.bias.data.copy_(torch.cat([one, one, -8 * others.flatten()]))
         self.register_buffer("matrices", matrices if mixing == "permutations" else None, persistent=False)
         self.register_load_state_dict_post_hook(MHCLiteRouter.reset_buffers)

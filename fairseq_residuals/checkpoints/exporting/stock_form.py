@@ -21,7 +21,7 @@ from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.portable.model import PortableModel
 from fairseq_residuals.portable.settings import StackSettings
 
-FAIRSEQ_HAS = {"norm_type": "layer", "fixnorm": False, "value_residual": "none", "gpas": "none"}
+FAIRSEQ_HAS = {"norm_type": "layer", "norm_eps": 0.0, "fixnorm": False, "value_residual": "none", "gpas": "none"}
 """Options of every variant that fairseq's own models leave no choice."""
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fairseq_residuals.core.base import Kind
 from fairseq_residuals.core.layer import Context
 from fairseq_residuals.core.stack import Stack
-from fairseq_residuals.verification.equations.functions import FUNCTIONS, NORMS, Value
+from fairseq_residuals.verification.equations.functions import FUNCTIONS, NORM_FUNCTIONS, NORMS, Value
 from fairseq_residuals.verification.equations.names import Owners, is_norm_name
 from fairseq_residuals.verification.equations.sublayers import INSIDE, run_sublayer
 from fairseq_residuals.verification.equations.syntax import (
@@ -140,6 +140,8 @@ class Expressions:
         if is_norm_name(part.name):
             norm = owners.norm(part.name, self.index(part.index, owners))
             return NORMS[self.equations.norm_type](values[0], norm)
+        if part.name in NORM_FUNCTIONS and "norm_eps" in self.variables and len(values) == 1:
+            values.append(self.variables["norm_eps"])
         if part.name in FUNCTIONS:
             return FUNCTIONS[part.name](*values)
         return _multiply(self._named(Name(part.name, part.index), owners), values[0])

@@ -92,6 +92,8 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "factorial": lambda n: math.factorial(int(n)),
     "stop_gradient": lambda x: x.detach(),
 }
+NORM_FUNCTIONS = ("RMS", "standardize")
+"""Those whose eps is what equations call norm_eps, where they say it and the call does not."""
 
 
 def _layer_norm(x: Tensor, norm: Any) -> Tensor:

@@ -29,7 +29,7 @@ WORDS = ("encoder", "decoder", "pair", "alone", "SA", "CA", "FFN", "attention", 
 """Conditions that are no comparison."""
 COMPARISONS = ("<=", ">=", "!=", "<", ">", "=")
 KEYWORDS = ("with", "for", "per", "mod")
-TOKEN = re.compile(r"\s*(?:(\d+(?:\.\d+)?)|([A-Za-z]\w*'?)|(\.\.|<=|>=|!=|[-+*/^()\[\]{},=<>]))")
+TOKEN = re.compile(r"\s*(?:(\d+(?:\.\d+)?(?:e-\d+)?)|([A-Za-z]\w*'?)|(\.\.|<=|>=|!=|[-+*/^()\[\]{},=<>]))")
 NORM_TYPE = re.compile(r"LN is norm_type=(\w+)")
 
 
