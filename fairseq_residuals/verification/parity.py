@@ -217,9 +217,9 @@ def rounding(
 
 
 def _check_outputs(golden: Golden, computed: Golden) -> None:
-    # a wiring without a stream has no output of a layer, and its file instead what its sub-layers are fed
+    # a wiring without a stream has no output of a layer, and its file instead what its sub-layers are fed or give
     kinds = {_kind(name) for name in golden.activations}
-    layers = {f"{side}_{part}" for side in ("enc", "dec") for part in ("layer#", "sublayer#_in")}
+    layers = {f"{side}{part}" for side in ("enc", "dec") for part in ("_layer#", "_sublayer#_in", "#_ffn")}
     lacking = [name for name in computed.activations if name not in golden.activations and _kind(name) in kinds]
     if lacking or not kinds & layers:
         name = min(lacking, default="dec_layer0")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,13 @@ NAMES = sorted(name for name, recipe in RECIPES.items() if recipe.tolerances is 
 DIM, FFN, HEADS, WORDS = 48, 64, 6, 29
 MORE = {"unet_x0_moddednanogpt": 2, "unet_gated_backout_moddednanogpt": 0}
 """Layers, where not one: the authors' classes are for even numbers, and for twelve."""
-NUMBERED = re.compile(r"(.*\b(?:layers|h|blocks|atts|cross_atts|ffs|scales|value_embeds)\.)(\d+)(\..*)")
+OF_ONE = {"longcat_scmoe": 2}
+"""Layers of ours that one of the authors' is."""
+BY_SUBLAYER = ("sublayers.", "connection.sites.", "connection.routers.", "dec.layers.")
+"""Numbered so, attention and FFN in turn."""
+NUMBERED = re.compile(
+    r"(.*\b(?:layers|sublayers|sites|routers|h|blocks|atts|cross_atts|ffs|scales|value_embeds)\.)(\d+)(\..*)"
+)
 OF_ALL_LAYERS = ("resid_lambda", "resid_lambdas", "x0_lambda", "x0_lambdas", "w_post", "skip_weights")
 
 
@@ -35,10 +42,15 @@ def sublayers(stem: str) -> int:
     return {"encoder.scales.": 2, "decoder.scales.": 3}.get(stem, 1)
 
 
-def resized(name: str, arrays: Arrays, sizes: dict[str, int]) -> Arrays:
+def resized(name: str, arrays: Arrays, provenance: dict[str, Any]) -> Arrays:
     """The parameters or gradients of a golden file; the layers above the highest are as it is."""
-    d, f, depth, more = sizes["d"], sizes["f"], sizes["L"], MORE.get(name, 1)
-    meaning = {sizes["V"]: WORDS, f: FFN, d: DIM, 3 * d: 3 * DIM, 4 * d: 4 * DIM, sizes["h"]: HEADS}
+    sizes, more = provenance["config_values"], MORE.get(name, 1)
+    d, f, depth = sizes["d"], sizes["f"], sizes["L"]
+    meaning = {sizes["V"]: WORDS, f: FFN, d: DIM, 3 * d: 3 * DIM, 4 * d: 4 * DIM}
+    if "fractions" in provenance:
+        meaning[d // provenance["fractions"]] = DIM // provenance["fractions"]
+    elif "streams" not in provenance:
+        meaning[sizes["h"]] = HEADS
     shapes = {}
     for key, array in arrays.items():
         shape = tuple(meaning.get(n, n) for n in array.shape)
@@ -48,7 +60,9 @@ def resized(name: str, arrays: Arrays, sizes: dict[str, int]) -> Arrays:
         if match := NUMBERED.fullmatch(key):
             stem, number, rest = match[1], int(match[2]), match[3]
             highest = max(int(m[2]) for m in map(NUMBERED.fullmatch, arrays) if m and m[1] == stem)
-            if number == highest:
+            if stem in BY_SUBLAYER:
+                shapes |= {f"{stem}{number + 2}{rest}": shape} if number > highest - 2 else {}
+            elif number == highest:
                 shapes |= {f"{stem}{number + i}{rest}": shape for i in range(1, more * sublayers(stem) + 1)}
     random = np.random.default_rng(1)
     return {key: random.normal(0, 0.2, shape).astype(np.float32) for key, shape in shapes.items()}
@@ -59,7 +73,7 @@ def write_resized(name: str, folder: Path) -> Path:
     arrays, sidecar = arrays_of(source), read_sidecar(source)
     for kind in ("param/", "grad/", "init/"):
         values = {key.removeprefix(kind): arrays.pop(key) for key in list(arrays) if key.startswith(kind)}
-        new = resized(name, values, sidecar["provenance"]["config_values"])
+        new = resized(name, values, sidecar["provenance"])
         arrays |= {f"{kind}{key}": value for key, value in new.items()}
     sidecar["sizes"] |= {"dim": DIM, "heads": HEADS}
     path = folder / source.name
@@ -73,7 +87,9 @@ def test_other_sizes_are_understood(name: str, tmp_path: Path) -> None:
     model = rebuild(golden)
     stacks = [module for module in model.modules() if isinstance(module, Stack)]
     before = [module for module in rebuild(small).modules() if isinstance(module, Stack)]
-    assert [len(stack) for stack in stacks] == [len(stack) + MORE.get(name, 1) for stack in before]
+    assert [len(stack) for stack in stacks] == [
+        len(stack) + OF_ONE.get(name, 1) * MORE.get(name, 1) for stack in before
+    ]
     assert {(stack.shape.dim, stack.shape.heads) for stack in stacks} == {(DIM, HEADS)}
     computed = recompute(golden, model)
     assert {key: value.shape for key, value in computed.gradients.items()} == {

@@ -20,6 +20,7 @@ To add one: write it into the module of its family, or a new one whose ``RECIPES
 
 from fairseq_residuals.verification.hosts import (
     attention_residuals_host,
+    by_sublayers_host,
     delta_attnres_host,
     dense_former_host,
     gemma3n_host,
@@ -36,6 +37,7 @@ from fairseq_residuals.verification.hosts import (
     parallel_host,
     plain_host,
     re_zero_host,
+    released_2026_host,
     released_layer_host,
     scaled_residual_host,
     siamese_norm_host,
@@ -62,6 +64,8 @@ RECIPES: dict[str, HostRecipe] = {
     **nanochat_host.RECIPES,
     **scaled_residual_host.RECIPES,
     **released_layer_host.RECIPES,
+    **released_2026_host.RECIPES,
+    **by_sublayers_host.RECIPES,
     **t5gemma_host.RECIPES,
     **mhc_lite_host.RECIPES,
     **delta_attnres_host.RECIPES,

@@ -68,7 +68,7 @@ def _part_queries(values: dict[str, Tensor]) -> dict[str, Tensor]:
     return parted
 
 
-def _newest(s: Stream) -> dict[str, Tensor]:
+def newest_source(s: Stream) -> dict[str, Tensor]:
     """Return the sum of the current block."""
     return {"": batch_first(sources_of(s)[-1])}
 
@@ -92,7 +92,7 @@ RECIPES = {
         (r"\.self_attn\.([qkv])\.", r".self_attn.\1_proj."),
         convert=_part_queries,
         model=Inkling,
-        layer_outputs=_newest,
+        layer_outputs=newest_source,
         tolerances=SHIPPED,
     )
 }
