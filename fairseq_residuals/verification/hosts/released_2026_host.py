@@ -224,4 +224,11 @@ RECIPES = {
         # there the last norm has none
         fixed={"layer_norm.bias": 0.0},
     ),
+    "hy4_ihc": released(
+        "identity_hc(norm=rms,eps=?,n={streams},start=hy4,close=learned)",
+        *MHC_NAMES,
+        surroundings=(eps_in_gates,),
+        layer_outputs=streams_side_by_side,
+        initial_values=False,
+    ),
 }
