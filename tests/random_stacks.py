@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.core.base import StackShape, Variant
 from fairseq_residuals.core.config import Option, options_of, parse_options, show_value
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.layer import Context
 from fairseq_residuals.core.multihead_attention import MultiheadAttention
 from fairseq_residuals.core.registry import VARIANTS
@@ -53,6 +54,14 @@ class Draw:
             for parameter in stack.parameters() if perturbed else ():
                 parameter.add_(0.2 * torch.randn_like(parameter))
         return stack.double().eval()
+
+    def exists(self) -> bool:
+        """Whether the variant has a meaning there: some have conditions on depth or width."""
+        try:
+            Wiring.parse(self.variant, self.args).build(self.shape)
+        except UserError:
+            return False
+        return True
 
     def inputs(self, length: int = 4, sentences: int = 2) -> tuple[Tensor, Context]:
         """Embeddings (T, B, C), a leaf, and what fairseq's loops hand to layers: the last position of the last
@@ -138,4 +147,6 @@ def draws(draw: Any, variant: str, shape: SearchStrategy[StackShape] | None = No
     args = ",".join(f"{o.name}={draw(values(o))}" for o in chosen)
     config = parse_options(variant, VARIANTS[variant].Config, args)[0]
     assume(not VARIANTS[variant].contradiction(config))
-    return Draw(variant, args, draw(shape or shapes(variant)), draw(strategies.integers(0, 2**16)))
+    one = Draw(variant, args, draw(shape or shapes(variant)), draw(strategies.integers(0, 2**16)))
+    assume(one.exists())
+    return one

@@ -19,7 +19,9 @@ def sources_of(s: Stream) -> list[Tensor]:
 class SoftmaxOverDepth(nn.Module):
     """Add up all sources of the stream, weighted by a softmax, which is in single precision at least."""
 
-    def __init__(self, width: int, normed: bool = False, scale: bool = False, eps: float = KEY_EPS) -> None:
+    def __init__(
+        self, width: int, normed: bool = False, scale: bool = False, eps: float = KEY_EPS, heads: int = 1
+    ) -> None:
         """Make the query.
 
         Args:
@@ -27,9 +29,10 @@ class SoftmaxOverDepth(nn.Module):
             normed: whether what is added up is normalized too; the norm then has no gain.
             scale: whether the logits are divided by sqrt(C).
             eps: of the norm.
+            heads: groups of channels with a softmax each; they divide C.
         """
         super().__init__()
-        self.eps = eps
+        self.eps, self.heads = eps, heads
         self.query = nn.Parameter(torch.zeros(width))
         self.key_gain = None if normed else nn.Parameter(torch.ones(width))
         self.factor = width**-0.5 if scale else 1.0
@@ -42,9 +45,11 @@ class SoftmaxOverDepth(nn.Module):
 
     def summed(self, sources: list[Tensor]) -> Tensor:
         """Return the same of the sources, each (T, B, C)."""
-        if self.key_gain is None:
-            units = [rms_norm(source, source.shape[-1:], eps=self.eps) for source in sources]
-            logits = torch.stack([at_least_fp32(unit) @ at_least_fp32(self.query) for unit in units])
-            shares = (self.factor * logits).softmax(0).to(units[0].dtype)
-            return weighted_sum(shares.unsqueeze(-1), units)
-        return softmax_sum(self.query * self.key_gain * self.factor, sources, self.eps)
+        direction = self.factor * (self.query if self.key_gain is None else self.query * self.key_gain)
+        if self.key_gain is not None and self.heads == 1:
+            return softmax_sum(direction, sources, self.eps)
+        units = [rms_norm(source, source.shape[-1:], eps=self.eps) for source in sources]
+        products = torch.stack([at_least_fp32(unit) * at_least_fp32(direction) for unit in units])
+        shares = products.unflatten(-1, (self.heads, -1)).sum(-1, keepdim=True).softmax(0).to(units[0].dtype)
+        values = [v.unflatten(-1, (self.heads, -1)) for v in (units if self.key_gain is None else sources)]
+        return weighted_sum(shares, values).flatten(-2)

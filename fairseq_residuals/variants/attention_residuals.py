@@ -19,6 +19,9 @@ No code was published but pseudo-code. Checked against fla-org/flash-linear-atte
 Inkling-2 of Thinking Machines (huggingface/transformers 5.23.0, ``inkling2``) is ``block=12,values=normed,scale=true``:
 sources are normalized without a gain, also as values, and logits divided by sqrt(C). w = 0 then gives the mean of
 vectors of equal length, which is not Pre-LN. Its layers of full attention have three queries, one for each of q, k, v.
+Kimi K3 (moonshotai/Kimi-K3, ``modeling_kimi_linear.py``) is ``block=24,norm=rms,norm_eps=1e-5``: its configuration says
+12, for it counts layers. ``heads=H`` is MHAR (Luo et al. 2026, 2607.27230): each of H groups of channels has a softmax
+over depth of its own, of sums over the group; the norm of the keys is still over all channels.
 
 Ours: the variance of h falls with the number of sources, at the start of 24 layers to 0.01; the norms on it have eps
 1e-6 instead of LayerNorm's 1e-5, which is 2e-4 from Pre-LN's output there, instead of 2e-3. The first sub-layer has one
@@ -33,14 +36,24 @@ from torch import Tensor
 
 from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Variant
 from fairseq_residuals.core.config import MOST_LAYERS, option
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.variants._softmax_over_depth import KEY_EPS, SoftmaxOverDepth
 
 NORM_EPS = 1e-6
+PLAIN = "sum_{i=0..k-1} softmax_i(dot(query, key_gain * RMS(v[i]))) v[i]"
+IN_HEADS = (
+    "[sum_{i=0..k-1} softmax_i(dot(part(query, c, heads), part(key_gain * RMS(v[i]), c, heads))) part(v[i], c, heads)"
+    " for c = 0..heads-1]"
+)
+
+
+def is_several(number: int) -> bool:
+    return number > 1
 
 
 def softmax_over_depth(shape: StackShape, config: Any) -> SoftmaxOverDepth:
-    return SoftmaxOverDepth(shape.dim, config.values == "normed", config.scale, shape.eps(KEY_EPS))
+    return SoftmaxOverDepth(shape.dim, config.values == "normed", config.scale, shape.eps(KEY_EPS), config.heads)
 
 
 class AttentionResidualsConnection(Connection):
@@ -81,16 +94,24 @@ class AttentionResiduals(Variant):
         "output LN(sum_{i=0..K} softmax_i(dot(query, key_gain * RMS(v[i]))) v[i])",
     )
     rewrites = (
+        ("heads", is_several, PLAIN, IN_HEADS),
+        ("heads", is_several, f"output LN({PLAIN.replace('k-1', 'K')})", f"output LN({IN_HEADS.replace('k-1', 'K')})"),
         ("block", bool, "v[0] = x", "v[0] = x; v[i] = 0 for i = 1..ceil(K / block)"),
         ("block", bool, "0..k-1", "0..ceil((k - 1) / block)"),
         ("block", bool, "v[k] = F(LN(h))", "v[ceil(k / block)] = v[ceil(k / block)] + F(LN(h))"),
         ("block", bool, "0..K}", "0..ceil(K / block)}"),
         ("values", "normed", "key_gain * RMS(v[i]))) v[i]", "RMS(v[i]))) RMS(v[i])"),
+        ("values", "normed", "key_gain * RMS(v[i]), c, heads))) part(v[i],", "RMS(v[i]), c, heads))) part(RMS(v[i]),"),
         ("scale", True, "dot(query, ", "dot(query / sqrt(d), "),
+        ("scale", True, "dot(part(query, ", "dot(part(query / sqrt(d), "),
+        ("heads", is_several, "start: v[0]", "where heads = H\nstart: v[0]"),
     )
     starts_as = "pre_ln"
-    verified = "fla-org's code of the softmax, decoder alone, also in blocks; Inkling-2: activations, gradients"
-    ships_in = "Inkling-2 (block=12,values=normed,scale=true)"
+    verified = (
+        "fla-org's code of the softmax, Kimi K3's, Inkling-2 in transformers, and MHAR's author's (heads), decoder"
+        " alone, in blocks too: activations, gradients"
+    )
+    ships_in = "Kimi K3 (block=24,norm_type=rms,norm_eps=1e-5), Inkling-2 (block=12,values=normed,scale=true)"
     extension = "Each stack has its own sources; cross-attention is one more sub-layer; eps 1e-6 in norms on sums."
 
     @dataclass(frozen=True)
@@ -98,9 +119,15 @@ class AttentionResiduals(Variant):
         block: int = option(0, "sub-layers per block; 0: no blocks", minimum=0, maximum=MOST_LAYERS)
         values: Literal["plain", "normed"] = option("plain", "what is added up; normed: the keys, without their gain")
         scale: bool = option(False, "logits divided by sqrt(C)")
+        heads: int = option(1, "groups of channels with a softmax each; they divide C", minimum=1, maximum=1024)
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
+        if shape.dim % config.heads:
+            raise UserError(
+                f"option heads={config.heads} of variant 'attention_residuals' must divide the {shape.dim} channels of"
+                f" the {shape.stack}"
+            )
         self.over_depth = softmax_over_depth(shape, config)
         self.norm = shape.new_norm(eps=NORM_EPS)
 

@@ -139,6 +139,8 @@ _X_TRANSFORMERS: dict[str, Any] = {
     "recipe": GammaRecipe,
 }
 RECIPES = {
+    "mhar": _MHAR,
+    "mhar_block": _MHAR,
     "xt_depth_scale_residual": released(
         "residual_multiplier(eps=?,multiplier={residual_multiplier})",
         (r"^dec\.final_norm\.gamma$", "layer_norm.weight"),
