@@ -231,4 +231,7 @@ RECIPES = {
         layer_outputs=streams_side_by_side,
         initial_values=False,
     ),
+    "orthogonal_residual": released(
+        "orthogonal_residual(norm=rms,eps=?)", repository="BootsofLagrangian/ortho-residual"
+    ),
 }
