@@ -111,7 +111,7 @@ def equations_with(variant: type[Variant], config: Any) -> tuple[str, ...]:
     if config.norm_type != "layer" and "LN" in text:
         lines.append(f"LN is norm_type={config.norm_type}")
     if config.norm_eps:
-        lines.append(f"where norm_eps = {show_value(config.norm_eps)}")
+        lines.insert(0, f"where norm_eps = {show_value(config.norm_eps)}")
     return (*lines, *value_equations(config.value_residual))
 
 

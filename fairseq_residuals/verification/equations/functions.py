@@ -80,7 +80,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "gelu": lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2))),
     "abs": abs,
     "min": min,
-    "max": max,
+    "max": lambda a, b: a.clamp(min=b) if isinstance(a, Tensor) else max(a, b),
     "floor": floor,
     "ceil": ceil,
     "dot": inner_product,

@@ -234,4 +234,14 @@ RECIPES = {
     "orthogonal_residual": released(
         "orthogonal_residual(norm=rms,eps=?)", repository="BootsofLagrangian/ortho-residual"
     ),
+    "muse_residual_gate": released(
+        "residual_gate(norm=rms,eps=?,start=muse)",
+        (r"\.post_attention_residual_gate\.", SELF),
+        (r"\.post_feedforward_residual_gate\.", FFN),
+        (r"\.pre_feedforward_layernorm\.", ".final_layer_norm."),
+        (r"\.post_feedforward_layernorm\.weight$", f"{FFN}out_gain"),
+        recipe=MuseRecipe,
+        model=Muse,
+        initial_values=False,
+    ),
 }
