@@ -147,4 +147,17 @@ RECIPES = {
         fixed={r".*layer_norm\.bias": 0.0},
         **_X_TRANSFORMERS,
     ),
+    "xt_gated_multi_residual": released(
+        "hyper_connections(eps=?,n={streams})",
+        (r"^dec\.final_norm\.gamma$", "layer_norm.weight"),
+        (r"^dec\.stream_emb$", "layers.wiring.stream_emb"),
+        (r"_connection\.0\.2\.gamma$", "_connection.post_gain"),
+        (r"_connection\.2\.", "_connection."),
+        fixed={r"layer_norm\.bias": 0.0},
+        surroundings=(gated_multi_residual,),
+        initial_values=False,
+        layer_outputs=streams_side_by_side,
+        tolerances=replace(SHIPPED, reason="its connections are no wiring of this plugin, and stand in the host alone"),
+        **_X_TRANSFORMERS,
+    ),
 }

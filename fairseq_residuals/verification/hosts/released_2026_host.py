@@ -234,6 +234,19 @@ RECIPES = {
     "orthogonal_residual": released(
         "orthogonal_residual(norm=rms,eps=?)", repository="BootsofLagrangian/ortho-residual"
     ),
+    "qwen4_gated_residual": released(
+        "gated_residual(norm=rms,eps=?,n={streams},rank={rank},start=qwen)",
+        (r"\.attn_hyper_connection\.block_inject_weight\.weight$", f"{SELF}inject"),
+        (r"\.mlp_hyper_connection\.block_inject_weight\.weight$", f"{FFN}inject"),
+        (r"\.attn_hyper_connection\.", f"{SELF}gated."),
+        (r"\.mlp_hyper_connection\.", f"{FFN}gated."),
+        (r"^hyper_connection_mixer\.", "layers.wiring.last."),
+        (r"\.input_mix_weight_(down|up)\.weight$", r".\1"),
+        convert=gains_of_streams,
+        recipe=QwenRecipe,
+        layer_outputs=streams_side_by_side,
+        initial_values=False,
+    ),
     "muse_residual_gate": released(
         "residual_gate(norm=rms,eps=?,start=muse)",
         (r"\.post_attention_residual_gate\.", SELF),
