@@ -15,7 +15,7 @@ The models also scale embeddings (12), attention scores and logits, which is not
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from fairseq_residuals.core.base import Connection, Site, Stock
 from fairseq_residuals.core.config import LARGEST, option
@@ -23,12 +23,22 @@ from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.variants.pre_ln import PreLN, PreLNConnection
 
 
+def multiplier_of(config: Any, site: Site) -> float:
+    """Return m."""
+    m: float = config.scale_depth * site.depth**-0.5 if config.multiplier == "depth" else config.multiplier
+    return m
+
+
 @register_variant("residual_multiplier")
 class ResidualMultiplier(PreLN):
     title = "Residual multiplier"
     paper = "Hu et al. 2024, MiniCPM: Unveiling the Potential of Small Language Models"
     year = 2024
-    equations = ("x = x + multiplier F(LN(x))", "where multiplier = scale_depth / sqrt(L)", "output LN(x)")
+    equations: ClassVar[tuple[str, ...]] = (
+        "x = x + multiplier F(LN(x))",
+        "where multiplier = scale_depth / sqrt(L)",
+        "output LN(x)",
+    )
     code = "huggingface/transformers@v5.23.0"
     verified = "Granite in transformers, decoder alone: activations, gradients"
     ships_in = "Granite 3 and 4; MiniCPM (multiplier=depth)"
@@ -44,7 +54,6 @@ class ResidualMultiplier(PreLN):
         scale_depth: float = option(1.4, "c of multiplier=depth", minimum=0.0, maximum=LARGEST)
 
     def connect(self, site: Site) -> Connection:
-        rule = self.config.multiplier
         connection = PreLNConnection(site)
-        connection.multiplier = self.config.scale_depth * site.depth**-0.5 if rule == "depth" else rule
+        connection.multiplier = multiplier_of(self.config, site)
         return connection

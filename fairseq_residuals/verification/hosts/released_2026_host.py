@@ -257,4 +257,11 @@ RECIPES = {
         model=Muse,
         initial_values=False,
     ),
+    "neomme_x0_read": released(
+        "x0_read(norm=rms,eps=?,multiplier={residual_multiplier})",
+        (r"\.lambdas$", f"{SELF}lambdas"),
+        recipe=PairsOfNumbersRecipe,
+        surroundings=(normalised_embeddings,),
+        fixed={r".*layer_norm\.weight": 1.0},
+    ),
 }
