@@ -21,6 +21,7 @@ the start, in stacks of fewer sub-layers than streams, stay alike.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,38 +36,50 @@ from fairseq_residuals.variants._read_out import ReadOutVariant, learned_sum
 from fairseq_residuals.variants._stream_router import Weights
 
 
-class HyperRouter(nn.Module):
-    """Compute the weights of one sub-layer, static + s tanh(LN(H) W).
+class TanhRouter(nn.Module):
+    """Compute the weights of one sub-layer, static + s tanh(LN(H) W), of n streams or fractions of one.
 
-    Columns of "static" and rows of "dynamic" are what is read (0), what is mixed into stream j (j), and what is written
-    (n + 1); "scale" is that of the dynamic part of the former two, and of the last.
+    The last column of "static" (n, M), and row of "dynamic" (M, C), is what is written; "scale" is that of the dynamic
+    part of the others, and of this one.
     """
 
-    def __init__(self, site: Site, n: int, dynamic: bool) -> None:
+    def __init__(self, static: Tensor, width: int, *, dynamic: bool, eps: float) -> None:
         super().__init__()
-        self.eps = site.eps(1e-5)
-        first = torch.zeros(n, 1)
-        first[(site.layer * site.n_sub + site.index) % n] = 1
-        self.static = nn.Parameter(torch.cat([first, torch.eye(n), torch.ones(n, 1)], 1))
-        self.dynamic = nn.Parameter(torch.zeros(n + 2, site.dim)) if dynamic else None
+        self.eps = eps
+        self.static = nn.Parameter(static)
+        self.dynamic = nn.Parameter(torch.zeros(static.size(1), width)) if dynamic else None
         if dynamic:
             self.scale = nn.Parameter(torch.full((2,), 0.01))
-            self.gain, self.bias = nn.Parameter(torch.ones(site.dim)), nn.Parameter(torch.zeros(site.dim))
+            self.gain, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
 
     def product(self, streams: Tensor) -> Tensor:
-        """Return LN(H) W, (T, B, n, C) -> (n + 2, T, B, n)."""
+        """Return LN(H) W, (T, B, n, C) -> (M, T, B, n)."""
         assert self.dynamic is not None
         gain, bias, matrix = (at_least_fp32(p) for p in (self.gain, self.bias, self.dynamic))
         return rms_linear(streams, matrix * gain, centred=True, eps=self.eps) + (matrix @ bias)[:, None, None, None]
 
+    def forward(self, streams: Tensor) -> Any:
+        """Return weights in single precision at least, (T, B, n, C) -> (T, B, n, M), or (n, M) if they are static."""
+        weights = at_least_fp32(self.static)
+        if self.dynamic is None:
+            return weights
+        others, written = at_least_fp32(self.scale).unbind()
+        scale = torch.cat([others.expand(weights.size(1) - 1), written.expand(1)])
+        return torch.addcmul(weights, self.product(streams).permute(1, 2, 3, 0).tanh(), scale)
+
+
+class HyperRouter(TanhRouter):
+    """Of Hyper-Connections: what is read (column 0), what is mixed into stream j (j), and what is written (n + 1)."""
+
+    def __init__(self, site: Site, n: int, dynamic: bool) -> None:
+        first = torch.zeros(n, 1)
+        first[(site.layer * site.n_sub + site.index) % n] = 1
+        static = torch.cat([first, torch.eye(n), torch.ones(n, 1)], 1)
+        super().__init__(static, site.dim, dynamic=dynamic, eps=site.eps(1e-5))
+
     def forward(self, streams: Tensor) -> Weights:
         """Return weights in single precision at least, of streams (T, B, n, C)."""
-        n, weights = len(self.static), at_least_fp32(self.static)
-        if self.dynamic is not None:
-            read_and_mixed, written = at_least_fp32(self.scale).unbind()
-            scale = torch.cat([read_and_mixed.expand(n + 1), written.expand(1)])
-            weights = torch.addcmul(weights, self.product(streams).permute(1, 2, 3, 0).tanh(), scale)
-        read, mix, write = weights.split([1, n, 1], -1)
+        read, mix, write = super().forward(streams).split([1, len(self.static), 1], -1)
         return Weights(read.mT, write, mix.mT)
 
 

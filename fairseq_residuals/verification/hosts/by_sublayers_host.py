@@ -141,6 +141,14 @@ _X_TRANSFORMERS: dict[str, Any] = {
 RECIPES = {
     "mhar": _MHAR,
     "mhar_block": _MHAR,
+    # the eps of its LayerNorms and RMSNorms are those of their kinds
+    "frac_connections": released(
+        "frac_connections(norm=rms,m={fractions})",
+        (r"^final_norm\.", "layer_norm."),
+        repository=HCF,
+        convert=by_fractions,
+        recipe=PairsOfNumbersRecipe,
+    ),
     "xt_depth_scale_residual": released(
         "residual_multiplier(eps=?,multiplier={residual_multiplier})",
         (r"^dec\.final_norm\.gamma$", "layer_norm.weight"),
