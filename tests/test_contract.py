@@ -10,7 +10,20 @@ import pytest
 import torch
 from fairseq.modules import MultiheadAttention
 from fairseq.sequence_generator import SequenceGenerator
-from tiny import EOS, PAD, TASKS, batch, build, logits, make_dictionary, perturb, stacks, step_by_step, target_tokens
+from tiny import (
+    EOS,
+    PAD,
+    TASKS,
+    batch,
+    build,
+    depth_for,
+    logits,
+    make_dictionary,
+    perturb,
+    stacks,
+    step_by_step,
+    target_tokens,
+)
 from torch import Tensor, nn
 
 from fairseq_residuals.core.base import Connection
@@ -252,6 +265,7 @@ def inputs_of(stack: Any, length: int, sentences: int) -> tuple[Tensor, tuple[Te
 @every_variant
 @pytest.mark.parametrize("layers", (1, 24))
 def test_depth(task: str, variant: str, layers: int) -> None:
+    layers = depth_for(variant, layers)
     model, inputs = build(task, variant, layers=layers), batch(task)
     assert [len(stack) for stack in stacks(model)] == [layers] * len(stacks(model))
     out = logits(model, task, inputs)

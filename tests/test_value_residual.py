@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import batch, build, logits, perturb, stacks, step_by_step
+from tiny import batch, build, depth_for, logits, perturb, stacks, step_by_step
 from torch import Tensor, nn
 
 from fairseq_residuals.core.layer import Context
@@ -108,7 +108,7 @@ def test_without_weight_on_the_first_layer_nothing_changes(
     inputs, found = batch("translation"), []
     for mixing in ("none", "learnable"):
         flags = ("--residual-args", f"{args}value_residual={mixing}")
-        model = build("translation", variant, *flags, layers=3)
+        model = build("translation", variant, *flags, layers=depth_for(variant, 3))
         set_weights(model, 0.0, 1.0)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
@@ -164,10 +164,11 @@ def test_half_precision(mixing: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("variant", sorted(VARIANTS))
 def test_every_variant_mixes_in_every_layer(variant: str) -> None:
     """A stream that lost the values on its way would leave the weights without gradients."""
-    model, inputs = perturb(build("translation", variant, *LEARNABLE, layers=3)), batch("translation")
+    layers = depth_for(variant, 3)
+    model, inputs = perturb(build("translation", variant, *LEARNABLE, layers=layers)), batch("translation")
     full = logits(model, "translation", inputs)
     full.log_softmax(-1).square().mean().backward()
-    assert len(weights_of(model)) == 2 * 2 * 2
+    assert len(weights_of(model)) == 2 * 2 * (layers - 1)
     assert all(p.grad is not None and p.grad != 0 for p in weights_of(model))
     torch.testing.assert_close(step_by_step(model, "translation", inputs), full, rtol=1e-4, atol=2e-5)
 

@@ -61,6 +61,11 @@ def pairs_of_choices(name: str) -> list[str]:
     return found
 
 
+def depth_for(variant: str, layers: int) -> int:
+    """``layers``, or one more where the variant refuses that number: one wires layers in pairs."""
+    return layers + bool(VARIANTS[variant].refusal(alone=False, topmost=True, depth=layers))
+
+
 def make_dictionary(words: int = 36) -> Dictionary:
     dictionary = Dictionary()
     for i in range(words):

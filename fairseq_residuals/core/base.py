@@ -224,12 +224,13 @@ class Variant(nn.Module):
         self.shape = shape
 
     @classmethod
-    def refusal(cls, *, alone: bool, topmost: bool) -> str:
+    def refusal(cls, *, alone: bool, topmost: bool, depth: int = 2) -> str:
         """Return why the variant has no meaning in such a place; empty where it has.
 
         Args:
             alone: in an encoder without a decoder, or a decoder without an encoder.
             topmost: with no layers of another variant above its own.
+            depth: the layers that it wires.
         """
         return ""
 

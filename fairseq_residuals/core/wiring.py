@@ -161,7 +161,8 @@ class Wiring:
             UserError: the wiring has no meaning in such a stack, or its parts do not cover the layers once each.
         """
         for part in self.parts:
-            if reason := part.variant.refusal(alone=alone, topmost=part is self.parts[-1]):
+            own = depth if part.last is None else part.last - part.first + 1
+            if reason := part.variant.refusal(alone=alone, topmost=part is self.parts[-1], depth=own):
                 raise UserError(f"variant {part.name!r} cannot be used there: {reason}")
             if reason := part.variant.contradiction(part.config):
                 raise UserError(f"variant {part.name!r} cannot take {reason}; leave it out")

@@ -53,7 +53,7 @@ class ODETransformer(Variant):
         self.norm = shape.new_norm()
 
     @classmethod
-    def refusal(cls, *, alone: bool, topmost: bool) -> str:
+    def refusal(cls, *, alone: bool, topmost: bool, depth: int = 2) -> str:
         return "only an encoder's layers are evaluated several times, and a language model has none" if alone else ""
 
     def step(self, f: Derivative, x: Tensor) -> Tensor:

@@ -62,7 +62,7 @@ class TransparentAttention(Variant):
             self.weight_dropout = nn.Dropout(config.weight_dropout)
 
     @classmethod
-    def refusal(cls, *, alone: bool, topmost: bool) -> str:
+    def refusal(cls, *, alone: bool, topmost: bool, depth: int = 2) -> str:
         if alone:
             return "it mixes the layers of an encoder for those of a decoder, and this stack stands alone"
         return "" if topmost else "what it makes is for a decoder, so no other layers of the encoder may follow it"

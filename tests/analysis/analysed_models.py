@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
+from tiny import depth_for
 
 import fairseq_residuals  # noqa: F401  registers the architectures
 from fairseq_residuals.analysis import models
 from fairseq_residuals.analysis.models import FairseqSubject
 from fairseq_residuals.checkpoints.checkpoint_file import save
+from fairseq_residuals.core.registry import VARIANTS
 
 TINY = ("--layers", "3", "--dim", "16", "--ffn-dim", "32", "--heads", "2", "--sentences", "3", "--tokens", "6")
 B2T_FIGURE_3 = ("--layers", "18", "--dim", "512", "--ffn-dim", "2048", "--heads", "8")
@@ -28,6 +30,9 @@ def arguments(*flags: str) -> Namespace:
     models.add_flags(parser)
     args, args_further = parser.parse_known_args(flags)
     args.further = args_further
+    for variant in VARIANTS.keys() & {*(args.variants or ())}:
+        if str(args.layers).isdigit():
+            args.layers = str(depth_for(variant, int(args.layers)))
     return args
 
 

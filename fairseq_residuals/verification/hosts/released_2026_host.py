@@ -257,6 +257,15 @@ RECIPES = {
         model=Muse,
         initial_values=False,
     ),
+    "longcat_scmoe": released(
+        "scmoe(norm=rms,eps=?,width={moe_width})",
+        (r"\.mlp\.fc1\.", f"{FFN}shortcut_in."),
+        (r"\.mlp\.fc2\.", f"{FFN}shortcut_out."),
+        (r"\.mlps\.fc", ".fc"),
+        convert=in_pairs,
+        recipe=PairsRecipe,
+        layer_outputs=above_pairs,
+    ),
     "neomme_x0_read": released(
         "x0_read(norm=rms,eps=?,multiplier={residual_multiplier})",
         (r"\.lambdas$", f"{SELF}lambdas"),
