@@ -25,8 +25,21 @@ from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Va
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import register_variant
+from fairseq_residuals.utils.precision import at_least_fp32
 from fairseq_residuals.variants._stream_router import without_autocast
 from fairseq_residuals.variants.hyper_connections import TanhRouter
+
+
+class FracRouter(TanhRouter):
+    """Of fractions, which are small: what is normalized may be kept for the gradient."""
+
+    def product(self, streams: Tensor) -> Tensor:
+        """Return LN(X) W, (T, B, m, C / m) -> (2 m + 1, T, B, m)."""
+        assert self.dynamic is not None
+        gain, bias, matrix = (at_least_fp32(p) for p in (self.gain, self.bias, self.dynamic))
+        centred = at_least_fp32(streams) - at_least_fp32(streams).mean(-1, keepdim=True)
+        normed = centred * (centred.square().mean(-1, keepdim=True) + self.eps).rsqrt()
+        return ((gain * normed + bias) @ matrix.T).movedim(-1, 0)
 
 
 class FracConnection(Connection):
@@ -36,7 +49,7 @@ class FracConnection(Connection):
         super().__init__(site)
         self.m = m
         static = torch.cat([torch.eye(m), torch.eye(m), torch.ones(m, 1)], 1)
-        self.router = TanhRouter(static, site.dim // m, dynamic=True, eps=site.eps(1e-5))
+        self.router = FracRouter(static, site.dim // m, dynamic=True, eps=site.eps(1e-5))
         self.norm = site.new_norm()
 
     def read(self, s: Stream) -> tuple[Tensor, Stream]:
