@@ -48,7 +48,7 @@ class LayerScalar(SandwichLN):
     starts_as = "sandwich_ln"
     code = "huggingface/transformers@v5.23.0"
     verified = "Gemma 4 in transformers, decoder alone: activations, gradients"
-    ships_in = "Gemma 4 (norm_type=rms)"
+    ships_in = "Gemma 4, also unified, DiffusionGemma, EmbeddingGemma 2 (norm_type=rms)"
     extension = "The scalar is learned and starts at 1; each stack has its own, after the last sub-layer of a layer."
 
     @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class LayerScale(PreLN):
     equations = ("x = x + gain * F(LN(x))", "output LN(x)")
     code = "facebookresearch/deit@7e160fe"
     verified = "authors' code, decoder alone: activations, gradients; cross-attention: none"
-    ships_in = "CaiT, DINOv2"
+    ships_in = "CaiT, DINOv2, DINOv3, Mimi, Qwen3-Omni's code2wav"
     extension = (
         "Cross-attention has gains of its own; the deeper of the two stacks decides where gains start, for 19 to 23"
         " layers as for 24."

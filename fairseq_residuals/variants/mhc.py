@@ -13,9 +13,12 @@ plus a learned bias: pre = sigmoid, post = 2 sigmoid, and res = exp, columns and
 The paper tells neither how the matrix and the biases start nor how the streams end; ours: N(0, ``router``^2 / (n C)),
 zero, the sum; also that cross-attention has a router too, and each stack streams of its own. ``mixing=identity`` starts
 the biases of res at 4 I, ``close=learned`` is the read-out of DeepSeek-V4 (huggingface/transformers 5.23.0,
-``deepseek_v4``). Streams that start alike and are treated alike stay alike but for rounding; only the matrix tells them
-apart, so it may not start at zero, nor close to it. In the first sub-layer they are still alike, and mixing them does
-nothing.
+``deepseek_v4``). GLM-5.3-Flash ends in the mean (``glm5_next``), which the norm on top does not tell from the sum. Both
+add 1e-6 to pre and within Sinkhorn's steps. Motif 3 (post without its 2, bounded logits) and openPangu-2.0-Flash (mHC
+around a sandwich) are not this.
+
+Streams that start alike and are treated alike stay alike but for rounding; only the matrix tells them apart, so it may
+not start at zero, nor close to it. In the first sub-layer they are still alike, and mixing them does nothing.
 """
 
 from __future__ import annotations
@@ -70,8 +73,8 @@ class MHC(ReadOutVariant):
     )
     rewrites = (learned_sum("X"),)
     extension = f"{ReadOutVariant.extension} The start of the router's matrix and biases, and the sum at the end."
-    verified = "DeepSeek-V4's router and read-out in huggingface/transformers, decoder: activations, gradients"
-    ships_in = "DeepSeek-V4 (close=learned)"
+    verified = "DeepSeek-V4's router and read-out and GLM-5.3-Flash in transformers, decoder: activations, gradients"
+    ships_in = "DeepSeek-V4 (close=learned,norm_type=rms), GLM-5.3-Flash (norm_type=rms,norm_eps=1e-5)"
 
     @dataclass(frozen=True)
     class Config(ReadOutVariant.Config):

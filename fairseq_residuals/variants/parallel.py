@@ -70,7 +70,10 @@ class Parallel(PreLN):
     )
     code = "huggingface/transformers@v5.23.0"
     verified = "GPT-J, Command-R and GPT-NeoX in transformers, decoder alone: activations, gradients"
-    ships_in = "GPT-J, PaLM, Falcon-7B, Phi-1 to 2, Command-R; GPT-NeoX, Pythia, Falcon-40B (norms=2)"
+    ships_in = (
+        "GPT-J, CodeGen, PaLM, Falcon-7B, Phi-1 to 2, Command-R, Command R7B, Command A+, North-Micro-Vision; GPT-NeoX,"
+        " Pythia, Falcon-40B (norms=2)"
+    )
     extension = "Cross-attention is a third branch of the layer's input; cross=sequential: it and the FFN are two."
     normalize_before = False
     export_as = ""

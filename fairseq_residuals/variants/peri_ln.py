@@ -35,7 +35,7 @@ class PeriLN(SandwichLN):
         ("embed_norm", False, "start: x = LN_embed(x)", ""),
     )
     verified = "HyperCLOVA X in transformers (embed_norm=false): activations, gradients; the paper's equations"
-    ships_in = "HyperCLOVA X SEED Think (embed_norm=false, multiplier)"
+    ships_in = "Muse-Glimmer-30B (norm_type=rms), HyperCLOVA X SEED Think (norm_type=rms,embed_norm=false, multiplier)"
     code = ""
     extension = SandwichLN.extension
 

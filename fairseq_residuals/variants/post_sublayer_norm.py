@@ -66,7 +66,10 @@ class PostSublayerNorm(PreLN):
     )
     code = "allenai/OLMo-core@fa6c501"
     verified = "authors' port to transformers, decoder alone: activations, gradients; cross-attention: none"
-    ships_in = "OLMo 2, OLMo 3 (qk_norm=true, norm_type=rms)"
+    ships_in = (
+        "OLMo 2, OLMo 3, FlexOlmo, Olmo-Hybrid's attention layers (qk_norm=true, norm_type=rms); EXAONE 4 and 4.5"
+        " (norm_type=rms), Swin V2"
+    )
     extension = (
         "Cross-attention is one more sub-layer with a norm of its own; with qk_norm=true, as OLMo 2 is, its queries and"
         " keys have theirs too."

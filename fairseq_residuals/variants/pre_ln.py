@@ -44,7 +44,10 @@ class PreLN(Variant):
     equations: ClassVar[tuple[str, ...]] = ("x = x + F(LN(x))", "output LN(x)")
     code = "facebookresearch/fairseq@3d262bb"
     verified = "authors' code, fairseq 0.5 to 0.12: activations, gradients, generation, initialisation"
-    ships_in = "GPT-2, LLaMA, Mistral and Qwen (norm_type=rms), mBART, NLLB-200"
+    ships_in = (
+        "GPT-2, mBART, NLLB-200, Jais 2; norm_type=rms: LLaMA, Mistral to Small 4 and Large 4, Qwen to Qwen3, MiniMax"
+        " M2 and M3, Kimi-Linear, K-EXAONE, Hy3, Laguna, Step 3.7, Solar Open, LFM2, VaultGemma"
+    )
     normalize_before = True
     export_as: ClassVar[Stock] = "pre_ln"
     summation: ClassVar[Summation] = "pre"

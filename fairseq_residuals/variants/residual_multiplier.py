@@ -40,8 +40,11 @@ class ResidualMultiplier(PreLN):
         "output LN(x)",
     )
     code = "huggingface/transformers@v5.23.0"
-    verified = "Granite in transformers, decoder alone: activations, gradients"
-    ships_in = "Granite 3 and 4; MiniCPM (multiplier=depth)"
+    verified = "Granite, ESM C in transformers, as decoders: activations, gradients"
+    ships_in = (
+        "Granite 3 and 4, also hybrid, Granite-swash, granite-docling (norm_type=rms); MiniCPM (multiplier=depth); ESM"
+        " C (multiplier=(36/L)^0.5)"
+    )
     extension = "With multiplier=depth each stack counts its own layers; cross-attention has the same m."
     normalize_before = False
     export_as: ClassVar[Stock] = "pre_ln"

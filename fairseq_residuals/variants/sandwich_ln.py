@@ -79,7 +79,10 @@ class SandwichLN(PreLN):
     )
     code = "THUDM/CogView@189a12b"
     verified = "T5Gemma, encoder and decoder, Trinity (AFMoE) and LayerNorm-Scaling's code: activations, gradients"
-    ships_in = "CogView; Gemma 2 and 3, T5Gemma (norm_type=rms); Pangu Ultra, Trinity (depth_scaled)"
+    ships_in = (
+        "CogView; norm_type=rms: Gemma 2 and 3, T5Gemma, GLM-4-0414, GLM-4.1V, GLM-Image, GLM-OCR, Kolibri-1, LFM3;"
+        " Pangu Ultra, Trinity (depth_scaled)"
+    )
     extension = "depth_scaled in an encoder-decoder: each stack's own layers, and cross-attention as self-attention."
     normalize_before = False
     export_as = ""

@@ -54,7 +54,7 @@ class SubLN(PreLN):
     )
     code = "microsoft/torchscale@4d1e0e8"
     verified = "authors' code: activations, gradients, generation, initialisation"
-    ships_in = "BEiT-3, Kosmos-1"
+    ships_in = "BEiT-3, Kosmos-1; BitNet b1.58 (norm_type=rms, the forward pass)"
     normalize_before = False
     export_as = ""
     draws_weights = True

@@ -62,7 +62,7 @@ class ZayaResidual(PreLN):
     starts_as = "pre_ln"
     code = "huggingface/transformers@v5.23.0"
     verified = "ZAYA1 in transformers, decoder alone: activations, gradients"
-    ships_in = "ZAYA1-8B"
+    ships_in = "ZAYA1-8B (norm_type=rms), Doge (of_stream.scale alone)"
     extension = "Cross-attention is one more sub-layer with vectors of its own."
     normalize_before = False
     export_as = ""
