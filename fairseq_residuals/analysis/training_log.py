@@ -19,8 +19,9 @@ TRAIN, EPOCH, VALID = "train", "epoch", "valid"
 
 # A pattern that may begin at each letter of a word takes the square of its length: these begin where a word does.
 _NAME = r"\b[^\WA-Za-z]*+([A-Za-z]\w*+)"
+_EPOCH = re.compile(r"epoch \d+")
 _TEXT = re.compile(
-    r"epoch (?P<epoch>\d+)(?:: .*?(?=(?<![\w/.])[\w/.]++=)|(?: \| valid on '(?P<valid>[^']+)' subset)? \| )(?P<rest>.*)"
+    r"epoch \d+(?:: .*?(?=(?<![\w/.])[\w/.]++=)|(?: \| valid on '(?P<valid>[^']+)' subset)? \| )(?P<rest>.*)"
 )
 _PAIR = re.compile(r"(?<![\w/.])([\w/.]++)(?:=\s*|\s+)([^\s,|\]]+)")
 _JSON = re.compile(r"^(?:(?!\{\").)*+(?P<json>\{\".*\})\s*$")
@@ -29,26 +30,30 @@ _JOEYNMT_PAIR = re.compile(rf"{_NAME}:\s*(-?[\d.]+)")
 _GENERATED = re.compile(r"Generate (?P<subset>\S+) with beam=\d+: (?P<scores>[^(]*)")
 _SCORE = re.compile(rf"{_NAME}\s*[=:]\s*(\d+\.?\d*)")
 _WIRED = re.compile(
-    r"(?P<stack>encoder|decoder): (?P<layers>\d{1,9}) layers wired by (?P<name>\S+?)(?: \((?P<options>.*?)\))?, "
+    r"(?P<stack>encoder|decoder): (?P<layers>\d{1,9}) layers wired by (?P<name>\S+?)(?: \((?P<options>[^()]*)\))?, "
 )
+_DICTIONARY = re.compile(r"dictionary(?: size \([^()]*\))?: ([\d,]{1,18})(?: types)?$")
+_TARGET = re.compile(r"\btarget_lang'?(?:=|: )'(\w{1,32})'")
 _PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
 _SETTING = re.compile(r"\b(?P<key>encoder_layers|decoder_layers|seed)'?(?:=|: )(?P<value>\d{1,18})\b")
 _CHOICE = re.compile(
     r"\b(?P<key>lr|warmup_updates|update_freq|max_tokens|batch_size|dropout|label_smoothing|weight_decay|clip_norm"
     r"|(?:en|de)coder_(?:embed_dim|ffn_embed_dim|attention_heads))'?(?:=|: )"
-    r"(?P<value>\[[^\]]*\]|[\d.]\S*?)(?=[,)}\s]|$)"
+    r"(?P<value>\[[^\[\]]*\]|[\d.][^\s,)}]*+)"
 )
 _PROGRAM = re.compile(
     r"\d\d:\d\d:\d\d(?:,\d+)?(?: \| (?:INFO|WARNING|ERROR) \| |\]\[[^\]]*\]\[(?:INFO|WARNING|ERROR)\] - )"
     r"|^Traceback \(most recent call last\):|^fairseq-[\w-]+: error: "
 )
 """Lines that fairseq and Python print, and no text about them."""
+_LONGEST = 200_000
+"""Characters of a line that are read: the configuration has some 30,000."""
 _SINGLE = 3.4e38
 _ANEW, _RESUMED = "No existing checkpoint found", "Loaded checkpoint "
 _TROUBLES = (
     *("overflow detected", "nan detected in output of", "inf detected in output of", "nan/inf grad norm"),
     *("minimum loss scale reached", "gradients are inconsistent", "out of memory", "outofmemory"),
-    *("killed", "sigterm", "sigkill"),
+    *("killed", "sigterm", "sigkill", "no space left on device"),
 )
 """What lines of trouble have, in small letters."""
 _ERROR = re.compile(r"^(?:\w+\.)*\w+(?:error|exception|interrupt): |error: \S")
@@ -81,9 +86,15 @@ class Log:
     """By stack."""
     parameters: int | None = None
     """Of the model, shared ones counted once."""
+    dictionary: int = 0
+    """Types of the target's, the special ones included; 0 where the log does not say."""
+    target: str = ""
+    """Language of translation's targets, where the configuration was logged."""
     seed: int | None = None
     finished: bool = False
     """Whether training came to its own end."""
+    resumed: bool = False
+    """Whether it began with the parameters of a checkpoint."""
     restarts: int = 0
     """Runs that broke off and were begun anew in the same log; what is here is of the last."""
     _is_of_program: bool = field(default=False, repr=False)
@@ -110,7 +121,7 @@ class Log:
         *lines, last = re.split(r"[\r\n]+", new.decode("utf-8", errors="replace"))
         for line in [*lines, last]:
             if not line.startswith(("# started ", "# $ ")):  # written by the runner, not by fairseq
-                self._read_line(line, ended=line is not last)
+                self._read_line(line[:_LONGEST], ended=line is not last)
         return self
 
     def _read_line(self, line: str, ended: bool) -> None:
@@ -127,9 +138,15 @@ class Log:
             self.troubles.append((self.records[-1].update if self.records else 0, line.strip()))
         elif "wired by" in line or "seed" in line:
             _settings(self, line)
+            if target := _TARGET.search(line):
+                self.target = target[1]
+        elif types := _DICTIONARY.search(line):
+            # that of the target is logged after the source's
+            self.dictionary = int(types[1].replace(",", "") or 0)
         elif parameters := _PARAMETERS.search(line):
             self.parameters = int(parameters[1].replace(",", ""))
         self._is_of_program = self._is_of_program or _PROGRAM.search(line) is not None
+        self.resumed |= _RESUMED in line and not self.records
         self.finished = "done training in" in line or (self.finished and _RESUMED not in line)
 
     @property
@@ -203,7 +220,8 @@ def _record(line: str) -> Record | None:
     found = _JSON.search(line)
     if found:
         return _from_json(found["json"])
-    found = _TEXT.search(line)
+    epoch = _EPOCH.search(line)
+    found = _TEXT.match(line, epoch.start()) if epoch else None
     if found and "num_updates" in found["rest"]:
         subset = found["valid"] or (TRAIN if "num_updates=" in found["rest"] else EPOCH)
         return _of_update(subset, _numbers(dict(_PAIR.findall(found["rest"]))))

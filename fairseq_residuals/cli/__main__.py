@@ -33,7 +33,7 @@ COMMANDS = {
     "condition": "fairseq_residuals.cli.condition",
     "explain": "fairseq_residuals.cli.explain",
     "curves": "fairseq_residuals.cli.curves",
-    "diagnose": "fairseq_residuals.cli.diagnose",
+    "diagnose": "fairseq_residuals.analysis.diagnose",
     "race": "fairseq_residuals.cli.race",
     "linearize": "fairseq_residuals.cli.linearize",
     "speed": "fairseq_residuals.cli.speed",

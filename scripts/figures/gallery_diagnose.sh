@@ -4,4 +4,4 @@
 LAYERS="${LAYERS:-18}" UPDATES="${UPDATES:-200}"
 model post_ln "" "" --arch transformer_post_ln --encoder-layers "$LAYERS" --decoder-layers "$LAYERS"
 train
-[ -n "${DRY_RUN:-}" ] || fairseq-residuals diagnose "${LOGS[0]}" --out "$OUT" --name "$FIGURE"
+[ -n "${DRY_RUN:-}" ] || fairseq-residuals diagnose "${LOGS[0]}" ${CORPUS:+--data "$CORPUS"} --out "$OUT" --name "$FIGURE"

@@ -16,7 +16,7 @@ from forked import PLUGIN
 from pickle_cases import zipped
 
 from fairseq_residuals.analysis.curves import chooser, groups
-from fairseq_residuals.analysis.failure import diagnosis, picture
+from fairseq_residuals.analysis.diagnose import diagnose, rows
 from fairseq_residuals.analysis.training_log import read_log
 from fairseq_residuals.core.base import StackShape
 from fairseq_residuals.core.wiring import Wiring
@@ -50,9 +50,9 @@ def wiring(path: Path) -> None:
 
 
 def log(path: Path) -> None:
-    found = diagnosis.diagnose(read_log(path))
+    found = diagnose(read_log(path))
     found.text()
-    picture.rows(read_log(path), found)
+    rows(read_log(path), found)
     for group in groups([f"label={path}"]):
         group.points("loss", "valid")
         group.best("loss", "valid", chooser("loss", "auto"))

@@ -1,0 +1,610 @@
+"""``fairseq-residuals diagnose LOG|CHECKPOINT``: whether a run learned, and if not, what happened and what to try.
+
+A log is judged by its losses, beside the unigram loss: that of a model which knows only how frequent each token is. A
+run whose loss stays there has learned nothing else. The training data tell it (``--data``); without them it is
+estimated by Zipf's law from the size of the dictionary, and where the log does not say that, the loss at the beginning
+of training takes its place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_residuals.analysis import plots
+from fairseq_residuals.analysis.output import add_output_flags, check_folder, write
+from fairseq_residuals.analysis.training_log import EPOCH, TRAIN, VALID, Log, read_log
+from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.utils.tables import Cell, few, show, text_table
+from modern_fairseq.loading.checkpoints import load_fairseq
+
+HELP = "say whether a run learned, diverged, overfits or stopped, by its log or a checkpoint; and what to try"
+HEALTHY, DIVERGED, NOT_LEARNED, OVERFITS = "healthy", "diverged", "did not learn", "overfits"
+STOPPED, UNKNOWN = "stopped by an error", "cannot judge"
+"""Verdicts."""
+UNIGRAM_SHARE = 0.8
+"""Of the unigram loss; a run that ends above it did not learn. Among short sentences, their lengths alone save 15%."""
+START_SHARE = 0.95
+"""Of the first loss; a run that ends above it stood still."""
+FALLS = 0.98
+"""Of the loss three quarters through the log; below it the loss still falls."""
+RISE = 1.1
+"""Times the lowest validation loss; above it a run whose training loss still falls overfits."""
+BAND = 10.0
+"""A layer's gradient norm is out of its band at this factor above or below the median of those before."""
+MEMORY = 10
+"""How many norms, in band, that median is taken of; at least three."""
+VANISHING = 1e-2
+"""Of the top layer's gradient norm; below it the bottom layer hardly learns."""
+MOST_TYPES = 1_000_000
+"""Of a dictionary whose unigram loss is estimated."""
+LOWER_RATE = "lower --lr, raise --warmup-updates, or clip gradients (--clip-norm 1.0)"
+OTHER_WIRING = (
+    "choose a wiring whose gradients do not pass a norm in every layer: --residual b2t, pre_ln or resi_dual; or one"
+    " that keeps residuals large: deepnet, admin; `fairseq-residuals race` tries them side by side"
+)
+SEE_LAYERS = "train again with --log-residual-stats 10, and the log will say which layer it was"
+IN_BF16 = "train in --bf16 or in single precision: fp16 ends at 65504"
+ERRORS = {
+    "Minimum loss scale reached": (
+        DIVERGED,
+        "fp16 gave up: at the smallest loss scale allowed, gradients still overflowed, so the loss exploded or a layer"
+        " made numbers that fp16 cannot hold",
+        (LOWER_RATE, IN_BF16),
+    ),
+    "gradients are Nan/Inf": (DIVERGED, "a gradient was infinite or no number, and fairseq gave up", (LOWER_RATE,)),
+    "out of memory|OutOfMemory": (
+        STOPPED,
+        "the memory was not enough",
+        ("halve --max-tokens and double --update-freq", "--checkpoint-activations keeps less per layer"),
+    ),
+    "No space left on device|PytorchStreamWriter failed": (
+        STOPPED,
+        "the disk was full",
+        ("make room, and start the same command again: it goes on from checkpoint_last.pt", "--keep-last-epochs 1"),
+    ),
+    "inconsistent": (
+        STOPPED,
+        "workers had different gradients",
+        ("--ddp-backend legacy_ddp", "see whether one of the GPUs makes NaN by itself"),
+    ),
+}
+"""Verdict, sentence and advice by what the line of an error has."""
+TORCH_SAVE = (b"PK", b"\x80")
+"""How files begin that torch.save wrote, now and before PyTorch 1.6."""
+
+_SCALE = re.compile(r"scale to(?: to)?:? (?P<scale>\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?!\S)")
+_NAN_MODULE = re.compile(r"(?P<what>NaN|Inf) detected in output of (?P<module>[\w.]*), (?P<rest>.*)")
+_NORM_OF_LAYER = re.compile(r"gnorm/(?P<stack>encoder|decoder)\.\w+\.(?P<layer>\d+)$")
+_UNFILLED = "._float_tensor"
+"""Ends the name of a buffer of fairseq's sinusoidal positions that is memory as it was found, for its device alone."""
+Place = tuple[str, int]
+"""Stack, and layer counted from 1."""
+
+
+@dataclass(frozen=True)
+class Unigram:
+    """The loss of a model that knows only how frequent each token is."""
+
+    bits: float
+    """Per token."""
+    source: str
+    """How it is known."""
+
+    @classmethod
+    def counted(cls, data: Path, target: str) -> Unigram:
+        """Count the tokens of the binarized training targets in ``data``.
+
+        Args:
+            target: the target language; empty: that of the folder's name for the pair, or of a language model.
+
+        Raises:
+            UserError: the folder has no such training data.
+        """
+        from fairseq.data.data_utils import load_indexed_dataset
+
+        found = sorted(path.with_suffix("") for path in data.glob("train*.idx"))
+        names = [path for path in found if re.fullmatch(rf"train(\..*\.{target}|\.\w+-(\w+)\.\2)?", path.name)]
+        named = [path for path in names if target and path.suffix == f".{target}"] or names
+        if not named:
+            raise UserError(f"--data {data} has no binarized training targets; fairseq-preprocess makes them")
+        counts: Counter[int] = Counter()
+        for sentence in load_indexed_dataset(str(named[0])):
+            counts.update(sentence.tolist())
+        total = counts.total()
+        bits = -sum(n / total * math.log2(n / total) for n in counts.values())
+        return cls(bits, f"counted in {named[0]}")
+
+    @classmethod
+    def estimated(cls, types: int) -> Unigram:
+        """Estimate it for a dictionary of so many types whose frequencies follow Zipf's law."""
+        frequencies = 1 / torch.arange(1, min(types, MOST_TYPES) + 1, dtype=torch.float64)
+        shares = frequencies / frequencies.sum()
+        bits = -(shares * shares.log2()).sum().item()
+        return cls(bits, f"estimated for a dictionary of {types:,} types; --data DIR counts it")
+
+
+@dataclass
+class Diagnosis:
+    """A verdict, its reasons, and the numbers that they are about."""
+
+    verdict: str = UNKNOWN
+    happened: list[str] = field(default_factory=list)
+    where: list[str] = field(default_factory=list)
+    advice: list[str] = field(default_factory=list)
+    norms: dict[Place, dict[int, float]] = field(default_factory=dict)
+    """Gradient norms of each layer by update."""
+    left: dict[Place, tuple[int, str]] = field(default_factory=dict)
+    """Layers that ended out of their band: since which update, and how."""
+    scales: list[tuple[int, float]] = field(default_factory=list)
+    """Updates, and the loss scale of fp16 where it changed."""
+    overflows: list[int] = field(default_factory=list)
+    """The last logged update before each overflow."""
+
+    def advise(self, *sentences: str) -> None:
+        """Add advice that is not given yet."""
+        self.advice += [sentence for sentence in sentences if sentence not in self.advice]
+
+    def text(self) -> str:
+        """Return the report for the terminal."""
+        sections = {"What happened": self.happened, "Where": self.where, "What to try": self.advice}
+        lines = [f"Verdict: {self.verdict}"]
+        for title, sentences in sections.items():
+            lines += [title, *(f"  - {sentence}" for sentence in sentences)] if sentences else []
+        return "\n".join(lines)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the flags."""
+    parser.add_argument(
+        "run_file",
+        type=Path,
+        metavar="LOG|CHECKPOINT",
+        help="what fairseq-train printed (best with --log-residual-stats N), or a checkpoint that it wrote",
+    )
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="binarized corpus of a log's run, whose training targets are counted"
+    )
+    add_output_flags(parser, "diagnosis")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status 0, whatever the verdict.
+
+    Raises:
+        UserError: the file cannot be read, or is neither a log nor a checkpoint.
+    """
+    check_folder(args)
+    try:
+        with args.run_file.open("rb") as file:
+            is_checkpoint = file.read(2).startswith(TORCH_SAVE)
+    except OSError as error:
+        raise UserError(f"{args.run_file} cannot be read: {error.strerror}") from error
+    return _from_checkpoint(args) if is_checkpoint else _from_log(args)
+
+
+def _from_log(args: argparse.Namespace) -> int:
+    log = read_log(args.run_file)
+    found = diagnose(log, Unigram.counted(args.data, log.target) if args.data else None)
+    figure = draw(log, found)
+    print(found.text())
+    if found.norms:
+        print(f"\n{text_table(*_layer_table(found))}")
+    if figure is None:
+        print("the log has no numbers to plot")
+    else:
+        write(args, figure, ("series", "stack", "layer", "update", "value"), rows(log, found))
+    return 0
+
+
+def diagnose(log: Log, unigram: Unigram | None = None) -> Diagnosis:
+    """Return everything that a log tells.
+
+    Args:
+        unigram: None: it is estimated where the log says how large the dictionary is.
+    """
+    if unigram is None and log.dictionary:
+        unigram = Unigram.estimated(log.dictionary)
+    found = Diagnosis(norms=_norms(log))
+    if log.restarts:
+        times = "once" if log.restarts == 1 else f"{log.restarts} times"
+        found.happened.append(
+            f"the run broke off before its first checkpoint and began anew {times}; this is of the last"
+        )
+    _overflows(log, found)
+    failures = [_no_numbers(log, found), _divergence(log, found), _errors(log, found)]
+    found.verdict = next(filter(None, failures), "") or _judge(log, found, unigram)
+    if found.verdict in (DIVERGED, NOT_LEARNED):
+        _layers_out_of_band(found)
+        _vanishing(found)
+        if not found.norms:
+            found.advise(SEE_LAYERS)
+    if found.verdict == NOT_LEARNED and not found.advice:
+        found.advise(LOWER_RATE)
+    return found
+
+
+def losses(log: Log, subset: str) -> dict[int, float]:
+    """Return losses by update, without label smoothing where the log has them so; empty where none was logged."""
+    for name in (subset, EPOCH) if subset == TRAIN else (subset,):
+        for metric in ("nll_loss", "loss"):
+            found = {r.update: r.values[metric] for r in log.records if r.subset == name and metric in r.values}
+            if found:
+                return dict(sorted(found.items()))
+    return {}
+
+
+def _end(curve: Mapping[int, float]) -> float:
+    """Return the mean of the last twentieth: single points of training are noisy."""
+    return statistics.fmean(list(curve.values())[-max(1, len(curve) // 20) :])
+
+
+def _trained_with(log: Log, metric: str) -> list[float]:
+    return [r.values[metric] for r in log.records if r.subset in (TRAIN, EPOCH) and metric in r.values]
+
+
+def _judge(log: Log, found: Diagnosis, unigram: Unigram | None) -> str:
+    """Return the verdict on a run with neither an error nor a loss that exploded."""
+    train, valid = losses(log, TRAIN), losses(log, VALID)
+    update = max((record.update for record in log.records), default=0)
+    if log.finished:
+        found.happened.append(f"training came to its end at update {update}")
+    else:
+        found.happened.append(
+            f"the log ends after update {update} without an error: training still runs, or was killed from outside (out"
+            " of time, out of main memory)"
+        )
+    if len(train) < 4 and len(valid) < 3:
+        found.happened.append(f"{len(train)} training losses and {len(valid)} validation losses are too little")
+        return UNKNOWN
+    curve = train or valid
+    name = "training" if train else "validation"
+    start, end = next(iter(curve.values())), _end(curve)
+    best = min(valid.values()) if valid else end
+    found.happened.append(f"the {name} loss went from {show(start)} to {show(end)}")
+    if valid and train:
+        found.happened[-1] += f"; the last validation loss is {show(list(valid.values())[-1])}"
+    rate, norms = _trained_with(log, "lr"), _trained_with(log, "gnorm")
+    no_gradient = bool(norms) and not any(norms[-max(1, len(norms) // 4) :])
+    stands_still = end > START_SHARE * start
+    from_scratch = not log.resumed and next(iter(curve)) <= update / 5
+    if unigram:
+        share = f"{best / unigram.bits:.0%} of the unigram loss, {unigram.bits:.2f} bits per token ({unigram.source})"
+        found.happened.append(f"the {'lowest validation' if valid else name} loss is {share}")
+    if rate and not any(rate):
+        found.happened.append("the learning rate was 0 in every record")
+        found.advise("see --lr, --lr-scheduler and --warmup-updates: the model did not change")
+        return NOT_LEARNED
+    if no_gradient and (stands_still or (unigram is not None and best > UNIGRAM_SHARE * unigram.bits)):
+        found.happened.append("the gradient norm was 0 at the end: no gradient reached any parameter")
+        found.advise("see whether parameters are frozen, targets are all padding, or fp16 rounds gradients to 0")
+        return NOT_LEARNED
+    if train and unigram and best > UNIGRAM_SHARE * unigram.bits and end < unigram.bits / 2:
+        return _overfits(found, "validation data may be of another kind than the training data")
+    if best > UNIGRAM_SHARE * unigram.bits if unigram else stands_still and from_scratch:
+        if not log.finished and end < FALLS * list(curve.values())[3 * len(curve) // 4]:
+            found.happened.append("the loss still falls: it is too early")
+            return UNKNOWN
+        return NOT_LEARNED
+    if unigram is None and stands_still:
+        found.happened.append(
+            "the log is of a later part of training and does not say how large the dictionary is: with --data DIR, it"
+            " can be told whether the loss stays there because all is learned or because nothing is"
+        )
+        return UNKNOWN
+    lowest_at = min(valid, key=lambda u: valid[u], default=0)
+    if valid and list(valid.values())[-1] > RISE * best:
+        later = {u: v for u, v in train.items() if u >= lowest_at}
+        if later and end < next(iter(later.values())):
+            found.happened.append(f"the validation loss rose from {show(best)} at update {lowest_at}")
+            return _overfits(found, "checkpoint_best.pt is the model before it; --patience ends such a run")
+    found.happened.append("nothing in the log is out of order")
+    return HEALTHY
+
+
+def _overfits(found: Diagnosis, remark: str) -> str:
+    found.advise("raise --dropout or --weight-decay, train on more data, or for fewer updates", remark)
+    return OVERFITS
+
+
+def _norms(log: Log) -> dict[Place, dict[int, float]]:
+    found: dict[Place, dict[int, float]] = {}
+    # an epoch may be shorter than --log-interval
+    logged = {r.subset for r in log.records if any(map(_NORM_OF_LAYER.match, r.values))}
+    for record in log.records:
+        if record.subset == (TRAIN if TRAIN in logged else EPOCH):
+            for name, value in record.values.items():
+                if layer := _NORM_OF_LAYER.match(name):
+                    found.setdefault((layer["stack"], int(layer["layer"]) + 1), {})[record.update] = value
+    return dict(sorted(found.items(), key=lambda item: (item[0][0] != "encoder", item[0][1])))
+
+
+def _overflows(log: Log, found: Diagnosis) -> None:
+    scales = [(r.update, r.values["loss_scale"]) for r in log.records if "loss_scale" in r.values]
+    for update, line in log.troubles:
+        if "overflow detected" in line:
+            found.overflows.append(update)
+            scales += [(update, float(new["scale"])) for new in [_SCALE.search(line)] if new]
+    # of one update, what was logged comes before the overflows that follow it
+    for update, scale in sorted(scales, key=lambda place: place[0]):
+        if not found.scales or found.scales[-1][1] != scale:
+            found.scales.append((update, scale))
+    if not found.overflows:
+        return
+    first, latest = found.overflows[0], found.overflows[-1]
+    many = f"{len(found.overflows)} gradients overflowed, the first after update {first}, the last after {latest}"
+    if found.scales:
+        many += f"; the loss scale went from {show(found.scales[0][1])} to {show(found.scales[-1][1])}"
+    gave_up = any("Minimum loss scale" in line for _, line in log.troubles)
+    # a loss scale that starts too large is halved until it fits: fp16 always begins so
+    harmless = not gave_up and (log.finished or latest < 0.9 * max((r.update for r in log.records), default=0))
+    found.happened.append(many + (", which fp16 does while it looks for its loss scale" if harmless else ""))
+    if not harmless:
+        small = "where a stream grows with depth, keep it small: ResiDual has --residual-args scale=0.05 for this"
+        found.advise(IN_BF16, LOWER_RATE, small)
+
+
+def _no_numbers(log: Log, found: Diagnosis) -> str:
+    module = next(filter(None, (_NAN_MODULE.search(line) for _, line in log.troubles)), None)
+    if module:
+        way = "backward" if "backward" in module["rest"] else "forward"
+        found.where.append(f"{module['what']} came first out of {module['module'] or 'the model'}, in the {way} pass")
+    broken = [r for r in log.records if not all(math.isfinite(r.values.get(k, 0.0)) for k in ("loss", "gnorm"))]
+    if not broken:
+        return ""
+    first = min(broken, key=lambda r: r.update)
+    what = next(name for name in ("loss", "gnorm") if not math.isfinite(first.values.get(name, 0.0)))
+    before = [(u, v) for u, v in losses(log, TRAIN).items() if u < first.update and math.isfinite(v)]
+    since = f"; the training loss was {show(before[-1][1])} at update {before[-1][0]} before" if before else ""
+    found.happened.append(f"the {what} of {first.subset} was {first.values[what]} at update {first.update}{since}")
+    found.advise(LOWER_RATE, "start again from the last checkpoint before it (--restore-file), with another --seed")
+    return DIVERGED
+
+
+def _errors(log: Log, found: Diagnosis) -> str:
+    for pattern, (verdict, sentence, advice) in ERRORS.items():
+        line = next(((u, text) for u, text in log.troubles if re.search(pattern, text)), None)
+        if line and "memory" in pattern and (log.finished or any(r.update > line[0] for r in log.records)):
+            found.happened.append(f"after update {line[0]} {sentence} for a batch, which fairseq left out")
+            found.advise(*advice)
+        elif line:
+            found.happened.append(f"after update {line[0]} training ended: {sentence}")
+            found.advise(*advice)
+            return verdict
+    others = [(u, text) for u, text in log.troubles if not re.search("overflow|detected|nan/inf|memory", text)]
+    if others and not log.finished:
+        update, text = others[0]
+        found.happened.append(f"after update {update} training ended with an error: {text[:200]}")
+        return STOPPED
+    return ""
+
+
+def _divergence(log: Log, found: Diagnosis) -> str:
+    """Look for a training loss that rises, and a validation loss that rises where that does not fall."""
+    curves = {name: {u: v for u, v in losses(log, name).items() if math.isfinite(v)} for name in (TRAIN, VALID)}
+    for name, least in ((TRAIN, 4), (VALID, 2)):
+        curve = curves[name]
+        if len(curve) < least:
+            continue
+        best_at = min(curve, key=lambda u: curve[u])
+        start, best, last = next(iter(curve.values())), curve[best_at], _end(curve)
+        train = [v for u, v in curves[TRAIN].items() if u >= best_at]
+        if name == VALID and len(train) > 1 and train[-1] < train[0]:
+            continue  # it overfits
+        if last > best + max(1.0, 0.25 * abs(best)) or (name == TRAIN and last * START_SHARE > start > 0):
+            which = "the loss" if name == TRAIN else "the validation loss"
+            course = f"it was {show(best)} at update {best_at} and {show(last)} at the end"
+            found.happened.append(f"{which} diverged: {course}")
+            spikes = "if it spikes again and again, raise Adam's epsilon (--adam-eps 1e-6) or lower its beta2"
+            found.advise(LOWER_RATE, spikes)
+            return DIVERGED
+    return ""
+
+
+def ends_out_of_band(curve: Mapping[int, float]) -> tuple[int, str] | None:
+    """Return since which update the norm has been out of its band, and how; None where it ends inside."""
+    memory: list[float] = []
+    since: tuple[int, str] | None = None
+    for update, value in curve.items():
+        middle = statistics.median(memory) if len(memory) >= 3 else None
+        if not math.isfinite(value):
+            since = since or (update, "was no longer a number")
+        elif middle is not None and value > BAND * middle:
+            since = since or (update, f"exploded to {value / middle:.0f} times the median of those before")
+        elif middle is not None and value * BAND < middle:
+            times = f"{middle / value:.0f} times less than" if value else "zero, from"
+            since = since or (update, f"collapsed to {times} the median of those before")
+        else:
+            since = None
+            memory = [*memory, value][-MEMORY:]
+    return since
+
+
+def vanishing_sentence(stack: str, norms: Sequence[float]) -> str:
+    """Say that gradients vanish on their way down a stack; empty where they do not.
+
+    Args:
+        norms: of the layers' gradients, from the bottom.
+    """
+    if len(norms) < 2 or not all(map(math.isfinite, norms)) or norms[0] >= VANISHING * norms[-1]:
+        return ""
+    if not norms[0]:
+        return f"no gradient at all reached the bottom of the {stack}"
+    per_layer = (norms[0] / norms[-1]) ** (1 / (len(norms) - 1))
+    return (
+        f"gradients vanished in the {stack}: from {show(norms[-1])} in layer {len(norms)} to {show(norms[0])} in"
+        f" layer 1, by a factor of {per_layer:.2f} per layer"
+    )
+
+
+def _layers_out_of_band(found: Diagnosis) -> None:
+    ends = {place: ends_out_of_band(curve) for place, curve in found.norms.items()}
+    found.left = {place: end for place, end in ends.items() if end}
+    if not found.left:
+        if found.norms and found.verdict == DIVERGED:
+            found.where.append(
+                f"no layer's gradient norm left its band (a factor of {BAND:.0f} around the norms before): what"
+                " happened was sudden, or in the embeddings or the output layer"
+            )
+        return
+    earliest = min(update for update, _ in found.left.values())
+    first = [place for place, (update, _) in found.left.items() if update == earliest]
+    names = ", ".join(f"{stack} layer {layer}" for stack, layer in first[:4])
+    more = f" and {len(first) - 4} more" if len(first) > 4 else ""
+    how, value = found.left[first[0]][1], found.norms[first[0]][earliest]
+    found.where.append(
+        f"the gradient norm of {names}{more} left its band first, at update {earliest}: it {how} ({show(value)})"
+    )
+    if later := len(found.left) - len(first):
+        found.where.append(f"{later} further layer{'s' * (later > 1)} followed")
+    if how.startswith("collapsed"):
+        found.advise(OTHER_WIRING)
+
+
+def _vanishing(found: Diagnosis) -> None:
+    for stack in dict.fromkeys(stack for stack, _ in found.norms):
+        layers = [curve for (s, _), curve in found.norms.items() if s == stack]
+        for update in (next(iter(layers[0])), next(reversed(layers[0]))):
+            if sentence := vanishing_sentence(stack, [curve.get(update, math.nan) for curve in layers]):
+                found.where.append(f"at update {update} {sentence}")
+                found.advise(OTHER_WIRING)
+                break
+
+
+def draw(log: Log, found: Diagnosis) -> Any:
+    """Return the figure, with a panel for each thing that was logged; None where nothing was."""
+    curves = {name: curve for name, curve in ((s, losses(log, s)) for s in (TRAIN, VALID)) if curve}
+    stacks = list(dict.fromkeys(stack for stack, _ in found.norms))
+    panels = [*(["loss"] if curves else []), *stacks, *(["scale"] if len(found.scales) > 1 else [])]
+    if not panels:
+        return None
+    figure, axes = plots.new_figure(len(panels), 1, height=0.5 + 1.35 * len(panels), sharex=True)
+    for panel, (axis,) in zip(panels, axes, strict=True):
+        if panel == "loss":
+            for (name, curve), colour in zip(curves.items(), (plots.BLUE, plots.ORANGE), strict=False):
+                axis.plot(list(curve), list(curve.values()), label=name, color=colour, linewidth=1.2)
+            for update in set(found.overflows):
+                axis.axvline(update, color=plots.PINK, linewidth=0.6, linestyle=":")
+        elif panel == "scale":
+            axis.step(*zip(*found.scales, strict=True), where="post", color=plots.GREY, linewidth=1)
+            axis.set_yscale("log")
+        else:
+            _draw_norms(axis, panel, found)
+        label = {"loss": "loss (bits/token)", "scale": "loss scale"}.get(panel, f"{panel} gradient norm")
+        plots.finish(axis, "", label)
+        if axis.get_legend_handles_labels()[1]:
+            axis.legend(fontsize=6, frameon=False, loc="upper left", bbox_to_anchor=(1, 1), handlelength=1.2)
+    axes[-1][0].set_xlabel("updates", fontsize=8)
+    norms = [axis for panel, (axis,) in zip(panels, axes, strict=True) if panel in stacks]
+    ends = [end for axis in norms for end in axis.get_ylim()]
+    for axis in norms:
+        axis.set_ylim(min(ends), max(ends))
+    return figure
+
+
+def _draw_norms(axis: Any, stack: str, found: Diagnosis) -> None:
+    from matplotlib import colormaps
+
+    layers = [layer for s, layer in found.norms if s == stack]
+    first = min((update for update, _ in found.left.values()), default=None)
+    culprits = [n for n in layers if first is not None and found.left.get((stack, n), (None,))[0] == first]
+    for layer in layers:
+        curve = found.norms[stack, layer]
+        colour = plots.VERMILION if layer in culprits else colormaps["cividis"](layer / len(layers))
+        label = f"layer {layer}" if layer in few(layers, 4) else None
+        axis.plot(list(curve), list(curve.values()), color=colour, linewidth=0.9, label=label)
+    if culprits and any(0 < v < math.inf for n in layers for v in found.norms[stack, n].values()):
+        label = f"{len(culprits)} of {len(layers)} left here"
+        axis.axvline(first, color=plots.VERMILION, linewidth=0.8, linestyle="--", label=label)
+    axis.set_yscale("log")
+
+
+def rows(log: Log, found: Diagnosis) -> list[list[Cell]]:
+    """Return every number that is drawn: series, stack, layer, update, value."""
+    curves: list[tuple[list[Cell], dict[int, float]]] = [
+        ([f"loss {subset}", None, None], losses(log, subset)) for subset in (TRAIN, VALID)
+    ]
+    curves += [(["gradient norm", *place], curve) for place, curve in found.norms.items()]
+    made: list[list[Cell]] = [[*name, *point] for name, curve in curves for point in curve.items()]
+    made += [["loss scale", None, None, update, scale] for update, scale in found.scales]
+    return made + [["overflow", None, None, update, None] for update in found.overflows]
+
+
+def _layer_table(found: Diagnosis) -> tuple[tuple[str, ...], list[list[Cell]]]:
+    """Return some layers, those that left their band among them."""
+    chosen: list[list[Cell]] = []
+    for stack in dict.fromkeys(stack for stack, _ in found.norms):
+        kept = set(few([layer for s, layer in found.norms if s == stack], 5))
+        for layer in sorted(kept | set([layer for s, layer in found.left if s == stack][:3])):
+            values = list(found.norms[stack, layer].values())
+            since = found.left.get((stack, layer), (None,))[0]
+            chosen.append([stack, layer, values[0], min(values), max(values), values[-1], since])
+    return ("stack", "layer", "first gradient norm", "least", "most", "last", "out of band since"), chosen
+
+
+def _from_checkpoint(args: argparse.Namespace) -> int:
+    """Look at the parameters and at the optimizer's state."""
+    state = load_fairseq(args.run_file, "cpu")
+    found = Diagnosis(HEALTHY)
+    _tell_progress(state, found)
+    broken, optimizer = _broken(state["model"]), _broken(_moments(state))
+    for name, (nan, inf, size) in list(broken.items())[:5]:
+        found.happened.append(f"{name} has {nan:,} NaN and {inf:,} infinite numbers of {size:,}")
+    if len(broken) > 5:
+        found.happened.append(f"so have {len(broken) - 5} more of its {len(state['model'])} parameters")
+    if optimizer:
+        found.happened.append(f"{len(optimizer)} tensors of the optimizer's state have numbers that are not finite")
+    if broken or optimizer:
+        found.verdict = DIVERGED
+        found.advise("start again from an earlier checkpoint: no later update can mend this one", LOWER_RATE)
+    else:
+        found.happened.append("all parameters are finite")
+        found.advise(f"`fairseq-residuals gradients --checkpoint {args.run_file}` plots the gradients of its layers")
+    print(found.text())
+    return 0
+
+
+def _tell_progress(state: Mapping[str, Any], found: Diagnosis) -> None:
+    history = state.get("optimizer_history") or [{}]
+    sentence = f"it was written after update {history[-1].get('num_updates', '?')}"
+    scale = (state.get("last_optimizer_state") or {}).get("loss_scale")
+    if scale is not None:
+        sentence += f", at a loss scale of {show(float(scale))}"
+        if scale < 1:
+            found.advise(
+                f"a loss scale below 1 means that fp16 overflows all the time: train in --bf16, or {LOWER_RATE}"
+            )
+    best = (state.get("extra_state") or {}).get("best")
+    found.happened.append(
+        sentence + (f"; the best validation so far was {show(float(best))}" if best is not None else "")
+    )
+
+
+def _broken(tensors: Mapping[str, Any]) -> dict[str, tuple[int, int, int]]:
+    """Return, by name, how many entries are NaN and infinite, and how many there are."""
+    return {
+        name: (int(tensor.isnan().sum()), int(tensor.isinf().sum()), tensor.numel())
+        for name, tensor in tensors.items()
+        if isinstance(tensor, Tensor) and tensor.is_floating_point() and not name.endswith(_UNFILLED)
+        if not tensor.isfinite().all()
+    }
+
+
+def _moments(state: Mapping[str, Any]) -> dict[str, Tensor]:
+    per_parameter = (state.get("last_optimizer_state") or {}).get("state") or {}
+    return {
+        f"{number}.{name}": tensor
+        for number, moments in per_parameter.items()
+        if isinstance(moments, Mapping)
+        for name, tensor in moments.items()
+    }
