@@ -97,6 +97,7 @@ _AFTER = {
     },
     "fairseq.options": (
         "fixes.half_precision:bf16_without_tpu",
+        "messages.commands:help_of_the_choice",
         "messages.commands:missing_choices",
         "messages.commands:short_refusals",
     ),

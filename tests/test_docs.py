@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fairseq_residuals.cli.__main__ import build_parser
-from fairseq_residuals.cli.list_variants import markdown_table, summary_table
+from fairseq_residuals.cli.list_variants import (
+    ACTIVATIONS,
+    EQUATIONS,
+    SENTENCES,
+    evidence,
+    markdown_table,
+    summary_table,
+)
+from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.data.corpora import CORPORA
 from fairseq_residuals.models.architectures import ARCHITECTURES
 
@@ -46,6 +55,38 @@ def test_files_in_the_documents_exist(path: Path) -> None:
     text = re.sub(r"^```.*?^```|`[^`\n]+`", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
     assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+def test_files_in_code_font_exist(path: Path) -> None:
+    """Those below a folder of the repository or of the package; a page about something new may name what is "my_"."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    named = re.findall(r"`((?:[\w.-]+/)+[\w.-]+\.(?:py|sh|md|csv|ya?ml|json))`", text)
+    folders = (ROOT, ROOT / "fairseq_residuals")
+    ours = {n for n in named if "my_" not in n and any((f / n.partition("/")[0]).is_dir() for f in folders)}
+    assert {n for n in ours if not any((f / n).exists() for f in folders)} == set()
+
+
+def test_the_readme_names_every_extra() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^pip install '\.\[.*$", text, flags=re.MULTILINE)
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    assert [extra for extra in extras if not re.search(rf"\b{extra}\b", line)] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "far"),
+    [
+        ("b2t", SENTENCES),
+        ("layer_scalar", ACTIVATIONS),
+        ("realformer", ACTIVATIONS),  # its encoder, which is all that was published
+        ("keel", EQUATIONS),
+        ("depthwise_lstm", EQUATIONS),  # with another implementation of ours
+    ],
+)
+def test_how_far_a_wiring_is_compared(name: str, far: str) -> None:
+    assert evidence(VARIANTS[name]) == far
 
 
 def anchors(path: Path) -> set[str]:

@@ -164,5 +164,5 @@ def _library() -> Any:
     try:
         import safetensors.torch
     except ModuleNotFoundError as error:
-        raise UserError("safetensors files need the package safetensors: pip install fairseq-residuals[hf]") from error
+        raise UserError("safetensors files need the package safetensors: pip install '.[hf]' in the clone") from error
     return safetensors.torch

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import importlib.util
 import re
+from collections import Counter
 from collections.abc import Iterable
 
 import torch
@@ -15,8 +16,10 @@ from fairseq_residuals.core.config import options_of, show_value
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS, list_variants
 
-MOST_EQUATIONS = 6
+MOST_EQUATIONS = 8
 """In a row of README's table; of a wiring with more, it has those with the sub-layer and the output."""
+SENTENCES, ACTIVATIONS, EQUATIONS = "to the generated sentence", "activations and gradients", "equations"
+"""How far a wiring is compared."""
 HELP = "list the variants, or with --architectures every name for --arch"
 
 
@@ -63,18 +66,41 @@ def text_table() -> str:
     return "\n".join([*lines, "", f"options of every variant: {common}"])
 
 
+def evidence(variant: type[Variant]) -> str:
+    """Return how far a variant is compared with code that others published: the words of ``verified`` say it."""
+    if variant.verified.startswith("re-implementation") or "gradients" not in variant.verified:
+        return EQUATIONS
+    return SENTENCES if "generation" in variant.verified else ACTIVATIONS
+
+
+def _compared(variant: type[Variant]) -> str:
+    """Return how far, and with what."""
+    if evidence(variant) == EQUATIONS:
+        return variant.verified
+    source = variant.verified.partition(":")[0]
+    is_code_of_source = source.startswith("authors'") or variant.code.startswith("huggingface/")
+    return f"{evidence(variant)}: {source}{f' (`{variant.code}`)' if is_code_of_source else ''}"
+
+
 def summary_table() -> str:
-    """Return the table of variants in README.md: four columns."""
-    lines = ["| Variant | Paper | Equations | Compared with |", "|---|---|---|---|"]
+    """Return what README.md has of the variants: how many are compared how far, and a table of four columns."""
+    far = Counter(evidence(VARIANTS[name]) for name in list_variants())
+    lines = [
+        f"Of {far.total()} wirings, {far[SENTENCES]} equal their authors' code to the generated sentence,"
+        f" {far[ACTIVATIONS]} equal published code in",
+        f"activations and gradients (the table says whose, and of which stack), and {far[EQUATIONS]} follow equations"
+        " alone.",
+        "",
+        "| Variant | Paper | Equations | Compared |",
+        "|---|---|---|---|",
+    ]
     for name in list_variants():
         v = VARIANTS[name]
         paper = v.paper.split(",")[0]
         equations = list(v.equations_of(v.Config()))
         if len(equations) > MOST_EQUATIONS:
             equations = [*(line for line in equations if re.search(r"\bF'?\(|\boutput\b", line)), "..."]
-        lines.append(
-            f"| `{name}` | {paper} | {_cell(equations)} | {f'`{v.code}`' if v.code else 'no code published'} |"
-        )
+        lines.append(f"| `{name}` | {paper} | {_cell(equations)} | {_compared(v)} |")
     return "\n".join(lines)
 
 

@@ -187,7 +187,7 @@ def load_onnx(folder: str | Path) -> Graphs:
         import onnxruntime
         from onnxruntime.capi import onnxruntime_pybind11_state as errors
     except ModuleNotFoundError as error:
-        raise UserError("this needs the package onnxruntime: pip install fairseq-residuals[onnx]") from error
+        raise UserError("this needs the package onnxruntime: pip install onnxruntime") from error
 
     def graph(name: str) -> Graph:
         options = onnxruntime.SessionOptions()

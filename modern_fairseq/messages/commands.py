@@ -120,6 +120,29 @@ def missing_choices(module: types.ModuleType) -> None:
     module.parse_args_and_arch = parse_args_and_arch  # type: ignore[attr-defined]
 
 
+def help_of_the_choice(module: types.ModuleType) -> None:
+    """List the flags of ``--arch`` and ``--task`` in ``--help``, which options.py:136 prints before it adds them.
+
+    Can go when fairseq > 0.12.2 adds them first.
+    """
+    original = module.parse_args_and_arch
+
+    @functools.wraps(original)
+    def parse_args_and_arch(parser: argparse.ArgumentParser, input_args: Any = None, *args: Any, **kwargs: Any) -> Any:
+        given = sys.argv[1:] if input_args is None else input_args
+        chosen = [arg for arg in given if arg not in ("-h", "--help")]
+        if chosen != given and any(arg.partition("=")[0] in ("--arch", "-a") for arg in given):
+            # the first pass only asks what is chosen
+            def choose(args: Any = None, namespace: Any = None) -> Any:
+                del parser.parse_known_args
+                return parser.parse_known_args(chosen, namespace)
+
+            parser.parse_known_args = choose  # type: ignore[method-assign]
+        return original(parser, input_args, *args, **kwargs)
+
+    module.parse_args_and_arch = parse_args_and_arch  # type: ignore[attr-defined]
+
+
 def lists_of_numbers(module: types.ModuleType) -> None:
     """Say what a list may look like (dataclass/utils.py:24), as of ``--lr``.
 

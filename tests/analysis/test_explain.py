@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from fairseq_residuals.analysis.diagram import as_text
 from fairseq_residuals.analysis.memory import activations_per_layer, parameters_of_the_whole, parameters_per_layer
 from fairseq_residuals.analysis.trace import run_below, trace_layer
 from fairseq_residuals.analysis.wiring_graph import Graph
+from fairseq_residuals.cli.__main__ import main
 from fairseq_residuals.core.base import Stream
 from fairseq_residuals.core.layer import ResidualLayer
 from fairseq_residuals.core.registry import VARIANTS
@@ -200,3 +202,10 @@ def test_parameters_that_span_a_stack_are_counted() -> None:
     assert parameters_of_the_whole(pre) == 32
     assert parameters_of_the_whole(dlcl) == 32 + 16 + 3 * 32
     assert parameters_of_the_whole(post) == 0
+
+
+def test_the_picture_in_the_gallery_is_of_this_command(tmp_path: Path) -> None:
+    """Its numbers lie beside it; `scripts/figures/b2t_figure2.sh` makes both."""
+    assert main(["explain", "post_ln", "pre_ln", "b2t", "--stack", "decoder", "--out", str(tmp_path)]) == 0
+    gallery = Path(__file__).parents[2] / "docs/gallery/explain.csv"
+    assert (tmp_path / "explain.csv").read_text() == gallery.read_text()

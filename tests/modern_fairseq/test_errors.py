@@ -189,6 +189,18 @@ def test_a_missing_architecture_is_named(arguments, missing, capsys):
         assert caught.value.code == 2
 
 
+def test_help_lists_the_flags_of_the_architecture(capsys):
+    """fairseq printed its help before it knew them."""
+    from fairseq import options
+
+    for arguments, listed in ((["--help", "--arch", "transformer_b2t_6l"], True), (["--help"], False)):
+        with pytest.raises(SystemExit) as caught:
+            options.parse_args_and_arch(options.get_training_parser(), arguments)
+        text = capsys.readouterr().out
+        assert caught.value.code == 0
+        assert all((flag in text) == listed for flag in ("--residual-args", "--log-residual-stats", "--source-lang"))
+
+
 @pytest.mark.parametrize("value", ["0.1x", "0.1,,0.2", "1 2", "a", "[" * 300])
 def test_a_rate_that_is_no_number(value, capsys):
     from fairseq import options

@@ -35,6 +35,6 @@ def find_corpus(name: str) -> Corpus:
         corpus: Corpus = importlib.import_module(f"{__name__}.{name}").CORPUS
     except ModuleNotFoundError as error:
         raise UserError(
-            f"{name} needs the library {error.name}, which is not there: pip install 'fairseq-residuals[text,speech]'"
+            f"{name} needs the library {error.name}, which is not there: pip install '.[text,speech]' in the clone"
         ) from error
     return corpus
