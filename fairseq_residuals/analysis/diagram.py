@@ -7,7 +7,7 @@ import string
 from typing import Any, NamedTuple
 
 from fairseq_residuals.analysis import plots
-from fairseq_residuals.analysis.wiring_graph import Graph, Node
+from fairseq_residuals.analysis.trace import Graph, Node
 
 FILL = {"sublayer": "#DCE9F4", "norm": "#F8E3B5", "module": "0.94", "operation": "0.94"}
 SIGNS = ("+", "-", "×", "÷")

@@ -23,8 +23,7 @@ from fairseq.modules import transformer_layer
 from fairseq.optim import FP16Optimizer, MemoryEfficientFP16Optimizer, build_optimizer
 
 from fairseq_residuals.analysis import batches, speed
-from fairseq_residuals.analysis.models import PRECISIONS, FairseqSubject
-from fairseq_residuals.analysis.size_flags import size_flags
+from fairseq_residuals.analysis.models import PRECISIONS, FairseqSubject, size_flags
 from fairseq_residuals.benchmark.case import Case
 from fairseq_residuals.benchmark.contestants import Contestant
 from fairseq_residuals.core.errors import UserError

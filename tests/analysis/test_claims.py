@@ -13,7 +13,7 @@ from analysed_models import B2T_FIGURE_3, RESIDUAL_FIGURE_2, subject
 from torch import Tensor
 
 from fairseq_residuals.analysis import measures
-from fairseq_residuals.analysis.adam import Adam, condition_numbers
+from fairseq_residuals.analysis.condition import Adam, condition_numbers
 from fairseq_residuals.analysis.measures import ByLayer, PointInLayer
 
 

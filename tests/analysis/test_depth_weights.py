@@ -8,7 +8,7 @@ import pytest
 import torch
 from analysed_models import TINY, built, subject
 
-from fairseq_residuals.analysis.depth_weights import depth_weights, masked
+from fairseq_residuals.analysis.weights import depth_weights, masked
 from fairseq_residuals.cli.__main__ import main
 from fairseq_residuals.core.base import Variant
 from fairseq_residuals.core.registry import VARIANTS

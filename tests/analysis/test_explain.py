@@ -12,9 +12,8 @@ from torch import nn
 
 from fairseq_residuals.analysis import models
 from fairseq_residuals.analysis.diagram import as_text
-from fairseq_residuals.analysis.memory import activations_per_layer, parameters_of_the_whole, parameters_per_layer
-from fairseq_residuals.analysis.trace import run_below, trace_layer
-from fairseq_residuals.analysis.wiring_graph import Graph
+from fairseq_residuals.analysis.explain import activations_per_layer, parameters_of_the_whole, parameters_per_layer
+from fairseq_residuals.analysis.trace import Graph, run_below, trace_layer
 from fairseq_residuals.cli.__main__ import main
 from fairseq_residuals.core.base import Stream
 from fairseq_residuals.core.layer import ResidualLayer

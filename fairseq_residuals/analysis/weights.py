@@ -1,4 +1,4 @@
-"""``fairseq-residuals weights``: what a wiring has learned to combine over depth."""
+"""``fairseq-residuals weights``: what a wiring has learned to combine over depth, a matrix per stack or part of one."""
 
 from __future__ import annotations
 
@@ -7,15 +7,37 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor, nn
+
 from fairseq_residuals.analysis import plots
-from fairseq_residuals.analysis.depth_weights import depth_weights, masked
 from fairseq_residuals.analysis.models import add_flags, subjects
 from fairseq_residuals.analysis.output import add_output_flags, check_folder, write
+from fairseq_residuals.analysis.subject import stacks
 from fairseq_residuals.core.base import Variant
 from fairseq_residuals.core.depth_mixing import DepthWeights
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.utils.tables import Cell, few, text_table
+
+
+def depth_weights(model: nn.Module) -> list[tuple[str, DepthWeights]]:
+    """Stack and matrix of all that have one; rows and columns count the layers of the whole stack."""
+    found: list[tuple[str, DepthWeights]] = []
+    for stack in stacks(model):
+        below = 0  # layers of parts that come before
+        for variant, layers in stack.segments():
+            weights = variant.depth_weights(below)
+            if weights is not None:
+                found.append((stack.shape.stack, weights))
+            below += len(layers)
+    return found
+
+
+def masked(matrix: Tensor, least: float, share: float) -> Tensor:
+    """Mask entries, by nan, whose magnitude is less than ``least``, or than ``share`` of the largest of their row."""
+    size = matrix.abs().nan_to_num()
+    return matrix.masked_fill(size.eq(0) | (size < least) | (size < share * size.amax(1, keepdim=True)), float("nan"))
+
 
 HELP = "draw the matrix of weights over depth that DLCL and its relatives have learned"
 
