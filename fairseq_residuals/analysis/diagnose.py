@@ -25,7 +25,7 @@ from fairseq_residuals.analysis import plots
 from fairseq_residuals.analysis.output import add_output_flags, check_folder, write
 from fairseq_residuals.analysis.training_log import EPOCH, TRAIN, VALID, Log, read_log
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.utils.tables import Cell, few, show, text_table
+from fairseq_residuals.utils.tables import Cell, few, show
 from modern_fairseq.loading.checkpoints import load_fairseq
 
 HELP = "say whether a run learned, diverged, overfits or stopped, by its log or a checkpoint; and what to try"
@@ -122,6 +122,8 @@ class Unigram:
         for sentence in load_indexed_dataset(str(named[0])):
             counts.update(sentence.tolist())
         total = counts.total()
+        if len(counts) < 2:
+            raise UserError(f"--data {data}: the targets of its training data have less than two types of tokens")
         bits = -sum(n / total * math.log2(n / total) for n in counts.values())
         return cls(bits, f"counted in {named[0]}")
 
@@ -198,8 +200,6 @@ def _from_log(args: argparse.Namespace) -> int:
     found = diagnose(log, Unigram.counted(args.data, log.target) if args.data else None)
     figure = draw(log, found)
     print(found.text())
-    if found.norms:
-        print(f"\n{text_table(*_layer_table(found))}")
     if figure is None:
         print("the log has no numbers to plot")
     else:
@@ -213,7 +213,7 @@ def diagnose(log: Log, unigram: Unigram | None = None) -> Diagnosis:
     Args:
         unigram: None: it is estimated where the log says how large the dictionary is.
     """
-    if unigram is None and log.dictionary:
+    if unigram is None and log.dictionary > 1:
         unigram = Unigram.estimated(log.dictionary)
     found = Diagnosis(norms=_norms(log))
     if log.restarts:
@@ -259,7 +259,7 @@ def _judge(log: Log, found: Diagnosis, unigram: Unigram | None) -> str:
     update = max((record.update for record in log.records), default=0)
     if log.finished:
         found.happened.append(f"training came to its end at update {update}")
-    else:
+    elif train or valid:
         found.happened.append(
             f"the log ends after update {update} without an error: training still runs, or was killed from outside (out"
             " of time, out of main memory)"
@@ -359,11 +359,12 @@ def _no_numbers(log: Log, found: Diagnosis) -> str:
     if module:
         way = "backward" if "backward" in module["rest"] else "forward"
         found.where.append(f"{module['what']} came first out of {module['module'] or 'the model'}, in the {way} pass")
-    broken = [r for r in log.records if not all(math.isfinite(r.values.get(k, 0.0)) for k in ("loss", "gnorm"))]
+    metrics = ("loss", "nll_loss", "gnorm")
+    broken = [r for r in log.records if not all(math.isfinite(r.values.get(k, 0.0)) for k in metrics)]
     if not broken:
         return ""
     first = min(broken, key=lambda r: r.update)
-    what = next(name for name in ("loss", "gnorm") if not math.isfinite(first.values.get(name, 0.0)))
+    what = next(name for name in metrics if not math.isfinite(first.values.get(name, 0.0)))
     before = [(u, v) for u, v in losses(log, TRAIN).items() if u < first.update and math.isfinite(v)]
     since = f"; the training loss was {show(before[-1][1])} at update {before[-1][0]} before" if before else ""
     found.happened.append(f"the {what} of {first.subset} was {first.values[what]} at update {first.update}{since}")
@@ -538,18 +539,6 @@ def rows(log: Log, found: Diagnosis) -> list[list[Cell]]:
     made: list[list[Cell]] = [[*name, *point] for name, curve in curves for point in curve.items()]
     made += [["loss scale", None, None, update, scale] for update, scale in found.scales]
     return made + [["overflow", None, None, update, None] for update in found.overflows]
-
-
-def _layer_table(found: Diagnosis) -> tuple[tuple[str, ...], list[list[Cell]]]:
-    """Return some layers, those that left their band among them."""
-    chosen: list[list[Cell]] = []
-    for stack in dict.fromkeys(stack for stack, _ in found.norms):
-        kept = set(few([layer for s, layer in found.norms if s == stack], 5))
-        for layer in sorted(kept | set([layer for s, layer in found.left if s == stack][:3])):
-            values = list(found.norms[stack, layer].values())
-            since = found.left.get((stack, layer), (None,))[0]
-            chosen.append([stack, layer, values[0], min(values), max(values), values[-1], since])
-    return ("stack", "layer", "first gradient norm", "least", "most", "last", "out of band since"), chosen
 
 
 def _from_checkpoint(args: argparse.Namespace) -> int:

@@ -174,6 +174,7 @@ CASES: dict[str, tuple[list[str], str, str]] = {
     ),
     "no memory": ([*train(13, 7), "torch.OutOfMemoryError: CUDA out of memory."], STOPPED, "memory was not enough"),
     "another error": ([*train(13, 7), "KeyError: 'x'"], STOPPED, "KeyError: 'x'"),
+    "scores alone": (["Generate test with beam=4: BLEU4 = 34.91"], UNKNOWN, "0 training losses and 0 validation"),
     "two points": ([DICTIONARY, record(10, 13.0), record(20, 12.9), DONE], UNKNOWN, "2 training losses and 0"),
     "warms up": (
         [DICTIONARY, *(record(10 * i, 14 - 0.2 * i, lr=1e-6 * i) for i in range(1, 12))],
@@ -209,12 +210,14 @@ def test_the_demo(variant: str, verdict: str, known: bool) -> None:
 
 def test_the_unigram_loss_of_a_corpus(diagnose: Callable[..., str], tmp_path: Path) -> None:
     """Four types as frequent as each other have 2 bits; the log says which side of a pair the target is."""
-    for language, ids in (("de", [4, 5, 6, 7]), ("en", [4, 4, 4, 4])):
+    for language, ids in (("de", [4, 5, 6, 7]), ("en", [4, 4, 5, 5]), ("xx", [4])):
         builder = make_builder(str(tmp_path / f"train.de-en.{language}.bin"), impl="mmap", vocab_size=8)
         builder.add_item(torch.tensor(ids))
         builder.finalize(str(tmp_path / f"train.de-en.{language}.idx"))
     assert Unigram.counted(tmp_path, "de").bits == 2.0
-    assert Unigram.counted(tmp_path, "").bits == Unigram.counted(tmp_path, "en").bits == 0.0
+    assert Unigram.counted(tmp_path, "").bits == Unigram.counted(tmp_path, "en").bits == 1.0
+    with pytest.raises(UserError, match="less than two types"):
+        Unigram.counted(tmp_path, "xx")
     (tmp_path / "run").write_text("\n".join(["{'seed': 1, 'target_lang': 'de'}", *train(2.5, 1.9), DONE, ""]))
     text = diagnose("--data", str(tmp_path), file=tmp_path / "run")
     assert NOT_LEARNED in text and "of the unigram loss, 2.00 bits per token (counted in" in text
