@@ -51,8 +51,9 @@ MOST_TYPES = 1_000_000
 LOWER_RATE = "lower --lr, raise --warmup-updates, or clip gradients (--clip-norm 1.0)"
 OTHER_WIRING = (
     "choose a wiring whose gradients do not pass a norm in every layer: --residual b2t, pre_ln or resi_dual; or one"
-    " that keeps residuals large: deepnet, admin; `fairseq-residuals race` tries them side by side"
+    " that keeps residuals large: deepnet, admin"
 )
+RACE = "`fairseq-residuals race` tries wirings, rates and warm-ups side by side"
 SEE_LAYERS = "train again with --log-residual-stats 10, and the log will say which layer it was"
 IN_BF16 = "train in --bf16 or in single precision: fp16 ends at 65504"
 ERRORS = {
@@ -224,13 +225,13 @@ def diagnose(log: Log, unigram: Unigram | None = None) -> Diagnosis:
     _overflows(log, found)
     failures = [_no_numbers(log, found), _divergence(log, found), _errors(log, found)]
     found.verdict = next(filter(None, failures), "") or _judge(log, found, unigram)
-    if found.verdict in (DIVERGED, NOT_LEARNED):
+    if found.verdict == DIVERGED or (found.verdict == NOT_LEARNED and not found.advice):
         _layers_out_of_band(found)
         _vanishing(found)
+        if found.verdict == NOT_LEARNED:
+            found.advise(LOWER_RATE, RACE)
         if not found.norms:
             found.advise(SEE_LAYERS)
-    if found.verdict == NOT_LEARNED and not found.advice:
-        found.advise(LOWER_RATE)
     return found
 
 
@@ -247,10 +248,6 @@ def losses(log: Log, subset: str) -> dict[int, float]:
 def _end(curve: Mapping[int, float]) -> float:
     """Return the mean of the last twentieth: single points of training are noisy."""
     return statistics.fmean(list(curve.values())[-max(1, len(curve) // 20) :])
-
-
-def _trained_with(log: Log, metric: str) -> list[float]:
-    return [r.values[metric] for r in log.records if r.subset in (TRAIN, EPOCH) and metric in r.values]
 
 
 def _judge(log: Log, found: Diagnosis, unigram: Unigram | None) -> str:
@@ -274,27 +271,22 @@ def _judge(log: Log, found: Diagnosis, unigram: Unigram | None) -> str:
     found.happened.append(f"the {name} loss went from {show(start)} to {show(end)}")
     if valid and train:
         found.happened[-1] += f"; the last validation loss is {show(list(valid.values())[-1])}"
-    rate, norms = _trained_with(log, "lr"), _trained_with(log, "gnorm")
-    no_gradient = bool(norms) and not any(norms[-max(1, len(norms) // 4) :])
     stands_still = end > START_SHARE * start
-    from_scratch = not log.resumed and next(iter(curve)) <= update / 5
     if unigram:
         share = f"{best / unigram.bits:.0%} of the unigram loss, {unigram.bits:.2f} bits per token ({unigram.source})"
         found.happened.append(f"the {'lowest validation' if valid else name} loss is {share}")
-    if rate and not any(rate):
-        found.happened.append("the learning rate was 0 in every record")
-        found.advise("see --lr, --lr-scheduler and --warmup-updates: the model did not change")
+        stuck = best > UNIGRAM_SHARE * unigram.bits
+    else:
+        from_scratch = not log.resumed and next(iter(curve)) <= update / 5
+        stuck = stands_still and from_scratch
+    if _without_updates(log, found, stuck or stands_still):
         return NOT_LEARNED
-    if no_gradient and (stands_still or (unigram is not None and best > UNIGRAM_SHARE * unigram.bits)):
-        found.happened.append("the gradient norm was 0 at the end: no gradient reached any parameter")
-        found.advise("see whether parameters are frozen, targets are all padding, or fp16 rounds gradients to 0")
-        return NOT_LEARNED
-    if train and unigram and best > UNIGRAM_SHARE * unigram.bits and end < unigram.bits / 2:
+    if stuck and train and unigram and end < unigram.bits / 2:
         return _overfits(found, "validation data may be of another kind than the training data")
-    if best > UNIGRAM_SHARE * unigram.bits if unigram else stands_still and from_scratch:
-        if not log.finished and end < FALLS * list(curve.values())[3 * len(curve) // 4]:
-            found.happened.append("the loss still falls: it is too early")
-            return UNKNOWN
+    if stuck and not log.finished and end < FALLS * list(curve.values())[3 * len(curve) // 4]:
+        found.happened.append("the loss still falls: it is too early")
+        return UNKNOWN
+    if stuck:
         return NOT_LEARNED
     if unigram is None and stands_still:
         found.happened.append(
@@ -310,6 +302,23 @@ def _judge(log: Log, found: Diagnosis, unigram: Unigram | None) -> str:
             return _overfits(found, "checkpoint_best.pt is the model before it; --patience ends such a run")
     found.happened.append("nothing in the log is out of order")
     return HEALTHY
+
+
+def _without_updates(log: Log, found: Diagnosis, did_not_fall: bool) -> bool:
+    """Look for a learning rate or, beside a loss that did not fall, a gradient norm of 0."""
+    rates, norms = (
+        [r.values[metric] for r in log.records if r.subset in (TRAIN, EPOCH) and metric in r.values]
+        for metric in ("lr", "gnorm")
+    )
+    if rates and not any(rates):
+        found.happened.append("the learning rate was 0 in every record: the model did not change")
+        found.advise("see --lr, --lr-scheduler and --warmup-updates")
+        return True
+    if did_not_fall and norms and not any(norms[-max(1, len(norms) // 4) :]):
+        found.happened.append("the gradient norm was 0 at the end: no gradient reached any parameter")
+        found.advise("see whether parameters are frozen, targets are all padding, or fp16 rounds gradients to 0")
+        return True
+    return False
 
 
 def _overfits(found: Diagnosis, remark: str) -> str:

@@ -20,6 +20,7 @@ from fairseq.nan_detector import NanDetector
 from fairseq_residuals.analysis.diagnose import (
     DIVERGED,
     HEALTHY,
+    LOWER_RATE,
     NOT_LEARNED,
     OTHER_WIRING,
     OVERFITS,
@@ -192,6 +193,9 @@ def test_verdicts(case: str, tmp_path: Path) -> None:
     found = judge(read_log(tmp_path / "train.log"))
     assert (found.verdict, reason in found.text()) == (verdict, True), found.text()
     assert (OTHER_WIRING in found.advice) == (case == "vanishing gradients")
+    assert (LOWER_RATE in found.advice) == (verdict in (DIVERGED, NOT_LEARNED) and not case.startswith("no ")), (
+        found.advice
+    )
     assert bool(found.advice) == (verdict not in (HEALTHY, UNKNOWN) and case != "another error"), found.text()
 
 
