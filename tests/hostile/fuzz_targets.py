@@ -16,8 +16,9 @@ from forked import PLUGIN
 from pickle_cases import zipped
 
 from fairseq_residuals.analysis.curves import chooser, groups
-from fairseq_residuals.analysis.diagnose import diagnose, rows
+from fairseq_residuals.analysis.diagnose import rows
 from fairseq_residuals.analysis.training_log import read_log
+from fairseq_residuals.analysis.verdicts import diagnose
 from fairseq_residuals.core.base import StackShape
 from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.data.audio.utterances import read_texts
