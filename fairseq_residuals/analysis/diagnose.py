@@ -13,7 +13,7 @@ from torch import Tensor
 from fairseq_residuals.analysis import plots
 from fairseq_residuals.analysis.output import add_output_flags, check_folder, write
 from fairseq_residuals.analysis.training_log import TRAIN, VALID, Log, read_log
-from fairseq_residuals.analysis.verdicts import DIVERGED, HEALTHY, LOWER_RATE, Diagnosis, Unigram, diagnose, losses
+from fairseq_residuals.analysis.verdicts import DIVERGED, LOWER_RATE, Diagnosis, Unigram, diagnose, losses
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.utils.tables import Cell, few, show
 from modern_fairseq.loading.checkpoints import load_fairseq
@@ -128,7 +128,7 @@ def rows(log: Log, found: Diagnosis) -> list[list[Cell]]:
 def _from_checkpoint(args: argparse.Namespace) -> int:
     """Look at the parameters and at the optimizer's state."""
     state = load_fairseq(args.run_file, "cpu")
-    found = Diagnosis(HEALTHY)
+    found = Diagnosis()
     _tell_progress(state, found)
     broken, optimizer = _broken(state["model"]), _broken(_moments(state))
     for name, (nan, inf, size) in list(broken.items())[:5]:
@@ -141,7 +141,7 @@ def _from_checkpoint(args: argparse.Namespace) -> int:
         found.verdict = DIVERGED
         found.advise("start again from an earlier checkpoint: no later update can mend this one", LOWER_RATE)
     else:
-        found.happened.append("all parameters are finite")
+        found.happened.append("all parameters are finite; whether the model learned, its log says")
         found.advise(f"`fairseq-residuals gradients --checkpoint {args.run_file}` plots the gradients of its layers")
     print(found.text())
     return 0
