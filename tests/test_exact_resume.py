@@ -82,7 +82,7 @@ def tasks_of(variant: str) -> list[str]:
     return [task for task in TASKS if not VARIANTS[variant].refusal(alone=task == "language_modeling", topmost=True)]
 
 
-# each variant in each precision, tasks and optimizers in turn; exact_resume_campaign.py tries all with all
+# each variant in each precision, tasks and optimizers in turn
 CASES = [
     (variant, tasks_of(variant)[(i + j) % len(tasks_of(variant))], precision, OPTIMIZERS[(i + j) % 2])
     for i, variant in enumerate(sorted(VARIANTS))

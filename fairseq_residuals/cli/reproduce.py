@@ -90,7 +90,6 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from fairseq_residuals.experiments import dry_run, reproduce
-    from fairseq_residuals.experiments.forks import ForkingRunner
     from fairseq_residuals.experiments.job import Settings
     from fairseq_residuals.experiments.machine import Machine
     from fairseq_residuals.experiments.runner import INTERRUPTED, Runner, environments
@@ -139,8 +138,7 @@ def run(args: argparse.Namespace) -> int:
         overrides=(*updates, *args.override),
     )
     table = load_table(settings.configs, args.table)
-    # a process that has used a GPU cannot be forked
-    runner = (ForkingRunner if args.smoke and gpus == 0 else Runner)(environments(args.jobs, gpus), echo=True)
+    runner = Runner(environments(args.jobs, gpus), echo=True)
     try:
         if args.smoke:
             print(f"smoke: {smoke(table, settings, runner, args.rows, args.columns)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import is_dataclass
@@ -19,11 +20,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_residuals.core.errors import UserError, did_you_mean
-from modern_fairseq.fork_locks import lock_that_forks_wait_for
 from modern_fairseq.messages.yaml_mistakes import NOT_FAIRSEQS, sentence
 
 SEED, BATCH = "common.seed", ("dataset.max_tokens", "optimization.update_freq")
-_ONE_AT_A_TIME = lock_that_forks_wait_for()
+_ONE_AT_A_TIME = threading.Lock()
 """hydra has one state for the whole process."""
 _OF_THE_MACHINE = (
     SEED,

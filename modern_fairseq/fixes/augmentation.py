@@ -2,20 +2,24 @@
 
 import functools
 import inspect
+import os
+import threading
 import types
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from modern_fairseq.fork_locks import lock_that_forks_wait_for
-
-_ONE_AT_A_TIME = lock_that_forks_wait_for()
+_ONE_AT_A_TIME = threading.Lock()
 """fairseq loads ahead for training and for validation in two threads, and both draw from NumPy's global state.
 
 In Python 3.11 two threads must not read arrays of NumPy at the same time either: now and then that ends in
 "SystemError: AST constructor recursion depth mismatch".
 """
+# a worker process is forked while no thread reads: in the child the lock would stay closed
+os.register_at_fork(
+    before=_ONE_AT_A_TIME.acquire, after_in_parent=_ONE_AT_A_TIME.release, after_in_child=_ONE_AT_A_TIME.release
+)
 
 
 def draw_by_example(module: types.ModuleType) -> None:

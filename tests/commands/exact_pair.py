@@ -71,7 +71,7 @@ def main(rank: int, folder: Path, data: list[Path]) -> None:
     job, *_ = CASES[TASKS[0]]
     distributed_utils.distributed_init(config_of(*job.train_flags(data[0], folder), "--optimizer", "adam", *pair))
     ways = list(itertools.product(PRECISIONS, OPTIMIZERS))
-    # as many variants as there are ways to train; exact_resume_campaign.py tries them all
+    # as many variants as there are ways to train
     for variant, (precision, optimizer) in zip(sorted(VARIANTS)[:: len(VARIANTS) // len(ways)], ways, strict=False):
         print(f"{variant} {precision} {optimizer}", flush=True)
         (folder / variant).mkdir(exist_ok=True)
