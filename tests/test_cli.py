@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_residuals.cli import reproduce, table
 from fairseq_residuals.cli.__main__ import main
 from fairseq_residuals.core.base import Variant
 from fairseq_residuals.core.config import options_of
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.core.wiring import Wiring
+from fairseq_residuals.experiments.tables import published
 from fairseq_residuals.models.architectures import ARCHITECTURES
 
 
@@ -124,3 +126,18 @@ def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     monkeypatch.setattr("sys.stdout", type("Stdout", (), {"write": interrupt, "flush": lambda self: None})())
     assert main(["list"]) == 130
     assert capsys.readouterr().err == "fairseq-residuals list: interrupted\n"
+
+
+@pytest.mark.parametrize("command", [["table"], ["reproduce", "b2t/table1"]], ids=lambda c: c[0])
+def test_without_a_checkout_a_command_says_so(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "missing"
+    monkeypatch.setattr(reproduce, "CONFIGS", missing)
+    for module in (published, table):
+        monkeypatch.setattr(module, "PUBLISHED", missing)
+    assert main(command) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert f"there is no {missing}: it comes with a checkout of the repository" in captured.err
+    assert captured.err.count("\n") == 1

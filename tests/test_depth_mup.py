@@ -20,8 +20,8 @@ from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.training.trainer_hooks import hooks_of
 from fairseq_residuals.training.update_scales import by_scale, scales_of
-from fairseq_residuals.verification.parity import read
-from fairseq_residuals.verification.rebuild import build as build_golden
+from tests.golden_check.parity import read
+from tests.golden_check.rebuild import build as build_golden
 
 ADDITIVE = sorted(name for name, v in VARIANTS.items() if not v.contradiction(v.Config(depth_mup=True)))
 

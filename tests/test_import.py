@@ -17,7 +17,7 @@ from golden_files import FOLDER
 from fairseq_residuals.checkpoints.checkpoint_file import save
 from fairseq_residuals.checkpoints.importing.importer import RESET, import_checkpoint
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.verification.parity import compare, read
+from tests.golden_check.parity import compare, read
 
 CASES = [
     ("b2t", "b2t_S", "b2t"),

@@ -25,7 +25,7 @@ from fairseq_residuals.ops.chunked_cross_entropy import chunked_cross_entropy
 from fairseq_residuals.performance import varlen_attention
 from fairseq_residuals.performance.recorded_criterion import record_steps
 from fairseq_residuals.training.packed_batches import pack_batch
-from fairseq_residuals.verification.parity import compare_file
+from tests.golden_check.parity import compare_file
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
 GPU = torch.device("cuda")

@@ -20,7 +20,6 @@ COMMANDS = {
     "average": "fairseq_residuals.cli.average",
     "import": "fairseq_residuals.cli.import_checkpoint",
     "export": "fairseq_residuals.cli.export_checkpoint",
-    "verify": "fairseq_residuals.cli.verify",
     "profile-admin": "fairseq_residuals.cli.profile_admin",
     "prepare": "fairseq_residuals.cli.prepare",
     "score": "fairseq_residuals.cli.score",

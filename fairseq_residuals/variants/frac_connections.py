@@ -25,8 +25,7 @@ from fairseq_residuals.core.base import Connection, Site, StackShape, Stream, Va
 from fairseq_residuals.core.config import option
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import register_variant
-from fairseq_residuals.utils.precision import at_least_fp32
-from fairseq_residuals.variants._stream_router import without_autocast
+from fairseq_residuals.utils.precision import at_least_fp32, without_autocast
 from fairseq_residuals.variants.hyper_connections import TanhRouter
 
 

@@ -29,9 +29,8 @@ from fairseq_residuals.core.config import option
 from fairseq_residuals.core.depth_mup import SPARED, UpdateScale
 from fairseq_residuals.core.norms import scale_gain
 from fairseq_residuals.core.registry import register_variant
-from fairseq_residuals.utils.precision import at_least_fp32
+from fairseq_residuals.utils.precision import at_least_fp32, without_autocast
 from fairseq_residuals.variants._multi_stream import stream_keys
-from fairseq_residuals.variants._stream_router import without_autocast
 
 STD = 0.02
 

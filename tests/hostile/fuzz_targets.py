@@ -32,9 +32,9 @@ from fairseq_residuals.scoring.perplexity import perplexity_of_eval_lm, perplexi
 from fairseq_residuals.scoring.text import read_generation, read_lines
 from fairseq_residuals.training.admin_profile_file import read_profile, refuse_misfit
 from fairseq_residuals.utils.documents import read_record
-from fairseq_residuals.verification import parity
-from fairseq_residuals.verification.archive import read_arrays
 from modern_fairseq.loading.checkpoints import load_fairseq
+from tests.golden_check import parity
+from tests.golden_check.archive import read_arrays
 
 Target = Callable[[Path], object]
 """Is given the path of the file."""

@@ -25,8 +25,8 @@ from fairseq_residuals.data.audio.utterances import read_texts
 from fairseq_residuals.data.pipeline.archives import unpack
 from fairseq_residuals.data.text.sgm import sentences
 from fairseq_residuals.experiments.tables.published import load_published
-from fairseq_residuals.verification.archive import read_arrays, read_sidecar
 from modern_fairseq.loading.checkpoints import load_fairseq
+from tests.golden_check.archive import read_arrays, read_sidecar
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "checkpoint": lambda path: load_fairseq(path, map_location="cpu"),

@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_residuals.verification.archive import Arrays, read_arrays, read_description, read_sidecar, write
-from fairseq_residuals.verification.parity import Parity, compare_file
-from fairseq_residuals.verification.recipes import OtherKind, refuse_other_kinds
+from tests.golden_check.archive import Arrays, read_arrays, read_description, read_sidecar, write
+from tests.golden_check.parity import Parity, compare_file
+from tests.golden_check.recipes import OtherKind, refuse_other_kinds
 
 FOLDER = Path(__file__).parents[1] / "golden"
 
 
 def is_verified(path: Path) -> bool:
-    """Whether ``fairseq-residuals verify`` takes it."""
+    """Whether ``tests.golden_check`` takes it."""
     try:
         refuse_other_kinds(path)
     except OtherKind:

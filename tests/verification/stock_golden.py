@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
 from argparse import Namespace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 from fairseq.sequence_generator import SequenceGenerator
 from tiny import EOS, PAD, TinyTask, make_dictionary, perturb
+from torch.nn.utils.rnn import pad_sequence
+
+from tests.golden_check.archive import write
 
 EPSILON = 0.1
 SIZES = {"el": 3, "dl": 1, "d": 24, "f": 20, "h": 3, "vs": 50, "vt": 37, "shared": False, "seed": 0}
@@ -38,17 +39,13 @@ def write_golden(folder: Path, name: str, *, decoder_only: bool, fork: bool) -> 
     if fork:
         arrays = {key.replace("output_projection.weight", "embed_out"): value for key, value in arrays.items()}
         arrays["param/decoder.embed_positions_original._float_tensor"] = torch.zeros(1)
+    if not decoder_only:
+        arrays["gen/src_tokens"] = arrays["in/src_tokens"]
     path = folder / f"{name}_H.npz"
-    np.savez(path, **{key: value.detach().numpy() for key, value in arrays.items()})
-    sidecar = {
-        "variant": name,
-        "config": "H",
-        "config_values": SIZES,
-        "decoder_only": decoder_only,
-        "loss_formula": "fairseq-0.12: (1-eps-eps/(V-1))*nll + eps/(V-1)*smooth",
-        "generation": {"lenpen": 1.0, "max_len_a": 0, "max_len_b": 20, "min_len": 1},
-    }
-    path.with_suffix(".json").write_text(json.dumps(sidecar))
+    described = {"variant": name, "sizes": {"heads": SIZES["h"]}, "provenance": {}, "pad": PAD}
+    described |= {"loss": "fairseq-0.12", "label_smoothing": EPSILON}
+    described |= {"generation": {"lenpen": 1.0, "max_len": 20, "min_len": 1}}
+    write(path, {key: value.detach().numpy() for key, value in arrays.items()}, described)
     return path
 
 
@@ -85,7 +82,7 @@ def _batch(decoder_only: bool) -> dict[str, torch.Tensor]:
     previous[target.eq(PAD)] = PAD
     batch = {"in/prev_output_tokens": previous, "in/target": target}
     if decoder_only:
-        return batch | {"in/gen_prefix": target[:, :2].clone()}
+        return batch | {"gen/prefix": target[:, :2].clone()}
     source = _sentences([8, 3, 6], SIZES["vs"], generator)
     return batch | {"in/src_tokens": source, "in/src_lengths": source.ne(PAD).sum(-1)}
 
@@ -128,8 +125,8 @@ def _computed(model: Any, arrays: dict[str, torch.Tensor], decoder_only: bool) -
     loss, nll = label_smoothed_nll_loss(log_probabilities, arrays["in/target"], EPSILON, ignore_index=PAD)
     words = log_probabilities[arrays["in/target"].ne(PAD)]
     old = (1 - EPSILON) * nll - EPSILON * words.mean(-1).sum()
-    found |= {f"loss/{name}": loss for name in ("train_own", "eval_own", "eval_ls_fairseq012")}
-    found |= {"loss/eval_ls_fairseq09": old, "loss/eval_nll": nll}
+    found |= dict.fromkeys(("loss/train", "loss/eval", "loss/fairseq-0.12"), loss)
+    found |= {"loss/fairseq-0.9": old, "loss/nll": nll}
     loss.backward()
     return found | {f"grad/{name}": p.grad for name, p in model.named_parameters() if p.grad is not None}
 
@@ -138,13 +135,14 @@ def _generated(
     model: Any, arrays: dict[str, torch.Tensor], decoder_only: bool, beam: int, label: str
 ) -> dict[str, torch.Tensor]:
     generator = SequenceGenerator([model], make_dictionary(SIZES["vt"] - 4), beam_size=beam, max_len_b=20)
-    prefix = arrays["in/gen_prefix"] if decoder_only else None
+    prefix = arrays["gen/prefix"] if decoder_only else None
     source = prefix if prefix is not None else arrays["in/src_tokens"]
     sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(PAD).sum(-1)}}
     sentences = generator.generate([model], sample, prefix_tokens=prefix)
-    return {
-        f"{label}/{i}/{rank}/{key}": torch.as_tensor(hypothesis[key])
-        for i, hypotheses in enumerate(sentences)
-        for rank, hypothesis in enumerate(hypotheses)
-        for key in ("tokens", "score", "positional_scores")
+    of_all = [hypothesis for hypotheses in sentences for hypothesis in hypotheses]
+    padded = {
+        "tokens": pad_sequence([h["tokens"] for h in of_all], batch_first=True, padding_value=PAD),
+        "positional_scores": pad_sequence([h["positional_scores"] for h in of_all], batch_first=True),
+        "scores": torch.stack([h["score"] for h in of_all]),
     }
+    return {f"{label}/{key}": value.unflatten(0, (len(sentences), beam)) for key, value in padded.items()}

@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 from golden_files import VERIFIED, arrays_of
 
-from fairseq_residuals.verification.archive import read_sidecar, write
-from fairseq_residuals.verification.fairseq_recipes import FairseqRecipe
-from fairseq_residuals.verification.old_layouts import variant_name
-from fairseq_residuals.verification.parity import read
-from fairseq_residuals.verification.rebuild import rebuild
-from fairseq_residuals.verification.recipes import find_recipe
-from fairseq_residuals.verification.recompute import recompute
+from tests.golden_check.archive import read_sidecar, variant_name, write
+from tests.golden_check.fairseq_recipes import FairseqRecipe
+from tests.golden_check.parity import read
+from tests.golden_check.rebuild import rebuild
+from tests.golden_check.recipes import find_recipe
+from tests.golden_check.recompute import recompute
 
 ENCODER, DECODER = 3, 1
 DIM, FFN, HEADS = 24, 20, 3

@@ -27,17 +27,16 @@ from golden_files import (
 from stock_golden import write_golden
 
 from fairseq_residuals.checkpoints.importing.parameter_names import AUTHORS, translate
-from fairseq_residuals.cli.__main__ import main
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.core.wiring import Wiring
-from fairseq_residuals.verification import hosts
-from fairseq_residuals.verification.archive import read_sidecar
-from fairseq_residuals.verification.fairseq_recipes import ENDINGS
-from fairseq_residuals.verification.old_layouts import variant_name
-from fairseq_residuals.verification.parity import compare, compare_golden, read
-from fairseq_residuals.verification.rebuild import rebuild
-from fairseq_residuals.verification.recipes import FAIRSEQ_RECIPES
-from fairseq_residuals.verification.tolerances import FAIRSEQ
+from tests.golden_check import hosts
+from tests.golden_check.__main__ import main
+from tests.golden_check.archive import read_sidecar, variant_name
+from tests.golden_check.fairseq_recipes import ENDINGS
+from tests.golden_check.parity import compare, compare_golden, read
+from tests.golden_check.rebuild import rebuild
+from tests.golden_check.recipes import FAIRSEQ_RECIPES
+from tests.golden_check.tolerances import FAIRSEQ
 
 REALFORMER, LSTM = golden_path("realformer_fairseq_reimpl"), golden_path("dwlstm_reimpl_gate2add")
 RESIDUAL, ENCODER = golden_path("residual"), golden_path("subln_enc")
@@ -106,7 +105,7 @@ def test_rounding_explains_no_other_eps_of_a_norm(name: str) -> None:
 
 
 def test_rounding_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", str(FOLDER / "clinic_deepnet_S.npz")]) == 0
+    assert main([str(FOLDER / "clinic_deepnet_S.npz")]) == 0
     lines = capsys.readouterr().out.splitlines()
     (line,) = [line for line in lines if "gradients encoder.embed_tokens.weight" in line]
     assert re.search(r"weight [\d.]+e-04, beyond 3e-05, within the [\d.]+e-03 of rounding$", line)

@@ -12,14 +12,14 @@ import pytest
 from golden_files import POSTLN, Arrays, changed, drop, golden_path, label, measure, put, unchanged, wrong
 from host_golden_writer import DEPTH, DESIGNS, write_host_golden
 
-from fairseq_residuals.cli.__main__ import main
 from fairseq_residuals.core.base import Stream
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.verification.archive import read_sidecar
-from fairseq_residuals.verification.fixtures import read_golden
-from fairseq_residuals.verification.hosts import RECIPES
-from fairseq_residuals.verification.parity import Parity, compare_golden, read
-from fairseq_residuals.verification.tolerances import SHIPPED
+from tests.golden_check.__main__ import main
+from tests.golden_check.archive import read_sidecar
+from tests.golden_check.fixtures import read_golden
+from tests.golden_check.hosts import RECIPES
+from tests.golden_check.parity import Parity, compare_golden, read
+from tests.golden_check.tolerances import SHIPPED
 
 
 def measure_as(name: str, **other: Any) -> Parity:
@@ -194,7 +194,7 @@ def test_what_cannot_be_compared_is_one_sentence(
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other, extra = golden_path("mhc_lucidrains"), changed(golden_path("lns"), tmp_path, put("more"))
-    assert main(["verify", str(POSTLN), str(extra), str(golden_path("xt_gated_multi_residual")), str(other)]) == 0
+    assert main([str(POSTLN), str(extra), str(golden_path("xt_gated_multi_residual")), str(other)]) == 0
     captured = capsys.readouterr()
     rows = [line.split("|") for line in captured.out.splitlines() if line.startswith("|")]
     assert [row[-2].strip() for row in rows[2:]] == ["ok", "ok", "ok", "other kind"]

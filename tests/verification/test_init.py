@@ -28,8 +28,8 @@ from fairseq_residuals.core.initialization import initialise
 from fairseq_residuals.core.state_dict_names import fairseq_name
 from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.variants.deepnet import alpha_beta
-from fairseq_residuals.verification.archive import read_description
-from fairseq_residuals.verification.fairseq_recipes import EncoderAlone
+from tests.golden_check.archive import read_description
+from tests.golden_check.fairseq_recipes import EncoderAlone
 
 SAME = {
     "postln": "transformer_post_ln",

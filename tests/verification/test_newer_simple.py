@@ -22,10 +22,10 @@ from fairseq_residuals.core.layer import CONNECTIONS
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.core.wiring import Wiring
 from fairseq_residuals.variants.layer_scale import first_gain
-from fairseq_residuals.verification.archive import read_sidecar
-from fairseq_residuals.verification.fixtures import read_golden
-from fairseq_residuals.verification.hosts import RECIPES
-from fairseq_residuals.verification.parity import compare_golden
+from tests.golden_check.archive import read_sidecar
+from tests.golden_check.fixtures import read_golden
+from tests.golden_check.hosts import RECIPES
+from tests.golden_check.parity import compare_golden
 
 DIM = 16
 SIMPLE = ("layernorm_scaling", "sandwich_ln", "peri_ln", "post_sublayer_norm", "mix_ln", "layer_scale", "keel")

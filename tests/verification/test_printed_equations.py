@@ -15,9 +15,9 @@ from torch import Tensor
 from fairseq_residuals.core.base import StackShape
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.core.wiring import Wiring
-from fairseq_residuals.verification.equations.evaluation import evaluate
-from fairseq_residuals.verification.equations.parser import parse
-from fairseq_residuals.verification.equations.syntax import EquationError
+from tests.golden_check.equations.evaluation import evaluate
+from tests.golden_check.equations.parser import parse
+from tests.golden_check.equations.syntax import EquationError
 
 TOLERANCE = 1e-7
 """Of the largest magnitude, in double precision; norms over two channels multiply rounding by hundreds."""

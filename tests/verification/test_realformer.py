@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from fairseq_residuals.core.state_dict_names import fairseq_name
 from fairseq_residuals.core.wiring import Wiring
-from fairseq_residuals.verification.fairseq_recipes import EncoderAlone
-from fairseq_residuals.verification.recompute import recorded
+from tests.golden_check.fairseq_recipes import EncoderAlone
+from tests.golden_check.recompute import recorded
 
 NAMES = {
     "attention/self/query": "self_attn.q_proj",

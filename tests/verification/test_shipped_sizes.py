@@ -16,12 +16,12 @@ from golden_files import Arrays, arrays_of, golden_path
 from host_golden_writer import DESIGNS
 
 from fairseq_residuals.core.stack import Stack
-from fairseq_residuals.verification.archive import read_sidecar, write
-from fairseq_residuals.verification.hosts import RECIPES
-from fairseq_residuals.verification.parity import read
-from fairseq_residuals.verification.rebuild import rebuild
-from fairseq_residuals.verification.recompute import recompute
-from fairseq_residuals.verification.tolerances import SHIPPED
+from tests.golden_check.archive import read_sidecar, write
+from tests.golden_check.hosts import RECIPES
+from tests.golden_check.parity import read
+from tests.golden_check.rebuild import rebuild
+from tests.golden_check.recompute import recompute
+from tests.golden_check.tolerances import SHIPPED
 
 NAMES = sorted(name for name, recipe in RECIPES.items() if recipe.tolerances is SHIPPED and name not in DESIGNS)
 DIM, FFN, HEADS, WORDS = 48, 64, 6, 29

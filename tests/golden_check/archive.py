@@ -1,0 +1,115 @@
+"""Golden files on disk: ``X.npz`` with the arrays and ``X.json``, the sidecar, with their description.
+
+A file is written the same way each time: arrays in the order of their names, no dates, and in the sidecar the SHA-256
+of every array. It is that of the ``.npy`` member, type and shape included, so that standard tools can check it::
+
+    unzip -p X.npz out/logits.npy | sha256sum
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.utils.documents import read_json
+
+Arrays = dict[str, np.ndarray]
+FORMAT = "fairseq_residuals golden 1"
+"""What the entry ``format`` of a sidecar says of a file in the layout of tests/golden/README.md."""
+LONGEST_LINE = 120
+
+
+def read_sidecar(path: Path) -> dict[str, Any]:
+    """Read the description beside the golden file ``path``.
+
+    Raises:
+        UserError: either file is missing, or the sidecar is not a JSON object.
+    """
+    sidecar = path.with_suffix(".json")
+    for file in (path, sidecar):
+        if not file.is_file() or path.suffix != ".npz":
+            raise UserError(f"there is no {file}; a golden file is an X.npz with its description X.json beside it")
+    return read_description(sidecar)
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        UserError: the file is missing or is something else.
+    """
+    try:
+        description = read_json(path)
+    except OSError:
+        raise UserError(f"there is no {path} that could be read") from None
+    if not isinstance(description, dict):
+        raise UserError(f"{path} must hold a JSON object, not a {type(description).__name__}")
+    return description
+
+
+def read_arrays(path: Path, sidecar: dict[str, Any]) -> Arrays:
+    """Read all arrays of ``path``.
+
+    Args:
+        sidecar: its description, in :data:`FORMAT`.
+
+    Raises:
+        UserError: the file is damaged, or the description is of another format.
+    """
+    if sidecar.get("format") != FORMAT:
+        raise UserError(f"{path.with_suffix('.json')} is not in the format of golden files, {FORMAT!r}")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return dict(archive)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"{path} is damaged (truncated?) or holds something else than NumPy arrays") from error
+
+
+def variant_name(path: Path, sidecar: dict[str, Any]) -> str:
+    """Name the wiring: the first word in the sidecar, else that in the file's name (``b2t_S``: b2t)."""
+    of_file = re.sub(r"_(init|[A-Z][a-z]?\d*(_initweights)?)$", "", path.stem)
+    return str(sidecar.get("variant") or sidecar.get("name") or of_file).partition(" ")[0]
+
+
+def write(path: Path, arrays: Arrays, description: dict[str, Any]) -> None:
+    """Write ``path`` and its sidecar; the same input gives the same bytes (with the same version of zlib)."""
+    members = {name: _npy(arrays[name]) for name in sorted(arrays)}
+    with zipfile.ZipFile(path, "w") as file:
+        for name, data in members.items():
+            info = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
+            file.writestr(info, data, zipfile.ZIP_DEFLATED, 9)
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}
+    write_json(path.with_suffix(".json"), description | {"format": FORMAT, "arrays": hashes})
+
+
+def write_json(path: Path, description: dict[str, Any]) -> None:
+    """Write a description; what fits into a line is in one."""
+    path.write_text(_indented(description, "") + "\n", encoding="utf-8")
+
+
+def _npy(array: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    # in C order and little-endian, whatever the array was made from
+    plain = np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
+    np.lib.format.write_array(stream, plain, version=(1, 0), allow_pickle=False)
+    return stream.getvalue()
+
+
+def _indented(value: Any, indent: str) -> str:
+    line = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    if not value or not isinstance(value, (dict, list)) or len(indent) + len(line) <= LONGEST_LINE:
+        return line
+    further = f"{indent} "
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(f"{further}{_indented(x, further)}" for x in value) + f"\n{indent}]"
+    entries = (f"{further}{json.dumps(key)}: {_indented(value[key], further)}" for key in sorted(value))
+    return "{\n" + ",\n".join(entries) + f"\n{indent}}}"

@@ -1,0 +1,77 @@
+"""Golden files of models that are not fairseq's.
+
+Such a file holds a small model of LLaMA's, GPT-2's or whatever parts its authors put around their wiring. It is
+compared with :class:`.host.Host`, a language model made of this plugin's own ``Stack``, ``ResidualLayer`` and
+``Wiring`` with the same parts around them. One :class:`.recipe.HostRecipe` says what a file is, under the name that the
+file's sidecar has for it; one module per family has a dictionary ``RECIPES`` of them, and :data:`RECIPES` here has all.
+
+The fields of ``HostRecipe`` and ``GoldenRecipe`` say what a recipe can tell. Parameters get these names:
+``embed_tokens``,
+``layers.0.self_attn.q_proj``, ``layers.0.self_attn_layer_norm`` (a connection's ``norm``), ``layers.0.fc1`` or for a
+gated FFN ``fc1.gate`` and ``fc1.up``, ``layers.0.fc2``, ``layers.0.final_layer_norm``,
+``layers.0.ffn_connection.gain`` (what else a connection has), ``layers.wiring.weight`` (what else the variant has),
+``layer_norm`` (its ``norm``), ``output_projection``. An ``in_proj_weight`` of queries, keys and values, in this order,
+is split. Biases, widths, depth and whether the head is tied are seen in the parameters.
+
+To add one: write it into the module of its family, or a new one whose ``RECIPES`` are named below, and run
+``fairseq-residuals verify FILE.npz --per-layer``. A file that cannot honestly be compared with the plugin is named in
+``recipes.OTHER_KINDS``, with the reason.
+"""
+
+from tests.golden_check.hosts import (
+    attention_residuals_host,
+    by_sublayers_host,
+    delta_attnres_host,
+    dense_former_host,
+    gemma3n_host,
+    gpas_host,
+    hybrid_norm_host,
+    hyper_connections_host,
+    inkling_host,
+    llama_host,
+    mhc_lite_host,
+    mudd_host,
+    mup_host,
+    nanochat_host,
+    nanogpt_record_host,
+    parallel_host,
+    plain_host,
+    re_zero_host,
+    released_2026_host,
+    released_layer_host,
+    scaled_residual_host,
+    siamese_norm_host,
+    t5gemma_host,
+    value_residual_host,
+    without_tears_host,
+)
+from tests.golden_check.hosts.host_recipe import HostRecipe
+
+RECIPES: dict[str, HostRecipe] = {
+    **llama_host.RECIPES,
+    **plain_host.RECIPES,
+    **re_zero_host.RECIPES,
+    **hybrid_norm_host.RECIPES,
+    **value_residual_host.RECIPES,
+    **dense_former_host.RECIPES,
+    **attention_residuals_host.RECIPES,
+    **siamese_norm_host.RECIPES,
+    **hyper_connections_host.RECIPES,
+    **parallel_host.RECIPES,
+    **gpas_host.RECIPES,
+    **mup_host.RECIPES,
+    **nanogpt_record_host.RECIPES,
+    **nanochat_host.RECIPES,
+    **scaled_residual_host.RECIPES,
+    **released_layer_host.RECIPES,
+    **released_2026_host.RECIPES,
+    **by_sublayers_host.RECIPES,
+    **t5gemma_host.RECIPES,
+    **mhc_lite_host.RECIPES,
+    **delta_attnres_host.RECIPES,
+    **gemma3n_host.RECIPES,
+    **mudd_host.RECIPES,
+    **inkling_host.RECIPES,
+    **without_tears_host.RECIPES,
+}
+"""By what the sidecar calls the file's design."""

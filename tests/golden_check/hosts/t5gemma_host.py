@@ -1,0 +1,114 @@
+"""T5Gemma in Hugging Face's transformers: an encoder and a decoder wired as a sandwich."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_residuals.checkpoints.importing.parameter_names import Authors
+from fairseq_residuals.core.layer import Context
+from fairseq_residuals.core.stack import Stack
+from tests.golden_check.fixtures import Golden
+from tests.golden_check.hosts.host import Attention, HostModel, Rotary, build_stack, future_mask
+from tests.golden_check.hosts.host_recipe import HostRecipe
+from tests.golden_check.hosts.scaled_residual_host import geglu
+from tests.golden_check.tolerances import SHIPPED
+
+MOST_SCORE, MOST_LOGIT = 50.0, 30.0
+"""Bounds of scores and logits, by tanh."""
+
+T5_GEMMA = Authors(
+    "huggingface/transformers",
+    renames=(
+        (r"^model\.", ""),
+        (r"^lm_head\.out_proj\.", "output_projection."),
+        (r"^(encoder|decoder)\.embed_tokens\.", r"\1_embed_tokens."),
+        (r"^(encoder|decoder)\.layers\.", r"\1."),
+        (r"^(encoder|decoder)\.norm\.", r"\1.wiring.norm."),
+        (r"\.cross_attn\.", ".encoder_attn."),
+        (r"\.o_proj\.", ".out_proj."),
+        (r"\.mlp\.gate_proj\.", ".fc1.gate."),
+        (r"\.mlp\.up_proj\.", ".fc1.up."),
+        (r"\.mlp\.down_proj\.", ".fc2."),
+        (r"\.pre_self_attn_layernorm\.", ".self_attn_layer_norm."),
+        (r"\.post_self_attn_layernorm\.", ".self_attn_out_layer_norm."),
+        (r"\.pre_cross_attn_layernorm\.", ".encoder_attn_layer_norm."),
+        (r"\.post_cross_attn_layernorm\.", ".encoder_attn_out_layer_norm."),
+        (r"\.pre_feedforward_layernorm\.", ".final_layer_norm."),
+        (r"\.post_feedforward_layernorm\.", ".final_out_layer_norm."),
+    ),
+)
+
+
+class Pair(HostModel):
+    """An encoder and a decoder with embeddings and a head of their own."""
+
+    def __init__(self, golden: Golden) -> None:
+        super().__init__()
+        enc_depth, dec_depth = golden.depth("encoder"), golden.depth("decoder")
+        self.pad = golden.pad
+        self.encoder, self.decoder = (
+            build_stack(golden, side, side, geglu, enc_depth=enc_depth, dec_depth=dec_depth)  # type: ignore[arg-type]
+            for side in ("encoder", "decoder")
+        )
+        self.dim = self.encoder.shape.dim
+        source, target = (len(golden.need(f"{side}_embed_tokens.weight")) for side in ("encoder", "decoder"))
+        self.encoder_embed_tokens = nn.Embedding(source, self.dim)
+        self.decoder_embed_tokens = nn.Embedding(target, self.dim)
+        self.output_projection = nn.Linear(self.dim, target, bias=False)
+        for attention in (module for module in self.modules() if isinstance(module, Attention)):
+            attention.edit_scores = bounded_scores
+        for stack in (self.encoder, self.decoder):
+            turn = Rotary(self.dim // stack.shape.heads, "half")
+            for i in range(len(stack)):
+                for name in ("q_proj", "k_proj"):
+                    stack[i].self_attn.get_submodule(name).register_forward_hook(turn)
+
+    def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Run the model.
+
+        Args:
+            inputs: ``src_tokens`` (B, S), ``prev_output_tokens`` (B, T).
+
+        Returns:
+            enc_embed, encoder_out, dec_embed, decoder_features and logits.
+        """
+        padding = inputs["src_tokens"].eq(-1 if self.pad is None else self.pad)
+        source = self.encoder_embed_tokens(inputs["src_tokens"])
+        target = self.decoder_embed_tokens(inputs["prev_output_tokens"])
+        memory = self._through(self.encoder, source, Context(padding_mask=padding))
+        masks = Context(memory=memory, memory_padding_mask=padding, self_attn_mask=future_mask(target.transpose(0, 1)))
+        features = self._through(self.decoder, target, masks).transpose(0, 1)
+        logits = MOST_LOGIT * torch.tanh(self.output_projection(features) / MOST_LOGIT)
+        return {
+            "enc_embed": source,
+            "encoder_out": memory.transpose(0, 1),
+            "dec_embed": target,
+            "decoder_features": features,
+            "logits": logits,
+        }
+
+    def _through(self, stack: Stack, embedded: Tensor, context: Context) -> Tensor:
+        """(B, T, C) -> (T, B, C)"""
+        x, _ = stack(self.dim**0.5 * embedded.transpose(0, 1), context)
+        return x
+
+
+def bounded_scores(scores: Tensor) -> Tensor:
+    """Bound the scores of attention, of any shape."""
+    return MOST_SCORE * torch.tanh(scores / MOST_SCORE)
+
+
+@dataclass(frozen=True)
+class T5GemmaRecipe(HostRecipe):
+    """Norms whose gain is kept as its distance from 1."""
+
+    def adapt(self, golden: Golden) -> Golden:
+        """Return ``golden`` with the gains themselves."""
+        parameters = {name: 1 + x if "norm" in name else x for name, x in golden.parameters.items()}
+        return replace(golden, parameters=parameters)
+
+
+RECIPES = {"t5gemma_sandwich_encdec": T5GemmaRecipe("sandwich_ln(norm=rms)", T5_GEMMA, model=Pair, tolerances=SHIPPED)}
