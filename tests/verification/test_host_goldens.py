@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from golden_files import POSTLN, Arrays, changed, drop, golden_path, label, measure, put, unchanged, wrong
 from host_golden_writer import DEPTH, DESIGNS, write_host_golden
 
@@ -120,11 +121,33 @@ def test_another_eps_of_the_norms_shows(name: str) -> None:
         ("attnres_full", {"wiring": "attention_residuals(block=2)"}),
         ("attnres_block", {"wiring": "attention_residuals"}),
         ("layerscale", {"wiring": "layer_scale(gain=0.1)"}),
+        # Kimi K3's configuration counts layers
+        ("kimi_k3_block_attnres", {"wiring": "attention_residuals(norm=rms,norm_eps=1e-5,block=2)"}),
+        ("mhar", {"wiring": "attention_residuals(norm=rms,heads=1)"}),
+        ("mhar", {"wiring": "attention_residuals(norm=rms,heads=4,scale=true)"}),
+        ("mhar_block", {"wiring": "attention_residuals(norm=rms,heads=4,block=2)"}),
+        ("neomme_x0_read", {"wiring": "x0_read(norm=rms)"}),
+        ("esmc_residual_scaling", {"wiring": "residual_multiplier(multiplier=2.12)"}),
     ],
     ids=lambda value: value if isinstance(value, str) else str(*value.values()),
 )
 def test_another_model_shows(name: str, other: dict[str, Any]) -> None:
     assert measure_as(name, **other).failures()
+
+
+@pytest.mark.parametrize(
+    ("name", "constant", "wrong"),
+    [
+        ("muse_residual_gate", "residual_gate.FLOOR", 0.0),
+        ("muse_residual_gate", "residual_gate.TEMPERATURE", 1.0),
+        ("orthogonal_residual", "orthogonal_residual.at_least_fp32", lambda x: x - x.mean(-1, keepdim=True)),
+        ("qwen4_gated_residual", "gated_residual.silu", torch.relu),
+    ],
+    ids=str,
+)
+def test_another_equation_shows(name: str, constant: str, wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"fairseq_residuals.variants.{constant}", wrong)
+    assert measure_as(name).failures()
 
 
 def swap_two(s: Stream) -> Stream:
