@@ -24,7 +24,7 @@ from fairseq_residuals.core.registry import register_variant
 from fairseq_residuals.utils.precision import at_least_fp32
 from fairseq_residuals.variants.pre_ln import PreLN, PreLNConnection
 
-EPS = 1e-6
+LEAST_SQUARE = 1e-6
 
 
 class OrthogonalConnection(PreLNConnection):
@@ -32,7 +32,7 @@ class OrthogonalConnection(PreLNConnection):
 
     def write(self, s: Stream, y: Tensor) -> Stream:
         x, exact = at_least_fp32(s["x"]), at_least_fp32(y)
-        share = (x * exact).sum(-1, keepdim=True) / (x.square().sum(-1, keepdim=True) + EPS)
+        share = (x * exact).sum(-1, keepdim=True) / (x.square().sum(-1, keepdim=True) + LEAST_SQUARE)
         return s | {"x": (x + exact - share * x).to(s["x"].dtype)}
 
 

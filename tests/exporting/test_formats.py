@@ -60,7 +60,7 @@ GROUPS = [(ALONE, WITHOUT_ENCODER[i : i + 16]) for i in range(0, len(WITHOUT_ENC
 GROUPS.append((PAIR, ["realformer", "hybrid_norm", *NEEDING_AN_ENCODER]))
 ACROSS_LAYERS = {
     *("attention_residuals", "backout", "delta_attnres", "dense_former", "dlcl_post", "dlcl_pre", "keel", "laurel_pa"),
-    *("mix_ln", "mudd", "realformer", "transparent_attention", "two_lane", "unet_skip"),
+    *("mix_ln", "mudd", "realformer", "scmoe", "transparent_attention", "two_lane", "unet_skip", "x0_read"),
 }
 """Their second layer reads what the first one left, or is wired otherwise."""
 
