@@ -17,7 +17,8 @@ own, and the deeper stack decides where gains start.
 without any norm (so the option ``norm_type`` has nothing to choose), a number per layer that starts at 0 and that all
 sub-layers of the layer share. Checked against majumderb/rezero@e2c94a8 (``rezero/transformer/rztx.py``), whose weights
 are drawn as PyTorch does, here as fairseq does. In the first update nothing of the layers moves but these numbers, and
-of a pair only the decoder's: the loss does not see the encoder before.
+of a pair only the decoder's: the loss does not see the encoder before. Cross-attention of Idefics and Mllama has such a
+number, too, but under tanh and around a norm: x' = x + tanh(a) F(LN(x)).
 """
 
 from dataclasses import dataclass

@@ -5,9 +5,9 @@
     x ─┬─► LN ─► F ─► RMS ─► · b ─► + ─► x'      b = sigmoid(g / 0.3), a = sqrt(1 - b^2)
        └────────────── · a ─────────┘
 
-x' = a * x + b * RMS(F(LN(x))), and a norm on top; the embeddings are normalized too. RMS has no gain and an eps of
-1e-8; around the FFN its input is first multiplied by a gain. a^2 is at least 0.001. Meta 2026,
-"Muse-Spark-Open-816B-A42B" (a release of weights, whose LN is RMSNorm: ``norm=rms``). Checked against
+x' = a * x + b * RMS(F(LN(x))), and a norm on top; the embeddings are normalized too. RMS has no gain, and an eps of
+1e-8 whatever ``norm_eps`` says; around the FFN its input is first multiplied by a gain. a^2 is at least 0.001. Meta
+2026, "Muse-Spark-Open-816B-A42B" (a release of weights, whose LN is RMSNorm: ``norm=rms``). Checked against
 huggingface/transformers@v5.23.0 (``modeling_muse_spark.py``).
 
 A stream of variance 1 keeps it where the branch does not correlate. ``start=muse`` draws g from N(0, 0.02) as released:
