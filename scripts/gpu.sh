@@ -1,13 +1,68 @@
 #!/usr/bin/env bash
-# Tests and measures on a GPU, in order of worth and in pieces of at most nine minutes; --help lists what can be changed.
-# What is finished is not done again by the next call.
-#   SETUP=no   use the Python that PYTHON names (python3), with what is installed there, and install nothing
+# Tests on a GPU and then measures, in order of worth; a step that has ended well is not done again by the next call.
+#   OUT=DIR     the folder of logs and figures (default: gpu_out in the checkout)
+#   MINUTES=N   begin no step after so many minutes (default: 30)
+#   SETUP=no    use the Python that PYTHON names (python3), with what is installed there, and install nothing
+set -euo pipefail
 if [ "${SETUP:-yes}" = no ]; then
-    set -euo pipefail
     ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
     VENV_PYTHON="${PYTHON:-python3}"
     export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
 else
     . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 fi
-exec "$VENV_PYTHON" -m fairseq_residuals.experiments.device_session "$@"
+cd "$ROOT"
+OUT="${OUT:-$ROOT/gpu_out}"
+MINUTES="${MINUTES:-30}"
+"$VENV_PYTHON" -c 'import sys, torch; sys.exit(0 if torch.cuda.is_available() else "gpu.sh: error: PyTorch sees no GPU")'
+mkdir -p "$OUT"
+"$VENV_PYTHON" -c 'import torch; print(torch.__version__, torch.cuda.get_device_name())' | tee "$OUT/device.txt"
+
+# step NAME COMMAND...: its log is OUT/NAME.log, under another name until it has ended well.
+failed=()
+step() {
+    local name="$1" log="$OUT/$1.log"
+    shift
+    if [ -f "$log" ]; then
+        printf '%s: done before\n' "$name"
+    elif [ "$SECONDS" -ge $((60 * MINUTES)) ]; then
+        printf '%s: left for another call, after %s minutes\n' "$name" "$MINUTES"
+    elif timeout 540 "$@" >"$log.part" 2>&1; then
+        mv "$log.part" "$log"
+        printf '%s: done, %s seconds since the start\n' "$name" "$SECONDS"
+    else
+        failed+=("$name")
+        printf '%s: failed or took over nine minutes, see %s\n' "$name" "$log.part" >&2
+        tail -n 3 "$log.part" >&2
+    fi
+}
+
+bench() { # name, theme, flags
+    local name="$1" theme="$2"
+    shift 2
+    step "$name" "$VENV_PYTHON" -m fairseq_residuals.cli bench "$theme" --device cuda --repeats 3 --steps 10 --warmup 5 \
+        --csv "$OUT/$name.csv" --markdown "$OUT/$name.md" "$@"
+}
+
+step tests "$VENV_PYTHON" -m pytest -q -p no:cacheprovider tests/test_on_gpu.py
+step goldens "$VENV_PYTHON" -m tests.golden_check --device cuda tests/golden/*_S.npz
+for precision in bf16 fp16; do
+    bench "train-$precision" train --tokens 112x32 --layers 18 --precision "$precision" \
+        --beside stock --variants post_ln post_ln+graphs
+done
+bench big train --tokens 448x32 --layers 6 --dims big --precision bf16 --beside stock --variants post_ln+graphs
+bench deep train --tokens 112x32 --layers 100 --precision bf16 --beside --variants post_ln+graphs
+"$VENV_PYTHON" -c 'import fairseq_residuals as r; print(*r.list_variants(), sep="\n")' | grep -v '^post_ln$' |
+    xargs -n 6 >"$OUT/wirings.txt"
+part=0
+while read -r -a wirings; do
+    part=$((part + 1))
+    bench "costs-$part" train --tokens 112x32 --layers 18 --precision bf16 \
+        --beside --variants post_ln+graphs "${wirings[@]/%/+graphs}" </dev/null
+done <"$OUT/wirings.txt"
+bench search generate --tokens 64x32 --layers 6 --beam 4 --precision fp16 --beside stock ctranslate2 --variants pre_ln
+
+if [ "${#failed[@]}" -gt 0 ]; then
+    printf 'gpu.sh: error: not done: %s\n' "${failed[*]}" >&2
+    exit 1
+fi

@@ -16,6 +16,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+import torch
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -276,3 +277,12 @@ def test_no_file_names_a_machine_or_a_package_index() -> None:
                 continue
             found += [f"{path.relative_to(ROOT)}: {m.group()}" for m in forbidden.finditer(path.read_text())]
     assert not found
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU, on which the script would work")
+def test_the_session_on_a_gpu_says_that_there_is_none(tmp_path: Path) -> None:
+    environment = os.environ | {"SETUP": "no", "PYTHON": sys.executable, "OUT": str(tmp_path / "out")}
+    done = subprocess.run(["bash", str(ROOT / "scripts/gpu.sh")], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr == "gpu.sh: error: PyTorch sees no GPU\n"
+    assert not (tmp_path / "out").exists()
