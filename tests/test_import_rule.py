@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("variants",),
     ("models", "performance", "portable"),
     ("generation", "training", "checkpoints", "data", "scoring", "library"),
-    ("experiments", "analysis", "verification", "benchmark"),
+    ("experiments", "analysis", "benchmark"),
     ("cli",),
 )
 """From below: a package may import those of its own layer and of the layers below it."""
