@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from fairseq_residuals.checkpoints.exporting.comparison.measure import (
+from export_comparison import (
     ALONE,
     GRAPHS,
     OWN_FILE,
@@ -16,6 +15,7 @@ from fairseq_residuals.checkpoints.exporting.comparison.measure import (
     compare,
     small_model,
 )
+
 from fairseq_residuals.core.registry import VARIANTS, list_variants
 
 pytest.importorskip("transformers", reason="the extra hf is not installed")

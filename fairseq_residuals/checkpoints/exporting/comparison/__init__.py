@@ -1,1 +1,0 @@
-"""What each format makes of each wiring, measured on small models."""
