@@ -73,7 +73,7 @@ class _RMSLinear(torch.autograd.Function):
         """(M, N) -> (N, K), (M, K)"""
         x, weight, inverse, out = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return differentiable_gradients(ctx, _plain, (x, weight, ctx.centred, ctx.eps), grad_out)
+            return differentiable_gradients(ctx, _plain_rms_linear, (x, weight, ctx.centred, ctx.eps), grad_out)
         exact, scaled = _exact(x, ctx.centred), grad_out * inverse
         # the norm takes the part of the gradient that is along x
         along = (grad_out * out).sum(0) * inverse.square() / x.size(1)
@@ -81,7 +81,7 @@ class _RMSLinear(torch.autograd.Function):
         return _exact(grad_x, ctx.centred).to(x.dtype), (scaled @ exact).to(weight.dtype), None, None
 
 
-def _plain(x: Tensor, weight: Tensor, centred: bool, eps: float) -> Tensor:
+def _plain_rms_linear(x: Tensor, weight: Tensor, centred: bool, eps: float) -> Tensor:
     return rms_linear_reference(x, weight, centred=centred, eps=eps)
 
 
