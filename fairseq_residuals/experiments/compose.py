@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import threading
 import warnings
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_residuals.core.errors import UserError, did_you_mean
+from fairseq_residuals.experiments.rows import as_command_line
 from modern_fairseq.messages.yaml_mistakes import NOT_FAIRSEQS, sentence
 
 SEED, BATCH = "common.seed", ("dataset.max_tokens", "optimization.update_freq")
@@ -46,7 +46,7 @@ def compose(configs: Path, name: str, overrides: Sequence[str] = ()) -> DictConf
 
     Args:
         configs: what ``--config-dir`` names.
-        name: what ``--config-name`` names, such as b2t/table1/18l_b2t.
+        name: of a row or of a file, such as b2t/table1/18l_b2t.
         overrides: as hydra takes them, such as optimization.max_update=100.
 
     Raises:
@@ -54,8 +54,9 @@ def compose(configs: Path, name: str, overrides: Sequence[str] = ()) -> DictConf
     """
     from fairseq.dataclass.initialize import hydra_init
 
-    if not (configs / f"{name}.yaml").is_file():
-        raise UserError(f"there is no configuration {configs / name}.yaml")
+    primary, of_row = as_command_line(configs, name)
+    if not (configs / f"{primary}.yaml").is_file():
+        raise UserError(f"there is no configuration {configs / primary}.yaml, nor a row of that name in rows.yaml")
     if "common" not in {key.removesuffix(".yaml") for key in ConfigStore.instance().list("")}:
         hydra_init()
     with _ONE_AT_A_TIME, warnings.catch_warnings():
@@ -66,7 +67,7 @@ def compose(configs: Path, name: str, overrides: Sequence[str] = ()) -> DictConf
             with hydra.initialize_config_dir(str(configs.resolve()), version_base="1.1"):
                 # in the file this is asked of the running job
                 save_dir = f"checkpoint.save_dir=checkpoints/{name}"
-                config = hydra.compose(name, overrides=[save_dir, *overrides])
+                config = hydra.compose(primary, overrides=[save_dir, *of_row, *overrides])
         except (HydraException, OmegaConfBaseException, ValueError) as error:
             raise UserError(f"{name}: {sentence(error) or error}") from error
     OmegaConf.set_struct(config, False)
@@ -128,17 +129,3 @@ def _training(config: DictConfig) -> dict[str, Any]:
 
 def _hash(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def override(key: str, value: str | int | bool | list[int]) -> str:
-    """Return an override as hydra's grammar has it.
-
-    Raises:
-        UserError: the value is a path that hydra cannot be given.
-    """
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    if not isinstance(value, str) or re.fullmatch(r"[\w./:-]+", text):
-        return f"{key}={text}"
-    if "'" in text:
-        raise UserError(f"{text}: hydra cannot be given a path with a quotation mark; choose another folder")
-    return f"{key}='{text}'"

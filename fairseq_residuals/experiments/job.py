@@ -17,10 +17,11 @@ from omegaconf import DictConfig, OmegaConf
 import fairseq_residuals
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.data.corpora import CORPORA, find_corpus
-from fairseq_residuals.experiments.compose import compose, override, plain, training_hash, whole_hash
+from fairseq_residuals.experiments.compose import compose, plain, training_hash, whole_hash
 from fairseq_residuals.experiments.effective_batch import Batch, batch_on
 from fairseq_residuals.experiments.machine import Machine, MaxTokens
 from fairseq_residuals.experiments.recipe import Measurement, Recipe
+from fairseq_residuals.experiments.rows import as_command_line, override
 from fairseq_residuals.experiments.train_flags import as_flags, train_flags
 from fairseq_residuals.models.architectures import ARCHITECTURES
 
@@ -64,7 +65,7 @@ class Job:
 
     settings: Settings
     name: str
-    """As ``--config-name`` takes it."""
+    """Of a row or of a file, as :func:`.compose` takes it."""
     given_seed: int | None = None
     """None: the configuration's."""
 
@@ -164,7 +165,8 @@ class Job:
     @property
     def train(self) -> list[str]:
         machine = [override(key, value) for key, value in self._of_the_machine.items()]
-        command = ["fairseq-hydra-train", "--config-dir", str(self.settings.configs), "--config-name", self.name]
+        primary, of_row = as_command_line(self.settings.configs, self.name)
+        command = ["fairseq-hydra-train", "--config-dir", str(self.settings.configs), "--config-name", primary, *of_row]
         return self.settings.machine.launch(
             [*command, override("hydra.run.dir", str(self.folder)), *self._asked_overrides, *machine]
         )

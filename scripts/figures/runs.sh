@@ -63,14 +63,16 @@ corpus() {
     mv "$CORPUS.partial" "$CORPUS"
 }
 
-# Lists the training of one model: RECIPE names a file of configs/ for --paper, OVERRIDES change it; SMALL are flags of fairseq-train.
+# Lists the training of one model: RECIPE names a row of configs/ for --paper, OVERRIDES change it; SMALL are flags of fairseq-train.
 #   model NAME RECIPE "OVERRIDES" SMALL...
 model() {
     local name="$1" recipe="$2" overrides="$3" seed
     shift 3
     if [ $SCALE = paper ]; then
+        local row
+        mapfile -t row < <(python -m fairseq_residuals.experiments.rows "$ROOT/configs" "$recipe")
         # shellcheck disable=SC2206
-        local command=(fairseq-hydra-train --config-dir "$ROOT/configs" --config-name "$recipe"
+        local command=(fairseq-hydra-train --config-dir "$ROOT/configs" --config-name "${row[@]}"
             "common.user_dir=$ROOT/fairseq_residuals" $overrides)
         if [ "${GPUS:-1}" -gt 1 ]; then # which share the recipe's batch
             # shellcheck disable=SC2086

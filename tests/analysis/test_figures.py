@@ -16,6 +16,7 @@ import pytest
 from fairseq import options
 
 from fairseq_residuals.cli.__main__ import build_parser
+from fairseq_residuals.experiments.rows import as_command_line
 from fairseq_residuals.models.architectures import ARCHITECTURES
 from modern_fairseq.plain_yaml import read_yaml
 
@@ -61,8 +62,9 @@ def check(command: list[str]) -> None:
     elif command[0] == "fairseq-hydra-train":
         assert (ROOT / "configs" / f"{command[command.index('--config-name') + 1]}.yaml").is_file(), command
         for override in command[5:]:
-            key, _, value = override.partition("=")
-            assert key in ("checkpoint.save_dir", "common.user_dir", "model._name", "optimization.update_freq")
+            key, _, value = override.removeprefix("++").partition("=")
+            settings = ("checkpoint.save_dir", "common.user_dir", "schedule")
+            assert key in settings or key.startswith(("model.", "optimization."))
             assert key != "model._name" or value in ARCHITECTURES
     else:
         assert command[0] == "fairseq-train"
@@ -91,12 +93,13 @@ def test_the_figure_of_real_text_has_the_rows_of_its_table(
     width: str, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WIDTH", width)
-    trained = [
-        command[command.index("--config-name") + 1] for command in calls("debian_translation", tmp_path, "--paper")
-    ]
+    commands = calls("debian_translation", tmp_path, "--paper")
+    trained = [tuple(command[command.index("--config-name") + 1 : -2]) for command in commands]
     table = read_yaml(ROOT / "configs/debian/tables.yaml")["translation"]["rows"]
-    assert trained == [f"debian/{config}" for row, config in table.items() if row.startswith(f"18L-18L/{width}/")]
-    assert len(trained) == 9 and all(name.endswith(end) for name in trained)
+    names = [f"debian/{config}" for row, config in table.items() if row.startswith(f"18L-18L/{width}/")]
+    lines = [as_command_line(ROOT / "configs", name) for name in names]
+    assert trained == [(primary, *overrides) for primary, overrides in lines]
+    assert len(trained) == 9 and all(name.endswith(end) for name in names)
 
 
 def test_several_gpus_share_the_papers_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

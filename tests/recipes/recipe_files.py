@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-
-import yaml
 
 from fairseq_residuals.experiments.job import Job, Settings
 from fairseq_residuals.experiments.machine import Machine
@@ -47,10 +44,3 @@ def uses() -> dict[str, dict[str, list[Cell]]]:
         for cell in read_table(table).cells:
             found.setdefault(cell.config, {}).setdefault(table, []).append(cell)
     return found
-
-
-def row_files() -> Iterator[Path]:
-    """Every file that is a row's own: it names an architecture."""
-    for path in sorted(CONFIGS.glob("*/*/*.yaml")):
-        if "_name" in (yaml.safe_load(path.read_text()).get("model") or {}):
-            yield path

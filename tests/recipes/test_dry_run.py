@@ -43,7 +43,8 @@ def test_one_row_of_b2t_from_corpus_to_score(dry_run) -> None:
     folders = ["wmt14_en_de", "data/wmt14_en_de/b2t", "--variant", "b2t", "--downloads", "data/downloads"]
     assert prepare[2:] == folders
     [train] = commands(lines, "fairseq-hydra-train")
-    assert flag(train, "--config-name") == "b2t/table1/18l_b2t"
+    assert flag(train, "--config-name") == "b2t/shared/mt"
+    assert "++model._name=transformer_b2t_wmt_en_de_18l" in train
     assert {
         "task.data=data/wmt14_en_de/b2t/data-bin",
         "optimization.update_freq=[16]",

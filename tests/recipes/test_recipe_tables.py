@@ -1,4 +1,4 @@
-"""Every table has its recipes, every recipe its table; what a file says in its head is what was published."""
+"""Every table has its recipes, every recipe its table and its notes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from recipe_files import CONFIGS, TABLES, read_job, read_table, row_files, uses
+from recipe_files import CONFIGS, TABLES, read_job, read_table, uses
+
+from fairseq_residuals.experiments.rows import NOTES, rows_of
 
 ROOT = CONFIGS.parent
 REQUIRED = [
@@ -52,45 +54,16 @@ def test_tables_beyond_the_required_ones_are_published_too() -> None:
         assert read_table(name).cells
 
 
-def test_every_row_file_is_in_a_table() -> None:
-    names = {str(path.relative_to(CONFIGS).with_suffix("")) for path in row_files()}
-    # a row that is another one's twin names no architecture of its own
-    assert names <= set(uses())
-    assert all((CONFIGS / f"{name}.yaml").is_file() for name in uses())
+def test_every_row_is_in_a_table() -> None:
+    assert rows_of(CONFIGS).keys() == set(uses())
 
 
-@pytest.mark.parametrize("config", sorted(uses()))
-def test_head_has_the_published_numbers(config: str) -> None:
-    """``# b2t/table1, 18L-18L/B2T: 2010 24.62, ...``, one such line for each row of each table that the file makes."""
-    head = re.sub(r"\n#   ", " ", (CONFIGS / f"{config}.yaml").read_text())
-    for table, cells in uses()[config].items():
-        published = read_table(table).published
-        if cells[0].key is not None:  # a curve over the rows, of which the head shows some
-            lines = re.findall(rf"^# {re.escape(table)}, {re.escape(cells[0].column)}: (.*)$", head, re.M)
-            said = dict(item.rsplit(" ", 1) for item in lines[0].split(", "))
-            assert said
-            assert said == {row: str(published.rows[row][cells[0].column]) for row in said}
-            continue
-        for row in dict.fromkeys(cell.row for cell in cells):
-            lines = re.findall(rf"^# {re.escape(table)}, {re.escape(row)}: (.*)$", head, re.M)
-            assert len(lines) == 1, (table, row)
-            numbers = {c.column: published.rows[row][c.column] for c in cells if c.row == row}
-            if len(numbers) > 1:
-                numbers |= {column: published.rows[row][column] for column in published.averages}
-            shown = ", ".join(f"{c} {'not given' if v is None else v}" for c, v in numbers.items())
-            assert lines[0] == shown
-
-
-@pytest.mark.parametrize("config", sorted(uses()))
-def test_head_says_hardware_and_what_is_known(config: str) -> None:
-    text = (CONFIGS / f"{config}.yaml").read_text()
-    head = text[: text.index("defaults:")]
-    assert text.startswith("# @package _global_\n")
-    assert re.search(r"^# Hardware: \S", head, re.M)
-    assert re.search(r"^# Known, inferred, unknown: \S", head, re.M)
-    named = re.findall(r"configs/[\w/]+\.yaml", head)
-    assert named and all((ROOT / name).is_file() for name in named)
-    assert max(map(len, text.splitlines())) <= 120
+@pytest.mark.parametrize("name", sorted(uses()))
+def test_a_row_says_on_what_hardware_and_what_is_known(name: str) -> None:
+    row = rows_of(CONFIGS)[name]
+    assert all(str(row[note]).strip() for note in NOTES)
+    named = re.findall(r"configs/[\w/]+\.yaml", row["known"])
+    assert named and all((ROOT / file).is_file() for file in named)
 
 
 @pytest.mark.parametrize("name", [name for name in TABLES if not name.startswith(("dlcl", "joeynmt"))])
