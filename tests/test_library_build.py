@@ -229,6 +229,17 @@ def test_nothing_is_said_where_nothing_is_wrong(caplog: pytest.LogCaptureFixture
     assert not caplog.records
 
 
+def test_loading_restores_positions_that_were_built_without_memory() -> None:
+    embed = TokenEmbedding(20, 16)
+    with torch.device("meta"):
+        empty = TokenEmbedding(20, 16)
+    empty = empty.to_empty(device="cpu")
+    empty.sinusoids.fill_(torch.nan)  # type: ignore[union-attr]  # what memory happens to hold
+    empty.load_state_dict(embed.state_dict())
+    tokens = torch.tensor([[4, 5, 1], [6, 1, 1]])
+    torch.testing.assert_close(empty(tokens), embed(tokens), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("variant", ["b2t", "dlcl_pre"])
 def test_fast_paths_serve_a_stack(variant: str) -> None:
     """Those of attention, which need no GPU."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -69,7 +69,13 @@ class TokenEmbedding(nn.Module):
         self.register_buffer(
             "sinusoids", sinusoids(rows, dim, padding_idx) if positions == "sinusoidal" else None, persistent=False
         )
+        self.register_load_state_dict_post_hook(TokenEmbedding.reset_buffers)
         self.dropout_module = nn.Dropout(dropout)
+
+    def reset_buffers(self, *_: Any) -> None:
+        """Make what no checkpoint holds, after loading: the model may have been built without memory."""
+        if self.sinusoids is not None:
+            self.sinusoids = sinusoids(*self.sinusoids.shape, self.padding_idx).to(self.embed_tokens.weight.device)
 
     def forward(self, tokens: Tensor, *, cache: DecoderCache | None = None, cu_seqlens: Tensor | None = None) -> Tensor:
         """Embed tokens.
