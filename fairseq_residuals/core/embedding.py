@@ -75,7 +75,8 @@ class TokenEmbedding(nn.Module):
     def reset_buffers(self, *_: Any) -> None:
         """Make what no checkpoint holds, after loading: the model may have been built without memory."""
         if self.sinusoids is not None:
-            self.sinusoids = sinusoids(*self.sinusoids.shape, self.padding_idx).to(self.embed_tokens.weight.device)
+            positions, dim = self.sinusoids.shape
+            self.sinusoids = sinusoids(positions, dim, self.padding_idx).to(self.embed_tokens.weight.device)
 
     def forward(self, tokens: Tensor, *, cache: DecoderCache | None = None, cu_seqlens: Tensor | None = None) -> Tensor:
         """Embed tokens.
