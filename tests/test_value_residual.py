@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.core.layer import Context
 from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.core.stack import Pass
 from fairseq_residuals.performance.cpu import CPUAttention
 
 LAYERS = 8
@@ -189,7 +190,7 @@ def test_if_the_first_layer_is_skipped_the_next_is_the_first() -> None:
     stack = stacks(build_pre_ln("constant", layers=4))[0].double()
     x = torch.randn(5, 2, stack.shape.dim, dtype=torch.double)
     expected = stack.wiring.norm(pre_ln_by_hand([stack[1], stack[3]], x, WEIGHTS["constant"][:2]))
-    a_pass, h = stack.start_pass(), x
+    a_pass, h = Pass(stack), x
     a_pass.keep = [False, True, False, True]
     for i in range(4):
         h, _ = a_pass.run(i, h, Context())

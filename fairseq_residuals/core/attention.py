@@ -16,7 +16,7 @@ from torch import Tensor
 from fairseq_residuals.core.packing import Packing
 
 if TYPE_CHECKING:
-    from fairseq_residuals.core.stack import Pass, Stack
+    pass
 
 Edit = Callable[[Tensor], Tensor]
 AttentionBackend = Callable[..., tuple[Tensor, Tensor | None]]
@@ -60,9 +60,6 @@ class KVCache(Protocol):
 
     def ungroup(self, x: Tensor) -> Tensor:
         """Undo :meth:`group`."""
-
-    def start_pass(self, stack: Stack) -> Pass:
-        """Return what runs ``stack`` along its depth for one step."""
 
 
 def weigh_values(probs: Tensor, values: Tensor, cache: KVCache | None = None) -> Tensor:

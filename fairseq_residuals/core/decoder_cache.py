@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from fairseq_residuals.core.attention import KeysValues
-from fairseq_residuals.core.stack import Pass, Stack
 
 
 class DecoderCache:
@@ -94,7 +93,3 @@ class DecoderCache:
     def ungroup(self, x: Tensor) -> Tensor:
         """As :meth:`.KVCache.ungroup`."""
         return x
-
-    def start_pass(self, stack: Stack) -> Pass:
-        """As :meth:`.KVCache.start_pass`: one like any other."""
-        return Pass(stack)

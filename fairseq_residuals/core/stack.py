@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.core.attention import KVCache
 from fairseq_residuals.core.base import StackShape, Stream, Variant
 from fairseq_residuals.core.layer import Context, Layer, ResidualLayer
 
@@ -77,14 +76,10 @@ class Stack(nn.Module):
     def forward(self, x: Tensor, context: Context | None = None) -> tuple[Tensor, Tensor | None]:
         """Run the whole depth: (T, B, C) -> (T, B, C), attention weights of the last layer or None."""
         context = Context() if context is None else context
-        this, attn = self.start_pass(context.cache), None
+        this, attn = Pass(self), None
         for i in range(len(self)):
             x, attn = this.run(i, x, context)
         return x, attn
-
-    def start_pass(self, cache: KVCache | None = None) -> Pass:
-        """Return a new pass along the depth; a cache may bring one of its own."""
-        return Pass(self) if cache is None else cache.start_pass(self)
 
 
 class Pass:

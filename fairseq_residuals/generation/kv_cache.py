@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from fairseq_residuals.core.attention import KeysValues
-from fairseq_residuals.core.stack import Pass, Stack
 from fairseq_residuals.models.fairseq_stack import KV_CACHE
 
 GROWTH = 32
@@ -72,10 +71,6 @@ class BeamCache:
     def keep(self, x: Tensor, sentences: Tensor, dim: int = 0) -> Tensor:
         """Return of ``x``, whose dimension ``dim`` is that of the sentences, those that stay."""
         return x.index_select(dim, sentences)
-
-    def start_pass(self, stack: Stack) -> Pass:
-        """Start a pass like any other (:meth:`KVCache.start_pass`)."""
-        return Pass(stack)
 
     def copies(self, attn: Any) -> int:
         """Return how often a row is repeated (:meth:`KVCache.copies`): the encoder's output comes once per sentence."""

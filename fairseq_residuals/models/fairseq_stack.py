@@ -74,7 +74,7 @@ class LayerCalls:
     def run(self, i: int, x: Tensor, context: Context) -> tuple[Tensor, Tensor | None]:
         """Run a layer (:meth:`Pass.run`); the first one starts the pass."""
         if i == 0:
-            self.current = self.stack.start_pass(context.cache)
+            self.current = Pass(self.stack)
         return self.current.run(i, x, context)
 
     layer: Any
@@ -182,7 +182,3 @@ class FairseqCache:
     def ungroup(self, x: Tensor) -> Tensor:
         """Undo :meth:`KVCache.group`."""
         return x
-
-    def start_pass(self, stack: Stack) -> Pass:
-        """Start a pass like any other (:meth:`KVCache.start_pass`)."""
-        return Pass(stack)
