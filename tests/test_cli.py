@@ -74,10 +74,10 @@ def test_the_variant_that_was_meant_is_named(name: str, variant: str) -> None:
 def test_files_where_names_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "checkpoint_best.pt"
     file.write_bytes(b"PK")
-    for command, sentence in (("explain", "is a file: explain takes an architecture"), ("verify", "is no golden file")):
-        assert main([command, str(file)]) == 1 + (command == "explain")
-        captured = capsys.readouterr()
-        assert f"{file} {sentence}" in captured.err and captured.err.count("\n") == 1 and captured.out == ""
+    assert main(["explain", str(file)]) == 2
+    captured = capsys.readouterr()
+    assert f"{file} is a file: explain takes an architecture" in captured.err
+    assert captured.err.count("\n") == 1 and captured.out == ""
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from forked import PLUGIN
 
 from fairseq_residuals.data.corpora.iwslt14_de_en import TESTS
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "postln_S.npz"
 LANGUAGES = ("--task", "translation", "-s", "s", "-t", "t")
 SIZES = [
     f"--{stack}-{name}={value}"
@@ -97,16 +96,6 @@ def _segments(file: Path, folder: Path) -> list[str]:
     return ["fairseq-residuals", "prepare", "iwslt14_de_en", "out", "--mirror", str(mirror), "--workers", "1"]
 
 
-def _arrays(file: Path, folder: Path) -> list[str]:
-    shutil.copy(GOLDEN.with_suffix(".json"), file.with_suffix(".json"))
-    return ["fairseq-residuals", "verify", str(file)]
-
-
-def _sidecar(file: Path, folder: Path) -> list[str]:
-    shutil.copy(GOLDEN, file.with_suffix(".npz"))
-    return ["fairseq-residuals", "verify", str(file.with_suffix(".npz"))]
-
-
 def _stand_in(file: Path, folder: Path) -> list[str]:
     mirror = file.with_name("mirror")
     mirror.mkdir()
@@ -145,7 +134,6 @@ CHECKPOINTS = (
     Command("linearize", lambda file, f: ["fairseq-residuals", "linearize", "--data", str(f / "pair"), str(file)]),
     *map(_analysis, ANALYSES),
     Command("curves", lambda file, folder: ["fairseq-residuals", "curves", str(file)], "has no record of"),
-    Command("verify", lambda file, folder: ["fairseq-residuals", "verify", str(file)], "is no golden file"),
     Command(
         "score ppl", lambda file, folder: ["fairseq-residuals", "score", "ppl", str(file)], "the log has|is not UTF-8"
     ),
@@ -154,8 +142,7 @@ COMMANDS: dict[str, tuple[Command, ...]] = {
     "checkpoint": CHECKPOINTS,
     "archive": (Command("prepare", _from_mirror, "{}|lacks de-en/train"),),
     "whole": (Command("prepare", _from_mirror, "{}|lacks de-en/train"),),
-    "npz": (Command("verify", _arrays),),
-    "json": (Command("verify", _sidecar), Command("prepare", _stand_in, "{}|it is no JSON object; remove it")),
+    "json": (Command("prepare", _stand_in, "{}|it is no JSON object; remove it"),),
     "yaml": (
         Command("table", lambda file, folder: ["fairseq-residuals", "table", "--published", str(file), "x/y"]),
         Command("fairseq-hydra-train --config-name", _whole_config, "."),

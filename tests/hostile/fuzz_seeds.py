@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import io
 import json
 from pathlib import Path
 
-import numpy as np
 from archive_cases import tar_of, zip_of
-from command_lines import GOLDEN, SIZES
+from command_lines import SIZES
 from object_cases import pid, rebuilt
 from pickle_cases import checkpoint, legacy
 
@@ -119,12 +117,6 @@ FAIRSEQ = (
 ARCHIVE = {"wanted.txt": b"text\n" * 40, "a/other.txt": b"x" * 2000}
 
 
-def _npz() -> bytes:
-    file = io.BytesIO()
-    np.savez(file, a=np.arange(24.0).reshape(2, 3, 4), b=np.arange(7, dtype=np.int64))
-    return file.getvalue()
-
-
 def _table(*lines: tuple[str, ...], separator: str) -> bytes:
     return "".join(f"{separator.join(line)}\n" for line in lines).encode()
 
@@ -151,8 +143,6 @@ def corpus() -> dict[str, tuple[bytes, ...]]:
         "pickle": (state,),
         "legacy": (legacy(checkpoint(rebuilt(pid("0", 16, view=b"N"), 0, (4, 4), (4, 1))), {"0": bytes(64)}),),
         "archive": (tar_of(*files), zip_of(*files), zip_of(*files, method=8)),
-        "npz": (_npz(),),
-        "golden": (GOLDEN.with_suffix(".json").read_bytes(),),
         "profile": (json.dumps(profile).encode(),),
         "record": (b'{"key": "a", "lines": {"train": 3}}',),
         "published": (PUBLISHED,),

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import forked
 import torch
-from command_lines import GOLDEN
 from fairseq.data import Dictionary
 from fairseq.data.audio.data_cfg import S2TDataConfig
 from fairseq.data.audio.speech_to_text_dataset import SpeechToTextDatasetCreator
@@ -33,8 +32,6 @@ from fairseq_residuals.scoring.text import read_generation, read_lines
 from fairseq_residuals.training.admin_profile_file import read_profile, refuse_misfit
 from fairseq_residuals.utils.documents import read_record
 from modern_fairseq.loading.checkpoints import load_fairseq
-from tests.golden_check import parity
-from tests.golden_check.archive import read_arrays
 
 Target = Callable[[Path], object]
 """Is given the path of the file."""
@@ -73,13 +70,6 @@ def pickled(path: Path) -> None:
     """The instructions in an archive whose checksums are right."""
     path.write_bytes(zipped(path.read_bytes(), {"data/0": bytes(64)}))
     load_fairseq(path, map_location="cpu")
-
-
-def golden(path: Path) -> None:
-    """The description beside an archive."""
-    shutil.copy(path, path.with_name("postln_S.json"))
-    shutil.copy(GOLDEN, path.with_name("postln_S.npz"))
-    parity.read(path.with_name("postln_S.npz"))
 
 
 def profile(path: Path) -> None:
@@ -121,8 +111,6 @@ READERS: dict[str, Target] = {
     "pickle": pickled,
     "legacy": lambda path: load_fairseq(path, map_location="cpu"),
     "archive": lambda path: unpack(path, path.with_name("unpacked"), ("wanted.txt", "*")),
-    "npz": lambda path: read_arrays(path, {}),
-    "golden": golden,
     "profile": profile,
     "record": lambda path: read_record(path, "key"),
     "published": published,

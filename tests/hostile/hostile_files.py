@@ -24,7 +24,6 @@ GROUPS = (
     object_cases.settings,
     archive_cases.checkpoints,
     archive_cases.downloads,
-    text_cases.arrays,
     text_cases.documents,
     text_cases.texts,
 )

@@ -25,15 +25,14 @@ from fairseq_residuals.data.audio.utterances import read_texts
 from fairseq_residuals.data.pipeline.archives import unpack
 from fairseq_residuals.data.text.sgm import sentences
 from fairseq_residuals.experiments.tables.published import load_published
+from fairseq_residuals.utils.documents import read_record
 from modern_fairseq.loading.checkpoints import load_fairseq
-from tests.golden_check.archive import read_arrays, read_sidecar
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "checkpoint": lambda path: load_fairseq(path, map_location="cpu"),
     "archive": lambda path: unpack(path, Path("unpacked"), ("wanted.txt",)),
     "whole": lambda path: unpack(path, Path("unpacked"), ("*",)),
-    "npz": lambda path: read_arrays(path, {}),
-    "json": lambda path: read_sidecar(path.with_suffix(".npz")),
+    "json": lambda path: read_record(path),
     "yaml": load_published,
     "sgm": lambda path: list(sentences(path, "sgm")),
     "tsv": read_texts,
@@ -54,7 +53,7 @@ def outcome(reader: str, path: Path) -> str:
 
 def main(folder: Path) -> None:
     os.chdir(folder)
-    for warm in ("checkpoint", "archive", "npz"):  # imports are not part of reading
+    for warm in ("checkpoint", "archive"):  # imports are not part of reading
         (folder / "warm").write_bytes(b"")
         outcome(warm, folder / "warm")
     for zipped in (True, False):  # some are made only when a pickle has been opened
@@ -67,8 +66,6 @@ def main(folder: Path) -> None:
     for number, case in enumerate(cases()):
         path = folder / f"{number}.{case.reader}"
         path.write_bytes(case.contents)
-        if case.reader == "json":
-            path.with_suffix(".npz").write_bytes(b"")
         begin = time.process_time()
         result = outcome(case.reader, path)
         seconds = time.process_time() - begin
