@@ -1,6 +1,7 @@
 """Files are written whole or not at all, whatever happens to who writes them."""
 
 import errno
+import functools
 import os
 import signal
 import subprocess
@@ -32,8 +33,10 @@ def target(tmp_path):
 
 @pytest.fixture
 def writer(target):
-    """A process that has written half of the target."""
-    with subprocess.Popen([sys.executable, "-c", HALF_WRITTEN, str(target)], stdout=subprocess.PIPE) as process:
+    """A process that has written half of the target; SIGINT reaches it also where the tests run in the background."""
+    command = [sys.executable, "-c", HALF_WRITTEN, str(target)]
+    heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, preexec_fn=heed) as process:
         assert process.stdout.readline() == b"ready\n"
         yield process
         process.kill()
@@ -68,13 +71,13 @@ def test_an_error_names_the_file_and_no_second_one(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_removes_the_temporary_files_and_ends_the_process(number, writer, target):
     writer.send_signal(number)
-    assert writer.wait(10) == -number
+    assert writer.wait(120) == -number
     assert target.read_text() == "old" and os.listdir(target.parent) == ["file"]
 
 
 def test_what_a_killed_process_leaves_is_overwritten(writer, target):
     writer.kill()
-    writer.wait(10)
+    writer.wait(120)
     assert len(os.listdir(target.parent)) == 3
     with atomic_write(target) as temporary:
         assert temporary.read_text() == ""
@@ -90,7 +93,7 @@ def test_what_a_killed_process_leaves_is_removed_and_what_is_in_use_is_not(write
     remove_abandoned(target.parent)
     assert len(os.listdir(target.parent)) == 4
     writer.kill()
-    writer.wait(10)
+    writer.wait(120)
     remove_abandoned(target.parent)
     assert set(os.listdir(target.parent)) == {"file", other.name}
 

@@ -197,13 +197,19 @@ def test_the_processes_end_with_the_one_that_started_them(number, tmp_path):
     script.write_text(TWO_PROCESSES)
     folder.mkdir()
     workers = []
-    # a session of its own: whoever presses Ctrl-C in a terminal sends SIGINT to all processes
-    parent = subprocess.Popen([sys.executable, script, folder], start_new_session=True, stderr=subprocess.PIPE)
+    # a session of its own: whoever presses Ctrl-C in a terminal sends SIGINT to all processes; and tests that run in
+    # the background of a shell would pass on that SIGINT is ignored
+    parent = subprocess.Popen(
+        [sys.executable, script, folder],
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     try:
         wait_for(lambda: len(os.listdir(folder)) == 2)
         workers = [int(name) for name in os.listdir(folder)]
         parent.send_signal(number)
-        assert parent.wait(30) == -number
+        assert parent.wait(120) == -number
         wait_for(lambda: not any(map(is_running, workers)))
     finally:
         for pid in filter(is_running, [parent.pid, *workers]):
