@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import pickle
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -111,3 +115,58 @@ def test_a_search_ends_where_positions_end() -> None:
     found = Graphs(settings(), None, never_ends).search(prompt=[EOS, 7, 7], beam=2)
     assert lengths == list(range(3, 65))
     assert {len(hypothesis.tokens) for hypothesis in found} == {62}
+
+
+class Adds(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.ones(2)
+
+
+class RunsCode:
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.system, ("touch called",)
+
+
+def hostile_program(folder: Path, **records: bytes) -> Path:
+    """An exported program with other contents of its records, as somebody else may have written them."""
+    program = torch.export.export(Adds(), (torch.zeros(2),))
+    torch.export.save(program, folder / "sound.pt2")
+    path = folder / "decoder.pt2"
+    with zipfile.ZipFile(folder / "sound.pt2") as sound, zipfile.ZipFile(path, "w") as archive:
+        named = {info.filename.partition("/")[2]: sound.read(info) for info in sound.infolist()}
+        for name, contents in (named | {name.replace("|", "/"): data for name, data in records.items()}).items():
+            archive.writestr(f"decoder/{name}", contents)
+    write_settings(settings(), "torch_export", folder)
+    return path
+
+
+def pickle_of(value: Any) -> bytes:
+    file = io.BytesIO()
+    torch.save(value, file)
+    return file.getvalue()
+
+
+def test_a_folder_of_torch_export_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def refused(because: str, **records: bytes) -> None:
+        hostile_program(tmp_path, **records)
+        with pytest.raises(UserError, match=f"^[^\n]*decoder.pt2 {because}[^\n]*$"):
+            load_torch_export(tmp_path)
+        assert not (tmp_path / "called").exists()
+
+    hostile_program(tmp_path)
+    load_torch_export(tmp_path)  # sample inputs that are tensors, as former versions wrote them
+    refused("is damaged or would run code", **{"data|sample_inputs|model.pt": pickle_of(RunsCode())})
+    refused("is damaged or would run code", **{"data|sample_inputs|model.pt": pickle.dumps(RunsCode())})
+    for name in ("constants|opaque_obj_0", "constants|custom_obj_0", "constants|model.pt", "weights|model.pt"):
+        refused(f"holds data/{name.replace('|', '/')}, which no", **{f"data|{name}": pickle.dumps(RunsCode())})
+    refused("holds serialized_state_dict.json, which no", **{"serialized_state_dict.json": pickle_of(RunsCode())})
+    weight = {"path_name": "weight_0", "is_param": True, "use_pickle": True, "tensor_meta": None}
+    config = {"data|weights|model_weights_config.json": json.dumps({"config": {"w": weight}}).encode()}
+    refused("holds a pickled tensor, which no", **config, **{"data|weights|weight_0": pickle_of(RunsCode())})
+    with zipfile.ZipFile(tmp_path / "sound.pt2") as sound:
+        (graph,) = (sound.read(name) for name in sound.namelist() if name.endswith("models/model.json"))
+    for function in ("torch.os.system", "torch.ops.aten.from_file.default"):
+        called = graph.replace(b"torch.ops.aten.add.Tensor", function.encode())
+        refused(".*calls what no exported model does", **{"models|model.json": called})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import logging
 import warnings
@@ -46,7 +47,9 @@ def write_torch_export(programs: Programs, settings: ModelSettings, folder: Path
         OSError: a file cannot be written.
     """
     for name, program in programs.items():
-        torch.export.save(program, folder / f"{name}.pt2")
+        saved = copy.copy(program)
+        saved.example_inputs = None  # PyTorch would pickle them, and whoever loads the file unpickle them
+        torch.export.save(saved, folder / f"{name}.pt2")
     write_settings(settings, "torch_export", folder, torch=torch.__version__)
 
 
