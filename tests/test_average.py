@@ -225,10 +225,10 @@ def test_an_old_output_is_replaced_only_by_a_whole_one(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(torch, "save", disk_full)
-    assert "No space left on device" in refused(capsys, output, "--inputs", good)
+    assert "No space left on device" in refused(capsys, output, "--overwrite", "--inputs", good)
     assert output.read_bytes() == before
     monkeypatch.undo()
-    assert average(good, output=output)["model"]["a"].tolist() == [1, 1]
+    assert average(good, output=output, flags=("--overwrite",))["model"]["a"].tolist() == [1, 1]
 
 
 def test_the_same_checkpoint_gives_the_same_bytes_under_any_name(tmp_path: Path) -> None:
@@ -243,3 +243,18 @@ def test_a_folder_that_is_not_there_is_named_once(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         save({"model": {"weight": torch.zeros(2)}}, path)
     assert str(caught.value) == f"cannot write {path}: No such file or directory"
+
+
+def test_what_would_be_averaged_wrongly_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = (
+        write(tmp_path / name, {"a": torch.full((2,), value)}) for name, value in (("1.pt", 1.0), ("2.pt", 3.0))
+    )
+    (tmp_path / "again.pt").symlink_to(one)
+    output = tmp_path / "average.pt"
+    assert "again.pt is given twice" in refused(capsys, output, "--inputs", one, two, tmp_path / "again.pt")
+    bad = write(tmp_path / "bad.pt", {"a": torch.tensor([1.0, torch.nan])})
+    for inputs in ((bad,), (one, bad)):
+        assert "bad.pt: a is not finite" in refused(capsys, output, "--inputs", *inputs)
+    assert average(one, two, output=output)["model"]["a"].tolist() == [2, 2]
+    assert "is there already; --overwrite replaces it" in refused(capsys, output, "--inputs", one)
+    assert main(["average", "--inputs", str(one), "--output", str(output), "--overwrite"]) == 0

@@ -15,6 +15,7 @@ from fairseq.models import build_model
 from golden_files import FOLDER
 
 from fairseq_residuals.checkpoints.checkpoint_file import save
+from fairseq_residuals.checkpoints.fairseq_config import flat_settings
 from fairseq_residuals.checkpoints.importing.importer import RESET, import_checkpoint
 from fairseq_residuals.core.errors import UserError
 from tests.golden_check.parity import compare, read
@@ -276,3 +277,10 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     torch.save({"model": {"a": 1}, "args": None}, tmp_path / "x.pt")
     with pytest.raises(UserError, match="'model' must hold tensors"):
         import_checkpoint(tmp_path / "x.pt", "b2t")
+
+
+def test_what_a_model_leaves_empty_does_not_hide_what_its_task_says() -> None:
+    """Such as the languages, without which a model is exported without a tokenizer, or translates the other way."""
+    task, model = {"_name": "translation", "source_lang": "de"}, {"_name": "transformer_b2t", "source_lang": None}
+    assert flat_settings({"cfg": {"task": task, "model": model}})["source_lang"] == "de"
+    assert flat_settings({"cfg": {"task": task, "model": model | {"source_lang": "fr"}}})["source_lang"] == "fr"

@@ -223,6 +223,19 @@ def test_inputs_that_a_stack_cannot_have() -> None:
     refused(stack, "must begin at 0 and grow with each sentence", x[:, :1], cu_seqlens=torch.tensor([0, 5, 5]))
 
 
+def test_a_mask_of_numbers_is_refused() -> None:
+    """It would be added to the scores."""
+    stack = build_stack("b2t", **SIZES)
+    x, padding = vectors(5, 3), torch.zeros(3, 5)
+    refused(
+        stack,
+        r"padding_mask must be truth values \(torch.bool\), True at padding, not torch.float32",
+        x,
+        padding_mask=padding,
+    )
+    stack(x, padding_mask=padding.bool())
+
+
 def test_nothing_is_said_where_nothing_is_wrong(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         language_model()

@@ -52,8 +52,12 @@ def average(inputs: Sequence[Path]) -> dict[str, Any]:
     Never more than one checkpoint is in memory beside the first one and the sum.
 
     Raises:
-        UserError: a file is missing, damaged or no fairseq checkpoint, or its parameters are not the first's.
+        UserError: a file is missing, damaged or no fairseq checkpoint, is given twice, or has parameters that are not
+            finite or not the first's.
     """
+    for i, path in enumerate(inputs):
+        if path.exists() and any(path.samefile(other) for other in inputs[:i]):
+            raise UserError(f"{path} is given twice, and would count double; name each checkpoint once")
     result = _load(inputs[0])
     wiring = wiring_of(flat_settings(result))
     # tied parameters are one tensor, which must not be added to twice
@@ -74,6 +78,11 @@ def _load(path: Path) -> dict[str, Any]:
     parameters = checkpoint["model"]
     if not isinstance(parameters, dict) or not all(isinstance(value, Tensor) for value in parameters.values()):
         raise UserError(f"{path} is not a fairseq checkpoint: its 'model' must hold tensors by name")
+    for name, value in parameters.items():
+        if value.is_floating_point() and not value.isfinite().all():
+            raise UserError(
+                f"{path}: {name} is not finite, as after a training that diverged; leave this checkpoint out"
+            )
     return checkpoint
 
 

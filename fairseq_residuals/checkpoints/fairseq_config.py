@@ -40,7 +40,10 @@ def flat_settings(checkpoint: dict[str, Any]) -> Settings:
     """
     cfg = _plain(checkpoint.get("cfg"))
     sections = [_plain(cfg.get(name)) for name in ("criterion", "optimizer", "task", "model")]
-    found: Settings = {key: value for section in sections for key, value in section.items()}
+    found: Settings = {}
+    for section in sections:
+        # a model repeats settings of its task, and may leave them empty, such as the languages
+        found |= {key: value for key, value in section.items() if value is not None or found.get(key) is None}
     for key, section in zip(("criterion", "optimizer", "task", "arch"), sections, strict=True):
         found[key] = section.get("_name") or section.get(key)
     found |= _plain(checkpoint.get("args"))

@@ -23,6 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="checkpoint files; or the folder of a training run, with one of the --num flags",
     )
     parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="where to write the average")
+    parser.add_argument("--overwrite", action="store_true", help="replace a file that is there already")
     last = parser.add_mutually_exclusive_group()
     last.add_argument(
         "--num-epoch-checkpoints",
@@ -50,6 +51,8 @@ def run(args: argparse.Namespace) -> int:
     inputs = _choose(args)
     output: Path = args.output
     check_output(output, inputs)
+    if output.exists() and not args.overwrite:
+        raise UserError(f"{output} is there already; --overwrite replaces it")
     print(f"averaging {len(inputs)} checkpoints:", *inputs, sep="\n", flush=True)
     save(average(inputs), output)
     print(f"wrote {output}")

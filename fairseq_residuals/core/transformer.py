@@ -165,6 +165,8 @@ def _check_mask(name: str, mask: Tensor | None, x: Tensor) -> None:
     Raises:
         UserError: they do not fit.
     """
+    if mask is not None and mask.dtype != torch.bool:
+        raise UserError(f"{name} must be truth values (torch.bool), True at padding, not {mask.dtype}")
     if mask is not None and mask.shape != (x.size(1), x.size(0)):
         raise UserError(
             f"{name} must be (sentences, positions), here ({x.size(1)}, {x.size(0)}), not {tuple(mask.shape)}"

@@ -224,7 +224,9 @@ def _load_program(path: Path) -> torch.export.ExportedProgram:
         program = torch.export.load(path)
     except (SpecViolationError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
-        raise UserError(f"{path} is damaged, or calls what no exported model does ({reason}); export the checkpoint again") from error
+        raise UserError(
+            f"{path} is damaged, or calls what no exported model does ({reason}); export the checkpoint again"
+        ) from error
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             operator = node.target
