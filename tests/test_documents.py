@@ -49,7 +49,7 @@ def test_files_that_cannot_be_read(reader: str, content: str, tmp_path: Path) ->
 @pytest.mark.parametrize("content", [*CONTENTS.values(), b'{"lines": [3]}', b'{"digests": 3}'])
 def test_descriptions_of_a_mirror(content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / STAND_IN).write_bytes(content)
-    assert main(["prepare", "iwslt14_de_en", str(tmp_path / "out"), "--mirror", str(tmp_path)]) == 1
+    assert main(["prepare", "iwslt14_de_en", str(tmp_path / "out"), "--stand-in", "--mirror", str(tmp_path)]) == 1
     captured = capsys.readouterr()
     assert str(tmp_path / STAND_IN) in captured.err and captured.err.count("\n") == 1
     assert not (tmp_path / "out").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
 from fairseq_residuals.core.errors import UserError
@@ -24,6 +25,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a folder (or file:// address) with the files, by name or by address; used in place of the network, and "
         "for files that cannot be downloaded; or an http address below which they lie by name (default: the "
         "environment's MIRROR; for debian what apt names)",
+    )
+    parser.add_argument(
+        "--stand-in",
+        action="store_true",
+        help="take files of a mirror that stand in for the published ones, as tests do; prepared.json says so, and"
+        " `reproduce` records no score of them",
     )
     parser.add_argument("--release", metavar="NAME", help="of debian: take this release as the mirror has it")
     parser.add_argument("--downloads", metavar="DIR", type=Path, help="where downloads are kept (OUT/downloads)")
@@ -59,7 +66,9 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--workers {args.workers}: at least one process is needed")
     if args.release and corpus.mirrors is None:
         raise UserError(f"--release {args.release}: {corpus.name} does not come in releases; leave it out")
-    mirror = Mirror.of(args.mirror, corpus)
+    mirror = Mirror.of(args.mirror, corpus, stand_in=args.stand_in)
+    if mirror.stand_in is not None:
+        print(f"prepare: the files of {args.mirror} stand in for the published ones", file=sys.stderr)
     downloads = mirror.downloads(args.downloads or args.out / "downloads")
     summary = prepare(corpus, args.variant, Job(args.out, downloads, args.workers, mirror.stand_in, args.release))
     counts = read_record(summary, "lines")["lines"]

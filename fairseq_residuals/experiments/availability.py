@@ -45,7 +45,7 @@ def why_unobtainable(job: Job) -> str:
     corpus = find_corpus(job.recipe.corpus)
     _, variant = corpus.variant(job.recipe.variant)
     setting = str(job.settings.mirror) if job.settings.mirror else os.environ.get("MIRROR")
-    downloads = Mirror.of(setting, corpus).downloads(job.settings.downloads)
+    downloads = Mirror.of(setting, corpus, stand_in=job.settings.mirror is not None).downloads(job.settings.downloads)
     return next(filter(None, map(downloads.unobtainable, variant.sources)), "")
 
 

@@ -23,7 +23,7 @@ from fairseq_residuals.experiments.rows import as_command_line
 from modern_fairseq.messages.yaml_mistakes import NOT_FAIRSEQS, sentence
 
 SEED, BATCH = "common.seed", ("dataset.max_tokens", "optimization.update_freq")
-_ONE_AT_A_TIME = threading.Lock()
+ONE_AT_A_TIME = threading.Lock()
 """hydra has one state for the whole process."""
 _OF_THE_MACHINE = (
     SEED,
@@ -59,7 +59,7 @@ def compose(configs: Path, name: str, overrides: Sequence[str] = ()) -> DictConf
         raise UserError(f"there is no configuration {configs / primary}.yaml, nor a row of that name in rows.yaml")
     if "common" not in {key.removesuffix(".yaml") for key in ConfigStore.instance().list("")}:
         hydra_init()
-    with _ONE_AT_A_TIME, warnings.catch_warnings():
+    with ONE_AT_A_TIME, warnings.catch_warnings():
         GlobalHydra.instance().clear()
         # "Hydra 1.4 will remove this compatibility behavior": fairseq-hydra-train relies on 1.1's as well
         warnings.simplefilter("ignore")

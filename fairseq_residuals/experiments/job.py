@@ -51,7 +51,7 @@ class Settings:
     label: str = ""
     """In the name of a run's folder, for people, where one configuration is trained with many overrides."""
     mirror: Path | None = None
-    """A folder with the corpora's archives; None: what the environment's MIRROR says."""
+    """A folder with files that stand in for the corpora's archives; None: what the environment's MIRROR says."""
 
     @property
     def downloads(self) -> Path:
@@ -149,7 +149,7 @@ class Job:
     def prepare(self) -> list[str]:
         variant = ["--variant", self.recipe.variant] if self.recipe.variant else []
         release = ["--release", self.recipe.release] if self.recipe.release else []
-        mirror = ["--mirror", str(self.settings.mirror)] if self.settings.mirror else []
+        mirror = ["--stand-in", "--mirror", str(self.settings.mirror)] if self.settings.mirror else []
         kept = ["--downloads", str(self.settings.downloads)]
         return [
             "fairseq-residuals",

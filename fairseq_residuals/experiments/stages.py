@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.evaluate import Score, mean_of, measure
 from fairseq_residuals.experiments.job import Evaluation, Job
 from fairseq_residuals.experiments.runner import STARTED, CommandFailed, Run, Runner, Usage
@@ -58,13 +59,18 @@ class Stages:
         """Prepare the corpus.
 
         Raises:
-            UserError: it failed.
+            UserError: it failed, or was prepared from files that stand in for the published ones.
         """
         if not is_prepared(self.job):
             corpus = self.job.corpus
             corpus.mkdir(parents=True, exist_ok=True)
             self.run.begin("preparing")
             self._command(self.job.prepare, corpus.parent / f"{corpus.name}.prepare.log")
+        if self.job.settings.mirror is None and read_json(_prepared(self.job)).get("stand_in"):
+            raise UserError(
+                f"{self.job.corpus} was prepared from files that stand in for the published ones, and its scores are"
+                " not for this table; remove the folder, and prepare it from the published files"
+            )
 
     def rehearse(self) -> None:
         """Try passes that are larger than the recipe's, once; where memory ran out, go on with the recipe's own.

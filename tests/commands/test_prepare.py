@@ -27,7 +27,7 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_killed_preparation_ends_with_the_same_bytes(mirror: Path, tmp_path: Path) -> None:
     """tests/data/test_preparation.py interrupts every step."""
-    flags = ["prepare", "iwslt14_de_en", tmp_path / "out", "--mirror", mirror, "--workers", 2]
+    flags = ["prepare", "iwslt14_de_en", tmp_path / "out", "--mirror", mirror, "--stand-in", "--workers", 2]
     kill_at(r"^prepare: work/encoded \.\.\.", COMMAND, *flags)
     assert not (tmp_path / "out/prepared.json").exists()
     found = run("iwslt14_de_en", tmp_path / "out", mirror)
@@ -48,10 +48,20 @@ def test_the_script_prepares(mirror: Path, tmp_path: Path, monkeypatch: pytest.M
     shutil.copy(SCRIPTS / "iwslt14_de_en/prepare.sh", tmp_path / "scripts/iwslt14_de_en")
     monkeypatch.setenv("MIRROR", mirror.as_uri())
     assert environment()["MIRROR"] == mirror.as_uri()
-    ended = execute(["bash", str(tmp_path / "scripts/iwslt14_de_en/prepare.sh"), "out"], cwd=tmp_path)
+    ended = execute(["bash", str(tmp_path / "scripts/iwslt14_de_en/prepare.sh"), "out", "--stand-in"], cwd=tmp_path)
     assert ended.status == 0, ended
+    assert f"prepare: the files of {mirror.as_uri()} stand in for the published ones\n" in ended.err
     assert "out is ready:\n  test 15\n  train 50\n  valid 2\n" in ended.out
     assert Prepared(tmp_path / "out", mirror).summary["lines"] == {"test": 15, "train": 50, "valid": 2}
+
+
+def test_files_that_stand_in_for_others_are_taken_where_that_is_asked_for(
+    mirror: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["prepare", "iwslt14_de_en", str(tmp_path / "out"), "--mirror", str(mirror)]) == 1
+    error = capsys.readouterr().err
+    assert "stand in for the published ones" in error and "--stand-in takes them" in error and error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,9 @@ def _speech_training(data: Path) -> list[str]:
     return flags
 
 
+ALONE = ("--stand-in", "--workers", "1")
+
+
 def _speech_encoder(file: Path, folder: Path) -> list[str]:
     return [*_speech_training(folder / "speech"), "--load-pretrained-encoder-from", str(file)]
 
@@ -76,7 +79,7 @@ def _from_mirror(file: Path, folder: Path) -> list[str]:
     mirror = file.with_name("mirror")
     mirror.mkdir()
     shutil.move(file, mirror / "iwslt14-de-en.tgz")
-    return ["fairseq-residuals", "prepare", "iwslt14_de_en", "out", "--mirror", str(mirror), "--workers", "1"]
+    return ["fairseq-residuals", "prepare", "iwslt14_de_en", "out", "--mirror", str(mirror), *ALONE]
 
 
 def _segments(file: Path, folder: Path) -> list[str]:
@@ -93,14 +96,14 @@ def _segments(file: Path, folder: Path) -> list[str]:
         for language in ("de", "en"):
             archive.add(folder / "train.s", f"de-en/train.tags.de-en.{language}")
     file.unlink()
-    return ["fairseq-residuals", "prepare", "iwslt14_de_en", "out", "--mirror", str(mirror), "--workers", "1"]
+    return ["fairseq-residuals", "prepare", "iwslt14_de_en", "out", "--mirror", str(mirror), *ALONE]
 
 
 def _stand_in(file: Path, folder: Path) -> list[str]:
     mirror = file.with_name("mirror")
     mirror.mkdir()
     shutil.move(file, mirror / "stand_in.json")
-    return ["fairseq-residuals", "prepare", "iwslt14_de_en", "out", "--mirror", str(mirror), "--workers", "1"]
+    return ["fairseq-residuals", "prepare", "iwslt14_de_en", "out", "--mirror", str(mirror), *ALONE]
 
 
 def _whole_config(file: Path, folder: Path) -> list[str]:

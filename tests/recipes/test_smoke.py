@@ -68,6 +68,6 @@ def test_what_was_there_is_removed_and_a_missing_score_is_told(tmp_path: Path, m
     assert not old.exists() and not (tmp_path / "data").exists()
     [job] = asked
     mirror = tmp_path / "runs/smoke/gigaword/org_data/mirror"
-    assert job.prepare[-2:] == ["--mirror", str(mirror)]
+    assert job.prepare[-3:] == ["--stand-in", "--mirror", str(mirror)]
     assert "merges" in json.loads((mirror / "stand_in.json").read_text())
     assert job.folder.is_relative_to(tmp_path / "runs/smoke/runs")

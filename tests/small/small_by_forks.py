@@ -19,6 +19,8 @@ from typing import Any
 
 from warm_processes import run_script
 
+from fairseq_residuals.experiments.compose import ONE_AT_A_TIME
+
 COMMANDS = ("fairseq-residuals", "fairseq-train", "fairseq-hydra-train", "fairseq-generate", "fairseq-preprocess")
 MODULES = ("fairseq_residuals.cli.__main__", "fairseq_residuals.plugin", "fairseq.trainer", "torch._dynamo")
 """What the commands import later. PyTorch's optimizers import its compiler when the first of them is made."""
@@ -52,7 +54,8 @@ class Forked:
 
     def __init__(self, argv: Sequence[str], stdout: Any, env: Mapping[str, str], **_: Any) -> None:
         self.returncode: int | None = None
-        self.pid = os.fork()
+        with ONE_AT_A_TIME:  # a fork beside a thread that composes settings would have half of hydra's state
+            self.pid = os.fork()
         if self.pid == 0:
             become(argv, stdout.fileno(), dict(env))
 

@@ -24,11 +24,16 @@ class Mirror:
     """Of a folder whose files stand in for the published ones: their sizes and digests."""
 
     @classmethod
-    def of(cls, setting: str | None, corpus: Corpus) -> Mirror:
+    def of(cls, setting: str | None, corpus: Corpus, *, stand_in: bool = False) -> Mirror:
         """Return the mirror that the user names, or that this machine knows of for the corpus.
 
+        Args:
+            setting: a folder or an address; None or empty: none is named.
+            stand_in: whether files may stand in for the published ones, whose digests and sizes they do not have.
+
         Raises:
-            UserError: there is no such folder, or what it says of its stand-ins is not valid.
+            UserError: there is no such folder, its files stand in for the published ones though that was not asked for,
+                or what it says of them is not valid.
         """
         if setting is None or not setting:
             return cls(addresses=corpus.mirrors() if corpus.mirrors else ())
@@ -36,6 +41,11 @@ class Mirror:
             return cls(addresses=(setting,))
         folder = mirror_folder(setting)
         path = folder / STAND_IN
+        if path.is_file() and not stand_in:
+            raise UserError(
+                f"{path} says that the files there stand in for the published ones, whose digests and sizes they do not"
+                " have; --stand-in takes them, for tests"
+            )
         return cls(folder, stand_in=_read_stand_in(path) if path.is_file() else None)
 
     def downloads(self, folder: Path) -> Downloads:
