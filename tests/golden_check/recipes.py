@@ -71,11 +71,11 @@ OTHER_KINDS = {
     r"^realformer_google_": "it is an encoder of Google's BERT with names of its own, which"
     " tests/verification/test_realformer.py compares with",
 }
-"""By the name of the file: why ``fairseq-residuals verify`` does not take it."""
+"""By the name of the file: why ``python -m tests.golden_check`` does not take it."""
 
 
 class OtherKind(UserError):
-    """A file beside the goldens that is none in the sense of ``fairseq-residuals verify``."""
+    """A file beside the goldens that is none in the sense of ``python -m tests.golden_check``."""
 
 
 def find_recipe(name: str) -> GoldenRecipe | None:
