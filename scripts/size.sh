@@ -18,15 +18,11 @@ room() { # label, patterns of git ls-files
 }
 
 row "Python" lines modules
-for door in wirings plugin lab; do
-    room "$door" "fairseq_residuals/$door"
-    for part in $(git ls-files "fairseq_residuals/$door" | cut -d/ -f3 | grep -v '\.' | sort -u); do
-        room "  $part" "fairseq_residuals/$door/$part"
-    done
+for part in $(git ls-files fairseq_residuals | cut -d/ -f2 | grep -v '\.' | sort -u); do
+    room "$part" "fairseq_residuals/$part"
 done
 room "modern_fairseq" modern_fairseq
-room "the rest" '*.py' ':!tests' ':!modern_fairseq' ':!fairseq_residuals/wirings' ':!fairseq_residuals/plugin' \
-    ':!fairseq_residuals/lab'
+room "the rest" '*.py' ':!tests' ':!modern_fairseq' ':!fairseq_residuals/*/*'
 room "outside tests" '*.py' ':!tests'
 room "tests" tests
 printf '\n'
