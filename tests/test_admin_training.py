@@ -12,9 +12,9 @@ from tiny_trainer import SGD, make_trainer, sample, update
 from torch import Tensor, nn
 
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.training.admin_measurement import measure, take_from_files, unprofiled
-from fairseq_residuals.training.admin_profile import profile
-from fairseq_residuals.training.admin_profile_file import Omegas, read_profile, write_profile
+from fairseq_residuals.library.admin_measurement import measure, take_from_files, unprofiled
+from fairseq_residuals.library.admin_profile_file import Omegas, read_profile
+from fairseq_residuals.training.admin_profile import profile, write_profile
 
 NOWHERE = "no_such_checkpoint.pt"
 FLAGS: dict[str, tuple[str, ...]] = {

@@ -28,11 +28,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 """From below: a package may import those of its own layer and of the layers below it."""
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 FAIRSEQ = {"fairseq", "fairseq_cli"}
-FORBIDDEN = {
-    package: {*FAIRSEQ, "modern_fairseq"} for package in ("ops", "core", "variants", "library", "portable")
-} | {"utils": FAIRSEQ}
-"""These packages need PyTorch alone. ``utils`` may share what modern_fairseq has without fairseq, such as its writer of
-files."""
+FORBIDDEN = {"utils": FAIRSEQ}
+"""``utils`` may share what modern_fairseq has without fairseq, such as its writer of files."""
+LIBRARY = ("core", "library", "ops", "portable", "variants")
+"""These packages need PyTorch alone, on any system: so does whatever they reach by imports."""
+OUT_OF_REACH = {*FAIRSEQ, "modern_fairseq", "fcntl", "resource", "hydra", "omegaconf", "numpy"}
 PACKAGES = sorted(path.name for path in ROOT.iterdir() if (path / "__init__.py").exists())
 
 
@@ -71,6 +71,87 @@ def test_a_package_imports_what_lies_below(package: str) -> None:
             if upwards or needs_fairseq:
                 wrong.append(f"{path.relative_to(ROOT)} imports {name}")
     assert not wrong
+
+
+def files_of(name: str) -> list[Path]:
+    """The files that run when ``name`` is imported, those of this package; the last part may be a name in a module."""
+    if name.partition(".")[0] != ROOT.name:
+        return []
+    parents = [ROOT.parent.joinpath(*name.split(".")[:i]) for i in range(1, name.count(".") + 2)]
+    return [f for p in parents for f in (p.with_suffix(".py"), p / "__init__.py") if f.exists()]
+
+
+def test_what_the_library_reaches() -> None:
+    wrong, reached, todo = [], set(), [f for package in LIBRARY for f in (ROOT / package).rglob("*.py")]
+    while todo:
+        if (path := todo.pop()) in reached:
+            continue
+        reached.add(path)
+        for name in imports(path):
+            if name.partition(".")[0] in OUT_OF_REACH or name.startswith(f"{ROOT.name}.training"):
+                wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+            todo += files_of(name)
+    assert not wrong
+    # it follows imports out of the library
+    assert ROOT / "utils" / "torch_private.py" in reached
+
+
+TRAINED = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BLOCKED or name.startswith("fairseq_residuals.training"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Blocked())
+import torch
+from fairseq_residuals import UserError, build_stack, list_variants
+
+def train(*stacks, **inputs):
+    parameters = [p for stack in stacks for p in stack.parameters()]
+    out = torch.randn(5, 3, 16)
+    for stack in stacks:
+        out = stack(torch.randn(5, 3, 16), memory=out) if stack is not stacks[0] else stack(out)
+    out.square().mean().backward()
+    # torch.optim asks for NumPy's specification, and so gets no part here
+    with torch.no_grad():
+        for p in parameters:
+            if p.grad is not None:
+                p -= 0.1 * p.grad
+    assert all(p.isfinite().all() for p in parameters)
+    # of ReZero's the gates alone move at first, and those of the decoder hide the encoder
+    assert any(p.grad is not None and p.grad.any() for p in stacks[-1].parameters())
+
+sizes = {"dim": 16, "heads": 2, "ffn_dim": 32, "depth": 2, "other_depth": 2}
+alone = sizes | {"other_depth": None}
+for variant in list_variants():
+    done = []
+    for task in ("language_model", "encoder"):
+        try:
+            stack = build_stack(variant, task=task, **alone)
+        except UserError as error:
+            print(variant, task, error)
+            continue
+        train(stack)
+        done.append(task)
+        break
+    try:
+        pair = [build_stack(variant, task="encoder", **sizes), build_stack(variant, task="decoder", **sizes)]
+    except UserError as error:
+        print(variant, "pair", error)
+    else:
+        train(*pair)
+        done.append("pair")
+    print(variant, "trained", *done)
+"""
+
+
+def test_the_library_trains_every_wiring_without_them() -> None:
+    lines = run(TRAINED.replace("BLOCKED", repr(OUT_OF_REACH))).splitlines()
+    trained = {name: done for name, _, done in (line.partition(" trained ") for line in lines) if done}
+    assert sorted(trained) == sorted(fairseq_residuals.list_variants())
+    # the others have no meaning in a pair, or in a language model
+    assert set(trained.values()) <= {"language_model pair", "encoder pair", "pair", "language_model"}
+    assert trained["admin"] == trained["mhc"] == "language_model pair"
 
 
 WITHOUT = """

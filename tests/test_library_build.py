@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,8 @@ from torch import Tensor, nn
 
 from fairseq_residuals import DecoderCache, TokenEmbedding, UserError, build_stack
 from fairseq_residuals.core.packing import Packing
+from fairseq_residuals.library.admin_measurement import measure, unprofiled
 from fairseq_residuals.performance import cpu
-from fairseq_residuals.training.admin_measurement import measure, unprofiled
-from fairseq_residuals.training.admin_profile_file import write_profile
 
 SIZES: dict[str, Any] = {"depth": 2, "dim": 16, "heads": 2, "ffn_dim": 32}
 
@@ -87,7 +87,8 @@ def test_admin_is_profiled_by_the_first_batch_of_training() -> None:
 
 def test_admin_is_profiled_by_a_file(tmp_path: Path) -> None:
     file = tmp_path / "profile.json"
-    write_profile(file, {"decoder": [{"self": 1.0, "ffn": 2.0}, {"self": 3.0, "ffn": 4.0}]}, {})
+    omegas = {"decoder": [{"self": 1.0, "ffn": 2.0}, {"self": 3.0, "ffn": 4.0}]}
+    file.write_text(json.dumps({"omegas": omegas}))
     stack = language_model("admin", options={"profile": str(file)})
     assert stack[1].ffn_connection.omega.tolist() == [4.0] * 16
     with pytest.raises(UserError, match="is of another model"):

@@ -31,11 +31,11 @@ from fairseq_residuals.checkpoints.importing.wiring_detection import Found
 from fairseq_residuals.core.errors import UserError, did_you_mean
 from fairseq_residuals.core.registry import find_variant, list_variants
 from fairseq_residuals.core.wiring import Wiring
+from fairseq_residuals.library import admin_measurement
 from fairseq_residuals.models.architectures import ARCHITECTURES
 from fairseq_residuals.models.language_model import LANGUAGE_MODEL
 from fairseq_residuals.models.speech_to_text import SPEECH
 from fairseq_residuals.models.translation import TRANSLATION
-from fairseq_residuals.training import admin_measurement
 from fairseq_residuals.utils.progress import say
 from modern_fairseq.messages.misfits import misfit
 

@@ -17,9 +17,9 @@ import fairseq_residuals
 from fairseq_residuals.cli.output_check import check_output
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.layer import CONNECTIONS
-from fairseq_residuals.training.admin_measurement import unprofiled
-from fairseq_residuals.training.admin_profile import profile
-from fairseq_residuals.training.admin_profile_file import Omegas, write_profile
+from fairseq_residuals.library.admin_measurement import unprofiled
+from fairseq_residuals.library.admin_profile_file import Omegas
+from fairseq_residuals.training.admin_profile import profile, write_profile
 
 HELP = "profile a model wired by admin, as fairseq-train with the same flags would build it, on its first batches"
 

@@ -23,7 +23,7 @@ from fairseq_residuals.analysis.models import ModelSource, build, device_of, lab
 from fairseq_residuals.analysis.training_data import Corpus, Sample, SyntheticSequences, count_targets
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.experiments.losses import final_loss, is_trained, unigram_loss
-from fairseq_residuals.training import admin_measurement
+from fairseq_residuals.library import admin_measurement
 
 POINTS = 40
 """Of a curve."""

@@ -15,7 +15,7 @@ from fairseq_residuals.core.initialization import initialise
 from fairseq_residuals.core.stack import Stack
 from fairseq_residuals.core.transformer import SubLayers, TransformerStack
 from fairseq_residuals.core.wiring import Wiring
-from fairseq_residuals.training.admin_measurement import ProfileFirstBatch, take_from_files, unprofiled
+from fairseq_residuals.library.admin_measurement import ProfileFirstBatch, take_from_files, unprofiled
 
 Task = Literal["encoder", "decoder", "language_model"]
 Options = Mapping[str, bool | int | float | str]

@@ -1,11 +1,16 @@
-"""Profile Admin's omegas in fairseq's trainer, on the first batch of training; :mod:`.admin_measurement` measures."""
+"""Profile Admin's omegas in fairseq's trainer, on the first batch of training.
+
+:mod:`fairseq_residuals.library.admin_measurement` measures.
+"""
 
 from __future__ import annotations
 
 import functools
+import json
 import logging
 from argparse import Namespace
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,11 +19,13 @@ from fairseq.optim import FP16Optimizer
 from fairseq.optim.bmuf import FairseqBMUF
 from torch import nn
 
+from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.library.admin_measurement import average, measure, start_from, take_from_files, unprofiled
+from fairseq_residuals.library.admin_profile_file import Omegas
 from fairseq_residuals.models.extensions import Extension, register_extension
-from fairseq_residuals.training.admin_measurement import average, measure, start_from, take_from_files, unprofiled
-from fairseq_residuals.training.admin_profile_file import Omegas
 from fairseq_residuals.training.packed_batches import padded_batch
 from fairseq_residuals.training.trainer_hooks import before_next_step, hooks_of
+from modern_fairseq.atomic_write import atomic_write
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +46,22 @@ def profile(trainer: Any, samples: Iterable[Any]) -> Omegas:
         with torch.autocast(trainer.device.type, torch.float16, enabled=trainer.cuda and trainer.cfg.common.amp):
             profiles.append(measure(model, functools.partial(criterion, model, batch)))
     return average(profiles)
+
+
+def write_profile(path: Path, omegas: Omegas, measured_with: dict[str, Any]) -> None:
+    """Write ``path`` whole or not at all.
+
+    Args:
+        measured_with: what tells one profile from another.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    try:
+        with atomic_write(path) as temporary:
+            temporary.write_text(json.dumps({"measured_with": measured_with, "omegas": omegas}, indent=1) + "\n")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
 
 
 @register_extension("admin_profile")

@@ -26,10 +26,10 @@ from fairseq_residuals.data.text import bpe
 from fairseq_residuals.data.text.sgm import sentences
 from fairseq_residuals.experiments.sweep_table import read_results, table
 from fairseq_residuals.experiments.tables import load_published, read_records, render
+from fairseq_residuals.library.admin_profile_file import read_profile, refuse_misfit
 from fairseq_residuals.scoring.metrics import score
 from fairseq_residuals.scoring.perplexity import perplexity_of_eval_lm, perplexity_of_validate
 from fairseq_residuals.scoring.text import read_generation, read_lines
-from fairseq_residuals.training.admin_profile_file import read_profile, refuse_misfit
 from fairseq_residuals.utils.documents import read_record
 from modern_fairseq.loading.checkpoints import load_fairseq
 

@@ -12,8 +12,8 @@ from admin_goldens import ProfileGolden, initial_weights
 from tiny import TASKS, batch, build, stacks
 from torch import Tensor, nn
 
-from fairseq_residuals.training.admin_measurement import average, measure, start_from, unprofiled
-from fairseq_residuals.training.admin_profile_file import Omegas
+from fairseq_residuals.library.admin_measurement import average, measure, start_from, unprofiled
+from fairseq_residuals.library.admin_profile_file import Omegas
 from fairseq_residuals.variants.admin import AdminConnection
 
 

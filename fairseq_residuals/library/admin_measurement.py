@@ -10,9 +10,9 @@ included, in single precision. Layers further up see the omegas already set belo
 by one, and the omegas are the root of the mean of their squares: variances are what adds up along the depth, and so
 they are what is averaged.
 
-fairseq's trainer does this by itself (:mod:`.admin_profile`), and so does a stack of the library in its first pass in
-training mode (:class:`ProfileFirstBatch`). For another model of fairseq's in a training loop of your own, it is
-``start_from(unprofiled(model), measure(model, lambda: model(**batch)))``.
+fairseq's trainer does this by itself (:mod:`fairseq_residuals.training.admin_profile`), and so does a stack of the
+library in its first pass in training mode (:class:`ProfileFirstBatch`). For another model of fairseq's in a training
+loop of your own, it is ``start_from(unprofiled(model), measure(model, lambda: model(**batch)))``.
 
 (LiyuanLucasLiu/Transformer-Clinic@70f72b7, ``--init-type adaptive-profiling``, which takes the first batch.)
 """
@@ -31,7 +31,7 @@ from fairseq_residuals.core.base import Stream, SubLayer
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.layer import CONNECTIONS, Layer
 from fairseq_residuals.core.stack import Stack
-from fairseq_residuals.training.admin_profile_file import Omegas, read_profile, refuse_misfit
+from fairseq_residuals.library.admin_profile_file import Omegas, read_profile, refuse_misfit
 from fairseq_residuals.utils.torch_private import is_transforming, not_compiled
 from fairseq_residuals.variants.admin import AdminConnection
 

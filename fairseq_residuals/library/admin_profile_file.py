@@ -1,35 +1,16 @@
-"""The file in which ``fairseq-residuals profile-admin`` hands omegas to training."""
+"""The file in which ``fairseq-residuals profile-admin`` hands omegas to training, read and compared with a stack."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from pathlib import Path
-from typing import Any
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.utils.documents import parse_json
-from modern_fairseq.atomic_write import atomic_write
 
 Omegas = dict[str, list[dict[str, float]]]
 """By stack (encoder, decoder), for each of its layers omega by kind of sub-layer (self, cross, ffn)."""
-
-
-def write_profile(path: Path, omegas: Omegas, measured_with: dict[str, Any]) -> None:
-    """Write ``path`` whole or not at all.
-
-    Args:
-        measured_with: what tells one profile from another.
-
-    Raises:
-        UserError: it cannot be written.
-    """
-    try:
-        with atomic_write(path) as temporary:
-            temporary.write_text(json.dumps({"measured_with": measured_with, "omegas": omegas}, indent=1) + "\n")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
 
 
 def read_profile(path: str) -> Omegas:
