@@ -6,8 +6,8 @@ our norms by its norms in the order in which they run, and the stream after the 
 Of what else ``ships_in`` names, tests/golden has files of whole models (Hy4, Muse Spark, Qwen3.8-Flash-Next, LongCat,
 GLM-5.3, DeepSeek-V4, MiniMax-Text-01, NeoMME, ZAYA1, Inkling-2, Gemma 3n, T5Gemma, MiniCPM's rule, nanochat). Not in
 transformers 5.23.0 are Kimi K3, MUDDFormer, modded-nanogpt, Pangu Ultra, CogView, CaiT, GLM-130B and PaLM. BitNet's
-norms and Swin's, and layers of Falcon, DiffusionGemma, Granite's hybrids and code2wav need more than a tiny
-configuration and two maps: their files were read.
+norms and Swin's, and layers of DiffusionGemma, Granite's hybrids and code2wav need more than a tiny configuration and
+two maps: their files were read.
 """
 
 from __future__ import annotations
@@ -188,6 +188,7 @@ MODELS = [
     Model("EXAONE 4", "exaone4", "Exaone4DecoderLayer", SUB),
     Model("4.5", "exaone4_5", "Exaone4_5_DecoderLayer", SUB),
     Model("GPT-J", "gptj", "GPTJBlock", "parallel"),
+    Model("Falcon-7B", "falcon", "FalconDecoderLayer", "parallel"),
     Model("CodeGen", "codegen", "CodeGenBlock", "parallel"),
     Model("Phi-1", "phi", "PhiDecoderLayer", "parallel"),
     Model("Command-R", "cohere", "CohereDecoderLayer", "parallel"),
