@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fairseq_residuals.core.registry import list_variants, register_variant
     from fairseq_residuals.core.stack import Stack
     from fairseq_residuals.library.build import build_stack
+    from fairseq_residuals.library.parameter_groups import parameter_groups
     from fairseq_residuals.library.wrap import wrap
 
 __version__ = "0.2.0"
@@ -44,6 +45,7 @@ __all__ = [
     "build_stack",
     "contributions",
     "list_variants",
+    "parameter_groups",
     "register",
     "register_variant",
     "wrap",
@@ -64,6 +66,7 @@ _HOME = {
     "build_stack": "library.build",
     "contributions": "analysis.contributions",
     "list_variants": "core.registry",
+    "parameter_groups": "library.parameter_groups",
     "register_variant": "core.registry",
     "wrap": "library.wrap",
 }

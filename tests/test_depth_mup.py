@@ -18,8 +18,9 @@ from fairseq_residuals.core.depth_mup import UpdateScale
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.registry import VARIANTS
 from fairseq_residuals.core.wiring import Wiring
+from fairseq_residuals.library.parameter_groups import scales_of
 from fairseq_residuals.training.trainer_hooks import hooks_of
-from fairseq_residuals.training.update_scales import by_scale, scales_of
+from fairseq_residuals.training.update_scales import by_scale
 from tests.golden_check.parity import read
 from tests.golden_check.rebuild import build as build_golden
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals import DecoderCache, TokenEmbedding, UserError, build_stack
+from fairseq_residuals import DecoderCache, TokenEmbedding, UserError, build_stack, parameter_groups
 from fairseq_residuals.core.packing import Packing
 from fairseq_residuals.library.admin_measurement import measure, unprofiled
 from fairseq_residuals.performance import cpu
@@ -93,6 +93,22 @@ def test_admin_is_profiled_by_a_file(tmp_path: Path) -> None:
     assert stack[1].ffn_connection.omega.tolist() == [4.0] * 16
     with pytest.raises(UserError, match="is of another model"):
         language_model("admin", depth=3, options={"profile": str(file)})
+
+
+def test_settings_of_the_optimizer() -> None:
+    stack = language_model("complete_p", options={"mup": True, "base_width": 8, "base_depth": 1, "gpas": "layer"})
+    model = nn.ModuleDict({"words": nn.Embedding(5, 16), "stack": stack, "again": stack})
+    groups = parameter_groups(model, lr=1.0, weight_decay=0.5, eps=0.1)
+    settings = {p: (g["lr"], g["weight_decay"], g["eps"]) for g in groups for p in g["params"]}
+    assert sum(len(g["params"]) for g in groups) == len(list(model.parameters()))
+    # m_L = m_N = 2: Table 1 of CompleteP, and no decay of vectors
+    assert settings[stack[0].fc1.weight] == (0.5, 1.0, 0.025)
+    assert settings[stack[0].fc1.bias] == settings[stack[1].gpas.gate] == (1.0, 0.0, 0.025)
+    assert settings[model["words"].weight] == (1.0, 0.5, 0.1)
+    with pytest.raises(UserError, match="leave out matrices"):
+        parameter_groups(model, lr=1.0, matrices=True)
+    with pytest.raises(UserError, match="no wired stack"):
+        parameter_groups(nn.Linear(2, 2), lr=1.0)
 
 
 def test_the_future_is_masked_in_decoders_alone() -> None:

@@ -61,6 +61,23 @@ def test_analyses(capsys: pytest.CaptureFixture[str]) -> None:
     assert ratio["post_ln"] < ratio["b2t"] < ratio["pre_ln"]
 
 
+def test_optimizer() -> None:
+    names = run(example("optimizer"))
+    # CompleteP at four times the base depth: eps in the layers / 4, the rate as it is
+    rates = {(g["lr"], g["weight_decay"], g["eps"]): len(g["params"]) for g in names["adamw"].param_groups}
+    assert rates == {(3e-3, 0.1, 1e-8 / 4): 8 * 16, (3e-3, 0.1, 1e-8): 2}
+    stack, muon, rest = names["stack"], names["muon"], names["rest"]
+    own, others = ({p for g in o.param_groups for p in g["params"]} for o in (muon, rest))
+    matrices = ("q_proj.weight", "k_proj.weight", "v_proj.weight", "out_proj.weight", "fc1.weight", "fc2.weight")
+    assert own == {p for name, p in stack.named_parameters() if name.endswith(matrices)}
+    assert own | others == set(stack.parameters()) and not own & others
+    before = [p.clone() for p in stack.parameters()]
+    stack(torch.randn(5, 3, 32)).square().mean().backward()
+    muon.step()
+    rest.step()
+    assert not any(torch.equal(p, was) for p, was in zip(stack.parameters(), before, strict=True) if p.grad.any())
+
+
 def test_none_of_it_needs_fairseq() -> None:
     code = example("one layer") + example("analyses") + "\nimport sys; print('fairseq' in sys.modules)"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)

@@ -18,21 +18,9 @@ from torch import nn
 
 from fairseq_residuals.core.depth_mup import UpdateScale
 from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.stack import Stack
+from fairseq_residuals.library.parameter_groups import SAME, Scales, scales_of
 from fairseq_residuals.models.extensions import Extension, register_extension
 from fairseq_residuals.training.trainer_hooks import hooks_of
-
-Scales = dict[nn.Parameter, UpdateScale]
-SAME = UpdateScale()
-
-
-def scales_of(model: nn.Module) -> Scales:
-    """Return the parameters whose settings are not the optimizer's own, and what these are multiplied by."""
-    scales: Scales = {}
-    for stack in (module for module in model.modules() if isinstance(module, Stack)):
-        for variant, layers in stack.segments():
-            scales |= variant.update_scales(layers)
-    return {parameter: scale for parameter, scale in scales.items() if scale != SAME}
 
 
 def split(group: dict[str, Any], by_scale: dict[UpdateScale, list[nn.Parameter]]) -> list[dict[str, Any]]:
