@@ -198,6 +198,28 @@ def test_without_fairseq() -> None:
     assert error == "No module named 'fairseq'"
 
 
+FAST = """
+import sys
+sys.modules["fairseq"] = None
+import copy, torch
+from fairseq_residuals import build_stack
+from fairseq_residuals.performance import cpu
+stack = build_stack("b2t", depth=2, dim=256, heads=2, ffn_dim=32)
+fast = copy.deepcopy(stack)
+cpu.attach(fast, fast=True)
+x, gradients = torch.randn(5, 3, 256), []
+for model in (stack, fast):
+    with cpu.tuned(model):
+        gradients.append(torch.autograd.grad(model(x)[0].square().sum(), list(model.parameters()), allow_unused=True))
+torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-3, atol=1e-4)
+print(fast.is_wide, type(fast[0].ffn_connection.norm).__name__)
+"""
+
+
+def test_fast_on_a_cpu_without_fairseq() -> None:
+    assert run(FAST) == "True RecomputedLayerNorm\n"
+
+
 def test_importing_the_package_imports_nothing_heavy() -> None:
     heavy = run("import sys, fairseq_residuals; print(*({'torch', 'fairseq', 'numpy'} & set(sys.modules)))")
     assert heavy == "\n"

@@ -9,6 +9,7 @@ fairseq's trainer runs its steps in :func:`tuned` for models of this plugin; a t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ def weigh_values_recomputably(probs: Tensor, values: Tensor, cache: KVCache | No
     return recomputable(heads, lambda: weigh_values(*factors))
 
 
-def attach(model: nn.Module, *, fast: bool, keep_memory: bool) -> None:
+def attach(model: nn.Module, *, fast: bool, keep_memory: bool = False) -> None:
     """Attach all this to a model that was just built; on other devices nothing changes.
 
     Args:
@@ -93,23 +94,32 @@ def attach(model: nn.Module, *, fast: bool, keep_memory: bool) -> None:
 
 def make_fast(model: nn.Module) -> None:
     """Replace the modules of a model that have faster forms on a CPU."""
-    from fairseq.modules import MultiheadAttention
-    from fairseq.modules.fairseq_dropout import FairseqDropout
-
-    from fairseq_residuals.performance.fast_dropout import FastDropout
-
-    widths = [m.embed_dim for m in model.modules() if isinstance(m, MultiheadAttention)]
-    model.is_wide = max(widths) >= LEAST_WIDTH  # type: ignore[assignment]
+    attentions: list[Any] = [m for m in model.modules() if hasattr(m, "q_proj")]
+    widths = [attention.embed_dim for attention in attentions]
+    model.is_wide = max(widths, default=0) >= LEAST_WIDTH  # type: ignore[assignment]
+    # without fairseq there is none of its dropouts to replace
+    if "fairseq.modules" in sys.modules:
+        make_dropouts_fast(model)
     last = getattr(getattr(model, "decoder", None), "output_projection", None)
     tied = last.weight if isinstance(last, nn.Linear) else None
     for module in list(model.modules()):
         for name, child in module.named_children():
-            if type(child) is FairseqDropout:
-                setattr(module, name, FastDropout(child.p, child.module_name))
-            elif type(child) is nn.LayerNorm:
+            if type(child) is nn.LayerNorm:
                 setattr(module, name, RecomputedLayerNorm(child))
             elif type(child) is nn.Embedding and child.weight is tied:
                 setattr(module, name, TiedEmbedding(child))
+
+
+def make_dropouts_fast(model: nn.Module) -> None:
+    """Replace fairseq's dropouts."""
+    from fairseq.modules.fairseq_dropout import FairseqDropout
+
+    from fairseq_residuals.performance.fast_dropout import FastDropout
+
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if type(child) is FairseqDropout:
+                setattr(module, name, FastDropout(child.p, child.module_name))
 
 
 @contextmanager
