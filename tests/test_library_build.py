@@ -111,6 +111,66 @@ def test_settings_of_the_optimizer() -> None:
         parameter_groups(nn.Linear(2, 2), lr=1.0)
 
 
+@pytest.mark.parametrize("variant", ["b2t", "mhc", "realformer"])
+def test_sentences_may_come_first(variant: str) -> None:
+    torch.manual_seed(1)
+    stack: Any = build_stack(variant, **SIZES, task="decoder").eval()
+    first = copy.deepcopy(stack)
+    first.batch_first = True
+    assert build_stack(variant, **SIZES, batch_first=True).batch_first and not stack.batch_first
+    x, memory, padding = vectors(5, 3), vectors(4, 3).flip(0), torch.zeros(3, 4, dtype=torch.bool)
+    padding[1, 2:] = True
+    expected = stack(x, memory=memory, memory_padding_mask=padding).transpose(0, 1)
+    swapped = {"memory": memory.transpose(0, 1), "memory_padding_mask": padding}
+    torch.testing.assert_close(first(x.transpose(0, 1), **swapped), expected)
+    cache = DecoderCache()
+    steps = [first(x[i : i + 1].transpose(0, 1), cache=cache, **swapped) for i in range(5)]
+    torch.testing.assert_close(torch.cat(steps, 1), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_order_of_sentences_and_positions_is_checked() -> None:
+    stack, x, first = language_model(), vectors(5, 3), language_model(batch_first=True)
+    mask = torch.zeros(5, 3).bool()
+    refused(stack, "with batch_first=False x and memory are .positions, sentences, C", x, padding_mask=mask)
+    refused(first, "with batch_first=True x and memory are .sentences, positions, C", x, padding_mask=mask.T)
+    cache = DecoderCache()
+    stack(x, cache=cache)
+    refused(stack, "the cache holds 3 sentences, and x has 1", x.transpose(0, 1)[:, :1], cache=cache)
+    refused(language_model(), "this cache holds the keys and values of another stack", x[:1], cache=cache)
+    refused(first, "in no batch", x[:1], cu_seqlens=torch.tensor([0, 3]))
+
+
+class LoRA(nn.Module):
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base, self.delta = base, nn.Linear(base.in_features, base.out_features, bias=False)
+
+    @property
+    def weight(self) -> Tensor:
+        return self.base.weight
+
+    @property
+    def bias(self) -> Tensor:
+        return self.base.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + self.delta(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", ["q_proj", "k_proj", "v_proj", "out_proj"])
+def test_what_stands_for_a_projection_is_run(name: str) -> None:
+    x = vectors(5, 3)
+    stack, merged, hooked = (language_model("pre_ln") for _ in range(3))
+    adapter = LoRA(getattr(stack[0].self_attn, name))
+    setattr(stack[0].self_attn, name, adapter)
+    with torch.no_grad():
+        getattr(merged[0].self_attn, name).weight.add_(adapter.delta.weight)
+    getattr(hooked[0].self_attn, name).register_forward_hook(lambda _, inputs, out: out + adapter.delta(inputs[0]))
+    expected = merged(x)
+    torch.testing.assert_close(stack(x), expected)
+    torch.testing.assert_close(hooked(x), expected)
+
+
 def test_the_future_is_masked_in_decoders_alone() -> None:
     x = vectors(5, 3)
     changed = x.clone()
@@ -227,6 +287,8 @@ def test_inputs_that_a_stack_cannot_have() -> None:
     refused(stack, "only a decoder of a pair reads a memory", x, memory=x)
     refused(decoder, "a decoder of a pair needs memory", x)
     refused(encoder, r"padding_mask must be .* here \(3, 5\), not \(5, 3\)", x, padding_mask=torch.zeros(5, 3).bool())
+    refused(encoder, "padding_mask must be of torch.bool", x, padding_mask=torch.ones(3, 5))
+    refused(decoder, "memory_padding_mask must be of torch.bool", x, memory=x, memory_padding_mask=torch.ones(3, 5))
     sentences = r"memory must be \(positions, sentences, channels\), here \(S, 3, 16\), not"
     refused(decoder, rf"{sentences} \(5, 2, 16\)", x, memory=x[:, :2])
     refused(decoder, rf"{sentences} \(5, 3, 8\)", x, memory=x[..., :8])
@@ -238,19 +300,6 @@ def test_inputs_that_a_stack_cannot_have() -> None:
     refused(stack, r"a packed x must be \(5, 1, C\), as its lengths say, not \(5, 3, 16\)", x, cu_seqlens=bounds)
     refused(decoder, "a packed memory must be", x, memory=x, memory_cu_seqlens=bounds)
     refused(stack, "must begin at 0 and grow with each sentence", x[:, :1], cu_seqlens=torch.tensor([0, 5, 5]))
-
-
-def test_a_mask_of_numbers_is_refused() -> None:
-    """It would be added to the scores."""
-    stack = build_stack("b2t", **SIZES)
-    x, padding = vectors(5, 3), torch.zeros(3, 5)
-    refused(
-        stack,
-        r"padding_mask must be truth values \(torch.bool\), True at padding, not torch.float32",
-        x,
-        padding_mask=padding,
-    )
-    stack(x, padding_mask=padding.bool())
 
 
 def test_nothing_is_said_where_nothing_is_wrong(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_residuals.core.attention import KeysValues
+from fairseq_residuals.core.errors import UserError
 
 
 class DecoderCache:
@@ -28,6 +29,13 @@ class DecoderCache:
         """By attention module, keys and values (B, H, positions, channels of a head)."""
         self.memories: dict[Any, KeysValues] = {}
         """By module of cross-attention, keys and values of the encoder's output."""
+        self.stack: nn.Module | None = None
+        """The decoder whose keys and values these are; None before the first pass."""
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows the batch has; None before the first pass."""
+        return next((len(keys) for keys, _ in self.words.values()), None)
 
     def with_past(self, padding: Tensor | None, rows: int, new: int, device: torch.device) -> Tensor | None:
         """Return the padding of the positions so far and of new ones, (B, positions + new); None where there is none.
@@ -93,3 +101,13 @@ class DecoderCache:
     def ungroup(self, x: Tensor) -> Tensor:
         """As :meth:`.KVCache.ungroup`."""
         return x
+
+    def belong_to(self, stack: nn.Module) -> None:
+        """Belong to the stack that fills it first.
+
+        Raises:
+            UserError: the cache is another stack's.
+        """
+        if self.stack not in (None, stack):
+            raise UserError("this cache holds the keys and values of another stack; make a DecoderCache() for each")
+        self.stack = stack

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from fairseq_residuals.core.attention import open_attention
 from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.utils.torch_private import has_hooks
 
 
 class MultiheadAttention(nn.Module):
@@ -57,6 +58,11 @@ class MultiheadAttention(nn.Module):
         nn.init.xavier_uniform_(self.out_proj.weight)
         nn.init.zeros_(self.out_proj.bias)
 
+    def is_plain(self) -> bool:
+        """Return whether weights and biases say all of the projections: no adapter, no hook, no other numbers."""
+        projections = (self.q_proj, self.k_proj, self.v_proj, self.out_proj)
+        return all(type(p) is nn.Linear and p.bias is not None and not has_hooks(p) for p in projections)
+
     def forward(
         self,
         query: Tensor,
@@ -69,7 +75,7 @@ class MultiheadAttention(nn.Module):
         need_weights: bool = False,
         need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend, by PyTorch's fused kernel where the keys are no fixed memory.
+        """Attend, by PyTorch's fused kernel where the keys are no fixed memory and the projections are plain.
 
         Args:
             query: (T, B, C).
@@ -77,13 +83,14 @@ class MultiheadAttention(nn.Module):
             key_padding_mask: (B, S), True at padding.
             attn_mask: (T, S), added to the scores.
             static_kv: whether keys and values are a memory that never changes, for which fairseq has no fused kernel.
+                (Adapters, hooks and quantized linears in place of a projection are run as modules, also without it.)
             need_weights: return the mean weights of the heads.
             need_head_weights: return the weights of each head, which the fused kernel averages all the same.
 
         Returns:
             output (T, B, C); weights (B, T, S), of a fixed memory per head (H, B, T, S), or None.
         """
-        if static_kv:
+        if static_kv or not self.is_plain():
             return open_attention(
                 self,
                 query,
@@ -91,7 +98,7 @@ class MultiheadAttention(nn.Module):
                 value,
                 key_padding_mask=key_padding_mask,
                 attn_mask=attn_mask,
-                static_kv=True,
+                static_kv=static_kv,
                 need_weights=need_weights,
                 need_head_weights=need_head_weights,
             )

@@ -59,11 +59,22 @@ class TransformerStack(Stack):
     """An encoder or decoder between its embeddings and its output projection."""
 
     def __init__(
-        self, built: Sequence[SubLayers], variant: Variant, shape: StackShape, *, layerdrop: float = 0.0
+        self,
+        built: Sequence[SubLayers],
+        variant: Variant,
+        shape: StackShape,
+        *,
+        layerdrop: float = 0.0,
+        batch_first: bool = False,
     ) -> None:
-        """Take the sub-layers over; see :class:`.Stack`."""
+        """Take the sub-layers over; see :class:`.Stack`.
+
+        Args:
+            batch_first: whether ``x``, ``memory`` and what is returned have sentences before positions.
+        """
         super().__init__(list(built), variant, shape, layerdrop=layerdrop)
         self.causal = shape.stack == "decoder"
+        self.batch_first = batch_first
 
     def forward(  # type: ignore[override]
         self,
@@ -77,6 +88,9 @@ class TransformerStack(Stack):
         memory_cu_seqlens: Tensor | None = None,
     ) -> Tensor:
         """Run all layers. A decoder masks the future itself.
+
+        With ``batch_first``, the first two dimensions of ``x``, of ``memory`` and of the output change places; masks
+        and lengths stay as they are.
 
         Args:
             x: (T, B, C), embeddings; packed (total, 1, C).
@@ -94,8 +108,14 @@ class TransformerStack(Stack):
             UserError: inputs that this stack cannot have, or that contradict each other.
         """
         self._check(x, memory, cache, cu_seqlens, padding_mask)
+        if self.batch_first and (cu_seqlens is not None or memory_cu_seqlens is not None):
+            raise UserError("packed sentences are end to end, in no batch: build the stack with batch_first=False")
+        if self.batch_first:
+            x, memory = x.transpose(0, 1), None if memory is None else memory.transpose(0, 1)
+        if cache is not None and cache.rows not in (None, x.size(1)):
+            raise UserError(f"the cache holds {cache.rows} sentences, and x has {x.size(1)}; {self._order()}")
         if cu_seqlens is None:
-            _check_mask("padding_mask", padding_mask, x)
+            _check_mask("padding_mask", padding_mask, x, self._order())
         if memory is not None and memory_cu_seqlens is None and cache is None:
             self._check_memory(x, memory, memory_padding_mask)
         packing = None if cu_seqlens is None else Packing(cu_seqlens)
@@ -110,6 +130,7 @@ class TransformerStack(Stack):
         if packing is not None:
             padding_mask = packing.padding_mask
         if cache is not None:
+            cache.belong_to(self)
             past = cache.positions
             padding_mask = cache.with_past(padding_mask, x.size(1), new, x.device)
         context = Context(
@@ -124,7 +145,11 @@ class TransformerStack(Stack):
         out, _ = super().forward(x, context)
         if cache is not None:
             cache.advance(new, padding_mask)
-        return out
+        return out.transpose(0, 1) if self.batch_first else out
+
+    def _order(self) -> str:
+        order = "(sentences, positions, C)" if self.batch_first else "(positions, sentences, C)"
+        return f"with batch_first={self.batch_first} x and memory are {order}"
 
     def _future_mask(self, x: Tensor, past: int, new: int) -> Tensor | None:
         """Return (new, past + new), -inf where a position would see a later one; None where none can."""
@@ -134,7 +159,8 @@ class TransformerStack(Stack):
 
     def _check(self, x: Tensor, memory: Any, cache: Any, cu_seqlens: Any, padding_mask: Any) -> None:
         if x.dim() != 3 or x.size(-1) != self.shape.dim:
-            raise UserError(f"x must be (positions, sentences, {self.shape.dim}), not {tuple(x.shape)}")
+            first = "sentences, positions" if self.batch_first else "positions, sentences"
+            raise UserError(f"x must be ({first}, {self.shape.dim}), not {tuple(x.shape)}")
         reads_memory = self.causal and self.shape.cross
         if reads_memory and memory is None:
             raise UserError(
@@ -154,20 +180,20 @@ class TransformerStack(Stack):
         if memory.dim() != 3 or memory.size(1) != x.size(1) or memory.size(-1) not in widths:
             raise UserError(
                 f"memory must be (positions, sentences, channels), here (S, {x.size(1)}, {channels}), not"
-                f" {tuple(memory.shape)}"
+                f" {tuple(memory.shape)}; with batch_first=True the first two change places"
             )
-        _check_mask("memory_padding_mask", memory_padding_mask, memory)
+        _check_mask("memory_padding_mask", memory_padding_mask, memory, self._order())
 
 
-def _check_mask(name: str, mask: Tensor | None, x: Tensor) -> None:
+def _check_mask(name: str, mask: Tensor | None, x: Tensor, order: str) -> None:
     """Compare a mask (B, T) with what it is of, (T, B, C).
 
     Raises:
-        UserError: they do not fit.
+        UserError: they do not fit, or the mask is of numbers, whose sense nobody can tell.
     """
     if mask is not None and mask.dtype != torch.bool:
-        raise UserError(f"{name} must be truth values (torch.bool), True at padding, not {mask.dtype}")
+        raise UserError(f"{name} must be of torch.bool, True at padding, not {mask.dtype}; 1 at words is mask == 0")
     if mask is not None and mask.shape != (x.size(1), x.size(0)):
         raise UserError(
-            f"{name} must be (sentences, positions), here ({x.size(1)}, {x.size(0)}), not {tuple(mask.shape)}"
+            f"{name} must be (sentences, positions), here ({x.size(1)}, {x.size(0)}), not {tuple(mask.shape)}; {order}"
         )

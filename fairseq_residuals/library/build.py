@@ -38,6 +38,7 @@ def build_stack(
     activation_dropout: float = 0.0,
     layerdrop: float = 0.0,
     embed_tokens: nn.Embedding | None = None,
+    batch_first: bool = False,
 ) -> TransformerStack:
     """Build the layers of a Transformer, wired and initialised as a paper has it.
 
@@ -61,6 +62,8 @@ def build_stack(
         activation_dropout: after the activation.
         layerdrop: probability of skipping a layer in training (Fan et al. 2020).
         embed_tokens: the embedding below the stack, which rules of initialisation reach (T-Fixup's, ``lipschitz``).
+        batch_first: whether ``x``, ``memory`` and the output are (sentences, positions, channels). Padding masks are
+            (sentences, positions) either way.
 
     Raises:
         UserError: a variant, an option or a number that is not valid; the message says what is.
@@ -86,7 +89,7 @@ def build_stack(
         )
         for _ in range(depth)
     ]
-    stack = TransformerStack(built, wiring.build(shape), shape, layerdrop=layerdrop)
+    stack = TransformerStack(built, wiring.build(shape), shape, layerdrop=layerdrop, batch_first=batch_first)
     below = {} if embed_tokens is None else {"embed_tokens": embed_tokens}
     initialise([(nn.ModuleDict({**below, "layers": stack}), stack)])
     start_omegas(stack)
