@@ -155,6 +155,16 @@ def test_positions_and_sentences_may_change_places(variant: str) -> None:
     torch.testing.assert_close(batch_first, stack(x, attention={"along": 0}))
 
 
+@pytest.mark.parametrize("variant", [variant for _, variant in cases("encoder")])
+def test_the_wiring_follows_its_sublayers(variant: str) -> None:
+    layers = [[module.eval().to("meta", torch.bfloat16) for module in layer] for layer in ours("encoder")]
+    options = {"gpas": "layer", "value_residual": "learnable"} if variant == "pre_ln" else {}
+    stack = wrap(variant, layers, options=options, **SIZES)
+    assert {(p.device.type, p.dtype) for p in stack.parameters()} == {("meta", torch.bfloat16)}
+    assert not any(module.training for module in stack.modules())
+    assert wrap(variant, ours("encoder"), **SIZES).training
+
+
 def test_weights_of_ones_own_stay(caplog: pytest.LogCaptureFixture) -> None:
     layers = of_ones_own(ours("encoder"))
     before = {name: p.clone() for name, p in nn.ModuleList(map(nn.ModuleList, layers)).named_parameters()}

@@ -17,13 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.core.attention import Edit, run_attention
-from fairseq_residuals.core.base import Kind, Stream, Variant
+from fairseq_residuals.core.base import Connection, Kind, Stream, Variant
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.feed_forward import FeedForward
+from fairseq_residuals.core.gpas import ActivationScaling
 from fairseq_residuals.core.initialization import initialise
 from fairseq_residuals.core.layer import CONNECTIONS, Context, Layer, keys_and_values
 from fairseq_residuals.core.multihead_attention import MultiheadAttention
 from fairseq_residuals.core.stack import Stack
+from fairseq_residuals.core.value_residual import ValueResidual
 from fairseq_residuals.library.build import Options, Task, check_probabilities, parse_wiring, stack_shape, start_omegas
 
 logger = logging.getLogger(__name__)
@@ -62,7 +64,8 @@ def wrap(
     """Wire sub-layers of one's own.
 
     Their weights stay as they are, but for layers of the library's own modules alone, which are initialised as the
-    paper has it.
+    paper has it. The wiring has the device and the precision of their first parameter, and is in evaluation where all
+    of them are.
 
     Args:
         variant: as for :func:`.build_stack`.
@@ -101,6 +104,7 @@ def wrap(
     stack.rehearse()
     if ours:
         initialise([(stack, stack)])
+    _follow(stack, [module for layer in layers for module in layer])
     for part in wiring.parts:
         if not ours and part.variant.init_weights is not Variant.init_weights:
             logger.warning(
@@ -111,6 +115,18 @@ def wrap(
             )
     start_omegas(stack)
     return stack
+
+
+def _follow(stack: WrappedStack, modules: list[nn.Module]) -> None:
+    """Give the wiring the device, the precision and the mode of the sub-layers that it wires."""
+    numbers = [p for module in modules for p in module.parameters() if p.is_floating_point()]
+    own = {part for module in modules for part in module.modules()}
+    if numbers:
+        for part in stack.modules():
+            if isinstance(part, Connection | Variant | ValueResidual | ActivationScaling) and part not in own:
+                part.to(numbers[0].device, numbers[0].dtype)
+    if not any(module.training for module in own):
+        stack.eval()
 
 
 @dataclass(frozen=True)
