@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals import DecoderCache, TokenEmbedding, UserError, build_stack, parameter_groups
 from fairseq_residuals.core.packing import Packing
+from fairseq_residuals.core.state_dict_names import load_fairseq_weights
 from fairseq_residuals.library.admin_measurement import measure, unprofiled
 from fairseq_residuals.performance import cpu
 
@@ -126,6 +127,16 @@ def test_sentences_may_come_first(variant: str) -> None:
     cache = DecoderCache()
     steps = [first(x[i : i + 1].transpose(0, 1), cache=cache, **swapped) for i in range(5)]
     torch.testing.assert_close(torch.cat(steps, 1), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_of_another_stack_are_refused_in_a_sentence() -> None:
+    state = {f"decoder.layers.{name}": value for name, value in language_model("layer_scale").state_dict().items()}
+    stack = language_model("pre_ln")
+    before = copy.deepcopy(stack.state_dict())
+    with pytest.raises(UserError, match=r"are of another stack: .* missing.* more differ; build the stack") as error:
+        load_fairseq_weights(stack, state)
+    assert "\n" not in str(error.value)
+    assert all(torch.equal(value, before[name]) for name, value in stack.state_dict().items())
 
 
 def test_the_order_of_sentences_and_positions_is_checked() -> None:

@@ -81,7 +81,17 @@ def load_fairseq_weights(stack: Stack, state: Mapping[str, Tensor], prefix: str 
     names = stack_names(state, prefix, layers)
     if not names:
         raise UserError(f"there is no parameter of a layer that begins with {prefix}{layers}.")
-    try:
-        stack.load_state_dict({name: state[key] for key, name in names.items()}, strict=True)
-    except RuntimeError as error:
-        raise UserError(f"these weights are of another stack: {error}") from error
+    given, own = {name: state[key] for key, name in names.items()}, stack.state_dict()
+    misfits = sorted(name for name in own.keys() | given.keys() if _shape(own, name) != _shape(given, name))
+    if misfits:
+        name = misfits[0]
+        raise UserError(
+            f"these weights are of another stack: {fairseq_name(name)} is {_shape(given, name)} in them and"
+            f" {_shape(own, name)} in the stack, and {len(misfits) - 1} more differ; build the stack of the variant,"
+            " the sizes and the options that were trained"
+        )
+    stack.load_state_dict(given)
+
+
+def _shape(state: Mapping[str, Tensor], name: str) -> str:
+    return f"of shape {tuple(state[name].shape)}" if name in state else "missing"
