@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.portable.settings import EOS, PAD, ModelSettings, StackSettings
+from fairseq_residuals.utils import torch_private
 from fairseq_residuals.utils.documents import parse_json
 
 SETTINGS_FILE = "model.json"
@@ -195,7 +196,7 @@ def _refuse_pickles(path: Path) -> None:
             tensors.
     """
     try:
-        archive = torch._C.PyTorchFileReader(str(path))  # the reader that torch.export.load reads by
+        archive = torch_private.archive_of(path)
         others = [name for name in archive.get_all_records() if not RECORDS.fullmatch(name)]
         configs = [json.loads(archive.get_record(f"data/{kind}/model_{kind}_config.json")) for kind in KINDS]
         pickled = any(entry["use_pickle"] for config in configs for entry in config["config"].values())
@@ -218,11 +219,9 @@ def _load_program(path: Path) -> torch.export.ExportedProgram:
     Raises:
         UserError: it calls something else, which the file may have named freely (``torch.os.system``).
     """
-    from torch._export.verifier import SpecViolationError
-
     try:
         program = torch.export.load(path)
-    except (SpecViolationError, RuntimeError) as error:
+    except torch_private.program_failures() as error:
         reason = str(error).partition("\n")[0]
         raise UserError(
             f"{path} is damaged, or calls what no exported model does ({reason}); export the checkpoint again"
@@ -230,7 +229,7 @@ def _load_program(path: Path) -> torch.export.ExportedProgram:
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             operator = node.target
-            if isinstance(operator, torch._ops.OpOverload) and (
+            if isinstance(operator, torch_private.Operator) and (
                 operator.namespace != "aten" or operator.overloadpacket.__name__ in OUTSIDE
             ):
                 raise UserError(f"{path} calls {operator}, which no exported model does; export the checkpoint again")
