@@ -171,6 +171,11 @@ def test_folders_that_are_not_imported(tmp_path: Path, capsys: pytest.CaptureFix
         ({"model_settings": settings | {"output_dim": -1}}, "output_dim"),
         ({"model_settings": settings | {"decoder": settings["decoder"] | {"layers": "2"}}}, "layers of decoder"),
         ({"model_settings": settings | {"decoder": settings["decoder"] | {"residual": "x"}}}, "unknown variant 'x'"),
+        *(
+            ({"model_settings": settings | {"decoder": settings["decoder"] | other}}, "cannot be imported: its logits")
+            for other in ({"embed_scale": 1.0}, {"positions": "none"}, {"activation": "gelu"})
+        ),
+        ({"model_settings": settings | {"encoder": settings["encoder"] | {"layers": 2**30}}}, "has other sizes than"),
         ({"model_settings": None}, "of version None"),
         ({"model_type": "granite"}, "rotary positions"),
         ({"model_type": "marian"}, "no embedding of MarianMTModel"),

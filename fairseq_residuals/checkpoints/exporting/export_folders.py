@@ -49,7 +49,7 @@ def export_folder(file: Path, kind: str, out: Path, options: Options) -> list[st
         UserError: the format cannot hold the model, a file is missing, or what was written computes something else.
     """
     checkpoint = read_portable(file)
-    deviation = _check(checkpoint, "without fairseq")
+    deviation = check_logits(checkpoint, "exported: without fairseq")
     report = [f"largest difference of logits on random input: {deviation:.1e} of the largest (tolerance {TOLERANCE:g})"]
     files = _tokenizer_files(checkpoint, options)
     with new_folder(out) as folder:
@@ -80,7 +80,7 @@ def _write_hf(
         to_hf.write_hf(checkpoint, files, folder)
         return [f"modelling file of this project, since {form}"]
     plain, kind = form
-    _check(plain, f"as {kind.name}")
+    check_logits(plain, f"exported: as {kind.name}")
     to_hf.write_class(plain, kind, files, folder)
     report = [f"class of transformers: {kind.name}, without code of this project"]
     if _wirings(plain) != _wirings(checkpoint):
@@ -93,8 +93,11 @@ def _wirings(checkpoint: PortableCheckpoint) -> list[str]:
     return [stack.wiring.computes for stack in (settings.encoder, settings.decoder) if stack is not None]
 
 
-def _check(checkpoint: PortableCheckpoint, where: str) -> float:
+def check_logits(checkpoint: PortableCheckpoint, what: str) -> float:
     """Return how far the logits are from fairseq's, as a part of the largest.
+
+    Args:
+        what: for messages, what cannot be done with the checkpoint, and of what the logits are.
 
     Raises:
         UserError: by more than rounding.
@@ -102,8 +105,8 @@ def _check(checkpoint: PortableCheckpoint, where: str) -> float:
     deviation = difference(checkpoint, *random_input(checkpoint.model))
     if not deviation <= TOLERANCE:
         raise UserError(
-            f"{checkpoint.path} cannot be exported: {where} its logits differ by {deviation:.1e} of the largest, and at"
-            f" most {TOLERANCE:g} is rounding"
+            f"{checkpoint.path} cannot be {what} its logits differ by {deviation:.1e} of the largest, and at most"
+            f" {TOLERANCE:g} is rounding"
         )
     return deviation
 

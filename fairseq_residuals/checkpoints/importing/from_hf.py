@@ -5,11 +5,15 @@ The folder is data: its configuration and its parameters are read, and no Python
 
 from __future__ import annotations
 
+from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from fairseq_residuals.checkpoints.exporting.export_folders import check_logits
+from fairseq_residuals.checkpoints.exporting.portable_checkpoint import portable_of
 from fairseq_residuals.checkpoints.fairseq_config import Settings, complete, load_model
 from fairseq_residuals.checkpoints.importing.from_marian import VOCABULARY, read_marian
 from fairseq_residuals.checkpoints.importing.importer import Imported
@@ -24,6 +28,7 @@ from fairseq_residuals.checkpoints.safetensors_file import NO_TRAINING_STATE, re
 from fairseq_residuals.checkpoints.transformers_classes import CLASSES, from_transformers, settings_of
 from fairseq_residuals.core.errors import UserError
 from fairseq_residuals.core.state_dict_names import fairseq_name
+from fairseq_residuals.portable.model import PortableModel
 from fairseq_residuals.portable.settings import ModelSettings, StackSettings
 from fairseq_residuals.utils.documents import read_object
 
@@ -45,14 +50,16 @@ def import_hf(folder: Path, data: Path | None = None) -> Imported:
         data: a folder whose dict.*.txt have to be the model's.
 
     Raises:
-        UserError: a file is missing, damaged or of another version, or the model is none that fairseq's layers can be.
+        UserError: a file is missing, damaged or of another version, or the model is none that fairseq's layers can be,
+            or would compute something else there.
         OSError: a file cannot be read.
     """
     config = _config(folder)
     tensors = read_tensors(_weights(folder))
     kind = str(config.get("model_type"))
-    if kind == OURS:
-        found = Found(str(folder), *_ours(config, tensors))
+    ours = ModelSettings.of_json(config.get("model_settings")) if kind == OURS else None
+    if ours is not None:
+        found = Found(str(folder), *_ours(ours, tensors))
         exactly: Settings = {}
     elif kind == MARIAN:
         found = Found(str(folder), *read_marian(folder, config, tensors))
@@ -77,6 +84,8 @@ def import_hf(folder: Path, data: Path | None = None) -> Imported:
     if data is not None:
         check_dictionaries(data, found, sizes)
     model = load_model(args, sizes, found.parameters, str(folder))
+    if ours is not None:
+        _compare(folder, ours, args, model)
     report = [
         f"a model of type {kind}: {found.settings['arch']}",
         f"parameters: {sum(p.numel() for p in model.parameters()):,}",
@@ -103,8 +112,26 @@ def _weights(folder: Path) -> Path:
     return path
 
 
-def _ours(config: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[Settings, dict[str, Tensor]]:
-    settings = ModelSettings.of_json(config.get("model_settings"))
+def _compare(folder: Path, settings: ModelSettings, args: Namespace, model: nn.Module) -> None:
+    """Compare the logits of the folder's model with those of fairseq's, which has some settings for both stacks.
+
+    Raises:
+        UserError: they differ, or the parameters are of another size than the folder's settings say.
+    """
+    checkpoint = portable_of(folder, args, model, {})
+    if _sizes(checkpoint.model.settings) != _sizes(settings):  # before a model of these sizes is built
+        raise UserError(f"{folder} cannot be imported: its {CONFIG} has other sizes than its {WEIGHTS}")
+    theirs = PortableModel(settings)
+    theirs.load_state_dict(checkpoint.model.state_dict())
+    check_logits(replace(checkpoint, model=theirs.eval()), "imported:")
+
+
+def _sizes(settings: ModelSettings) -> list[tuple[int, ...]]:
+    stacks = filter(None, (settings.encoder, settings.decoder))
+    return [(s.words, s.layers, s.dim, s.heads, s.ffn_dim, s.max_positions, s.input_dim) for s in stacks]
+
+
+def _ours(settings: ModelSettings, tensors: dict[str, Tensor]) -> tuple[Settings, dict[str, Tensor]]:
     parameters = {fairseq_name(name): value for name, value in tensors.items()}
     words = parameters.get("decoder.embed_tokens.weight")
     if words is None:
