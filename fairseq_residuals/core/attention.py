@@ -8,15 +8,12 @@ and has places where a variant may step in. What is kept between the steps of de
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from fairseq_residuals.core.packing import Packing
-
-if TYPE_CHECKING:
-    pass
 
 Edit = Callable[[Tensor], Tensor]
 AttentionBackend = Callable[..., tuple[Tensor, Tensor | None]]

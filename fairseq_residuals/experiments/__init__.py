@@ -1,9 +1,10 @@
 """From a row of a paper's table to its score: configurations, the commands that they come to, and running these.
 
-``configs/<experiment>/<table>/<row>.yaml`` is what ``fairseq-hydra-train`` takes; its ``recipe:`` section says what
-fairseq does not know: corpus, averaging, decoding, scores. ``configs/<experiment>/tables.yaml`` says which of them
-makes which cell of which table. :mod:`compose` reads the former, :mod:`tables` the latter, :mod:`recipe` explains the
-section; :mod:`effective_batch` keeps the effective batch on the devices of a :mod:`machine`, as far as the corpus's
+``configs/<experiment>/rows.yaml`` has, for each row, a base and what the row changes of it, which
+``fairseq-hydra-train`` takes as a file and overrides; the section ``recipe:`` of the base says what fairseq does not
+know: corpus, averaging, decoding, scores. ``configs/<experiment>/tables.yaml`` says which row makes which cell of which
+table. :mod:`rows` reads the first and :mod:`compose` composes it, :mod:`tables` reads the last, :mod:`recipe` explains
+the section; :mod:`effective_batch` keeps the effective batch on the devices of a :mod:`machine`, as far as the corpus's
 :mod:`longest_sample` lets it, and :mod:`job` makes the command lines of one training run and of what follows it.
 
 Everything that trains by fairseq's commands goes one way. :mod:`runner` runs processes, several runs at a time;

@@ -180,8 +180,8 @@ def load_torch_export(folder: str | Path) -> Graphs:
 
 
 RECORDS = re.compile(
-    r"(data/weights/(weight_\d+|model_weights_config.json)|data/constants/(tensor_\d+|model_constants_config.json)"
-    r"|models/model.json|data/sample_inputs/model.pt|archive_format|archive_version|byteorder|.data/[a-z_]+)"
+    r"data/weights/(weight_\d+|model_weights_config\.json)|data/constants/(tensor_\d+|model_constants_config\.json)"
+    r"|models/model\.json|data/sample_inputs/model\.pt|archive_format|archive_version|byteorder|\.data/[a-z_]+"
 )
 """What ``torch.export.save`` writes of a program that holds tensors alone."""
 OUTSIDE = ("from_file", "save")
@@ -198,7 +198,9 @@ def _refuse_pickles(path: Path) -> None:
     try:
         archive = torch_private.archive_of(path)
         others = [name for name in archive.get_all_records() if not RECORDS.fullmatch(name)]
-        configs = [json.loads(archive.get_record(f"data/{kind}/model_{kind}_config.json")) for kind in KINDS]
+        configs = [
+            json.loads(archive.get_record(f"data/{kind}/model_{kind}_config.json")) for kind in ("weights", "constants")
+        ]
         pickled = any(entry["use_pickle"] for config in configs for entry in config["config"].values())
         if inputs := archive.get_record("data/sample_inputs/model.pt"):  # of files that were written before today's
             torch.load(io.BytesIO(inputs), weights_only=True)
@@ -208,9 +210,6 @@ def _refuse_pickles(path: Path) -> None:
     if others or pickled:
         what = others[0] if others else "a pickled tensor"
         raise UserError(f"{path} holds {what}, which no exported model has; export the checkpoint again")
-
-
-KINDS = ("weights", "constants")
 
 
 def _load_program(path: Path) -> torch.export.ExportedProgram:
