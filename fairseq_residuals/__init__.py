@@ -15,18 +15,18 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fairseq_residuals.analysis.contributions import Contributions, contributions
-    from fairseq_residuals.core.base import Connection, Site, StackShape, Variant
-    from fairseq_residuals.core.decoder_cache import DecoderCache
-    from fairseq_residuals.core.embedding import TokenEmbedding
-    from fairseq_residuals.core.errors import UserError
-    from fairseq_residuals.core.feed_forward import FeedForward
-    from fairseq_residuals.core.multihead_attention import MultiheadAttention
-    from fairseq_residuals.core.registry import list_variants, register_variant
-    from fairseq_residuals.core.stack import Stack
-    from fairseq_residuals.library.build import build_stack
-    from fairseq_residuals.library.parameter_groups import parameter_groups
-    from fairseq_residuals.library.wrap import wrap
+    from fairseq_residuals.lab.look.contributions import Contributions, contributions
+    from fairseq_residuals.wirings.build import build_stack
+    from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Variant
+    from fairseq_residuals.wirings.core.decoder_cache import DecoderCache
+    from fairseq_residuals.wirings.core.embedding import TokenEmbedding
+    from fairseq_residuals.wirings.core.errors import UserError
+    from fairseq_residuals.wirings.core.feed_forward import FeedForward
+    from fairseq_residuals.wirings.core.multihead_attention import MultiheadAttention
+    from fairseq_residuals.wirings.core.registry import list_variants, register_variant
+    from fairseq_residuals.wirings.core.stack import Stack
+    from fairseq_residuals.wirings.parameter_groups import parameter_groups
+    from fairseq_residuals.wirings.wrap import wrap
 
 __version__ = "0.2.0"
 
@@ -52,23 +52,23 @@ __all__ = [
 ]
 
 _HOME = {
-    "Connection": "core.base",
-    "Contributions": "analysis.contributions",
-    "DecoderCache": "core.decoder_cache",
-    "FeedForward": "core.feed_forward",
-    "MultiheadAttention": "core.multihead_attention",
-    "Site": "core.base",
-    "Stack": "core.stack",
-    "StackShape": "core.base",
-    "TokenEmbedding": "core.embedding",
-    "UserError": "core.errors",
-    "Variant": "core.base",
-    "build_stack": "library.build",
-    "contributions": "analysis.contributions",
-    "list_variants": "core.registry",
-    "parameter_groups": "library.parameter_groups",
-    "register_variant": "core.registry",
-    "wrap": "library.wrap",
+    "Connection": "wirings.core.base",
+    "Contributions": "lab.look.contributions",
+    "DecoderCache": "wirings.core.decoder_cache",
+    "FeedForward": "wirings.core.feed_forward",
+    "MultiheadAttention": "wirings.core.multihead_attention",
+    "Site": "wirings.core.base",
+    "Stack": "wirings.core.stack",
+    "StackShape": "wirings.core.base",
+    "TokenEmbedding": "wirings.core.embedding",
+    "UserError": "wirings.core.errors",
+    "Variant": "wirings.core.base",
+    "build_stack": "wirings.build",
+    "contributions": "lab.look.contributions",
+    "list_variants": "wirings.core.registry",
+    "parameter_groups": "wirings.parameter_groups",
+    "register_variant": "wirings.core.registry",
+    "wrap": "wirings.wrap",
 }
 
 
@@ -91,7 +91,7 @@ def register() -> None:
     _stop_waiting()
     importlib.import_module("modern_fairseq").install()  # a no-op where the installed .pth file has done it
     importlib.import_module("fairseq")
-    importlib.import_module(f"{__name__}.plugin").register()
+    importlib.import_module(f"{__name__}.plugin.register").register()
 
 
 class _Trigger:

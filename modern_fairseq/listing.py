@@ -11,7 +11,7 @@ from pathlib import Path
 
 from modern_fairseq import switch, table
 
-PLUGINS = ("fairseq_residuals.plugin",)
+PLUGINS = ("fairseq_residuals.plugin.register",)
 """Modules whose ``PATCHES`` are listed where they are installed: the same mapping as :func:`entries` takes."""
 FOLDERS = {
     "compat": "what fairseq needs to run on current versions of Python and its libraries",

@@ -18,8 +18,11 @@ room() { # label, patterns of git ls-files
 }
 
 row "Python" lines modules
-for part in $(git ls-files fairseq_residuals | cut -d/ -f2 | grep -v '\.' | sort -u); do
-    room "$part" "fairseq_residuals/$part"
+for door in wirings plugin lab; do
+    room "$door" "fairseq_residuals/$door"
+    for part in $(git ls-files "fairseq_residuals/$door/*/*" | cut -d/ -f3 | sort -u); do
+        room "  $part" "fairseq_residuals/$door/$part"
+    done
 done
 room "modern_fairseq" modern_fairseq
 room "the rest" '*.py' ':!tests' ':!modern_fairseq' ':!fairseq_residuals/*/*'

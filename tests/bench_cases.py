@@ -8,11 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fairseq_residuals.benchmark import worker
-from fairseq_residuals.benchmark.case import Case
-from fairseq_residuals.benchmark.contestants import Contestant, parse
-from fairseq_residuals.benchmark.rounds import Failed
-from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.lab.bench import worker
+from fairseq_residuals.lab.bench.case import Case
+from fairseq_residuals.lab.bench.contestants import Contestant, parse
+from fairseq_residuals.lab.bench.rounds import Failed
+from fairseq_residuals.wirings.core.errors import UserError
 
 TINY = Case(
     layers=2,
@@ -32,7 +32,7 @@ FLAGS = ["--dims", "16x32x2", "--layers", "2", "--tokens", "3x5", "--vocabulary"
 
 FAILING = """
 import os, signal, torch
-from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.wirings.core.errors import UserError
 
 def killed(contestant, case):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -62,7 +62,7 @@ def train(contestant: str | Contestant, case: Case = TINY) -> worker.Measured:
 
 
 def here(mode: str, told: Mapping[str, Any], timeout: float, environment: Mapping[str, str] | None = None) -> Any:
-    """In place of :func:`fairseq_residuals.benchmark.rounds.work`: the same in this process, through the same JSON."""
+    """In place of :func:`fairseq_residuals.lab.bench.rounds.work`: the same in this process, through the same JSON."""
     try:
         return json.loads(json.dumps(worker.MODES[mode](**json.loads(json.dumps(told)))))
     except UserError as error:

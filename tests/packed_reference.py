@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from fairseq_residuals.performance import varlen_attention
+from fairseq_residuals.plugin.speed import varlen_attention
 
 
 def varlen_attn(

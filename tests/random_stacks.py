@@ -13,14 +13,14 @@ from hypothesis import assume, strategies
 from hypothesis.strategies import SearchStrategy
 from torch import Tensor, nn
 
-from fairseq_residuals.core.base import StackShape, Variant
-from fairseq_residuals.core.config import Option, options_of, parse_options, show_value
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.layer import Context
-from fairseq_residuals.core.multihead_attention import MultiheadAttention
-from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.core.stack import Stack
-from fairseq_residuals.core.wiring import Wiring
+from fairseq_residuals.wirings.core.base import StackShape, Variant
+from fairseq_residuals.wirings.core.config import Option, options_of, parse_options, show_value
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.layer import Context
+from fairseq_residuals.wirings.core.multihead_attention import MultiheadAttention
+from fairseq_residuals.wirings.core.registry import VARIANTS
+from fairseq_residuals.wirings.core.stack import Stack
+from fairseq_residuals.wirings.core.wiring import Wiring
 
 LARGEST_INTEGER, LARGEST_FACTOR = 4, 2.0
 """Of the options that are drawn: stacks are small, and larger factors over depth leave the range of rounding."""

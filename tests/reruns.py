@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fairseq_residuals.generation import word_graph
-from fairseq_residuals.performance import cuda_graphs
+from fairseq_residuals.plugin.search import word_graph
+from fairseq_residuals.plugin.speed import cuda_graphs
 
 LOOKS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2", "unique_consecutive", "bincount"}
 """Operations whose result, or its size, depends on values: a program waits for the device to know them."""

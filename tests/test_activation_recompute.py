@@ -13,10 +13,10 @@ from tiny import TASKS, batch, build, perturb
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_residuals.ops.depth_sum import weighted_sum
-from fairseq_residuals.performance import activation_recompute, cpu
-from fairseq_residuals.performance.activation_recompute import RecomputedLayerNorm, recomputable, recomputing
-from fairseq_residuals.utils import torch_private
+from fairseq_residuals.wirings.ops.depth_sum import weighted_sum
+from fairseq_residuals.wirings.speed import activation_recompute, cpu
+from fairseq_residuals.wirings.speed.activation_recompute import RecomputedLayerNorm, recomputable, recomputing
+from fairseq_residuals.wirings.utils import torch_private
 
 VARIANTS = (
     "post_ln",

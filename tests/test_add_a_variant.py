@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 def test_following_the_page_adds_a_tested_variant(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "ADD_A_VARIANT.md").read_text(encoding="utf-8")
     variant, test = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    places = re.findall(r"`((?:fairseq_residuals/variants|tests)/\w*my_layer_scale\.py)`", page)
-    assert places == ["fairseq_residuals/variants/my_layer_scale.py", "tests/test_my_layer_scale.py"]
+    places = re.findall(r"`((?:fairseq_residuals/wirings/variants|tests)/\w*my_layer_scale\.py)`", page)
+    assert places == ["fairseq_residuals/wirings/variants/my_layer_scale.py", "tests/test_my_layer_scale.py"]
     for name in ("fairseq_residuals", "modern_fairseq", "tests"):
         left_out = ("golden", "commands") if name == "tests" else ()
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", *left_out))
@@ -34,7 +34,7 @@ def test_following_the_page_adds_a_tested_variant(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    shown = run("-m", "fairseq_residuals.cli", "show", "my_layer_scale")
+    shown = run("-m", "fairseq_residuals.lab.commands", "show", "my_layer_scale")
     assert "start=depth" in shown and "transformer_my_layer_scale" in shown
     (tests,) = re.findall(r"scripts/test\.sh (tests/[^`]*) -k my_layer_scale", page)
     # the graph compiler's test takes as long as all others

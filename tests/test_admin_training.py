@@ -11,10 +11,10 @@ from tiny import batch, build
 from tiny_trainer import SGD, make_trainer, sample, update
 from torch import Tensor, nn
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.library.admin_measurement import measure, take_from_files, unprofiled
-from fairseq_residuals.library.admin_profile_file import Omegas, read_profile
-from fairseq_residuals.training.admin_profile import profile, write_profile
+from fairseq_residuals.plugin.training.admin_profile import profile, write_profile
+from fairseq_residuals.wirings.admin_measurement import measure, take_from_files, unprofiled
+from fairseq_residuals.wirings.admin_profile_file import Omegas, read_profile
+from fairseq_residuals.wirings.core.errors import UserError
 
 NOWHERE = "no_such_checkpoint.pt"
 FLAGS: dict[str, tuple[str, ...]] = {

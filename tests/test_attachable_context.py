@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_residuals.utils.attachable_context import AttachableContext
+from fairseq_residuals.wirings.utils.attachable_context import AttachableContext
 
 around = AttachableContext()
 events: list[str] = []

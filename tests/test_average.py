@@ -14,9 +14,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_residuals.checkpoints.checkpoint_file import save
-from fairseq_residuals.cli.__main__ import main
-from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.__main__ import main
+from fairseq_residuals.plugin.checkpoints.checkpoint_file import save
+from fairseq_residuals.wirings.core.errors import UserError
 
 
 def write(path: Path, model: dict[str, Any], number: int = 0) -> Path:

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from fairseq_residuals.core.base import StackShape
-from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.wirings.core.base import StackShape
+from fairseq_residuals.wirings.core.registry import VARIANTS
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from shutil import copy
 import pytest
 from bench_cases import FLAGS, TINY, failing_package, here
 
-from fairseq_residuals.benchmark import products, rounds
-from fairseq_residuals.benchmark.contestants import parse
-from fairseq_residuals.benchmark.fairseq_models import network
-from fairseq_residuals.cli.__main__ import main
+from fairseq_residuals.__main__ import main
+from fairseq_residuals.lab.bench import products, rounds
+from fairseq_residuals.lab.bench.contestants import parse
+from fairseq_residuals.lab.bench.fairseq_models import network
 
 ROOT = Path(__file__).parents[1]
 DIM, FFN, ENCODER_LAYERS = 16, 32, 2
@@ -167,7 +167,7 @@ def test_the_script_measures_every_theme(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     for line, theme in zip(lines, ("train", "generate", "memory", "scaling"), strict=True):
-        assert line.startswith(f"-m fairseq_residuals.cli bench {theme} --device cuda:1 ")
+        assert line.startswith(f"-m fairseq_residuals.lab.commands bench {theme} --device cuda:1 ")
         assert f"--variants a b --csv results/bench/{theme}-cuda1-2" in line and line.endswith(".md")
     assert "--picture results/bench/scaling-cuda1-2" in lines[3] and (tmp_path / "results/bench").is_dir()
 

@@ -13,14 +13,14 @@ from bench_cases import TINY, here, train
 from reruns import Rerun, instead_of_graphs
 from torch.utils._python_dispatch import _disable_current_modes
 
-from fairseq_residuals.benchmark import contestants, fairseq_models, others
-from fairseq_residuals.benchmark.case import Case, cases
-from fairseq_residuals.benchmark.contestants import chosen, parse, parse_also
-from fairseq_residuals.benchmark.fairseq_models import Training, network, settings_of
-from fairseq_residuals.benchmark.rounds import Failed
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.models.architectures import ARCHITECTURES
+from fairseq_residuals.lab.bench import contestants, fairseq_models, others
+from fairseq_residuals.lab.bench.case import Case, cases
+from fairseq_residuals.lab.bench.contestants import chosen, parse, parse_also
+from fairseq_residuals.lab.bench.fairseq_models import Training, network, settings_of
+from fairseq_residuals.lab.bench.rounds import Failed
+from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.registry import VARIANTS
 
 
 def test_a_variant_with_options_and_a_flavour() -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from bench_cases import TINY, train
 
-from fairseq_residuals.benchmark.contestants import parse
-from fairseq_residuals.benchmark.products import Product, Recorder, _factor, seconds_of
+from fairseq_residuals.lab.bench.contestants import parse
+from fairseq_residuals.lab.bench.products import Product, Recorder, _factor, seconds_of
 
 
 def flops_by_hand(layers: int, d: int, f: int, vocabulary: int, sentences: int, tokens: int) -> int:

@@ -13,11 +13,11 @@ import pytest
 import torch
 from bench_cases import TINY, failing_package
 
-from fairseq_residuals.benchmark import growth, rounds
-from fairseq_residuals.benchmark.contestants import parse, parse_also
-from fairseq_residuals.benchmark.products import Product
-from fairseq_residuals.benchmark.report import Report
-from fairseq_residuals.benchmark.rounds import Failed, Line, measure, work
+from fairseq_residuals.lab.bench import growth, rounds
+from fairseq_residuals.lab.bench.contestants import parse, parse_also
+from fairseq_residuals.lab.bench.products import Product
+from fairseq_residuals.lab.bench.report import Report
+from fairseq_residuals.lab.bench.rounds import Failed, Line, measure, work
 
 PRODUCT = (1, 15, 16, 40, False, True, "float32")
 

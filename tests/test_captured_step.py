@@ -15,11 +15,11 @@ from tiny import perturb, settings
 from tiny_trainer import SGD, make_trainer, sample, update
 from torch import Tensor
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.models import builder
-from fairseq_residuals.performance import cuda_graph_step, cuda_graphs, recorded_criterion
-from fairseq_residuals.performance.cuda_graph_step import RecordedSteps
+from fairseq_residuals.plugin.models import builder
+from fairseq_residuals.plugin.speed import cuda_graph_step, cuda_graphs, recorded_criterion
+from fairseq_residuals.plugin.speed.cuda_graph_step import RecordedSteps
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.registry import VARIANTS
 
 FLAGS = ("--criterion", "chunked_label_smoothed_cross_entropy", "--label-smoothing", "0.1")
 

@@ -14,8 +14,10 @@ from tiny import PAD, TASKS, batch, build, perturb, target_tokens
 from tiny_trainer import SGD, Task, make_config, make_trainer, sample, update
 from torch.nn.parallel import DistributedDataParallel
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.training.criterions.chunked_label_smoothed_cross_entropy import ChunkedLabelSmoothedCrossEntropy
+from fairseq_residuals.plugin.training.criterions.chunked_label_smoothed_cross_entropy import (
+    ChunkedLabelSmoothedCrossEntropy,
+)
+from fairseq_residuals.wirings.core.errors import UserError
 
 
 def test_ddp_that_looks_for_unused_parameters(tmp_path: Path) -> None:

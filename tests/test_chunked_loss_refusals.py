@@ -12,8 +12,10 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.models.multilingual_transformer import MultilingualTransformerModel
 from torch import nn
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.training.criterions.chunked_label_smoothed_cross_entropy import ChunkedLabelSmoothedCrossEntropy
+from fairseq_residuals.plugin.training.criterions.chunked_label_smoothed_cross_entropy import (
+    ChunkedLabelSmoothedCrossEntropy,
+)
+from fairseq_residuals.wirings.core.errors import UserError
 
 SIZES = {f"{stack}_{key}": 8 for stack in ("encoder", "decoder") for key in ("embed_dim", "ffn_embed_dim")}
 SIZES |= {f"{stack}_{key}": 1 for stack in ("encoder", "decoder") for key in ("layers", "attention_heads")}

@@ -14,8 +14,8 @@ from babel.numbers import get_currency_precision, parse_decimal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_residuals.data.synthetic import __main__ as command
-from fairseq_residuals.data.synthetic import cldr
+from fairseq_residuals.lab.data.synthetic import __main__ as command
+from fairseq_residuals.lab.data.synthetic import cldr
 
 # fmt: off
 GERMAN_MONTHS = [

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_residuals.cli import reproduce, table
-from fairseq_residuals.cli.__main__ import main
-from fairseq_residuals.core.base import Variant
-from fairseq_residuals.core.config import options_of
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.core.wiring import Wiring
-from fairseq_residuals.experiments.tables import published
-from fairseq_residuals.models.architectures import ARCHITECTURES
+from fairseq_residuals.__main__ import main
+from fairseq_residuals.lab.commands import reproduce, table
+from fairseq_residuals.lab.recipes.tables import published
+from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
+from fairseq_residuals.wirings.core.base import Variant
+from fairseq_residuals.wirings.core.config import options_of
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.registry import VARIANTS
+from fairseq_residuals.wirings.core.wiring import Wiring
 
 
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,7 +105,7 @@ def test_show_an_unknown_variant(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_output_that_is_not_read_to_its_end_is_no_error() -> None:
-    command = [sys.executable, "-m", "fairseq_residuals.cli", "list", "--architectures"]
+    command = [sys.executable, "-m", "fairseq_residuals.lab.commands", "list", "--architectures"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()

@@ -13,9 +13,9 @@ from tiny_trainer import SGD, make_trainer
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.models import builder
-from fairseq_residuals.performance import compile_layers
+from fairseq_residuals.plugin.models import builder
+from fairseq_residuals.plugin.speed import compile_layers
+from fairseq_residuals.wirings.core.errors import UserError
 
 FLAG = "--compile-stack"
 

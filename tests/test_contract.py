@@ -26,10 +26,10 @@ from tiny import (
 )
 from torch import Tensor, nn
 
-from fairseq_residuals.core.base import Connection
-from fairseq_residuals.core.common_options import Init
-from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.models.activation_checkpointing import RecomputeActivations
+from fairseq_residuals.plugin.models.activation_checkpointing import RecomputeActivations
+from fairseq_residuals.wirings.core.base import Connection
+from fairseq_residuals.wirings.core.common_options import Init
+from fairseq_residuals.wirings.core.registry import VARIANTS
 
 every_variant = pytest.mark.parametrize(
     ("task", "variant"),

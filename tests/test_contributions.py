@@ -10,8 +10,8 @@ from tiny import depth_for
 from torch import Tensor
 
 from fairseq_residuals import Contributions, Stack, UserError, build_stack, contributions
-from fairseq_residuals.analysis.probes import SUBLAYERS
-from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.lab.look.probes import SUBLAYERS
+from fairseq_residuals.wirings.core.registry import VARIANTS
 
 SIZES: dict[str, Any] = {"depth": 3, "dim": 16, "heads": 2, "ffn_dim": 32}
 

@@ -9,7 +9,7 @@ import torch
 from tiny import batch, build, logits
 from torch import nn
 
-from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.wirings.core.registry import VARIANTS
 
 # what keeps each in the range of half precision, where it needs something; b2t_no_ln has the beta of 512 channels,
 # since by its rule layers of 16 channels multiply their input by 1.07 or more; each sub-layer of two lanes multiplies

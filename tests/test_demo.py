@@ -13,20 +13,20 @@ from pathlib import Path
 import pytest
 from sacrebleu.metrics import BLEU
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.experiments.demo import demo_report
-from fairseq_residuals.experiments.demo.__main__ import OUTPUTS, main
-from fairseq_residuals.experiments.demo.demo_settings import Settings, unigram_loss_of
-from fairseq_residuals.experiments.demo.results import DemoResult, summarize
-from fairseq_residuals.experiments.runner import Runner
-from fairseq_residuals.utils.folders import locked
+from fairseq_residuals.lab.recipes.demo import demo_report
+from fairseq_residuals.lab.recipes.demo.__main__ import OUTPUTS, main
+from fairseq_residuals.lab.recipes.demo.demo_settings import Settings, unigram_loss_of
+from fairseq_residuals.lab.recipes.demo.results import DemoResult, summarize
+from fairseq_residuals.lab.recipes.runner import Runner
+from fairseq_residuals.plugin.folders import locked
+from fairseq_residuals.wirings.core.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 TOY = ["--layers", "2", "--pairs", "300", "--variants", "b2t"]
 
 
 def demo(out: Path, *options: str) -> list[str]:
-    return [sys.executable, "-m", "fairseq_residuals.experiments.demo", *TOY, "--out", str(out), *options]
+    return [sys.executable, "-m", "fairseq_residuals.lab.recipes.demo", *TOY, "--out", str(out), *options]
 
 
 def test_a_demo_interrupted_then_finished_then_repeated(tmp_path, monkeypatch, capsys):

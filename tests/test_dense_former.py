@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import layer_norm
 from wired_sublayers import assert_close, wired
 
-from fairseq_residuals.core.base import Stream
+from fairseq_residuals.wirings.core.base import Stream
 
 PAIRS = pytest.mark.parametrize(
     ("dilation", "period"), [(1, 1), (2, 1), (1, 2), (2, 2), (3, 2), (2, 3), (4, 5), (1, 9)]

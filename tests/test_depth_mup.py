@@ -12,15 +12,15 @@ from tiny import batch, build, logits, perturb, stacks
 from tiny_trainer import make_trainer, sample, update
 from torch import Tensor, nn
 
-from fairseq_residuals.checkpoints.importing.parameter_names import translate
-from fairseq_residuals.core.base import Connection
-from fairseq_residuals.core.depth_mup import UpdateScale
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.core.wiring import Wiring
-from fairseq_residuals.library.parameter_groups import scales_of
-from fairseq_residuals.training.trainer_hooks import hooks_of
-from fairseq_residuals.training.update_scales import by_scale
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import translate
+from fairseq_residuals.plugin.training.trainer_hooks import hooks_of
+from fairseq_residuals.plugin.training.update_scales import by_scale
+from fairseq_residuals.wirings.core.base import Connection
+from fairseq_residuals.wirings.core.depth_mup import UpdateScale
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.registry import VARIANTS
+from fairseq_residuals.wirings.core.wiring import Wiring
+from fairseq_residuals.wirings.parameter_groups import scales_of
 from tests.golden_check.parity import read
 from tests.golden_check.rebuild import build as build_golden
 
@@ -110,7 +110,7 @@ def test_groups_of_the_authors_optimizer(name: str) -> None:
 
 
 def module_name(model: nn.Module, ours: str) -> str:
-    from fairseq_residuals.models.saved_names import fairseq_name
+    from fairseq_residuals.plugin.models.saved_names import fairseq_name
 
     return next(name for name, _ in model.named_parameters() if fairseq_name(name) == ours)
 

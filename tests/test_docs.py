@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_residuals.cli.__main__ import build_parser
-from fairseq_residuals.cli.list_variants import (
+from fairseq_residuals.__main__ import build_parser
+from fairseq_residuals.lab.commands.list_variants import (
     ACTIVATIONS,
     EQUATIONS,
     SENTENCES,
@@ -18,9 +18,9 @@ from fairseq_residuals.cli.list_variants import (
     markdown_table,
     summary_table,
 )
-from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.data.corpora import CORPORA
-from fairseq_residuals.models.architectures import ARCHITECTURES
+from fairseq_residuals.lab.data.corpora import CORPORA
+from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
+from fairseq_residuals.wirings.core.registry import VARIANTS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_residuals.cli.__main__ import main
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.data.audio.utterances import read_texts
-from fairseq_residuals.data.pipeline.corpus import STAND_IN
-from fairseq_residuals.experiments.sweep_table import read_results
-from fairseq_residuals.experiments.tables import load_published, read_records
-from fairseq_residuals.utils.documents import read_record
+from fairseq_residuals.__main__ import main
+from fairseq_residuals.lab.data.audio.utterances import read_texts
+from fairseq_residuals.lab.data.pipeline.corpus import STAND_IN
+from fairseq_residuals.lab.recipes.sweep_table import read_results
+from fairseq_residuals.lab.recipes.tables import load_published, read_records
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.utils.documents import read_record
 
 CONTENTS = {
     "latin-1": "größe\n".encode("latin-1"),

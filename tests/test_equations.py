@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tiny import choices
 
-from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.core.wiring import Wiring
+from fairseq_residuals.wirings.core.registry import VARIANTS
+from fairseq_residuals.wirings.core.wiring import Wiring
 
 
 def test_equations_of_a_stack_without_its_top_norm_do_not_have_it() -> None:

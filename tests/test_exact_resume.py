@@ -11,7 +11,7 @@ import torch
 from tiny import TASKS
 from tiny_trainer import make_trainer, sample, update
 
-from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.wirings.core.registry import VARIANTS
 from modern_fairseq.fixes import master_weights
 
 ITERATOR = {"train_iterator": {"epoch": 1, "iterations_in_epoch": 2, "version": 2}}

@@ -11,13 +11,13 @@ import torch
 from fairseq.checkpoint_utils import load_model_ensemble
 from torch import Tensor, nn
 
-from fairseq_residuals.checkpoints.checkpoint_file import save
-from fairseq_residuals.checkpoints.exporting.exporter import Exported, export_checkpoint
-from fairseq_residuals.checkpoints.importing.importer import import_checkpoint
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.variants.b2t import B2T
-from fairseq_residuals.variants.deepnet import DeepNetConnection
-from fairseq_residuals.variants.pre_ln import PreLNConnection
+from fairseq_residuals.plugin.checkpoints.checkpoint_file import save
+from fairseq_residuals.plugin.checkpoints.exporting.exporter import Exported, export_checkpoint
+from fairseq_residuals.plugin.checkpoints.importing.importer import import_checkpoint
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.variants.b2t import B2T
+from fairseq_residuals.wirings.variants.deepnet import DeepNetConnection
+from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection
 
 
 def export(

@@ -19,10 +19,10 @@ from tiny import build, build_stock, dimensions, make_task, settings
 from tiny_trainer import SGD, Task, make_trainer, sample, update
 from torch import nn
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.models import extensions
-from fairseq_residuals.models.extensions import EXTENSIONS, Extension, register_extension
-from fairseq_residuals.training.trainer_hooks import before_next_step, has_hooks, hooks_of
+from fairseq_residuals.plugin.models import extensions
+from fairseq_residuals.plugin.models.extensions import EXTENSIONS, Extension, register_extension
+from fairseq_residuals.plugin.training.trainer_hooks import before_next_step, has_hooks, hooks_of
+from fairseq_residuals.wirings.core.errors import UserError
 
 NOWHERE = "no_such_checkpoint.pt"
 ARCH = "transformer_b2t_6l"

@@ -16,10 +16,9 @@ from test_packed import shape_of
 from tiny import PAD
 from tiny_trainer import Task, make_trainer, sample, update
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.performance import cuda_graph_step, recorded_criterion
-from fairseq_residuals.training import fast_by_default, packed
-from fairseq_residuals.training.fast_by_default import (
+from fairseq_residuals.plugin.speed import cuda_graph_step, recorded_criterion
+from fairseq_residuals.plugin.training import fast_by_default, packed
+from fairseq_residuals.plugin.training.fast_by_default import (
     ADAM,
     GRAPHS,
     LOSS,
@@ -28,8 +27,9 @@ from fairseq_residuals.training.fast_by_default import (
     choose,
     situation_of,
 )
-from fairseq_residuals.training.optim.fused_adam import FusedAdam
-from fairseq_residuals.training.packed_batches import pack_batch
+from fairseq_residuals.plugin.training.optim.fused_adam import FusedAdam
+from fairseq_residuals.plugin.training.packed_batches import pack_batch
+from fairseq_residuals.wirings.core.errors import UserError
 
 SMOOTHED = ("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1")
 WITH_ADAM = ("--optimizer", "adam", "--lr", "0.01", "--lr-scheduler", "fixed", "--clip-norm", "0.5")

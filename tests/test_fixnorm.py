@@ -11,10 +11,10 @@ from fairseq.models import build_model
 from tiny import PAD, TASKS, batch, build, logits, make_task, perturb, settings, step_by_step
 from torch import nn
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.library.build import build_stack
-from fairseq_residuals.models.fixnorm import NormalizedProjection
-from fairseq_residuals.training.criterions.chunked_label_smoothed_cross_entropy import _check
+from fairseq_residuals.plugin.models.fixnorm import NormalizedProjection
+from fairseq_residuals.plugin.training.criterions.chunked_label_smoothed_cross_entropy import _check
+from fairseq_residuals.wirings.build import build_stack
+from fairseq_residuals.wirings.core.errors import UserError
 
 ARGS = ("--residual-args", "norm=scalenorm,fixnorm=true")
 

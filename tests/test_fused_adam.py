@@ -11,7 +11,7 @@ from fairseq import optim
 from tiny_trainer import make_config, make_trainer, sample, update
 from torch import Tensor, nn
 
-from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.wirings.core.errors import UserError
 
 FLAGS = ("--adam-betas", "(0.9, 0.98)", "--lr", "0.01")
 UPDATES = 50

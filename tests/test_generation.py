@@ -14,10 +14,10 @@ from test_generation_parts import needs_onednn
 from tiny import ARCH_MODEL_REGISTRY, EOS, PAD, PREFIX, TASKS, batch, build, build_stock, make_dictionary, perturb
 from torch import Tensor, nn
 
-from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.generation import beam_search, packed_linear
-from fairseq_residuals.generation.beam_search import FasterSequenceGenerator
-from fairseq_residuals.generation.kv_cache import GROWTH
+from fairseq_residuals.plugin.search import beam_search, packed_linear
+from fairseq_residuals.plugin.search.beam_search import FasterSequenceGenerator
+from fairseq_residuals.plugin.search.kv_cache import GROWTH
+from fairseq_residuals.wirings.core.registry import VARIANTS
 
 Found = list[list[dict[str, Tensor]]]
 PERTURBATION = {"b2t_no_ln": 0.1, "re_zero": 0.2, "t_fixup": 0.1}

@@ -12,7 +12,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from test_generation import assert_same, both, model_of, net_input, searched  # noqa: F401
 from tiny import build_stock, make_dictionary, perturb
 
-from fairseq_residuals.generation.beam_search import WIDEST_BEAM, FasterSequenceGenerator
+from fairseq_residuals.plugin.search.beam_search import WIDEST_BEAM, FasterSequenceGenerator
 
 
 def test_what_is_left_to_fairseq(searched: list[int]) -> None:  # noqa: F811

@@ -21,10 +21,10 @@ from tiny import EOS
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairseq_residuals.generation import kv_cache
-from fairseq_residuals.generation.beam_search import FasterSequenceGenerator
-from fairseq_residuals.generation.fixed_cache import FixedBeamCache
-from fairseq_residuals.generation.word_graph import WordGraph
+from fairseq_residuals.plugin.search import kv_cache
+from fairseq_residuals.plugin.search.beam_search import FasterSequenceGenerator
+from fairseq_residuals.plugin.search.fixed_cache import FixedBeamCache
+from fairseq_residuals.plugin.search.word_graph import WordGraph
 
 
 @pytest.fixture(autouse=True)

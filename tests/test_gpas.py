@@ -8,10 +8,10 @@ from tiny import batch, build, logits, perturb, step_by_step
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.gpas import ActivationScaling
-from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.core.wiring import Wiring
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.gpas import ActivationScaling
+from fairseq_residuals.wirings.core.registry import VARIANTS
+from fairseq_residuals.wirings.core.wiring import Wiring
 
 GATED = [(name, "") for name in sorted(VARIANTS) if VARIANTS[name].summation != "none"] + [("realformer", "norm=pre")]
 

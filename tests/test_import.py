@@ -14,10 +14,10 @@ from fairseq.checkpoint_utils import load_model_ensemble
 from fairseq.models import build_model
 from golden_files import FOLDER
 
-from fairseq_residuals.checkpoints.checkpoint_file import save
-from fairseq_residuals.checkpoints.fairseq_config import flat_settings
-from fairseq_residuals.checkpoints.importing.importer import RESET, import_checkpoint
-from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.plugin.checkpoints.checkpoint_file import save
+from fairseq_residuals.plugin.checkpoints.fairseq_config import flat_settings
+from fairseq_residuals.plugin.checkpoints.importing.importer import RESET, import_checkpoint
+from fairseq_residuals.wirings.core.errors import UserError
 from tests.golden_check.parity import compare, read
 
 CASES = [

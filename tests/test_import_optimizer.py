@@ -11,9 +11,9 @@ import torch
 from authors_checkpoints import checkpoint
 from torch import Tensor
 
-from fairseq_residuals.checkpoints.importing.importer import Imported, import_checkpoint
-from fairseq_residuals.checkpoints.importing.parameter_names import AUTHORS, translate
-from fairseq_residuals.core.layer import FAIRSEQ_NORMS
+from fairseq_residuals.plugin.checkpoints.importing.importer import Imported, import_checkpoint
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import AUTHORS, translate
+from fairseq_residuals.wirings.core.layer import FAIRSEQ_NORMS
 
 GROUP = {"lr": 1e-3, "betas": (0.9, 0.98), "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False}
 State = dict[str, Any]

@@ -15,25 +15,11 @@ import fairseq_residuals
 
 ROOT = Path(fairseq_residuals.__file__).parent
 
-LAYERS: tuple[tuple[str, ...], ...] = (
-    ("utils",),
-    ("ops",),
-    ("core",),
-    ("variants",),
-    ("models", "performance", "portable"),
-    ("generation", "training", "checkpoints", "data", "scoring", "library"),
-    ("experiments", "analysis", "benchmark"),
-    ("cli",),
-)
-"""From below: a package may import those of its own layer and of the layers below it."""
-LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
+DOORS = ("wirings", "plugin", "lab")
+"""From below: a door may import itself and the doors below it."""
 FAIRSEQ = {"fairseq", "fairseq_cli"}
-FORBIDDEN = {"utils": FAIRSEQ}
-"""``utils`` may share what modern_fairseq has without fairseq, such as its writer of files."""
-LIBRARY = ("core", "library", "ops", "portable", "variants")
-"""These packages need PyTorch alone, on any system: so does whatever they reach by imports."""
 OUT_OF_REACH = {*FAIRSEQ, "modern_fairseq", "fcntl", "resource", "hydra", "omegaconf", "numpy"}
-PACKAGES = sorted(path.name for path in ROOT.iterdir() if (path / "__init__.py").exists())
+"""What the library does without: it needs PyTorch alone, on any system, and so does whatever it reaches by imports."""
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -55,24 +41,6 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def test_the_table_names_every_package() -> None:
-    assert sorted(LEVEL) == PACKAGES
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_a_package_imports_what_lies_below(package: str) -> None:
-    wrong = []
-    for path in sorted((ROOT / package).rglob("*.py")):
-        for name in imports(path):
-            top, _, rest = name.partition(".")
-            other = rest.partition(".")[0]
-            upwards = top == ROOT.name and other in LEVEL and LEVEL[other] > LEVEL[package]
-            needs_fairseq = top in FORBIDDEN.get(package, ())
-            if upwards or needs_fairseq:
-                wrong.append(f"{path.relative_to(ROOT)} imports {name}")
-    assert not wrong
-
-
 def files_of(name: str) -> list[Path]:
     """The files that run when ``name`` is imported, those of this package; the last part may be a name in a module."""
     if name.partition(".")[0] != ROOT.name:
@@ -81,26 +49,43 @@ def files_of(name: str) -> list[Path]:
     return [f for p in parents for f in (p.with_suffix(".py"), p / "__init__.py") if f.exists()]
 
 
-def test_what_the_library_reaches() -> None:
-    wrong, reached, todo = [], set(), [f for package in LIBRARY for f in (ROOT / package).rglob("*.py")]
+def reach(door: str) -> dict[Path, set[str]]:
+    """The files that a door reaches by imports, each with what it imports."""
+    reached: dict[Path, set[str]] = {}
+    todo = list((ROOT / door).rglob("*.py"))
     while todo:
-        if (path := todo.pop()) in reached:
-            continue
-        reached.add(path)
-        for name in imports(path):
-            if name.partition(".")[0] in OUT_OF_REACH or name.startswith(f"{ROOT.name}.training"):
-                wrong.append(f"{path.relative_to(ROOT)} imports {name}")
-            todo += files_of(name)
+        if (path := todo.pop()) not in reached:
+            reached[path] = set(imports(path))
+            todo += [f for name in reached[path] for f in files_of(name)]
+    return reached
+
+
+def test_the_house_has_three_doors() -> None:
+    assert sorted(DOORS) == sorted(path.name for path in ROOT.iterdir() if (path / "__init__.py").exists())
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_door_reaches_what_lies_below(door: str) -> None:
+    above = DOORS[DOORS.index(door) + 1 :]
+    wrong = [path for path in reach(door) if path.relative_to(ROOT).parts[0] in above]
     assert not wrong
-    # it follows imports out of the library
-    assert ROOT / "utils" / "torch_private.py" in reached
+
+
+def test_what_the_library_reaches() -> None:
+    reached = reach("wirings")
+    wrong = [
+        (path, name) for path, names in reached.items() for name in names if name.partition(".")[0] in OUT_OF_REACH
+    ]
+    assert not wrong
+    # it follows imports
+    assert ROOT / "wirings" / "utils" / "torch_private.py" in reached
 
 
 TRAINED = """
 import sys
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in BLOCKED or name.startswith("fairseq_residuals.training"):
+        if name.partition(".")[0] in BLOCKED or name.startswith("fairseq_residuals.plugin.training"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Blocked())
 import torch
@@ -165,17 +150,16 @@ import importlib, pkgutil
 import fairseq_residuals
 before = len(sys.modules)
 print(*fairseq_residuals.list_variants())
-for package in ("core", "ops", "variants", "utils", "library", "portable"):
-    module = importlib.import_module(f"fairseq_residuals.{package}")
-    for found in pkgutil.walk_packages(module.__path__, f"{module.__name__}."):
-        # transformers may be missing
-        if not found.name.startswith("fairseq_residuals.portable.hf_"):
-            importlib.import_module(found.name)
+import fairseq_residuals.wirings
+for found in pkgutil.walk_packages(fairseq_residuals.wirings.__path__, "fairseq_residuals.wirings."):
+    # transformers may be missing
+    if not found.name.startswith("fairseq_residuals.wirings.export.hf_"):
+        importlib.import_module(found.name)
 for name in fairseq_residuals.__all__:
     getattr(fairseq_residuals, name)
 assert "fairseq" not in sys.modules and "modern_fairseq.finder" not in sys.modules
-import fairseq_residuals.performance
-for found in pkgutil.iter_modules(fairseq_residuals.performance.__path__, "fairseq_residuals.performance."):
+import fairseq_residuals.plugin.speed
+for found in pkgutil.iter_modules(fairseq_residuals.plugin.speed.__path__, "fairseq_residuals.plugin.speed."):
     if not found.name.endswith(".fast_dropout"):  # a form of a module of fairseq's
         importlib.import_module(found.name)
 assert "fairseq" not in sys.modules
@@ -203,7 +187,7 @@ import sys
 sys.modules["fairseq"] = None
 import copy, torch
 from fairseq_residuals import build_stack
-from fairseq_residuals.performance import cpu
+from fairseq_residuals.wirings.speed import cpu
 stack = build_stack("b2t", depth=2, dim=256, heads=2, ffn_dim=32)
 fast = copy.deepcopy(stack)
 cpu.attach(fast, fast=True)
@@ -299,11 +283,11 @@ def run_forked() -> Iterator[Callable[[str], None]]:
         "import fairseq, fairseq_residuals",
         "import fairseq_residuals; fairseq_residuals.register(); fairseq_residuals.register()",
         "import fairseq_residuals, importlib.util; importlib.util.find_spec('fairseq'); import fairseq",
-        "import fairseq_residuals.models.translation",
-        "import fairseq_residuals.generation.beam_search",
-        "import fairseq_residuals.checkpoints.average",
-        "import fairseq_residuals.checkpoints.override_check",
-        "import fairseq_residuals.training.resume_check",
+        "import fairseq_residuals.plugin.models.translation",
+        "import fairseq_residuals.plugin.search.beam_search",
+        "import fairseq_residuals.plugin.checkpoints.average",
+        "import fairseq_residuals.plugin.checkpoints.override_check",
+        "import fairseq_residuals.plugin.training.resume_check",
         PARTLY,
     ),
 )

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from authors_checkpoints import write, write_dictionaries
 
-from fairseq_residuals.checkpoints.importing.importer import import_checkpoint
-from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.plugin.checkpoints.importing.importer import import_checkpoint
+from fairseq_residuals.wirings.core.errors import UserError
 
 
 def user_dir(folder: Path) -> tuple[Path, Path]:

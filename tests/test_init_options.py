@@ -10,8 +10,8 @@ from fairseq.models import build_model
 from tiny import build, make_dictionary, make_task, settings, stacks
 from torch import Tensor, nn
 
-from fairseq_residuals.core.initialization import initialise
-from fairseq_residuals.core.state_dict_names import fairseq_name
+from fairseq_residuals.wirings.core.initialization import initialise
+from fairseq_residuals.wirings.core.state_dict_names import fairseq_name
 
 LAYERS, DIM, FFN, WORDS = 3, 64, 96, 60
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals import DecoderCache, TokenEmbedding, UserError, build_stack, parameter_groups
-from fairseq_residuals.core.packing import Packing
-from fairseq_residuals.core.state_dict_names import load_fairseq_weights
-from fairseq_residuals.library.admin_measurement import measure, unprofiled
-from fairseq_residuals.performance import cpu
+from fairseq_residuals.wirings.admin_measurement import measure, unprofiled
+from fairseq_residuals.wirings.core.packing import Packing
+from fairseq_residuals.wirings.core.state_dict_names import load_fairseq_weights
+from fairseq_residuals.wirings.speed import cpu
 
 SIZES: dict[str, Any] = {"depth": 2, "dim": 16, "heads": 2, "ffn_dim": 32}
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals import Connection, FeedForward, MultiheadAttention, UserError, build_stack, wrap
-from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.library.wrap import SUBLAYER_NAMES
+from fairseq_residuals.wirings.core.registry import VARIANTS
+from fairseq_residuals.wirings.wrap import SUBLAYER_NAMES
 
 SIZES: dict[str, Any] = {"dim": 16, "heads": 2, "ffn_dim": 32}
 DEPTH = 2

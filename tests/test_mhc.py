@@ -17,10 +17,10 @@ from test_hyper_connections import (
 from tiny import batch, build, logits, perturb
 from torch import nn
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.ops.sinkhorn import sinkhorn_reference
-from fairseq_residuals.variants._multi_stream import stack_streams, stream_keys
-from fairseq_residuals.variants._stream_router import ROUTER_EPS
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.ops.sinkhorn import sinkhorn_reference
+from fairseq_residuals.wirings.variants._multi_stream import stack_streams, stream_keys
+from fairseq_residuals.wirings.variants._stream_router import ROUTER_EPS
 
 LM = "language_modeling"
 

@@ -19,10 +19,10 @@ from test_mhc import spread_after_training
 from tiny import build, perturb, stacks
 from torch import Tensor
 
-from fairseq_residuals.ops.permutations import mean_of_permutations, permutation_matrices
-from fairseq_residuals.ops.sinkhorn import sinkhorn_reference
-from fairseq_residuals.variants._multi_stream import stream_keys
-from fairseq_residuals.variants._stream_router import ROUTER_EPS
+from fairseq_residuals.wirings.ops.permutations import mean_of_permutations, permutation_matrices
+from fairseq_residuals.wirings.ops.sinkhorn import sinkhorn_reference
+from fairseq_residuals.wirings.variants._multi_stream import stream_keys
+from fairseq_residuals.wirings.variants._stream_router import ROUTER_EPS
 
 LM = "language_modeling"
 

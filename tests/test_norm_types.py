@@ -12,12 +12,12 @@ from tiny import TASKS, batch, build, choices, logits, perturb, stacks, step_by_
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from fairseq_residuals.core.base import StackShape
-from fairseq_residuals.core.config import SHORT, options_of
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.norms import Derf, DyT, ScaleNorm, build_norm
-from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.core.wiring import Wiring
+from fairseq_residuals.wirings.core.base import StackShape
+from fairseq_residuals.wirings.core.config import SHORT, options_of
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.norms import Derf, DyT, ScaleNorm, build_norm
+from fairseq_residuals.wirings.core.registry import VARIANTS
+from fairseq_residuals.wirings.core.wiring import Wiring
 
 KINDS = {"layer": nn.LayerNorm, "rms": nn.RMSNorm, "scalenorm": ScaleNorm, "dyt": DyT, "derf": Derf}
 WITHOUT_EPS = {"dyt", "derf"}

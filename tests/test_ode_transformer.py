@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 from wired_sublayers import Wired, assert_close, wired
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.layer import Context
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.layer import Context
 
 LAYERS = 3
 F = Callable[[Tensor], Tensor]

@@ -16,16 +16,16 @@ from tiny import PAD, batch, build, make_task, perturb, settings
 from tiny_trainer import SGD, make_trainer, sample, update
 from torch import Tensor, nn
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.generation import patches
-from fairseq_residuals.ops.hyper_mix import around_small_products
-from fairseq_residuals.performance import allocator, cpu, matmul_backend
-from fairseq_residuals.performance.cpu import CPUAttention
-from fairseq_residuals.performance.fast_dropout import FastDropout
+from fairseq_residuals.plugin.search import patches
+from fairseq_residuals.plugin.speed.fast_dropout import FastDropout
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.ops.hyper_mix import around_small_products
+from fairseq_residuals.wirings.speed import allocator, cpu, matmul_backend
+from fairseq_residuals.wirings.speed.cpu import CPUAttention
 
 FAULTS = """
 import resource, torch
-from fairseq_residuals.performance.allocator import keep_freed_memory
+from fairseq_residuals.wirings.speed.allocator import keep_freed_memory
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(20):
@@ -234,7 +234,7 @@ def test_a_query_may_see_padding_alone(flags: tuple[str, ...], dtype: torch.dtyp
 
 CACHES = """
 import os, sys, torch
-from fairseq_residuals.performance import matmul_backend
+from fairseq_residuals.wirings.speed import matmul_backend
 def in_use():
     return int(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("RssAnon:")))
 if sys.argv[1] == "bounded":

@@ -13,7 +13,7 @@ from fairseq.optim.lr_scheduler import build_lr_scheduler
 from tiny_trainer import make_config, make_trainer, sample, update
 from torch import Tensor, nn
 
-from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.wirings.core.errors import UserError
 from modern_fairseq.mistakes import explain
 
 RADAM = ("--optimizer", "radam", "--adam-betas", "(0.9, 0.98)", "--lr", "0.003", "--weight-decay", "0.1")

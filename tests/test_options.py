@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import common_options
 
-from fairseq_residuals.core.base import Variant
-from fairseq_residuals.core.config import format_options, option, options_of, parse_options
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.registry import VARIANTS, register_variant
-from fairseq_residuals.core.wiring import Wiring
+from fairseq_residuals.wirings.core.base import Variant
+from fairseq_residuals.wirings.core.config import format_options, option, options_of, parse_options
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.registry import VARIANTS, register_variant
+from fairseq_residuals.wirings.core.wiring import Wiring
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from fairseq.checkpoint_utils import load_model_ensemble
 from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import nn
 
-from fairseq_residuals.checkpoints.override_check import COMPUTING
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.stack import Stack
+from fairseq_residuals.plugin.checkpoints.override_check import COMPUTING
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.stack import Stack
 from modern_fairseq.fixes.overrides import checks
 
 LAYOUTS = ("args", "cfg", "namespace in cfg")

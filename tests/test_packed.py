@@ -14,16 +14,16 @@ from tiny import EOS, PAD, batch, build, make_task, perturb, target_tokens
 from tiny_trainer import SGD, Task, make_trainer, sample, update
 from torch import Tensor, nn
 
-from fairseq_residuals.core.base import Connection
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.packing import PackedSides, Packing, running_packed
-from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.performance import recorded_criterion
-from fairseq_residuals.performance.varlen_attention import VarlenAttention
-from fairseq_residuals.training import packed
-from fairseq_residuals.training.admin_profile import profile
-from fairseq_residuals.training.packed_batches import FixedShape, full_batches, pack_batch, padded_batch
-from fairseq_residuals.training.word_dropout import WordDropoutEmbedding
+from fairseq_residuals.plugin.speed import recorded_criterion
+from fairseq_residuals.plugin.speed.varlen_attention import VarlenAttention
+from fairseq_residuals.plugin.training import packed
+from fairseq_residuals.plugin.training.admin_profile import profile
+from fairseq_residuals.plugin.training.packed_batches import FixedShape, full_batches, pack_batch, padded_batch
+from fairseq_residuals.plugin.training.word_dropout import WordDropoutEmbedding
+from fairseq_residuals.wirings.core.base import Connection
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.packing import PackedSides, Packing, running_packed
+from fairseq_residuals.wirings.core.registry import VARIANTS
 
 Gradients = dict[str, Tensor]
 

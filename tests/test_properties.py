@@ -20,14 +20,14 @@ from test_export import CASES, export
 from tiny import build_model, make_task
 from torch import Tensor, nn
 
-from fairseq_residuals.checkpoints.checkpoint_file import save
-from fairseq_residuals.checkpoints.exporting.exporter import export_checkpoint
-from fairseq_residuals.checkpoints.importing.importer import import_checkpoint
-from fairseq_residuals.core.config import options_of
-from fairseq_residuals.core.layer import Context
-from fairseq_residuals.core.norms import is_norm
-from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.core.stack import Stack
+from fairseq_residuals.plugin.checkpoints.checkpoint_file import save
+from fairseq_residuals.plugin.checkpoints.exporting.exporter import export_checkpoint
+from fairseq_residuals.plugin.checkpoints.importing.importer import import_checkpoint
+from fairseq_residuals.wirings.core.config import options_of
+from fairseq_residuals.wirings.core.layer import Context
+from fairseq_residuals.wirings.core.norms import is_norm
+from fairseq_residuals.wirings.core.registry import VARIANTS
+from fairseq_residuals.wirings.core.stack import Stack
 
 
 def examples(n: int) -> Callable[[Any], Any]:

@@ -10,11 +10,11 @@ import torch
 from tiny import batch, build, logits, perturb
 from tiny_trainer import SGD, make_trainer, sample, update
 
-from fairseq_residuals.core.base import Variant
-from fairseq_residuals.core.config import Option, options_of
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.core.wiring import Wiring
+from fairseq_residuals.wirings.core.base import Variant
+from fairseq_residuals.wirings.core.config import Option, options_of
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.registry import VARIANTS
+from fairseq_residuals.wirings.core.wiring import Wiring
 
 ITERATOR = {"train_iterator": {"epoch": 1, "iterations_in_epoch": 1, "version": 2}}
 

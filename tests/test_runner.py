@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_residuals.analysis.training_log import Log
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.experiments import trainings
-from fairseq_residuals.experiments.runner import CommandFailed, Run, Runner, environments
+from fairseq_residuals.lab.look.training_log import Log
+from fairseq_residuals.lab.recipes import trainings
+from fairseq_residuals.lab.recipes.runner import CommandFailed, Run, Runner, environments
+from fairseq_residuals.wirings.core.errors import UserError
 
 STUBBORN = """
 import os, signal, time

@@ -14,9 +14,9 @@ from fairseq.scoring import build_scorer
 from sacrebleu.significance import PairedTest
 
 import fairseq_residuals  # noqa: F401  registers the scorers
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.scoring import METRICS, paired_bootstrap, retokenize, score
-from fairseq_residuals.scoring.metrics import make_metric, split_compounds
+from fairseq_residuals.lab.scoring import METRICS, paired_bootstrap, retokenize, score
+from fairseq_residuals.plugin.scoring.metrics import make_metric, split_compounds
+from fairseq_residuals.wirings.core.errors import UserError
 
 WORDS = ["the", "a", "cat", "dog", "sat", "lay", "on", "under", "mat", "well-known", "house", "."]
 

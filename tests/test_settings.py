@@ -11,10 +11,10 @@ from fairseq.models.transformer import TransformerConfig
 from omegaconf import OmegaConf
 from tiny import build, common_options, dimensions, make_task, settings, stacks
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.models.architectures import ARCHITECTURES
-from fairseq_residuals.models.families import REFUSED
+from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
+from fairseq_residuals.plugin.models.families import REFUSED
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.registry import VARIANTS
 
 TINY = {
     f"{s}_{k}": v

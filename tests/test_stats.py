@@ -14,9 +14,9 @@ from tiny_trainer import SGD, make_trainer, sample, update
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.training import layer_statistics
-from fairseq_residuals.training.trainer_hooks import hooks_of
+from fairseq_residuals.plugin.training import layer_statistics
+from fairseq_residuals.plugin.training.trainer_hooks import hooks_of
+from fairseq_residuals.wirings.core.errors import UserError
 
 CLIPPED = ("--clip-norm", "0.01")
 """Far below the norm of the gradients here: what is measured after clipping is off by a factor of 100."""

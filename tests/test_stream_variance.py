@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_residuals.library.build import build_stack
+from fairseq_residuals.wirings.build import build_stack
 
 DIM = 96
 

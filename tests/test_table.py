@@ -11,9 +11,9 @@ from statistics import stdev
 
 import pytest
 
-from fairseq_residuals.cli.__main__ import main
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.experiments.tables import FAILED, Record, Table, append, find_table, read_records, render
+from fairseq_residuals.__main__ import main
+from fairseq_residuals.lab.recipes.tables import FAILED, Record, Table, append, find_table, read_records, render
+from fairseq_residuals.wirings.core.errors import UserError
 
 TABLE = Table(
     "made",

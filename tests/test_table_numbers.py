@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.experiments.tables import FAILED, Table, append, find_table, load_published, read_records
-from fairseq_residuals.experiments.tables.published import PUBLISHED
+from fairseq_residuals.lab.recipes.tables import FAILED, Table, append, find_table, load_published, read_records
+from fairseq_residuals.lab.recipes.tables.published import PUBLISHED
+from fairseq_residuals.wirings.core.errors import UserError
 
 TABLES = load_published()
 YEARS = tuple(map(str, range(2010, 2017)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairseq_residuals.utils.tables import markdown_table
+from fairseq_residuals.lab.utils.tables import markdown_table
 
 
 def test_markdown() -> None:

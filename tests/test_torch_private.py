@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import fairseq_residuals
-from fairseq_residuals.utils import torch_private
+from fairseq_residuals.wirings.utils import torch_private
 
 ROOT = Path(fairseq_residuals.__file__).parent
 PRIVATE_OF_MODULES = {"_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"}

@@ -20,7 +20,7 @@ from tiny import build, perturb
 from tiny_trainer import make_config, sample
 from torch import Tensor, nn
 
-from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.wirings.core.registry import VARIANTS
 
 PROCESSES = 2
 SAMPLES = [sample(1, sentences=4), sample(2, sentences=3)]

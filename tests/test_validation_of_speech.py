@@ -11,7 +11,7 @@ from fairseq.data import Dictionary
 from tiny import batch, build
 from torch import Tensor
 
-from fairseq_residuals.scoring.validation import ScoredSpeechToTextTask
+from fairseq_residuals.plugin.scoring.validation import ScoredSpeechToTextTask
 
 
 def test_the_tag_is_given_and_not_scored(monkeypatch: pytest.MonkeyPatch) -> None:

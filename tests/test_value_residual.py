@@ -9,10 +9,10 @@ import torch
 from tiny import batch, build, depth_for, logits, perturb, stacks, step_by_step
 from torch import Tensor, nn
 
-from fairseq_residuals.core.layer import Context
-from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.core.stack import Pass
-from fairseq_residuals.performance.cpu import CPUAttention
+from fairseq_residuals.wirings.core.layer import Context
+from fairseq_residuals.wirings.core.registry import VARIANTS
+from fairseq_residuals.wirings.core.stack import Pass
+from fairseq_residuals.wirings.speed.cpu import CPUAttention
 
 LAYERS = 8
 WEIGHTS = {

@@ -9,7 +9,7 @@ import torch
 from tiny import TASKS, batch, build, choices, logits, perturb, stacks
 from torch import Tensor, nn
 
-from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.wirings.core.registry import VARIANTS
 
 UNITS = ("self_attn_connection", "encoder_attn_connection")
 

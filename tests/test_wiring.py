@@ -7,9 +7,9 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from tiny import TASKS, batch, build, common_options, logits, perturb, settings, stacks
 
-from fairseq_residuals.core.base import StackShape
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.wiring import Wiring
+from fairseq_residuals.wirings.core.base import StackShape
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.wiring import Wiring
 
 MIXED = ("--residual", "post_ln:0-1,resi_dual:2,pre_ln:3")
 
@@ -67,7 +67,7 @@ def test_a_mixed_stack_is_its_segments_one_after_the_other(task: str) -> None:
 
 
 def context(memory: torch.Tensor | None) -> object:
-    from fairseq_residuals.core.layer import Context
+    from fairseq_residuals.wirings.core.layer import Context
 
     return Context(memory=memory)
 

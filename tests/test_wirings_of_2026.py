@@ -8,10 +8,10 @@ from tiny import TASKS, batch, build, logits, perturb, stacks
 from torch import Tensor, nn
 
 from fairseq_residuals import Stack, build_stack
-from fairseq_residuals.core.base import StackShape
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.layer import CONNECTIONS
-from fairseq_residuals.variants.deepnet import alpha_beta
+from fairseq_residuals.wirings.core.base import StackShape
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.layer import CONNECTIONS
+from fairseq_residuals.wirings.variants.deepnet import alpha_beta
 
 SIZES = {"depth": 4, "dim": 16, "heads": 2, "ffn_dim": 32}
 

@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 from tiny import EOS, PAD, batch, build, make_task, settings
 from torch import nn
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.training.word_dropout import WordDropoutEmbedding
+from fairseq_residuals.plugin.training.word_dropout import WordDropoutEmbedding
+from fairseq_residuals.wirings.core.errors import UserError
 
 BOTH = ("--encoder-word-dropout", "0.3", "--decoder-word-dropout", "0.3")
 

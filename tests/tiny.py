@@ -16,12 +16,12 @@ from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 from torch import Tensor, nn
 
 import fairseq_residuals  # noqa: F401  registers the architectures
-from fairseq_residuals.core.base import Variant
-from fairseq_residuals.core.config import options_of, parse_options
-from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.core.state_dict_names import fairseq_name
-from fairseq_residuals.models import extensions
-from fairseq_residuals.utils.perturbation import perturb as perturb
+from fairseq_residuals.lab.utils.perturbation import perturb as perturb
+from fairseq_residuals.plugin.models import extensions
+from fairseq_residuals.wirings.core.base import Variant
+from fairseq_residuals.wirings.core.config import options_of, parse_options
+from fairseq_residuals.wirings.core.registry import VARIANTS
+from fairseq_residuals.wirings.core.state_dict_names import fairseq_name
 
 PAD, EOS = 1, 2
 TASKS = ("translation", "language_modeling", "speech")

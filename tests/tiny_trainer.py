@@ -17,7 +17,7 @@ from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 from tiny import FAIRSEQ_TASKS, PAD, PREFIX, batch, dimensions, make_dictionary, make_task, target_tokens
 
-from fairseq_residuals.models import extensions
+from fairseq_residuals.plugin.models import extensions
 
 SGD = ("--optimizer", "sgd", "--lr", "0.1", "--lr-scheduler", "fixed")
 

@@ -10,7 +10,7 @@ import torch
 from tiny import build, perturb, stacks
 from torch import Tensor, nn
 
-from fairseq_residuals.core.layer import CONNECTIONS
+from fairseq_residuals.wirings.core.layer import CONNECTIONS
 
 SubLayer = Callable[[Tensor], Tensor]
 

@@ -6,10 +6,10 @@ The files come from the mirror that apt names. Each English text counts once; no
 import sys
 from pathlib import Path
 
-from fairseq_residuals.data.corpora.debian import BOOKWORM, CORPUS, LANGUAGES
-from fairseq_residuals.data.pipeline.mirrors import Mirror
-from fairseq_residuals.data.sources import debian
-from fairseq_residuals.data.sources.debian_descriptions import Descriptions
+from fairseq_residuals.lab.data.corpora.debian import BOOKWORM, CORPUS, LANGUAGES
+from fairseq_residuals.lab.data.pipeline.mirrors import Mirror
+from fairseq_residuals.lab.data.sources import debian
+from fairseq_residuals.lab.data.sources.debian_descriptions import Descriptions
 
 OTHERS = ("ru", "ja", "cs", "es", "pt")
 

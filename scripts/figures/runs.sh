@@ -33,7 +33,7 @@ training() { # LOG UPDATES COMMAND...
 
 # Runs the trainings that were listed, JOBS at a time (default 1), less those that are finished.
 train() {
-    [ -z "$TRAININGS" ] || python -m fairseq_residuals.experiments.trainings --jobs "${JOBS:-1}" <<<"${TRAININGS%$'\n'}"
+    [ -z "$TRAININGS" ] || python -m fairseq_residuals.lab.recipes.trainings --jobs "${JOBS:-1}" <<<"${TRAININGS%$'\n'}"
     TRAININGS=""
 }
 
@@ -70,13 +70,13 @@ model() {
     shift 3
     if [ $SCALE = paper ]; then
         local row
-        mapfile -t row < <(python -m fairseq_residuals.experiments.rows "$ROOT/configs" "$recipe")
+        mapfile -t row < <(python -m fairseq_residuals.lab.recipes.rows "$ROOT/configs" "$recipe")
         # shellcheck disable=SC2206
         local command=(fairseq-hydra-train --config-dir "$ROOT/configs" --config-name "${row[@]}"
             "common.user_dir=$ROOT/fairseq_residuals" $overrides)
         if [ "${GPUS:-1}" -gt 1 ]; then # which share the recipe's batch
             # shellcheck disable=SC2086
-            mapfile -t command < <(python -m fairseq_residuals.experiments.trainings --recipe "$recipe" --gpus "$GPUS" $overrides)
+            mapfile -t command < <(python -m fairseq_residuals.lab.recipes.trainings --recipe "$recipe" --gpus "$GPUS" $overrides)
         fi
         training "$WORK/$name.log" 0 "${command[@]}" "checkpoint.save_dir=$WORK/$name"
         LOGS+=("$WORK/$name.log")

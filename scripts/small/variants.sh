@@ -3,4 +3,4 @@
 # rates with three seeds, on the CPU; hours, but what is finished is kept whenever it is stopped. --help lists what can be
 # changed, --show prints the table of what is finished.
 . "$(dirname "${BASH_SOURCE[0]}")/../setup.sh"
-exec "$VENV_PYTHON" -m fairseq_residuals.experiments.synthetic_tasks.variants --out "$ROOT/small_out" "$@"
+exec "$VENV_PYTHON" -m fairseq_residuals.lab.recipes.synthetic_tasks.variants --out "$ROOT/small_out" "$@"

@@ -14,10 +14,10 @@ from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from tiny import depth_for
 
 import fairseq_residuals  # noqa: F401  registers the architectures
-from fairseq_residuals.analysis import models
-from fairseq_residuals.analysis.models import FairseqSubject
-from fairseq_residuals.checkpoints.checkpoint_file import save
-from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.lab.look import models
+from fairseq_residuals.lab.look.models import FairseqSubject
+from fairseq_residuals.plugin.checkpoints.checkpoint_file import save
+from fairseq_residuals.wirings.core.registry import VARIANTS
 
 TINY = ("--layers", "3", "--dim", "16", "--ffn-dim", "32", "--heads", "2", "--sentences", "3", "--tokens", "6")
 B2T_FIGURE_3 = ("--layers", "18", "--dim", "512", "--ffn-dim", "2048", "--heads", "8")

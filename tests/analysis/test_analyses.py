@@ -13,9 +13,9 @@ import torch
 from analysed_models import TINY, arguments, built, checkpoint, corpus, subjects
 from fairseq.models import ARCH_MODEL_REGISTRY
 
-from fairseq_residuals.analysis import models, plots
-from fairseq_residuals.cli.__main__ import main
-from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.__main__ import main
+from fairseq_residuals.lab.look import models, plots
+from fairseq_residuals.wirings.core.registry import VARIANTS
 
 ANALYSES = {
     "gradients": (["model", "wiring", "stack", "layer", "gradient_norm"], 2 * 6),

@@ -12,9 +12,9 @@ import torch
 from analysed_models import B2T_FIGURE_3, RESIDUAL_FIGURE_2, subject
 from torch import Tensor
 
-from fairseq_residuals.analysis import measures
-from fairseq_residuals.analysis.condition import Adam, condition_numbers
-from fairseq_residuals.analysis.measures import ByLayer, PointInLayer
+from fairseq_residuals.lab.look import measures
+from fairseq_residuals.lab.look.condition import Adam, condition_numbers
+from fairseq_residuals.lab.look.measures import ByLayer, PointInLayer
 
 
 @cache

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_residuals.cli.__main__ import main
-from fairseq_residuals.scoring.perplexity import joeynmt_perplexity
+from fairseq_residuals.__main__ import main
+from fairseq_residuals.lab.scoring.perplexity import joeynmt_perplexity
 
 
 def log(folder: Path, variant: str, layers: int, losses: list[float], seed: int = 1) -> Path:

@@ -8,10 +8,10 @@ import pytest
 import torch
 from analysed_models import TINY, built, subject
 
-from fairseq_residuals.analysis.weights import depth_weights, masked
-from fairseq_residuals.cli.__main__ import main
-from fairseq_residuals.core.base import Variant
-from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.__main__ import main
+from fairseq_residuals.lab.look.weights import depth_weights, masked
+from fairseq_residuals.wirings.core.base import Variant
+from fairseq_residuals.wirings.core.registry import VARIANTS
 
 NAN = math.nan
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from test_diagnose import DONE, healthy
 
-from fairseq_residuals.cli.__main__ import main
+from fairseq_residuals.__main__ import main
 
 
 def test_a_file_without_a_record_leaves_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

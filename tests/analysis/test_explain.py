@@ -10,15 +10,15 @@ import torch
 from analysed_models import TINY, arguments
 from torch import nn
 
-from fairseq_residuals.analysis import models
-from fairseq_residuals.analysis.diagram import as_text
-from fairseq_residuals.analysis.explain import activations_per_layer, parameters_of_the_whole, parameters_per_layer
-from fairseq_residuals.analysis.trace import Graph, run_below, trace_layer
-from fairseq_residuals.cli.__main__ import main
-from fairseq_residuals.core.base import Stream
-from fairseq_residuals.core.layer import ResidualLayer
-from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.core.stack import Stack
+from fairseq_residuals.__main__ import main
+from fairseq_residuals.lab.look import models
+from fairseq_residuals.lab.look.diagram import as_text
+from fairseq_residuals.lab.look.explain import activations_per_layer, parameters_of_the_whole, parameters_per_layer
+from fairseq_residuals.lab.look.trace import Graph, run_below, trace_layer
+from fairseq_residuals.wirings.core.base import Stream
+from fairseq_residuals.wirings.core.layer import ResidualLayer
+from fairseq_residuals.wirings.core.registry import VARIANTS
+from fairseq_residuals.wirings.core.stack import Stack
 
 
 def stacks(variant: str, *flags: str, device: str = "meta") -> list[Stack]:

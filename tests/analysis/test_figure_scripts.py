@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from analysed_models import arguments
 
-from fairseq_residuals.analysis import models
-from fairseq_residuals.cli.__main__ import build_parser
+from fairseq_residuals.__main__ import build_parser
+from fairseq_residuals.lab.look import models
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = [p for p in sorted((ROOT / "scripts/figures").glob("*.sh")) if "exec fairseq-residuals" in p.read_text()]

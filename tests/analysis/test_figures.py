@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from fairseq import options
 
-from fairseq_residuals.cli.__main__ import build_parser
-from fairseq_residuals.experiments.rows import as_command_line
-from fairseq_residuals.models.architectures import ARCHITECTURES
+from fairseq_residuals.__main__ import build_parser
+from fairseq_residuals.lab.recipes.rows import as_command_line
+from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from modern_fairseq.plain_yaml import read_yaml
 
 ROOT = Path(__file__).parent.parent.parent

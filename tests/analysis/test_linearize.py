@@ -14,10 +14,10 @@ import torch
 from analysed_models import built, checkpoint, corpus
 from torch import nn
 
-from fairseq_residuals.analysis.linearize import LinearMap, fit, replaced, train
-from fairseq_residuals.analysis.training_data import SyntheticSequences
-from fairseq_residuals.cli.__main__ import main
-from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.__main__ import main
+from fairseq_residuals.lab.look.linearize import LinearMap, fit, replaced, train
+from fairseq_residuals.lab.look.training_data import SyntheticSequences
+from fairseq_residuals.wirings.core.registry import VARIANTS
 
 DIM = 16
 TRANSLATING = sorted(name for name, variant in VARIANTS.items() if not variant.refusal(alone=False, topmost=True))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_residuals.analysis.curves import groups
-from fairseq_residuals.analysis.training_log import EPOCH, TRAIN, VALID, Log, read_log
-from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.lab.look.curves import groups
+from fairseq_residuals.lab.look.training_log import EPOCH, TRAIN, VALID, Log, read_log
+from fairseq_residuals.wirings.core.errors import UserError
 
 INNER = {100: (9.5, 1.8), 200: (7.25, 1.1)}
 """By update: the training loss and the norm of the gradient."""

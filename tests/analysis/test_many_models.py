@@ -11,9 +11,9 @@ import matplotlib.image
 import pytest
 from analysed_models import TINY, arguments
 
-from fairseq_residuals.analysis import by_layer, models, plots
-from fairseq_residuals.cli.__main__ import main
-from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.__main__ import main
+from fairseq_residuals.lab.look import by_layer, models, plots
+from fairseq_residuals.wirings.core.registry import VARIANTS
 
 ROOT = Path(__file__).parents[2]
 NINE = ["post_ln", "pre_ln", "b2t", "deepnet", "resi_dual", "dlcl_pre", "mix_ln", "sub_ln", "b2t_no_ln"]

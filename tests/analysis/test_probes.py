@@ -10,14 +10,14 @@ from analysed_models import TINY, corpus, subject, subjects
 from tiny import depth_for
 from torch import Tensor, nn
 
-from fairseq_residuals.analysis import measures
-from fairseq_residuals.analysis.measures import PointInLayer
-from fairseq_residuals.analysis.models import PREFIXES
-from fairseq_residuals.analysis.probes import Event, run_forward, watch
-from fairseq_residuals.analysis.subject import Subject, stacks
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.models.architectures import ARCHITECTURES
+from fairseq_residuals.lab.look import measures
+from fairseq_residuals.lab.look.measures import PointInLayer
+from fairseq_residuals.lab.look.models import PREFIXES
+from fairseq_residuals.lab.look.probes import Event, run_forward, watch
+from fairseq_residuals.lab.look.subject import Subject, stacks
+from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.registry import VARIANTS
 
 PLACES = [(v, task) for v in sorted(VARIANTS) for task in PREFIXES if f"{PREFIXES[task]}_{v}" in ARCHITECTURES]
 COMBINED_LATER = {"dlcl_pre", "dlcl_post", "dense_former", "mudd", "transparent_attention"}

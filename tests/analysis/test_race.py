@@ -18,15 +18,15 @@ from fairseq.criterions import build_criterion
 from fairseq.optim import build_optimizer
 from fairseq.optim.lr_scheduler import build_lr_scheduler
 
-from fairseq_residuals.analysis.models import build
-from fairseq_residuals.analysis.training_data import SyntheticSequences, count_targets
-from fairseq_residuals.checkpoints.fairseq_config import synthetic_dictionary
-from fairseq_residuals.cli import race as command
-from fairseq_residuals.cli.__main__ import main
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.experiments import race, race_report
-from fairseq_residuals.experiments.losses import unigram_loss
-from fairseq_residuals.experiments.race import RaceResult, RaceRun, runs_of, train
+from fairseq_residuals.__main__ import main
+from fairseq_residuals.lab.commands import race as command
+from fairseq_residuals.lab.look.models import build
+from fairseq_residuals.lab.look.training_data import SyntheticSequences, count_targets
+from fairseq_residuals.lab.recipes import race, race_report
+from fairseq_residuals.lab.recipes.losses import unigram_loss
+from fairseq_residuals.lab.recipes.race import RaceResult, RaceRun, runs_of, train
+from fairseq_residuals.plugin.checkpoints.fairseq_config import synthetic_dictionary
+from fairseq_residuals.wirings.core.errors import UserError
 
 TINY = ["--layers", "1", "--dim", "16", "--ffn-dim", "32", "--heads", "2", "--vocabulary", "12", "--sentences", "4"]
 TINY += ["--tokens", "6", "--updates", "4", "--warmup", "2"]

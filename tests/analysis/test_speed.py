@@ -9,9 +9,9 @@ import pytest
 import torch
 from analysed_models import TINY, built, checkpoint, subject
 
-from fairseq_residuals.analysis.speed import Timed, generate, prepare
-from fairseq_residuals.cli.__main__ import main
-from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.__main__ import main
+from fairseq_residuals.lab.look.speed import Timed, generate, prepare
+from fairseq_residuals.wirings.core.errors import UserError
 
 SMALL = ["--dim", "16", "--ffn-dim", "32", "--heads", "2", "--sentences", "3", "--tokens", "6", "--vocabulary", "40"]
 SMALL += ["--repeats", "2", "--target-tokens", "5"]

@@ -19,7 +19,7 @@ from in_process import config_of, train_by
 from test_exact_resume import OPTIMIZERS, PRECISIONS, assert_resumes_exactly, assert_same, flags_of
 from test_exact_runs import CASES, SCHEDULE, STOP, UPDATES, state_of
 
-from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.wirings.core.registry import VARIANTS
 
 TASKS = [case for case in CASES if case != "speech"]
 """Speech is tried with SpecAugment."""

@@ -14,7 +14,7 @@ from fairseq_cli import train
 from running import PLUGIN, execute
 from tiny_jobs import TRANSLATION
 
-from fairseq_residuals.models import extensions
+from fairseq_residuals.plugin.models import extensions
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "ADD_AN_EXTENSION.md"
 

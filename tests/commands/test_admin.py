@@ -11,8 +11,8 @@ from running import argv_of, assert_one_sentence, execute, files_under, load
 from test_processes import assert_same_training, assert_same_weights, train
 from tiny_jobs import LANGUAGE_MODEL, SPEECH, TRANSLATION
 
-from fairseq_residuals.cli.__main__ import main
-from fairseq_residuals.library.admin_measurement import unprofiled
+from fairseq_residuals.__main__ import main
+from fairseq_residuals.wirings.admin_measurement import unprofiled
 
 JOBS = tuple(
     replace(job, name=f"admin_{job.name}", arch=arch)

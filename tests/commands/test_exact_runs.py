@@ -13,7 +13,7 @@ from in_process import train
 from running import load
 from tiny_jobs import LANGUAGE_MODEL, SPEECH, TRANSLATION
 
-from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.wirings.core.errors import UserError
 
 STOP, UPDATES = 4, 8
 CASES = {

@@ -12,7 +12,7 @@ from running import GIVE_UP, environment
 from test_exact_resume import OPTIMIZERS, PRECISIONS
 from test_exact_runs import CASES
 
-from fairseq_residuals.core.registry import VARIANTS
+from fairseq_residuals.wirings.core.registry import VARIANTS
 
 TESTS = Path(__file__).parent.parent
 

@@ -10,9 +10,9 @@ import pytest
 from prepared import Prepared, run
 from running import environment, execute, kill_at, succeed
 
-from fairseq_residuals.cli.__main__ import main
-from fairseq_residuals.data.corpora import CORPORA
-from fairseq_residuals.data.synthetic.stand_ins import build
+from fairseq_residuals.__main__ import main
+from fairseq_residuals.lab.data.corpora import CORPORA
+from fairseq_residuals.lab.data.synthetic.stand_ins import build
 
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
 COMMAND = "fairseq-residuals"

@@ -10,9 +10,9 @@ from running import execute, load, succeed
 from tiny_jobs import ADAM, LANGUAGE_MODEL, SPEECH, TRANSLATION
 from yaml_configs import config, hydra_argv
 
-from fairseq_residuals.cli.__main__ import main
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.scoring import read_generation, score
+from fairseq_residuals.__main__ import main
+from fairseq_residuals.lab.scoring import read_generation, score
+from fairseq_residuals.wirings.core.errors import UserError
 
 SEARCH = ("--beam", "2", "--max-len-b", "20")
 ARGUMENTS = '{"beam": 2, "max_len_b": 20}'

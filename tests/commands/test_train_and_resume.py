@@ -9,7 +9,7 @@ import torch
 from running import kill_at, load, succeed
 from tiny_jobs import ADAM, JOBS, SAVE_EVERY, TRANSLATION, UPDATES, WIKI103
 
-from fairseq_residuals.core.wiring import Wiring
+from fairseq_residuals.wirings.core.wiring import Wiring
 
 
 @pytest.fixture(params=[*JOBS, WIKI103], ids=lambda job: job.name)

@@ -9,10 +9,10 @@ from typing import Any
 
 from fairseq.data import Dictionary, data_utils
 
-from fairseq_residuals.data.corpora import find_corpus
-from fairseq_residuals.data.pipeline.corpus import STAND_IN, Job, prepare
-from fairseq_residuals.data.pipeline.download import Downloads
-from fairseq_residuals.data.synthetic.stand_ins import build
+from fairseq_residuals.lab.data.corpora import find_corpus
+from fairseq_residuals.lab.data.pipeline.corpus import STAND_IN, Job, prepare
+from fairseq_residuals.lab.data.pipeline.download import Downloads
+from fairseq_residuals.lab.data.synthetic.stand_ins import build
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.data.pipeline import archives
-from fairseq_residuals.data.pipeline.archives import decompressed, has_its_end, unpack
-from fairseq_residuals.data.synthetic.published_layouts import pack
+from fairseq_residuals.lab.data.pipeline import archives
+from fairseq_residuals.lab.data.pipeline.archives import decompressed, has_its_end, unpack
+from fairseq_residuals.lab.data.synthetic.published_layouts import pack
+from fairseq_residuals.wirings.core.errors import UserError
 
 FILES = {"top/a.en": b"one\n" * 2000, "top/deep/b.de": b"zwei\n" * 2000, "c.txt": bytes(range(256)) * 100}
 KINDS = ("x.tar.gz", "x.tar", "x.zip")

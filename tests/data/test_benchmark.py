@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fairseq_residuals.benchmark import preparation
-from fairseq_residuals.data.text.clean import zipped
+from fairseq_residuals.lab.bench import preparation
+from fairseq_residuals.lab.data.text.clean import zipped
 
 
 def test_made_corpora_are_parallel_and_the_same_each_time(tmp_path: Path) -> None:

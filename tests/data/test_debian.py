@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from prepared import Prepared, run
 
-from fairseq_residuals.cli.__main__ import main
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.data.corpora import debian as corpus
-from fairseq_residuals.data.corpora import find_corpus
-from fairseq_residuals.data.pipeline.corpus import Job, prepare
-from fairseq_residuals.data.pipeline.download import Downloads
-from fairseq_residuals.data.sources import debian
-from fairseq_residuals.data.synthetic.debian_mirror import BOILERPLATE, Package, packages, write_mirror
+from fairseq_residuals.__main__ import main
+from fairseq_residuals.lab.data.corpora import debian as corpus
+from fairseq_residuals.lab.data.corpora import find_corpus
+from fairseq_residuals.lab.data.pipeline.corpus import Job, prepare
+from fairseq_residuals.lab.data.pipeline.download import Downloads
+from fairseq_residuals.lab.data.sources import debian
+from fairseq_residuals.lab.data.synthetic.debian_mirror import BOILERPLATE, Package, packages, write_mirror
+from fairseq_residuals.wirings.core.errors import UserError
 
 SETS = ("train", "valid", "test")
 EMPTY = Package("empty", "empty", {"en": ["transitional dummy package", " Nothing in it."]})

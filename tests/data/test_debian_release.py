@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.data.sources import debian
-from fairseq_residuals.data.sources.debian import (
+from fairseq_residuals.lab.data.sources import debian
+from fairseq_residuals.lab.data.sources.debian import (
     apt_mirrors,
     check_signature,
     difference,
     in_release,
     read_release,
 )
-from fairseq_residuals.data.synthetic.debian_mirror import packages, write_mirror, write_release
+from fairseq_residuals.lab.data.synthetic.debian_mirror import packages, write_mirror, write_release
+from fairseq_residuals.wirings.core.errors import UserError
 
 
 def program(folder: Path, name: str, script: str) -> None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from fairseq_residuals.data.text.descriptions import (
+from fairseq_residuals.lab.data.text.descriptions import (
     Unit,
     clean,
     cleaned,
@@ -17,7 +17,7 @@ from fairseq_residuals.data.text.descriptions import (
     paragraphs,
     units,
 )
-from fairseq_residuals.data.text.held_out import Example, sentences, split
+from fairseq_residuals.lab.data.text.held_out import Example, sentences, split
 
 DESCRIPTION = [
     "tool for alpha",

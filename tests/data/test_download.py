@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.data.pipeline.download import ATTEMPTS, SUMS, Downloads, Source, mirror_folder
+from fairseq_residuals.lab.data.pipeline.download import ATTEMPTS, SUMS, Downloads, Source, mirror_folder
+from fairseq_residuals.wirings.core.errors import UserError
 
 CONTENTS = bytes(range(256)) * 5000
 

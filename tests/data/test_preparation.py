@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from prepared import Prepared, prepare_stand_in, run
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.data.corpora import find_corpus
-from fairseq_residuals.data.pipeline import steps
-from fairseq_residuals.data.pipeline.corpus import Job, prepare
-from fairseq_residuals.data.pipeline.download import SUMS, Downloads
-from fairseq_residuals.data.synthetic.published_layouts import StandIn, pack
-from fairseq_residuals.data.synthetic.stand_ins import STAND_INS, build
-from fairseq_residuals.utils import folders
+from fairseq_residuals.lab.data.corpora import find_corpus
+from fairseq_residuals.lab.data.pipeline import steps
+from fairseq_residuals.lab.data.pipeline.corpus import Job, prepare
+from fairseq_residuals.lab.data.pipeline.download import SUMS, Downloads
+from fairseq_residuals.lab.data.synthetic.published_layouts import StandIn, pack
+from fairseq_residuals.lab.data.synthetic.stand_ins import STAND_INS, build
+from fairseq_residuals.plugin.register import folders
+from fairseq_residuals.wirings.core.errors import UserError
 
 CORPUS = "wmt17_en_de"
 ARCHIVE = "training-parallel-europarl-v7.tgz"
@@ -195,9 +195,9 @@ def test_a_folder_that_holds_another_variant_is_left_as_it_is(tmp_path: Path) ->
 
 
 def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "fairseq_residuals.data.corpora.librispeech"
+    name = "fairseq_residuals.lab.data.corpora.librispeech"
     monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.delitem(sys.modules, "fairseq_residuals.data.audio.utterances", raising=False)
+    monkeypatch.delitem(sys.modules, "fairseq_residuals.lab.data.audio.utterances", raising=False)
     monkeypatch.setitem(sys.modules, "soundfile", None)
     with pytest.raises(UserError, match=r"librispeech needs the library soundfile, .* pip install"):
         find_corpus("librispeech")

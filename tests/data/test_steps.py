@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.data.pipeline.steps import STAMP, Step, Steps, share
-from fairseq_residuals.utils.folders import locked
+from fairseq_residuals.lab.data.pipeline.steps import STAMP, Step, Steps, share
+from fairseq_residuals.plugin.folders import locked
+from fairseq_residuals.wirings.core.errors import UserError
 from modern_fairseq.mistakes import explain
 
 
@@ -108,7 +108,7 @@ def test_files_are_shared_or_else_copied(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_two_processes_do_not_work_in_one_folder(tmp_path: Path) -> None:
     program = (
-        "import sys\nfrom pathlib import Path\nfrom fairseq_residuals.utils.folders import locked\n"
+        "import sys\nfrom pathlib import Path\nfrom fairseq_residuals.plugin.folders import locked\n"
         "with locked(Path(sys.argv[1])):\n    print('in', flush=True)\n    sys.stdin.read()\n"
     )
     with subprocess.Popen(

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.data.text import clean, sgm
-from fairseq_residuals.data.text.bpe import Encode
-from fairseq_residuals.data.text.clean import Limits
-from fairseq_residuals.data.text.moses import (
+from fairseq_residuals.lab.data.text import clean, sgm
+from fairseq_residuals.lab.data.text.bpe import Encode
+from fairseq_residuals.lab.data.text.clean import Limits
+from fairseq_residuals.lab.data.text.moses import (
     Blanks,
     Chain,
     Detokenize,
@@ -24,6 +23,7 @@ from fairseq_residuals.data.text.moses import (
     RemoveNonPrinting,
     Tokenize,
 )
+from fairseq_residuals.wirings.core.errors import UserError
 
 HERE = Path(__file__).parent
 LANGUAGES = ("en", "de", "fr", "cs")

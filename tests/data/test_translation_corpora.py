@@ -11,10 +11,10 @@ import pytest
 from prepared import Prepared, prepare_stand_in, run
 from subword_nmt.apply_bpe import BPE
 
-from fairseq_residuals.data.corpora import CORPORA, find_corpus
-from fairseq_residuals.data.pipeline.corpus import STAND_IN
-from fairseq_residuals.data.synthetic.random_text import random_lines
-from fairseq_residuals.data.synthetic.stand_ins import GOOGLE_CODES, NEWS, google_archive
+from fairseq_residuals.lab.data.corpora import CORPORA, find_corpus
+from fairseq_residuals.lab.data.pipeline.corpus import STAND_IN
+from fairseq_residuals.lab.data.synthetic.random_text import random_lines
+from fairseq_residuals.lab.data.synthetic.stand_ins import GOOGLE_CODES, NEWS, google_archive
 
 
 def tokenized(lines: list[str]) -> list[str]:

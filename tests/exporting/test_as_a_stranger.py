@@ -18,7 +18,7 @@ from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 from torch import Tensor, nn
 
-from fairseq_residuals.cli.__main__ import main
+from fairseq_residuals.__main__ import main
 
 pytest.importorskip("transformers", reason="the extra hf is not installed")
 sentencepiece = pytest.importorskip("sentencepiece", reason="the package sentencepiece is not installed")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.portable.assemble import assemble
+from fairseq_residuals.wirings.core.registry import VARIANTS
+from fairseq_residuals.wirings.export.assemble import assemble
 
-MODEL = "fairseq_residuals.portable.model"
+MODEL = "fairseq_residuals.wirings.export.model"
 
 
 def package(folder: Path, monkeypatch: pytest.MonkeyPatch, **modules: str) -> None:

@@ -12,8 +12,8 @@ import tiny
 import torch
 from torch import nn
 
-from fairseq_residuals.checkpoints.checkpoint_file import read_checkpoint
-from fairseq_residuals.cli.__main__ import main
+from fairseq_residuals.__main__ import main
+from fairseq_residuals.plugin.checkpoints.checkpoint_file import read_checkpoint
 
 pytest.importorskip("safetensors", reason="the extra hf is not installed")
 
@@ -212,7 +212,7 @@ def test_a_failed_export_leaves_nothing(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fairseq_residuals.checkpoints.exporting.to_hf.write_tensors", full)
+    monkeypatch.setattr("fairseq_residuals.plugin.checkpoints.exporting.to_hf.write_tensors", full)
     assert "No space left" in refused(capsys, tmp_path, "export", "--to", "hf", path, tmp_path / "out")
 
 

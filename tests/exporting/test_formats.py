@@ -16,7 +16,7 @@ from export_comparison import (
     small_model,
 )
 
-from fairseq_residuals.core.registry import VARIANTS, list_variants
+from fairseq_residuals.wirings.core.registry import VARIANTS, list_variants
 
 pytest.importorskip("transformers", reason="the extra hf is not installed")
 pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")

@@ -15,8 +15,8 @@ from subword_nmt.learn_bpe import learn_bpe
 
 pytest.importorskip("transformers", reason="the extra hf is not installed")
 
-from fairseq_residuals.portable.hf_tokenizer import ResidualTokenizer
-from fairseq_residuals.portable.pieces import apply_bpe, read_codes
+from fairseq_residuals.wirings.export.hf_tokenizer import ResidualTokenizer
+from fairseq_residuals.wirings.export.pieces import apply_bpe, read_codes
 
 TEXT = (
     "the lower tower shows the slow owner lower towers\nnew owners know the lowest tower\nwide newer towers shower\n"

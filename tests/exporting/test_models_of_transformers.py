@@ -13,11 +13,11 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 
-from fairseq_residuals.checkpoints.checkpoint_file import read_checkpoint
-from fairseq_residuals.checkpoints.importing.from_hf import import_hf
-from fairseq_residuals.checkpoints.safetensors_file import read_tensors, write_tensors
-from fairseq_residuals.cli.__main__ import main
-from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.__main__ import main
+from fairseq_residuals.plugin.checkpoints.checkpoint_file import read_checkpoint
+from fairseq_residuals.plugin.checkpoints.importing.from_hf import import_hf
+from fairseq_residuals.plugin.checkpoints.safetensors_file import read_tensors, write_tensors
+from fairseq_residuals.wirings.core.errors import UserError
 
 transformers = pytest.importorskip("transformers", reason="the extra hf is not installed")
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_residuals.checkpoints.checkpoint_file import read_checkpoint, save
-from fairseq_residuals.checkpoints.safetensors_file import settings_file
-from fairseq_residuals.cli.__main__ import main
-from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.__main__ import main
+from fairseq_residuals.plugin.checkpoints.checkpoint_file import read_checkpoint, save
+from fairseq_residuals.plugin.checkpoints.safetensors_file import settings_file
+from fairseq_residuals.wirings.core.errors import UserError
 
 safetensors = pytest.importorskip("safetensors.torch", reason="the extra hf is not installed")
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.utils.documents import read_json
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.utils.documents import read_json
 
 Arrays = dict[str, np.ndarray]
 FORMAT = "fairseq_residuals golden 1"

@@ -15,12 +15,12 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, build_mode
 from fairseq.models.transformer import TransformerModel
 from torch import Tensor, nn
 
-from fairseq_residuals.checkpoints.fairseq_config import synthetic_dictionary
-from fairseq_residuals.checkpoints.importing.parameter_names import Authors, authors_of
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.wiring import Wiring
-from fairseq_residuals.models.args import for_stock_build
-from fairseq_residuals.models.builder import rewire
+from fairseq_residuals.plugin.checkpoints.fairseq_config import synthetic_dictionary
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors, authors_of
+from fairseq_residuals.plugin.models.args import for_stock_build
+from fairseq_residuals.plugin.models.builder import rewire
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.wiring import Wiring
 from tests.golden_check import tolerances
 from tests.golden_check.fixtures import Golden, whole_number
 from tests.golden_check.rebuild import GoldenRecipe

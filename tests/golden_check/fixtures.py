@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fairseq_residuals.checkpoints.importing.parameter_names import Values, translate
-from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Values, translate
+from fairseq_residuals.wirings.core.errors import UserError
 from tests.golden_check.archive import read_arrays
 
 if TYPE_CHECKING:

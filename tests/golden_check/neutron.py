@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.checkpoints.importing.parameter_names import Authors, Values
-from fairseq_residuals.core.layer import CONNECTIONS, FAIRSEQ_NORMS
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors, Values
+from fairseq_residuals.wirings.core.layer import CONNECTIONS, FAIRSEQ_NORMS
 from tests.golden_check.fairseq_recipes import FairseqRecipe
 from tests.golden_check.fixtures import Golden
 

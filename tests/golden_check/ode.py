@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fairseq_residuals.checkpoints.importing.parameter_names import AUTHORS, Authors
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import AUTHORS, Authors
 from tests.golden_check.fairseq_recipes import FairseqRecipe
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.tolerances import SHIPPED, Tolerances

@@ -13,8 +13,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.state_dict_names import fairseq_name
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.state_dict_names import fairseq_name
 from tests.golden_check.archive import read_sidecar, variant_name
 from tests.golden_check.device import moved
 from tests.golden_check.fixtures import Golden, read_golden

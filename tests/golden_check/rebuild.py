@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.checkpoints.importing.parameter_names import Authors
-from fairseq_residuals.core.base import Stream
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.state_dict_names import fairseq_name
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors
+from fairseq_residuals.wirings.core.base import Stream
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.state_dict_names import fairseq_name
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.tolerances import Tolerances
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.wirings.core.errors import UserError
 from tests.golden_check import hosts
 from tests.golden_check.fairseq_recipes import ENDINGS, FairseqRecipe
 from tests.golden_check.neutron import NeutronRecipe

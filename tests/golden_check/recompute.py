@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.core.layer import CONNECTIONS
-from fairseq_residuals.core.stack import Stack
-from fairseq_residuals.core.state_dict_names import fairseq_name
+from fairseq_residuals.wirings.core.layer import CONNECTIONS
+from fairseq_residuals.wirings.core.stack import Stack
+from fairseq_residuals.wirings.core.state_dict_names import fairseq_name
 from tests.golden_check.fixtures import FORMULAS, Golden
 from tests.golden_check.hosts.host import HostModel
 from tests.golden_check.rebuild import batch_first, parts_of_stream

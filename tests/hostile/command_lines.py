@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from forked import PLUGIN
 
-from fairseq_residuals.data.corpora.iwslt14_de_en import TESTS
+from fairseq_residuals.lab.data.corpora.iwslt14_de_en import TESTS
 
 LANGUAGES = ("--task", "translation", "-s", "s", "-t", "t")
 SIZES = [

@@ -52,7 +52,7 @@ class Ended:
 
 def import_everything() -> None:
     """Import each command's modules and the plugin, so that its forked copies need not."""
-    from fairseq_residuals.cli.__main__ import COMMANDS
+    from fairseq_residuals.__main__ import COMMANDS
 
     for module in (*(f"fairseq_cli.{name}" for name in FAIRSEQ.values()), *COMMANDS.values()):
         importlib.import_module(module)
@@ -66,7 +66,7 @@ def call(argv: Sequence[str]) -> int:
     try:
         if name in FAIRSEQ:
             return importlib.import_module(f"fairseq_cli.{FAIRSEQ[name]}").cli_main() or 0
-        return importlib.import_module("fairseq_residuals.cli.__main__").main(arguments)
+        return importlib.import_module("fairseq_residuals.__main__").main(arguments)
     except SystemExit as end:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)

@@ -11,7 +11,7 @@ from command_lines import SIZES
 from object_cases import pid, rebuilt
 from pickle_cases import checkpoint, legacy
 
-from fairseq_residuals.experiments.sweep_table import HEADER, TRAINED
+from fairseq_residuals.lab.recipes.sweep_table import HEADER, TRAINED
 
 ROOT = Path(__file__).parents[2]
 TEXTS = (

@@ -14,23 +14,23 @@ from fairseq.data.audio.speech_to_text_dataset import SpeechToTextDatasetCreator
 from forked import PLUGIN
 from pickle_cases import zipped
 
-from fairseq_residuals.analysis.curves import chooser, groups
-from fairseq_residuals.analysis.diagnose import rows
-from fairseq_residuals.analysis.training_log import read_log
-from fairseq_residuals.analysis.verdicts import diagnose
-from fairseq_residuals.core.base import StackShape
-from fairseq_residuals.core.wiring import Wiring
-from fairseq_residuals.data.audio.utterances import read_texts
-from fairseq_residuals.data.pipeline.archives import unpack
-from fairseq_residuals.data.text import bpe
-from fairseq_residuals.data.text.sgm import sentences
-from fairseq_residuals.experiments.sweep_table import read_results, table
-from fairseq_residuals.experiments.tables import load_published, read_records, render
-from fairseq_residuals.library.admin_profile_file import read_profile, refuse_misfit
-from fairseq_residuals.scoring.metrics import score
-from fairseq_residuals.scoring.perplexity import perplexity_of_eval_lm, perplexity_of_validate
-from fairseq_residuals.scoring.text import read_generation, read_lines
-from fairseq_residuals.utils.documents import read_record
+from fairseq_residuals.lab.data.audio.utterances import read_texts
+from fairseq_residuals.lab.data.pipeline.archives import unpack
+from fairseq_residuals.lab.data.text import bpe
+from fairseq_residuals.lab.data.text.sgm import sentences
+from fairseq_residuals.lab.look.curves import chooser, groups
+from fairseq_residuals.lab.look.diagnose import rows
+from fairseq_residuals.lab.look.training_log import read_log
+from fairseq_residuals.lab.look.verdicts import diagnose
+from fairseq_residuals.lab.recipes.sweep_table import read_results, table
+from fairseq_residuals.lab.recipes.tables import load_published, read_records, render
+from fairseq_residuals.lab.scoring.perplexity import perplexity_of_eval_lm, perplexity_of_validate
+from fairseq_residuals.plugin.scoring.metrics import score
+from fairseq_residuals.plugin.scoring.text import read_generation, read_lines
+from fairseq_residuals.wirings.admin_profile_file import read_profile, refuse_misfit
+from fairseq_residuals.wirings.core.base import StackShape
+from fairseq_residuals.wirings.core.wiring import Wiring
+from fairseq_residuals.wirings.utils.documents import read_record
 from modern_fairseq.loading.checkpoints import load_fairseq
 
 Target = Callable[[Path], object]

@@ -20,12 +20,12 @@ from typing import Any
 import torch
 from hostile_files import cases
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.data.audio.utterances import read_texts
-from fairseq_residuals.data.pipeline.archives import unpack
-from fairseq_residuals.data.text.sgm import sentences
-from fairseq_residuals.experiments.tables.published import load_published
-from fairseq_residuals.utils.documents import read_record
+from fairseq_residuals.lab.data.audio.utterances import read_texts
+from fairseq_residuals.lab.data.pipeline.archives import unpack
+from fairseq_residuals.lab.data.text.sgm import sentences
+from fairseq_residuals.lab.recipes.tables.published import load_published
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.utils.documents import read_record
 from modern_fairseq.loading.checkpoints import load_fairseq
 
 READERS: dict[str, Callable[[Path], Any]] = {

@@ -14,7 +14,7 @@ import pytest
 
 import fairseq_residuals
 import modern_fairseq
-from fairseq_residuals.plugin import PATCHES
+from fairseq_residuals.plugin.register import PATCHES
 from modern_fairseq import listing, table
 
 PACKAGES = [Path(package.__file__).parent for package in (modern_fairseq, fairseq_residuals)]
@@ -80,8 +80,8 @@ def all_changes() -> set[str]:
 
 OUTSIDE = {
     # measures fairseq as it ships, in a process of its own, and takes patches back for it
-    "fairseq_residuals.benchmark.fairseq_models: transformer_encoder.torch = torch",
-    "fairseq_residuals.benchmark.fairseq_models: utils.multi_tensor_l2norm_available = False",
+    "fairseq_residuals.lab.bench.fairseq_models: transformer_encoder.torch = torch",
+    "fairseq_residuals.lab.bench.fairseq_models: utils.multi_tensor_l2norm_available = False",
 }
 
 

@@ -11,7 +11,7 @@ from autograd_memory import kept_for_gradients
 from torch import Tensor
 from torch.nn.functional import rms_norm
 
-from fairseq_residuals.ops.depth_sum import (
+from fairseq_residuals.wirings.ops.depth_sum import (
     softmax_sum,
     softmax_sum_reference,
     weighted_sum,

@@ -14,16 +14,16 @@ from types import ModuleType
 
 import pytest
 
-import fairseq_residuals.ops
+import fairseq_residuals.wirings.ops
 
-PACKAGE = fairseq_residuals.ops.__name__
-ALLOWED = (PACKAGE, "fairseq_residuals.utils", "torch")
+PACKAGE = fairseq_residuals.wirings.ops.__name__
+ALLOWED = (PACKAGE, "fairseq_residuals.lab.utils", "torch")
 MOST_STATEMENTS = 6
 """Of a reference, its docstring among them."""
 
 
 def modules() -> list[str]:
-    return [module.name for module in pkgutil.iter_modules(fairseq_residuals.ops.__path__)]
+    return [module.name for module in pkgutil.iter_modules(fairseq_residuals.wirings.ops.__path__)]
 
 
 def tree_of(module: ModuleType) -> ast.Module:

@@ -9,7 +9,7 @@ import torch
 from against_reference import CHECKS, Case
 from autograd_memory import kept_for_gradients
 
-from fairseq_residuals.ops.hyper_mix import (
+from fairseq_residuals.wirings.ops.hyper_mix import (
     depth_connection,
     depth_connection_reference,
     width_connection,

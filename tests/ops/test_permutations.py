@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from fairseq_residuals.ops.permutations import (
+from fairseq_residuals.wirings.ops.permutations import (
     mean_of_permutations,
     mean_of_permutations_reference,
     permutation_matrices,

@@ -10,7 +10,7 @@ import torch
 from against_reference import CHECKS, Case
 from torch import Tensor, nn
 
-from fairseq_residuals.ops.rms_linear import inverse_rms, rms_linear, rms_linear_reference
+from fairseq_residuals.wirings.ops.rms_linear import inverse_rms, rms_linear, rms_linear_reference
 
 EPS = 1e-6
 

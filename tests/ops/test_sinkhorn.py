@@ -10,7 +10,7 @@ from against_reference import CHECKS, Case, in_bf16
 from autograd_memory import kept_for_gradients
 from torch import Tensor
 
-from fairseq_residuals.ops.sinkhorn import sinkhorn, sinkhorn_reference
+from fairseq_residuals.wirings.ops.sinkhorn import sinkhorn, sinkhorn_reference
 
 # in half precision logits do not occur: routers compute in single precision at least
 SHAPES = ((2, 2, 7), (3, 3, 2, 5), (4, 4, 1))

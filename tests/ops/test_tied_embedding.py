@@ -12,7 +12,7 @@ from tiny import PAD, build
 from tiny_trainer import SGD, make_trainer, sample, update
 from torch import Tensor, nn
 
-from fairseq_residuals.ops.tied_embedding import TiedEmbedding, reference
+from fairseq_residuals.wirings.ops.tied_embedding import TiedEmbedding, reference
 
 TIED = {
     "translation": ("--share-all-embeddings",),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from fairseq_residuals.experiments.job import Job, Settings
-from fairseq_residuals.experiments.machine import Machine
-from fairseq_residuals.experiments.tables import Table, load_published
-from fairseq_residuals.experiments.tables.cells import Cell, TableRecipe, experiments, load_table
+from fairseq_residuals.lab.recipes.job import Job, Settings
+from fairseq_residuals.lab.recipes.machine import Machine
+from fairseq_residuals.lab.recipes.tables import Table, load_published
+from fairseq_residuals.lab.recipes.tables.cells import Cell, TableRecipe, experiments, load_table
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 TABLES = [f"{experiment}/{table}" for experiment, tables in experiments(CONFIGS).items() for table in tables]

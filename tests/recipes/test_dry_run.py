@@ -10,8 +10,8 @@ import pytest
 from fairseq import options
 from torch.distributed.run import get_args_parser
 
-from fairseq_residuals.cli import __main__ as cli
-from fairseq_residuals.data.corpora import find_corpus
+from fairseq_residuals import __main__ as cli
+from fairseq_residuals.lab.data.corpora import find_corpus
 
 
 @pytest.fixture

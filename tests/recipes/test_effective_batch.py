@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recipe_files import job_of
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.experiments.effective_batch import share_out, share_out_among
-from fairseq_residuals.experiments.longest_sample import _sizes
+from fairseq_residuals.lab.recipes.effective_batch import share_out, share_out_among
+from fairseq_residuals.lab.recipes.longest_sample import _sizes
+from fairseq_residuals.wirings.core.errors import UserError
 
 
 @pytest.mark.parametrize(

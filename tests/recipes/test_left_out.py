@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from recipe_files import CONFIGS, read_table
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.experiments import dry_run, reproduce
-from fairseq_residuals.experiments.job import Settings
-from fairseq_residuals.experiments.machine import Machine
-from fairseq_residuals.experiments.reproduce import Work, jobs_of
-from fairseq_residuals.experiments.runner import CommandFailed, Runner, Usage
+from fairseq_residuals.lab.recipes import dry_run, reproduce
+from fairseq_residuals.lab.recipes.job import Settings
+from fairseq_residuals.lab.recipes.machine import Machine
+from fairseq_residuals.lab.recipes.reproduce import Work, jobs_of
+from fairseq_residuals.lab.recipes.runner import CommandFailed, Runner, Usage
+from fairseq_residuals.wirings.core.errors import UserError
 
 MIXED = "depthwise_lstm/table5"
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from recipe_files import job_of
 
-from fairseq_residuals.cli.__main__ import build_parser
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.experiments.evaluate import Score, check_references, mean_of, measure
-from fairseq_residuals.experiments.job import Job
-from fairseq_residuals.experiments.recipe import Recipe
-from fairseq_residuals.experiments.stages import release
-from fairseq_residuals.scoring import score
+from fairseq_residuals.__main__ import build_parser
+from fairseq_residuals.lab.recipes.evaluate import Score, check_references, mean_of, measure
+from fairseq_residuals.lab.recipes.job import Job
+from fairseq_residuals.lab.recipes.recipe import Recipe
+from fairseq_residuals.lab.recipes.stages import release
+from fairseq_residuals.lab.scoring import score
+from fairseq_residuals.wirings.core.errors import UserError
 
 ENGLISH = ["The cat sat on the mat today .", "A well-known dog ran over there ."]
 

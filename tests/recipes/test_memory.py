@@ -10,12 +10,12 @@ from fairseq.data.data_utils import batch_by_size
 from fairseq.data.iterators import CountingIterator, GroupedIterator
 from recipe_files import job_of
 
-from fairseq_residuals.cli import __main__ as cli
-from fairseq_residuals.experiments.job import Job
-from fairseq_residuals.experiments.machine import AUTO, Machine
-from fairseq_residuals.experiments.model_size import Size, Stack
-from fairseq_residuals.experiments.pass_memory import USED, bytes_of_a_pass, passes_at_once
-from fairseq_residuals.utils.checkout import RESULTS
+from fairseq_residuals import __main__ as cli
+from fairseq_residuals.lab.recipes.job import Job
+from fairseq_residuals.lab.recipes.machine import AUTO, Machine
+from fairseq_residuals.lab.recipes.model_size import Size, Stack
+from fairseq_residuals.lab.recipes.pass_memory import USED, bytes_of_a_pass, passes_at_once
+from fairseq_residuals.lab.utils.checkout import RESULTS
 
 GIB = 2**30
 

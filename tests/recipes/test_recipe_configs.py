@@ -9,11 +9,11 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 from recipe_files import CONFIGS, TABLES, job_of, published, read_job, read_table, uses
 
-from fairseq_residuals.core.wiring import Wiring
-from fairseq_residuals.data.corpora import CORPORA, find_corpus
-from fairseq_residuals.experiments.compose import compose, effective_batch, plain
-from fairseq_residuals.experiments.train_flags import train_flags
-from fairseq_residuals.models.architectures import ARCHITECTURES
+from fairseq_residuals.lab.data.corpora import CORPORA, find_corpus
+from fairseq_residuals.lab.recipes.compose import compose, effective_batch, plain
+from fairseq_residuals.lab.recipes.train_flags import train_flags
+from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
+from fairseq_residuals.wirings.core.wiring import Wiring
 
 
 def resolved(config: DictConfig) -> tuple[DictConfig, dict[str, Wiring]]:

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from recipe_files import job_of, read_table
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.experiments import reproduce, runner, stages, workspace
-from fairseq_residuals.experiments.evaluate import measure
-from fairseq_residuals.experiments.job import Job
-from fairseq_residuals.experiments.machine import Machine
-from fairseq_residuals.experiments.runner import Run, Runner
-from fairseq_residuals.experiments.stages import Diverged, Stages
-from fairseq_residuals.experiments.tables import read_records
+from fairseq_residuals.lab.recipes import reproduce, runner, stages, workspace
+from fairseq_residuals.lab.recipes.evaluate import measure
+from fairseq_residuals.lab.recipes.job import Job
+from fairseq_residuals.lab.recipes.machine import Machine
+from fairseq_residuals.lab.recipes.runner import Run, Runner
+from fairseq_residuals.lab.recipes.stages import Diverged, Stages
+from fairseq_residuals.lab.recipes.tables import read_records
+from fairseq_residuals.wirings.core.errors import UserError
 
 
 @pytest.fixture

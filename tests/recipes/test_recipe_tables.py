@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from recipe_files import CONFIGS, TABLES, read_job, read_table, uses
 
-from fairseq_residuals.experiments.rows import NOTES, rows_of
+from fairseq_residuals.lab.recipes.rows import NOTES, rows_of
 
 ROOT = CONFIGS.parent
 REQUIRED = [
@@ -83,7 +83,7 @@ def test_rows_are_wired_and_deep_as_they_are_called(name: str) -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_scores_are_of_the_published_kind(name: str) -> None:
-    from fairseq_residuals.experiments.evaluate import expected_metrics
+    from fairseq_residuals.lab.recipes.evaluate import expected_metrics
 
     table = read_table(name)
     for cell in table.cells:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from recipe_files import job_of, read_table
 
-from fairseq_residuals.experiments import reproduce, runner
-from fairseq_residuals.experiments.runner import Runner
-from fairseq_residuals.experiments.tables import read_records
+from fairseq_residuals.lab.recipes import reproduce, runner
+from fairseq_residuals.lab.recipes.runner import Runner
+from fairseq_residuals.lab.recipes.tables import read_records
 
 ROWS = ["16L/Post-LN", "16L/Pre-LN", "16L/B2T"]
 MEETS_ANOTHER = """

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from recipe_files import CONFIGS, job_of, read_job, read_table
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.data.corpora import CORPORA
-from fairseq_residuals.data.synthetic.stand_ins import STAND_INS
-from fairseq_residuals.experiments import smoke as module
-from fairseq_residuals.experiments.reproduce import Work
-from fairseq_residuals.experiments.runner import Runner
-from fairseq_residuals.experiments.smoke import small, smoke
+from fairseq_residuals.lab.data.corpora import CORPORA
+from fairseq_residuals.lab.data.synthetic.stand_ins import STAND_INS
+from fairseq_residuals.lab.recipes import smoke as module
+from fairseq_residuals.lab.recipes.reproduce import Work
+from fairseq_residuals.lab.recipes.runner import Runner
+from fairseq_residuals.lab.recipes.smoke import small, smoke
+from fairseq_residuals.wirings.core.errors import UserError
 
 TABLE, ROW = "b2t/table3", "6L-6L/B2T"
 

@@ -1,4 +1,4 @@
-"""``python -m fairseq_residuals.experiments.synthetic_tasks[.variants]``, whose commands are forks: each import takes
+"""``python -m fairseq_residuals.lab.recipes.synthetic_tasks[.variants]``, whose commands are forks: each import takes
 seconds. The first argument, ``variants`` or a task, chooses."""
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 
 from warm_processes import run_script
 
-from fairseq_residuals.experiments.compose import ONE_AT_A_TIME
+from fairseq_residuals.lab.recipes.compose import ONE_AT_A_TIME
 
 COMMANDS = ("fairseq-residuals", "fairseq-train", "fairseq-hydra-train", "fairseq-generate", "fairseq-preprocess")
-MODULES = ("fairseq_residuals.cli.__main__", "fairseq_residuals.plugin", "fairseq.trainer", "torch._dynamo")
+MODULES = ("fairseq_residuals.__main__", "fairseq_residuals.plugin.register", "fairseq.trainer", "torch._dynamo")
 """What the commands import later. PyTorch's optimizers import its compiler when the first of them is made."""
 
 
@@ -108,8 +108,8 @@ def printed_by_forks(call: Sequence[str], streams: Path, **environment: str) -> 
 
 
 def main() -> int:
-    from fairseq_residuals.experiments.runner import Runner
-    from fairseq_residuals.experiments.synthetic_tasks import __main__, multilingual, variants
+    from fairseq_residuals.lab.recipes.runner import Runner
+    from fairseq_residuals.lab.recipes.synthetic_tasks import __main__, multilingual, variants
 
     # the fewest that have pairs among them
     multilingual.LANGUAGES = ("de", "fr")

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.experiments.synthetic_tasks import (
+from fairseq_residuals.lab.recipes.synthetic_tasks import (
     TASKS,
     find_task,
     language_model,
@@ -20,7 +19,8 @@ from fairseq_residuals.experiments.synthetic_tasks import (
     summarization,
     translation,
 )
-from fairseq_residuals.experiments.synthetic_tasks.task import Sizes
+from fairseq_residuals.lab.recipes.synthetic_tasks.task import Sizes
+from fairseq_residuals.wirings.core.errors import UserError
 
 SIZES = Sizes(examples=120, updates=4, subwords=50)
 

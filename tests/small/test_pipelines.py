@@ -15,11 +15,11 @@ import pytest
 from sacrebleu.metrics import BLEU
 from small_by_forks import printed_by_forks
 
-from fairseq_residuals.experiments.job import Job
-from fairseq_residuals.experiments.synthetic_tasks import TASKS, find_task
-from fairseq_residuals.experiments.synthetic_tasks.__main__ import main
-from fairseq_residuals.experiments.tables import read_records
-from fairseq_residuals.experiments.workspace import Workspace
+from fairseq_residuals.lab.recipes.job import Job
+from fairseq_residuals.lab.recipes.synthetic_tasks import TASKS, find_task
+from fairseq_residuals.lab.recipes.synthetic_tasks.__main__ import main
+from fairseq_residuals.lab.recipes.tables import read_records
+from fairseq_residuals.lab.recipes.workspace import Workspace
 
 SHALLOW = ["model.encoder_layers=1", "model.decoder_layers=1"]
 TINY = ["--updates", "6", "--jobs", "1"]

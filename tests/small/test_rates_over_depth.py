@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_residuals.experiments.sweep import DIVERGED, SweepResult
-from fairseq_residuals.experiments.sweep_table import write_results
-from fairseq_residuals.experiments.synthetic_tasks import find_task
-from fairseq_residuals.experiments.synthetic_tasks.rates_over_depth import best_rate, main, scaled, table_rows
-from fairseq_residuals.experiments.workspace import Workspace
-from fairseq_residuals.utils.folders import locked
+from fairseq_residuals.lab.recipes.sweep import DIVERGED, SweepResult
+from fairseq_residuals.lab.recipes.sweep_table import write_results
+from fairseq_residuals.lab.recipes.synthetic_tasks import find_task
+from fairseq_residuals.lab.recipes.synthetic_tasks.rates_over_depth import best_rate, main, scaled, table_rows
+from fairseq_residuals.lab.recipes.workspace import Workspace
+from fairseq_residuals.plugin.folders import locked
 
 RUN = SweepResult("pre_ln", 0.001, 1, 400, "trained", "", 1.0, 1.0, None, 8.0, 1.0, 1.0, "abc", "2.0", "Abacus")
 RATES = (0.001, 0.002, 0.004, 0.008)

@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 from small_by_forks import printed_by_forks
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.experiments.losses import unigram_loss
-from fairseq_residuals.experiments.sweep import SweepResult, SweepRun
-from fairseq_residuals.experiments.sweep_table import (
+from fairseq_residuals.lab.recipes.losses import unigram_loss
+from fairseq_residuals.lab.recipes.sweep import SweepResult, SweepRun
+from fairseq_residuals.lab.recipes.sweep_table import (
     HEADER,
     best_lr,
     failures,
@@ -25,9 +23,11 @@ from fairseq_residuals.experiments.sweep_table import (
     table,
     write_results,
 )
-from fairseq_residuals.experiments.synthetic_tasks import find_task, variants
-from fairseq_residuals.experiments.workspace import Workspace
-from fairseq_residuals.models.architectures import ARCHITECTURES
+from fairseq_residuals.lab.recipes.synthetic_tasks import find_task, variants
+from fairseq_residuals.lab.recipes.workspace import Workspace
+from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.registry import VARIANTS
 
 RESULTS = """\
 row,lr,seed,updates,ended,reason,train_loss,valid_loss,bleu,unigram_loss,cpu_seconds,memory_mib,commit,torch,device
@@ -178,7 +178,7 @@ def test_what_was_finished_when_it_was_killed_is_not_done_again(tmp_path: Path, 
     too_deep, out = "post_ln:0-5,pre_ln:6-17", tmp_path / "out"
     call = ["--out", str(out), "--rows", "pre_ln", too_deep, *TOY]
     killed = subprocess.Popen(
-        [sys.executable, "-m", "fairseq_residuals.experiments.synthetic_tasks.variants", *call],
+        [sys.executable, "-m", "fairseq_residuals.lab.recipes.synthetic_tasks.variants", *call],
         stdout=subprocess.DEVNULL,
     )
     while killed.poll() is None and not list(out.glob("variants-*/results.csv")):

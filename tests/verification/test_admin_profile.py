@@ -12,9 +12,9 @@ from admin_goldens import ProfileGolden, initial_weights
 from tiny import TASKS, batch, build, stacks
 from torch import Tensor, nn
 
-from fairseq_residuals.library.admin_measurement import average, measure, start_from, unprofiled
-from fairseq_residuals.library.admin_profile_file import Omegas
-from fairseq_residuals.variants.admin import AdminConnection
+from fairseq_residuals.wirings.admin_measurement import average, measure, start_from, unprofiled
+from fairseq_residuals.wirings.admin_profile_file import Omegas
+from fairseq_residuals.wirings.variants.admin import AdminConnection
 
 
 @pytest.mark.parametrize("name", ["S", "D12"])

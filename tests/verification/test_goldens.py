@@ -26,9 +26,9 @@ from golden_files import (
 )
 from stock_golden import write_golden
 
-from fairseq_residuals.checkpoints.importing.parameter_names import AUTHORS, translate
-from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.core.wiring import Wiring
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import AUTHORS, translate
+from fairseq_residuals.wirings.core.registry import VARIANTS
+from fairseq_residuals.wirings.core.wiring import Wiring
 from tests.golden_check import hosts
 from tests.golden_check.__main__ import main
 from tests.golden_check.archive import read_sidecar, variant_name

@@ -13,8 +13,8 @@ import torch
 from golden_files import POSTLN, Arrays, changed, drop, golden_path, label, measure, put, unchanged, wrong
 from host_golden_writer import DEPTH, DESIGNS, write_host_golden
 
-from fairseq_residuals.core.base import Stream
-from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.wirings.core.base import Stream
+from fairseq_residuals.wirings.core.errors import UserError
 from tests.golden_check.__main__ import main
 from tests.golden_check.archive import read_sidecar
 from tests.golden_check.fixtures import read_golden
@@ -146,7 +146,7 @@ def test_another_model_shows(name: str, other: dict[str, Any]) -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_another_equation_shows(name: str, constant: str, wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"fairseq_residuals.variants.{constant}", wrong)
+    monkeypatch.setattr(f"fairseq_residuals.wirings.variants.{constant}", wrong)
     assert measure_as(name).failures()
 
 

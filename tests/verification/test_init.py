@@ -22,12 +22,12 @@ from golden_files import FOLDER, provenance, tensors_of
 from test_init_options import drawn
 from tiny import make_dictionary, make_task, settings
 
-from fairseq_residuals.checkpoints.importing.parameter_names import authors_of, translate
-from fairseq_residuals.core.base import StackShape
-from fairseq_residuals.core.initialization import initialise
-from fairseq_residuals.core.state_dict_names import fairseq_name
-from fairseq_residuals.core.wiring import Wiring
-from fairseq_residuals.variants.deepnet import alpha_beta
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import authors_of, translate
+from fairseq_residuals.wirings.core.base import StackShape
+from fairseq_residuals.wirings.core.initialization import initialise
+from fairseq_residuals.wirings.core.state_dict_names import fairseq_name
+from fairseq_residuals.wirings.core.wiring import Wiring
+from fairseq_residuals.wirings.variants.deepnet import alpha_beta
 from tests.golden_check.archive import read_description
 from tests.golden_check.fairseq_recipes import EncoderAlone
 

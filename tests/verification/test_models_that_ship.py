@@ -22,9 +22,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.core.base import Connection, Kind, Site, StackShape, Variant
-from fairseq_residuals.core.norms import is_norm
-from fairseq_residuals.core.wiring import Wiring
+from fairseq_residuals.wirings.core.base import Connection, Kind, Site, StackShape, Variant
+from fairseq_residuals.wirings.core.norms import is_norm
+from fairseq_residuals.wirings.core.wiring import Wiring
 
 transformers = pytest.importorskip("transformers", reason="the extra hf is not installed")
 

@@ -11,7 +11,7 @@ from tiny import make_task, settings, stacks
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fairseq_residuals.core.layer import CONNECTIONS
+from fairseq_residuals.wirings.core.layer import CONNECTIONS
 
 
 def connections(layer: Any) -> list[Any]:

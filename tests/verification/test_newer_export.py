@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from test_export import logits_of_both, refusal
 
-from fairseq_residuals.checkpoints.exporting.stock_form import FAIRSEQ_HAS
-from fairseq_residuals.variants.layer_scale import LayerScaleConnection
-from fairseq_residuals.variants.layernorm_scaling import LayerNormScalingConnection
+from fairseq_residuals.plugin.checkpoints.exporting.stock_form import FAIRSEQ_HAS
+from fairseq_residuals.wirings.variants.layer_scale import LayerScaleConnection
+from fairseq_residuals.wirings.variants.layernorm_scaling import LayerNormScalingConnection
 
 CASES = [
     ("translation", "layernorm_scaling", ("--share-all-embeddings",)),

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 from wired_sublayers import assert_close, wired
 
-from fairseq_residuals.cli.list_variants import markdown_table
-from fairseq_residuals.cli.show import run as show
-from fairseq_residuals.core.base import Site
-from fairseq_residuals.core.layer import CONNECTIONS
-from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.core.wiring import Wiring
-from fairseq_residuals.variants.layer_scale import first_gain
+from fairseq_residuals.lab.commands.list_variants import markdown_table
+from fairseq_residuals.lab.commands.show import run as show
+from fairseq_residuals.wirings.core.base import Site
+from fairseq_residuals.wirings.core.layer import CONNECTIONS
+from fairseq_residuals.wirings.core.registry import VARIANTS
+from fairseq_residuals.wirings.core.wiring import Wiring
+from fairseq_residuals.wirings.variants.layer_scale import first_gain
 from tests.golden_check.archive import read_sidecar
 from tests.golden_check.fixtures import read_golden
 from tests.golden_check.hosts import RECIPES

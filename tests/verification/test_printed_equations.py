@@ -12,9 +12,9 @@ from random_stacks import Draw, draws
 from tiny import choices, pairs_of_choices
 from torch import Tensor
 
-from fairseq_residuals.core.base import StackShape
-from fairseq_residuals.core.registry import VARIANTS
-from fairseq_residuals.core.wiring import Wiring
+from fairseq_residuals.wirings.core.base import StackShape
+from fairseq_residuals.wirings.core.registry import VARIANTS
+from fairseq_residuals.wirings.core.wiring import Wiring
 from tests.golden_check.equations.evaluation import evaluate
 from tests.golden_check.equations.parser import parse
 from tests.golden_check.equations.syntax import EquationError

@@ -12,8 +12,8 @@ from golden_files import golden_path, tensors_of
 from tiny import make_task, settings
 from torch import Tensor, nn
 
-from fairseq_residuals.core.state_dict_names import fairseq_name
-from fairseq_residuals.core.wiring import Wiring
+from fairseq_residuals.wirings.core.state_dict_names import fairseq_name
+from fairseq_residuals.wirings.core.wiring import Wiring
 from tests.golden_check.fairseq_recipes import EncoderAlone
 from tests.golden_check.recompute import recorded
 

@@ -15,7 +15,7 @@ import pytest
 from golden_files import Arrays, arrays_of, golden_path
 from host_golden_writer import DESIGNS
 
-from fairseq_residuals.core.stack import Stack
+from fairseq_residuals.wirings.core.stack import Stack
 from tests.golden_check.archive import read_sidecar, write
 from tests.golden_check.hosts import RECIPES
 from tests.golden_check.parity import read

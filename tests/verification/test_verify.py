@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from golden_files import CLINIC, POSTLN, changed, golden_path, measure, put, unchanged, wrong
 
-from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.wirings.core.errors import UserError
 from tests.golden_check.__main__ import main
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from fairseq_residuals.core.layer import Context
-from fairseq_residuals.core.stack import Stack
+from fairseq_residuals.wirings.core.layer import Context
+from fairseq_residuals.wirings.core.stack import Stack
 from tests.golden_check.equations.expressions import Expressions
 from tests.golden_check.equations.functions import Value
 from tests.golden_check.equations.names import Owners

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.core.base import Kind
-from fairseq_residuals.core.layer import Context
-from fairseq_residuals.core.stack import Stack
+from fairseq_residuals.wirings.core.base import Kind
+from fairseq_residuals.wirings.core.layer import Context
+from fairseq_residuals.wirings.core.stack import Stack
 from tests.golden_check.equations.functions import FUNCTIONS, NORM_FUNCTIONS, NORMS, Value
 from tests.golden_check.equations.names import Owners, is_norm_name
 from tests.golden_check.equations.sublayers import INSIDE, run_sublayer

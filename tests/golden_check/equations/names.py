@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fairseq_residuals.core.base import Connection, Variant
-from fairseq_residuals.core.layer import CONNECTIONS
-from fairseq_residuals.core.norms import is_norm
-from fairseq_residuals.core.stack import Stack
+from fairseq_residuals.wirings.core.base import Connection, Variant
+from fairseq_residuals.wirings.core.layer import CONNECTIONS
+from fairseq_residuals.wirings.core.norms import is_norm
+from fairseq_residuals.wirings.core.stack import Stack
 from tests.golden_check.equations.syntax import EquationError
 
 LN = re.compile(r"LN(?:_(\w+))?")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_residuals.core.layer import Context
+from fairseq_residuals.wirings.core.layer import Context
 
 Inside = Callable[[str, Tensor], Tensor]
 """The name of an intermediate result and its value; returns what becomes of it."""

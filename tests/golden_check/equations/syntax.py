@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fairseq_residuals.core.errors import UserError
+from fairseq_residuals.wirings.core.errors import UserError
 
 
 class EquationError(UserError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairseq_residuals.checkpoints.importing.parameter_names import Values
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Values
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.plain_host import plain
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from fairseq_residuals.checkpoints.importing.parameter_names import Authors, Values
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors, Values
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.llama_host import LLAMA, llama
 from tests.golden_check.tolerances import SHIPPED

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from fairseq_residuals.core.attention import Edit, open_attention
-from fairseq_residuals.core.base import StackShape
-from fairseq_residuals.core.layer import Context
-from fairseq_residuals.core.stack import Stack
-from fairseq_residuals.core.wiring import Wiring
+from fairseq_residuals.wirings.core.attention import Edit, open_attention
+from fairseq_residuals.wirings.core.base import StackShape
+from fairseq_residuals.wirings.core.layer import Context
+from fairseq_residuals.wirings.core.stack import Stack
+from fairseq_residuals.wirings.core.wiring import Wiring
 from tests.golden_check.fixtures import Golden
 
 if TYPE_CHECKING:

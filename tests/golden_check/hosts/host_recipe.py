@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.checkpoints.importing.parameter_names import Authors
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host import Host, HostModel
 from tests.golden_check.rebuild import GoldenRecipe

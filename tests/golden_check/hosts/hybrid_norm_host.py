@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from fairseq_residuals.checkpoints.importing.parameter_names import Authors, Values
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors, Values
 from tests.golden_check.hosts.host import swiglu
 from tests.golden_check.hosts.host_recipe import HostRecipe
 

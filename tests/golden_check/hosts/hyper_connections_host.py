@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_residuals.checkpoints.importing.parameter_names import Values
-from fairseq_residuals.core.base import Stream
-from fairseq_residuals.ops.rms_linear import rms_linear
-from fairseq_residuals.variants._multi_stream import StreamsConnection, stack_streams
-from fairseq_residuals.variants._stream_router import GatedRouter, Weights
-from fairseq_residuals.variants.hyper_connections import HyperRouter
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Values
+from fairseq_residuals.wirings.core.base import Stream
+from fairseq_residuals.wirings.ops.rms_linear import rms_linear
+from fairseq_residuals.wirings.variants._multi_stream import StreamsConnection, stack_streams
+from fairseq_residuals.wirings.variants._stream_router import GatedRouter, Weights
+from fairseq_residuals.wirings.variants.hyper_connections import HyperRouter
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host import Host
 from tests.golden_check.hosts.plain_host import plain

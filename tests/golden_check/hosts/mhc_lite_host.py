@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
-from fairseq_residuals.checkpoints.importing.parameter_names import Authors, Values
-from fairseq_residuals.core.layer import CONNECTIONS
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors, Values
+from fairseq_residuals.wirings.core.layer import CONNECTIONS
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host import Host
 from tests.golden_check.hosts.host_recipe import HostRecipe

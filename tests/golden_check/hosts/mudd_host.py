@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from fairseq_residuals.checkpoints.importing.parameter_names import Authors
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host import Host, Rotary, swiglu
 from tests.golden_check.hosts.host_recipe import HostRecipe

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.checkpoints.importing.parameter_names import Authors, Values
-from fairseq_residuals.core.layer import Context
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors, Values
+from fairseq_residuals.wirings.core.layer import Context
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host import Host
 from tests.golden_check.hosts.nanogpt_record_host import (

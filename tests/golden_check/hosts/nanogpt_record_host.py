@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from fairseq_residuals.checkpoints.importing.parameter_names import Authors, Values
-from fairseq_residuals.core.base import Stream
-from fairseq_residuals.core.layer import Context
-from fairseq_residuals.core.value_residual import ValueResidual
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors, Values
+from fairseq_residuals.wirings.core.base import Stream
+from fairseq_residuals.wirings.core.layer import Context
+from fairseq_residuals.wirings.core.value_residual import ValueResidual
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host import Host
 from tests.golden_check.hosts.host_recipe import HostRecipe

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.nn.functional import gelu
 
-from fairseq_residuals.checkpoints.importing.parameter_names import Authors, Values
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors, Values
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host import swiglu
 from tests.golden_check.hosts.host_recipe import HostRecipe

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fairseq_residuals.checkpoints.importing.parameter_names import Authors
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.layer import Context
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.layer import Context
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host import HostModel, build_stack, future_mask
 from tests.golden_check.hosts.host_recipe import HostRecipe

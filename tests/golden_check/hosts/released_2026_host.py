@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_residuals.checkpoints.importing.parameter_names import Authors, Values
-from fairseq_residuals.core.base import Stream
-from fairseq_residuals.core.layer import CONNECTIONS
-from fairseq_residuals.variants.deepnet import DeepNetConnection
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors, Values
+from fairseq_residuals.wirings.core.base import Stream
+from fairseq_residuals.wirings.core.layer import CONNECTIONS
+from fairseq_residuals.wirings.variants.deepnet import DeepNetConnection
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host import Host
 from tests.golden_check.hosts.host_recipe import HostRecipe

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
-from fairseq_residuals.checkpoints.importing.parameter_names import Authors
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host import Host, linear
 from tests.golden_check.hosts.llama_host import LLAMA, llama

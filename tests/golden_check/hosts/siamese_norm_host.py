@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch.nn.functional import gelu
 
-from fairseq_residuals.checkpoints.importing.parameter_names import Authors
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors
 from tests.golden_check.hosts.host_recipe import HostRecipe
 from tests.golden_check.hosts.hybrid_norm_host import OLMO, olmo
 

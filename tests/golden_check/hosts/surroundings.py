@@ -14,8 +14,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.core.errors import UserError
-from fairseq_residuals.core.layer import Layer
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.layer import Layer
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host import Host, Rotary, add_norm
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.checkpoints.importing.parameter_names import Authors
-from fairseq_residuals.core.layer import Context
-from fairseq_residuals.core.stack import Stack
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors
+from fairseq_residuals.wirings.core.layer import Context
+from fairseq_residuals.wirings.core.stack import Stack
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host import Attention, HostModel, Rotary, build_stack, future_mask
 from tests.golden_check.hosts.host_recipe import HostRecipe

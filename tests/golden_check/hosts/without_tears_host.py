@@ -13,9 +13,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.checkpoints.importing.parameter_names import Authors, Values
-from fairseq_residuals.core.layer import FAIRSEQ_NORMS, Context
-from fairseq_residuals.models.fixnorm import NormalizedProjection, normalize_embedded
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors, Values
+from fairseq_residuals.plugin.models.fixnorm import NormalizedProjection, normalize_embedded
+from fairseq_residuals.wirings.core.layer import FAIRSEQ_NORMS, Context
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host import HostModel, build_stack, future_mask
 from tests.golden_check.hosts.host_recipe import HostRecipe

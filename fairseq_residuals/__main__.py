@@ -1,0 +1,125 @@
+"""The console command ``fairseq-residuals``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import os
+import signal
+import sys
+from collections.abc import Iterable, Sequence
+from types import ModuleType
+
+from fairseq_residuals.wirings.core.errors import UserError
+from modern_fairseq import mistakes
+
+COMMANDS = {
+    "list": "fairseq_residuals.lab.commands.list_variants",
+    "show": "fairseq_residuals.lab.commands.show",
+    "average": "fairseq_residuals.lab.commands.average",
+    "import": "fairseq_residuals.lab.commands.import_checkpoint",
+    "export": "fairseq_residuals.lab.commands.export_checkpoint",
+    "profile-admin": "fairseq_residuals.lab.commands.profile_admin",
+    "prepare": "fairseq_residuals.lab.commands.prepare",
+    "score": "fairseq_residuals.lab.commands.score",
+    "table": "fairseq_residuals.lab.commands.table",
+    "reproduce": "fairseq_residuals.lab.commands.reproduce",
+    "gradients": "fairseq_residuals.lab.look.gradients",
+    "similarity": "fairseq_residuals.lab.look.similarity",
+    "change": "fairseq_residuals.lab.look.change",
+    "weights": "fairseq_residuals.lab.look.weights",
+    "condition": "fairseq_residuals.lab.look.condition",
+    "explain": "fairseq_residuals.lab.look.explain",
+    "curves": "fairseq_residuals.lab.look.curves",
+    "diagnose": "fairseq_residuals.lab.look.diagnose",
+    "race": "fairseq_residuals.lab.commands.race",
+    "linearize": "fairseq_residuals.lab.look.linearize",
+    "speed": "fairseq_residuals.lab.look.speed",
+    "bench": "fairseq_residuals.lab.commands.bench",
+}
+
+
+WITHOUT_FAIRSEQ = ("list", "show")
+"""Commands that need PyTorch alone."""
+
+
+def build_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
+    """Return the parser of some subcommands, whose modules it imports.
+
+    Raises:
+        UserError: one of them needs fairseq, which is not installed.
+    """
+    parser = argparse.ArgumentParser(
+        prog="fairseq-residuals",
+        description="Norms and residual connections of deep Transformers, in fairseq.",
+    )
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name in names:
+        module = _import(name)
+        subparser = subparsers.add_parser(name, help=module.HELP, description=module.HELP)
+        subparser.set_defaults(run=module.run, mistake_status=1)
+        module.configure(subparser)
+    return parser
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(COMMANDS[name])
+    except ModuleNotFoundError as error:
+        if _has_fairseq():
+            raise
+        raise UserError(
+            f"the command {name} needs fairseq and the extra of this package that is called so: {_INSTALL};"
+            f" {' and '.join(WITHOUT_FAIRSEQ)} need neither"
+        ) from error
+
+
+_INSTALL = "`pip install --no-deps fairseq==0.12.2` and `pip install '.[fairseq]'` in the clone of fairseq_residuals"
+
+
+def _has_fairseq() -> bool:
+    return importlib.util.find_spec("fairseq") is not None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand and return its exit status.
+
+    What a user did wrong is one sentence on stderr, with status 1 (2 where the command says so).
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    command = next(iter(argv), "")
+    known = command in COMMANDS
+    bare = not known and not _has_fairseq()
+    try:
+        parser = build_parser([command] if known else WITHOUT_FAIRSEQ if bare else COMMANDS)
+    except UserError as error:
+        print(f"fairseq-residuals {command}: error: {error}", file=sys.stderr)
+        return 1
+    if bare:
+        parser.epilog = f"Further commands need fairseq: {_INSTALL}."
+    args, further = parser.parse_known_args(argv)
+    if further and "further" not in args:
+        parser.error(f"unrecognized arguments: {' '.join(further)}")
+    args.further = further
+    try:
+        status: int = args.run(args)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # who reads the output (head) wants no more of it; Python would say so again when it closes stdout
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        print(f"{parser.prog} {args.command}: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except Exception as error:
+        mistake = mistakes.explain(error)
+        if mistake is None:
+            raise
+        print(f"{parser.prog} {args.command}: error: {mistake}", file=sys.stderr)
+        return args.mistake_status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""Contestants that fairseq builds, trains and searches with: its own model, and the plugin's.
+
+Stock "as it ships" still runs by ``modern_fairseq``: without the patches of its dataclasses, of hydra's and NumPy's
+names, and of half precision on CPU, fairseq 0.12.2 cannot be imported, or not be run, on current Python. What is undone
+for it are the patches that change what its layers compute and hold (``modern_fairseq/fixes/layers.py``), and those
+that spare launches of kernels (``modern_fairseq/fixes/at_once.py``).
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from fairseq import options, utils
+from fairseq.criterions import build_criterion
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models import build_model
+from fairseq.models.transformer import transformer_encoder
+from fairseq.modules import transformer_layer
+from fairseq.optim import FP16Optimizer, MemoryEfficientFP16Optimizer, build_optimizer
+
+from fairseq_residuals.lab.bench.case import Case
+from fairseq_residuals.lab.bench.contestants import Contestant
+from fairseq_residuals.lab.look import batches, speed
+from fairseq_residuals.lab.look.models import PRECISIONS, FairseqSubject, size_flags
+from fairseq_residuals.plugin.search.beam_search import searchable
+from fairseq_residuals.plugin.speed.recorded_criterion import record_steps, records_steps, refuse_unrecordable
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.speed.cpu import tuned
+from modern_fairseq.fixes.at_once import ONE_BY_ONE
+
+AS_USERS_GET_IT = (
+    *("--share-all-embeddings", "--criterion=label_smoothed_cross_entropy", "--label-smoothing=0.1"),
+    *("--optimizer=adam", "--adam-betas=(0.9, 0.98)", "--lr=1e-4", "--lr-scheduler=fixed"),
+)
+"""Dropout is the architecture's, 0.1. Nothing is learned here: the learning rate is small, so that all stays finite."""
+
+
+class Network(NamedTuple):
+    """A model in single precision on the CPU, its complete settings, and what it asks of a task."""
+
+    model: Any
+    settings: Namespace
+    task: Any
+
+
+def settings_of(contestant: Contestant, case: Case) -> Namespace:
+    """Return what fairseq-train makes of the flags.
+
+    Raises:
+        UserError: fairseq refuses them.
+    """
+    parser = options.get_training_parser()
+
+    def refuse(message: str) -> NoReturn:
+        raise UserError(f"{contestant.name}: {message}")
+
+    parser.error = refuse
+    flags = [*size_flags(case.arguments(), ("encoder", "decoder")), *AS_USERS_GET_IT]
+    flags += [f"--{case.precision}"] if case.precision in ("fp16", "bf16") else []
+    flags += ["--checkpoint-activations"] if case.checkpoint_activations else []
+    return options.parse_args_and_arch(
+        parser, ["synthetic", "--task=translation", "--arch", contestant.arch, *flags, *contestant.flags]
+    )
+
+
+def task_of(settings: Namespace, case: Case) -> Any:
+    return batches.synthetic_task(settings, {"source": case.vocabulary, "target": case.vocabulary})
+
+
+def network(contestant: Contestant, case: Case) -> Network:
+    """Return the model of ``contestant.arch``: the plugin's, or fairseq's own without its dead parameters."""
+    settings = settings_of(contestant, case)
+    task = task_of(settings, case)
+    torch.manual_seed(case.seed)
+    return Network(build_model(settings, task), settings, task)
+
+
+def stock(contestant: Contestant, case: Case) -> Network:
+    """Return fairseq's model as version 0.12.2 ships it, for the rest of this process.
+
+    Every encoder layer has the second copy of its weights that no gradient reaches, and the fused kernel that reads it
+    in evaluation.
+    """
+    assert transformer_layer.__spec__ is not None and transformer_layer.__spec__.loader is not None
+    transformer_layer.__spec__.loader.exec_module(transformer_layer)
+    transformer_encoder.torch = torch
+    for owner, name, method in ONE_BY_ONE:
+        setattr(owner, name, method)
+    utils.multi_tensor_l2norm_available = False
+    return network(contestant, case)
+
+
+class Training:
+    """Steps as fairseq's trainer makes them: the same criterion, optimizer and half precision."""
+
+    def __init__(self, made: Network, case: Case) -> None:
+        device = torch.device(case.device)
+        config = convert_namespace_to_omegaconf(made.settings)
+        half = config.common.fp16 or config.common.bf16
+        self.model = made.model.to(device, PRECISIONS[case.precision] if half else torch.float32).train()
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.criterion = build_criterion(config.criterion, made.task)
+        if getattr(made.settings, "cuda_graphs", None):
+            refuse_unrecordable(self.model, device)
+            record_steps(self.criterion)
+        sparing = config.common.memory_efficient_fp16 or config.common.memory_efficient_bf16
+        if half:
+            kind = MemoryEfficientFP16Optimizer if sparing else FP16Optimizer
+            self.optimizer = kind.build_optimizer(config, self.parameters)
+        else:
+            self.optimizer = build_optimizer(config.optimizer, self.parameters)
+        self.on_cpu = device.type == "cpu"
+        self.clip_norm = config.optimization.clip_norm
+        batch = batches.make_up(case.arguments(), made.settings, made.task, Namespace(encoder=None))
+        self.sample = batch.to(device, torch.float32).sample | {"ntokens": case.target_tokens}
+
+    def leave_graphs(self) -> None:
+        """Compute further steps without graphs, in which nobody sees what is computed."""
+        if records_steps(self.criterion):
+            self.criterion.sums.given_up = True
+
+    def forward(self) -> torch.Tensor:
+        """Return the summed loss, ()."""
+        with self._tuned():
+            return self.criterion(self.model, self.sample)[0]
+
+    def backward(self, loss: torch.Tensor) -> None:
+        with self._tuned():
+            self.optimizer.backward(loss)
+
+    def _tuned(self) -> AbstractContextManager[None]:
+        """Tune the model as fairseq's trainer does for models of this plugin."""
+        return tuned(self.model) if self.on_cpu and searchable([self.model]) else nullcontext()
+
+    def update(self) -> None:
+        """Update the parameters as fairseq's trainer does.
+
+        Raises:
+            OverflowError: the gradients overflowed in fp16; the loss scale is halved, as in fairseq's trainer.
+        """
+        try:
+            self.optimizer.multiply_grads(1 / self.sample["ntokens"])
+            self.optimizer.clip_grad_norm(self.clip_norm)
+            self.optimizer.step()
+        finally:
+            self.optimizer.zero_grad()
+
+
+def search(contestant: Contestant, case: Case) -> Callable[[], int]:
+    """Search as fairseq-generate does; every hypothesis has ``case.tokens`` tokens and its end."""
+    return _search(network(contestant, case), case)
+
+
+def search_stock(contestant: Contestant, case: Case) -> Callable[[], int]:
+    made = stock(contestant, case)
+    # its layers choose the fused kernel once their weights have been loaded from a checkpoint
+    made.model.load_state_dict(made.model.state_dict())
+    return _search(made, case)
+
+
+def _search(made: Network, case: Case) -> Callable[[], int]:
+    device, dtype = torch.device(case.device), PRECISIONS[case.precision]
+    model = made.model.to(device, dtype).eval()
+    batch = batches.make_up(case.arguments(), made.settings, made.task, model).to(device, dtype)
+    subject = FairseqSubject("", "", model, batch)
+    words = made.task.target_dictionary
+    timed = speed.prepare(subject, words, "", (case.layers, case.layers), case.beam, case.tokens)
+    return lambda: speed.generate(timed)[0]

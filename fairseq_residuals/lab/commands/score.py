@@ -1,0 +1,144 @@
+"""``fairseq-residuals score``: the metrics of the papers for plain files, or for what fairseq printed."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fairseq_residuals.lab.scoring.perplexity import Perplexity, perplexity_of_eval_lm, perplexity_of_validate
+from fairseq_residuals.lab.scoring.retokenize import retokenize
+from fairseq_residuals.lab.scoring.significance import paired_bootstrap
+from fairseq_residuals.plugin.scoring.metrics import METRICS, score
+from fairseq_residuals.plugin.scoring.text import (
+    Generation,
+    is_generation,
+    leave_out,
+    parse_generation,
+    read_lines,
+    without_unknown,
+)
+from fairseq_residuals.wirings.core.errors import UserError
+
+HELP = "score hypotheses by a metric of the papers, and say what exactly was computed"
+HYPOTHESES = "one sentence a line, or what fairseq-generate printed"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    subparsers = parser.add_subparsers(dest="metric", required=True, metavar="METRIC")
+    for name in METRICS:
+        metric = subparsers.add_parser(name, help="percent")
+        metric.add_argument("hypotheses", type=Path, metavar="HYP", help=HYPOTHESES)
+        metric.add_argument(
+            "references",
+            type=Path,
+            nargs="*",
+            metavar="REF",
+            help="default: the T- lines that fairseq-generate printed",
+        )
+        metric.add_argument(
+            "--without", type=Path, metavar="FILE", help="words of each sentence that do not count on either side"
+        )
+        _add_text_flags(metric)
+    ppl = subparsers.add_parser("ppl", help="perplexity, from the whole log of fairseq-eval-lm or fairseq-validate")
+    ppl.add_argument("log", type=Path, metavar="LOG")
+    ppl.add_argument(
+        "--words", type=int, metavar="N", help="words and ends of lines of the text, if the log is of subwords"
+    )
+    ppl.add_argument("--subset", metavar="NAME", help="the log is of fairseq-validate, and this its subset")
+    significance = subparsers.add_parser("significance", help="paired bootstrap of BLEU against a baseline")
+    significance.add_argument("baseline", type=Path, metavar="BASELINE", help=HYPOTHESES)
+    significance.add_argument("systems", type=Path, nargs="+", metavar="SYSTEM", help="the same")
+    significance.add_argument("--ref", type=Path, required=True, metavar="REF")
+    significance.add_argument("--bleu", default="sacrebleu", choices=[name for name in METRICS if "bleu" in name])
+    significance.add_argument("--samples", type=int, default=1000, metavar="N")
+    _add_text_flags(significance)
+
+
+def _add_text_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--lines",
+        choices=("D", "H"),
+        help="of what fairseq-generate printed: D, detokenized (default), or H, tokens (default for tokenized BLEU)",
+    )
+    parser.add_argument(
+        "--retokenize",
+        metavar="LANG",
+        help="detokenize, replace Unicode punctuation and tokenize both sides first, as DLCL does",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status 0.
+
+    Raises:
+        UserError: a file is missing or not what it should be, or the metric has no value for it.
+    """
+    if args.metric == "ppl":
+        perplexity = _perplexity(args)
+        print(f"{perplexity.metric} = {perplexity.value:.2f}\n{perplexity.signature}")
+    elif args.metric == "significance":
+        _significance(args)
+    else:
+        lines, generation = _hypotheses(args.hypotheses, args.lines, args.metric)
+        references = [read_lines(path) for path in args.references]
+        if not references:
+            if generation is None or generation.targets is None:
+                raise UserError(f"name the references: {args.hypotheses} has no T- lines of fairseq-generate")
+            if lines is generation.hypotheses and lines != generation.detokenized:
+                raise UserError(
+                    f"the H- lines of {args.hypotheses} are tokens, its T- lines are not, as fairseq-generate ran with"
+                    f" --tokenizer or --bpe: name the tokenized references, or a metric of text, not {args.metric}"
+                )
+            references = [[*map(without_unknown, generation.targets)]]
+        lines, *references = (_treat(text, args.retokenize) for text in (lines, *references))
+        if args.without:
+            words = read_lines(args.without)
+            lines, *references = (leave_out(text, words) for text in (lines, *references))
+        scores = score(args.metric, lines, *references)
+        print("\n".join(f"{name} = {value:.2f}" for name, value in scores.values.items()))
+        without = f"|without:{args.without.name}" if args.without else ""
+        print(_signature(scores.signature, args.retokenize) + without)
+    return 0
+
+
+def _perplexity(args: argparse.Namespace) -> Perplexity:
+    log = "\n".join(read_lines(args.log, "the log has to be that of fairseq-eval-lm or fairseq-validate"))
+    if args.subset is None:
+        return perplexity_of_eval_lm(log, words=args.words)
+    if args.words is not None:
+        raise UserError("--words is for the log of fairseq-eval-lm, --subset for that of fairseq-validate")
+    return perplexity_of_validate(log, args.subset)
+
+
+def _significance(args: argparse.Namespace) -> None:
+    def read(path: Path) -> list[str]:
+        return _treat(_hypotheses(path, args.lines, args.bleu)[0], args.retokenize)
+
+    systems = {str(path): read(path) for path in args.systems}
+    if len(systems) < len(args.systems):
+        raise UserError("a system is named twice")
+    references = _treat(read_lines(args.ref), args.retokenize)
+    comparisons = paired_bootstrap(read(args.baseline), systems, references, args.bleu, args.samples)
+    for c, name in zip(comparisons, (args.baseline, *args.systems), strict=True):
+        p_value = "baseline" if c.p_value is None else f"p = {c.p_value:.4f}"
+        print(f"{name}: {args.bleu} = {c.score:.2f} ({c.mean:.2f} ± {c.ci:.2f}), {p_value}")
+    print(_signature(comparisons[0].signature, args.retokenize))
+
+
+def _hypotheses(path: Path, kind: str | None, metric: str) -> tuple[list[str], Generation | None]:
+    lines = read_lines(path)
+    if not is_generation(lines):
+        if kind is not None:
+            raise UserError(f"--lines {kind} is for what fairseq-generate printed, which {path} is not")
+        return lines, None
+    generation = parse_generation(lines, str(path))
+    tokens = (kind or ("H" if metric.startswith(("tokenized", "compound")) else "D")) == "H"
+    return generation.hypotheses if tokens else generation.detokenized, generation
+
+
+def _treat(lines: list[str], language: str | None) -> list[str]:
+    return lines if language is None else retokenize(lines, language)
+
+
+def _signature(signature: str, language: str | None) -> str:
+    return signature if language is None else f"{signature}|retokenized:{language}"

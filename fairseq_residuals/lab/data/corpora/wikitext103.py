@@ -1,0 +1,56 @@
+"""WikiText-103: articles of Wikipedia in words, 103 million of them, with no further treatment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fairseq_residuals.lab.data.pipeline.binarize import binarize
+from fairseq_residuals.lab.data.pipeline.corpus import Corpus, Job, Variant, check_digest, check_lines
+from fairseq_residuals.lab.data.pipeline.download import Source
+from fairseq_residuals.lab.data.pipeline.steps import Step, share
+
+ARTICLES = Source(
+    "wikitext-103-v1.zip",
+    (
+        "https://s3.amazonaws.com/research.metamind.io/wikitext/wikitext-103-v1.zip",
+        "https://wikitext.smerity.com/wikitext-103-v1.zip",
+        "https://data.deepai.org/wikitext-103.zip",
+    ),
+    size=190_229_076,
+    terms="the first address, its authors', is reported dead since 2024; copies of wikitext-103-v1.zip with "
+    "wikitext-103/wiki.train.tokens inside are kept in many places",
+)
+FILES = {split: f"wikitext-103/wiki.{split}.tokens" for split in ("train", "valid", "test")}
+LINES = {"train": 1_801_350, "valid": 3760, "test": 4358}
+# of the files, not of the archive: a copy elsewhere may be packed in another way. As GluonNLP has them: dmlc/gluon-nlp,
+# src/gluonnlp/data/corpora/wikitext.py, commit 3413f84; the size is in its scripts/datasets/url_checksums
+DIGESTS = {
+    "train": "sha1:b7497e2dfe77e72cfef5e3dbc61b7b53712ac211",
+    "valid": "sha1:c326ac59dc587676d58c422eb8a03e119582f92b",
+    "test": "sha1:8a5befc548865cec54ed4273cf87dbbad60d1e47",
+}
+
+
+def plan(job: Job) -> tuple[Step, ...]:
+    lines = job.lines(LINES)
+
+    def take(folder: Path, unpacked: Path) -> None:
+        with job.trusting(ARTICLES):
+            for split, name in FILES.items():
+                check_lines(unpacked / name, split, lines)
+                if job.stand_in is None:
+                    check_digest(unpacked / name, DIGESTS[split])
+                share(unpacked / name, folder / split)
+
+    def make(folder: Path, text: Path) -> None:
+        files = [f"--{split}pref={text / split}" for split in FILES]
+        binarize(folder, ["--only-source", *files], job.workers)
+
+    unpacked = job.unpacked(ARTICLES, tuple(FILES.values()))
+    text = Step("text", take, {"lines": lines}, (unpacked,))
+    return (text, Step("data-bin", make, {"flags": ["--only-source"]}, (text,)))
+
+
+CORPUS = Corpus(
+    "wikitext103", {"words": Variant(plan, (ARTICLES,), "all 267,735 words, no threshold", {"test": "test"})}
+)

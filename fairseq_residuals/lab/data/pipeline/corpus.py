@@ -1,0 +1,202 @@
+"""What a corpus is: a name, its variants, and for each the steps that end in data for fairseq."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairseq_residuals.lab.data.pipeline import archives
+from fairseq_residuals.lab.data.pipeline.download import Downloads, Source
+from fairseq_residuals.lab.data.pipeline.file_digests import differs_from, digest_of
+from fairseq_residuals.lab.data.pipeline.parallel_map import count_lines
+from fairseq_residuals.lab.data.pipeline.steps import STAMP, Step, Steps
+from fairseq_residuals.plugin.folders import locked
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.utils.documents import read_record
+from modern_fairseq.atomic_write import atomic_write
+
+SUMMARY = "prepared.json"
+STAND_IN = "stand_in.json"
+"""In a mirror: its files stand in for the published ones, and these are their sizes."""
+
+
+@dataclass
+class Job:
+    """One preparation: where to, from where, on how many processes."""
+
+    out: Path
+    downloads: Downloads
+    workers: int
+    stand_in: Mapping[str, Any] | None = None
+    """What the files of a mirror that stand in for the published ones have instead: ``lines`` by data set, ``merges``
+    of a BPE, ``pieces`` and ``sha256`` of a SentencePiece model, ``held_out`` examples, ``digests`` by source."""
+    release: str | None = None
+    """Of a corpus that comes in releases, another one than that for which it is defined."""
+
+    def lines(self, published: Mapping[str, int]) -> Mapping[str, int]:
+        """Return how many lines the data sets must have."""
+        return published if self.stand_in is None else self.stand_in.get("lines", {})
+
+    def size(self, what: str, published: Any) -> Any:
+        """Return a parameter that is too large for a stand-in, which then states its own."""
+        return published if self.stand_in is None else self.stand_in.get(what, published)
+
+    def unpacked(self, source: Source, wanted: tuple[str, ...]) -> Step:
+        """Return the step that gets an archive, or a user's folder, and takes out of it what is wanted."""
+
+        def make(folder: Path) -> None:
+            if source.is_folder:
+                for name in wanted:
+                    shutil.copyfile(self.downloads.fetch(source.file(name)), folder / name)
+                return
+            archive = self.downloads.fetch(source)
+            with self.trusting(source):
+                archives.unpack(archive, folder, wanted)
+
+        described = {"source": source.urls or source.name, "files": wanted, "stand_in": self.stand_in is not None}
+        return Step(self._unpacked_name(source), make, described)
+
+    def _unpacked_name(self, source: Source) -> str:
+        return f"work/unpacked/{source.name.rstrip('/')}"
+
+    @contextmanager
+    def trusting(self, *sources: Source) -> Iterator[None]:
+        """Remove these sources if what is in them turns out to be wrong within this context.
+
+        Not to be put around `Downloads.fetch`: what it refuses is still refused the next time.
+        """
+        try:
+            yield
+        except UserError:
+            for source in sources:
+                self.downloads.forget(source)
+                shutil.rmtree(self.out / self._unpacked_name(source), ignore_errors=True)
+            raise
+
+
+Plan = Callable[[Job], tuple[Step, ...]]
+"""The steps whose folders are the result; all others are work that is thrown away when these are done."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to prepare a corpus."""
+
+    plan: Plan
+    sources: tuple[Source, ...]
+    summary: str
+    test_sets: Mapping[str, str]
+    """What fairseq calls them."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A corpus as papers use it. The first variant is the default."""
+
+    name: str
+    variants: Mapping[str, Variant] = field(default_factory=dict)
+    mirrors: Callable[[], tuple[str, ...]] | None = None
+    """Of a corpus that comes in releases: the addresses that this machine knows of mirrors of them."""
+
+    def variant(self, name: str | None) -> tuple[str, Variant]:
+        """Return the variant of that name, or the default for None.
+
+        Raises:
+            UserError: there is none of that name.
+        """
+        chosen = next(iter(self.variants)) if name is None else name
+        if chosen not in self.variants:
+            raise UserError(f"{self.name} has no variant {chosen}: choose one of {', '.join(self.variants)}")
+        return chosen, self.variants[chosen]
+
+
+def check_lines(path: Path, data_set: str, expected: Mapping[str, int]) -> None:
+    """Compare the number of lines of a file with what is known of the data set.
+
+    Raises:
+        UserError: it is another.
+    """
+    count = count_lines(path)
+    if count != expected.get(data_set, count):
+        raise UserError(
+            f"{data_set} has {count:,} lines and should have {expected[data_set]:,}: it is another data set"
+        )
+
+
+def check_digest(path: Path, stated: str) -> None:
+    """Compare the digest of a file with what is known of the data set, where the archive around it may be any.
+
+    Args:
+        stated: the name of an algorithm, a colon, and the digest in hexadecimal.
+
+    Raises:
+        UserError: it is another.
+    """
+    wrong = differs_from(stated, path)
+    if wrong:
+        raise UserError(f"{path.name} {wrong}: it is another text")
+
+
+def prepare(corpus: Corpus, variant_name: str | None, job: Job) -> Path:
+    """Make all of a corpus that is not there yet, and its summary last; returns the summary's path.
+
+    Raises:
+        UserError: whatever a user can put right; what was being made is removed.
+    """
+    chosen, variant = corpus.variant(variant_name)
+    if "," in str(job.out):
+        raise UserError(f"{job.out}: fairseq-preprocess takes commas for separators; choose a folder without any")
+    with locked(job.out):
+        results, steps = variant.plan(job), Steps(job.out)
+        key = hashlib.sha256("".join(step.key for step in results).encode()).hexdigest()
+        summary = job.out / SUMMARY
+        if summary.is_file():
+            known = read_record(summary, "corpus", "variant", "key")
+            if (known["corpus"], known["variant"]) != (corpus.name, chosen):
+                raise UserError(
+                    f"{job.out} holds {known['corpus']}, variant {known['variant']}: name another folder for"
+                    f" {corpus.name}, variant {chosen}"
+                )
+            if known["key"] == key and all(map(steps.done, results)):
+                return summary
+            summary.unlink()
+        for step in results:
+            steps.ensure(step)
+        if (job.out / "work").exists():
+            shutil.rmtree(job.out / "work")
+        described = {
+            "corpus": corpus.name,
+            "variant": chosen,
+            "stand_in": job.stand_in is not None,
+            "key": key,
+            "parameters": {step.name: step.parameters for result in results for step in result.chain()},
+            **_contents(job.out, [steps.folder(step) for step in results]),
+        }
+        text = json.dumps(described, indent=1, sort_keys=True, ensure_ascii=False, default=repr)
+        with atomic_write(summary) as temporary:
+            temporary.write_text(text + "\n", encoding="utf-8")
+        return summary
+
+
+def _contents(out: Path, folders: list[Path]) -> dict[str, dict[str, Any]]:
+    """Count and digests of the files of the finished folders."""
+    lines: dict[str, int] = {}
+    vocabulary: dict[str, int] = {}
+    digests: dict[str, str] = {}
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            if not path.is_file() or path.name == STAMP:
+                continue
+            name = path.relative_to(out).as_posix()
+            digests[name] = digest_of(path)
+            if folder.name == "text":
+                lines.setdefault(path.relative_to(folder).with_suffix("").as_posix(), count_lines(path))
+            elif path.name.startswith("dict.") or (folder.name == "data-bin" and path.name.startswith("spm_")):
+                vocabulary[path.name] = count_lines(path)
+    return {"lines": lines, "vocabulary": vocabulary, "sha256": digests}

@@ -1,0 +1,106 @@
+"""Steps that make folders: each is done once and wholly, or not at all.
+
+A step fills ``OUT/<name>.partial``, which is renamed when it is complete; so what has the step's name is whole, and
+what was cut off is thrown away by the next run. The key of a step covers its parameters and the keys of the steps
+that it builds on: if one of them changes, the step is done again. Steps are asked for from the end, as by make: what
+a finished step was made from need not exist any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fairseq_residuals.plugin.folders import new_folder
+from fairseq_residuals.wirings.utils.documents import read_record
+
+STAMP = ".step.json"
+FORMAT = 1
+"""Raised when the same parameters come to mean something else."""
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A folder ``name`` in OUT, and how ``make(folder, *folders of after)`` fills it."""
+
+    name: str
+    make: Callable[..., None]
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    after: tuple[Step, ...] = ()
+
+    @cached_property
+    def key(self) -> str:
+        """Changes with whatever the contents of the folder depend on."""
+        described = [FORMAT, self.name, self.parameters, [step.key for step in self.after]]
+        return hashlib.sha256(json.dumps(described, sort_keys=True, default=repr).encode()).hexdigest()
+
+    def chain(self) -> Iterator[Step]:
+        """Yield the step and all that it builds on, the first to be done first; some may come twice."""
+        for step in self.after:
+            yield from step.chain()
+        yield self
+
+
+class Cost(NamedTuple):
+    """What a step took."""
+
+    seconds: float
+    cpu_seconds: float
+    """Of all processes together."""
+
+
+def _clocks() -> Cost:
+    times = os.times()
+    return Cost(times.elapsed, sum(times[:4]))
+
+
+class Steps:
+    """The steps of one folder."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.costs: dict[str, Cost] = {}
+        """Of each step that was done by this object."""
+
+    def folder(self, step: Step) -> Path:
+        return self.out / step.name
+
+    def done(self, step: Step) -> bool:
+        stamp = self.folder(step) / STAMP
+        return stamp.is_file() and read_record(stamp, "key")["key"] == step.key
+
+    def ensure(self, step: Step) -> Path:
+        """Return the folder of the step, which is made if it is not there."""
+        folder = self.folder(step)
+        if self.done(step):
+            return folder
+        sources = [self.ensure(earlier) for earlier in step.after]
+        print(f"prepare: {step.name} ...", file=sys.stderr, flush=True)
+        begin = _clocks()
+        if folder.exists():  # of other parameters; two of them might not fit on the disk
+            shutil.rmtree(folder)
+        with new_folder(folder) as partial:
+            step.make(partial, *sources)
+            stamp = {"key": step.key, "parameters": step.parameters}
+            text = json.dumps(stamp, sort_keys=True, default=repr, indent=1, ensure_ascii=False)
+            (partial / STAMP).write_text(text, encoding="utf-8")
+        cost = Cost(*(end - start for start, end in zip(begin, _clocks(), strict=True)))
+        self.costs[step.name] = cost
+        print(f"prepare: {step.name} done in {cost.seconds:.1f} s", file=sys.stderr, flush=True)
+        return folder
+
+
+def share(source: Path, target: Path) -> None:
+    """Give a finished file a second name, or copy it where the file system knows one name per file only."""
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        shutil.copyfile(source, target)

@@ -1,0 +1,82 @@
+"""Synthetic text in the files and archives that published corpora come in."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tarfile
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fairseq_residuals.lab.data.pipeline.corpus import STAND_IN
+from fairseq_residuals.lab.data.synthetic.random_text import Lines
+
+Files = dict[str, bytes]
+"""Contents by name."""
+
+
+def text(lines: Iterable[str]) -> bytes:
+    """Return a line each."""
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def plain(pattern: str, lines: Lines) -> Files:
+    """Return a file for each language, whose name takes the place of ``{lang}``."""
+    return {pattern.format(lang=language): text(sentences) for language, sentences in lines.items()}
+
+
+def sgm(pattern: str, lines: Lines) -> Files:
+    """Return the files of a test set as WMT has them; the first language is the source."""
+    files = {}
+    for side, (language, sentences) in zip(("src", "ref"), lines.items(), strict=True):
+        body = [f'<seg id="{number}">{sentence}</seg>' for number, sentence in enumerate(sentences, 1)]
+        head = [f'<{side}set setid="x" srclang="any">', '<doc docid="1" genre="news">', "<p>"]
+        files[pattern.format(side=side, lang=language)] = text([*head, *body, "</p>", "</doc>", f"</{side}set>"])
+    return files
+
+
+def pack(files: Mapping[str, bytes], path: Path) -> None:
+    """Write a zip, tar or gzipped tar file, as the name says; the same files make the same bytes."""
+    if path.name.endswith(".zip"):
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, contents in files.items():
+                archive.writestr(zipfile.ZipInfo(name), contents, zipfile.ZIP_DEFLATED)
+    elif path.name.endswith(".tar"):
+        with path.open("wb") as raw:
+            _write_tar(raw, files)
+    else:
+        with path.open("wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, filename="") as zipped:
+            _write_tar(zipped, files)
+
+
+def _write_tar(file: io.RawIOBase | io.BufferedIOBase | gzip.GzipFile, files: Mapping[str, bytes]) -> None:
+    with tarfile.open(fileobj=file, mode="w") as archive:  # type: ignore[call-overload]
+        for name, contents in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(contents)
+            archive.addfile(member, io.BytesIO(contents))
+
+
+@dataclass
+class StandIn:
+    """A mirror that stands in for the published files of a corpus."""
+
+    archives: dict[str, Files]
+    """By name; folders by name with a ``/`` at the end."""
+    described: Mapping[str, object] = field(default_factory=dict)
+    """What ``stand_in.json`` says of them: their sizes."""
+
+    def write(self, folder: Path) -> None:
+        """Write the mirror."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, files in self.archives.items():
+            if name.endswith("/"):
+                (folder / name).mkdir()
+                for file, contents in files.items():
+                    (folder / name / file).write_bytes(contents)
+            else:
+                pack(files, folder / name)
+        (folder / STAND_IN).write_text(json.dumps(self.described))

@@ -1,0 +1,125 @@
+"""One batch to run a model on: synthetic tokens, or the first batch of a corpus."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from fairseq import utils
+from fairseq.data import Dictionary
+from torch import Tensor
+
+from fairseq_residuals.plugin.checkpoints.fairseq_config import synthetic_dictionary
+from fairseq_residuals.wirings.core.errors import UserError
+
+SPECIAL = 4
+"""Dictionaries begin with bos, pad, eos and unk."""
+SOUND_FEATURES = 80
+"""Per frame; fairseq's recipes for speech have as many."""
+FRAMES_PER_POSITION = 4
+"""Of sound; what fairseq's convolutions make one position of the encoder."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """``sample`` is laid out as fairseq's tasks make it: "net_input" for the model, "target" (B, T)."""
+
+    sample: dict[str, Any]
+    padding: int
+    """Index of the token that is none."""
+
+    def loss(self, model: Any) -> Tensor:
+        """Return mean negative log-likelihood per target token, in nats."""
+        log_probabilities = model.get_normalized_probs(
+            model(**self.sample["net_input"]), log_probs=True, sample=self.sample
+        )
+        target = self.sample["target"].unsqueeze(-1)
+        return -log_probabilities.gather(-1, target)[target.ne(self.padding)].mean()
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Batch:
+        """Move tensors to a device; what is no index takes a precision."""
+        moved = utils.apply_to_sample(lambda t: t.to(device, dtype if t.is_floating_point() else t.dtype), self.sample)
+        return Batch(moved, self.padding)
+
+
+def synthetic_task(settings: Namespace, sizes: dict[str, int]) -> Namespace:
+    """Return what a model asks of its task, for dictionaries of these sizes ("source" may be missing).
+
+    Raises:
+        UserError: there is no room for a word.
+    """
+    if min(sizes.values()) <= SPECIAL:
+        raise UserError(f"--vocabulary must be at least {SPECIAL + 1}: {SPECIAL} symbols are special")
+    target = synthetic_dictionary(sizes["target"])
+    source = synthetic_dictionary(sizes["source"]) if "source" in sizes else target
+    return Namespace(source_dictionary=source, target_dictionary=target, args=settings)
+
+
+def check_room(args: Namespace, settings: Namespace, model: Any) -> None:
+    """Check that sentences of the synthetic batch fit into the model.
+
+    Raises:
+        UserError: the model has no positions for sentences of ``args.tokens`` synthetic tokens.
+    """
+    positions = model.max_positions()
+    source, most = positions if isinstance(positions, tuple) else (positions, positions)
+    if getattr(settings, "input_feat_per_channel", None):
+        source //= FRAMES_PER_POSITION
+    if args.tokens > min(source, most):
+        raise UserError(
+            f"--tokens {args.tokens}: the model has room for {min(source, most)} tokens of a sentence; give as many or"
+            " less"
+        )
+
+
+def make_up(args: Namespace, settings: Namespace, task: Any, model: Any) -> Batch:
+    """Return ``args.sentences`` sequences of ``args.tokens`` tokens, the last of which ends the sentence."""
+    generator = torch.Generator().manual_seed(args.seed)
+    shape = (args.sentences, args.tokens)
+    target = _tokens(shape, task.target_dictionary, generator)
+    end = torch.full((args.sentences, 1), task.target_dictionary.eos())
+    previous = torch.cat([end, target[:, :-1]], 1)
+    lengths = torch.full((args.sentences,), args.tokens)
+    if not hasattr(model, "encoder"):
+        inputs = {"src_tokens": previous, "src_lengths": lengths}
+    elif getattr(settings, "input_feat_per_channel", None):
+        frames = FRAMES_PER_POSITION * lengths
+        features = torch.randn(args.sentences, int(frames[0]), settings.input_feat_per_channel, generator=generator)
+        inputs = {"src_tokens": features, "src_lengths": frames, "prev_output_tokens": previous}
+    else:
+        source = _tokens(shape, task.source_dictionary, generator)
+        inputs = {"src_tokens": source, "src_lengths": lengths, "prev_output_tokens": previous}
+    return Batch({"net_input": inputs, "target": target}, task.target_dictionary.pad())
+
+
+def _tokens(shape: tuple[int, int], words: Dictionary, generator: torch.Generator) -> Tensor:
+    made = torch.randint(SPECIAL, len(words), shape, generator=generator)
+    made[:, -1] = words.eos()
+    return made
+
+
+def read(args: Namespace, settings: Namespace, task: Any, model: Any) -> Batch:
+    """Return a batch of ``args.sentences`` sentences of a corpus, chosen by the seed.
+
+    Raises:
+        UserError: the corpus has no such split.
+    """
+    try:
+        task.load_dataset(args.split)
+    except (FileNotFoundError, KeyError):
+        raise UserError(
+            f"--split {args.split}: {args.data} has none of that name; valid are mostly train, valid, test"
+        ) from None
+    batches = task.get_batch_iterator(
+        task.dataset(args.split),
+        max_sentences=args.sentences,
+        max_positions=utils.resolve_max_positions(task.max_positions(), model.max_positions()),
+        ignore_invalid_inputs=True,
+        seed=args.seed,
+    )
+    sample = next(iter(batches.next_epoch_itr(shuffle=True)), None)
+    if not sample:
+        raise UserError(f"--split {args.split} of {args.data} has no sentence that the model can take")
+    return Batch({"net_input": sample["net_input"], "target": sample["target"]}, task.target_dictionary.pad())

@@ -1,0 +1,97 @@
+"""``fairseq-residuals gradients``: gradient norms per layer, or at each point inside a layer."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import Any
+
+from fairseq_residuals.lab.look import measures, plots
+from fairseq_residuals.lab.look.by_layer import show_by_layer
+from fairseq_residuals.lab.look.measures import PointInLayer
+from fairseq_residuals.lab.look.models import FairseqSubject, add_flags, subjects
+from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
+from fairseq_residuals.lab.utils.tables import Cell, text_table
+from fairseq_residuals.wirings.core.errors import UserError
+
+HELP = "plot the norm of the gradient per layer, or with --parts at each point inside a layer"
+Y_AXIS = {"parameters": "gradient norm of parameters", "outputs": "gradient norm of outputs"}
+MEASURES = {"parameters": measures.parameter_gradients, "outputs": measures.output_gradients}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    measured = parser.add_argument_group("what is measured")
+    measured.add_argument(
+        "--of",
+        choices=tuple(MEASURES),
+        default="parameters",
+        help="gradient with respect to a layer's parameters, or to its output (%(default)s)",
+    )
+    measured.add_argument("--parts", action="store_true", help="instead, at each point inside a layer")
+    measured.add_argument(
+        "--at",
+        metavar="STACK:LAYER,...",
+        help="for --parts, layers counted from 1; default: the top one of the decoder, such as decoder:18",
+    )
+    add_flags(parser)
+    add_output_flags(parser, "gradients")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status 0.
+
+    Raises:
+        UserError: nothing can be measured or written.
+    """
+    check_folder(args)
+    if args.parts:
+        return _show_parts(args)
+    if args.at:
+        raise UserError("--at chooses the layers of --parts; give both or none")
+    measured = [(s.label, s.wiring, MEASURES[args.of](s)) for s in subjects(args)]
+    show_by_layer(args, measured, Y_AXIS[args.of], "gradient_norm", log=True)
+    return 0
+
+
+def _show_parts(args: argparse.Namespace) -> int:
+    measured = [(s.label, s.wiring, _chosen(s, measures.parts(s), args.at)) for s in subjects(args)]
+    most = max(len({p.point for p in found}) for _, _, found in measured)
+    width = plots.COLUMN if len(measured) == 1 else plots.PAGE
+    figure, axes = plots.new_figure(1, len(measured), width=width, height=0.8 + 0.19 * most)
+    for (label, wiring, found), panel in zip(measured, axes[0], strict=True):
+        _draw_parts(panel, wiring, [p for p in found if p.point != measures.ABOVE])
+        plots.finish(panel, "relative gradient norm", title=label)
+        panel.grid(axis="y", visible=False)
+    plots.legend(figure, axes[0][0], colour=plots.GREY)
+    head = ("model", "stack", "layer", "point", "gradient_norm")
+    rows: list[list[Cell]] = [[label, p.stack, p.layer, p.point, p.norm] for label, _, found in measured for p in found]
+    print(text_table(head, rows))
+    write(args, figure, head, rows)
+    return 0
+
+
+def _draw_parts(panel: Any, wiring: str, found: list[PointInLayer]) -> None:
+    """Draw a line for each layer, from its bottom to its top, where it is 1; what norms give is shaded."""
+    points = list(dict.fromkeys(p.point for p in found))
+    for row in {points.index(p.point) for p in found if p.is_norm}:
+        panel.axhspan(row - 0.5, row + 0.5, color="0.9", linewidth=0)
+    places = list(dict.fromkeys((p.stack, p.layer) for p in found))
+    for (stack, layer), line in zip(places, plots.line_styles([wiring] * len(places)), strict=True):
+        here = [p for p in found if (p.stack, p.layer) == (stack, layer)]
+        heights = [points.index(p.point) for p in here]
+        line |= {"marker": line["marker"] or ".", "markevery": None, "markersize": 3.5}
+        panel.plot(
+            [p.norm / (here[-1].norm or math.nan) for p in here], heights, **line, label=f"{stack} layer {layer}"
+        )
+    panel.set_yticks(range(len(points)), points)
+    panel.set_xlim(left=0)
+
+
+def _chosen(subject: FairseqSubject, found: list[PointInLayer], at: str | None) -> list[PointInLayer]:
+    depths = {p.stack: max(q.layer for q in found if q.stack == p.stack) for p in found}
+    stack, _, numbers = (at or f"decoder:{depths['decoder']}").partition(":")
+    layers = [int(n) if n.isdigit() else 0 for n in numbers.split(",")]
+    if stack not in depths or not all(1 <= n <= depths[stack] for n in layers):
+        valid = " and ".join(f"{name}:1 to {name}:{depth}" for name, depth in depths.items())
+        raise UserError(f"--at {at}: {subject.label} has no such layer; valid are {valid}")
+    return [p for p in found if p.stack == stack and p.layer in layers]

@@ -1,0 +1,325 @@
+"""What is looked at: freshly built models and checkpoints, of any variant and task, each with a batch to run it on.
+
+A command that looks at models calls :func:`add_flags` for its options and iterates over :func:`subjects`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils, options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY, build_model
+from fairseq.tasks import TASK_REGISTRY
+from omegaconf import DictConfig, open_dict
+from torch import nn
+
+from fairseq_residuals.lab.look import batches
+from fairseq_residuals.lab.look.batches import Batch
+from fairseq_residuals.lab.look.subject import Subject, stacks
+from fairseq_residuals.plugin.checkpoints.importing.model_sizes import dictionary_sizes
+from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found
+from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
+from fairseq_residuals.plugin.models.language_model import LANGUAGE_MODEL
+from fairseq_residuals.plugin.models.speech_to_text import SPEECH
+from fairseq_residuals.plugin.models.translation import TRANSLATION
+from fairseq_residuals.wirings import admin_measurement
+from fairseq_residuals.wirings.core.errors import UserError, did_you_mean
+from fairseq_residuals.wirings.core.registry import find_variant, list_variants
+from fairseq_residuals.wirings.core.wiring import Wiring
+from fairseq_residuals.wirings.utils.progress import say
+from modern_fairseq.messages.misfits import misfit
+
+PREFIXES = {"translation": "transformer", "language_modeling": "transformer_lm", "speech_to_text": "s2t_transformer"}
+
+
+def add_size_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how large models and batch are."""
+    sizes = parser.add_argument_group("sizes", "of models, where the architecture's are not wanted, and of the batch")
+    sizes.add_argument("--task", choices=tuple(PREFIXES), default="translation", help="of variants (%(default)s)")
+    sizes.add_argument("--layers", metavar="N", help="of each stack, or 12-6 for encoder and decoder")
+    for flag, words in (("dim", "model dimension"), ("ffn-dim", "width of the FFNs"), ("heads", "attention heads")):
+        sizes.add_argument(f"--{flag}", type=int, metavar="N", help=f"{words} of each stack")
+    sizes.add_argument("--sentences", type=int, default=16, metavar="N", help="in the batch (%(default)s)")
+    sizes.add_argument("--tokens", type=int, default=20, metavar="N", help="synthetic, per sentence (%(default)s)")
+    sizes.add_argument("--vocabulary", type=int, default=1000, metavar="N", help="synthetic words (%(default)s)")
+    sizes.add_argument("--seed", type=int, default=1, metavar="N", help="of weights, batch and dropout (%(default)s)")
+    # what is meant for the models must not be taken for an abbreviation of these
+    parser.allow_abbrev = False
+    parser.set_defaults(further=[])
+
+
+def size_flags(args: argparse.Namespace, stacks: Sequence[str]) -> list[str]:
+    """Return fairseq's flags for ``--layers``, ``--dim``, ``--ffn-dim`` and ``--heads`` of each stack.
+
+    Raises:
+        UserError: ``--layers`` is not a number, or one for each stack.
+    """
+    layers = re.split("[-,]", args.layers) if args.layers else []
+    if not all(n.isdigit() and int(n) > 0 for n in layers) or len(layers) > len(stacks):
+        raise UserError(f"--layers must be a number such as 18, or 12-6 for encoder and decoder, not {args.layers!r}")
+    flags = []
+    for i, stack in enumerate(stacks):
+        sizes = {"embed-dim": args.dim, "ffn-embed-dim": args.ffn_dim, "attention-heads": args.heads}
+        sizes |= {"layers": layers[min(i, len(layers) - 1)]} if layers else {}
+        flags += [f"--{stack}-{name}={value}" for name, value in sizes.items() if value is not None]
+    return flags
+
+
+def refuse_meaningless(flags: Sequence[str], arch: str, task: str) -> None:
+    """Refuse flags of fairseq-train (of optimizers, ...) that would change nothing here.
+
+    Raises:
+        UserError: one of ``flags`` is neither of the architecture's model nor of the task.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, conflict_handler="resolve")
+    ARCH_MODEL_REGISTRY[arch].add_args(parser)
+    TASK_REGISTRY[task].add_args(parser)
+    for action in parser._actions:
+        action.required = False
+    unknown = [flag for flag in parser.parse_known_args(flags)[1] if flag.startswith("-")]
+    if unknown:
+        raise UserError(f"{unknown[0]} is neither a flag of this command nor of {arch} or task {task}")
+
+
+FAMILIES = {"translation": TRANSLATION, "language_modeling": LANGUAGE_MODEL, "speech_to_text": SPEECH}
+PRECISIONS = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+FP16_LOSS_SCALE = 128.0
+"""fairseq's --fp16-init-scale; gradients are told without it."""
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """Where a model comes from: an architecture with further flags, or a file."""
+
+    task: str = ""
+    arch: str = ""
+    flags: tuple[str, ...] = ()
+    file: Path | None = None
+    name: str = ""
+    """What tells it from others of the same variant; may be empty."""
+    label: str = ""
+    """The user's; empty: the title of its variant."""
+
+
+@dataclass
+class FairseqSubject(Subject):
+    """A model of fairseq's, on its device and in its precision, and a batch for it."""
+
+    label: str
+    """For legends and tables; unique among the subjects of a command."""
+    wiring: str
+    """What chooses its style in plots: the name of its decoder's variant."""
+    model: Any
+    batch: Batch
+    loss_scale: float = 1.0
+
+    def loss(self) -> torch.Tensor:
+        """Compute the mean negative log-likelihood per target token, in nats."""
+        return self.batch.loss(self.model)
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose models, their batch, device and precision.
+
+    What a parser does not know is meant for the models (``--residual-args``, ``--dropout``, ...) and for the task of
+    ``--data`` (``--source-lang``, ...).
+    """
+    models = parser.add_argument_group("models", "default: --variants post_ln pre_ln b2t; all may be combined")
+    models.add_argument(
+        "--variants",
+        nargs="+",
+        metavar="NAME",
+        help="variants, in --task, or all of them (all); NAME/k=v,... gives one its options; lists such as"
+        " post_ln:0-5,pre_ln:6-17 are valid",
+    )
+    models.add_argument("--arch", nargs="+", metavar="ARCH", help="architectures of this plugin, of any task")
+    models.add_argument(
+        "--checkpoint", nargs="+", type=Path, metavar="[LABEL=]FILE", help="trained models of this plugin"
+    )
+    models.add_argument("--training", action="store_true", help="with dropout on, as in training; default: off")
+    add_size_flags(parser)
+    data = parser.add_argument_group("corpus")
+    data.add_argument("--data", type=Path, metavar="DIR", help="binarized corpus; default: synthetic tokens")
+    data.add_argument("--split", default="valid", metavar="NAME", help="of --data (%(default)s)")
+    machine = parser.add_argument_group("machine")
+    machine.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:1 (%(default)s)")
+    machine.add_argument("--precision", choices=tuple(PRECISIONS), default="fp32", help="%(default)s")
+
+
+def subjects(args: Namespace) -> Iterator[FairseqSubject]:
+    """Yield the models asked for, one at a time: each may be forgotten before the next is built.
+
+    Raises:
+        UserError: nothing of the kind can be built or loaded; the message says what is valid.
+    """
+    chosen, device = sources(args), device_of(args.device)
+    taken: set[str] = set()
+    for number, source in enumerate(chosen, start=1):
+        say(f"[{number}/{len(chosen)}] {source.file or ' '.join([source.arch, *source.flags])}")
+        subject = make_subject(source, args, device)
+        subject.label = source.label or subject.label
+        if subject.label in taken:
+            subject.label += f" ({source.name})"
+        while subject.label in taken:
+            subject.label += "'"
+        taken.add(subject.label)
+        yield subject
+
+
+def sources(args: Namespace) -> list[ModelSource]:
+    """Return what the options name, in the order of ``--variants``, ``--arch``, ``--checkpoint``.
+
+    Raises:
+        UserError: an unknown variant or architecture, or numbers that are none.
+    """
+    for key in ("sentences", "tokens", "vocabulary", "dim", "ffn_dim", "heads"):
+        if getattr(args, key) is not None and getattr(args, key) < 1:
+            raise UserError(f"--{key.replace('_', '-')} must be at least 1, not {getattr(args, key)}")
+    found = []
+    variants = args.variants or ([] if args.arch or args.checkpoint else ["post_ln", "pre_ln", "b2t"])
+    if variants == ["all"]:
+        variants = [name for name in list_variants() if f"{PREFIXES[args.task]}_{name}" in ARCHITECTURES]
+    for item in variants:
+        # a list of variants with their layers has commas of its own
+        for text in [item] if re.search(r"[:/=]", item) else filter(None, item.split(",")):
+            name, _, given = text.partition("/")
+            first = Wiring.parse(name, given).parts[0].name
+            if f"{PREFIXES[args.task]}_{first}" not in ARCHITECTURES:
+                reason = find_variant(first).refusal(alone=args.task == "language_modeling", topmost=True)
+                raise UserError(f"variant {first!r} cannot be used for --task {args.task}: {reason}")
+            own = ("--residual", name) if name != first else ()
+            flags = (*own, *(("--residual-args", given) if given else ()))
+            found.append(ModelSource(args.task, f"{PREFIXES[args.task]}_{first}", flags, name=given or name))
+    for arch in args.arch or ():
+        if arch not in ARCHITECTURES:
+            raise UserError(
+                f"--arch {arch} is no architecture of this plugin{did_you_mean(arch, ARCHITECTURES)};"
+                " `fairseq-residuals list --architectures` prints them"
+            )
+        task = next(t for t, family in FAMILIES.items() if family.model == ARCH_MODEL_NAME_REGISTRY[arch])
+        found.append(ModelSource(task, arch, name=arch))
+    for file in args.checkpoint or ():
+        label, equals, path = str(file).partition("=")
+        if not equals or file.exists():
+            label, path = "", str(file)
+        found.append(ModelSource(file=Path(path), name="/".join(Path(path).parts[-2:]), label=label))
+    if not found:
+        raise UserError("no model is named: give a variant, such as b2t; `fairseq-residuals list` prints them")
+    return found
+
+
+def device_of(name: str) -> torch.device:
+    """Return the device of this name.
+
+    Raises:
+        UserError: there is no such device on this machine.
+    """
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError):
+        raise UserError(f"--device {name} is not there: valid are cpu, and where there is a GPU cuda") from None
+    return device
+
+
+def make_subject(source: ModelSource, args: Namespace, device: torch.device) -> FairseqSubject:
+    """Build or load one model and make a batch for it.
+
+    Raises:
+        UserError: as :func:`subjects`.
+    """
+    make = load if source.file else build
+    model, settings, task = make(source, args)
+    for stack in stacks(model):
+        stack.run_plainly()
+    if not args.data:
+        batches.check_room(args, settings, model)
+    dtype = PRECISIONS[args.precision]
+    model = model.to(device, dtype)
+    batch = (batches.read if args.data else batches.make_up)(args, settings, task, model).to(device, dtype)
+    admin_measurement.take_from_files(model)
+    if admin_measurement.unprofiled(model):
+        admin_measurement.start_from(
+            admin_measurement.unprofiled(model), admin_measurement.measure(model, partial(batch.loss, model))
+        )
+    torch.manual_seed(args.seed)
+    model.train(args.training)
+    scale = FP16_LOSS_SCALE if args.precision == "fp16" else 1.0
+    return FairseqSubject(*label_and_wiring(settings), model, batch, scale)
+
+
+def label_and_wiring(settings: Namespace) -> tuple[str, str]:
+    """Return the titles of the variants of a model's stacks, and the name of its decoder's variant."""
+    wirings = [Wiring.parse(settings.residual, settings.residual_args)]
+    wirings += [Wiring.parse(settings.decoder_residual, settings.decoder_residual_args)]
+    return " / ".join(dict.fromkeys(wiring.title for wiring in wirings)), wirings[-1].name
+
+
+def build(source: ModelSource, args: Namespace) -> tuple[nn.Module, Namespace, Any]:
+    """Return a fresh model in evaluation mode, its complete settings, and its task.
+
+    Raises:
+        UserError: flags that are unknown, contradictory or out of range.
+    """
+    flags = [*size_flags(args, FAMILIES[source.task].stacks), *args.further, *source.flags]
+    refuse_meaningless(flags, source.arch, source.task)
+    parser = options.get_training_parser()
+
+    def refuse(message: str) -> None:
+        raise UserError(message)
+
+    parser.error = refuse
+    data = str(args.data or "synthetic")
+    settings = options.parse_args_and_arch(parser, [data, "--task", source.task, "--arch", source.arch, *flags])
+    if args.data:
+        task = tasks.setup_task(convert_namespace_to_omegaconf(settings).task)
+    else:
+        if source.task == "speech_to_text":
+            settings.input_feat_per_channel, settings.input_channels = batches.SOUND_FEATURES, 1
+        task = batches.synthetic_task(settings, {"source": args.vocabulary, "target": args.vocabulary})
+    torch.manual_seed(args.seed)
+    return build_model(settings, task).eval(), settings, task
+
+
+def load(source: ModelSource, args: Namespace) -> tuple[nn.Module, Namespace, Any]:
+    """Return a checkpoint's model in evaluation mode, its settings, and its task.
+
+    Raises:
+        UserError: the file is damaged, or is no checkpoint of this plugin.
+    """
+    assert source.file is not None
+    flags = [*size_flags(args, ("encoder", "decoder")), *args.further]
+    if flags and not (args.variants or args.arch):
+        raise UserError(f"{flags[0]} has no meaning for --checkpoint, whose model is what the file says")
+    if not source.file.is_file():
+        raise UserError(f"there is no checkpoint {source.file}")
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(source.file))
+    settings, cfg_task = state["cfg"].model, state["cfg"].task
+    settings = Namespace(**{str(k): v for k, v in settings.items()}) if isinstance(settings, DictConfig) else settings
+    if not hasattr(settings, "decoder_residual"):
+        raise UserError(
+            f"{source.file} is no checkpoint of this plugin; `fairseq-residuals import --from fairseq FILE OUT` makes"
+            " one of a checkpoint of stock fairseq"
+        )
+    if args.data:
+        with open_dict(cfg_task) if isinstance(cfg_task, DictConfig) else nullcontext():
+            cfg_task.data = str(args.data)
+        task = tasks.setup_task(cfg_task)
+    else:
+        task = batches.synthetic_task(settings, dictionary_sizes(Found(str(source.file), {}, state["model"])))
+    model = build_model(state["cfg"].model, task)
+    try:
+        model.load_state_dict(state["model"], strict=True)
+    except RuntimeError as error:
+        raise misfit(error, str(source.file)) or error from error
+    return model.eval(), settings, task

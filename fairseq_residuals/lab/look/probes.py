@@ -1,0 +1,175 @@
+"""Hooks on layers and connections that watch a model run, and leave it as they found it.
+
+Nothing here knows a variant: what is seen is what every stack has, layers that take and give a stream, and connections
+that read from it, run a sub-layer and write to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_residuals.lab.look.subject import Subject, stacks
+from fairseq_residuals.wirings.core.base import Kind, Stream, SubLayer
+from fairseq_residuals.wirings.core.layer import CONNECTIONS
+from fairseq_residuals.wirings.core.norms import is_norm
+
+Point = Literal["layer input", "norm input", "norm", "fed", "sublayer", "stream", "layer output"]
+"""``layer input`` and ``layer output``: "x" of the stream before and after a layer (the latter in a pass without
+gradients: :meth:`~fairseq_residuals.wirings.core.base.Variant.layer_output`); ``norm input`` and ``norm``: what a
+norm of the wiring takes and gives; ``fed``: what a sub-layer is given; ``sublayer``: its output after dropout;
+``stream``: "x" after a connection wrote."""
+
+SUBLAYERS: dict[Kind, str] = {"self": "self-attention", "cross": "cross-attention", "ffn": "FFN"}
+
+
+@dataclass(frozen=True)
+class Event:
+    """A tensor (T, B, C) at one point of a pass."""
+
+    stack: Literal["encoder", "decoder"]
+    layer: int
+    """Counted from 1 at the bottom, as in the papers; 0 before the first."""
+    kind: Kind | None
+    """Of the sub-layer; None outside of them: layers' inputs and outputs, norms between layers."""
+    point: Point
+    tensor: Tensor
+    padding: Tensor | None
+    """(B, T), True at padding; None where there is none."""
+
+
+See = Callable[[Event], None]
+
+
+@contextmanager
+def watch(model: nn.Module, see: See, *, whole: bool = False) -> Iterator[None]:
+    """Call ``see`` for every point of every pass of ``model`` while the context is open, in the order of the pass.
+
+    Tensors are the model's own, not copies, but for layers' outputs if those are to be ``whole``: all that the stream
+    holds, collapsed. No hook is left afterwards, whatever is raised.
+    """
+    with ExitStack() as undo:
+        for stack in stacks(model):
+            watcher = _Watcher(stack.shape.stack, see)
+            for owner in (m for m in model.modules() if stack in m.children()):
+                undo.callback(owner.register_forward_pre_hook(watcher.before_pass).remove)
+            norms = {m for m in stack.wiring.modules() if is_norm(m)}
+            for i in range(len(stack)):
+                layer = stack[i]
+                undo.callback(layer.register_forward_pre_hook(watcher.before_layer(i + 1)).remove)
+                state = stack.wiring.at(i)[0].layer_output if whole else itemgetter("x")
+                undo.callback(layer.register_forward_hook(watcher.after_layer(state)).remove)
+                for kind in layer.kinds:
+                    connection = getattr(layer, CONNECTIONS[kind])
+                    undo.callback(connection.register_forward_pre_hook(watcher.before_connection(kind)).remove)
+                    undo.callback(connection.register_forward_hook(watcher.after_connection).remove)
+                    norms |= {m for m in connection.modules() if is_norm(m)}
+            for norm in norms:
+                undo.callback(norm.register_forward_hook(watcher.after_norm).remove)
+        yield
+
+
+class _Watcher:
+    """The hooks on one stack, and where its pass has got to."""
+
+    def __init__(self, stack: Any, see: See) -> None:
+        self.stack, self.see = stack, see
+        self.layer = 0
+        self.kind: Kind | None = None
+        self.silent = False
+        self.padding: Tensor | None = None
+
+    def tell(self, point: Point, tensor: Tensor) -> None:
+        self.see(Event(self.stack, self.layer, self.kind, point, tensor, self.padding))
+
+    def before_pass(self, module: nn.Module, inputs: Any) -> None:
+        self.layer, self.kind, self.silent, self.padding = 0, None, False, None
+
+    def before_layer(self, number: int) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: tuple[Stream, Any]) -> None:
+            stream, context = inputs
+            self.layer, self.kind = number, None
+            # a packed row has none, although attention within the layer has
+            self.padding = context.padding_mask if context.packing is None else None
+            self.tell("layer input", stream["x"])
+
+        return hook
+
+    def after_layer(self, state: Callable[[Stream], Tensor]) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: Any, output: tuple[Stream, Any]) -> None:
+            # the norms that this runs are none of the pass
+            self.silent = True
+            tensor = state(output[0])
+            self.silent = False
+            self.tell("layer output", tensor)
+
+        return hook
+
+    def before_connection(self, kind: Kind) -> Callable[..., tuple[Stream, SubLayer]]:
+        def hook(module: nn.Module, inputs: tuple[Stream, SubLayer]) -> tuple[Stream, SubLayer]:
+            stream, sublayer = inputs
+            self.kind = kind
+
+            def watched(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
+                self.tell("fed", h)
+                self.silent = True
+                y, weights, s = sublayer(h, s)
+                self.silent = False
+                self.tell("sublayer", y)
+                return y, weights, s
+
+            return stream, watched
+
+        return hook
+
+    def after_connection(self, module: nn.Module, inputs: Any, output: tuple[Stream, Any]) -> None:
+        self.tell("stream", output[0]["x"])
+        self.kind = None
+
+    def after_norm(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        # a norm inside of a sub-layer is a part of it
+        if not self.silent and output.shape[-1] == inputs[0].shape[-1]:
+            self.tell("norm input", inputs[0])
+            self.tell("norm", output)
+
+
+def norm_of(tensor: Tensor) -> float:
+    """Return euclidean, over all entries, in at least single precision."""
+    precision = torch.promote_types(tensor.dtype, torch.float32)
+    return float(torch.linalg.vector_norm(tensor, dtype=precision))
+
+
+def run_forward(subject: Subject) -> list[Event]:
+    """Run one pass without gradients."""
+    seen: list[Event] = []
+    with torch.no_grad(), watch(subject.model, seen.append, whole=True):
+        subject.loss()
+    return seen
+
+
+def run_backward(subject: Subject) -> tuple[list[Event], dict[int, float], float]:
+    """Run one pass and compute its gradients, which stay in the parameters.
+
+    Returns:
+        what was seen; by the ``id`` of an event's tensor, the norm of the loss's gradient with respect to it; the loss.
+    """
+    seen: list[Event] = []
+    norms: dict[int, float] = {}
+    watched: set[int] = set()
+
+    def see(event: Event) -> None:
+        key = id(event.tensor)
+        if key not in watched and event.tensor.requires_grad:
+            event.tensor.register_hook(lambda gradient: norms.update({key: norm_of(gradient) / subject.loss_scale}))
+        watched.add(key)
+        seen.append(event)
+
+    with watch(subject.model, see):
+        loss = subject.backward()
+    return seen, norms, loss

@@ -1,0 +1,65 @@
+"""``fairseq-residuals similarity``: how alike the outputs of every two layers are."""
+
+from __future__ import annotations
+
+import argparse
+
+from fairseq_residuals.lab.look import measures, plots
+from fairseq_residuals.lab.look.models import add_flags, subjects
+from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
+from fairseq_residuals.lab.utils.tables import few, text_table
+
+HELP = "draw the mean cosine similarity between the outputs of every pair of layers"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_flags(parser)
+    add_output_flags(parser, "similarity")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status 0.
+
+    Raises:
+        UserError: nothing can be measured or written.
+    """
+    check_folder(args)
+    measured = [(s.label, {k: v.tolist() for k, v in measures.similarity(s).items()}) for s in subjects(args)]
+    stacks = [stack for stack in ("encoder", "decoder") if any(stack in found for _, found in measured)]
+    width = plots.COLUMN if len(measured) <= 3 else plots.PAGE
+    figure, axes = plots.new_figure(len(stacks), len(measured), width=width, height=0.5 + 1.15 * len(stacks))
+    lowest = min(value for _, found in measured for matrix in found.values() for row in matrix for value in row)
+    image = None
+    for column, (label, found) in enumerate(measured):
+        for row, stack in enumerate(stacks):
+            panel = axes[row][column]
+            if stack not in found:
+                panel.set_axis_off()
+                continue
+            image = plots.heat_map(panel, found[stack], min(lowest, 0.0), 1.0)
+            panel.set_title(label if row == 0 else "", fontsize=7)
+            panel.set_xlabel("layer" if row == len(stacks) - 1 else "", fontsize=7)
+            panel.set_ylabel(f"{stack} layer" if column == 0 else "", fontsize=7)
+    plots.colour_bar(figure, image, axes, "cosine similarity")
+    print(
+        text_table(("stack", "layer", *(f"{label}: with the top" for label, _ in measured)), _table(stacks, measured))
+    )
+    rows = [
+        [label, stack, i, j, value]
+        for label, found in measured
+        for stack, matrix in found.items()
+        for i, line in enumerate(matrix, start=1)
+        for j, value in enumerate(line, start=1)
+    ]
+    write(args, figure, ("model", "stack", "layer", "other_layer", "cosine_similarity"), rows)
+    return 0
+
+
+def _table(stacks: list[str], measured: list[tuple[str, dict[str, list[list[float]]]]]) -> list[list]:
+    rows = []
+    for stack in stacks:
+        depth = max(len(found.get(stack, [])) for _, found in measured)
+        for layer in few(range(1, depth + 1)):
+            tops = [found[stack][-1] if stack in found else [] for _, found in measured]
+            rows.append([stack, layer, *(top[layer - 1] if layer <= len(top) else None for top in tops)])
+    return rows

@@ -1,0 +1,397 @@
+"""The verdict on a run by its log.
+
+A log is judged by its losses, beside the unigram loss: that of a model which knows only how frequent each token is. A
+run whose loss stays there has learned nothing else. The training data tell it; without them it is estimated by Zipf's
+law from the size of the dictionary, and where the log does not say that, the loss at the beginning takes its place.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from fairseq_residuals.lab.look.bands import BAND, ends_out_of_band, vanishing_sentence
+from fairseq_residuals.lab.look.training_log import EPOCH, TRAIN, VALID, Log
+from fairseq_residuals.lab.utils.tables import show
+from fairseq_residuals.wirings.core.errors import UserError
+
+HEALTHY, DIVERGED, NOT_LEARNED, OVERFITS = "healthy", "diverged", "did not learn", "overfits"
+STOPPED, UNKNOWN = "stopped by an error", "cannot judge"
+"""Verdicts."""
+UNIGRAM_SHARE = 0.8
+"""Of the unigram loss; a run that ends above it did not learn. Among short sentences, their lengths alone save 15%."""
+START_SHARE = 0.95
+"""Of the first loss; a run that ends above it stood still."""
+FALLS = 0.98
+"""Of the loss three quarters through the log; below it the loss still falls."""
+RISE = 1.1
+"""Times the lowest validation loss; above it a run whose training loss still falls overfits."""
+MOST_TYPES = 1_000_000
+"""Of a dictionary whose unigram loss is estimated."""
+LOWER_RATE = "lower --lr, raise --warmup-updates, or clip gradients (--clip-norm 1.0)"
+OTHER_WIRING = (
+    "choose a wiring whose gradients do not pass a norm in every layer: --residual b2t, pre_ln or resi_dual; or one"
+    " that keeps residuals large: deepnet, admin"
+)
+RACE = "`fairseq-residuals race` tries wirings, rates and warm-ups side by side"
+SEE_LAYERS = "train again with --log-residual-stats 10, and the log will say which layer it was"
+IN_BF16 = "train in --bf16 or in single precision: fp16 ends at 65504"
+ERRORS = {
+    "Minimum loss scale reached": (
+        DIVERGED,
+        "fp16 gave up: at the smallest loss scale allowed, gradients still overflowed, so the loss exploded or a layer"
+        " made numbers that fp16 cannot hold",
+        (LOWER_RATE, IN_BF16),
+    ),
+    "gradients are Nan/Inf": (DIVERGED, "a gradient was infinite or no number, and fairseq gave up", (LOWER_RATE,)),
+    "out of memory|OutOfMemory": (
+        STOPPED,
+        "the memory was not enough",
+        ("halve --max-tokens and double --update-freq", "--checkpoint-activations keeps less per layer"),
+    ),
+    "No space left on device|PytorchStreamWriter failed": (
+        STOPPED,
+        "the disk was full",
+        ("make room, and start the same command again: it goes on from checkpoint_last.pt", "--keep-last-epochs 1"),
+    ),
+    "inconsistent": (
+        STOPPED,
+        "workers had different gradients",
+        ("--ddp-backend legacy_ddp", "see whether one of the GPUs makes NaN by itself"),
+    ),
+}
+"""Verdict, sentence and advice by what the line of an error has."""
+
+_SCALE = re.compile(r"scale to(?: to)?:? (?P<scale>\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?!\S)")
+_NAN_MODULE = re.compile(r"(?P<what>NaN|Inf) detected in output of (?P<module>[\w.]*), (?P<rest>.*)")
+_NORM_OF_LAYER = re.compile(r"gnorm/(?P<stack>encoder|decoder)\.\w+\.(?P<layer>\d+)$")
+Place = tuple[str, int]
+"""Stack, and layer counted from 1."""
+
+
+@dataclass(frozen=True)
+class Unigram:
+    """The loss of a model that knows only how frequent each token is."""
+
+    bits: float
+    """Per token."""
+    source: str
+    """How it is known."""
+
+    @classmethod
+    def counted(cls, data: Path, target: str) -> Unigram:
+        """Count the tokens of the binarized training targets in ``data``.
+
+        Args:
+            target: the target language; empty: that of the folder's name for the pair, or of a language model.
+
+        Raises:
+            UserError: the folder has no such training data.
+        """
+        from fairseq.data.data_utils import load_indexed_dataset
+
+        found = sorted(path.with_suffix("") for path in data.glob("train*.idx"))
+        names = [path for path in found if re.fullmatch(rf"train(\..*\.{target}|\.\w+-(\w+)\.\2)?", path.name)]
+        named = [path for path in names if target and path.suffix == f".{target}"] or names
+        if not named:
+            raise UserError(f"--data {data} has no binarized training targets; fairseq-preprocess makes them")
+        counts: Counter[int] = Counter()
+        for sentence in load_indexed_dataset(str(named[0])):
+            counts.update(sentence.tolist())
+        total = counts.total()
+        if len(counts) < 2:
+            raise UserError(f"--data {data}: the targets of its training data have less than two types of tokens")
+        bits = -sum(n / total * math.log2(n / total) for n in counts.values())
+        return cls(bits, f"counted in {named[0]}")
+
+    @classmethod
+    def estimated(cls, types: int) -> Unigram:
+        """Estimate it for a dictionary of so many types whose frequencies follow Zipf's law."""
+        frequencies = 1 / torch.arange(1, min(types, MOST_TYPES) + 1, dtype=torch.float64)
+        shares = frequencies / frequencies.sum()
+        bits = -(shares * shares.log2()).sum().item()
+        return cls(bits, f"estimated for a dictionary of {types:,} types; --data DIR counts it")
+
+
+@dataclass
+class Diagnosis:
+    """A verdict, its reasons, and the numbers that they are about."""
+
+    verdict: str = UNKNOWN
+    happened: list[str] = field(default_factory=list)
+    where: list[str] = field(default_factory=list)
+    advice: list[str] = field(default_factory=list)
+    norms: dict[Place, dict[int, float]] = field(default_factory=dict)
+    """Gradient norms of each layer by update."""
+    left: dict[Place, tuple[int, str]] = field(default_factory=dict)
+    """Layers that ended out of their band: since which update, and how."""
+    scales: list[tuple[int, float]] = field(default_factory=list)
+    """Updates, and the loss scale of fp16 where it changed."""
+    overflows: list[int] = field(default_factory=list)
+    """The last logged update before each overflow."""
+
+    def advise(self, *sentences: str) -> None:
+        """Add advice that is not given yet."""
+        self.advice += [sentence for sentence in sentences if sentence not in self.advice]
+
+    def text(self) -> str:
+        """Return the report for the terminal."""
+        sections = {"What happened": self.happened, "Where": self.where, "What to try": self.advice}
+        lines = [f"Verdict: {self.verdict}"]
+        for title, sentences in sections.items():
+            lines += [title, *(f"  - {sentence}" for sentence in sentences)] if sentences else []
+        return "\n".join(lines)
+
+
+def diagnose(log: Log, unigram: Unigram | None = None) -> Diagnosis:
+    """Return everything that a log tells.
+
+    Args:
+        unigram: None: it is estimated where the log says how large the dictionary is.
+    """
+    if unigram is None and log.dictionary > 1:
+        unigram = Unigram.estimated(log.dictionary)
+    found = Diagnosis(norms=_norms(log))
+    if log.restarts:
+        times = "once" if log.restarts == 1 else f"{log.restarts} times"
+        found.happened.append(
+            f"the run broke off before its first checkpoint and began anew {times}; this is of the last"
+        )
+    _overflows(log, found)
+    failures = [_no_numbers(log, found), _divergence(log, found), _errors(log, found)]
+    found.verdict = next(filter(None, failures), "") or _judge(log, found, unigram)
+    if found.verdict == DIVERGED or (found.verdict == NOT_LEARNED and not found.advice):
+        _layers_out_of_band(found)
+        _vanishing(found)
+        if found.verdict == NOT_LEARNED:
+            found.advise(LOWER_RATE, RACE)
+        if not found.norms:
+            found.advise(SEE_LAYERS)
+    return found
+
+
+def losses(log: Log, subset: str) -> dict[int, float]:
+    """Return losses by update, without label smoothing where the log has them so; empty where none was logged."""
+    for name in (subset, EPOCH) if subset == TRAIN else (subset,):
+        for metric in ("nll_loss", "loss"):
+            found = {r.update: r.values[metric] for r in log.records if r.subset == name and metric in r.values}
+            if found:
+                return dict(sorted(found.items()))
+    return {}
+
+
+def _end(curve: Mapping[int, float]) -> float:
+    """Return the mean of the last twentieth: single points of training are noisy."""
+    return statistics.fmean(list(curve.values())[-max(1, len(curve) // 20) :])
+
+
+def _judge(log: Log, found: Diagnosis, unigram: Unigram | None) -> str:
+    """Return the verdict on a run with neither an error nor a loss that exploded."""
+    train, valid = losses(log, TRAIN), losses(log, VALID)
+    update = max((record.update for record in log.records), default=0)
+    if log.finished:
+        found.happened.append(f"training came to its end at update {update}")
+    elif train or valid:
+        found.happened.append(
+            f"the log ends after update {update} without an error: training still runs, or was killed from outside (out"
+            " of time, out of main memory)"
+        )
+    if len(train) < 4 and len(valid) < 3:
+        found.happened.append(f"{len(train)} training losses and {len(valid)} validation losses are too little")
+        return UNKNOWN
+    curve = train or valid
+    name = "training" if train else "validation"
+    start, end = next(iter(curve.values())), _end(curve)
+    best = min(valid.values()) if valid else end
+    found.happened.append(f"the {name} loss went from {show(start)} to {show(end)}")
+    if valid and train:
+        found.happened[-1] += f"; the last validation loss is {show(list(valid.values())[-1])}"
+    stands_still = end > START_SHARE * start
+    if unigram:
+        share = f"{best / unigram.bits:.0%} of the unigram loss, {unigram.bits:.2f} bits per token ({unigram.source})"
+        found.happened.append(f"the {'lowest validation' if valid else name} loss is {share}")
+        stuck = best > UNIGRAM_SHARE * unigram.bits
+    else:
+        from_scratch = not log.resumed and next(iter(curve)) <= update / 5
+        stuck = stands_still and from_scratch
+    if _without_updates(log, found, stuck or stands_still):
+        return NOT_LEARNED
+    if stuck and train and unigram and end < unigram.bits / 2:
+        return _overfits(found, "validation data may be of another kind than the training data")
+    if stuck and not log.finished and end < FALLS * list(curve.values())[3 * len(curve) // 4]:
+        found.happened.append("the loss still falls: it is too early")
+        return UNKNOWN
+    if stuck:
+        return NOT_LEARNED
+    if unigram is None and stands_still:
+        found.happened.append(
+            "the log is of a later part of training and does not say how large the dictionary is: with --data DIR, it"
+            " can be told whether the loss stays there because all is learned or because nothing is"
+        )
+        return UNKNOWN
+    lowest_at = min(valid, key=lambda u: valid[u], default=0)
+    if valid and list(valid.values())[-1] > RISE * best:
+        later = {u: v for u, v in train.items() if u >= lowest_at}
+        if later and end < next(iter(later.values())):
+            found.happened.append(f"the validation loss rose from {show(best)} at update {lowest_at}")
+            return _overfits(found, "checkpoint_best.pt is the model before it; --patience ends such a run")
+    found.happened.append("nothing in the log is out of order")
+    return HEALTHY
+
+
+def _without_updates(log: Log, found: Diagnosis, did_not_fall: bool) -> bool:
+    """Look for a learning rate or, beside a loss that did not fall, a gradient norm of 0."""
+    rates, norms = (
+        [r.values[metric] for r in log.records if r.subset in (TRAIN, EPOCH) and metric in r.values]
+        for metric in ("lr", "gnorm")
+    )
+    if rates and not any(rates):
+        found.happened.append("the learning rate was 0 in every record: the model did not change")
+        found.advise("see --lr, --lr-scheduler and --warmup-updates")
+        return True
+    if did_not_fall and norms and not any(norms[-max(1, len(norms) // 4) :]):
+        found.happened.append("the gradient norm was 0 at the end: no gradient reached any parameter")
+        found.advise("see whether parameters are frozen, targets are all padding, or fp16 rounds gradients to 0")
+        return True
+    return False
+
+
+def _overfits(found: Diagnosis, remark: str) -> str:
+    found.advise("raise --dropout or --weight-decay, train on more data, or for fewer updates", remark)
+    return OVERFITS
+
+
+def _norms(log: Log) -> dict[Place, dict[int, float]]:
+    found: dict[Place, dict[int, float]] = {}
+    # an epoch may be shorter than --log-interval
+    logged = {r.subset for r in log.records if any(map(_NORM_OF_LAYER.match, r.values))}
+    for record in log.records:
+        if record.subset == (TRAIN if TRAIN in logged else EPOCH):
+            for name, value in record.values.items():
+                if layer := _NORM_OF_LAYER.match(name):
+                    found.setdefault((layer["stack"], int(layer["layer"]) + 1), {})[record.update] = value
+    return dict(sorted(found.items(), key=lambda item: (item[0][0] != "encoder", item[0][1])))
+
+
+def _overflows(log: Log, found: Diagnosis) -> None:
+    scales = [(r.update, r.values["loss_scale"]) for r in log.records if "loss_scale" in r.values]
+    for update, line in log.troubles:
+        if "overflow detected" in line:
+            found.overflows.append(update)
+            scales += [(update, float(new["scale"])) for new in [_SCALE.search(line)] if new]
+    # of one update, what was logged comes before the overflows that follow it
+    for update, scale in sorted(scales, key=lambda place: place[0]):
+        if not found.scales or found.scales[-1][1] != scale:
+            found.scales.append((update, scale))
+    if not found.overflows:
+        return
+    first, latest = found.overflows[0], found.overflows[-1]
+    many = f"{len(found.overflows)} gradients overflowed, the first after update {first}, the last after {latest}"
+    if found.scales:
+        many += f"; the loss scale went from {show(found.scales[0][1])} to {show(found.scales[-1][1])}"
+    gave_up = any("Minimum loss scale" in line for _, line in log.troubles)
+    # a loss scale that starts too large is halved until it fits: fp16 always begins so
+    harmless = not gave_up and (log.finished or latest < 0.9 * max((r.update for r in log.records), default=0))
+    found.happened.append(many + (", which fp16 does while it looks for its loss scale" if harmless else ""))
+    if not harmless:
+        small = "where a stream grows with depth, keep it small: ResiDual has --residual-args scale=0.05 for this"
+        found.advise(IN_BF16, LOWER_RATE, small)
+
+
+def _no_numbers(log: Log, found: Diagnosis) -> str:
+    module = next(filter(None, (_NAN_MODULE.search(line) for _, line in log.troubles)), None)
+    if module:
+        way = "backward" if "backward" in module["rest"] else "forward"
+        found.where.append(f"{module['what']} came first out of {module['module'] or 'the model'}, in the {way} pass")
+    metrics = ("loss", "nll_loss", "gnorm")
+    broken = [r for r in log.records if not all(math.isfinite(r.values.get(k, 0.0)) for k in metrics)]
+    if not broken:
+        return ""
+    first = min(broken, key=lambda r: r.update)
+    what = next(name for name in metrics if not math.isfinite(first.values.get(name, 0.0)))
+    before = [(u, v) for u, v in losses(log, TRAIN).items() if u < first.update and math.isfinite(v)]
+    since = f"; the training loss was {show(before[-1][1])} at update {before[-1][0]} before" if before else ""
+    found.happened.append(f"the {what} of {first.subset} was {first.values[what]} at update {first.update}{since}")
+    found.advise(LOWER_RATE, "start again from the last checkpoint before it (--restore-file), with another --seed")
+    return DIVERGED
+
+
+def _errors(log: Log, found: Diagnosis) -> str:
+    for pattern, (verdict, sentence, advice) in ERRORS.items():
+        line = next(((u, text) for u, text in log.troubles if re.search(pattern, text)), None)
+        if line and "memory" in pattern and (log.finished or any(r.update > line[0] for r in log.records)):
+            found.happened.append(f"after update {line[0]} {sentence} for a batch, which fairseq left out")
+            found.advise(*advice)
+        elif line:
+            found.happened.append(f"after update {line[0]} training ended: {sentence}")
+            found.advise(*advice)
+            return verdict
+    others = [(u, text) for u, text in log.troubles if not re.search("overflow|detected|nan/inf|memory", text)]
+    if others and not log.finished:
+        update, text = others[0]
+        found.happened.append(f"after update {update} training ended with an error: {text[:200]}")
+        return STOPPED
+    return ""
+
+
+def _divergence(log: Log, found: Diagnosis) -> str:
+    """Look for a training loss that rises, and a validation loss that rises where that does not fall."""
+    curves = {name: {u: v for u, v in losses(log, name).items() if math.isfinite(v)} for name in (TRAIN, VALID)}
+    for name, least in ((TRAIN, 4), (VALID, 2)):
+        curve = curves[name]
+        if len(curve) < least:
+            continue
+        best_at = min(curve, key=lambda u: curve[u])
+        start, best, last = next(iter(curve.values())), curve[best_at], _end(curve)
+        train = [v for u, v in curves[TRAIN].items() if u >= best_at]
+        if name == VALID and len(train) > 1 and train[-1] < train[0]:
+            continue  # it overfits
+        if last > best + max(1.0, 0.25 * abs(best)) or (name == TRAIN and last * START_SHARE > start > 0):
+            which = "the loss" if name == TRAIN else "the validation loss"
+            course = f"it was {show(best)} at update {best_at} and {show(last)} at the end"
+            found.happened.append(f"{which} diverged: {course}")
+            spikes = "if it spikes again and again, raise Adam's epsilon (--adam-eps 1e-6) or lower its beta2"
+            found.advise(LOWER_RATE, spikes)
+            return DIVERGED
+    return ""
+
+
+def _layers_out_of_band(found: Diagnosis) -> None:
+    ends = {place: ends_out_of_band(curve) for place, curve in found.norms.items()}
+    found.left = {place: end for place, end in ends.items() if end}
+    if not found.left:
+        if found.norms and found.verdict == DIVERGED:
+            found.where.append(
+                f"no layer's gradient norm left its band (a factor of {BAND:.0f} around the norms before): what"
+                " happened was sudden, or in the embeddings or the output layer"
+            )
+        return
+    earliest = min(update for update, _ in found.left.values())
+    first = [place for place, (update, _) in found.left.items() if update == earliest]
+    names = ", ".join(f"{stack} layer {layer}" for stack, layer in first[:4])
+    more = f" and {len(first) - 4} more" if len(first) > 4 else ""
+    how, value = found.left[first[0]][1], found.norms[first[0]][earliest]
+    found.where.append(
+        f"the gradient norm of {names}{more} left its band first, at update {earliest}: it {how} ({show(value)})"
+    )
+    if later := len(found.left) - len(first):
+        found.where.append(f"{later} further layer{'s' * (later > 1)} followed")
+    if how.startswith("collapsed"):
+        found.advise(OTHER_WIRING)
+
+
+def _vanishing(found: Diagnosis) -> None:
+    for stack in dict.fromkeys(stack for stack, _ in found.norms):
+        layers = [curve for (s, _), curve in found.norms.items() if s == stack]
+        for update in (next(iter(layers[0])), next(reversed(layers[0]))):
+            if sentence := vanishing_sentence(stack, [curve.get(update, math.nan) for curve in layers]):
+                found.where.append(f"at update {update} {sentence}")
+                found.advise(OTHER_WIRING)
+                break

@@ -1,0 +1,209 @@
+"""From what fairseq's tools printed to scores."""
+
+from __future__ import annotations
+
+import csv
+import re
+import shlex
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairseq_residuals.lab.data.text.bpe import Join
+from fairseq_residuals.lab.look.training_log import VALID, Log
+from fairseq_residuals.lab.recipes.job import Evaluation, Job
+from fairseq_residuals.lab.recipes.recipe import Measurement
+from fairseq_residuals.lab.scoring import (
+    joeynmt_perplexity,
+    perplexity_of_eval_lm,
+    perplexity_of_validate,
+    read_generation,
+    read_lines,
+    retokenize,
+    score,
+)
+from fairseq_residuals.plugin.scoring.text import leave_out, without_unknown
+from fairseq_residuals.wirings.core.errors import UserError
+
+_SPEED = re.compile(r"Translated [\d,]+ sentences \([\d,]+ tokens\) in \S+ \(\S+ sentences/s, (\S+) tokens/s\)")
+
+
+@dataclass(frozen=True)
+class Score:
+    """One number, or one per number of updates."""
+
+    metric: str
+    value: float | Mapping[str, float]
+    signature: str
+
+
+def expected_metrics(measurement: Measurement) -> tuple[str, ...]:
+    """Return the names of the scores that a measurement will have."""
+    if measurement.tool == "fairseq-eval-lm":
+        return (f"ppl_context_{measurement.flags.get('context_window', 0)}",)
+    return measurement.metrics
+
+
+def measure(job: Job, measurement: Measurement) -> list[Score]:
+    """Return the scores of one measurement, whose tools have been run.
+
+    Raises:
+        UserError: an output is not complete, or there is no reference.
+    """
+    if measurement.tool == "train-log":
+        return [_curve(job)]
+    if measurement.tool == "linearize":
+        return [_linearized(measurement, evaluation) for evaluation in job.evaluate(measurement)]
+    parts = [_scores(job, measurement, evaluation) for evaluation in job.evaluate(measurement)]
+    if measurement.directions is None:
+        return parts[0]
+    over = f"|mean:{len(parts)} directions {measurement.directions}"
+    return [mean_of([of_metric], over) for of_metric in map(list, zip(*parts, strict=True))]
+
+
+def score_commands(job: Job, measurement: Measurement, evaluation: Evaluation) -> list[str]:
+    """Return what gives the same scores by hand, for a shell."""
+    log = shlex.quote(str(evaluation.log))
+    if measurement.tool == "linearize":  # which scores what it generates
+        return []
+    if measurement.tool == "fairseq-eval-lm":
+        return [f"fairseq-residuals score ppl {log}"]
+    if measurement.tool == "fairseq-validate":
+        return [f"fairseq-residuals score ppl {log} --subset {evaluation.subset}"]
+    references = []
+    if measurement.references != "targets":
+        path = shlex.quote(str(_reference(job, measurement, evaluation)))
+        references = [f"<(sed -E 's/@@( |$)//g' {path})" if measurement.references == "text" else f"{path}*"]
+    lines = f"--lines {'D' if measurement.hypotheses == 'detokenized' else 'H'}"
+    again = [f"--retokenize {measurement.retokenize}"] if measurement.retokenize else []
+    if measurement.without:
+        again.append(f"--without {shlex.quote(str(_left_out(job, measurement, evaluation)))}")
+    return [
+        f"grep -E 'Translated .* tokens/s' {log}"
+        if metric == "target_tokens_per_second"
+        else " ".join(["fairseq-residuals score", metric, log, *references, lines, *again])
+        for metric in measurement.metrics
+    ]
+
+
+def mean_of(parts: list[list[Score]], how: str) -> Score:
+    """Return the mean of numbers of one metric, each a list of one."""
+    scores = [score for part in parts for score in part]
+    values = [score.value for score in scores if isinstance(score.value, float)]
+    if len(values) < len(scores) or len({score.metric for score in scores}) != 1:
+        raise UserError("only numbers of one metric have a mean")
+    return Score(scores[0].metric, statistics.fmean(values), scores[0].signature + how)
+
+
+def _scores(job: Job, measurement: Measurement, evaluation: Evaluation) -> list[Score]:
+    if measurement.tool == "fairseq-generate":
+        return [_generated(job, measurement, evaluation, metric) for metric in measurement.metrics]
+    log = evaluation.log.read_text(encoding="utf-8")
+    if measurement.tool == "fairseq-eval-lm":
+        text = job.corpus / "text" / evaluation.subset
+        # per word, the ends of lines counted, also where the model's units are smaller
+        words = sum(len(line.split()) + 1 for line in _lines(text)) if text.is_file() else None
+        found = perplexity_of_eval_lm(log, words=words)
+    else:
+        found = perplexity_of_validate(log, evaluation.subset)
+    return [Score(found.metric, found.value, found.signature)]
+
+
+def _generated(job: Job, measurement: Measurement, evaluation: Evaluation, metric: str) -> Score:
+    if metric == "target_tokens_per_second":
+        speed = _SPEED.search(evaluation.log.read_text(encoding="utf-8"))
+        if speed is None:
+            raise UserError(f"{evaluation.log} does not say how fast fairseq-generate was")
+        settings = ", ".join(f"{key} {value}" for key, value in measurement.flags.items())
+        return Score(metric, float(speed[1]), f"target tokens per second|{settings}")
+    generated = read_generation(evaluation.log)
+    hypotheses = generated.detokenized if measurement.hypotheses == "detokenized" else generated.hypotheses
+    if measurement.references == "targets":
+        if generated.targets is None:
+            raise UserError(f"{evaluation.log} has no references: the test set has no target side")
+        references = [[*map(without_unknown, generated.targets)]]
+    else:
+        read = _lines if measurement.references == "text" else read_lines
+        references = [read(path) for path in _reference_files(job, measurement, evaluation)]
+    if measurement.retokenize:
+        hypotheses = retokenize(hypotheses, measurement.retokenize)
+        references = [retokenize(lines, measurement.retokenize) for lines in references]
+    signature = ""
+    if measurement.without:
+        words = read_lines(_left_out(job, measurement, evaluation))
+        hypotheses, *references = (leave_out(lines, words) for lines in (hypotheses, *references))
+        signature = f"|without:{measurement.without}"
+    scores = score(metric, hypotheses, *references)
+    value = scores.values[measurement.value] if measurement.value else scores.value
+    return Score(metric, value, scores.signature + signature)
+
+
+def _left_out(job: Job, measurement: Measurement, evaluation: Evaluation) -> Path:
+    """Return the file of the words that do not count, a line for each sentence."""
+    return job.corpus / str(measurement.without) / evaluation.subset
+
+
+def _reference(job: Job, measurement: Measurement, evaluation: Evaluation) -> Path:
+    """Return the file of references; those of further ones have a digit after its name."""
+    name = measurement.set if measurement.references == "raw" else evaluation.subset
+    folder = job.corpus / measurement.references
+    if evaluation.pair:  # one folder for both directions
+        turned = folder / "-".join(reversed(evaluation.pair.split("-")))
+        folder = turned if turned.is_dir() else folder / evaluation.pair
+    return folder / f"{name}.{evaluation.target}"
+
+
+def _reference_files(job: Job, measurement: Measurement, evaluation: Evaluation) -> list[Path]:
+    path = _reference(job, measurement, evaluation)
+    found = [path, *sorted(path.parent.glob(f"{path.name}[0-9]"))]
+    if not path.is_file():
+        raise UserError(f"there are no references {path}")
+    return found
+
+
+def check_references(job: Job, measurements: Iterable[Measurement]) -> None:
+    """Check the references, before anything is trained that could not be scored.
+
+    Raises:
+        UserError: the prepared corpus has no references for a measurement.
+    """
+    for measurement in measurements:
+        if measurement.tool == "fairseq-generate" and measurement.references != "targets":
+            for evaluation in job.evaluate(measurement):
+                _reference_files(job, measurement, evaluation)
+                if measurement.without:
+                    read_lines(_left_out(job, measurement, evaluation))
+
+
+def _lines(path: Path) -> list[str]:
+    """Return the lines of binarized text; what subword-nmt cut is joined."""
+    return list(map(Join(), read_lines(path)))
+
+
+def _linearized(measurement: Measurement, evaluation: Evaluation) -> Score:
+    """Return the scores with each layer of a stack made linear, by its number, and with none."""
+    with evaluation.log.with_suffix(".csv").open(encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    layers = {
+        row["layer"] or "None": float(row["value"])
+        for row in rows
+        if row["stack"] in ("whole model", measurement.value)
+    }
+    if len(layers) < 2:
+        raise UserError(f"{evaluation.log.with_suffix('.csv')} has no layers of the {measurement.value}")
+    settings = ", ".join(f"{key} {value}" for key, value in measurement.flags.items())
+    return Score(measurement.metrics[0], layers, f"linearize {measurement.value}|{settings}")
+
+
+def _curve(job: Job) -> Score:
+    """Return the validations during training, as JoeyNMT counts perplexity."""
+    records = [record for log in job.logs for record in Log(log).read_on().records if record.subset == VALID]
+    losses = {str(record.update): record.values["loss"] for record in records}
+    if not losses:
+        raise UserError(f"the logs in {job.folder} have no validations")
+    target = job.asked.task.target_lang
+    vocabulary = len(read_lines(job.data / f"dict.{target}.txt")) + 4  # and fairseq's own symbols
+    smoothing = job.asked.criterion.label_smoothing
+    curve = {updates: joeynmt_perplexity(loss, vocabulary, smoothing) for updates, loss in losses.items()}
+    return Score("joeynmt_ppl", curve, f"exp(KL)|smoothing:{smoothing:g}|vocabulary:{vocabulary}|valid")

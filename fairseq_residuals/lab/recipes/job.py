@@ -1,0 +1,296 @@
+"""One configuration with one seed: its folder, and the command lines from the corpus to what is scored."""
+
+from __future__ import annotations
+
+import copy
+import fnmatch
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+from omegaconf import DictConfig, OmegaConf
+
+import fairseq_residuals
+from fairseq_residuals.lab.data.corpora import CORPORA, find_corpus
+from fairseq_residuals.lab.recipes.compose import compose, plain, training_hash, whole_hash
+from fairseq_residuals.lab.recipes.effective_batch import Batch, batch_on
+from fairseq_residuals.lab.recipes.machine import Machine, MaxTokens
+from fairseq_residuals.lab.recipes.recipe import Measurement, Recipe
+from fairseq_residuals.lab.recipes.rows import as_command_line, override
+from fairseq_residuals.lab.recipes.train_flags import as_flags, train_flags
+from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
+from fairseq_residuals.wirings.core.errors import UserError
+
+PLUGIN = Path(fairseq_residuals.__file__).parent
+Precision = Literal["fp16", "bf16", "fp32"]
+_PRECISIONS = {
+    "fp32": dict.fromkeys(("fp16", "bf16", "amp", "memory_efficient_fp16", "memory_efficient_bf16"), False),
+    "fp16": {"fp16": True, "bf16": False, "amp": False},
+    "bf16": {"bf16": True, "fp16": False, "amp": False, "memory_efficient_fp16": False},
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is the same for all runs of one call."""
+
+    configs: Path
+    data: Path
+    out: Path
+    machine: Machine
+    precision: Precision | None = None
+    """None: the recipe's; on a CPU fp32."""
+    max_tokens: MaxTokens = None
+    """What a device can take in one pass; None: what the recipe has."""
+    overrides: tuple[str, ...] = ()
+    """As hydra takes them."""
+    label: str = ""
+    """In the name of a run's folder, for people, where one configuration is trained with many overrides."""
+    mirror: Path | None = None
+    """A folder with files that stand in for the corpora's archives; None: what the environment's MIRROR says."""
+
+    @property
+    def downloads(self) -> Path:
+        """What all corpora download to: several papers take the same archives."""
+        return self.data / "downloads"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training run and what follows it."""
+
+    settings: Settings
+    name: str
+    """Of a row or of a file, as :func:`.compose` takes it."""
+    given_seed: int | None = None
+    """None: the configuration's."""
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        return Recipe.parse(self.name, plain(self.asked)["recipe"])
+
+    @cached_property
+    def asked(self) -> DictConfig:
+        """What is to be trained, on one device."""
+        return compose(self.settings.configs, self.name, self._asked_overrides)
+
+    def check_model(self) -> None:
+        """Check the settings of the model.
+
+        Raises:
+            UserError: a setting of the model that cannot be.
+        """
+        if (name := self.asked.model._name) in ARCHITECTURES:  # which complete settings in place
+            ARCHITECTURES[name](copy.deepcopy(self.asked.model))
+
+    @cached_property
+    def config(self) -> DictConfig:
+        """What is trained, on this machine."""
+        config = copy.deepcopy(self.asked)
+        for key, value in self._of_the_machine.items():
+            OmegaConf.update(config, key, value)
+        return config
+
+    @property
+    def seed(self) -> int:
+        return self.asked.common.seed if self.given_seed is None else self.given_seed
+
+    @cached_property
+    def config_hash(self) -> str:
+        return whole_hash(self.asked)
+
+    @cached_property
+    def folder(self) -> Path:
+        settings = "-".join(filter(None, (self.settings.label, training_hash(self.asked))))
+        return self.settings.out / self.name / settings / f"seed{self.seed}"
+
+    @property
+    def logs(self) -> list[Path]:
+        """The logs of all attempts to train, the first one first."""
+        return sorted(self.folder.glob("train.*.log"))
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def checkpoint(self) -> Path:
+        """What is evaluated."""
+        return self.folder / "average.pt" if self.recipe.average else self.checkpoints / self.recipe.checkpoint
+
+    @property
+    def corpus(self) -> Path:
+        """Where the corpus is prepared."""
+        version = "-".join(filter(None, (self.recipe.variant, self.recipe.release)))
+        return self.settings.data / self.recipe.corpus / version
+
+    @property
+    def data(self) -> Path:
+        """The binarized corpus."""
+        return self.corpus / "data-bin"
+
+    @cached_property
+    def batch(self) -> Batch:
+        """Return how the recipe's batch is shared out on this machine.
+
+        Raises:
+            UserError: the recipe's batch cannot be shared out on this machine.
+        """
+        try:
+            return batch_on(self.asked, self.data, self.settings.machine, self.settings.max_tokens)
+        except UserError as error:
+            raise UserError(f"{self.name}: {error}") from None
+
+    @property
+    def prepare(self) -> list[str]:
+        variant = ["--variant", self.recipe.variant] if self.recipe.variant else []
+        release = ["--release", self.recipe.release] if self.recipe.release else []
+        mirror = ["--stand-in", "--mirror", str(self.settings.mirror)] if self.settings.mirror else []
+        kept = ["--downloads", str(self.settings.downloads)]
+        return [
+            "fairseq-residuals",
+            "prepare",
+            self.recipe.corpus,
+            str(self.corpus),
+            *variant,
+            *release,
+            *kept,
+            *mirror,
+        ]
+
+    @property
+    def train(self) -> list[str]:
+        machine = [override(key, value) for key, value in self._of_the_machine.items()]
+        primary, of_row = as_command_line(self.settings.configs, self.name)
+        command = ["fairseq-hydra-train", "--config-dir", str(self.settings.configs), "--config-name", primary, *of_row]
+        return self.settings.machine.launch(
+            [*command, override("hydra.run.dir", str(self.folder)), *self._asked_overrides, *machine]
+        )
+
+    @property
+    def rehearsal(self) -> list[str]:
+        """The command that makes two updates and keeps nothing."""
+        return [*self.train, "optimization.max_update=2", "checkpoint.no_save=true", "dataset.disable_validation=true"]
+
+    @property
+    def train_by_flags(self) -> list[str]:
+        """The same by flags alone."""
+        return self.settings.machine.launch(["fairseq-train", *train_flags(self.config)])
+
+    @property
+    def average(self) -> list[str] | None:
+        if self.recipe.average is None:
+            return None
+        last, unit = self.recipe.average
+        return [
+            *("fairseq-residuals", "average", "--inputs", str(self.checkpoints)),
+            *(f"--num-{unit}-checkpoints", str(last), "--output", str(self.checkpoint)),
+        ]
+
+    def evaluate(self, measurement: Measurement) -> Iterator[Evaluation]:
+        """Yield the runs of fairseq's tools for one measurement; none for what is read from the training's log."""
+        if measurement.tool == "train-log":
+            return
+        if measurement.tool == "linearize":
+            yield self._linearization(measurement)
+            return
+        for pair in self._directions(measurement.directions):
+            yield self._evaluation(measurement, pair)
+
+    def subset(self, measurement: Measurement) -> str:
+        """Return what fairseq calls a test set."""
+        if self.recipe.corpus not in CORPORA:
+            return measurement.set
+        _, prepared = find_corpus(self.recipe.corpus).variant(self.recipe.variant)
+        return prepared.test_sets.get(measurement.set, measurement.set)
+
+    def _linearization(self, measurement: Measurement) -> Evaluation:
+        subset = self.subset(measurement)
+        device = "cuda" if self.settings.machine.gpus else "cpu"
+        flags = [*as_flags(measurement.flags), "--split", subset, "--device", device]
+        folder = self.folder / "evaluated"
+        name = f"linearized-{sha256(json.dumps(flags).encode()).hexdigest()[:8]}"
+        command = ["fairseq-residuals", "linearize", str(self.checkpoint), "--data", str(self.data), *flags]
+        command += ["--out", str(folder), "--name", name]
+        return Evaluation(command, folder / f"{name}.log", subset, None, None)
+
+    def _evaluation(self, measurement: Measurement, pair: str | None) -> Evaluation:
+        subset = self.subset(measurement)
+        flags = dict(measurement.flags)
+        if measurement.tool == "fairseq-validate":  # which has no task by default
+            flags |= {"task": self.asked.task._name, "valid_subset": subset}
+        else:
+            flags["gen_subset"] = subset
+        if pair is not None:
+            flags |= dict(zip(("source_lang", "target_lang"), pair.split("-"), strict=True))
+            flags["lang_pairs"] = self._lang_pairs()
+        elif "tokenizer" in flags:  # fairseq gives the languages to the tokenizer too, and it takes no null
+            flags = {key: self.asked.task[key] for key in ("source_lang", "target_lang")} | flags
+        if self.settings.machine.gpus == 0:
+            flags["cpu"] = True
+        target = flags.get("target_lang") or self.asked.task.get("target_lang")
+        key = sha256(json.dumps([measurement.tool, flags], sort_keys=True).encode()).hexdigest()[:8]
+        log = self.folder / "evaluated" / f"{'.'.join(filter(None, [subset, pair]))}-{key}.log"
+        paths = [str(self.data), "--user-dir", str(PLUGIN), "--path", str(self.checkpoint)]
+        return Evaluation([measurement.tool, *paths, *as_flags(flags)], log, subset, target, pair)
+
+    def _directions(self, pattern: str | None) -> Sequence[str | None]:
+        if pattern is None:
+            return [None]
+        return [pair for pair in self._lang_pairs().split(",") if fnmatch.fnmatch(pair, pattern)]
+
+    def _lang_pairs(self) -> str:
+        path = self.data / "lang_pairs.txt"
+        # known only when the corpus is there; until then a pair stands for all
+        return path.read_text(encoding="utf-8").strip() if path.is_file() else "en-LANG,LANG-en"
+
+    @cached_property
+    def _asked_overrides(self) -> list[str]:
+        machine, precision = self.settings.machine, self.settings.precision
+        if machine.gpus == 0 and precision is None:
+            precision = "fp32"
+        chosen = _PRECISIONS[precision] if precision else {}
+        own = (text if self._is_no_setting(text) else f"++{text}" for text in self.settings.overrides)
+        return [*(override(f"common.{key}", value) for key, value in chosen.items()), *own]
+
+    def _is_no_setting(self, text: str) -> bool:
+        """Tell whether hydra takes an override as it is: elsewhere ++ lets it add a key that the file has not."""
+        key = text.partition("=")[0]
+        return key.startswith(("+", "~")) or (key != "" and (self.settings.configs / key).is_dir())
+
+    @cached_property
+    def _of_the_machine(self) -> dict[str, str | int | bool | list[int]]:
+        machine, batch = self.settings.machine, self.batch
+        settings: dict[str, str | int | bool | list[int]] = {
+            "common.user_dir": str(PLUGIN),
+            "common.seed": self.seed,
+            "task.data": str(self.data),
+            "checkpoint.save_dir": str(self.checkpoints),
+            "dataset.max_tokens": batch.max_tokens,
+            "optimization.update_freq": [batch.update_freq],
+        }
+        if machine.nodes == 1:
+            settings["distributed_training.distributed_world_size"] = batch.devices
+        if machine.gpus == 0:
+            settings["common.cpu"] = True
+        if self.asked.task._name == "translation_multi_simple_epoch":
+            settings["task.lang_pairs"] = self._lang_pairs()
+        return settings
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One run of one of fairseq's tools."""
+
+    command: list[str]
+    log: Path
+    """Where what it prints is kept."""
+    subset: str
+    target: str | None
+    """The language of the hypotheses."""
+    pair: str | None
+    """The direction, of a model for several."""

@@ -1,0 +1,131 @@
+"""How large the model of a recipe is, from its configuration alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from fairseq_residuals.lab.recipes.compose import plain
+from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
+
+VOCABULARIES = {
+    "debian": 8_400,
+    "iwslt14_de_en": 10_000,
+    "joeynmt_de_en": 4_100,
+    "librispeech": 10_000,
+    "opus100": 64_000,
+    "wikitext103": 267_744,
+}
+"""Of corpora that are not prepared, about."""
+VOCABULARY = 32_768
+"""Of others that are not; that of WMT."""
+IN_THE_TAIL = 1 / 20
+"""Of adaptive softmax: for about how many positions the scores of rarer words than those of its head are computed."""
+FRAMES_OF_A_POSITION = 4
+"""Two convolutions of stride 2 are below the encoder of speech."""
+FRAMES_OF_A_SUBWORD = 30
+"""LibriSpeech has 960 hours of 100 frames a second, and 9.4 million words of about 1.2 subwords."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """An encoder or a decoder."""
+
+    layers: int
+    width: int
+    inner: int
+    """Channels between the two matrices of an FFN."""
+    heads: int
+    reads_encoder: bool
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """How much a model computes."""
+
+    layers: int
+    width: int
+    multiplied: int
+    """Entries of the matrices that each token of a side is multiplied with; in speech, each frame on the average."""
+    stored: int
+    """Entries of all matrices, embeddings included."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """The parts of a model that decide how much it computes and keeps."""
+
+    stacks: tuple[Stack, ...]
+    compared: int
+    """Words whose scores are computed for a position."""
+    embedded: int
+    """Entries of embeddings and output projection together."""
+    convolutions: int = 0
+    """Entries of those below the encoder of speech."""
+
+    @property
+    def matrices(self) -> Matrices:
+        """Count the entries of the matrices."""
+        layers, width = sum(s.layers for s in self.stacks), self.stacks[-1].width
+        entries = [s.layers * ((8 if s.reads_encoder else 4) * s.width**2 + 2 * s.width * s.inner) for s in self.stacks]
+        projection = self.compared * width
+        multiplied = sum(entries) + projection
+        if self.convolutions:
+            encoder, decoder = entries
+            multiplied = (self.convolutions + encoder) // FRAMES_OF_A_POSITION
+            multiplied += (decoder + projection) // FRAMES_OF_A_SUBWORD
+        return Matrices(layers, width, multiplied, self.convolutions + sum(entries) + self.embedded)
+
+
+def size_of(asked: DictConfig, data: Path) -> Size:
+    """Return the size of a composed configuration's model.
+
+    Args:
+        data: the binarized corpus, whose dictionary is read where it is there.
+    """
+    model = OmegaConf.create(plain(asked)["model"])
+    ARCHITECTURES[model._name](model)  # completes the settings
+    stacks = tuple(
+        Stack(
+            model[f"{name}_layers"],
+            model[f"{name}_embed_dim"],
+            model[f"{name}_ffn_embed_dim"],
+            model[f"{name}_attention_heads"],
+            reads_encoder=name == "decoder" and "encoder_layers" in model,
+        )
+        for name in ("encoder", "decoder")
+        if f"{name}_layers" in model
+    )
+    of_sound = asked.task._name == "speech_to_text"
+    tables = 1 if model.get("share_all_embeddings") or of_sound else len(stacks)
+    tied = any(
+        model.get(key) for key in ("share_all_embeddings", "share_decoder_input_output_embed", "tie_adaptive_weights")
+    )
+    words, width = _vocabulary(data, asked.recipe.corpus), stacks[-1].width
+    compared, table = words, words * width
+    if model.get("adaptive_softmax_cutoff") is not None:
+        bounds = [0, *map(int, model.adaptive_softmax_cutoff.split(",")), words]
+        compared = bounds[1] + round(IN_THE_TAIL * (words - bounds[1]))
+        factor = model.adaptive_softmax_factor
+        table = sum(int((end - start) * width // factor**i) for i, (start, end) in enumerate(pairwise(bounds)))
+    convolutions = _convolutions(model) if of_sound else 0
+    return Size(stacks, compared, table * (tables + (0 if tied else 1)), convolutions)
+
+
+def _convolutions(model: DictConfig) -> int:
+    """Count the entries of two convolutions, each of which halves its channels by a gate."""
+    first, second = map(int, model.conv_kernel_sizes.split(","))
+    channels = model.conv_channels
+    bands = model.get("input_feat_per_channel", 80)
+    return first * bands * channels + second * channels // 2 * 2 * model.encoder_embed_dim
+
+
+def _vocabulary(data: Path, corpus: str) -> int:
+    found = sorted(data.glob("dict*.txt"))
+    if not found:
+        return VOCABULARIES.get(corpus, VOCABULARY)
+    with found[-1].open("rb") as lines:
+        return sum(1 for _ in lines)

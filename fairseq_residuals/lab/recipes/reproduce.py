@@ -1,0 +1,195 @@
+"""Reproduce the cells of a table: every run that they need, once, and a record of each score."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+import sys
+from collections.abc import Sequence
+from datetime import date
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from fairseq_residuals.lab.recipes.availability import describe, settings_by_config, why_unobtainable
+from fairseq_residuals.lab.recipes.evaluate import Score, check_references, expected_metrics
+from fairseq_residuals.lab.recipes.job import Job, Settings
+from fairseq_residuals.lab.recipes.recipe import Measurement
+from fairseq_residuals.lab.recipes.runner import CommandFailed, Run, Runner
+from fairseq_residuals.lab.recipes.stages import Diverged, Stages, hours, is_prepared, release
+from fairseq_residuals.lab.recipes.tables import FAILED, Record, append, read_records
+from fairseq_residuals.lab.recipes.tables.cells import Cell, TableRecipe
+from fairseq_residuals.lab.recipes.workspace import commit
+from fairseq_residuals.lab.utils.machine import processor
+from fairseq_residuals.wirings.core.errors import UserError
+
+Work = dict[Job, list[Cell]]
+"""Each run with the cells that it is for."""
+
+
+def jobs_of(
+    table: TableRecipe,
+    settings: Settings,
+    rows: Sequence[str] | None,
+    seeds: Sequence[int] | None,
+    columns: Sequence[str] | None = None,
+) -> Work:
+    """Return the runs that some cells of a table need, in the table's order.
+
+    Raises:
+        UserError: there is no such row or column, or a configuration that cannot be.
+    """
+    cells = table.select(rows, columns)
+    chosen = settings_by_config(settings, [cell.config for cell in cells])
+    work: Work = {}
+    for cell in cells:
+        for seed in seeds or table.seeds:
+            work.setdefault(Job(chosen[cell.config], cell.config, seed), []).append(cell)
+    for job in work:
+        job.check_model()
+    return work
+
+
+def run(table: TableRecipe, work: Work, results: Path | None, runner: Runner | None = None) -> None:
+    """Run what has not been run, and record each score that is not on record.
+
+    Corpora are prepared before anything is trained. Cells whose corpus cannot be had are left out, and named before
+    and after the others are run.
+
+    Args:
+        results: the file of records; None: the checkout's.
+        runner: how many runs at a time; None: one.
+
+    Raises:
+        UserError: a step failed, or cells were left out; what was recorded before stays.
+    """
+    runner = runner or Runner(echo=True)
+    missing: Work = {}
+    for job, cells in work.items():
+        if cells := [cell for cell in cells if not _on_record(table, job, cell, results)]:
+            missing[job] = cells
+        else:
+            runner.say(f"{job.name}, seed {job.seed}: on record")
+    left_out = _prepare_all(missing, runner)
+    runs = []
+    for job, cells in missing.items():
+        if job.corpus in left_out:
+            continue
+        ready = Job(job.settings, job.name, job.given_seed)  # now the corpus can say its language pairs and lengths
+        runner.say(f"{ready.name}, seed {ready.seed}: {ready.batch}")
+        check_references(ready, measurements_of(ready, cells))
+        runner.say(f"# the same: {shlex.join(ready.train_by_flags)}")
+        rows = ", ".join(dict.fromkeys(cell.row for cell in cells))
+        carry_out = partial(_carry_out, table, ready, cells, results, runner)
+        runs.append(Run(f"{rows}, seed {ready.seed}", carry_out, ready.asked.optimization.max_update))
+    runner.run_all(runs)
+    if left_out:
+        raise UserError(describe(missing, left_out))
+
+
+def _prepare_all(work: Work, runner: Runner) -> dict[Path, str]:
+    """Prepare every corpus that can be had; return why others cannot be, by folder."""
+    unprepared = {job.corpus: job for job in work if not is_prepared(job)}
+    left_out = {folder: reason for folder, job in unprepared.items() if (reason := why_unobtainable(job))}
+    if left_out:  # said before hours of other work
+        print(f"reproduce: {describe(work, left_out)}", file=sys.stderr, flush=True)
+    runner.run_all(
+        [
+            Run(f"corpus {folder.name}", partial(_prepare, job, runner, left_out))
+            for folder, job in unprepared.items()
+            if folder not in left_out
+        ]
+    )
+    return left_out
+
+
+def _prepare(job: Job, runner: Runner, left_out: dict[Path, str], run: Run) -> None:
+    try:
+        Stages(job, runner, run).prepare()
+    except CommandFailed as failure:
+        left_out[job.corpus] = f"{failure}: {failure.tail(1)}"
+        print(f"reproduce: {left_out[job.corpus]}", file=sys.stderr, flush=True)
+
+
+def measurements_of(job: Job, cells: Sequence[Cell]) -> list[Measurement]:
+    """Return what is measured of a run for some cells."""
+    return list(itertools.chain.from_iterable(_needed(job, cells).values()))
+
+
+def _carry_out(table: TableRecipe, job: Job, cells: list[Cell], results: Path | None, runner: Runner, run: Run) -> None:
+    with Stages.of(job, runner, run) as stages:
+        append(_records(table, stages, cells), results, {table.published.key: table.published})
+
+
+def _records(table: TableRecipe, stages: Stages, cells: list[Cell]) -> list[Record]:
+    stages.rehearse()
+    job = stages.job
+    try:
+        stages.train()
+    except Diverged as reason:
+        stages.run.begin(f"training failed: {reason}")
+        print(f"{job.name}, seed {job.seed}: training failed: {reason}", file=sys.stderr, flush=True)
+        return [
+            _record(table, job, cell, Score(metric, 0.0, "none: training failed"), f"diverged: {reason}")
+            for cell in cells
+            for metric in _metrics(job, cell)
+        ]
+    stages.average()
+    scores = stages.scores([cell.score for cell in cells])
+    return [_record(table, job, cell, score) for cell in cells for score in scores[cell.score] if _has(score, cell)]
+
+
+def _record(table: TableRecipe, job: Job, cell: Cell, score: Score, failure: str = "") -> Record:
+    value = score.value if isinstance(score.value, float) else score.value[str(cell.key)]
+    return Record(
+        experiment=table.experiment,
+        table=table.name,
+        row=cell.row,
+        column=cell.column,
+        value=FAILED if failure else value,
+        metric=score.metric,
+        signature=score.signature,
+        seed=job.seed,
+        commit=commit(),
+        torch=torch.__version__,
+        device=_device(job),
+        hours=round(hours(job), 3),
+        config_hash=job.config_hash,
+        date=date.today().isoformat(),
+        note="; ".join(filter(None, [failure, f"{_precision(job)}, {job.batch}", release(job)])),
+    )
+
+
+def _has(score: Score, cell: Cell) -> bool:
+    return isinstance(score.value, float) or str(cell.key) in score.value
+
+
+def _needed(job: Job, cells: Sequence[Cell]) -> dict[str, tuple[Measurement, ...]]:
+    return job.recipe.needed(list(dict.fromkeys(cell.score for cell in cells)))
+
+
+def _metrics(job: Job, cell: Cell) -> list[str]:
+    needed = job.recipe.needed([cell.score])
+    return list(dict.fromkeys(name for found in needed.values() for m in found for name in expected_metrics(m)))
+
+
+def _on_record(table: TableRecipe, job: Job, cell: Cell, results: Path | None) -> bool:
+    recorded = {
+        record.metric
+        for record in read_records(results)
+        if (record.key, record.row, record.column) == (f"{table.experiment}/{table.name}", cell.row, cell.column)
+        and (record.seed, record.config_hash) == (job.seed, job.config_hash)
+    }
+    return set(_metrics(job, cell)) <= recorded
+
+
+def _precision(job: Job) -> str:
+    common = job.config.common
+    return next((name for name in ("bf16", "amp", "fp16") if common[name]), "fp32")
+
+
+def _device(job: Job) -> str:
+    if job.settings.machine.gpus == 0:
+        return f"CPU ({processor()}), threads: {torch.get_num_threads()}"
+    return f"{job.batch.devices} x {torch.cuda.get_device_name(0)}"

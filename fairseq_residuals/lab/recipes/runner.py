@@ -1,0 +1,275 @@
+"""Runs and their child processes: several runs at a time, a log for each command, no child that outlives its parent."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from fairseq_residuals.lab.look.training_log import TRAIN, VALID, Log
+from fairseq_residuals.lab.recipes.progress_bars import display
+from fairseq_residuals.wirings.core.errors import UserError
+
+STARTED = "# started "
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+LOG_LINES_SHOWN = 15
+INTERRUPTED = 130
+"""The exit status of a program that Ctrl-C ended."""
+MIB = 2**20
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def default_jobs() -> int:
+    """Return one run more than there are cores.
+
+    Three runs on two cores then end after one and a half times what one takes alone; with the third waiting, a core
+    would idle while it runs.
+    """
+    return cores() + 1
+
+
+def environments(jobs: int, gpus: int) -> list[dict[str, str]]:
+    """Return what is added to the environment of each of ``jobs`` runs side by side, so that no two share a device.
+
+    Args:
+        gpus: of each run; 0: the cores are shared out.
+    """
+    if jobs == 1:
+        return [{}]
+    if gpus == 0:
+        return [dict.fromkeys(THREADS, str(max(1, cores() // jobs))) for _ in range(jobs)]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(jobs * gpus)))).split(",")
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(visible[gpus * i : gpus * (i + 1)])} for i in range(jobs)]
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a command took, its own children included."""
+
+    cpu_seconds: float
+    memory_mib: float
+    """Of the process that had most."""
+
+
+class CommandFailed(UserError):
+    """A command ended with an error; its log says why."""
+
+    def __init__(self, message: str, log: Path, usage: Usage) -> None:
+        super().__init__(message)
+        self.log, self.usage = log, usage
+
+    def tail(self, lines: int = LOG_LINES_SHOWN) -> str:
+        """Return the last lines of the log."""
+        text = self.log.read_text(encoding="utf-8", errors="replace").rstrip()
+        return "\n".join(text.splitlines()[-lines:])
+
+
+@dataclass(eq=False)
+class Run:
+    """Something to do in a thread of its own, mostly by child processes; one training and what follows it."""
+
+    name: str
+    work: Callable[[Run], None]
+    updates: int = 0
+    """Of its training."""
+    stage: str = "waiting"
+    ended: bool = False
+    _training: Log | None = None
+
+    def begin(self, stage: str, training: Path | None = None) -> None:
+        """Say what the run is at; ``training`` is the log of a training that begins."""
+        self.stage = stage
+        if training is not None:
+            self._training = Log(training)
+
+    def progress(self) -> tuple[int, str]:
+        """Return the updates that are done, and what to say about them."""
+        if self._training is None:
+            return 0, self.stage
+        log = self._training.read_on()
+        loss, valid = log.last("loss", TRAIN), log.last("loss", VALID)
+        if loss is None:
+            return 0, self.stage
+        said = [f"train loss {loss:.2f} bits"]
+        if self.stage != "training":
+            said.append(self.stage)
+        elif valid is not None:
+            said.append(f"valid ppl {2 ** min(valid, 100):.1f}")
+        return log.records[-1].update, ", ".join(said)
+
+
+class Runner:
+    """Runs commands, from several threads too.
+
+    Args:
+        environments: what is added to the environment of child processes: one mapping for each run that may be under
+            way at the same time.
+        echo: print each command, with the path of its log, on stdout when it starts.
+    """
+
+    popen: Callable[..., Any] = subprocess.Popen
+    """What starts a program."""
+
+    def __init__(self, environments: Sequence[Mapping[str, str]] = ({},), echo: bool = False) -> None:
+        self.environments, self.echo = environments, echo
+        self._own = threading.local()
+        self._running: set[int] = set()
+        self._stopping = False
+        self._lock = threading.Lock()
+
+    @classmethod
+    def on_cpu(cls, jobs: int) -> Runner:
+        """Return a runner for ``jobs`` runs at a time, one thread each."""
+        return cls([dict.fromkeys(THREADS, "1")] * jobs)
+
+    def say(self, text: str) -> None:
+        """Print ``text`` where commands are printed."""
+        if self.echo:
+            print(text, flush=True)
+
+    def command(self, command: Sequence[str], log: Path, holds: Sequence[int] = (), append: bool = False) -> Usage:
+        """Run a program to its end; its log begins with the time and the command.
+
+        Call this in :meth:`run_all`: Ctrl-C would tear the main thread out of here while the child still runs.
+
+        Args:
+            holds: descriptors of locks that the child shall hold too.
+            append: keep what the log has.
+
+        Raises:
+            CommandFailed: the exit status was not 0.
+            UserError: the program is not installed.
+        """
+        self.say(f"$ {shlex.join(command)}\n  (log: {log})")
+        path = program(command[0])
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("a" if append else "w", encoding="utf-8") as out:
+            started = datetime.now().astimezone().isoformat()
+            print(f"{STARTED}{started}\n# $ {shlex.join(command)}", file=out, flush=True)
+            with self._lock:
+                if self._stopping:
+                    raise UserError("the runs are being stopped")
+                process = self.popen(
+                    [path, *command[1:]],
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    env=os.environ | {"PYTHONUNBUFFERED": "1"} | dict(getattr(self._own, "environment", {})),
+                    pass_fds=holds,
+                    start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends its children
+                )
+                self._running.add(process.pid)
+        _, status, used = os.wait4(process.pid, 0)
+        with self._lock:
+            self._running.discard(process.pid)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        unit = 1 if sys.platform == "darwin" else 1024
+        usage = Usage(used.ru_utime + used.ru_stime, used.ru_maxrss * unit / MIB)
+        if process.returncode != 0:
+            message = f"{command[0]} failed with status {process.returncode}; {log} has all that it said"
+            raise CommandFailed(message, log, usage)
+        return usage
+
+    def run_all(self, runs: Sequence[Run], finished: Callable[[Run], None] = lambda run: None) -> None:
+        """Do all runs, as many at a time as there are environments, and show on stderr where they are.
+
+        Args:
+            finished: is called with each run that came to its end, in this thread.
+
+        Raises:
+            UserError: one of them failed; the others are stopped.
+        """
+        environments: SimpleQueue[Mapping[str, str]] = SimpleQueue()
+        for environment in self.environments:
+            environments.put(environment)
+
+        def begin_thread() -> None:
+            self._own.environment = environments.get()
+
+        with (
+            terminable(),
+            ThreadPoolExecutor(len(self.environments), initializer=begin_thread) as pool,
+            display(runs) as refresh,
+        ):
+            # a run is given to the pool when it can begin: a thread that has just failed would take the next by itself
+            waiting, pending = iter(runs), dict[Future[None], Run]()
+            try:
+                while True:
+                    for run in islice(waiting, len(self.environments) - len(pending)):
+                        pending[pool.submit(run.work, run)] = run
+                    if not pending:
+                        break
+                    for future in wait(pending, timeout=0.5, return_when=FIRST_COMPLETED).done:
+                        run = pending.pop(future)
+                        future.result()
+                        run.ended = True
+                        finished(run)
+                    refresh()
+            except BaseException as error:
+                if isinstance(error, CommandFailed):
+                    print(error.tail(), file=sys.stderr)
+                self.stop()  # before the pool waits for its threads
+                raise
+
+    @property
+    def stopping(self) -> bool:
+        """Whether whatever ends now was ended, and did not fail by itself."""
+        return self._stopping
+
+    def stop(self, patience: float = 5.0) -> None:
+        """End whatever runs, gently at first, and let nothing new start."""
+        with self._lock:
+            self._stopping = True
+        for end in (signal.SIGTERM, signal.SIGKILL):
+            with self._lock:
+                for pid in self._running:
+                    with suppress(ProcessLookupError):  # it ended by itself just now
+                        os.killpg(pid, end)
+            deadline = time.monotonic() + patience
+            while self._running and time.monotonic() < deadline:
+                time.sleep(0.05)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Take being told to end (SIGTERM) as Ctrl-C, which ends the child processes too."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def program(name: str) -> str:
+    """Return the path of a console command, one that is installed beside this Python first.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    own = Path(sysconfig.get_path("scripts"), name)
+    path = str(own) if own.is_file() else shutil.which(name)
+    if path is None:
+        raise UserError(f"the program {name} is not installed")
+    return path

@@ -1,0 +1,226 @@
+"""Yield the stages of a job, each done once: what is done is not done again, what was cut off does not look done."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from fairseq_residuals.lab.recipes.evaluate import Score, mean_of, measure
+from fairseq_residuals.lab.recipes.job import Evaluation, Job
+from fairseq_residuals.lab.recipes.runner import STARTED, CommandFailed, Run, Runner, Usage
+from fairseq_residuals.plugin.folders import locked
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.utils.documents import read_json
+from modern_fairseq.atomic_write import atomic_write
+
+# fairseq's own words; processes that fairseq-train starts end with a traceback
+_DIVERGED = re.compile(r"^(?:FloatingPointError|fairseq-[\w-]+: error: training diverged): ([^;\n]*)", re.M)
+
+
+class Diverged(Exception):
+    """Training ended because numbers overflowed; the message is fairseq's."""
+
+    def __init__(self, reason: str, usage: Usage) -> None:
+        super().__init__(reason)
+        self.usage = usage
+
+
+@dataclass
+class Stages:
+    """A job that a runner is at work on."""
+
+    job: Job
+    runner: Runner
+    run: Run = field(default_factory=lambda: Run("", lambda run: None))
+    """Is told what it is at."""
+    holds: Sequence[int] = ()
+    """Locks that child processes hold too."""
+
+    @classmethod
+    @contextmanager
+    def of(cls, job: Job, runner: Runner, run: Run) -> Iterator[Stages]:
+        """Yield the stages of a job whose folder no other process is at work in.
+
+        Raises:
+            UserError: another one is.
+        """
+        with locked(job.folder) as lock:
+            # what is started holds the lock too: if this process is killed, no second one trains beside its training
+            yield cls(job, runner, run, (lock,))
+
+    def prepare(self) -> None:
+        """Prepare the corpus.
+
+        Raises:
+            UserError: it failed, or was prepared from files that stand in for the published ones.
+        """
+        if not is_prepared(self.job):
+            corpus = self.job.corpus
+            corpus.mkdir(parents=True, exist_ok=True)
+            self.run.begin("preparing")
+            self._command(self.job.prepare, corpus.parent / f"{corpus.name}.prepare.log")
+        if self.job.settings.mirror is None and read_json(_prepared(self.job)).get("stand_in"):
+            raise UserError(
+                f"{self.job.corpus} was prepared from files that stand in for the published ones, and its scores are"
+                " not for this table; remove the folder, and prepare it from the published files"
+            )
+
+    def rehearse(self) -> None:
+        """Try passes that are larger than the recipe's, once; where memory ran out, go on with the recipe's own.
+
+        fairseq would skip the updates for which memory does not suffice.
+
+        Raises:
+            UserError: it failed for another reason.
+        """
+        job, log = self.job, self.job.folder / "rehearsal.log"
+        if job.batch.at_once == 1 or is_trained(job):
+            return
+        if not log.is_file():
+            self.run.begin("trying larger passes")
+            partial = log.with_name(f"{log.name}.partial")
+            try:
+                self._command(job.rehearsal, partial)
+            except CommandFailed:
+                if not _out_of_memory(partial):
+                    raise
+            partial.rename(log)
+        if _out_of_memory(log):
+            self.job = replace(job, settings=replace(job.settings, max_tokens=job.asked.dataset.max_tokens))
+            self.runner.say(f"{job.name}: memory ran out in {log}; {self.job.batch}")
+
+    def train(self) -> None:
+        """Train, from where an earlier attempt left off.
+
+        Raises:
+            Diverged: fairseq gave up, now or in an earlier call.
+            UserError: it failed in another way.
+        """
+        failed = self.job.folder / "failed.json"
+        if failed.is_file():
+            known = read_json(failed)
+            raise Diverged(known["reason"], Usage(**known["last_attempt"]))
+        logs = self.job.logs
+        if is_trained(self.job):
+            self.run.begin("trained", logs[-1] if logs else None)
+            return
+        log = self.job.folder / f"train.{len(logs) + 1:03}.log"
+        self.run.begin("training", log)
+        try:
+            usage = self._command(self.job.train, log)
+        except CommandFailed as failure:
+            reasons = _DIVERGED.findall(log.read_text(encoding="utf-8", errors="replace"))
+            if not reasons:
+                raise
+            _write_json(failed, {"reason": reasons[-1], "last_attempt": asdict(failure.usage)})
+            raise Diverged(reasons[-1], failure.usage) from None
+        _write_json(_trained(self.job), {"hours": hours(self.job), "last_attempt": asdict(usage)})
+
+    def forget(self) -> None:
+        """Remove what earlier attempts left, where a run is to be timed from its beginning to its end."""
+        for path in self.job.folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != ".lock":
+                path.unlink()
+
+    def average(self) -> None:
+        """Average checkpoints, where the recipe does.
+
+        Raises:
+            UserError: it failed.
+        """
+        if self.job.average and not self.job.checkpoint.is_file():
+            self.run.begin("averaging")
+            self._command(self.job.average, self.job.folder / "average.log")
+
+    def evaluate(self, evaluation: Evaluation) -> None:
+        """Run one of fairseq's tools on the trained model.
+
+        Raises:
+            UserError: it failed.
+        """
+        if not evaluation.log.is_file():
+            self.run.begin("evaluating")
+            partial = evaluation.log.with_name(f"{evaluation.log.name}.partial")
+            self._command(evaluation.command, partial)
+            partial.rename(evaluation.log)
+
+    def scores(self, names: Sequence[str]) -> dict[str, list[Score]]:
+        """Evaluate the trained model; return the scores of the recipe that ``names`` need, by name.
+
+        Raises:
+            UserError: an evaluation failed, or what it printed is not complete.
+        """
+        recipe = self.job.recipe
+        scores: dict[str, list[Score]] = {}
+        for name, measurements in recipe.needed(list(names)).items():
+            scores[name] = []
+            for measurement in measurements:
+                for evaluation in self.job.evaluate(measurement):
+                    self.evaluate(evaluation)
+                scores[name] += measure(self.job, measurement)
+        for name, parts in recipe.means.items():
+            if all(part in scores for part in parts):
+                scores[name] = [mean_of([scores[part] for part in parts], f"|mean:{','.join(parts)}")]
+        self.run.begin("scored")
+        return scores
+
+    def _command(self, command: Sequence[str], log: Path) -> Usage:
+        return self.runner.command(command, log, self.holds)
+
+
+def _out_of_memory(log: Path) -> bool:
+    return "out of memory" in log.read_text(encoding="utf-8", errors="replace").lower()
+
+
+def is_prepared(job: Job) -> bool:
+    """Return whether its corpus is there."""
+    return _prepared(job).is_file()
+
+
+def _prepared(job: Job) -> Path:
+    return job.corpus / "prepared.json"
+
+
+def release(job: Job) -> str:
+    """Return from which release the corpus was prepared, if it comes in releases."""
+    steps = read_json(_prepared(job)).get("parameters", {})
+    return next((str(parameters["release"]) for parameters in steps.values() if "release" in parameters), "")
+
+
+def is_trained(job: Job) -> bool:
+    """Return whether its training came to its end."""
+    return _trained(job).is_file()
+
+
+def _trained(job: Job) -> Path:
+    return job.folder / "trained.json"
+
+
+def usage(job: Job) -> Usage:
+    """Return what the last attempt to train took."""
+    return Usage(**read_json(_trained(job))["last_attempt"])
+
+
+def hours(job: Job) -> float:
+    """Return what the attempts to train took, from their logs: a killed one counts up to the last thing it said."""
+    seconds = 0.0
+    for log in job.logs:
+        with log.open(encoding="utf-8", errors="replace") as lines:
+            first = lines.readline()
+        started = datetime.fromisoformat(first.removeprefix(STARTED).strip())
+        seconds += log.stat().st_mtime - started.timestamp()
+    return seconds / 3600
+
+
+def _write_json(path: Path, content: Any) -> None:
+    with atomic_write(path) as temporary:
+        temporary.write_text(json.dumps(content))

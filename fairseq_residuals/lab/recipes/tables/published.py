@@ -1,0 +1,170 @@
+"""``results/published.yaml``: the tables of the papers, number by number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from fairseq_residuals.lab.utils.checkout import RESULTS, require_checkout
+from fairseq_residuals.wirings.core.errors import UserError, did_you_mean
+from modern_fairseq.plain_yaml import read_yaml
+
+PUBLISHED = RESULTS / "published.yaml"
+
+FAILED: Literal["failed"] = "failed"
+"""In place of a score: the training failed."""
+Value = float | int | bool | str | None
+"""What a cell can hold; None: no number was given."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table; of a table that nobody published, the rows are empty."""
+
+    experiment: str
+    name: str
+    columns: tuple[str, ...]
+    rows: Mapping[str, Mapping[str, Value]]
+    title: str = ""
+    definition: str = ""
+    """What the scores are, in the source's words where it has some."""
+    source: str = ""
+    metrics: tuple[str, ...] = ()
+    """The reproduced metrics that are comparable, the closest one first."""
+    averages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Columns that are the mean of others: computed per seed, never recorded."""
+    stated: tuple[str, ...] = ()
+    """Columns that are not scores: sizes, settings, differences."""
+    cited: tuple[str, ...] = ()
+    """Rows that the source itself takes from elsewhere; nothing is missing if they are not reproduced."""
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        """Check that the parts of the table fit each other.
+
+        Raises:
+            ValueError: cells, averages or stated columns that the columns do not have, or cited rows that the rows do
+                not have; text in a column of scores.
+        """
+        named = {*self.stated, *self.averages, *(part for parts in self.averages.values() for part in parts)}
+        for row, cells in self.rows.items():
+            named |= set(cells)
+            for column in set(cells) - set(self.stated):
+                value = cells[column]
+                if isinstance(value, bool) or not (value is None or value == FAILED or isinstance(value, float | int)):
+                    raise ValueError(f"row {row!r}, column {column!r}: {value!r} is neither a number nor {FAILED}")
+        if named - set(self.columns):
+            raise ValueError(f"there is no column {', '.join(sorted(named - set(self.columns)))}")
+        if set(self.cited) - set(self.rows):
+            raise ValueError(f"there is no row {', '.join(sorted(set(self.cited) - set(self.rows)))}")
+
+    @property
+    def key(self) -> str:
+        """What a user calls it: ``b2t/table1``."""
+        return f"{self.experiment}/{self.name}"
+
+    @property
+    def scored(self) -> tuple[str, ...]:
+        """The columns that a run records."""
+        return tuple(c for c in self.columns if c not in self.stated and c not in self.averages)
+
+    @property
+    def expected(self) -> tuple[str, ...]:
+        """The rows that are to be reproduced."""
+        return tuple(row for row in self.rows if row not in self.cited) if self.scored else ()
+
+    @property
+    def is_published(self) -> bool:
+        """Whether there is any number in it."""
+        return any(value is not None for cells in self.rows.values() for value in cells.values())
+
+
+def load_published(path: Path | None = None) -> dict[str, Table]:
+    """Return all tables, by their keys; ``results/published.yaml`` unless another file is named.
+
+    Raises:
+        UserError: the file is missing or not as its head says.
+    """
+    path = path or PUBLISHED
+    if path == PUBLISHED:
+        require_checkout(path)
+    try:
+        content = read_yaml(path)
+    except FileNotFoundError:
+        raise UserError(f"there is no file {path}") from None
+    tables = {}
+    for experiment, group in _mapping(content, path, "the file").items():
+        source = str(_get(group, "source", path, experiment))
+        for name, content in _mapping(_get(group, "tables", path, experiment), path, experiment).items():
+            table = _table(experiment, name, source, content, path)
+            tables[table.key] = table
+    return tables
+
+
+def find_table(key: str, tables: Mapping[str, Table] | None = None) -> Table:
+    """Return the table that ``b2t/table1`` names.
+
+    Raises:
+        UserError: there is none; the message has the nearest name, or says how to list them.
+    """
+    tables = load_published() if tables is None else tables
+    if key not in tables:
+        raise UserError(f"there is no table {key!r}{did_you_mean(key, tables)}; 'fairseq-residuals table' lists them")
+    return tables[key]
+
+
+def _table(experiment: str, name: str, source: str, content: Any, path: Path) -> Table:
+    place = f"{experiment}/{name}"
+    fields = dict(_mapping(content, path, place))
+    where = fields.pop("where", None)
+    rows, fields["columns"] = (_get(fields, key, path, place) for key in ("rows", "columns"))
+    unknown = set(fields) - {
+        "title",
+        "definition",
+        "metrics",
+        "columns",
+        "averages",
+        "stated",
+        "cited",
+        "note",
+        "rows",
+    }
+    if unknown:
+        raise UserError(f"{path}: {place} has the unknown entry {', '.join(sorted(map(str, unknown)))}")
+    for key in ("columns", "metrics", "stated", "cited"):
+        fields[key] = _texts(fields.get(key, []), path, f"{place}, {key}")
+    fields["averages"] = {
+        column: _texts(parts, path, f"{place}, average {column}")
+        for column, parts in _mapping(fields.get("averages", {}), path, f"{place}, averages").items()
+    }
+    fields["rows"] = {
+        row: dict(_mapping(cells, path, f"{place}, row {row}")) for row, cells in _mapping(rows, path, place).items()
+    }
+    for row, cells in fields["rows"].items():
+        if set(cells) != set(fields["columns"]):
+            raise UserError(f"{path}: {place}, row {row} has not the columns {', '.join(fields['columns'])}")
+    try:
+        return Table(experiment, name, source=f"{source}, {where}" if where else source, **fields)
+    except ValueError as error:
+        raise UserError(f"{path}: {place}: {error}") from None
+
+
+def _get(group: Any, key: str, path: Path, place: str) -> Any:
+    content = _mapping(group, path, place)
+    if key not in content:
+        raise UserError(f"{path}: {place} has no entry {key!r}")
+    return content[key]
+
+
+def _texts(content: Any, path: Path, place: str) -> tuple[str, ...]:
+    if not isinstance(content, list) or not all(isinstance(text, str) for text in content):
+        raise UserError(f"{path}: {place} has to be a list of texts (quote numbers, yes, no and null)")
+    return tuple(content)
+
+
+def _mapping(content: Any, path: Path, place: str) -> Mapping[str, Any]:
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise UserError(f"{path}: {place} has to be a mapping whose keys are text (quote numbers, yes, no and null)")
+    return content

@@ -1,0 +1,152 @@
+"""A table as text, Markdown, CSV or LaTeX; in each, published and reproduced numbers have columns of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+from fairseq_residuals.lab.recipes.tables.published import Table, Value
+from fairseq_residuals.lab.recipes.tables.reproduced import Record
+from fairseq_residuals.lab.recipes.tables.view import Summary, View, put_together
+from fairseq_residuals.lab.utils.tables import (
+    Cell,
+    csv_text,
+    grouped_text_table,
+    latex_table,
+    markdown_table,
+    mean_and_spread,
+)
+
+Format = Literal["text", "markdown", "csv", "latex"]
+NOTHING = "-"
+MOST_NAMED = 8
+"""Rows without scores; more of them are counted."""
+
+
+def render(table: Table, records: Iterable[Record], format: Format = "text") -> str:
+    """Return the table with everything that has been reproduced of it.
+
+    CSV is for programs: a line per cell and metric, with the mean over seeds, the standard deviation (from n - 1), and
+    how many seeds succeeded and failed.
+
+    Raises:
+        UserError: a record whose row or column the table does not have.
+    """
+    return _FORMATS[format](put_together(table, records))
+
+
+def _columns(view: View) -> list[tuple[str, list[str]]]:
+    """Return each column of the table with its own columns below: ``published``, and one per metric."""
+    several = len(view.signatures) > 1
+    columns = []
+    for column in view.table.columns:
+        below = ["published"] if view.table.is_published else []
+        if column not in view.table.stated:
+            metrics = view.metrics[column]
+            below += [f"reproduced {m}" if several else "reproduced" for m in metrics] or ["reproduced"]
+        if below:
+            columns.append((column, below))
+    return columns
+
+
+def _rows(view: View) -> list[list[str]]:
+    rows = []
+    for row, published in view.table.rows.items():
+        cells = [row]
+        for column in view.table.columns:
+            decimals = _decimals(view.table, column)
+            if view.table.is_published:
+                cells.append(_published(published.get(column), decimals))
+            if column not in view.table.stated:
+                summaries = [view.cells.get((row, column, m)) for m in view.metrics[column]] or [None]
+                cells += [_reproduced(summary, max(decimals or 0, 2)) for summary in summaries]
+        rows.append(cells)
+    return rows
+
+
+def _decimals(table: Table, column: str) -> int | None:
+    """Return how many digits a column shows: as many as any published score has; None: as they are."""
+    if column in table.stated:
+        return None
+    values = [cells.get(column) for cells in table.rows.values()]
+    return max((len(repr(v).partition(".")[2]) for v in values if isinstance(v, float)), default=0)
+
+
+def _published(value: Value, decimals: int | None) -> str:
+    if value is None:
+        return NOTHING
+    if decimals is None or isinstance(value, str | bool):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    return f"{value:.{decimals}f}"
+
+
+def _reproduced(summary: Summary | None, decimals: int) -> str:
+    if summary is None:
+        return NOTHING
+    text = mean_and_spread(summary.values, decimals)
+    if text is None:
+        return "failed"
+    if len(summary.by_seed) > 1:
+        text += f" ({len(summary.values)}" + (f" of {len(summary.by_seed)}" if summary.failed else "") + ")"
+    return text
+
+
+def _remarks(view: View) -> list[str]:
+    table = view.table
+    remarks = [f"Published: {table.definition}."] if table.is_published and table.definition else []
+    remarks += [f"Reproduced, {m}: {'; '.join(signatures)}." for m, signatures in view.signatures.items()]
+    if any(len(summary.by_seed) > 1 for summary in view.cells.values()):
+        remarks.append("Over several seeds: mean ± standard deviation (number of seeds), of averages too.")
+    if table.expected:
+        failed = [f"{row} (seed {', '.join(map(str, seeds))})" for row, seeds in view.failed.items()]
+        remarks += [f"Missing: {_missing(view)}.", f"Failed: {'; '.join(failed) or 'nothing'}."]
+    if view.mixed:
+        rows = "; ".join(f"{row} ({number})" for row, number in view.mixed.items())
+        remarks.append(f"Caution, runs of several configurations are put together in: {rows}.")
+    return remarks + ([f"Note: {table.note}."] if table.note else [])
+
+
+def _missing(view: View) -> str:
+    scored, rows = view.table.scored, view.missing
+    if len(rows) == len(view.table.expected) and all(columns == scored for columns in rows.values()):
+        return "everything"
+    if len(rows) > MOST_NAMED:
+        return f"scores of {len(rows)} of {len(view.table.expected)} rows"
+    return "; ".join(row if cs == scored else f"{row} ({', '.join(cs)})" for row, cs in rows.items()) or "nothing"
+
+
+def _heading(table: Table) -> str:
+    return ". ".join(filter(None, (f"{table.key}: {table.title}".rstrip(": "), table.source))) + "."
+
+
+def _text(view: View) -> str:
+    table = grouped_text_table("row", _columns(view), _rows(view))
+    return "\n".join([_heading(view.table), "", table, "", *_remarks(view)]) + "\n"
+
+
+def _markdown(view: View) -> str:
+    head = ["row", *(f"{column} {name}" for column, below in _columns(view) for name in below)]
+    remarks = (f"- {remark}" for remark in _remarks(view))
+    return "\n".join([_heading(view.table), "", markdown_table(head, _rows(view)), "", *remarks]) + "\n"
+
+
+def _latex(view: View) -> str:
+    remarks = (f"% {remark}" for remark in (_heading(view.table), *_remarks(view)))
+    return "\n".join([*remarks, latex_table("row", _columns(view), _rows(view))]) + "\n"
+
+
+def _csv(view: View) -> str:
+    rows: list[tuple[Cell, ...]] = []
+    for row, published in view.table.rows.items():
+        for column in view.table.columns:
+            printed = _published(published.get(column), _decimals(view.table, column)).removeprefix(NOTHING)
+            for metric in view.metrics[column] or ("",):
+                summary = view.cells.get((row, column, metric))
+                scores: tuple[Cell, ...] = (None,) * 4
+                if summary:
+                    scores = (summary.mean, summary.spread, len(summary.values), len(summary.failed))
+                rows.append((row, column, printed, metric, *scores))
+    return csv_text(("row", "column", "published", "metric", "reproduced", "spread", "seeds", "failed_seeds"), rows)
+
+
+_FORMATS: dict[str, Callable[[View], str]] = {"text": _text, "markdown": _markdown, "csv": _csv, "latex": _latex}

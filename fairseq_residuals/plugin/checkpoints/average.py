@@ -1,0 +1,115 @@
+"""The average of checkpoints, as fairseq's average_checkpoints script makes it (its wheel lacks it)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fairseq_residuals.plugin.checkpoints.checkpoint_file import read_checkpoint
+from fairseq_residuals.plugin.checkpoints.fairseq_config import flat_settings, wiring_of
+from fairseq_residuals.wirings.core.errors import UserError
+
+Unit = Literal["epoch", "update"]
+
+FILES: dict[Unit, re.Pattern[str]] = {
+    "epoch": re.compile(r"checkpoint(\d+)\.pt"),
+    "update": re.compile(r"checkpoint_\d+_(\d+)\.pt"),
+}
+"""The names that fairseq-train gives checkpoints; the group is the epoch or the update."""
+
+
+def last_checkpoints(folder: Path, number: int, unit: Unit, upper_bound: int | None = None) -> list[Path]:
+    """Return the last ``number`` checkpoints that fairseq-train wrote after epochs, or at updates; latest first.
+
+    Args:
+        upper_bound: leave out checkpoints of a later epoch or update.
+
+    Raises:
+        UserError: ``folder`` is no folder, or holds too few.
+    """
+    if number < 1:
+        raise UserError(f"the number of {unit} checkpoints must be at least 1, not {number}")
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder; --num-{unit}-checkpoints needs the one folder of a training run")
+    found = [(int(match[1]), path) for path in folder.iterdir() if (match := FILES[unit].fullmatch(path.name))]
+    if upper_bound is not None:
+        found = [(at, path) for at, path in found if at <= upper_bound]
+    if len(found) < number:
+        bound = "" if upper_bound is None else f" up to {unit} {upper_bound}"
+        raise UserError(f"{folder} holds {len(found)} {unit} checkpoints{bound}, {number} are needed")
+    return [path for _, path in sorted(found, reverse=True)[:number]]
+
+
+def average(inputs: Sequence[Path]) -> dict[str, Any]:
+    """Return a checkpoint like the first of ``inputs``, its parameters the mean of all.
+
+    Half precision is summed, and given back, in single precision; whole numbers are rounded down.
+    Never more than one checkpoint is in memory beside the first one and the sum.
+
+    Raises:
+        UserError: a file is missing, damaged or no fairseq checkpoint, is given twice, or has parameters that are not
+            finite or not the first's.
+    """
+    for i, path in enumerate(inputs):
+        if path.exists() and any(path.samefile(other) for other in inputs[:i]):
+            raise UserError(f"{path} is given twice, and would count double; name each checkpoint once")
+    result = _load(inputs[0])
+    wiring = wiring_of(flat_settings(result))
+    # tied parameters are one tensor, which must not be added to twice
+    total = {name: _summand(value).clone() for name, value in result["model"].items()}
+    result["model"] = total
+    for path in inputs[1:]:
+        _add(total, path, inputs[0], wiring)
+    for value in total.values():
+        if value.is_floating_point():
+            value.div_(len(inputs))
+        else:
+            value.floor_divide_(len(inputs))
+    return result
+
+
+def _load(path: Path) -> dict[str, Any]:
+    checkpoint = read_checkpoint(path)
+    parameters = checkpoint["model"]
+    if not isinstance(parameters, dict) or not all(isinstance(value, Tensor) for value in parameters.values()):
+        raise UserError(f"{path} is not a fairseq checkpoint: its 'model' must hold tensors by name")
+    for name, value in parameters.items():
+        if value.is_floating_point() and not value.isfinite().all():
+            raise UserError(
+                f"{path}: {name} is not finite, as after a training that diverged; leave this checkpoint out"
+            )
+    return checkpoint
+
+
+def _summand(value: Tensor) -> Tensor:
+    return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
+
+
+def _add(total: dict[str, Tensor], path: Path, first: Path, wiring: str) -> None:
+    checkpoint = _load(path)
+    parameters = checkpoint["model"]
+    different = sorted(total.keys() ^ parameters.keys())
+    if different:
+        has, lacks = (first, path) if different[0] in total else (path, first)
+        raise UserError(
+            f"{first} and {path} cannot be averaged: {has} has {different[0]}, {lacks} does not"
+            + (f" ({len(different)} parameters differ so)" if len(different) > 1 else "")
+        )
+    if (other := wiring_of(flat_settings(checkpoint))) != wiring:
+        raise UserError(
+            f"{first} and {path} cannot be averaged: the one is wired by {wiring or 'fairseq'}, the other by"
+            f" {other or 'fairseq'}"
+        )
+    for name, value in parameters.items():
+        value, mean = _summand(value), total[name]
+        if value.shape != mean.shape or value.is_floating_point() != mean.is_floating_point():
+            raise UserError(
+                f"{first} and {path} cannot be averaged: {name} is {mean.dtype} {tuple(mean.shape)}"
+                f" in the one, {value.dtype} {tuple(value.shape)} in the other"
+            )
+        mean += value

@@ -1,0 +1,49 @@
+"""Checkpoints as files: fairseq's own format, or safetensors, by the name's ending."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fairseq_residuals.plugin.checkpoints.fairseq_config import flat_settings
+from fairseq_residuals.plugin.checkpoints.safetensors_file import SUFFIX, read_safetensors, write_safetensors
+from fairseq_residuals.wirings.core.errors import UserError
+from modern_fairseq.atomic_write import atomic_write
+from modern_fairseq.loading.checkpoints import load_fairseq
+from modern_fairseq.loading.file_settings import harmless_settings
+from modern_fairseq.mistakes import disk_error
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Read a checkpoint to the memory of the CPU; nothing in it is executed.
+
+    Raises:
+        UserError: the file is missing, damaged or no checkpoint.
+    """
+    if path.suffix == SUFFIX:
+        return harmless_settings(read_safetensors(path), str(path))
+    return load_fairseq(path, map_location="cpu")
+
+
+def save(checkpoint: dict[str, Any], path: Path) -> None:
+    """Write ``path`` whole or not at all; the same checkpoint gives the same bytes.
+
+    A file of safetensors has the parameters, and its settings beside it; what else a checkpoint has is left out.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    try:
+        if path.suffix == SUFFIX:
+            settings = {key: value for key, value in flat_settings(checkpoint).items() if value is not None}
+            write_safetensors(checkpoint["model"], settings, path)
+            return
+        # given a name and no file, torch would put the name into the archive
+        with atomic_write(path) as temporary, temporary.open("wb") as file:
+            torch.save(checkpoint, file)
+    except (OSError, RuntimeError) as error:
+        reason = disk_error(error) or error
+        said = (reason.strerror if isinstance(reason, OSError) else None) or reason
+        raise UserError(f"cannot write {path}: {said}") from error

@@ -1,0 +1,155 @@
+"""A checkpoint of the authors' repositories as one that this plugin's models load and train on."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fairseq.checkpoint_utils import _upgrade_state_dict
+from torch import Tensor, nn
+
+from fairseq_residuals.plugin.checkpoints.checkpoint_file import read_checkpoint
+from fairseq_residuals.plugin.checkpoints.fairseq_config import Settings, complete, flat_settings, load_model
+from fairseq_residuals.plugin.checkpoints.importing.model_sizes import (
+    check_dictionaries,
+    dictionary_sizes,
+    dimensions,
+    sharing,
+)
+from fairseq_residuals.plugin.checkpoints.importing.optimizer_state import Untranslatable, translate_state
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import AUTHORS, Values, translate
+from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import (
+    Choice,
+    Found,
+    Side,
+    check_repository,
+    sides,
+    wiring,
+)
+from fairseq_residuals.wirings.core.errors import UserError
+
+CHOSEN_BY_WIRING = (
+    *("encoder_normalize_before", "decoder_normalize_before", "no_decoder_final_norm"),
+    *("scale_attn", "scale_fc", "scale_heads", "scale_resids"),
+    *("residual", "residual_args", "decoder_residual", "decoder_residual_args"),
+)
+"""Settings that the choice of a variant takes the place of."""
+RESET = "--reset-optimizer --reset-lr-scheduler --reset-dataloader --reset-meters"
+
+
+@dataclass(frozen=True)
+class Imported:
+    checkpoint: dict[str, Any]
+    """As fairseq-train writes them."""
+    report: list[str]
+    """What was found, in lines for the user."""
+
+
+def import_checkpoint(path: Path, repository: str, data: Path | None = None) -> Imported:
+    """Return an authors' checkpoint as one of this plugin.
+
+    Args:
+        path: a checkpoint.
+        repository: a key of :data:`fairseq_residuals.plugin.checkpoints.importing.parameter_names.AUTHORS`.
+        data: a folder whose dict.*.txt have to be the model's.
+
+    Raises:
+        UserError: the file is damaged, is not of that repository, holds what this plugin does not have, or does not go
+            with the dictionaries.
+    """
+    state = read_checkpoint(path)
+    theirs: dict[str, Tensor] = state["model"]
+    if not isinstance(theirs, dict) or not all(isinstance(value, Tensor) for value in theirs.values()):
+        raise UserError(f"{path} is not a fairseq checkpoint: its 'model' must hold tensors by name")
+    to_ours = partial(translate, authors=AUTHORS[repository])
+    found = Found(str(path), flat_settings(state), to_ours(theirs))
+    check_repository(repository, found)
+    exactly = dimensions(found, sides(found)) | _learned_positions(found) | sharing(found) | _word_dropout(found)
+    choices = wiring(repository, found)
+    exactly |= _wiring_settings(choices)
+    known = {key: value for key, value in found.settings.items() if key not in CHOSEN_BY_WIRING}
+    args, flags = complete(_architecture(found, choices), known, exactly)
+    sizes = dictionary_sizes(found)
+    if data is not None:
+        check_dictionaries(data, found, sizes)
+    try:
+        model = load_model(args, sizes, found.parameters, str(path))
+    except UserError as error:
+        raise UserError(f"{error}; it may be of another repository than --from {repository}") from error
+    training, fate = _training_state(state, found.settings, theirs, to_ours, model)
+    words = ", ".join(f"{side} {size:,} words" for side, size in sizes.items())
+    report = [
+        "; ".join(f"{side}: {' '.join(filter(None, choice))}" for side, choice in choices.items()),
+        f"parameters: {sum(p.numel() for p in model.parameters()):,}",
+        f"dictionaries, with special symbols: {words}" + (f", as in {data}" if data else ""),
+        *(f"note: {note}" for note in found.notes),
+        fate,
+        f"the model, as flags of fairseq-train: {shlex.join(flags)}",
+    ]
+    return Imported({"args": args, "cfg": None, "model": model.state_dict()} | training, report)
+
+
+def _architecture(found: Found, choices: dict[Side, Choice]) -> str:
+    family = "transformer" if "encoder" in choices else "transformer_lm"
+    if any(name.startswith("encoder.subsample.") for name in found.parameters):
+        family = "s2t_transformer"
+    return f"{family}_{next(iter(choices.values()))[0]}"
+
+
+def _wiring_settings(choices: dict[Side, Choice]) -> Settings:
+    first, last = next(iter(choices.values())), choices["decoder"]
+    settings = {"residual_args": first[1]} if first[1] else {}
+    return settings if last == first else settings | {"decoder_residual": last[0], "decoder_residual_args": last[1]}
+
+
+def _learned_positions(found: Found) -> Settings:
+    """Return the settings of learned positions, which some models have without a flag."""
+    return {
+        f"{side}_learned_pos": True for side in sides(found) if f"{side}.embed_positions.weight" in found.parameters
+    }
+
+
+def _word_dropout(found: Found) -> Settings:
+    """Return the settings of word dropout, which the B2T repository calls by another name."""
+    if found.settings.get("sampling_method") != "worddrop":
+        return {}
+    rates = {f"{side}_word_dropout": found.settings.get(f"{side[:3]}_replace_rate") for side in ("encoder", "decoder")}
+    return {key: rate for key, rate in rates.items() if rate}
+
+
+def _training_state(
+    state: dict[str, Any],
+    settings: Settings,
+    theirs: Values,
+    to_ours: Callable[[Values], Values],
+    model: nn.Module,
+) -> tuple[dict[str, Any], str]:
+    """Return everything of a checkpoint but settings and parameters, and what became of the optimizer's state."""
+    state = {key: value for key, value in state.items() if key not in ("args", "cfg", "model")}
+    if not state.get("optimizer_history") and "best_loss" not in state:
+        state["optimizer_history"] = [{"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}}]
+    if "epoch" not in state:
+        state.setdefault("extra_state", {})
+    state = _upgrade_state_dict(state)
+    last = state["optimizer_history"][-1]
+    history = {key: last[key] for key in ("criterion_name", "optimizer_name", "lr_scheduler_state", "num_updates")}
+    position = dict(state["extra_state"]["train_iterator"] or {})
+    position["epoch"] = max(position.get("epoch", 1), 1)
+    kept = {key: state["extra_state"][key] for key in ("val_loss", "best") if key in state["extra_state"]}
+    training = {
+        "optimizer_history": [history],
+        "task_state": {},
+        "extra_state": kept | {"train_iterator": position},
+        "last_optimizer_state": None,
+    }
+    optimizer = str(settings.get("optimizer"))
+    try:
+        translated = translate_state(state.get("last_optimizer_state"), optimizer, theirs, to_ours, model)
+    except Untranslatable as reason:
+        return training, f"the optimizer's state is left out ({reason}): train on with {RESET}"
+    fate = f"the state of optimizer {optimizer} is kept, after {history['num_updates']:,} updates"
+    return training | {"last_optimizer_state": translated}, fate

@@ -1,0 +1,65 @@
+"""A checkpoint's parameters compute what they were trained to compute, whatever settings a user gives in its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairseq_residuals.plugin.checkpoints.fairseq_config import flat_settings, wiring_of
+from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
+from fairseq_residuals.wirings.core.errors import UserError
+from modern_fairseq.fixes.overrides import checks
+
+COMPUTING = (
+    "activation_fn",
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "no_scale_embedding",
+    "share_all_embeddings",
+    "share_decoder_input_output_embed",
+    "adaptive_input",
+    "tie_adaptive_weights",
+    "tie_adaptive_proj",
+)
+"""Settings that change what parameters compute, and often neither their names nor their shapes."""
+
+
+def refuse_to_rewire(own: dict[str, Any], used: dict[str, Any], filename: str) -> None:
+    """Refuse other settings than a checkpoint's own that make another wiring of it.
+
+    The names and shapes of parameters often do not tell one wiring from another. Paths, dropout and all else that is no
+    part of the wiring may be given; what contradicts the norms of a wiring is refused where the model is built.
+
+    Raises:
+        UserError: the wiring, or whether this plugin builds the model at all, would differ from the checkpoint's.
+    """
+    before, after = (_computes(settings) for settings in (own, used))
+    if before != after:
+        raise UserError(
+            f"{filename} was trained with {before}, which other settings (--model-overrides) cannot change to {after}:"
+            " leave the wiring and the architecture as they are"
+        )
+
+
+def refuse_to_compute_otherwise(own: dict[str, Any], used: dict[str, Any], filename: str) -> None:
+    """Refuse other settings than a checkpoint's own with which its parameters compute something else.
+
+    Raises:
+        UserError: one of :data:`COMPUTING` would differ from the checkpoint's.
+    """
+    before, after = flat_settings(own), flat_settings(used)
+    for key in COMPUTING:
+        if before.get(key) != after.get(key):
+            raise UserError(
+                f"{filename} was trained with {key}={before.get(key)}, which other settings (--model-overrides) cannot"
+                f" change to {after[key]}: leave {key} as it is"
+            )
+
+
+def _computes(checkpoint: dict[str, Any]) -> str:
+    settings = flat_settings(checkpoint)
+    if settings.get("arch") not in ARCHITECTURES:
+        return "a model that is none of this plugin's"
+    return f"the wiring {wiring_of(settings) or 'of its architecture'}"
+
+
+checks.extend((refuse_to_rewire, refuse_to_compute_otherwise))

@@ -1,0 +1,48 @@
+"""Encoder-decoder models: translation and summarisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairseq.models import register_model
+from fairseq.models.transformer import TransformerModel
+
+from fairseq_residuals.plugin.models.args import Args, for_stock_build
+from fairseq_residuals.plugin.models.builder import forget_files, refuse_sharding, rewire_model, wirings_of
+from fairseq_residuals.plugin.models.families import Family, add_plugin_flags
+from fairseq_residuals.wirings.core.errors import UserError
+
+TRANSLATION = Family(
+    model="residual_transformer",
+    stacks=("encoder", "decoder"),
+    add_args=TransformerModel.add_args,
+    extra_keys=frozenset({"decoder_input_dim", "decoder_output_dim", "max_source_positions", "max_target_positions"}),
+    refused={"adaptive_input": "adaptive input in an encoder-decoder model"},
+)
+
+
+@register_model(TRANSLATION.model)
+class ResidualTransformer(TransformerModel):
+    """fairseq's ``transformer`` with the layers of both stacks wired by variants."""
+
+    @classmethod
+    def add_args(cls, parser: Any) -> None:
+        super().add_args(parser)
+        add_plugin_flags(parser)
+
+    @classmethod
+    def build_model(cls, args: Args, task: Any) -> ResidualTransformer:
+        """Let fairseq build the model, then wire its layers anew.
+
+        Raises:
+            UserError: settings that contradict each other or that the plugin does not carry.
+        """
+        refuse_sharding(args)
+        wirings = wirings_of(args)
+        try:
+            model = super().build_model(for_stock_build(args), task)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        forget_files(args, "encoder_embed_path", "decoder_embed_path")
+        rewire_model(model, args, wirings)
+        return model

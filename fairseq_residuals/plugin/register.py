@@ -1,0 +1,60 @@
+"""Everything that fairseq learns from this plugin."""
+
+from __future__ import annotations
+
+import functools
+
+PATCHES = {
+    "fairseq.tasks.fairseq_task": "fairseq_residuals.plugin.search.patches:search_faster",
+    "fairseq.models.fairseq_model": "fairseq_residuals.plugin.search.patches:search_in_bf16",
+    "fairseq.trainer": "fairseq_residuals.plugin.training.trainer_hooks:patch_trainer",
+}
+"""What the plugin enters in the table of ``modern_fairseq``: the trainer's patch once a model asks for its hooks, the
+others by :func:`register`."""
+
+
+@functools.cache
+def register() -> None:
+    """Register every variant in every task, and what else the plugin adds to fairseq; a second call does nothing."""
+    from fairseq_residuals.wirings.core.registry import import_variants
+
+    import_variants()
+
+    from fairseq_residuals.plugin.checkpoints import override_check  # noqa: F401
+    from fairseq_residuals.plugin.models import architectures
+    from fairseq_residuals.plugin.models.language_model import LANGUAGE_MODEL
+    from fairseq_residuals.plugin.models.speech_to_text import SPEECH
+    from fairseq_residuals.plugin.models.translation import TRANSLATION
+    from fairseq_residuals.plugin.scoring import (
+        scorers,  # noqa: F401
+        validation,  # noqa: F401
+    )
+    from fairseq_residuals.plugin.search import patches
+
+    # extensions act in this order: packed asks what fast_by_default and cuda_graphs (fast_paths) have chosen
+    from fairseq_residuals.plugin.training import (  # noqa: F401
+        admin_profile,
+        fast_by_default,
+        fast_paths,
+        layer_statistics,
+        optim,
+        packed,
+        resume_check,
+        update_scales,
+        word_dropout,
+    )
+    from fairseq_residuals.plugin.training.criterions import chunked_label_smoothed_cross_entropy  # noqa: F401
+    from modern_fairseq import table
+
+    architectures.register_architectures(
+        TRANSLATION,
+        "transformer",
+        architectures.translation_bases(),
+        ("6l", "12l", "18l", "24l", "36l", "50l", "100l"),
+    )
+    architectures.register_architectures(
+        LANGUAGE_MODEL, "transformer_lm", architectures.language_model_bases(), ("6l", "16l")
+    )
+    architectures.register_architectures(SPEECH, "s2t_transformer", architectures.speech_bases(), ("6l", "12l_6l"))
+    table.when_imported("fairseq.tasks.fairseq_task", patches.search_faster)
+    table.when_imported("fairseq.models.fairseq_model", patches.search_in_bf16)

@@ -1,0 +1,110 @@
+"""Profile Admin's omegas in fairseq's trainer, on the first batch of training.
+
+:mod:`fairseq_residuals.wirings.admin_measurement` measures.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+from argparse import Namespace
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.distributed import utils as distributed
+from fairseq.optim import FP16Optimizer
+from fairseq.optim.bmuf import FairseqBMUF
+from torch import nn
+
+from fairseq_residuals.plugin.models.extensions import Extension, register_extension
+from fairseq_residuals.plugin.training.packed_batches import padded_batch
+from fairseq_residuals.plugin.training.trainer_hooks import before_next_step, hooks_of
+from fairseq_residuals.wirings.admin_measurement import average, measure, start_from, take_from_files, unprofiled
+from fairseq_residuals.wirings.admin_profile_file import Omegas
+from fairseq_residuals.wirings.core.errors import UserError
+from modern_fairseq.atomic_write import atomic_write
+
+logger = logging.getLogger(__name__)
+
+
+def profile(trainer: Any, samples: Iterable[Any]) -> Omegas:
+    """Measure the omegas for the model of a fairseq trainer, as it would train it: device, precision, criterion, seed.
+
+    Args:
+        samples: batches of its iterator.
+    """
+    model, criterion = trainer.get_model(), trainer.get_criterion()
+    criterion.train()
+    trainer._set_seed()
+    profiles = []
+    for sample in samples:
+        # variances are those of a padded batch, in which padding counts
+        batch, _ = trainer._prepare_sample(padded_batch(sample, criterion.padding_idx))
+        with torch.autocast(trainer.device.type, torch.float16, enabled=trainer.cuda and trainer.cfg.common.amp):
+            profiles.append(measure(model, functools.partial(criterion, model, batch)))
+    return average(profiles)
+
+
+def write_profile(path: Path, omegas: Omegas, measured_with: dict[str, Any]) -> None:
+    """Write ``path`` whole or not at all.
+
+    Args:
+        measured_with: what tells one profile from another.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    try:
+        with atomic_write(path) as temporary:
+            temporary.write_text(json.dumps({"measured_with": measured_with, "omegas": omegas}, indent=1) + "\n")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
+
+
+@register_extension("admin_profile")
+class AdminProfile(Extension):
+    """Give the models that fairseq's trainer trains their omegas, unless a checkpoint does."""
+
+    def attach(self, model: nn.Module, args: Namespace) -> None:
+        """Wait for the checkpoint to start from, if the wiring has omegas."""
+        if unprofiled(model):
+            hooks_of(model).after_load_checkpoint.append(_profile_what_is_left)
+
+
+def _profile_what_is_left(trainer: Any) -> None:
+    """Read files now, before training data is read; ``profile=auto`` waits for the first batch."""
+    take_from_files(trainer.get_model())
+    if unprofiled(trainer.get_model()):
+        before_next_step(trainer, _profile_first_batch)
+
+
+def _profile_first_batch(trainer: Any, samples: list[Any]) -> None:
+    """Measure the omegas on the first batch of the process of rank 0."""
+    optimizer = trainer.optimizer  # makes the trainer move the model to its device, if it has not yet
+    omegas: Any = profile(trainer, samples[:1]) if trainer.data_parallel_rank == 0 else None
+    if trainer.data_parallel_world_size > 1:
+        omegas = distributed.broadcast_object(
+            omegas, src_rank=0, group=trainer.data_parallel_process_group, dist_device=trainer.device
+        )
+    start_from(unprofiled(trainer.get_model()), omegas)
+    _renew_copies(optimizer)
+    for stack, layers in omegas.items():
+        values = [omega for layer in layers for omega in layer.values()]
+        logger.info("profiled the first batch: omegas of the %s %.4f to %.4f", stack, min(values), max(values))
+
+
+def _renew_copies(optimizer: Any) -> None:
+    """Repeat the copies of the parameters that fairseq's optimizers made when they were built."""
+    if isinstance(optimizer, FairseqBMUF):
+        _renew_copies(optimizer._optimizer)
+        optimizer._reset_local_data()
+    if isinstance(optimizer, FP16Optimizer):
+        if optimizer.has_flat_params:
+            (flat,) = optimizer.fp32_params.values()
+            flat.data.copy_(nn.utils.parameters_to_vector(optimizer.fp16_params))
+        else:
+            for copy, parameter in zip(optimizer.fp32_params, optimizer.fp16_params, strict=True):
+                copy.data.copy_(parameter.data)

@@ -1,0 +1,176 @@
+"""Measure where Admin's omegas start: the authors' profile of a network that is about to be trained.
+
+One forward pass in training mode, dropout included, on one batch. Each stack starts with r = 1, and for each of its
+sub-layers, in the order in which they run::
+
+    omega := r;  r := sqrt(Var[omega x] + Var[F(x)])
+
+x is the residual, F(x) the sub-layer's output after dropout; variances are over all T * B * C numbers, padding
+included, in single precision. Layers further up see the omegas already set below them. Several batches are profiled one
+by one, and the omegas are the root of the mean of their squares: variances are what adds up along the depth, and so
+they are what is averaged.
+
+fairseq's trainer does this by itself (:mod:`fairseq_residuals.plugin.training.admin_profile`), and so does a stack of
+the library in its first pass in training mode (:class:`ProfileFirstBatch`). For another model of fairseq's in a
+training loop of your own, it is ``start_from(unprofiled(model), measure(model, lambda: model(**batch)))``.
+
+(LiyuanLucasLiu/Transformer-Clinic@70f72b7, ``--init-type adaptive-profiling``, which takes the first batch.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_residuals.wirings.admin_profile_file import Omegas, read_profile, refuse_misfit
+from fairseq_residuals.wirings.core.base import Stream, SubLayer
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.layer import CONNECTIONS, Layer
+from fairseq_residuals.wirings.core.stack import Stack
+from fairseq_residuals.wirings.utils.torch_private import is_transforming, not_compiled
+from fairseq_residuals.wirings.variants.admin import AdminConnection
+
+Connections = dict[str, list[dict[str, AdminConnection]]]
+"""By stack, for each of its layers the connections by kind of sub-layer."""
+
+
+def unprofiled(model: nn.Module) -> Connections:
+    """Return the connections whose omegas are neither profiled nor a checkpoint's, in the stacks that have any.
+
+    (A layer that another variant wires has none.)
+    """
+    connections: Connections = {}
+    for stack in model.modules():
+        if isinstance(stack, Stack):
+            layers = [_unprofiled_in(stack[i]) for i in range(len(stack))]
+            if any(layers):
+                connections[stack.shape.stack] = layers
+    return connections
+
+
+def _unprofiled_in(layer: Layer) -> dict[str, AdminConnection]:
+    connections = {kind: getattr(layer, CONNECTIONS[kind]) for kind in layer.kinds}
+    return {kind: c for kind, c in connections.items() if isinstance(c, AdminConnection) and not c.known}
+
+
+@torch.no_grad()
+def measure(model: nn.Module, forward: Callable[[], object]) -> Omegas:
+    """Measure the omegas of all unprofiled stacks on one batch; the model keeps them until :func:`start_from`.
+
+    Args:
+        forward: runs ``model``, which is in training mode by then, on the batch.
+    """
+    connections = unprofiled(model)
+    measured: Omegas = {stack: [{} for _ in layers] for stack, layers in connections.items()}
+    with ExitStack() as undo:
+        for stack in model.modules():
+            if isinstance(stack, Stack):
+                undo.callback(setattr, stack, "layerdrop", stack.layerdrop)
+                stack.layerdrop = 0.0
+        for name, layers in connections.items():
+            chain = Chain()
+            for layer, omegas in zip(layers, measured[name], strict=True):
+                for kind, connection in layer.items():
+                    hook = partial(chain.pass_through, omegas, kind)
+                    undo.callback(connection.register_forward_pre_hook(hook).remove)
+        model.train()
+        forward()
+    return measured
+
+
+class Chain:
+    """Hold what the sub-layers of one stack hand up to each other while a pass runs through them."""
+
+    def __init__(self) -> None:
+        self.ratio = 1.0
+
+    def pass_through(
+        self, omegas: dict[str, float], kind: str, connection: AdminConnection, inputs: tuple[Stream, SubLayer]
+    ) -> tuple[Stream, SubLayer]:
+        """Set the omega of ``connection``, which is about to run, and watch its sub-layer's output."""
+        stream, sublayer = inputs
+        if connection.site.layer == 0 and connection.site.first:
+            self.ratio = 1.0
+        omegas[kind] = self.ratio
+        connection.omega.fill_(self.ratio)
+        residual = _variance(connection.omega * stream["x"])
+
+        def watched(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
+            y, weights, s = sublayer(h, s)
+            self.ratio = (residual + _variance(y)) ** 0.5
+            return y, weights, s
+
+        return stream, watched
+
+
+def _variance(x: Tensor) -> float:
+    return x.float().var(correction=0).item()
+
+
+def average(profiles: list[Omegas]) -> Omegas:
+    """Return the root mean square of one profile per batch."""
+    return {
+        stack: [
+            {kind: (sum(p[stack][i][kind] ** 2 for p in profiles) / len(profiles)) ** 0.5 for kind in layer}
+            for i, layer in enumerate(layers)
+        ]
+        for stack, layers in profiles[0].items()
+    }
+
+
+@torch.no_grad()
+def start_from(connections: Connections, omegas: Omegas) -> None:
+    """Set the omegas of ``connections``, which from now on count as profiled."""
+    for stack, layers in connections.items():
+        for layer, values in zip(layers, omegas[stack], strict=True):
+            for kind, connection in layer.items():
+                connection.omega.fill_(values[kind])
+                connection.known = True
+
+
+def take_from_files(model: nn.Module) -> None:
+    """Set the omegas of the unprofiled stacks for which ``profile`` names a file.
+
+    Raises:
+        UserError: it is missing, damaged, or of another model.
+    """
+    for stack, layers in unprofiled(model).items():
+        source = next(connection.profile for layer in layers for connection in layer.values())
+        if source != "auto":
+            omegas = read_profile(source)
+            refuse_misfit(source, stack, omegas.get(stack, []), [list(layer) for layer in layers])
+            start_from({stack: layers}, omegas)
+
+
+MEASURES = (
+    "measures its omegas on the first batch of training, by values that no graph and no transform has: run the stack on"
+    " a batch in training mode before it is compiled or transformed, or load a checkpoint"
+)
+
+
+class ProfileFirstBatch:
+    """A forward pre-hook of a stack: its first pass in training mode profiles it, unless it has omegas by then."""
+
+    def __init__(self) -> None:
+        self.done = False
+
+    def __call__(self, stack: Stack, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Measure with dropout as in training, and leave the random numbers as they were."""
+        if self.done or not stack.training:
+            return
+        if is_transforming():
+            raise UserError(f"admin {MEASURES}")
+        self.measure(stack, args, kwargs)
+
+    @not_compiled(f"Admin {MEASURES}")
+    def measure(self, stack: Stack, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Set the omegas."""
+        self.done = True
+        if connections := unprofiled(stack):
+            with torch.random.fork_rng():
+                start_from(connections, measure(stack, lambda: stack(*args, **kwargs)))

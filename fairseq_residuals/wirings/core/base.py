@@ -1,0 +1,305 @@
+"""The abstraction of a wiring.
+
+fairseq owns tokens, masks and time; the stack owns depth; a variant owns only how a sub-layer reads from and writes to
+the stream.
+
+    stream = variant.open(x)                          x: embeddings after dropout
+    for every layer (once unless variant.evaluate says otherwise), for every sub-layer F of it:
+        h, stream = connection.read(stream)           what F is fed
+        y = dropout(connection.outer(F(h)))
+        stream = connection.write(stream, y)
+      stream = variant.after_layer(i, stream)
+    output = variant.close(stream)
+
+Time-major shapes throughout, as in fairseq: T positions, B sequences, C channels, F inner channels of the FFN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor, nn
+
+from fairseq_residuals.wirings.core.attention import AttentionBackend, run_attention
+from fairseq_residuals.wirings.core.common_options import CommonOptions, contradiction, equations_with
+from fairseq_residuals.wirings.core.depth_mixing import DepthWeights
+from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale, update_scales
+from fairseq_residuals.wirings.core.norms import NormType, build_norm
+
+Stream = dict[str, Tensor]
+"""What travels along depth. "x" (T, B, C) is always there; any other key is documented by its variant.
+Streams are updated functionally (``s | {"x": ...}``), never in place: activation checkpointing relies on it."""
+
+Kind = Literal["self", "cross", "ffn"]
+Summation = Literal["none", "pre", "post", "mixed"]
+"""``pre``: x' = x + branch; ``post``: x' = LN(x + branch); ``mixed``: both, or others too; ``none``: no such sum."""
+Stock = Literal["", "post_ln", "pre_ln"]
+
+
+@dataclass(frozen=True)
+class StackShape:
+    """The stack that a variant wires; whatever depends on depth or width is computed from this."""
+
+    stack: Literal["encoder", "decoder"]
+    depth: int
+    """Layers in this stack."""
+    dim: int
+    ffn_dim: int
+    heads: int
+    enc_depth: int
+    """Layers of the encoder; 0 where there is none (a language model)."""
+    dec_depth: int
+    cross: bool
+    """Whether the stack is part of an encoder-decoder pair (a language model: False)."""
+    norm_type: NormType = field(default="layer", kw_only=True)
+    """What :meth:`new_norm` makes."""
+    norm_eps: float = field(default=0.0, kw_only=True)
+    """What norms add to a mean square; 0: that of their kind, or of the design (:meth:`eps`)."""
+
+    def eps(self, usual: float) -> float:
+        """Return the eps of a norm that has ``usual`` unless the option ``norm_eps`` says otherwise."""
+        return self.norm_eps or usual
+
+    def new_norm(self, width: int = 0, *, eps: float = 0.0, bias: bool = True) -> nn.Module:
+        """Return a norm of this stack's kind; every norm that a variant has is made by this.
+
+        Args:
+            width: channels; 0: those of the stream.
+            eps: where ``norm_eps`` leaves it to the design; 0 is the usual one of its kind.
+            bias: False: no kind has one.
+        """
+        return build_norm(self.norm_type, width or self.dim, self.eps(eps), bias)
+
+
+@dataclass(frozen=True)
+class Site(StackShape):
+    """Where one connection sits."""
+
+    kind: Kind
+    layer: int
+    index: int
+    """Which sub-layer of its layer, from 0."""
+    n_sub: int
+    """Sub-layers per layer of this stack."""
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the first sub-layer of its layer."""
+        return self.index == 0
+
+    @property
+    def last(self) -> bool:
+        """Whether this is the last sub-layer of its layer."""
+        return self.index == self.n_sub - 1
+
+
+SubLayer = Callable[[Tensor, Stream], tuple[Tensor, Tensor | None, Stream]]
+"""h (T, B, C), stream -> output after dropout (T, B, C), attention weights or None, stream."""
+
+
+RunLayer = Callable[[Stream], tuple[Stream, Tensor | None]]
+"""The stream below a layer -> that above it, attention weights or None."""
+
+
+class Connection(nn.Module):
+    """The wiring around one sub-layer; owns its norms and gains, keeps no state between calls.
+
+    The norm that fairseq has at this place is an attribute ``norm``: checkpoints then carry fairseq's name for it.
+    """
+
+    norm_gain: float = 1.0
+    """What :meth:`read` multiplies the output of ``norm`` by, of a variant that is Pre-LN but for it."""
+    summation: Summation = "none"
+    """How the sub-layer's output meets the stream "x"; of a variant that is ``mixed``, that of this connection."""
+    edits_scores: ClassVar[bool] = False
+    """Whether :meth:`attend` edits scores, which kernels for packed rows never show."""
+    multiplier: float = 1.0
+    """What a wiring that adds branches to a stream multiplies each branch by, outside of all norms (:meth:`scaled`)."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.site = site
+        self.attention: AttentionBackend = run_attention
+
+    def read(self, s: Stream) -> tuple[Tensor, Stream]:
+        """Return what the sub-layer is fed, (T, B, C), and the stream."""
+        return s["x"], s
+
+    def write(self, s: Stream, y: Tensor) -> Stream:
+        """Return the stream after the sub-layer's output ``y`` (T, B, C), dropout already applied."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how a sub-layer's output is written")
+
+    def scaled(self, branch: Tensor) -> Tensor:
+        """Return what is added to the stream: ``branch`` (T, B, C) times :attr:`multiplier`."""
+        return branch if self.multiplier == 1.0 else self.multiplier * branch
+
+    def gains(self) -> tuple[Tensor | float, Tensor | float]:
+        """Return the factors, numbers or (C,), on the stream and on the sub-layer's output before the two are added.
+
+        They are those of a variant that says what it is but for them (:attr:`Variant.export_as`).
+        """
+        return 1.0, 1.0
+
+    def inner(self, h: Tensor) -> Tensor:
+        """(T, B, F) -> (T, B, F), between the FFN's activation (and its dropout) and its second matrix."""
+        return h
+
+    def outer(self, y: Tensor) -> Tensor:
+        """(T, B, C) -> (T, B, C), between the sub-layer and its dropout."""
+        return y
+
+    def attend(
+        self, attn: nn.Module, query: Tensor, key: Tensor, value: Tensor, s: Stream, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None, Stream]:
+        """Run the attention module: output (T, B, C) before dropout, weights or None, stream.
+
+        ``kwargs`` are those of :func:`~fairseq_residuals.wirings.core.attention.run_attention`, edits among them.
+        A variant with edits of its own passes on those that it is given. In self-attention, ``key`` and ``value`` are
+        what :meth:`read` has put into the stream under these names, to be taken out here, or else the query.
+        """
+        return *self.attention(attn, query, key, value, **kwargs), s
+
+    def forward(self, s: Stream, sublayer: SubLayer) -> tuple[Stream, Tensor | None]:
+        """Read, run the sub-layer, write. A forward hook on this module sees the stream before and after."""
+        h, s = self.read(s)
+        y, weights, s = sublayer(h, s)
+        return self.write(s, y), weights
+
+    def extra_repr(self) -> str:
+        return f"{self.site.stack} {self.site.kind}, layer {self.site.layer + 1} of {self.site.depth}"
+
+
+class Variant(nn.Module):
+    """A published way to wire norms and residuals; one instance per stack, owner of what spans the depth.
+
+    The norm that fairseq has on top of a stack is an attribute ``norm``: checkpoints then carry fairseq's name for it.
+    """
+
+    name: ClassVar[str] = ""
+    """Set by :func:`fairseq_residuals.wirings.core.registry.register_variant`; empty of what is not registered."""
+    title: ClassVar[str]
+    paper: ClassVar[str]
+    year: ClassVar[int]
+    equations: ClassVar[tuple[str, ...]]
+    """How the stack is wired, as docs/EQUATIONS.md describes; :meth:`equations_of` are those of a config."""
+    rewrites: ClassVar[tuple[tuple[str, Any, str, str], ...]] = ()
+    """An option, one of its values or a predicate of these, and what they make of a part of the equations: old text,
+    new text. They apply in order."""
+    symbols: ClassVar[dict[str, str]] = {}
+    """Names in the equations that are not those of their parameters, and the ends of the parameters' names."""
+    code: ClassVar[str] = ""
+    """The authors' code that the variant was checked against: repository@commit; empty where none was published."""
+    verified: ClassVar[str]
+    """What was compared, and with what."""
+    ships_in: ClassVar[str] = ""
+    """The released models that are wired so, with the options that they set; empty where none is known."""
+    starts_as: ClassVar[str] = ""
+    """The variant whose output this has before training, up to the eps of norms and for norms that divide by a
+    statistic; "embedding" where the layers add nothing yet; empty where it is none."""
+    extension: ClassVar[str] = ""
+    """What no paper defines and this plugin chose, such as where cross-attention sits; empty where nothing is."""
+    summation: ClassVar[Summation] = "none"
+    """How sub-layers' outputs meet the stream: where ``gpas`` and ``depth_mup`` have a meaning."""
+    normalize_before: ClassVar[bool] = False
+    """Whether this is what fairseq calls ``--encoder-normalize-before`` / ``--decoder-normalize-before``."""
+    export_as: ClassVar[Stock] = ""
+    """Which of fairseq's own wirings this is but for the :meth:`Connection.gains`, which can be folded into weights so
+    that fairseq itself runs the model; empty where it is neither."""
+    has_ffn: ClassVar[bool] = True
+    """Whether a layer keeps its FFN; False where the wiring takes its place."""
+    draws_weights: ClassVar[bool] = False
+    """Whether ``init_weights`` draws the layers' weights anew, which leaves no choice to the option ``init``."""
+
+    @dataclass(frozen=True)
+    class Config(CommonOptions):
+        """The options of every variant; one with options of its own derives its ``Config`` from this one."""
+
+    connection: ClassVar[type[Connection]]
+
+    def __init__(self, config: Any, shape: StackShape) -> None:
+        super().__init__()
+        self.config = config
+        self.shape = shape
+
+    @classmethod
+    def refusal(cls, *, alone: bool, topmost: bool, depth: int = 2) -> str:
+        """Return why the variant has no meaning in such a place; empty where it has.
+
+        Args:
+            alone: in an encoder without a decoder, or a decoder without an encoder.
+            topmost: with no layers of another variant above its own.
+            depth: the layers that it wires.
+        """
+        return ""
+
+    @classmethod
+    def contradiction(cls, config: Any) -> str:
+        """Return why options cannot be together, or cannot be with this variant; empty where they can."""
+        return contradiction(cls, config)
+
+    @classmethod
+    def equations_of(cls, config: Any) -> tuple[str, ...]:
+        """Return the equations of a stack with these options; a number that is an option replaces its definition."""
+        return equations_with(cls, config)
+
+    def connect(self, site: Site) -> Connection:
+        """Return a new connection for ``site``."""
+        return self.connection(site)
+
+    def open(self, x: Tensor) -> Stream:
+        """Return the stream from the embeddings (T, B, C), after their dropout."""
+        return {"x": x}
+
+    def after_layer(self, i: int, s: Stream) -> Stream:
+        """Return the stream after layer ``i`` (also where layer dropout skipped it)."""
+        return s
+
+    def evaluate(self, layer: RunLayer, s: Stream) -> tuple[Stream, Tensor | None]:
+        """Return the stream after a layer, and its attention weights or None.
+
+        Args:
+            layer: runs the layer's sub-layers and connections; a variant may call it several times.
+            s: the stream below.
+        """
+        return layer(s)
+
+    def layer_output(self, s: Stream) -> Tensor:
+        """Return what an analysis takes for a layer's output (T, B, C): what the top makes of it, but for norms."""
+        return s["x"]
+
+    def depth_weights(self, below: int) -> DepthWeights | None:
+        """Return what was learned to combine over layers; None where that is no matrix of weights.
+
+        Args:
+            below: number of layers that other variants wire below this one's.
+        """
+        return None
+
+    def close(self, s: Stream) -> Tensor:
+        """Return the stack's output (T, B, C)."""
+        return s["x"]
+
+    def at(self, i: int) -> tuple[Variant, int]:
+        """Return the variant that wires layer ``i``, and which of its layers this is."""
+        return self, i
+
+    def init_weights(self, layers: nn.ModuleList, embed_tokens: nn.Module | None) -> None:
+        """Set own initial values, once the whole model is built and drawn as the option ``init`` says.
+
+        Args:
+            layers: the layers that this variant wires.
+            embed_tokens: the stack's token embedding; None for speech, and in a decoder that shares its encoder's.
+        """
+
+    def update_rules(self) -> dict[str, UpdateScale]:
+        """Return ends of names of parameters, and the factors on the optimizer's settings of these."""
+        return {"gpas.gate": SPARED}
+
+    def update_scales(self, layers: nn.ModuleList) -> dict[nn.Parameter, UpdateScale]:
+        """Return the factors on the optimizer's settings, of parameters of ``layers`` and of this variant."""
+        return update_scales(self, layers)
+
+    def extra_repr(self) -> str:
+        return f"{self.name}: {'; '.join(self.equations_of(self.config))}" if self.name else ""

@@ -1,0 +1,174 @@
+"""A variant's options: declared as fields of a frozen dataclass, parsed from "k=v,...", checked, written back."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from fairseq_residuals.wirings.core.errors import UserError
+
+T = TypeVar("T")
+
+LARGEST = 1e6
+"""Of a factor: with more of them, numbers of single precision overflow."""
+MOST_LAYERS = 10_000
+"""Of which an option counts some; no model has more."""
+SHORT = {"norm": "norm_type"}
+"""Other names of options, for variants that have no option of that name themselves."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option as a user sees it."""
+
+    name: str
+    type: Any
+    default: Any
+    help: str
+    minimum: float | None
+    maximum: float | None
+    for_training: bool
+    """Whether a trained model is the same whatever the value: it says how weights start, or what is dropped."""
+
+    def describe(self) -> str:
+        """Return the values that are valid, in words."""
+        words = []
+        for t in _alternatives(self.type):
+            if get_origin(t) is Literal:
+                words += [str(v) for v in get_args(t)]
+            elif t is bool:
+                words.append("true, false")
+            elif t is str:
+                words.append("text")
+            else:
+                words.append(("an integer" if t is int else "a number") + self._bounds())
+        return " or ".join(words)
+
+    def _bounds(self) -> str:
+        return f" from {show_value(self.minimum)} to {show_value(self.maximum)}"
+
+    def parse(self, text: str) -> Any:
+        """Return the value written as ``text``.
+
+        Raises:
+            ValueError: it is not one of the valid values.
+        """
+        for t in _alternatives(self.type):
+            try:
+                value = _parse_as(t, text)
+            except ValueError:
+                continue
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and not self._in_range(value):
+                continue
+            return value
+        raise ValueError(text)
+
+    def _in_range(self, value: float) -> bool:
+        return (self.minimum is None or value >= self.minimum) and (self.maximum is None or value <= self.maximum)
+
+
+def option(
+    default: T, help: str, *, minimum: float | None = None, maximum: float | None = None, for_training: bool = False
+) -> T:
+    """Declare a field of a variant's ``Config``; the other arguments are those of :class:`Option`.
+
+    The field's annotation is bool, int, float, str, a Literal, or a union of them.
+    """
+    said = {"help": help, "minimum": minimum, "maximum": maximum, "for_training": for_training}
+    return typing.cast(T, dataclasses.field(default=default, metadata=said))
+
+
+@functools.cache
+def options_of(config_class: type) -> Mapping[str, Option]:
+    """Return the options that a ``Config`` declares, by name, in their order.
+
+    Raises:
+        TypeError: a field has no :func:`option`, or one that could not be written on a command line.
+    """
+    hints = get_type_hints(config_class)
+    options = {}
+    for f in dataclasses.fields(config_class):  # type: ignore[arg-type]
+        if not f.metadata:
+            raise TypeError(f"{config_class.__qualname__}.{f.name} needs option(default, help): the field has neither")
+        options[f.name] = Option(f.name, hints[f.name], f.default, **f.metadata)
+        _check(config_class, options[f.name])
+    return MappingProxyType(options)
+
+
+def _check(config_class: type, known: Option) -> None:
+    types_of = _alternatives(known.type)
+    where = f"{config_class.__qualname__}.{known.name}"
+    if not all(t in (bool, int, float, str) or get_origin(t) is Literal for t in types_of):
+        raise TypeError(f"{where} is of type {known.type}; an option is a bool, int, float, str, Literal, or a union")
+    if (int in types_of or float in types_of) and None in (known.minimum, known.maximum):
+        raise TypeError(f"{where} is a number and needs bounds: option(..., minimum=..., maximum=...)")
+    try:
+        known.parse(show_value(known.default))
+    except ValueError:
+        raise TypeError(f"the default {known.default!r} of {where} is not valid; valid: {known.describe()}") from None
+
+
+def parse_options(owner: str, config_class: type[T], text: str) -> tuple[T, frozenset[str]]:
+    """Return a ``Config`` from "k=v,...", and the names that the text gives.
+
+    Raises:
+        UserError: an unknown or repeated name, a missing "=", or a value that is not valid; it lists what is.
+    """
+    options = options_of(config_class)  # type: ignore[arg-type]  # mypy takes type[T] for unhashable
+    values: dict[str, Any] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = (part.strip() for part in item.partition("="))
+        name = name if name in options else SHORT.get(name, name)
+        if name not in options:
+            raise UserError(f"{owner} has no option {name!r}; its options are {', '.join(options)}")
+        if not equals:
+            raise UserError(f"option {name!r} of {owner} needs a value: {name}={options[name].describe()}")
+        if name in values:
+            raise UserError(f"option {name!r} of {owner} is given twice")
+        try:
+            values[name] = options[name].parse(value)
+        except ValueError:
+            raise UserError(
+                f"{value!r} is not valid for option {name!r} of {owner}; valid: {options[name].describe()}"
+            ) from None
+    return config_class(**values), frozenset(values)
+
+
+def format_options(config: Any) -> str:
+    """Return the inverse of :func:`parse_options`, every option spelled out."""
+    return ",".join(f"{f.name}={show_value(getattr(config, f.name))}" for f in dataclasses.fields(config))
+
+
+def _alternatives(t: Any) -> tuple[Any, ...]:
+    return get_args(t) if get_origin(t) in (Union, types.UnionType) else (t,)
+
+
+def _parse_as(t: Any, text: str) -> Any:
+    if get_origin(t) is Literal:
+        return {str(v): v for v in get_args(t)}[text] if text in map(str, get_args(t)) else _reject(text)
+    if t is bool:
+        return (
+            {"true": True, "false": False, "1": True, "0": False}.get(text.lower())
+            if text.lower() in ("true", "false", "1", "0")
+            else _reject(text)
+        )
+    value = t(text)
+    return value if t is not float or math.isfinite(value) else _reject(text)
+
+
+def _reject(text: str) -> Any:
+    raise ValueError(text)
+
+
+def show_value(value: Any) -> str:
+    """Return a value as a user writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

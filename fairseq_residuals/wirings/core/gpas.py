@@ -1,0 +1,66 @@
+"""GPAS: the option ``gpas``, common to all variants whose stream is one sum.
+
+::
+
+    x ─┬─► F ─► + ─► S ─► x'        Pre-LN kinds                x ─┬─► F ─────► + ─► LN ─► x'    Post-LN kinds
+       └────────┘                                                  └─► S ─► ────┘
+
+Chen et al. 2025, "GPAS: Accelerating Convergence of LLM Pretraining via Gradient-Preserving Activation Scaling":
+S(x) = x - silu(a) stop_gradient(x). Forward it scales by 1 - silu(a), the gradient to x is the identity, and the gate a
+learns by itself; a = 0 at first, where S is the identity. silu is bounded below by -0.278, so S enlarges to 1.278 at
+most; a > 1.278 turns the sign of the stream. Checked against dandingsky/GPAS@3198068 (``modeling_llama.py``).
+
+============  ========================================================================================================
+``none``      no gates
+``layer``     one gate per layer, which its sub-layers share, as in the authors' code (their figure leaves it open)
+``sublayer``  one gate per sub-layer: our choice
+============  ========================================================================================================
+
+Post-LN and its relatives scale the residual alone: the branch reads what is not scaled. In an encoder-decoder
+cross-attention is treated as the other sub-layers are, which is our choice. Weight decay spares the gates.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import silu
+
+if TYPE_CHECKING:
+    from fairseq_residuals.wirings.core.base import Connection, Stream, SubLayer
+
+GateScope = Literal["none", "layer", "sublayer"]
+
+
+class ActivationScaling(nn.Module):
+    """Scale the stream in one layer."""
+
+    def __init__(self, gates: GateScope, n_sub: int) -> None:
+        """Make the gates.
+
+        Args:
+            gates: any but ``none``.
+            n_sub: sub-layers of the layer.
+        """
+        super().__init__()
+        self.gate = nn.Parameter(torch.zeros(() if gates == "layer" else (n_sub,)))
+
+    def forward(self, x: Tensor, index: int) -> Tensor:
+        """Return S(x), (T, B, C), after sub-layer ``index`` of the layer."""
+        gate = self.gate if self.gate.dim() == 0 else self.gate[index]
+        return x - silu(gate) * x.detach()
+
+    def around(self, connection: Connection, s: Stream, sublayer: SubLayer) -> tuple[Stream, Tensor | None]:
+        """Run a connection, and scale "x" of the stream where its kind of sum has it scaled."""
+        index = connection.site.index
+
+        def scale_residual(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
+            y, weights, s = sublayer(h, s)
+            return y, weights, s | {"x": self(s["x"], index)}
+
+        if connection.summation == "post":
+            return connection(s, scale_residual)  # type: ignore[no-any-return]
+        s, weights = connection(s, sublayer)
+        return (s | {"x": self(s["x"], index)} if connection.summation == "pre" else s), weights

@@ -1,0 +1,90 @@
+"""The variants by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from fairseq_residuals.wirings.core.base import Variant
+from fairseq_residuals.wirings.core.catalogue import check_declaration
+from fairseq_residuals.wirings.core.errors import UserError, did_you_mean
+
+_REGISTERED: dict[str, type[Variant]] = {}
+
+
+class Variants(Mapping[str, type[Variant]]):
+    """All variants, by name; whoever asks for the first time imports those of the plugin."""
+
+    def __getitem__(self, name: str) -> type[Variant]:
+        import_variants()
+        return _REGISTERED[name]
+
+    def __iter__(self) -> Iterator[str]:
+        import_variants()
+        return iter(_REGISTERED)
+
+    def __len__(self) -> int:
+        import_variants()
+        return len(_REGISTERED)
+
+
+VARIANTS = Variants()
+
+
+def register_variant(name: str) -> Callable[[type[Variant]], type[Variant]]:
+    """Make a class known as the variant ``name`` to every task, flag, architecture and test (a decorator).
+
+    Raises:
+        ValueError: the name is taken, or could not stand in a list of variants or in an architecture's name.
+        TypeError: the class does not describe itself (:mod:`.catalogue`), or its options lack the common ones.
+    """
+
+    def register(cls: type[Variant]) -> type[Variant]:
+        if not re.fullmatch("[a-z][a-z0-9_]*", name):
+            raise ValueError(f"{name!r} is no name of a variant: lower-case letters, digits and _ make one")
+        if name in _REGISTERED:
+            raise ValueError(f"a variant named {name!r} is registered already: {_REGISTERED[name]}")
+        if not issubclass(cls.Config, Variant.Config):
+            raise TypeError(f"the Config of variant {name!r} must derive from Variant.Config")
+        if any(isinstance(value, dataclasses.Field) for value in vars(cls.Config).values()):
+            raise TypeError(f"the Config of variant {name!r} needs the decorator @dataclass(frozen=True)")
+        check_declaration(name, cls, _REGISTERED.values())
+        cls.name = name
+        # a model that is wired so is not wired as what derives from it
+        cls.ships_in = vars(cls).get("ships_in", "")
+        _REGISTERED[name] = cls
+        return cls
+
+    return register
+
+
+@functools.cache
+def import_variants() -> None:
+    """Import every module of :mod:`fairseq_residuals.wirings.variants`; importing one registers what it defines."""
+    package = importlib.import_module("fairseq_residuals.wirings.variants")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
+
+
+def list_variants() -> list[str]:
+    """Return the names of all variants, the oldest first."""
+    import_variants()
+    return sorted(VARIANTS, key=lambda name: (VARIANTS[name].year, name))
+
+
+def find_variant(name: str) -> type[Variant]:
+    """Return the variant called ``name``.
+
+    Raises:
+        UserError: there is none; the message lists the valid names.
+    """
+    if name not in VARIANTS:
+        # of an architecture's name the variant is a part
+        parts = [variant for variant in VARIANTS if f"_{variant}_" in f"_{name}_"]
+        hint = did_you_mean(max(parts, key=len, default=name), VARIANTS)
+        raise UserError(f"unknown variant {name!r}{hint}; the variants are {', '.join(sorted(VARIANTS))}")
+    return VARIANTS[name]

@@ -1,0 +1,259 @@
+"""What a user asks for: a variant with its options, or several of them, each for some layers of a stack."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream, Variant
+from fairseq_residuals.wirings.core.config import SHORT, format_options, options_of, parse_options, show_value
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.registry import VARIANTS, find_variant
+
+_WITH_OPTIONS = re.compile(r"(?P<name>[\w-]+)\((?P<options>.*)\)")
+_PART = re.compile(r"(?P<name>[\w-]+):(?P<first>\d{1,9})(?:-(?P<last>\d{1,9}))?")
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A variant with its options, for some layers."""
+
+    name: str
+    config: Any
+    given: frozenset[str]
+    """The options that the user named; the others have their defaults."""
+    first: int = 0
+    last: int | None = None
+    """Counted from 0, included; None: the last layer there is."""
+
+    @property
+    def variant(self) -> type[Variant]:
+        return VARIANTS[self.name]
+
+    @property
+    def equations(self) -> tuple[str, ...]:
+        return self.variant.equations_of(self.config)
+
+    def build(self, shape: StackShape) -> Variant:
+        """Return the variant for a stack, or for this part of it."""
+        return self.variant(self.config, replace(shape, norm_type=self.config.norm_type, norm_eps=self.config.norm_eps))
+
+    @property
+    def layers(self) -> str:
+        return "" if self.last is None else f":{self.first}-{self.last}"
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """How one stack is wired, as ``--residual NAME --residual-args k=v,...`` choose it.
+
+    NAME is a variant, a variant with its options such as ``pre_ln(final_norm=false)``, or a list such as
+    ``post_ln:0-5,pre_ln:6-17``.
+    """
+
+    parts: tuple[Segment, ...]
+
+    @classmethod
+    def parse(cls, name: str, args: str | None = None) -> Wiring:
+        """Read a wiring from the two flags' values.
+
+        In a list, an option holds for every variant that has it, and ``variant.option`` for one of them.
+
+        Raises:
+            UserError: unknown variant or option, a value out of range, a list that is not one; the message says what
+                is valid.
+        """
+        if within := _WITH_OPTIONS.fullmatch(name):
+            name, args = within["name"], ",".join(filter(None, (within["options"], args)))
+        if not re.search(r"[:,]", name):
+            variant = find_variant(name)
+            return cls((Segment(name, *parse_options(f"variant {name!r}", variant.Config, args or "")),))
+        places = []
+        for text in name.split(","):
+            place = _PART.fullmatch(text.strip())
+            if place is None:
+                raise UserError(
+                    f"{name!r} is not a variant or a list of variants with their layers, such as"
+                    " post_ln:0-5,pre_ln:6-17 (layers are counted from 0)"
+                )
+            find_variant(place["name"])
+            places.append((place["name"], int(place["first"]), int(place["last"] or place["first"])))
+        texts = _share_out(args or "", [name for name, _, _ in places])
+        return cls(
+            tuple(
+                Segment(name, *parse_options(f"variant {name!r}", VARIANTS[name].Config, texts[name]), first, last)
+                for name, first, last in places
+            )
+        )
+
+    @property
+    def name(self) -> str:
+        """As ``--residual`` takes it."""
+        return ",".join(f"{part.name}{part.layers}" for part in self.parts)
+
+    @property
+    def args(self) -> str:
+        """Every option spelled out, as ``--residual-args`` takes it."""
+        if len(self.parts) == 1:
+            return format_options(self.parts[0].config)
+        texts = {part.name: format_options(part.config).split(",") for part in self.parts}
+        return ",".join(f"{name}.{option}" for name, options in texts.items() for option in options)
+
+    @property
+    def computes(self) -> str:
+        """What a trained model depends on: the variants, and of the options those that are not for training alone."""
+        parts = []
+        for part in self.parts:
+            options = options_of(part.variant.Config).values()
+            values = {o.name: show_value(getattr(part.config, o.name)) for o in options if not o.for_training}
+            parts.append(f"{part.name}{part.layers}({','.join(f'{k}={v}' for k, v in values.items())})")
+        return ",".join(parts)
+
+    @property
+    def normalize_before(self) -> bool:
+        """What fairseq calls so: whether all layers are Pre-LN."""
+        return all(part.variant.normalize_before for part in self.parts)
+
+    @property
+    def is_stock_post_ln(self) -> bool:
+        """Whether all layers are fairseq's Post-LN but for gains: nothing is on top, asked for or not."""
+        return all(part.variant.export_as == "post_ln" for part in self.parts)
+
+    @property
+    def title(self) -> str:
+        return ", ".join(f"{part.variant.title}{part.layers}" for part in self.parts)
+
+    @property
+    def equations(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(line for part in self.parts for line in part.equations))
+
+    def value(self, option: str) -> Any:
+        """Return an option's value in the topmost part; None if it has no such option."""
+        return getattr(self.parts[-1].config, option, None)
+
+    def is_given(self, option: str) -> bool:
+        return option in self.parts[-1].given
+
+    def with_default(self, option: str, value: Any) -> Wiring:
+        """Return the same with ``option`` set wherever a variant has it and the user did not name it."""
+        return Wiring(
+            tuple(
+                replace(part, config=replace(part.config, **{option: value}))
+                if hasattr(part.config, option) and option not in part.given
+                else part
+                for part in self.parts
+            )
+        )
+
+    def check(self, stack: str, depth: int, *, alone: bool) -> None:
+        """Check that every variant can wire its part of a stack.
+
+        Args:
+            stack: encoder or decoder.
+            depth: its layers.
+            alone: whether it is a decoder without an encoder.
+
+        Raises:
+            UserError: the wiring has no meaning in such a stack, or its parts do not cover the layers once each.
+        """
+        for part in self.parts:
+            own = depth if part.last is None else part.last - part.first + 1
+            if reason := part.variant.refusal(alone=alone, topmost=part is self.parts[-1], depth=own):
+                raise UserError(f"variant {part.name!r} cannot be used there: {reason}")
+            if reason := part.variant.contradiction(part.config):
+                raise UserError(f"variant {part.name!r} cannot take {reason}; leave it out")
+        expected = 0
+        for part in self.parts:
+            last = depth - 1 if part.last is None else part.last
+            if part.first != expected or not part.first <= last < depth:
+                raise UserError(f"{self.name!r} must name each layer of the {stack} once, in order: 0 to {depth - 1}")
+            expected = last + 1
+        if expected != depth:
+            raise UserError(f"{self.name!r} ends at layer {expected - 1}, and the {stack} has layers 0 to {depth - 1}")
+
+    def build(self, shape: StackShape) -> Variant:
+        """Return the variant for one stack.
+
+        Raises:
+            UserError: as :meth:`check`.
+        """
+        self.check(shape.stack, shape.depth, alone=not shape.cross)
+        if len(self.parts) == 1:
+            return self.parts[0].build(shape)
+        variants = []
+        for part in self.parts:
+            assert part.last is not None
+            depth = part.last - part.first + 1
+            own = {"depth": depth, f"{shape.stack[:3]}_depth": depth}
+            variants.append(part.build(replace(shape, **own)))  # type: ignore[arg-type]
+        return Segments(variants, shape)
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.args})"
+
+
+class Segments(Variant):
+    """Variants above each other, each a stack of its own, of the depth that it has.
+
+    A segment is opened on the output of the one below, and closed (with its top norm, where it has one) before the
+    next.
+    """
+
+    name = "segments"
+    equations = ()
+
+    def __init__(self, variants: list[Variant], shape: StackShape) -> None:
+        """Stack the variants.
+
+        Args:
+            variants: from the bottom, each built for its part of the depth.
+        """
+        super().__init__(None, shape)
+        self.variants = nn.ModuleList(variants)
+        self.places = [(variant, i) for variant in variants for i in range(variant.shape.depth)]
+
+    def at(self, i: int) -> tuple[Variant, int]:
+        return self.places[i]
+
+    def connect(self, site: Site) -> Connection:
+        raise NotImplementedError("a layer is connected by the segment that it belongs to")
+
+    def open(self, x: Tensor) -> Stream:
+        return self.places[0][0].open(x)
+
+    def after_layer(self, i: int, s: Stream) -> Stream:
+        variant, inside = self.places[i]
+        s = variant.after_layer(inside, s)
+        if inside == variant.shape.depth - 1 and i < len(self.places) - 1:
+            return self.places[i + 1][0].open(variant.close(s))
+        return s
+
+    def close(self, s: Stream) -> Tensor:
+        return self.places[-1][0].close(s)
+
+
+def _share_out(args: str, names: list[str]) -> dict[str, str]:
+    """Return the options of each variant of a list."""
+    texts: dict[str, list[str]] = {name: [] for name in names}
+    for item in filter(None, (text.strip() for text in args.split(","))):
+        owner, dot, option = item.partition(".")
+        key = item.partition("=")[0].strip()
+        if dot and owner in texts:
+            texts[owner].append(option)
+            continue
+        # the short name is for where no variant has an option of that name itself
+        having = next(filter(None, (_having(texts, k) for k in (key, SHORT.get(key)))), [])
+        if not having:
+            valid = dict.fromkeys(option for name in texts for option in options_of(VARIANTS[name].Config))
+            raise UserError(f"none of {', '.join(texts)} has an option {key!r}; their options are {', '.join(valid)}")
+        for name in having:
+            texts[name].append(item)
+    return {name: ",".join(options) for name, options in texts.items()}
+
+
+def _having(names: Iterable[str], option: str | None) -> list[str]:
+    return [name for name in names if option in options_of(VARIANTS[name].Config)]

@@ -1,0 +1,240 @@
+"""Models of this package as models of transformers: ``AutoModelForSeq2SeqLM``, ``AutoModelForCausalLM``.
+
+Beam search gives what ``fairseq-generate`` gives: no padding is generated, and the last position that there is room for
+is the end of the sentence.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import GenerationMixin, LogitsProcessor, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, Seq2SeqLMOutput
+
+from fairseq_residuals.wirings.core.decoder_cache import DecoderCache
+from fairseq_residuals.wirings.export.model import Encoder, build_halves
+from fairseq_residuals.wirings.export.settings import EOS, PAD, ModelSettings
+
+
+class ResidualConfig(PreTrainedConfig):
+    """The settings of a model, beside those that transformers has for all models."""
+
+    model_type = "fairseq_residuals"
+    model_settings: dict[str, Any] | None = None
+    """As :meth:`ModelSettings.to_json` has them."""
+
+
+class GenerationCache(DecoderCache):
+    """Keys and values of the tokens so far, as transformers' beam search asks for them."""
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Go on with other rows."""
+        self.reorder(beam_idx)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Return how many positions are kept."""
+        return self.positions
+
+
+class FairseqSearch(LogitsProcessor):
+    """What fairseq's search forbids and transformers' does not."""
+
+    def __init__(self, max_length: int) -> None:
+        self.max_length = max_length
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Forbid padding, and at the last position everything but the end."""
+        scores[:, PAD] = -torch.inf
+        if input_ids.size(1) >= self.max_length - 1:
+            end = scores[:, EOS].clone()
+            scores = torch.full_like(scores, -torch.inf)
+            scores[:, EOS] = end
+        return scores
+
+
+class ResidualModel(PreTrainedModel, GenerationMixin):
+    """What both kinds of model share."""
+
+    config_class = ResidualConfig
+    main_input_name = "input_ids"
+    _no_split_modules = ("ResidualLayer",)
+
+    def __init__(self, config: ResidualConfig) -> None:
+        super().__init__(config)
+        settings = ModelSettings.of_json(config.model_settings)
+        encoder, self.decoder = build_halves(settings)
+        tied = {}
+        if settings.share_input_output:
+            tied["decoder.output_projection.weight"] = "decoder.embed_tokens.weight"
+        if encoder is not None:
+            self.encoder = encoder
+            if settings.share_all:
+                tied["encoder.embed_tokens.weight"] = "decoder.embed_tokens.weight"
+        self._tied_weights_keys = tied
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Fill the buffers of a module that no file holds; all parameters come from the file.
+
+        transformers builds models without memory, and leaves such buffers empty.
+        """
+        if reset_buffers := getattr(module, "reset_buffers", None):
+            reset_buffers()
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        # the cache is made by the first call
+        return False
+
+    def _get_logits_processor(self, generation_config: Any, *args: Any, **kwargs: Any) -> Any:
+        processors = super()._get_logits_processor(generation_config, *args, **kwargs)
+        processors.append(FairseqSearch(generation_config.max_length))
+        return processors
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the embedding of what ``input_ids`` are."""
+        return self.get_encoder().embed_tokens if self.config.is_encoder_decoder else self.decoder.embed_tokens
+
+    def get_output_embeddings(self) -> nn.Module:
+        """Return the output matrix."""
+        return self.decoder.output_projection  # type: ignore[no-any-return]
+
+    def _loss(self, logits: Tensor, labels: Tensor | None) -> Tensor | None:
+        return None if labels is None else nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def _padded(tokens: Tensor, mask: Tensor | None) -> Tensor:
+    """With padding where a mask of transformers (0 at padding) says so."""
+    return tokens if mask is None else tokens.masked_fill(mask[:, -tokens.size(1) :].eq(0), PAD)
+
+
+class EncoderForTransformers(nn.Module):
+    """The encoder with the arguments and results that ``generate`` knows."""
+
+    encoder: Encoder
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        # no submodule: parameters have one name
+        self.__dict__["encoder"] = encoder
+        self.embed_tokens = encoder.embed_tokens
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any) -> BaseModelOutput:
+        """Encode (B, S) to (B, S, C)."""
+        return BaseModelOutput(last_hidden_state=self.encoder(_padded(input_ids, attention_mask)).transpose(0, 1))
+
+
+class ResidualForSeq2Seq(ResidualModel):
+    """An encoder-decoder model."""
+
+    def get_encoder(self, *_: Any, **__: Any) -> nn.Module:
+        """Return the encoder as ``generate`` calls it."""
+        return EncoderForTransformers(self.encoder)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: GenerationCache | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        **_: Any,
+    ) -> Seq2SeqLMOutput:
+        """Return logits (B, T, words), with arguments as transformers' models have them.
+
+        Args:
+            decoder_input_ids: (B, T), which begin with the end of a sentence; by default the labels moved by one.
+            labels: (B, T), -100 where there is no loss.
+        """
+        if encoder_outputs is None:
+            if input_ids is None:
+                raise ValueError("the model needs input_ids, or encoder_outputs")
+            if attention_mask is None:
+                attention_mask = input_ids.ne(PAD).long()
+            encoder_outputs = self.get_encoder()(input_ids, attention_mask)
+        if decoder_input_ids is None and labels is not None:
+            start = torch.full_like(labels[:, :1], EOS)
+            decoder_input_ids = torch.cat([start, labels[:, :-1].masked_fill(labels[:, :-1].eq(-100), PAD)], 1)
+        if decoder_input_ids is None:
+            raise ValueError("the model needs decoder_input_ids, or labels")
+        memory = encoder_outputs[0].transpose(0, 1)
+        cache = GenerationCache() if past_key_values is None and use_cache else past_key_values
+        logits = self.decoder(
+            _padded(decoder_input_ids, decoder_attention_mask),
+            memory,
+            None if attention_mask is None else attention_mask.eq(0),
+            cache,
+            None if cache is None else cache.padding,
+        )
+        return Seq2SeqLMOutput(
+            loss=self._loss(logits, labels),
+            logits=logits,
+            past_key_values=cache,
+            encoder_last_hidden_state=encoder_outputs[0],
+        )
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        past_key_values: GenerationCache | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        use_cache: bool | None = None,
+        **_: Any,
+    ) -> dict[str, Any]:
+        """Return the arguments of the next call: the tokens that are not in the cache."""
+        new = input_ids if past_key_values is None else input_ids[:, past_key_values.positions :]
+        return {
+            "decoder_input_ids": new,
+            "past_key_values": past_key_values,
+            "attention_mask": attention_mask,
+            "encoder_outputs": encoder_outputs,
+            "use_cache": use_cache,
+        }
+
+
+class ResidualForCausalLM(ResidualModel):
+    """A language model."""
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: GenerationCache | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        **_: Any,
+    ) -> CausalLMOutputWithPast:
+        """Return logits (B, T, words), with arguments as transformers' models have them.
+
+        Args:
+            labels: (B, T), the input itself, -100 where there is no loss.
+        """
+        cache = GenerationCache() if past_key_values is None and use_cache else past_key_values
+        logits = self.decoder(
+            _padded(input_ids, attention_mask), cache=cache, past_padding=None if cache is None else cache.padding
+        )
+        loss = None if labels is None else self._loss(logits[:, :-1], labels[:, 1:])
+        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache)
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        past_key_values: GenerationCache | None = None,
+        attention_mask: Tensor | None = None,
+        use_cache: bool | None = None,
+        **_: Any,
+    ) -> dict[str, Any]:
+        """Return the arguments of the next call: the tokens that are not in the cache."""
+        new = input_ids if past_key_values is None else input_ids[:, past_key_values.positions :]
+        return {
+            "input_ids": new,
+            "past_key_values": past_key_values,
+            "attention_mask": attention_mask,
+            "use_cache": use_cache,
+        }

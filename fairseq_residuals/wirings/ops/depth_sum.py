@@ -1,0 +1,104 @@
+"""Sum tensors over depth, weighted by numbers or by a softmax.
+
+    weighted_sum:   Σ_k w_k v_k
+    softmax_sum:    Σ_k a_k v_k,   a = softmax_k(d · v_k / sqrt(mean(v_k²) + eps))
+
+of K values v_k (T, B, C), such as the outputs of all layers so far. Both keep the values alone for the gradient, which
+layers hold anyway, and read each once. Stacking them would copy all of them for every layer, and the autograd of the
+softmax would make four tensors of a value's size for each value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import rms_norm
+
+from fairseq_residuals.wirings.ops.rms_linear import inverse_rms_of, row_norms
+from fairseq_residuals.wirings.utils.attachable_context import AttachableContext
+from fairseq_residuals.wirings.utils.plain_form import differentiable_gradients, plain_form_serves
+from fairseq_residuals.wirings.utils.precision import at_least_fp32
+
+around_sum = AttachableContext()
+"""Around the sum of values; its value is the sequence of them."""
+
+
+def weighted_sum_reference(weights: Tensor, values: Sequence[Tensor]) -> Tensor:
+    """Multiply each value by its weight and add the products."""
+    return torch.stack([weight * value for weight, value in zip(weights, values, strict=True)]).sum(0)
+
+
+def weighted_sum(weights: Tensor, values: Sequence[Tensor]) -> Tensor:
+    """Return Σ_k w_k v_k, of (K, ...) and K times (T, B, C), where (...) broadcasts to (T, B, C)."""
+    first, *others = weights.unbind()
+    with around_sum(values):
+        total = first * values[0]
+        for weight, value in zip(others, values[1:], strict=True):
+            total.add_(weight * value)
+    return total
+
+
+def softmax_sum_reference(direction: Tensor, values: Sequence[Tensor], eps: float) -> Tensor:
+    """Weigh the values by a softmax over depth of the products of their norms with ``direction``."""
+    stacked = at_least_fp32(torch.stack(list(values)))
+    products = rms_norm(stacked, direction.shape, eps=eps) @ at_least_fp32(direction)
+    return (products.softmax(0).unsqueeze(-1) * stacked).sum(0).to(values[0].dtype)
+
+
+def softmax_sum(direction: Tensor, values: Sequence[Tensor], eps: float) -> Tensor:
+    """Return Σ_k a_k v_k, of (C) and K times (T, B, C); the softmax is in single precision at least.
+
+    Args:
+        direction: d, a query times the gain of the keys' norm.
+        values: v_k, of one precision.
+        eps: what is added to mean squares.
+    """
+    if plain_form_serves():
+        return softmax_sum_reference(direction, values, eps)
+    # smaller by sqrt(C), which keeps its products in the range of half precision
+    scaled = (direction * len(direction) ** -0.5).to(values[0].dtype)
+    with around_sum(values):
+        total: Tensor = _SoftmaxSum.apply(scaled, eps, *values)  # type: ignore[no-untyped-call]
+    return total
+
+
+class _SoftmaxSum(torch.autograd.Function):
+    """Take the direction times C^-0.5, which the norms' factors make up for."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:  # direction, eps, values: torch.compile counts names to look for ctx
+        direction, eps, *values = inputs
+        # the norm's factor follows the product, so that nothing of a value's size is made and kept
+        products = torch.stack([value @ direction for value in values])
+        norms = torch.stack([row_norms(value) for value in values])
+        factors = len(direction) ** 0.5 * inverse_rms_of(norms, len(direction), eps)
+        shares = (products * factors).softmax(0)
+        ctx.eps = eps
+        ctx.save_for_backward(direction, products, factors, shares, *values)
+        return weighted_sum(shares.to(values[0].dtype).unsqueeze(-1), values)
+
+    @staticmethod
+    def backward(ctx: Any, grad_total: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        direction, products, factors, shares, *values = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return differentiable_gradients(ctx, _plain_softmax_sum, (direction, ctx.eps, *values), grad_total)
+        grad_shares = torch.stack([(grad_total * value).sum(-1) for value in values])
+        grad_logits = shares * (grad_shares - (shares * grad_shares).sum(0))
+        grad_products = grad_logits * factors
+        # a factor is sqrt(C) (v·v / C + eps)^-0.5, so its gradient is along the value
+        along_value = -grad_products * products * factors.square() / len(direction) ** 2
+        of_each = (x.unsqueeze(-1).unbind() for x in (shares, grad_products, along_value))
+        rows = grad_products.to(direction.dtype).flatten(1).unbind()
+        grad_values, grad_direction = [], torch.zeros_like(direction)
+        for share, grad_product, along, row, value in zip(*of_each, rows, values, strict=True):
+            grad_value = (share * grad_total).addcmul_(grad_product, direction).addcmul_(along, value)
+            grad_values.append(grad_value.to(value.dtype))
+            grad_direction += row @ value.flatten(0, -2)
+        return grad_direction, None, *grad_values
+
+
+def _plain_softmax_sum(scaled: Tensor, eps: float, *values: Tensor) -> Tensor:
+    return softmax_sum_reference(scaled * len(scaled) ** 0.5, values, eps)

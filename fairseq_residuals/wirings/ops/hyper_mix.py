@@ -1,0 +1,91 @@
+"""Read, mix and write n residual streams that lie side by side.
+
+For streams X (..., n, C), a sub-layer F and weights that may differ at each position::
+
+    u    = Σ_i read_i X_i          width connection      read (..., 1, n), u (..., C)
+    X'_j = Σ_i mix_ji X_i                                mix (..., n, n)
+    X_j  = X'_j + write_j F(u)     depth connection      write (..., n, 1)
+
+The weights either have the leading dimensions of the streams or none. They are in single precision where the streams
+are in half precision; every result is computed in the weights' precision and rounded once to that of the streams.
+
+Autograd would make three tensors of the streams' size for the gradient of the streams, add them up, and keep a copy of
+the streams in the weights' precision. The gradients written out keep the streams once and make one tensor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_residuals.wirings.utils.attachable_context import AttachableContext
+from fairseq_residuals.wirings.utils.torch_private import is_transforming
+
+around_small_products = AttachableContext()
+"""Around the products of many tiny matrices; its value is one of the factors."""
+
+
+def width_connection_reference(streams: Tensor, read: Tensor, mix: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute u and X' as two products of matrices."""
+    exact = streams.to(mix.dtype)
+    return (read @ exact).squeeze(-2).to(streams.dtype), (mix @ exact).to(streams.dtype)
+
+
+def width_connection(streams: Tensor, read: Tensor, mix: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute u, what a sub-layer is fed, and X', the mixed streams.
+
+    Shapes: (..., n, C), (..., 1, n), (..., n, n) -> (..., C), (..., n, C).
+    """
+    if is_transforming():
+        return width_connection_reference(streams, read, mix)
+    # tiny matrices are multiplied in one call only if all of them are contiguous
+    u, mixed = _WidthConnection.apply(streams, read.contiguous(), mix.contiguous())  # type: ignore[no-untyped-call]
+    return u.squeeze(-2), mixed
+
+
+class _WidthConnection(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, streams: Tensor, read: Tensor, mix: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(streams, read, mix)
+        exact = streams.to(mix.dtype)
+        with around_small_products(streams):
+            return (read @ exact).to(streams.dtype), (mix @ exact).to(streams.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad_u: Tensor, grad_mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+        streams, read, mix = ctx.saved_tensors
+        exact, grad_u, grad_mixed = (x.to(mix.dtype) for x in (streams, grad_u, grad_mixed))
+        with around_small_products(streams):
+            grad_streams = (mix.mT @ grad_mixed).addcmul_(read.mT, grad_u).to(streams.dtype)
+            grad_read, grad_mix = grad_u @ exact.mT, grad_mixed @ exact.mT
+        return grad_streams, grad_read.sum_to_size(read.shape), grad_mix.sum_to_size(mix.shape)
+
+
+def depth_connection_reference(mixed: Tensor, write: Tensor, y: Tensor) -> Tensor:
+    """Add an outer product to the mixed streams."""
+    return (mixed.to(write.dtype) + write * y.unsqueeze(-2).to(write.dtype)).to(mixed.dtype)
+
+
+def depth_connection(mixed: Tensor, write: Tensor, y: Tensor) -> Tensor:
+    """Add the output of a sub-layer to each mixed stream: (..., n, C), (..., n, 1), (..., C) -> (..., n, C)."""
+    y = y.to(mixed.dtype)
+    if is_transforming():
+        return depth_connection_reference(mixed, write, y)
+    return _DepthConnection.apply(mixed, write.contiguous(), y.unsqueeze(-2))  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _DepthConnection(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, mixed: Tensor, write: Tensor, y: Tensor) -> Tensor:
+        ctx.save_for_backward(write, y)
+        return torch.addcmul(mixed.to(write.dtype), write, y.to(write.dtype)).to(mixed.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+        write, y = ctx.saved_tensors
+        exact = grad_out.to(write.dtype)
+        with around_small_products(y):
+            grad_write, grad_y = exact @ y.to(write.dtype).mT, (write.mT @ exact).to(y.dtype)
+        return grad_out, grad_write.sum_to_size(write.shape), grad_y

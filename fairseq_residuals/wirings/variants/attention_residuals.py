@@ -1,0 +1,144 @@
+"""Attention Residuals: instead of the sum of all that is below, a softmax over depth of it.
+
+::
+
+    v_0 ──┐
+    v_1 ──┼─► Σ_i a_i v_i ─► LN ─► F ─► v_{k+1}          a = softmax_i(w_k · RMSNorm_k(v_i))
+    v_k ──┘
+
+Kimi Team 2026, "Attention Residuals", Eq. 2 to 6: v_0 is the embedding, v_{k+1} the output of sub-layer k, and nothing
+is added to anything. The logits are not scaled, the values not normalised; a last softmax over all sources makes the
+stack's output, under the norm on top. With ``block=S`` (Block Attention Residuals) S consecutive sub-layers are one
+source, their sum; inside a block the sum so far is the last source. ``block=1`` is the same as no blocks, whose cost
+grows with the square of the depth. w starts at 0: h is Pre-LN's sum over the number of its terms, which the norm takes
+out again (but DyT does not), so the model starts as Pre-LN up to the norms' eps.
+
+No code was published but pseudo-code. Checked against fla-org/flash-linear-attention@bc3b101
+(``fla/ops/attnres/naive.py``), from which the gain of the keys' RMSNorm and its eps are.
+
+Inkling-2 of Thinking Machines (huggingface/transformers 5.23.0, ``inkling2``) is ``block=12,values=normed,scale=true``:
+sources are normalized without a gain, also as values, and logits divided by sqrt(C). w = 0 then gives the mean of
+vectors of equal length, which is not Pre-LN. Its layers of full attention have three queries, one for each of q, k, v.
+Kimi K3 (moonshotai/Kimi-K3, ``modeling_kimi_linear.py``) is ``block=24,norm=rms,norm_eps=1e-5``: its configuration says
+12, for it counts layers. ``heads=H`` is MHAR (Luo et al. 2026, 2607.27230): each of H groups of channels has a softmax
+over depth of its own, of sums over the group; the norm of the keys is still over all channels.
+
+Ours: the variance of h falls with the number of sources, at the start of 24 layers to 0.01; the norms on it have eps
+1e-6 instead of LayerNorm's 1e-5, which is 2e-4 from Pre-LN's output there, instead of 2e-3. The first sub-layer has one
+source, whose weight is 1 whatever the logit: it has neither w nor a gain, as no gradient would reach them. Each stack
+has sources of its own, and cross-attention is one more sub-layer.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+
+from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream, Variant
+from fairseq_residuals.wirings.core.config import MOST_LAYERS, option
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.registry import register_variant
+from fairseq_residuals.wirings.variants._softmax_over_depth import KEY_EPS, SoftmaxOverDepth
+
+NORM_EPS = 1e-6
+PLAIN = "sum_{i=0..k-1} softmax_i(dot(query, key_gain * RMS(v[i]))) v[i]"
+IN_HEADS = (
+    "[sum_{i=0..k-1} softmax_i(dot(part(query, c, heads), part(key_gain * RMS(v[i]), c, heads))) part(v[i], c, heads)"
+    " for c = 0..heads-1]"
+)
+
+
+def is_several(number: int) -> bool:
+    return number > 1
+
+
+def softmax_over_depth(shape: StackShape, config: Any) -> SoftmaxOverDepth:
+    return SoftmaxOverDepth(shape.dim, config.values == "normed", config.scale, shape.eps(KEY_EPS), config.heads)
+
+
+class AttentionResidualsConnection(Connection):
+    """Read a sum over the sources, and make the output a source or a part of one."""
+
+    def __init__(self, site: Site, config: Any) -> None:
+        super().__init__(site)
+        k = site.layer * site.n_sub + site.index
+        self.source = f"source{1 + k // max(config.block, 1)}"
+        self.over_depth = softmax_over_depth(site, config) if k else None
+        self.norm = site.new_norm(eps=NORM_EPS)
+
+    def read(self, s: Stream) -> tuple[Tensor, Stream]:
+        h = s["source0"] if self.over_depth is None else self.over_depth(s)
+        return self.norm(h), s | {"x": h}
+
+    def write(self, s: Stream, y: Tensor) -> Stream:
+        y = y.to(s["source0"].dtype)  # under autocast the stream stays as the embedding is, as Pre-LN's does
+        return s | {self.source: s[self.source] + y if self.source in s else y}
+
+
+@register_variant("attention_residuals")
+class AttentionResiduals(Variant):
+    """Feed each sub-layer a softmax over depth of all that is below.
+
+    Stream: "source0", "source1", ... (T, B, C): the embedding and outputs of sub-layers, or sums of blocks of them, the
+    newest so far. "x": what the newest sub-layer was fed, before its norm. What layer dropout skips is no source.
+    """
+
+    title = "Attention Residuals"
+    paper = "Kimi Team 2026, Attention Residuals"
+    year = 2026
+    equations = (
+        "start: v[0] = x",
+        "k = 1: h = v[0]",
+        "else: h = sum_{i=0..k-1} softmax_i(dot(query, key_gain * RMS(v[i]))) v[i]",
+        "v[k] = F(LN(h))",
+        "output LN(sum_{i=0..K} softmax_i(dot(query, key_gain * RMS(v[i]))) v[i])",
+    )
+    rewrites = (
+        ("heads", is_several, PLAIN, IN_HEADS),
+        ("heads", is_several, f"output LN({PLAIN.replace('k-1', 'K')})", f"output LN({IN_HEADS.replace('k-1', 'K')})"),
+        ("block", bool, "v[0] = x", "v[0] = x; v[i] = 0 for i = 1..ceil(K / block)"),
+        ("block", bool, "0..k-1", "0..ceil((k - 1) / block)"),
+        ("block", bool, "v[k] = F(LN(h))", "v[ceil(k / block)] = v[ceil(k / block)] + F(LN(h))"),
+        ("block", bool, "0..K}", "0..ceil(K / block)}"),
+        ("values", "normed", "key_gain * RMS(v[i]))) v[i]", "RMS(v[i]))) RMS(v[i])"),
+        ("values", "normed", "key_gain * RMS(v[i]), c, heads))) part(v[i],", "RMS(v[i]), c, heads))) part(RMS(v[i]),"),
+        ("scale", True, "dot(query, ", "dot(query / sqrt(d), "),
+        ("scale", True, "dot(part(query, ", "dot(part(query / sqrt(d), "),
+        ("heads", is_several, "start: v[0]", "where heads = H\nstart: v[0]"),
+    )
+    starts_as = "pre_ln"
+    verified = (
+        "fla-org's code of the softmax, Kimi K3's, Inkling-2 in transformers, and MHAR's author's (heads), decoder"
+        " alone, in blocks too: activations, gradients"
+    )
+    ships_in = "Kimi K3 (block=24,norm_type=rms,norm_eps=1e-5), Inkling-2 (block=12,values=normed,scale=true)"
+    extension = "Each stack has its own sources; cross-attention is one more sub-layer; eps 1e-6 in norms on sums."
+
+    @dataclass(frozen=True)
+    class Config(Variant.Config):
+        block: int = option(0, "sub-layers per block; 0: no blocks", minimum=0, maximum=MOST_LAYERS)
+        values: Literal["plain", "normed"] = option("plain", "what is added up; normed: the keys, without their gain")
+        scale: bool = option(False, "logits divided by sqrt(C)")
+        heads: int = option(1, "groups of channels with a softmax each; they divide C", minimum=1, maximum=1024)
+
+    def __init__(self, config: Any, shape: StackShape) -> None:
+        super().__init__(config, shape)
+        if shape.dim % config.heads:
+            raise UserError(
+                f"option heads={config.heads} of variant 'attention_residuals' must divide the {shape.dim} channels of"
+                f" the {shape.stack}"
+            )
+        self.over_depth = softmax_over_depth(shape, config)
+        self.norm = shape.new_norm(eps=NORM_EPS)
+
+    def connect(self, site: Site) -> Connection:
+        return AttentionResidualsConnection(site, self.config)
+
+    def open(self, x: Tensor) -> Stream:
+        return {"x": x, "source0": x}
+
+    def layer_output(self, s: Stream) -> Tensor:
+        return self.over_depth(s)  # type: ignore[no-any-return]
+
+    def close(self, s: Stream) -> Tensor:
+        return self.norm(self.layer_output(s))

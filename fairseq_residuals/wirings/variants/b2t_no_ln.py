@@ -1,0 +1,85 @@
+"""B2T connection without layer norms.
+
+::
+
+    x ─┬─┬─► SA ─► + ─┬─► FFN ─► + ─► ·β ─► + ─► x'
+       │ └────────┘   └──────────┘          │
+       └─► ·α ─────────────────────────────┘        (a decoder layer has cross-attention in between)
+
+Takase et al. 2023, "B2T Connection: Serving Stability and Performance in Deep Transformers", Eq. 9 to 11:
+x' = α x_in + β (x_ffn + FFN(x_ffn)), α = min(L / 12, L^-0.15) with the stack's L layers, β = d^-0.2.
+Checked against takase/b2t_connection@c8e2ad4 (``--residual-bottom-to-top --no-layer-norm``); no norm on top either.
+As for variant ``b2t``, the later ``init_scale=depth`` is in no table of the paper.
+
+Nothing keeps the stream in bounds, so that gradients overflow at the start of deep and narrow stacks:
+``fairseq-residuals gradients --variants b2t_no_ln --layers 30 --dim 16 --ffn-dim 64 --heads 2`` has nan, and has none
+with ``--layers 18``, or with ``--layers 100 --dim 64 --ffn-dim 256``.
+"""
+
+import logging
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+
+from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream, Variant
+from fairseq_residuals.wirings.core.config import LARGEST, option
+from fairseq_residuals.wirings.core.registry import register_variant
+from fairseq_residuals.wirings.variants.b2t import B2T, BottomConnection
+
+
+class B2TNoLNConnection(BottomConnection):
+    def __init__(self, site: Site, alpha: float, beta: float) -> None:
+        super().__init__(site)
+        self.alpha, self.beta = alpha, beta
+
+    def write(self, s: Stream, y: Tensor) -> Stream:
+        x = s["x"] + y
+        return s | {"x": self.alpha * s["bottom"] + self.beta * x if self.site.last else x}
+
+
+logger = logging.getLogger(__name__)
+DEEP, NARROW = 30, 64
+"""Layers from which on gradients may overflow in stacks of less than this width."""
+
+
+@register_variant("b2t_no_ln")
+class B2TNoLN(Variant):
+    title = "B2T connection without layer norms"
+    paper = B2T.paper
+    year = B2T.year
+    code = B2T.code
+    verified = B2T.verified
+    equations = (
+        "last of a layer: x = alpha x_in + beta (x + F(x))",
+        "else: x = x + F(x)",
+        "where alpha = min(L / 12, L^-0.15)",
+        "where beta = d^-0.2",
+    )
+
+    @dataclass(frozen=True)
+    class Config(Variant.Config):
+        alpha: float | Literal["depth"] = option(
+            "depth", "factor on a layer's input; depth: min(L / 12, L^-0.15)", minimum=-LARGEST, maximum=LARGEST
+        )
+        beta: float | Literal["width"] = option(
+            "width", "factor on a layer's output; width: d^-0.2", minimum=-LARGEST, maximum=LARGEST
+        )
+
+    def __init__(self, config: Any, shape: StackShape) -> None:
+        super().__init__(config, shape)
+        if shape.depth >= DEEP and shape.dim < NARROW:
+            logger.warning(
+                "b2t_no_ln has no norms: with %d layers of width %d its gradients may overflow to nan; choose a width"
+                " of at least %d, fewer than %d layers, or a variant with norms such as b2t",
+                shape.depth,
+                shape.dim,
+                NARROW,
+                DEEP,
+            )
+
+    def connect(self, site: Site) -> Connection:
+        config: Any = self.config
+        alpha = min(site.depth / 12, site.depth**-0.15) if config.alpha == "depth" else config.alpha
+        beta = site.dim**-0.2 if config.beta == "width" else config.beta
+        return B2TNoLNConnection(site, alpha, beta)

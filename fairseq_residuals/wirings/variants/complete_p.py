@@ -1,0 +1,89 @@
+"""CompleteP: Pre-LN with branches over L / L_base, so that the best rate does not depend on depth, nor on width.
+
+::
+
+    x ─┬─► LN ─► F ─► / m_L ─► + ─► x'      m_L = L / L_base
+       └────────────────────────┘
+
+Dey et al. 2025, "Don't be lazy: CompleteP enables compute-efficient deep transformers", Table 1. It is ``pre_ln`` with
+``depth_mup=true``, an option of every additive wiring (``core/depth_mup.py`` says what it does to Adam), and with
+``mup=true`` the rules for width of muP, m_N = d / base_width: matrices of the layers start as N(0, s^2 / m_N), s =
+``init_std``, embeddings as N(0, s^2), biases at 0; scores of attention are over the channels of a head, not their root;
+what leaves a decoder is divided by m_N; Adam's rate and eps of the layers' matrices are divided by m_N, their decay is
+multiplied by it, and norms and biases do not decay. Checked against EleutherAI/nanoGPT-mup@6f8bc3b (``model.py``,
+branch completep): forward, groups of the optimizer, standard deviations at the start. ``depth_mup=0.5`` is depth-muP.
+
+Paper and code: the code has one eps for all parameters; this follows the paper, where it is that of the layers. fairseq
+multiplies embeddings by sqrt(d), which muP does not: add ``--no-scale-embedding`` with ``mup=true``. By our choice
+encoder and decoder have an m_L each, cross-attention has that of its layer, and an encoder's output is not divided.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from fairseq_residuals.wirings.core.base import Connection, Site, Stream
+from fairseq_residuals.wirings.core.config import LARGEST, option
+from fairseq_residuals.wirings.core.depth_mup import UpdateScale
+from fairseq_residuals.wirings.core.registry import register_variant
+from fairseq_residuals.wirings.variants._mup import MuPConnection, draw_weights, with_width
+from fairseq_residuals.wirings.variants.pre_ln import PreLN, PreLNConnection
+
+
+@register_variant("complete_p")
+class CompleteP(PreLN):
+    title = "CompleteP"
+    paper = "Dey et al. 2025, Don't be lazy: CompleteP enables compute-efficient deep transformers"
+    year = 2025
+    equations = ("x = x + F(LN(x))", "output LN(x)")
+    rewrites = (
+        ("mup", True, "output LN(x)", "decoder: output LN(x) / (d / base_width)\nencoder: output LN(x)"),
+        ("mup", True, "x = x + F", "attention: F with S = S / sqrt(d / heads)\nx = x + F"),
+    )
+    code = "EleutherAI/nanoGPT-mup@6f8bc3b"
+    verified = "authors' code, CompleteP and depth-muP, decoder alone: activations, gradients, optimizer groups, start"
+    extension = "Each stack has its own m_L; an encoder's output is not divided by m_N."
+    normalize_before = False
+    export_as = ""
+
+    @dataclass(frozen=True)
+    class Config(PreLN.Config):
+        depth_mup: bool | float = option(
+            True, "as for every variant; true: CompleteP, 0.5: depth-muP", minimum=0.01, maximum=1.0
+        )
+        mup: bool = option(False, "the rules for width, too: initialisation, scores, output, Adam's groups")
+        base_width: int = option(256, "channels at which mup changes no variance and no rate", minimum=1, maximum=10**6)
+        init_std: float = option(
+            0.02, "standard deviation of weights at that width", minimum=1e-6, maximum=LARGEST, for_training=True
+        )
+
+    @property
+    def width_ratio(self) -> float:
+        """m_N; 1 where the rules for width are off."""
+        return float(self.shape.dim / self.config.base_width) if self.config.mup else 1.0
+
+    @classmethod
+    def contradiction(cls, config: Any) -> str:
+        if config.mup and (config.init != "fairseq" or config.init_scale != 1.0):
+            return "options init and init_scale with mup=true, which draws the weights by its own rule"
+        if config.mup and not config.final_norm:
+            return "option final_norm=false with mup=true, which divides what the norm on top gives"
+        return super().contradiction(config)
+
+    def connect(self, site: Site) -> Connection:
+        return MuPConnection(site) if self.config.mup else PreLNConnection(site)
+
+    def close(self, s: Stream) -> Tensor:
+        x = super().close(s)
+        return x / self.width_ratio if self.config.mup and self.shape.stack == "decoder" else x
+
+    def init_weights(self, layers: nn.ModuleList, embed_tokens: nn.Module | None) -> None:
+        if self.config.mup:
+            draw_weights(layers, embed_tokens, self.config.init_std, self.width_ratio)
+
+    def update_scales(self, layers: nn.ModuleList) -> dict[nn.Parameter, UpdateScale]:
+        scales = super().update_scales(layers)
+        if not self.config.mup:
+            return scales
+        return with_width(scales, (*layers.parameters(), *self.parameters()), self.width_ratio)

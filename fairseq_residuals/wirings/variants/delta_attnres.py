@@ -1,0 +1,77 @@
+"""Delta Attention Residuals: x' = x + F(LN(x + Σ_i a_i v_i)), a = softmax_i(w_k · RMSNorm_k(v_i)).
+
+Luo et al. 2026: v_0 is the embedding, v_{k+1} what sub-layer k added, the softmax that of :mod:`.attention_residuals`.
+w starts at 0: the v_i sum to x, which is Pre-LN (not with DyT or Derf, nor in blocks). In the authors' code w starts
+random, and a block's source is x minus the source before (``as_coded``); its first sub-layer does not read it yet.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from fairseq_residuals.wirings.core.base import Connection, Site, Stock, Stream
+from fairseq_residuals.wirings.core.config import MOST_LAYERS, option
+from fairseq_residuals.wirings.core.registry import register_variant
+from fairseq_residuals.wirings.variants._softmax_over_depth import KEY_EPS, SoftmaxOverDepth, sources_of
+from fairseq_residuals.wirings.variants.pre_ln import PreLN, PreLNConnection
+
+IN_BLOCKS = (
+    ("block", bool, "start: v[0] = x", "start: b = 0"),
+    ("block", bool, "0..k-1", "0..n"),
+    ("block", bool, "v[k] = F(LN(h)); x = x + v[k]", "y = F(LN(h))\nNEW\nx = x + y"),
+    ("block", bool, "NEW", "first of a layer, (l - 1) mod block = 0: n = (l - 1) / block; v[n] = x - b; b = x"),
+    ("as_coded", True, "b = x", "b = v[n]"),
+)
+
+
+class DeltaAttnResConnection(PreLNConnection):
+    """Stream: "source0", "source1", ..., and "start", x where the current block began, all (T, B, C)."""
+
+    def __init__(self, site: Site, config: Any) -> None:
+        super().__init__(site)
+        self.config = config
+        self.over_depth = SoftmaxOverDepth(site.dim, eps=site.eps(KEY_EPS)) if site.layer or site.index else None
+
+    def read(self, s: Stream) -> tuple[Tensor, Stream]:
+        h = s["x"] if self.over_depth is None or not sources_of(s) else s["x"] + self.over_depth(s)
+        return self.norm(h), s
+
+    def write(self, s: Stream, y: Tensor) -> Stream:
+        x, n, block = s["x"], len(sources_of(s)), self.config.block
+        y = y.to(x.dtype)  # under autocast sources are as exact as the stream
+        if n == 0:
+            s = s | {"source0": x} | ({"start": x} if block else {})
+        elif block and self.site.first and self.site.layer % block == 0:
+            added = x - s["start"]
+            s = s | {f"source{n}": added, "start": added if self.config.as_coded else x}
+        return super().write(s if block else s | {f"source{n or 1}": y}, y)
+
+
+@register_variant("delta_attnres")
+class DeltaAttnRes(PreLN):
+    title = "Delta Attention Residuals"
+    paper = "Luo et al. 2026, Delta Attention Residuals"
+    year = 2026
+    equations = (
+        "start: v[0] = x",
+        "k = 1: h = x",
+        "else: h = x + sum_{i=0..k-1} softmax_i(dot(query, key_gain * RMS(v[i]))) v[i]",
+        "v[k] = F(LN(h)); x = x + v[k]",
+        "output LN(x)",
+    )
+    rewrites = IN_BLOCKS
+    code = "wdlctc/delta-attention-residuals-code@fc11c3e"
+    verified = "authors' code, decoder, full and in blocks (as_coded): activations, gradients; cross-attention: none"
+    extension = "Each stack has its own sources, cross-attention among them."
+    normalize_before = False
+    export_as: ClassVar[Stock] = ""
+    summation = "none"
+
+    @dataclass(frozen=True)
+    class Config(PreLN.Config):
+        block: int = option(0, "layers per source; 0: sub-layers", minimum=0, maximum=MOST_LAYERS)
+        as_coded: bool = option(False, "blocks as in the authors' code")
+
+    def connect(self, site: Site) -> Connection:
+        return DeltaAttnResConnection(site, self.config)

@@ -1,0 +1,119 @@
+"""Depth-wise LSTM: instead of residuals, an LSTM along depth carries each token from layer to layer.
+
+::
+
+                 cell ──► ·f ─► + ───────┬─────► cell'
+                                ▲ i·h    ▼
+    x ─► LN ─► SA (+ CA) ─► c=[in,x] ─► i,f,o,h ─► ·o ──► x'
+
+Xu et al. 2020, "Transformer with Depth-Wise LSTM", Eq. 2 to 10: c = [in, x]; i, f, o = σ(LN(W c + b)); cell' = f cell
++ i h; x' = o cell'; h = W2 gelu(LN(W1 c + b1)) + b2 (``hidden=2``) or gelu(LN(W c + b)) (``hidden=1``). ``in`` is
+self-attention's output; in a decoder its sum with (``merge=add``), or a projection of it beside (``merge=concat``),
+cross-attention's, which is fed self-attention's output plus x. The unit replaces the FFN; layers ``share`` parts of it.
+
+No code was published. What the paper leaves open are options: where the cell starts (``cell``), whether attention
+reads through a norm (``input_norm``) and the stack ends in one (``output_norm``), whether Eq. 3 to 5 have a norm per
+gate (``gate_norm``), ``dropout`` inside the unit, and what brings a concatenation back to C channels. The output starts
+as the embedding, and h is as wide as the FFN.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream, Variant
+from fairseq_residuals.wirings.core.config import option
+from fairseq_residuals.wirings.core.registry import register_variant
+from fairseq_residuals.wirings.variants._lstm_unit import EPS, lstm_unit
+
+
+class DepthwiseLSTMConnection(Connection):
+    """Run the unit after the last sub-layer of a layer; the others have none.
+
+    Stream: "cell" (T, B, C); "self" (T, B, C) in a decoder layer, self-attention's output.
+    """
+
+    def __init__(self, site: Site, config: Any, unit: nn.ModuleDict | None) -> None:
+        super().__init__(site)
+        self.norm = site.new_norm(eps=EPS) if config.input_norm else None
+        self.merge = nn.Linear(2 * site.dim, site.dim) if site.kind == "cross" and config.merge == "concat" else None
+        self.unit = unit
+
+    def read(self, s: Stream) -> tuple[Tensor, Stream]:
+        x = s["x"] if self.site.first else s["self"] + s["x"]
+        return x if self.norm is None else self.norm(x), s
+
+    def write(self, s: Stream, y: Tensor) -> Stream:
+        if self.unit is None:
+            return s | {"self": y}
+        if not self.site.first:
+            y = s["self"] + y if self.merge is None else self.merge(torch.cat([s["self"], y], -1))
+        c = torch.cat([y, s["x"]], -1)
+        i, f, o = self.unit["gates"](c)
+        cell = f * s["cell"] + i * self.unit["hidden"](c)
+        return s | {"x": o * cell, "cell": cell}
+
+
+@register_variant("depthwise_lstm")
+class DepthwiseLSTM(Variant):
+    title = "Depth-wise LSTM"
+    paper = "Xu et al. 2020, Transformer with Depth-Wise LSTM"
+    year = 2020
+    equations = (
+        "start: cell = 0",
+        "SA: in = F(LN(x))",
+        "CA: in = in + F(LN(in + x))",
+        "last of a layer: c = [in, x]; g = W(c); h = W_2(gelu(LN_h(W_1(c))))",
+        "last of a layer: i = sigmoid(LN[0](part(g, 0, 3)))",
+        "last of a layer: f = sigmoid(LN[1](part(g, 1, 3)))",
+        "last of a layer: o = sigmoid(LN[2](part(g, 2, 3)))",
+        "last of a layer: cell = f cell + i h; x = o cell",
+        "output LN(x)",
+    )
+    symbols: ClassVar[dict[str, str]] = {"W": "gates.linear", "W_1": "hidden.0", "LN_h": "hidden.1", "W_2": "hidden.4"}
+    rewrites = (
+        ("hidden", 1, "W_2(gelu(LN_h(W_1(c))))", "gelu(LN_h(W_1(c)))"),
+        ("merge", "concat", "in + F(LN(in + x))", "merge([in, F(LN(in + x))])"),
+        ("input_norm", False, "F(LN(x))", "F(x)"),
+        ("input_norm", False, "F(LN(in + x))", "F(in + x)"),
+        ("output_norm", False, "output LN(x)", ""),
+        ("gate_norm", "joint", "g = W(c)", "g = LN[0](W(c))"),
+        *(("gate_norm", "joint", f"LN[{i}](part(g, {i}, 3))", f"part(g, {i}, 3)") for i in range(3)),
+        ("cell", "embedding", "cell = 0", "cell = x"),
+    )
+    extension = (
+        "Where the cell starts, the norms on what attention reads and on top, the width of the network for h (the"
+        " FFN's), gates of each stack's own, the projection of merge=concat."
+    )
+    verified = "re-implementation of the equations (no code was published): activations, gradients"
+    has_ffn = False
+
+    @dataclass(frozen=True)
+    class Config(Variant.Config):
+        hidden: Literal[2, 1] = option(2, "layers of the network that computes h")
+        merge: Literal["add", "concat"] = option("add", "how a decoder layer merges its two attentions")
+        share: Literal["gates", "all", "none"] = option("gates", "what the layers of a stack have in common")
+        input_norm: bool = option(True, "norm before each attention")
+        output_norm: bool = option(True, "norm on top of the stack")
+        gate_norm: Literal["each", "joint"] = option("each", "a norm per gate, or one over the three")
+        cell: Literal["zero", "embedding"] = option("zero", "where the cell starts")
+        dropout: float = option(0.0, "inside the network that computes h", minimum=0.0, maximum=0.99, for_training=True)
+
+    def __init__(self, config: Any, shape: StackShape) -> None:
+        super().__init__(config, shape)
+        self.norm = shape.new_norm(eps=EPS) if config.output_norm else None
+        self.units: list[nn.ModuleDict] = []  # a list, since their connections register them
+
+    def connect(self, site: Site) -> Connection:
+        if not site.last:
+            return DepthwiseLSTMConnection(site, self.config, None)
+        self.units.append(lstm_unit(self.shape, self.config, self.units[0] if self.units else nn.ModuleDict()))
+        return DepthwiseLSTMConnection(site, self.config, self.units[-1])
+
+    def open(self, x: Tensor) -> Stream:
+        return {"x": x, "cell": x if self.config.cell == "embedding" else torch.zeros_like(x)}
+
+    def close(self, s: Stream) -> Tensor:
+        return s["x"] if self.norm is None else self.norm(s["x"])

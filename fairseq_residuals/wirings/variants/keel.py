@@ -1,0 +1,69 @@
+"""KEEL: Post-LN with the residual weighted by the number of sub-layers, and a norm at the start of each branch.
+
+::
+
+    x ─┬─► LN ─► F ─► + ─► LN ─► x'        first layer: without α; its attention also without the norm after the sum
+       └─► · α ───────┘
+
+Chen and Wei 2026, "Post-LayerNorm Is Back: Stable, ExpressivE, and Deep", section 3: x' = LN(α x + F(LN(x))), with α
+the number of sub-layers (attention and FFN). In the first layer α is 1, and its attention has no norm after the sum:
+x' = x + F(LN(x)). There is no norm on top of a stack: that of the last sub-layer is on the stream.
+No code was published. The paper's norms are RMSNorm without bias (``norm=rms``); of LayerNorm, those at the start of
+the branches have one unless ``branch_bias=false``, the others always. By our choice each stack has its own α and first
+layer, and cross-attention counts as a sub-layer.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Summation, Variant
+from fairseq_residuals.wirings.core.config import LARGEST, option
+from fairseq_residuals.wirings.core.registry import register_variant
+
+
+class KEELConnection(Connection):
+    def __init__(self, site: Site, alpha: float, branch_bias: bool) -> None:
+        super().__init__(site)
+        self.alpha = alpha if site.layer > 0 else 1.0
+        self.branch_norm = site.new_norm(bias=branch_bias)
+        self.norm = site.new_norm() if site.layer > 0 or not site.first else None
+        self.summation: Summation = "pre" if self.norm is None else "post"
+
+    def read(self, s: Stream) -> tuple[Tensor, Stream]:
+        return self.branch_norm(s["x"]), s
+
+    def write(self, s: Stream, y: Tensor) -> Stream:
+        x = self.alpha * s["x"] + y
+        return s | {"x": x if self.norm is None else self.norm(x)}
+
+
+@register_variant("keel")
+class KEEL(Variant):
+    title = "KEEL"
+    paper = "Chen and Wei 2026, Post-LayerNorm Is Back: Stable, ExpressivE, and Deep"
+    year = 2026
+    equations = (
+        "k = 1: x = x + F(LN_branch(x))",
+        "else l = 1: x = LN(x + F(LN_branch(x)))",
+        "else: x = LN(alpha x + F(LN_branch(x)))",
+        "where alpha = K",
+    )
+    verified = "the paper's equations; no code was published"
+    extension = (
+        "Each stack has its own alpha (2N in an encoder, 3M in a decoder with cross-attention) and its own first layer,"
+        " in which cross-attention is as the FFN."
+    )
+    summation = "mixed"
+
+    @dataclass(frozen=True)
+    class Config(Variant.Config):
+        alpha: Literal["sublayers"] | float = option(
+            "sublayers", "factor on the residual; sublayers: how many the stack has", minimum=0.0, maximum=LARGEST
+        )
+        branch_bias: bool = option(True, "biases of the norms at the start of the branches (RMSNorm has none)")
+
+    def connect(self, site: Site) -> Connection:
+        alpha = site.depth * site.n_sub if self.config.alpha == "sublayers" else self.config.alpha
+        return KEELConnection(site, float(alpha), self.config.branch_bias)

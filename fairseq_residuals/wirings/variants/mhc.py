@@ -1,0 +1,104 @@
+"""mHC: Hyper-Connections whose mixing matrices are doubly stochastic, so that no depth amplifies the streams.
+
+::
+
+    X_1..X_n ─┬─► Σ pre_i X_i ─► LN ─► F ─► · post_j ─► + ─► X'_1..X'_n        output: LN(Σ X_j)
+              └─► Σ_i res_ji X_i ───────────────────────┘
+
+Xie et al. 2025, "mHC: Manifold-Constrained Hyper-Connections", Eq. 7 to 9 and 14 to 19. From the root-mean-square norm
+of all n C numbers of a position, one matrix makes three groups of logits, each times a learned scale (at first 0.01)
+plus a learned bias: pre = sigmoid, post = 2 sigmoid, and res = exp, columns and rows normalised in turn 20 times
+(Sinkhorn and Knopp). Rows then sum to one, columns nearly. No code was published.
+
+The paper tells neither how the matrix and the biases start nor how the streams end; ours: N(0, ``router``^2 / (n C)),
+zero, the sum; also that cross-attention has a router too, and each stack streams of its own. ``mixing=identity`` starts
+the biases of res at 4 I, ``close=learned`` is the read-out of DeepSeek-V4 (huggingface/transformers 5.23.0,
+``deepseek_v4``). GLM-5.3-Flash ends in the mean (``glm5_next``), which the norm on top does not tell from the sum. Both
+add 1e-6 to pre and within Sinkhorn's steps. Motif 3 (post without its 2, bounded logits) and openPangu-2.0-Flash (mHC
+around a sandwich) are not this.
+
+Streams that start alike and are treated alike stay alike but for rounding; only the matrix tells them apart, so it may
+not start at zero, nor close to it. In the first sub-layer they are still alike, and mixing them does nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fairseq_residuals.wirings.core.base import Connection, Site, StackShape
+from fairseq_residuals.wirings.core.config import LARGEST, option
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.registry import register_variant
+from fairseq_residuals.wirings.ops.sinkhorn import sinkhorn
+from fairseq_residuals.wirings.variants._multi_stream import StreamsConnection
+from fairseq_residuals.wirings.variants._read_out import ReadOutVariant, learned_sum
+from fairseq_residuals.wirings.variants._stream_router import GATES, ROUTER_EPS, GatedRouter, StreamLogits
+
+LEAST_ROUTER = 0.01
+"""With it the streams of a small model differed by 8e-4 of their size after 300 updates of Adam. With less they part
+later, and where the matrix is no more than rounding, never."""
+
+
+class MHCRouter(GatedRouter):
+    """Make the mixing matrix of n n logits, row by row."""
+
+    def __init__(self, site: Site, n: int, std: float, identity: bool) -> None:
+        super().__init__(n, StreamLogits(n, site.dim, n * (n + 2), std, eps=site.eps(ROUTER_EPS)))
+        if identity:
+            with torch.no_grad():
+                self.logits.bias[2 * n :] = 4 * torch.eye(n).flatten()
+
+    def mix(self, logits: Tensor) -> Tensor:
+        return sinkhorn(logits.unflatten(0, (self.n, self.n))).permute(2, 3, 0, 1)
+
+
+@register_variant("mhc")
+class MHC(ReadOutVariant):
+    title = "mHC"
+    paper = "Xie et al. 2025, mHC: Manifold-Constrained Hyper-Connections"
+    year = 2025
+    equations = (
+        "start: X[j] = x for j = 0..n-1",
+        "z[o] = dot(weight[o], RMS([X[i] for i = 0..n-1])) for o = 0..n (n + 2) - 1",
+        *GATES,
+        "r[j,i] = scale[2] z[(2+j) n + i] + bias[(2+j) n + i] for j = 0..n-1, i = 0..n-1",
+        "res = sinkhorn(r)",
+        "y = F(LN(sum_{i=0..n-1} pre[i] X[i]))",
+        "X[j] = post[j] y + sum_{i=0..n-1} res[j,i] X[i] for j = 0..n-1",
+        "output LN(sum_{j=0..n-1} X[j])",
+    )
+    rewrites = (learned_sum("X"),)
+    extension = f"{ReadOutVariant.extension} The start of the router's matrix and biases, and the sum at the end."
+    verified = "DeepSeek-V4's router and read-out and GLM-5.3-Flash in transformers, decoder: activations, gradients"
+    ships_in = "DeepSeek-V4 (close=learned,norm_type=rms), GLM-5.3-Flash (norm_type=rms,norm_eps=1e-5)"
+
+    @dataclass(frozen=True)
+    class Config(ReadOutVariant.Config):
+        router: float = option(
+            1.0,
+            "standard deviation of the router's matrix at the start, times (n C)^-0.5",
+            minimum=0.0,
+            maximum=LARGEST,
+            for_training=True,
+        )
+        mixing: Literal["uniform", "identity"] = option(
+            "uniform", "where the mixing of streams starts; identity: near it", for_training=True
+        )
+
+        def __post_init__(self) -> None:
+            if self.router < LEAST_ROUTER and self.n > 1:
+                raise UserError(
+                    f"option router={self.router:g} of variant 'mhc' would keep its streams alike, since nothing else"
+                    f" tells them apart; give a number of at least {LEAST_ROUTER}"
+                )
+
+    def __init__(self, config: Any, shape: StackShape) -> None:
+        super().__init__(config, shape, config.router)
+
+    def connect(self, site: Site) -> Connection:
+        router = MHCRouter(site, self.config.n, self.config.router, self.config.mixing == "identity")
+        return StreamsConnection(site, self.config.n, router)

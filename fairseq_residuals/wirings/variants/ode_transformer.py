@@ -1,0 +1,96 @@
+"""ODE Transformer: each encoder layer is a step of Runge and Kutta's, and so evaluated two or four times.
+
+Li et al. 2022, "ODE Transformer: An Ordinary Differential Equation-Inspired Model for Sequence Generation", with f a
+whole Pre-LN layer::
+
+    ode_rk2:  k_1 = f(x),  k_2 = f(x + k_1),                           x' = x + (k_1 + k_2) / 2
+    ode_rk4:  k_1 = f(x),  k_2 = f(x + k_1/2),  k_3 = f(x + k_2/2),  k_4 = f(x + k_3),
+                                                                       x' = x + (k_1 + 2 k_2 + 2 k_3 + k_4) / 6
+
+``mode=gated`` of RK2, the published results': x' = x + g k_1 + (1 - g) k_2 with g = sigmoid(w · [k_1, k_2] + b), one
+number for each position; ``alpha``: x' = x + a_1 k_1 + a_2 k_2. Gate and a are one for the whole stack. Checked against
+libeineu/ODE-Transformer@bcf51e8 (``ode_transformer.py``).
+
+Paper and code: in the code f returns its input too, so the old stream is multiplied by 2.5 or more in every layer, and
+what was added first dominates; that its models run with DLCL, whose norms take this out again, belongs to them:
+``inner_identity=true,dlcl=true``. By itself f is here what the layer adds, as in Runge and Kutta's method.
+
+As there, only the encoder's layers are evaluated several times; the decoder, each of whose evaluations would need keys
+and values of its own, is Pre-LN, with ``dlcl`` too. Dropout is drawn anew in each evaluation.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_residuals.wirings.core.base import StackShape
+from fairseq_residuals.wirings.core.config import option
+from fairseq_residuals.wirings.core.registry import register_variant
+from fairseq_residuals.wirings.variants._runge_kutta import FIRST, Derivative, ODETransformer
+
+
+@register_variant("ode_rk2")
+class RK2(ODETransformer):
+    title = "ODE Transformer, RK2"
+    equations = (
+        "encoder: where E = 2",
+        *FIRST,
+        "encoder, last of a layer, e = 1: x = x_in + f[1]",
+        "encoder, last of a layer, e = 2: x = x_in + (f[1] + f[2]) / 2",
+        "output LN(x)",
+    )
+    rewrites = (
+        ("mode", "gated", "e = 2: x", "e = 2: g = sigmoid(gate([f[1], f[2]])); x"),
+        ("mode", "gated", "(f[1] + f[2]) / 2", "g f[1] + (1 - g) f[2]"),
+        ("mode", "alpha", "(f[1] + f[2]) / 2", "alpha[0] f[1] + alpha[1] f[2]"),
+        *ODETransformer.rewrites,
+    )
+    symbols = ODETransformer.symbols
+    verified = "authors' code, encoder and decoder, gated, alpha, with DLCL: activations, gradients"
+
+    @dataclass(frozen=True)
+    class Config(ODETransformer.Config):
+        mode: Literal["standard", "gated", "alpha"] = option("standard", "how k_1 and k_2 are weighed")
+
+    def __init__(self, config: Any, shape: StackShape) -> None:
+        super().__init__(config, shape)
+        if shape.stack == "encoder" and config.mode == "gated":
+            self.gate = nn.Linear(2 * shape.dim, 1)
+            nn.init.xavier_uniform_(self.gate.weight)
+            nn.init.zeros_(self.gate.bias)
+        elif shape.stack == "encoder" and config.mode == "alpha":
+            self.alpha = nn.Parameter(torch.ones(2))
+
+    def step(self, f: Derivative, x: Tensor) -> Tensor:
+        k1 = f(x)
+        k2 = f(x + k1)
+        if self.config.mode == "gated":
+            g = self.gate(torch.cat([k1, k2], -1)).sigmoid()
+            return x + g * k1 + (1 - g) * k2
+        if self.config.mode == "alpha":
+            return x + self.alpha[0] * k1 + self.alpha[1] * k2
+        return x + (k1 + k2) / 2
+
+
+@register_variant("ode_rk4")
+class RK4(ODETransformer):
+    title = "ODE Transformer, RK4"
+    equations = (
+        "encoder: where E = 4",
+        *FIRST,
+        "encoder, last of a layer, e <= 2: x = x_in + f[e] / 2",
+        "encoder, last of a layer, e = 3: x = x_in + f[3]",
+        "encoder, last of a layer, e = 4: x = x_in + (f[1] + 2 f[2] + 2 f[3] + f[4]) / 6",
+        "output LN(x)",
+    )
+    symbols = ODETransformer.symbols
+    verified = "authors' code, encoder and decoder: activations, gradients"
+
+    def step(self, f: Derivative, x: Tensor) -> Tensor:
+        k1 = f(x)
+        k2 = f(x + k1 / 2)
+        k3 = f(x + k2 / 2)
+        k4 = f(x + k3)
+        return x + (k1 + 2 * k2 + 2 * k3 + k4) / 6

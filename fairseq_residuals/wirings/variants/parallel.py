@@ -1,0 +1,100 @@
+"""Parallel blocks: all sub-layers of a layer read its input, and their outputs are added to it together.
+
+::
+
+    x ─┬─► LN ─┬─► SA ──► + ─► x'
+       │       └─► FFN ─► │
+       └──────────────────┘
+
+Wang and Komatsuzaki 2021, "GPT-J-6B": x' = x + SA(u) + FFN(u), u = LN(x); Chowdhery et al. 2022, "PaLM: Scaling
+Language Modeling with Pathways", section 2. With ``norms=2`` each branch has a norm of its own, on the same x (Black et
+al. 2022, "GPT-NeoX-20B"). A norm is on top of the stack. Checked against huggingface/transformers@v5.23.0
+(``modeling_gptj.py``, ``modeling_cohere.py``, ``modeling_gpt_neox.py``). Each branch has its own dropout, as in
+GPT-NeoX and Phi; Falcon drops the sum once.
+
+No author has a form for encoder-decoders. By our choice cross-attention is a third branch of the layer's input
+(``cross=parallel``): one read and one write per layer, the property that the design is used for, survive only so. Its
+queries then do not see what the layer's self-attention found; with ``cross=sequential`` self-attention comes first, and
+cross-attention and the FFN are parallel. The norm of a layer belongs to the first sub-layer that reads it.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+
+from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Summation
+from fairseq_residuals.wirings.core.config import option
+from fairseq_residuals.wirings.core.registry import register_variant
+from fairseq_residuals.wirings.variants.pre_ln import PreLN
+
+
+class ParallelConnection(Connection):
+    """Connect one of the branches that read the same input.
+
+    From the first branch to the last the stream also has "branch_input" (T, B, C): what they read, normalised where one
+    norm is for all.
+    """
+
+    def __init__(self, site: Site, norms: Literal[1, 2], cross: Literal["parallel", "sequential"]) -> None:
+        super().__init__(site)
+        alone = cross == "sequential" and site.kind == "self" and site.n_sub == 3
+        self.is_first = site.first or (cross == "sequential" and site.kind == "cross")
+        self.is_last = site.last or alone
+        self.shares_norm = norms == 1
+        # the layer's branches make one sum
+        self.summation: Summation = "pre" if self.is_last else "none"
+        self.norm = site.new_norm() if self.is_first or not self.shares_norm else None
+
+    def read(self, s: Stream) -> tuple[Tensor, Stream]:
+        if self.is_first:
+            s = s | {"branch_input": self.norm(s["x"]) if self.norm is not None and self.shares_norm else s["x"]}
+        h = s["branch_input"]
+        return h if self.norm is None or self.shares_norm else self.norm(h), s
+
+    def write(self, s: Stream, y: Tensor) -> Stream:
+        kept = {key: value for key, value in s.items() if not (self.is_last and key == "branch_input")}
+        return kept | {"x": s["x"] + self.scaled(y)}
+
+
+@register_variant("parallel")
+class Parallel(PreLN):
+    title = "Parallel blocks"
+    paper = "Wang and Komatsuzaki 2021, GPT-J-6B: A 6 Billion Parameter Autoregressive Language Model"
+    year = 2021
+    equations = ("SA: u = LN(x)", "x = x + F(u)", "output LN(x)")
+    rewrites = (
+        ("cross", "sequential", "SA: u = LN(x)", "SA: u = LN(x)\nCA: u = LN(x)"),
+        ("norms", 2, "u = LN(x)", "u = x"),
+        ("norms", 2, "F(u)", "F(LN(u))"),
+    )
+    code = "huggingface/transformers@v5.23.0"
+    verified = "GPT-J, Command-R and GPT-NeoX in transformers, decoder alone: activations, gradients"
+    ships_in = (
+        "GPT-J, CodeGen, PaLM, Falcon-7B, Phi-1 to 2, Command-R, Command R7B, Command A+, North-Micro-Vision; GPT-NeoX,"
+        " Pythia, Falcon-40B (norms=2)"
+    )
+    extension = "Cross-attention is a third branch of the layer's input; cross=sequential: it and the FFN are two."
+    normalize_before = False
+    export_as = ""
+
+    @dataclass(frozen=True)
+    class Config(PreLN.Config):
+        norms: Literal[1, 2] = option(1, "one norm for all branches of a layer, or (2) one for each")
+        cross: Literal["parallel", "sequential"] = option("parallel", "cross-attention beside self-attention, or above")
+
+    @classmethod
+    def equations_of(cls, config: Any) -> tuple[str, ...]:
+        if config.gpas == "none":
+            return super().equations_of(config)
+        lines: list[str] = []
+        for line in super().equations_of(config):
+            added, gated, scaled = line.partition("; x = x - silu(")
+            lines.append(added)
+            if gated and config.cross == "sequential":
+                lines.append(f"pair, decoder, SA: x = x - silu({scaled}")
+            lines += [f"last of a layer: x = x - silu({scaled}"] if gated else []
+        return tuple(lines)
+
+    def connect(self, site: Site) -> Connection:
+        return ParallelConnection(site, self.config.norms, self.config.cross)

@@ -1,0 +1,96 @@
+"""SiameseNorm: a Post-LN and a Pre-LN stream side by side; every sub-layer reads both and is added to both.
+
+::
+
+    x ─► LN ─┬─────────────────── + ─► x'
+             │                    ▲ 1/c
+             + ─► LN ─► F ────────┤
+             ▲                    ▼
+    y ─┬─► LN                     + ─► y'       output: LN(LN(x_N) + LN(y_N))
+       └──────────────────────────┘
+
+Li et al. 2026, "SiameseNorm: Breaking the Barrier to Reconciling Pre/Post-Norm", Algorithm 1: x_0 = y_0 the embedding,
+o = F(x + LN(y)), x' = LN(x + o), y' = y + o, output x_N + LN(y_N). To suit the recipes of Pre-LN, the paper adds a norm
+on what F is fed and a factor 1/sqrt(l + 1) on what x receives. With the norms of x at 0, this is Pre-LN.
+Checked against Qwen-Applications/SiameseNorm@70efa00 (``deit-model-siamesenorm.py``, ``OLMo_model_hybrid_pre.py``).
+
+The authors' language models have HybridNorm as the Post-LN stream (``post_stream=hybrid_norm``): attention is fed
+g x + LN(y), g a gain per channel that starts at 1, x and the sum without norms; queries, keys and values have theirs.
+
+Paper and code: the code has x's norm before a sub-layer instead of after it, which puts one on the embedding, and one
+more norm on the output: as here. Its factor is 1/sqrt(2 l), l the layer, counted from 1 (``scale=code``). Of the paper
+only summaries were at hand for the factor; its l is read here as its algorithm's index, which counts sub-layers from 0:
+``scale=paper`` is 1/sqrt(k) for the k-th sub-layer. In a layer's second sub-layer, of two, that is the code's. By our
+choice cross-attention is a third sub-layer with its layer's scale.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+
+from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream, Variant
+from fairseq_residuals.wirings.core.config import option
+from fairseq_residuals.wirings.core.registry import register_variant
+from fairseq_residuals.wirings.variants._siamese_connections import HybridAttentionConnection, SiameseNormConnection
+from fairseq_residuals.wirings.variants.hybrid_norm import NORMALIZED
+
+HYBRID = f"z = F(gain * x + LN_pre(y)) {NORMALIZED}"
+
+
+@register_variant("siamese_norm")
+class SiameseNorm(Variant):
+    """Stream: "x", the Post-LN stream, whose norm comes with the next read; "y" (T, B, C), the Pre-LN stream."""
+
+    title = "SiameseNorm"
+    paper = "Li et al. 2026, SiameseNorm: Breaking the Barrier to Reconciling Pre/Post-Norm"
+    year = 2026
+    equations = (
+        "start: y = x",
+        "x = LN_post(x); z = F(LN(x + LN_pre(y)))",
+        "x = x + z / sqrt(2 l)",
+        "y = y + z",
+        "output LN(LN_post(x) + LN_pre(y))",
+    )
+    rewrites = (
+        ("post_stream", "hybrid_norm", "x = LN_post(x);", f"attention: {HYBRID}\nelse: x = LN_post(x);"),
+        ("scale", "paper", "sqrt(2 l)", "sqrt(k)"),
+    )
+    code = "Qwen-Applications/SiameseNorm@70efa00"
+    verified = (
+        "authors' code, encoder of a vision Transformer, and with post_stream=hybrid_norm language model: both streams,"
+        " gradients"
+    )
+    extension = (
+        "Cross-attention is a third sub-layer between the two, with norms of its own and its layer's scale; the decoder"
+        " reads the encoder's one output. What scale=paper counts."
+    )
+
+    @dataclass(frozen=True)
+    class Config(Variant.Config):
+        scale: Literal["code", "paper"] = option(
+            "code",
+            "of what the Post-LN stream receives: 1/sqrt(2 l) in layer l, or 1/sqrt(k) in sub-layer k, both from 1",
+        )
+        post_stream: Literal["post_ln", "hybrid_norm"] = option(
+            "post_ln", "norms of the Post-LN stream: as in Post-LN, or as in HybridNorm (the authors' language models)"
+        )
+
+    def __init__(self, config: Any, shape: StackShape) -> None:
+        super().__init__(config, shape)
+        self.post_norm = shape.new_norm()
+        self.pre_norm = shape.new_norm()
+        self.norm = shape.new_norm()
+
+    def connect(self, site: Site) -> Connection:
+        hybrid = self.config.post_stream == "hybrid_norm" and site.kind != "ffn"
+        return (HybridAttentionConnection if hybrid else SiameseNormConnection)(site, self.config.scale)
+
+    def open(self, x: Tensor) -> Stream:
+        return {"x": x, "y": x}
+
+    def layer_output(self, s: Stream) -> Tensor:
+        return self.post_norm(s["x"]) + self.pre_norm(s["y"])
+
+    def close(self, s: Stream) -> Tensor:
+        return self.norm(self.layer_output(s))
