@@ -110,7 +110,7 @@ def test_groups_of_the_authors_optimizer(name: str) -> None:
 
 
 def module_name(model: nn.Module, ours: str) -> str:
-    from fairseq_residuals.plugin.models.saved_names import fairseq_name
+    from fairseq_residuals.plugin.models.builder import fairseq_name
 
     return next(name for name, _ in model.named_parameters() if fairseq_name(name) == ours)
 

@@ -31,10 +31,9 @@ def register() -> None:
     )
     from fairseq_residuals.plugin.search import patches
 
-    # extensions act in this order: packed asks what fast_by_default and cuda_graphs (fast_paths) have chosen
+    # extensions act in this order: packed asks what fast_paths have chosen
     from fairseq_residuals.plugin.training import (  # noqa: F401
         admin_profile,
-        fast_by_default,
         fast_paths,
         layer_statistics,
         optim,

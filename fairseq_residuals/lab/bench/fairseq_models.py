@@ -27,7 +27,7 @@ from fairseq_residuals.lab.bench.contestants import Contestant
 from fairseq_residuals.lab.look import batches, speed
 from fairseq_residuals.lab.look.models import PRECISIONS, FairseqSubject, size_flags
 from fairseq_residuals.plugin.search.beam_search import searchable
-from fairseq_residuals.plugin.speed.recorded_criterion import record_steps, records_steps, refuse_unrecordable
+from fairseq_residuals.plugin.speed.cuda_graph_step import record_steps, records_steps, refuse_unrecordable
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.speed.cpu import tuned
 from modern_fairseq.fixes.at_once import ONE_BY_ONE

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fairseq_residuals.lab.look.probes import SUBLAYERS, Event, run_backward, run_forward
 from fairseq_residuals.lab.look.subject import Subject, stacks
-from fairseq_residuals.plugin.training.gradient_norms import gradient_norms
+from fairseq_residuals.plugin.training.layer_statistics import gradient_norms
 
 ABOVE = "norm above layer"
 ByLayer = dict[str, list[float]]
