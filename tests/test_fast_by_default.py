@@ -27,7 +27,7 @@ from fairseq_residuals.plugin.training.fast_paths import (
     choose,
     situation_of,
 )
-from fairseq_residuals.plugin.training.optim.fused_adam import FusedAdam
+from fairseq_residuals.plugin.training.optim import FusedAdam
 from fairseq_residuals.plugin.training.packed_batches import pack_batch
 from fairseq_residuals.wirings.core.errors import UserError
 

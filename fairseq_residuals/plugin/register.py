@@ -34,6 +34,7 @@ def register() -> None:
     # extensions act in this order: packed asks what fast_paths have chosen
     from fairseq_residuals.plugin.training import (  # noqa: F401
         admin_profile,
+        chunked_label_smoothed_cross_entropy,
         fast_paths,
         layer_statistics,
         optim,
@@ -42,7 +43,6 @@ def register() -> None:
         update_scales,
         word_dropout,
     )
-    from fairseq_residuals.plugin.training.criterions import chunked_label_smoothed_cross_entropy  # noqa: F401
     from modern_fairseq import table
 
     architectures.register_architectures(

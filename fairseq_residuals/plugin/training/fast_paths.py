@@ -24,10 +24,10 @@ from torch.nn import functional as F
 from fairseq_residuals.plugin.models.extensions import Extension, register_extension
 from fairseq_residuals.plugin.speed import compile_layers, cuda_graph_step, packed_forward
 from fairseq_residuals.plugin.speed.fast_dropout import make_dropouts_fast
-from fairseq_residuals.plugin.training.criterions.chunked_label_smoothed_cross_entropy import (
+from fairseq_residuals.plugin.training.chunked_label_smoothed_cross_entropy import (
     ChunkedLabelSmoothedCrossEntropy,
 )
-from fairseq_residuals.plugin.training.optim.fused_adam import FusedAdam
+from fairseq_residuals.plugin.training.optim import FusedAdam
 from fairseq_residuals.plugin.training.trainer_hooks import hooks_of
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.layer import ResidualLayer
