@@ -31,6 +31,6 @@ for theme in ${THEMES:-train generate memory scaling}; do
     esac
     files="$OUT/$theme-${DEVICE/:/}-$(date +%F)"
     if [ "$theme" = scaling ]; then own+=(--picture "$files.png"); fi
-    "$VENV_PYTHON" -m fairseq_residuals.lab.commands bench "$theme" --device "$DEVICE" "${own[@]}" "$@" \
+    "$VENV_PYTHON" -m fairseq_residuals bench "$theme" --device "$DEVICE" "${own[@]}" "$@" \
         --csv "$files.csv" --markdown "$files.md"
 done

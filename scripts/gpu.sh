@@ -40,7 +40,7 @@ step() {
 bench() { # name, theme, flags
     local name="$1" theme="$2"
     shift 2
-    step "$name" "$VENV_PYTHON" -m fairseq_residuals.lab.commands bench "$theme" --device cuda --repeats 3 --steps 10 --warmup 5 \
+    step "$name" "$VENV_PYTHON" -m fairseq_residuals bench "$theme" --device cuda --repeats 3 --steps 10 --warmup 5 \
         --csv "$OUT/$name.csv" --markdown "$OUT/$name.md" "$@"
 }
 

@@ -167,7 +167,7 @@ def test_the_script_measures_every_theme(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     for line, theme in zip(lines, ("train", "generate", "memory", "scaling"), strict=True):
-        assert line.startswith(f"-m fairseq_residuals.lab.commands bench {theme} --device cuda:1 ")
+        assert line.startswith(f"-m fairseq_residuals bench {theme} --device cuda:1 ")
         assert f"--variants a b --csv results/bench/{theme}-cuda1-2" in line and line.endswith(".md")
     assert "--picture results/bench/scaling-cuda1-2" in lines[3] and (tmp_path / "results/bench").is_dir()
 

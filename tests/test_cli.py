@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fairseq_residuals.__main__ import main
-from fairseq_residuals.lab.commands import reproduce, table
+from fairseq_residuals.lab.recipes import command as reproduce
+from fairseq_residuals.lab.recipes.tables import command as table
 from fairseq_residuals.lab.recipes.tables import published
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.wirings.core.base import Variant
@@ -105,7 +106,7 @@ def test_show_an_unknown_variant(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_output_that_is_not_read_to_its_end_is_no_error() -> None:
-    command = [sys.executable, "-m", "fairseq_residuals.lab.commands", "list", "--architectures"]
+    command = [sys.executable, "-m", "fairseq_residuals", "list", "--architectures"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()

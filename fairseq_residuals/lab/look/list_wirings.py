@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.util
 import re
 from collections import Counter
 from collections.abc import Iterable
+from importlib.util import find_spec
 
 import torch
 
@@ -35,9 +35,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.architectures:
-        if importlib.util.find_spec("fairseq") is None:
+        if find_spec("fairseq") is None:
             raise UserError("architectures are names for fairseq, which is not installed; list without the flag")
-        print("\n".join(sorted(importlib.import_module("fairseq_residuals.plugin.models.architectures").ARCHITECTURES)))
+        from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
+
+        print("\n".join(sorted(ARCHITECTURES)))
     else:
         print({"text": text_table, "markdown": markdown_table, "summary": summary_table}[args.format]())
     return 0

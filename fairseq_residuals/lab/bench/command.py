@@ -12,10 +12,10 @@ from fairseq_residuals.lab.bench.contestants import CONTESTANTS, FLAVOURS, chose
 from fairseq_residuals.lab.bench.fairseq_models import settings_of
 from fairseq_residuals.lab.bench.report import Report
 from fairseq_residuals.lab.bench.rounds import Line, measure
-from fairseq_residuals.lab.commands.output_check import check_output
 from fairseq_residuals.lab.look.models import device_of
 from fairseq_residuals.lab.look.output import MISTAKE_STATUS
 from fairseq_residuals.lab.utils.tables import text_table
+from fairseq_residuals.plugin.checkpoints.output_check import check_output
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS

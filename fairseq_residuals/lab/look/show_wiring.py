@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import inspect
 import re
 import sys
+from importlib.util import find_spec
 from itertools import zip_longest
 
 from fairseq_residuals.wirings.core.config import options_of, show_value
@@ -41,10 +41,11 @@ def run(args: argparse.Namespace) -> int:
     print("Options:")
     for option in options_of(variant.Config).values():
         print(f"  {option.name}={show_value(option.default)}\n      {option.help}; valid: {option.describe()}")
-    if importlib.util.find_spec("fairseq") is None:
+    if find_spec("fairseq") is None:
         print("Architectures: none, as fairseq is not installed; fairseq_residuals.build_stack builds it without")
         return 0
-    architectures = importlib.import_module("fairseq_residuals.plugin.models.architectures").ARCHITECTURES
-    names = [name for name, complete in architectures.items() if complete.keywords["variant"] == variant.name]
+    from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
+
+    names = [name for name, complete in ARCHITECTURES.items() if complete.keywords["variant"] == variant.name]
     print(f"Architectures: {len(names)}, for example {names[0]}; `fairseq-residuals list --architectures` prints all")
     return 0
