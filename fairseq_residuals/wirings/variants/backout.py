@@ -20,8 +20,8 @@ from typing import Any, Literal
 from fairseq_residuals.wirings.core.base import StackShape
 from fairseq_residuals.wirings.core.config import LARGEST, option
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants._long_skips import BACKOUT, LongSkips, middle_option
 from fairseq_residuals.wirings.variants.pre_ln import PreLN
+from fairseq_residuals.wirings.variants.unet_skip import BACKOUT, LongSkips, middle_option
 
 
 @register_variant("backout")

@@ -13,7 +13,7 @@ from torch import Tensor
 from fairseq_residuals.wirings.core.base import Connection, Site, Stock, Stream
 from fairseq_residuals.wirings.core.config import MOST_LAYERS, option
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants._softmax_over_depth import KEY_EPS, SoftmaxOverDepth, sources_of
+from fairseq_residuals.wirings.variants.attention_residuals import KEY_EPS, SoftmaxOverDepth, sources_of
 from fairseq_residuals.wirings.variants.pre_ln import PreLN, PreLNConnection
 
 IN_BLOCKS = (

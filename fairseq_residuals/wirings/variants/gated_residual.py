@@ -30,7 +30,7 @@ from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale
 from fairseq_residuals.wirings.core.norms import scale_gain
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.utils.precision import at_least_fp32, without_autocast
-from fairseq_residuals.wirings.variants._multi_stream import stream_keys
+from fairseq_residuals.wirings.variants._streams import stream_keys
 
 STD = 0.02
 

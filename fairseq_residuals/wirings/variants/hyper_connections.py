@@ -31,9 +31,7 @@ from fairseq_residuals.wirings.core.config import LARGEST, option
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.ops.rms_linear import rms_linear
 from fairseq_residuals.wirings.utils.precision import at_least_fp32
-from fairseq_residuals.wirings.variants._multi_stream import StreamsConnection
-from fairseq_residuals.wirings.variants._read_out import ReadOutVariant, learned_sum
-from fairseq_residuals.wirings.variants._stream_router import Weights
+from fairseq_residuals.wirings.variants._streams import ReadOutVariant, StreamsConnection, Weights, learned_sum
 
 
 class TanhRouter(nn.Module):

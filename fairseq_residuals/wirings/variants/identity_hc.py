@@ -26,9 +26,16 @@ from torch import Tensor
 from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants._multi_stream import StreamsConnection, StreamsVariant, stack_streams
-from fairseq_residuals.wirings.variants._read_out import LearnedSum, learned_sum
-from fairseq_residuals.wirings.variants._stream_router import GATES, ROUTER_EPS, GatedRouter, StreamLogits
+from fairseq_residuals.wirings.variants._streams import (
+    ROUTER_EPS,
+    LearnedSum,
+    StreamLogits,
+    StreamsConnection,
+    StreamsVariant,
+    learned_sum,
+    stack_streams,
+)
+from fairseq_residuals.wirings.variants.mhc import GATES, GatedRouter
 
 MEAN = "output LN(sum_{j=0..n-1} X[j] / n)"
 HY4_STD = 0.006

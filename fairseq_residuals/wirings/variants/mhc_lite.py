@@ -12,13 +12,19 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fairseq_residuals.wirings.core.base import Connection, Site
+from fairseq_residuals.wirings.core.base import Connection, Site, Stream
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.ops.permutations import mean_of_permutations, permutation_matrices
 from fairseq_residuals.wirings.ops.sinkhorn import sinkhorn
-from fairseq_residuals.wirings.variants._multi_stream import StreamsConnection, StreamsVariant
-from fairseq_residuals.wirings.variants._stream_router import GATES, ROUTER_EPS, GatedRouter, StreamLogits
+from fairseq_residuals.wirings.variants._streams import (
+    ROUTER_EPS,
+    StreamLogits,
+    StreamsConnection,
+    StreamsVariant,
+    stack_streams,
+)
+from fairseq_residuals.wirings.variants.mhc import GATES, GatedRouter
 
 PERMUTED = "r[p] = scale[2] z[2 n + p] + bias[2 n + p] for p = 0..factorial(n) - 1; res = permute(r)"
 BALANCED = "r[i,j] = scale[2] z[(2 + i) n + j] + bias[(2 + i) n + j] for i = 0..n-1, j = 0..n-1; res = sinkhorn(r)"
@@ -68,7 +74,6 @@ class MHCLite(StreamsVariant):
     )
     code = "FFTYYY/mhc-lite@ea19775"
     verified = "authors' code, decoder, permutations and Sinkhorn: activations, gradients; cross-attention: none"
-    norms_each = True
     extension = f"{StreamsVariant.extension} Which stream a sub-layer starts with, which the authors draw at random."
 
     @dataclass(frozen=True)
@@ -79,3 +84,9 @@ class MHCLite(StreamsVariant):
     def connect(self, site: Site) -> Connection:
         n = self.config.n
         return StreamsConnection(site, n, MHCLiteRouter(site, n, self.config.mixing))
+
+    def layer_output(self, s: Stream) -> Tensor:
+        return self.norm(stack_streams(s, self.config.n)).sum(-2)  # type: ignore[no-any-return]
+
+    def close(self, s: Stream) -> Tensor:
+        return self.layer_output(s)

@@ -17,14 +17,139 @@ The authors mix in the embedding after the skip (``x0=true``, see ``x0_lambdas``
 With w = 1 and layers that start as the identity, the top holds 1 + L/2 embeddings. L/2 outputs stay alive.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fairseq_residuals.wirings.core.base import StackShape
-from fairseq_residuals.wirings.core.config import option
+import torch
+from torch import Tensor, nn
+
+from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream
+from fairseq_residuals.wirings.core.config import MOST_LAYERS, option
+from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants._long_skips import BACKOUT, LongSkips, middle_option
-from fairseq_residuals.wirings.variants.pre_ln import PreLN
+from fairseq_residuals.wirings.variants.pre_ln import PreLN, PreLNConnection
+
+Gate = Literal["", "sigmoid", "none"]
+
+
+class LongSkipConnection(PreLNConnection):
+    """Add to the stream below a layer; other sub-layers than its first are Pre-LN."""
+
+    def __init__(self, site: Site, *, skip: int | None, gate: Gate, weights: tuple[float, float] | None) -> None:
+        """Make the scalars.
+
+        Args:
+            site: where the connection sits.
+            skip: the layer whose output is added first, if any.
+            gate: whether its weight is a sigmoid, which starts at 0.18, or plain, and starts at 1.
+            weights: where those of the stream and of the embedding start, if it is mixed in.
+        """
+        super().__init__(site)
+        self.source, self.gate = skip, gate
+        start = -1.5 if gate == "sigmoid" else 1.0
+        self.skip_weight = nn.Parameter(torch.tensor([start])) if skip is not None and site.first else None
+        stream, embedding = weights or (1.0, 0.0)
+        mixes = weights is not None and site.first
+        self.stream_weight = nn.Parameter(torch.tensor([stream])) if mixes else None
+        self.embedding_weight = nn.Parameter(torch.tensor([embedding])) if mixes else None
+
+    def read(self, s: Stream) -> tuple[Tensor, Stream]:
+        s = dict(s)
+        if self.skip_weight is not None:
+            weight = self.skip_weight.sigmoid() if self.gate == "sigmoid" else self.skip_weight
+            s["x"] = s["x"] + weight * s.pop(f"skip{self.source}")
+        if self.stream_weight is not None and self.embedding_weight is not None:
+            s["x"] = self.stream_weight * s["x"] + self.embedding_weight * s["x0"]
+        return super().read(s)
+
+
+BACKOUT = (
+    "after each layer: h[l] = x\n"
+    "where middle = min(floor(L / 2), L - 2)\n"
+    "after each layer, l = L, middle >= 0, middle < L: x = x - backout_weight h[middle + 1]"
+)
+"""The equations of the middle that is subtracted."""
+
+
+def middle_option() -> Literal["half"] | int:
+    """Return a field of a variant's options: which layer is the middle."""
+    text = "the layer whose output is subtracted, from 0; half: L / 2, but never the last"
+    return option("half", text, minimum=0, maximum=MOST_LAYERS)
+
+
+def partner(layer: int, depth: int, unpaired: Literal["middle", "last"]) -> int | None:
+    """Return the layer whose output is added below ``layer``; None in the lower half, and where it has no partner."""
+    half = depth // 2
+    below = (depth if unpaired == "middle" else 2 * half) - 1 - layer
+    return below if 0 <= below < half <= layer else None
+
+
+class LongSkips(PreLN):
+    """Pre-LN with connections over many layers, of which each variant is one; they may be options of each other.
+
+    Stream: "x0", the embedding; "skip0", "skip1", ..., outputs of lower layers; "middle"; all (T, B, C).
+    """
+
+    normalize_before = False
+    export_as = ""
+
+    def __init__(
+        self,
+        config: Any,
+        shape: StackShape,
+        *,
+        gate: Gate = "",
+        unpaired: Literal["middle", "last"] = "middle",
+        weights: Literal["", "pre_ln", "nanochat"] = "",
+        backout: float | None = None,
+    ) -> None:
+        """Make the weight of the middle.
+
+        Args:
+            config: the options.
+            shape: the stack.
+            gate: of the skips; empty: there are none.
+            unpaired: which of an odd number of layers has no partner.
+            weights: where those of the stream and of the embedding start; empty: it is not mixed in.
+            backout: where the weight of the middle starts; None: it is not subtracted.
+        """
+        super().__init__(config, shape)
+        self.gate, self.unpaired, self.weights = gate, unpaired, weights
+        self.middle = min(shape.depth // 2, shape.depth - 2) if config.middle == "half" else config.middle
+        subtracts = backout is not None and 0 <= self.middle < shape.depth
+        self.backout_weight = nn.Parameter(torch.tensor([backout or 0.0])) if subtracts else None
+
+    def update_rules(self) -> dict[str, UpdateScale]:
+        own = ("skip_weight", "stream_weight", "embedding_weight", "backout_weight")
+        return super().update_rules() | dict.fromkeys(own, SPARED)
+
+    def source(self, layer: int) -> int | None:
+        """Return the layer whose output is added below ``layer``, if any."""
+        return partner(layer, self.shape.depth, self.unpaired) if self.gate else None
+
+    def connect(self, site: Site) -> Connection:
+        part = site.layer / max(site.depth - 1, 1)
+        start = {"": None, "pre_ln": (1.0, 0.0), "nanochat": (1.15 - 0.1 * part, 0.2 - 0.15 * part)}
+        return LongSkipConnection(site, skip=self.source(site.layer), gate=self.gate, weights=start[self.weights])
+
+    def open(self, x: Tensor) -> Stream:
+        return {"x": x, "x0": x} if self.weights else {"x": x}
+
+    def after_layer(self, i: int, s: Stream) -> Stream:
+        s = {key: value for key, value in s.items() if key != f"skip{self.source(i)}"}
+        if i in map(self.source, range(self.shape.depth)):
+            s[f"skip{i}"] = s["x"]
+        return s | {"middle": s["x"]} if self.backout_weight is not None and i == self.middle else s
+
+    def layer_output(self, s: Stream) -> Tensor:
+        if self.backout_weight is None or "middle" not in s:
+            return s["x"]
+        return s["x"] - self.backout_weight * s["middle"]
+
+    def close(self, s: Stream) -> Tensor:
+        return super().close({"x": self.layer_output(s)})
 
 
 @register_variant("unet_skip")
