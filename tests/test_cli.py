@@ -105,7 +105,7 @@ def test_show_an_unknown_variant(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_output_that_is_not_read_to_its_end_is_no_error() -> None:
-    command = [sys.executable, "-m", "fairseq_residuals.lab.commands", "list", "--architectures"]
+    command = [sys.executable, "-m", "fairseq_residuals", "list", "--architectures"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()
