@@ -152,11 +152,11 @@ class LearnedSum(nn.Module):
             return (weights @ streams.to(weights.dtype)).squeeze(-2).to(streams.dtype)
 
 
-def learned_sum(streams: str) -> tuple[str, Any, str, str]:
-    """Return what ``close=learned`` makes of the equations of ``streams``: each gets a weight of its own."""
+def sum_of_streams(streams: str, o: Any) -> str:
+    """Return the sum at the top in the equations; ``close=learned`` gives each stream a weight of its own."""
     logit = f"scale[0] dot(weight[j], RMS([{streams}[i] for i = 0..n-1])) + bias[j]"
-    plain = f"sum_{{j=0..n-1}} {streams}[j])"
-    return "close", "learned", plain, f"sum_{{j=0..n-1}} (sigmoid({logit}) + 10^-6) {streams}[j])"
+    weight = f"(sigmoid({logit}) + 10^-6) " if o.close == "learned" else ""
+    return f"sum_{{j=0..n-1}} {weight}{streams}[j]"
 
 
 class ReadOutVariant(StreamsVariant):

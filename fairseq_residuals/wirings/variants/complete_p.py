@@ -29,7 +29,7 @@ from fairseq_residuals.wirings.core.base import Connection, Site, Stream
 from fairseq_residuals.wirings.core.config import LARGEST, option
 from fairseq_residuals.wirings.core.depth_mup import UpdateScale
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import PreLN, PreLNConnection
+from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection, TopNorm
 
 
 class MuPConnection(PreLNConnection):
@@ -69,23 +69,16 @@ def with_width(
 
 
 @register_variant("complete_p")
-class CompleteP(PreLN):
+class CompleteP(TopNorm):
     title = "CompleteP"
     paper = "Dey et al. 2025, Don't be lazy: CompleteP enables compute-efficient deep transformers"
     year = 2025
-    equations = ("x = x + F(LN(x))", "output LN(x)")
-    rewrites = (
-        ("mup", True, "output LN(x)", "decoder: output LN(x) / (d / base_width)\nencoder: output LN(x)"),
-        ("mup", True, "x = x + F", "attention: F with S = S / sqrt(d / heads)\nx = x + F"),
-    )
     code = "EleutherAI/nanoGPT-mup@6f8bc3b"
     verified = "authors' code, CompleteP and depth-muP, decoder alone: activations, gradients, optimizer groups, start"
     extension = "Each stack has its own m_L; an encoder's output is not divided by m_N."
-    normalize_before = False
-    export_as = ""
 
     @dataclass(frozen=True)
-    class Config(PreLN.Config):
+    class Config(TopNorm.Config):
         depth_mup: bool | float = option(
             True, "as for every variant; true: CompleteP, 0.5: depth-muP", minimum=0.01, maximum=1.0
         )
@@ -93,6 +86,17 @@ class CompleteP(PreLN):
         base_width: int = option(256, "channels at which mup changes no variance and no rate", minimum=1, maximum=10**6)
         init_std: float = option(
             0.02, "standard deviation of weights at that width", minimum=1e-6, maximum=LARGEST, for_training=True
+        )
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        if not o.mup:
+            return o.adds("F(LN(x))"), *cls.top(o)
+        return (
+            "attention: F with S = S / sqrt(d / heads)",
+            o.adds("F(LN(x))"),
+            "decoder: output LN(x) / (d / base_width)",
+            "encoder: output LN(x)",
         )
 
     @property

@@ -104,28 +104,7 @@ class DepthwiseLSTM(Variant):
     title = "Depth-wise LSTM"
     paper = "Xu et al. 2020, Transformer with Depth-Wise LSTM"
     year = 2020
-    equations = (
-        "start: cell = 0",
-        "SA: in = F(LN(x))",
-        "CA: in = in + F(LN(in + x))",
-        "last of a layer: c = [in, x]; g = W(c); h = W_2(gelu(LN_h(W_1(c))))",
-        "last of a layer: i = sigmoid(LN[0](part(g, 0, 3)))",
-        "last of a layer: f = sigmoid(LN[1](part(g, 1, 3)))",
-        "last of a layer: o = sigmoid(LN[2](part(g, 2, 3)))",
-        "last of a layer: cell = f cell + i h; x = o cell",
-        "output LN(x)",
-    )
     symbols: ClassVar[dict[str, str]] = {"W": "gates.linear", "W_1": "hidden.0", "LN_h": "hidden.1", "W_2": "hidden.4"}
-    rewrites = (
-        ("hidden", 1, "W_2(gelu(LN_h(W_1(c))))", "gelu(LN_h(W_1(c)))"),
-        ("merge", "concat", "in + F(LN(in + x))", "merge([in, F(LN(in + x))])"),
-        ("input_norm", False, "F(LN(x))", "F(x)"),
-        ("input_norm", False, "F(LN(in + x))", "F(in + x)"),
-        ("output_norm", False, "output LN(x)", ""),
-        ("gate_norm", "joint", "g = W(c)", "g = LN[0](W(c))"),
-        *(("gate_norm", "joint", f"LN[{i}](part(g, {i}, 3))", f"part(g, {i}, 3)") for i in range(3)),
-        ("cell", "embedding", "cell = 0", "cell = x"),
-    )
     extension = (
         "Where the cell starts, the norms on what attention reads and on top, the width of the network for h (the"
         " FFN's), gates of each stack's own, the projection of merge=concat."
@@ -143,6 +122,23 @@ class DepthwiseLSTM(Variant):
         gate_norm: Literal["each", "joint"] = option("each", "a norm per gate, or one over the three")
         cell: Literal["zero", "embedding"] = option("zero", "where the cell starts")
         dropout: float = option(0.0, "inside the network that computes h", minimum=0.0, maximum=0.99, for_training=True)
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        queried, crossed = ("LN(x)", "LN(in + x)") if o.input_norm else ("x", "in + x")
+        merged = f"merge([in, F({crossed})])" if o.merge == "concat" else f"in + F({crossed})"
+        hidden = "W_2(gelu(LN_h(W_1(c))))" if o.hidden == 2 else "gelu(LN_h(W_1(c)))"
+        joint = o.gate_norm == "joint"
+        gates = [f"part(g, {i}, 3)" if joint else f"LN[{i}](part(g, {i}, 3))" for i in range(3)]
+        return (
+            "start: cell = x" if o.cell == "embedding" else "start: cell = 0",
+            f"SA: in = F({queried})",
+            f"CA: in = {merged}",
+            f"last of a layer: c = [in, x]; g = {'LN[0](W(c))' if joint else 'W(c)'}; h = {hidden}",
+            *(f"last of a layer: {name} = sigmoid({gate})" for name, gate in zip("ifo", gates, strict=True)),
+            "last of a layer: cell = f cell + i h; x = o cell",
+            "output LN(x)" if o.output_norm else "",
+        )
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)

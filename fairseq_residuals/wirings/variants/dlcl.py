@@ -92,27 +92,29 @@ class DLCL(Variant):
         return DepthWeights(name, weights.masked_fill(left_out, float("nan")).mean(-1), below + 1, below)
 
 
-SOFTMAX = (
-    ("softmax", True, "weight[l,j]", "softmax_j(weight[l,j])"),
-    ("window", bool, "0..l} softmax", "max(0, l + 1 - window)..l} softmax"),
-)
-"""What two options make of the equations; without a softmax, a window only limits where weights start above 0."""
+def combined(o: Any) -> str:
+    """Return the sum in the equations; without a softmax, a window only limits where weights start above 0."""
+    first = "max(0, l + 1 - window)" if o.softmax and o.window else "0"
+    weight = "softmax_j(weight[l,j])" if o.softmax else "weight[l,j]"
+    return f"sum_{{j={first}..l}} {weight} y[j]"
 
 
 @register_variant("dlcl_pre")
 class DLCLPre(DLCL):
     title = "DLCL, Pre-LN"
-    equations = (
-        "start: y[0] = x",
-        "start: x = sum_{j=0..l} weight[l,j] y[j]",
-        "x = x + F(LN(x))",
-        "after each layer: y[l] = LN[l](x)",
-        "after each layer: x = sum_{j=0..l} weight[l,j] y[j]",
-        "output LN(x)",
-    )
-    rewrites = (("norm", False, "LN[l](x)", "x"), *SOFTMAX)
     connection = PreLNConnection
     summation = "mixed"
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (
+            "start: y[0] = x",
+            f"start: x = {combined(o)}",
+            o.adds("F(LN(x))"),
+            f"after each layer: y[l] = {'LN[l](x)' if o.norm else 'x'}",
+            f"after each layer: x = {combined(o)}",
+            "output LN(x)",
+        )
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
@@ -129,16 +131,18 @@ class DLCLPre(DLCL):
 @register_variant("dlcl_post")
 class DLCLPost(DLCL):
     title = "DLCL, Post-LN"
-    equations = (
-        "start: y[0] = x",
-        "start: x = sum_{j=0..l} weight[l,j] y[j]",
-        "x = LN(x + F(x))",
-        "after each layer: y[l] = x",
-        "after each layer: x = LN[l](sum_{j=0..l} weight[l,j] y[j])",
-    )
-    rewrites = (("norm", False, "LN[l](sum_{j=0..l} weight[l,j] y[j])", "sum_{j=0..l} weight[l,j] y[j]"), *SOFTMAX)
     connection = PostLNConnection
     summation = "mixed"
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (
+            "start: y[0] = x",
+            f"start: x = {combined(o)}",
+            f"x = LN({o.residual} + F(x))",
+            "after each layer: y[l] = x",
+            f"after each layer: x = {f'LN[l]({combined(o)})' if o.norm else combined(o)}",
+        )
 
     def after_layer(self, i: int, s: Stream) -> Stream:
         s = s | {f"y{i + 1}": s["x"]}

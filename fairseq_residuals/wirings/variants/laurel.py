@@ -108,10 +108,12 @@ class GemmaConnection(SandwichConnection):
 
 
 MOST_CHANNELS = 65_536
-WEIGHED = (
-    ("rw", True, "x = x + F", "a = 2 sigmoid(weights[0] - weights[1]); x = (2 - a) x + a F"),
-    ("rw", True, " + g", " + (2 - a) g"),
-)
+WEIGHTS = "a = 2 sigmoid(weights[0] - weights[1])"
+
+
+def augmented(o: Any) -> str:
+    """Return the equation of a sub-layer with g beside it, and weights with ``rw``."""
+    return f"{WEIGHTS}; {o.adds('a F(LN(x)) + (2 - a) g', to='(2 - a) x')}" if o.rw else o.adds("F(LN(x)) + g")
 
 
 class Laurel(Variant):
@@ -132,8 +134,11 @@ class Laurel(Variant):
 @register_variant("laurel_rw")
 class LaurelRW(Laurel):
     title = "LAuReL, residual weights"
-    equations = ("a = 2 sigmoid(weights[0] - weights[1])", "x = (2 - a) x + a F(LN(x))", "output LN(x)")
     starts_as = "pre_ln"
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return WEIGHTS, o.adds("a F(LN(x))", to="(2 - a) x"), "output LN(x)"
 
     def connect(self, site: Site) -> Connection:
         return AugmentedConnection(site, weighs=True)
@@ -142,14 +147,16 @@ class LaurelRW(Laurel):
 @register_variant("laurel_lr")
 class LaurelLR(Laurel):
     title = "LAuReL, low rank"
-    equations = ("g = up(down(x))", "x = x + F(LN(x)) + g", "output LN(x)")
-    rewrites = WEIGHED
     starts_as = "pre_ln"
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
         rank: int = option(4, "r, rows of A", minimum=1, maximum=MOST_CHANNELS)
         rw: bool = option(False, "with a and b of laurel_rw")
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return "g = up(down(x))", augmented(o), "output LN(x)"
 
     def connect(self, site: Site) -> Connection:
         return AugmentedConnection(site, weighs=self.config.rw, rank=self.config.rank)
@@ -158,13 +165,6 @@ class LaurelLR(Laurel):
 @register_variant("laurel_pa")
 class LaurelPA(Laurel):
     title = "LAuReL, previous activations"
-    equations = (
-        "X[k] = x",
-        "g = sum_{j=0..min(past, k)-1} c[j] X[k-j]; g = up(down(g))",
-        "x = x + F(LN(x)) + g",
-        "output LN(x)",
-    )
-    rewrites = (("rank", 0, "; g = up(down(g))", ""), *WEIGHED)
     starts_as = "pre_ln"
     extension = "Each sub-layer has its own, cross-attention too, and looks back in its stack. They start as Pre-LN."
 
@@ -173,6 +173,11 @@ class LaurelPA(Laurel):
         past: int = option(3, "k, outputs, x among them", minimum=1, maximum=MOST_LAYERS)
         rank: int = option(4, "r, rows of A; 0: no A and B", minimum=0, maximum=MOST_CHANNELS)
         rw: bool = option(False, "with a and b of laurel_rw")
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        mapped = "; g = up(down(g))" if o.rank else ""
+        return "X[k] = x", f"g = sum_{{j=0..min(past, k)-1}} c[j] X[k-j]{mapped}", augmented(o), "output LN(x)"
 
     def connect(self, site: Site) -> Connection:
         return AugmentedConnection(site, weighs=self.config.rw, rank=self.config.rank, past=self.config.past)
@@ -183,11 +188,6 @@ class LaurelGemma(Laurel):
     title = "LAuReL in Gemma 3n"
     year = 2025
     paper = "Gemma 3n (Google 2025), after Menghani, Kumar and Kumar 2024, LAuReL"
-    equations = (
-        "SA: u = LN(x); x = (x + drop(LN_out(F'(u))) + u + LN_low_rank(up(down(u)))) / sqrt(2)",
-        "else: x = x + drop(LN_out(F'(LN(x))))",
-        "output LN(x)",
-    )
     code = "huggingface/transformers@v5.23.0"
     verified = "Gemma 3n in huggingface/transformers, within its AltUp: activations, gradients; cross-attention: none"
     ships_in = "Gemma 3n (norm_type=rms)"
@@ -197,6 +197,14 @@ class LaurelGemma(Laurel):
     @dataclass(frozen=True)
     class Config(Variant.Config):
         rank: int = option(64, "r, rows of A", minimum=1, maximum=MOST_CHANNELS)
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (
+            "SA: u = LN(x); x = (x + drop(LN_out(F'(u))) + u + LN_low_rank(up(down(u)))) / sqrt(2)",
+            "else: x = x + drop(LN_out(F'(LN(x))))",
+            "output LN(x)",
+        )
 
     def connect(self, site: Site) -> Connection:
         return GemmaConnection(site, self.config.rank)

@@ -40,7 +40,7 @@ from fairseq_residuals.wirings.variants._streams import (
     StreamLogits,
     StreamsConnection,
     Weights,
-    learned_sum,
+    sum_of_streams,
 )
 
 LEAST_ROUTER = 0.01
@@ -97,17 +97,6 @@ class MHC(ReadOutVariant):
     title = "mHC"
     paper = "Xie et al. 2025, mHC: Manifold-Constrained Hyper-Connections"
     year = 2025
-    equations = (
-        "start: X[j] = x for j = 0..n-1",
-        "z[o] = dot(weight[o], RMS([X[i] for i = 0..n-1])) for o = 0..n (n + 2) - 1",
-        *GATES,
-        "r[j,i] = scale[2] z[(2+j) n + i] + bias[(2+j) n + i] for j = 0..n-1, i = 0..n-1",
-        "res = sinkhorn(r)",
-        "y = F(LN(sum_{i=0..n-1} pre[i] X[i]))",
-        "X[j] = post[j] y + sum_{i=0..n-1} res[j,i] X[i] for j = 0..n-1",
-        "output LN(sum_{j=0..n-1} X[j])",
-    )
-    rewrites = (learned_sum("X"),)
     extension = f"{ReadOutVariant.extension} The start of the router's matrix and biases, and the sum at the end."
     verified = "DeepSeek-V4's router and read-out and GLM-5.3-Flash in transformers, decoder: activations, gradients"
     ships_in = "DeepSeek-V4 (close=learned,norm_type=rms), GLM-5.3-Flash (norm_type=rms,norm_eps=1e-5)"
@@ -131,6 +120,19 @@ class MHC(ReadOutVariant):
                     f"option router={self.router:g} of variant 'mhc' would keep its streams alike, since nothing else"
                     f" tells them apart; give a number of at least {LEAST_ROUTER}"
                 )
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (
+            "start: X[j] = x for j = 0..n-1",
+            "z[o] = dot(weight[o], RMS([X[i] for i = 0..n-1])) for o = 0..n (n + 2) - 1",
+            *GATES,
+            "r[j,i] = scale[2] z[(2+j) n + i] + bias[(2+j) n + i] for j = 0..n-1, i = 0..n-1",
+            "res = sinkhorn(r)",
+            "y = F(LN(sum_{i=0..n-1} pre[i] X[i]))",
+            "X[j] = post[j] y + sum_{i=0..n-1} res[j,i] X[i] for j = 0..n-1",
+            f"output LN({sum_of_streams('X', o)})",
+        )
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape, config.router)

@@ -59,19 +59,6 @@ class MHCLite(StreamsVariant):
     title = "mHC-lite"
     paper = "2601.05732 (2026), mHC-lite: You Don't Need 20 Sinkhorn-Knopp Iterations"
     year = 2026
-    equations = (
-        "start: X[j] = x for j = 0..n-1",
-        "z[o] = dot(weight[o], (1 + gamma) * RMS([X[i] for i = 0..n-1])) for o = 0..2 n + factorial(n) - 1",
-        *GATES,
-        PERMUTED,
-        "y = F(LN(sum_{i=0..n-1} pre[i] X[i]))",
-        "X[j] = post[j] y + sum_{i=0..n-1} res[i,j] X[i] for j = 0..n-1",
-        "output sum_{j=0..n-1} LN(X[j])",
-    )
-    rewrites = (
-        ("mixing", "sinkhorn", "o = 0..2 n + factorial(n) - 1", "o = 0..n (n + 2) - 1"),
-        ("mixing", "sinkhorn", PERMUTED, BALANCED),
-    )
     code = "FFTYYY/mhc-lite@ea19775"
     verified = "authors' code, decoder, permutations and Sinkhorn: activations, gradients; cross-attention: none"
     extension = f"{StreamsVariant.extension} Which stream a sub-layer starts with, which the authors draw at random."
@@ -80,6 +67,20 @@ class MHCLite(StreamsVariant):
     class Config(StreamsVariant.Config):
         n: int = option(4, "streams", minimum=1, maximum=4)
         mixing: Literal["permutations", "sinkhorn"] = option("permutations", "how the mixing matrix is made")
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        permutes = o.mixing == "permutations"
+        outputs = "2 n + factorial(n)" if permutes else "n (n + 2)"
+        return (
+            "start: X[j] = x for j = 0..n-1",
+            f"z[o] = dot(weight[o], (1 + gamma) * RMS([X[i] for i = 0..n-1])) for o = 0..{outputs} - 1",
+            *GATES,
+            PERMUTED if permutes else BALANCED,
+            "y = F(LN(sum_{i=0..n-1} pre[i] X[i]))",
+            "X[j] = post[j] y + sum_{i=0..n-1} res[i,j] X[i] for j = 0..n-1",
+            "output sum_{j=0..n-1} LN(X[j])",
+        )
 
     def connect(self, site: Site) -> Connection:
         n = self.config.n

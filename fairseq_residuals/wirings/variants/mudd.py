@@ -124,35 +124,6 @@ class MUDD(Variant):
         " Connections"
     )
     year = 2025
-    equations = (
-        "start: X[0] = x",
-        "SA, l > 1: F with k = k_proj(LN_k(mix[1])), v = v_proj(LN_v(mix[2]))",
-        "SA, l > 1: x = x + F(LN(mix[0]))",
-        "else: x = x + F(LN(x))",
-        "after each layer: X[l] = x; w = w2[l-1](gelu(w1[l-1](RMS(x))))",
-        "after each layer, l < L: mix[c] = sum_{j=0..l} (part(w, c (l + 1) + j, 4 (l + 1)) + bias[l-1,c,j]) X[j]"
-        " for c = 0..3",
-        "after each layer, l < L: x = mix[3]",
-        "after each layer, l = L: x = sum_{j=0..l} (part(w, j, l + 1) + bias[l-1,0,j]) X[j]",
-        "output LN(x)",
-    )
-    rewrites = (
-        ("cross_query", True, "start: X", "where ways = 4\ndecoder, pair: where ways = 5\nstart: X"),
-        ("cross_query", True, "else:", "else, CA, l > 1: x = x + F(LN(mix[4]))\nelse:"),
-        ("cross_query", True, "4 (l", "ways (l"),
-        ("cross_query", True, "0..3", "0..ways-1"),
-        ("form", "pre_post_norm", "X[0] = x", "X[0] = LN[0](x)"),
-        ("form", "pre_post_norm", "X[l] = x;", "y = x; X[l] = LN[l](x);"),
-        ("form", "pre_post_norm", "RMS(x)", "router_gain[l-1] * RMS(x)"),
-        ("form", "pre_post_norm", "(mix[", "(y + mix["),
-        ("form", "pre_post_norm", "x = mix[3]", "x = y + LN_post[l-1](mix[3])"),
-        (
-            "form",
-            "pre_post_norm",
-            "x = sum_{j=0..l} (part(w, j, l + 1) + bias[l-1,0,j]) X[j]",
-            "x = y + LN_post[l-1](sum_{j=0..l} (part(w, j, l + 1) + bias[l-1,0,j]) X[j])",
-        ),
-    )
     starts_as = "pre_ln"
     code = "Caiyun-AI/MUDDFormer@fc067b2"
     verified = "authors' code, decoder, plain: activations, gradients; cross-attention, pre_post_norm: none"
@@ -167,6 +138,28 @@ class MUDD(Variant):
         cross_query: bool = option(False, "a fifth mix for the queries of cross-attention, where there is one")
         expand_last: bool = option(False, "a hidden layer four times as wide for the output's mix")
         round_hidden: bool = option(False, "hidden layers of the next larger multiple of 64")
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        normed = o.form == "pre_post_norm"
+        ways, last = ("ways", "ways-1") if o.cross_query else ("4", "3")
+        mix = [f"(y + mix[{c}])" if normed else f"(mix[{c}])" for c in range(5)]
+        output = "sum_{j=0..l} (part(w, j, l + 1) + bias[l-1,0,j]) X[j]"
+        router, new = ("router_gain[l-1] * RMS(x)", "y = x; X[l] = LN[l](x)") if normed else ("RMS(x)", "X[l] = x")
+        return (
+            *(("where ways = 4", "decoder, pair: where ways = 5") if o.cross_query else ()),
+            f"start: X[0] = {'LN[0](x)' if normed else 'x'}",
+            f"SA, l > 1: F with k = k_proj(LN_k{mix[1]}), v = v_proj(LN_v{mix[2]})",
+            f"SA, l > 1: x = x + F(LN{mix[0]})",
+            f"else, CA, l > 1: x = x + F(LN{mix[4]})" if o.cross_query else "",
+            "else: x = x + F(LN(x))",
+            f"after each layer: {new}; w = w2[l-1](gelu(w1[l-1]({router})))",
+            f"after each layer, l < L: mix[c] = sum_{{j=0..l}} (part(w, c (l + 1) + j, {ways} (l + 1)) + bias[l-1,c,j])"
+            f" X[j] for c = 0..{last}",
+            f"after each layer, l < L: x = {'y + LN_post[l-1](mix[3])' if normed else 'mix[3]'}",
+            f"after each layer, l = L: x = {f'y + LN_post[l-1]({output})' if normed else output}",
+            "output LN(x)",
+        )
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)

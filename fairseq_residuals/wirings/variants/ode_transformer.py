@@ -34,14 +34,6 @@ from fairseq_residuals.wirings.variants.dlcl import DLCL
 from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection
 
 Derivative = Callable[[Tensor], Tensor]
-FIRST = (
-    "encoder, first of a layer: z = x",
-    "x = x + F(LN(x))",
-    "encoder, last of a layer: f[e] = x - z",
-)
-"""The equations of each evaluation: f is what a layer adds to z."""
-COMBINED = "x = sum_{j=0..l} W[l,j] y[j]"
-AFTER = f"after each layer: y[l] = LN[l](x)\nafter each layer: {COMBINED}"
 
 
 class ODETransformer(Variant):
@@ -51,10 +43,6 @@ class ODETransformer(Variant):
     year = 2022
     code = "libeineu/ODE-Transformer@bcf51e8"
     extension = "f is what a layer adds; with inner_identity, as in the authors' code, its whole output."
-    rewrites: ClassVar[tuple[tuple[str, Any, str, str], ...]] = (
-        ("inner_identity", True, "f[e] = x - z", "f[e] = x"),
-        ("dlcl", True, "output", f"start: y[0] = x\nstart: {COMBINED}\n{AFTER}\noutput"),
-    )
     symbols: ClassVar[dict[str, str]] = {"W": "history.weight"}
     connection = PreLNConnection
 
@@ -74,6 +62,19 @@ class ODETransformer(Variant):
         super().__init__(config, shape)
         self.history = DLCL(DLCL.Config(), shape) if config.dlcl else None
         self.norm = shape.new_norm()
+
+    @classmethod
+    def evaluation(cls, o: Any) -> tuple[str, ...]:
+        """Return the equations of each evaluation: f is what a layer adds to z."""
+        value = "x" if o.inner_identity else "x - z"
+        return "encoder, first of a layer: z = x", "x = x + F(LN(x))", f"encoder, last of a layer: f[e] = {value}"
+
+    @classmethod
+    def top(cls, o: Any) -> tuple[str, ...]:
+        """Return the equations of what is around the layers."""
+        combined = "x = sum_{j=0..l} W[l,j] y[j]"
+        around = "start: y[0] = x", f"start: {combined}", "after each layer: y[l] = LN[l](x)"
+        return (*around, f"after each layer: {combined}", "output LN(x)") if o.dlcl else ("output LN(x)",)
 
     @classmethod
     def refusal(cls, *, alone: bool, topmost: bool, depth: int = 2) -> str:
@@ -113,25 +114,25 @@ class ODETransformer(Variant):
 @register_variant("ode_rk2")
 class RK2(ODETransformer):
     title = "ODE Transformer, RK2"
-    equations = (
-        "encoder: where E = 2",
-        *FIRST,
-        "encoder, last of a layer, e = 1: x = x_in + f[1]",
-        "encoder, last of a layer, e = 2: x = x_in + (f[1] + f[2]) / 2",
-        "output LN(x)",
-    )
-    rewrites = (
-        ("mode", "gated", "e = 2: x", "e = 2: g = sigmoid(gate([f[1], f[2]])); x"),
-        ("mode", "gated", "(f[1] + f[2]) / 2", "g f[1] + (1 - g) f[2]"),
-        ("mode", "alpha", "(f[1] + f[2]) / 2", "alpha[0] f[1] + alpha[1] f[2]"),
-        *ODETransformer.rewrites,
-    )
     symbols = ODETransformer.symbols
     verified = "authors' code, encoder and decoder, gated, alpha, with DLCL: activations, gradients"
 
     @dataclass(frozen=True)
     class Config(ODETransformer.Config):
         mode: Literal["standard", "gated", "alpha"] = option("standard", "how k_1 and k_2 are weighed")
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        combined = {"standard": "(f[1] + f[2]) / 2", "gated": "g f[1] + (1 - g) f[2]"}
+        step = combined.get(o.mode, "alpha[0] f[1] + alpha[1] f[2]")
+        gate = "g = sigmoid(gate([f[1], f[2]])); " if o.mode == "gated" else ""
+        return (
+            "encoder: where E = 2",
+            *cls.evaluation(o),
+            "encoder, last of a layer, e = 1: x = x_in + f[1]",
+            f"encoder, last of a layer, e = 2: {gate}x = x_in + {step}",
+            *cls.top(o),
+        )
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
@@ -156,16 +157,19 @@ class RK2(ODETransformer):
 @register_variant("ode_rk4")
 class RK4(ODETransformer):
     title = "ODE Transformer, RK4"
-    equations = (
-        "encoder: where E = 4",
-        *FIRST,
-        "encoder, last of a layer, e <= 2: x = x_in + f[e] / 2",
-        "encoder, last of a layer, e = 3: x = x_in + f[3]",
-        "encoder, last of a layer, e = 4: x = x_in + (f[1] + 2 f[2] + 2 f[3] + f[4]) / 6",
-        "output LN(x)",
-    )
     symbols = ODETransformer.symbols
     verified = "authors' code, encoder and decoder: activations, gradients"
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (
+            "encoder: where E = 4",
+            *cls.evaluation(o),
+            "encoder, last of a layer, e <= 2: x = x_in + f[e] / 2",
+            "encoder, last of a layer, e = 3: x = x_in + f[3]",
+            "encoder, last of a layer, e = 4: x = x_in + (f[1] + 2 f[2] + 2 f[3] + f[4]) / 6",
+            *cls.top(o),
+        )
 
     def step(self, f: Derivative, x: Tensor) -> Tensor:
         k1 = f(x)

@@ -76,9 +76,6 @@ class HybridAttentionConnection(HybridNormConnection):
         return add_to_both(s, y, self.scale, self.site)
 
 
-HYBRID = f"z = F(gain * x + LN_pre(y)) {NORMALIZED}"
-
-
 @register_variant("siamese_norm")
 class SiameseNorm(Variant):
     """Stream: "x", the Post-LN stream, whose norm comes with the next read; "y" (T, B, C), the Pre-LN stream."""
@@ -86,17 +83,6 @@ class SiameseNorm(Variant):
     title = "SiameseNorm"
     paper = "Li et al. 2026, SiameseNorm: Breaking the Barrier to Reconciling Pre/Post-Norm"
     year = 2026
-    equations = (
-        "start: y = x",
-        "x = LN_post(x); z = F(LN(x + LN_pre(y)))",
-        "x = x + z / sqrt(2 l)",
-        "y = y + z",
-        "output LN(LN_post(x) + LN_pre(y))",
-    )
-    rewrites = (
-        ("post_stream", "hybrid_norm", "x = LN_post(x);", f"attention: {HYBRID}\nelse: x = LN_post(x);"),
-        ("scale", "paper", "sqrt(2 l)", "sqrt(k)"),
-    )
     code = "Qwen-Applications/SiameseNorm@70efa00"
     verified = (
         "authors' code, encoder of a vision Transformer, and with post_stream=hybrid_norm language model: both streams,"
@@ -115,6 +101,18 @@ class SiameseNorm(Variant):
         )
         post_stream: Literal["post_ln", "hybrid_norm"] = option(
             "post_ln", "norms of the Post-LN stream: as in Post-LN, or as in HybridNorm (the authors' language models)"
+        )
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        hybrid = o.post_stream == "hybrid_norm"
+        return (
+            "start: y = x",
+            f"attention: z = F(gain * x + LN_pre(y)) {NORMALIZED}" if hybrid else "",
+            f"{'else: ' if hybrid else ''}x = LN_post(x); z = F(LN(x + LN_pre(y)))",
+            f"x = x + z / {'sqrt(k)' if o.scale == 'paper' else 'sqrt(2 l)'}",
+            "y = y + z",
+            "output LN(LN_post(x) + LN_pre(y))",
         )
 
     def __init__(self, config: Any, shape: StackShape) -> None:

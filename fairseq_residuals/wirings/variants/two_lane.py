@@ -27,7 +27,7 @@ from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, St
 from fairseq_residuals.wirings.core.config import LARGEST, MOST_LAYERS, option
 from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import PreLN, PreLNConnection
+from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection, TopNorm
 
 
 class TwoLaneConnection(PreLNConnection):
@@ -55,38 +55,38 @@ class TwoLaneConnection(PreLNConnection):
 
 
 @register_variant("two_lane")
-class TwoLane(PreLN):
+class TwoLane(TopNorm):
     title = "Two lanes"
     paper = "Jordan et al. 2026, modded-nanogpt (code release)"
     year = 2026
-    equations = (
-        "start: x0 = x; b = x",
-        "where split = floor(2 L / 3)",
-        "SA: y = F(LN(x)) + embedding_weight x0",
-        "CA: y = F(LN(x))",
-        "FFN: y = F(LN(b))",
-        "l > split: b = stream_weight b + other_weight y",
-        "x = stream_weight x + lane_weight y",
-        "l <= split: b = x",
-        "output LN((x + b) / 2)",
-    )
-    rewrites = (("final_norm", False, "LN((x + b) / 2)", "(x + b) / 2"),)
     code = "KellerJordan/modded-nanogpt@699e93c"
     verified = "authors' code, decoder alone: both lanes, activations, gradients; encoder and cross-attention: none"
     ships_in = "one of modded-nanogpt's records, February 2026"
     extension = "Lanes split after two thirds of each stack; cross-attention reads the lane of self-attention."
-    normalize_before = False
-    export_as = ""
     summation = "none"
 
     @dataclass(frozen=True)
-    class Config(PreLN.Config):
+    class Config(TopNorm.Config):
         split: Literal["two_thirds"] | int = option(
             "two_thirds", "the first layer with two lanes, from 0", minimum=0, maximum=MOST_LAYERS
         )
         start: Literal["published", "pre_ln"] = option("published", "where the scalars start", for_training=True)
         stream_rate: float = option(
             1.0, "factor on Adam's rate of r; modded-nanogpt: 5", minimum=1e-6, maximum=LARGEST, for_training=True
+        )
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (
+            "start: x0 = x; b = x",
+            o.where("split", "floor(2 L / 3)"),
+            "SA: y = F(LN(x)) + embedding_weight x0",
+            "CA: y = F(LN(x))",
+            "FFN: y = F(LN(b))",
+            "l > split: b = stream_weight b + other_weight y",
+            "x = stream_weight x + lane_weight y",
+            "l <= split: b = x",
+            "output LN((x + b) / 2)" if o.final_norm else "output (x + b) / 2",
         )
 
     def __init__(self, config: Any, shape: StackShape) -> None:

@@ -29,7 +29,7 @@ from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, St
 from fairseq_residuals.wirings.core.config import MOST_LAYERS, option
 from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import PreLN, PreLNConnection
+from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection, TopNorm
 
 Gate = Literal["", "sigmoid", "none"]
 
@@ -65,12 +65,16 @@ class LongSkipConnection(PreLNConnection):
         return super().read(s)
 
 
-BACKOUT = (
-    "after each layer: h[l] = x\n"
-    "where middle = min(floor(L / 2), L - 2)\n"
-    "after each layer, l = L, middle >= 0, middle < L: x = x - backout_weight h[middle + 1]"
-)
-"""The equations of the middle that is subtracted."""
+MIXED = "first of a layer: x = stream_weight x + embedding_weight x0"
+
+
+def subtracted_middle(o: Any) -> tuple[str, ...]:
+    """Return the equations of the middle that is subtracted."""
+    return (
+        "after each layer: h[l] = x",
+        o.where("middle", "min(floor(L / 2), L - 2)"),
+        "after each layer, l = L, middle >= 0, middle < L: x = x - backout_weight h[middle + 1]",
+    )
 
 
 def middle_option() -> Literal["half"] | int:
@@ -86,14 +90,11 @@ def partner(layer: int, depth: int, unpaired: Literal["middle", "last"]) -> int 
     return below if 0 <= below < half <= layer else None
 
 
-class LongSkips(PreLN):
+class LongSkips(TopNorm):
     """Pre-LN with connections over many layers, of which each variant is one; they may be options of each other.
 
     Stream: "x0", the embedding; "skip0", "skip1", ..., outputs of lower layers; "middle"; all (T, B, C).
     """
-
-    normalize_before = False
-    export_as = ""
 
     def __init__(
         self,
@@ -157,29 +158,13 @@ class UnetSkip(LongSkips):
     title = "U-net skips"
     paper = "Jordan et al. 2024, modded-nanogpt (code release)"
     year = 2024
-    equations = (
-        "start: x0 = x",
-        "first of a layer, l > ceil(L / 2): x = x + sigmoid(skip_weight) h[L - l + 1]",
-        "first of a layer: x = stream_weight x + embedding_weight x0",
-        "x = x + F(LN(x))",
-        "after each layer: h[l] = x",
-        "output LN(x)",
-    )
-    rewrites = (
-        ("unpaired", "last", "l > ceil(L / 2)", "l > floor(L / 2), l <= 2 floor(L / 2)"),
-        ("unpaired", "last", "h[L - l", "h[2 floor(L / 2) - l"),
-        ("gate", "none", "sigmoid(skip_weight)", "skip_weight"),
-        ("x0", False, "start: x0 = x\n", ""),
-        ("x0", False, "first of a layer: x = stream_weight x + embedding_weight x0\n", ""),
-        ("backout", True, "after each layer: h[l] = x", BACKOUT),
-    )
     code = "KellerJordan/modded-nanogpt@ba3e54f"
     verified = "authors' code, both gates, decoder alone: activations, gradients; encoder: none"
     ships_in = "modded-nanogpt's records since November 2024"
     extension = "Skips stay within a stack; of an odd number of layers the middle one has no partner."
 
     @dataclass(frozen=True)
-    class Config(PreLN.Config):
+    class Config(TopNorm.Config):
         gate: Literal["sigmoid", "none"] = option(
             "sigmoid", "of a skip's weight: 0.18 at first, or none, and 1 at first"
         )
@@ -187,6 +172,21 @@ class UnetSkip(LongSkips):
         x0: bool = option(False, "mix in the embedding after the skip; see x0_lambdas")
         backout: bool = option(False, "subtract the middle layer's output on top; see backout")
         middle: Literal["half"] | int = middle_option()
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        middle = o.unpaired == "middle"
+        upper = "l > ceil(L / 2)" if middle else "l > floor(L / 2), l <= 2 floor(L / 2)"
+        mirrored = f"h[{'L' if middle else '2 floor(L / 2)'} - l + 1]"
+        weight = "skip_weight" if o.gate == "none" else "sigmoid(skip_weight)"
+        return (
+            "start: x0 = x" if o.x0 else "",
+            f"first of a layer, {upper}: x = x + {weight} {mirrored}",
+            MIXED if o.x0 else "",
+            o.adds("F(LN(x))"),
+            *(subtracted_middle(o) if o.backout else ("after each layer: h[l] = x",)),
+            *cls.top(o),
+        )
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(
