@@ -139,7 +139,7 @@ def test_a_wrongly_declared_option_is_named(config: type, says: str) -> None:
 
 def test_what_a_variant_lacks_is_named() -> None:
     class Complete(Variant):
-        title, paper, year, verified, equations = "A", "B 2026", 2026, "nothing", ("x = x + F(x)",)
+        title, paper, year, verified, equations = "A", "B 2026", 2026, "nothing", lambda o: ("x = x + F(x)",)
 
     class OneText(Complete):
         equations = "x = x + F(x)"  # type: ignore[assignment]
@@ -150,7 +150,7 @@ def test_what_a_variant_lacks_is_named() -> None:
 
     for wrong, says in [
         (Complete, "'wrong' names no connection: set `connection`, or define `connect`, in Complete"),
-        (OneText, "the equations of variant 'wrong' are a tuple of lines"),
+        (OneText, "the equations of variant 'wrong' are a method of its options"),
         (NoDecorator, "the Config of variant 'wrong' needs the decorator @dataclass"),
     ]:
         with pytest.raises(TypeError, match=says):

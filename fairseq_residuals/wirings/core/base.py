@@ -23,10 +23,12 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.attention import AttentionBackend, run_attention
-from fairseq_residuals.wirings.core.common_options import CommonOptions, contradiction, equations_with
+from fairseq_residuals.wirings.core.common_options import STARTS_SMALLER, CommonOptions
+from fairseq_residuals.wirings.core.config import show_value
 from fairseq_residuals.wirings.core.depth_mixing import DepthWeights
 from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale, update_scales
 from fairseq_residuals.wirings.core.norms import NormType, build_norm
+from fairseq_residuals.wirings.core.value_residual import value_equations
 
 Stream = dict[str, Tensor]
 """What travels along depth. "x" (T, B, C) is always there; any other key is documented by its variant.
@@ -182,11 +184,6 @@ class Variant(nn.Module):
     title: ClassVar[str]
     paper: ClassVar[str]
     year: ClassVar[int]
-    equations: ClassVar[tuple[str, ...]]
-    """How the stack is wired, as docs/EQUATIONS.md describes; :meth:`equations_of` are those of a config."""
-    rewrites: ClassVar[tuple[tuple[str, Any, str, str], ...]] = ()
-    """An option, one of its values or a predicate of these, and what they make of a part of the equations: old text,
-    new text. They apply in order."""
     symbols: ClassVar[dict[str, str]] = {}
     """Names in the equations that are not those of their parameters, and the ends of the parameters' names."""
     code: ClassVar[str] = ""
@@ -236,13 +233,37 @@ class Variant(nn.Module):
 
     @classmethod
     def contradiction(cls, config: Any) -> str:
-        """Return why options cannot be together, or cannot be with this variant; empty where they can."""
-        return contradiction(cls, config)
+        """Return why options cannot be together, or cannot be with this wiring; empty where they can."""
+        if cls.draws_weights and config.init != "fairseq":
+            return f"option init={config.init}, for it draws its weights by its own rule"
+        if config.gpas != "none" and cls.summation == "none":
+            return "option gpas, for its stream is not one sum to which each sub-layer adds once"
+        if not config.depth_mup:
+            return ""
+        if cls.summation != "pre":
+            return "option depth_mup, for the theory is that of branches which are added to a stream and nothing else"
+        if cls.draws_weights or config.init in ("ds_init", "ds_init_code") or config.init_scale == "depth":
+            return STARTS_SMALLER
+        return ""
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        """Return how a stack with the options ``o`` is wired, as docs/EQUATIONS.md describes.
+
+        An empty line is none. What options of every wiring make of a sum is :meth:`.CommonOptions.adds`.
+        """
+        raise NotImplementedError(f"{cls.__name__} does not say its equations")
 
     @classmethod
     def equations_of(cls, config: Any) -> tuple[str, ...]:
-        """Return the equations of a stack with these options; a number that is an option replaces its definition."""
-        return equations_with(cls, config)
+        """Return the equations of a stack with these options, with what options of every wiring add to them."""
+        lines = [line for line in cls.equations(config) if line]
+        if config.depth_mup:
+            lines.append(f"where m_L = (L / {config.base_depth})^(-{float(config.depth_mup):g})")
+        if config.norm_type != "layer" and any("LN" in line for line in lines):
+            lines.append(f"LN is norm_type={config.norm_type}")
+        eps = (f"where norm_eps = {show_value(config.norm_eps)}",) if config.norm_eps else ()
+        return (*eps, *lines, *value_equations(config.value_residual))
 
     def connect(self, site: Site) -> Connection:
         """Return a new connection for ``site``."""

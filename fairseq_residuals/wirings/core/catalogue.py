@@ -8,7 +8,7 @@ from fairseq_residuals.wirings.core.base import Variant
 
 REQUIRED = ("title", "paper", "year", "equations", "verified")
 """What each class that is registered declares in its own body."""
-OPTIONAL = ("code", "extension", "export_as", "normalize_before", "rewrites", "symbols", "starts_as")
+OPTIONAL = ("code", "extension", "export_as", "normalize_before", "symbols", "starts_as")
 """What it declares where it differs from :class:`Variant`."""
 
 
@@ -29,9 +29,9 @@ def check_declaration(name: str, cls: type[Variant], registered: Collection[type
                 f"variant {name!r} does not say its {attribute!r}: declare it in the body of {cls.__name__}"
                 + (f", which does not inherit that of {parent.__name__}" if hasattr(parent, attribute) else "")
             )
-    if not cls.equations or isinstance(cls.equations, str):
+    if not callable(cls.equations):
         raise TypeError(
-            f'the equations of variant {name!r} are a tuple of lines, and it has at least one: ("x = ...",)'
+            f"the equations of variant {name!r} are a method of its options, which returns a tuple of lines"
         )
     if cls.connect is Variant.connect and not hasattr(cls, "connection"):
         raise TypeError(
@@ -44,8 +44,3 @@ def check_declaration(name: str, cls: type[Variant], registered: Collection[type
                 f"variant {name!r} inherits {attribute}={inherited!r} from {parent.__name__}, which says it of itself:"
                 f" declare {attribute!r} in the body of {cls.__name__}"
             )
-
-
-def is_not_one(value: float) -> bool:
-    """Return whether a factor or a step is to be seen in the equations, for :attr:`Variant.rewrites`."""
-    return value != 1

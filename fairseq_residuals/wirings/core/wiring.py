@@ -203,8 +203,7 @@ class Segments(Variant):
     next.
     """
 
-    name = "segments"
-    equations = ()
+    name = ""
 
     def __init__(self, variants: list[Variant], shape: StackShape) -> None:
         """Stack the variants.

@@ -50,12 +50,6 @@ class B2TNoLN(Variant):
     year = B2T.year
     code = B2T.code
     verified = B2T.verified
-    equations = (
-        "last of a layer: x = alpha x_in + beta (x + F(x))",
-        "else: x = x + F(x)",
-        "where alpha = min(L / 12, L^-0.15)",
-        "where beta = d^-0.2",
-    )
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
@@ -64,6 +58,15 @@ class B2TNoLN(Variant):
         )
         beta: float | Literal["width"] = option(
             "width", "factor on a layer's output; width: d^-0.2", minimum=-LARGEST, maximum=LARGEST
+        )
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (
+            "last of a layer: x = alpha x_in + beta (x + F(x))",
+            "else: x = x + F(x)",
+            o.where("alpha", "min(L / 12, L^-0.15)"),
+            o.where("beta", "d^-0.2"),
         )
 
     def __init__(self, config: Any, shape: StackShape) -> None:

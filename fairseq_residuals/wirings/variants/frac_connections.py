@@ -71,15 +71,6 @@ class FracConnections(Variant):
     title = "Frac-Connections"
     paper = "Zhu et al. 2025, Frac-Connections: Fractional Extension of Hyper-Connections"
     year = 2025
-    equations = (
-        "X[i] = part(x, i, m) for i = 0..m-1",
-        "Z[i] = gain * standardize(X[i]) + bias for i = 0..m-1",
-        "W[i,c] = static[i,c] + scale[0] tanh(dot(dynamic[c], Z[i])) for i = 0..m-1, c = 0..2 m - 1",
-        "w[c] = static[c,2 m] + scale[1] tanh(dot(dynamic[2 m], Z[c])) for c = 0..m-1",
-        "y = F(LN([sum_{i=0..m-1} W[i,c] X[i] for c = 0..m-1]))",
-        "x = [w[c] part(y, c, m) + sum_{i=0..m-1} W[i,m+c] X[i] for c = 0..m-1]",
-        "output LN(x)",
-    )
     starts_as = "pre_ln"
     verified = "a third party's code (the authors published none), decoder alone: activations, gradients"
     extension = "Cross-attention is one more sub-layer with a router of its own."
@@ -87,6 +78,18 @@ class FracConnections(Variant):
     @dataclass(frozen=True)
     class Config(Variant.Config):
         m: int = option(2, "fractions; they divide the channels", minimum=1, maximum=64)
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (
+            "X[i] = part(x, i, m) for i = 0..m-1",
+            "Z[i] = gain * standardize(X[i]) + bias for i = 0..m-1",
+            "W[i,c] = static[i,c] + scale[0] tanh(dot(dynamic[c], Z[i])) for i = 0..m-1, c = 0..2 m - 1",
+            "w[c] = static[c,2 m] + scale[1] tanh(dot(dynamic[2 m], Z[c])) for c = 0..m-1",
+            "y = F(LN([sum_{i=0..m-1} W[i,c] X[i] for c = 0..m-1]))",
+            "x = [w[c] part(y, c, m) + sum_{i=0..m-1} W[i,m+c] X[i] for c = 0..m-1]",
+            "output LN(x)",
+        )
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)

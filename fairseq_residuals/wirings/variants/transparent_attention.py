@@ -38,12 +38,6 @@ class TransparentAttention(Variant):
     title = "Transparent attention"
     paper = "Bapna et al. 2018, Training Deeper Neural Machine Translation Models with Transparent Attention"
     year = 2018
-    equations = (
-        "encoder, start: x = LN_embed(x); h[0] = x",
-        "x = LN(x + F(x))",
-        "encoder, after each layer: h[l] = x",
-        "encoder: output [sum_{i=0..L} softmax_i(weight[i,j]) h[i] for j = 0..M-1]",
-    )
     verified = "the paper's equations (no code was published)"
     extension = "W starts at 0, so the mix at the mean; the embedding passes a norm, as in another group's code."
     connection = PostLNConnection
@@ -52,6 +46,15 @@ class TransparentAttention(Variant):
     @dataclass(frozen=True)
     class Config(Variant.Config):
         weight_dropout: float = option(0.0, "dropout on W in training", minimum=0.0, maximum=0.99, for_training=True)
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (
+            "encoder, start: x = LN_embed(x); h[0] = x",
+            f"x = LN({o.residual} + F(x))",
+            "encoder, after each layer: h[l] = x",
+            "encoder: output [sum_{i=0..L} softmax_i(weight[i,j]) h[i] for j = 0..M-1]",
+        )
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
