@@ -8,13 +8,13 @@ from typing import Literal, get_args
 from torch import nn
 
 from fairseq_residuals.wirings.admin_measurement import ProfileFirstBatch, take_from_files, unprofiled
+from fairseq_residuals.wirings.blocks.feed_forward import Activation
+from fairseq_residuals.wirings.blocks.transformer import SubLayers, TransformerStack
 from fairseq_residuals.wirings.core.base import StackShape
 from fairseq_residuals.wirings.core.config import show_value
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.core.feed_forward import Activation
 from fairseq_residuals.wirings.core.initialization import initialise
 from fairseq_residuals.wirings.core.stack import Stack
-from fairseq_residuals.wirings.core.transformer import SubLayers, TransformerStack
 from fairseq_residuals.wirings.core.wiring import Wiring
 
 Task = Literal["encoder", "decoder", "language_model"]

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fairseq_residuals.wirings.blocks.attention import MultiheadAttention
+from fairseq_residuals.wirings.blocks.cache import DecoderCache
+from fairseq_residuals.wirings.blocks.feed_forward import Activation, FeedForward
 from fairseq_residuals.wirings.core.base import StackShape, Variant
-from fairseq_residuals.wirings.core.decoder_cache import DecoderCache
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.core.feed_forward import Activation, FeedForward
 from fairseq_residuals.wirings.core.layer import Context
-from fairseq_residuals.wirings.core.multihead_attention import MultiheadAttention
 from fairseq_residuals.wirings.core.packing import Packing
 from fairseq_residuals.wirings.core.stack import Stack
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.core.decoder_cache import DecoderCache
+from fairseq_residuals.wirings.blocks.cache import DecoderCache
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.packing import Packing
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
+from fairseq_residuals.wirings.blocks.feed_forward import ACTIVATIONS
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.core.feed_forward import ACTIVATIONS
 from fairseq_residuals.wirings.core.wiring import Wiring
 
 FORMAT_VERSION = 1

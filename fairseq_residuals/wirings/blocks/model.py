@@ -12,13 +12,13 @@ import math
 import torch
 from torch import Tensor, nn
 
+from fairseq_residuals.wirings.blocks.cache import DecoderCache
+from fairseq_residuals.wirings.blocks.settings import PAD, ModelSettings, StackSettings
+from fairseq_residuals.wirings.blocks.transformer import SubLayers, TransformerStack
 from fairseq_residuals.wirings.core.attention import open_attention
 from fairseq_residuals.wirings.core.base import Connection, StackShape
-from fairseq_residuals.wirings.core.decoder_cache import DecoderCache
 from fairseq_residuals.wirings.core.layer import Context
 from fairseq_residuals.wirings.core.stack import Stack
-from fairseq_residuals.wirings.core.transformer import SubLayers, TransformerStack
-from fairseq_residuals.wirings.export.settings import PAD, ModelSettings, StackSettings
 
 
 def sinusoids(numbers: Tensor, dim: int) -> Tensor:
