@@ -35,7 +35,6 @@ COMMANDS = {
     "diagnose": "fairseq_residuals.lab.look.diagnose",
     "race": "fairseq_residuals.lab.commands.race",
     "linearize": "fairseq_residuals.lab.look.linearize",
-    "speed": "fairseq_residuals.lab.look.speed",
     "bench": "fairseq_residuals.lab.bench.command",
 }
 

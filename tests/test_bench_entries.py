@@ -1,4 +1,4 @@
-"""Who takes part in the benchmark: names, flavours, flags, and libraries that may be missing."""
+"""What takes part in the benchmark: names, flags, and libraries that may be missing."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 from bench_cases import TINY, here, train
-from reruns import Rerun, instead_of_graphs
-from torch.utils._python_dispatch import _disable_current_modes
 
-from fairseq_residuals.lab.bench import contestants, fairseq_models, others
-from fairseq_residuals.lab.bench.case import Case, cases
-from fairseq_residuals.lab.bench.contestants import chosen, parse, parse_also
+from fairseq_residuals.lab.bench import others
+from fairseq_residuals.lab.bench.entries import Case, cases, chosen, parse, parse_also
 from fairseq_residuals.lab.bench.fairseq_models import Training, network, settings_of
 from fairseq_residuals.lab.bench.rounds import Failed
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
@@ -23,22 +20,12 @@ from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS
 
 
-def test_a_variant_with_options_and_a_flavour() -> None:
-    found = parse("pre_ln/final_norm=false+kept")
-    assert found.name == "pre_ln/final_norm=false+kept" and found.arch == "transformer_pre_ln"
+def test_a_variant_with_options() -> None:
+    found = parse("pre_ln/final_norm=false")
+    assert found.name == "pre_ln/final_norm=false" and found.arch == "transformer_pre_ln"
     assert settings_of(found, TINY).residual_args == parse_settings("final_norm=false")
-    assert found.environment == {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "1099511627776"}
     listed = settings_of(parse("post_ln:0-0,pre_ln:1-1"), TINY)
     assert listed.residual == "post_ln:0-0,pre_ln:1-1"
-
-
-def test_a_flavour_whose_library_is_loaded_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed = {"tcmalloc_minimal": "libtcmalloc_minimal.so.4"}
-    monkeypatch.setattr(contestants, "find_library", installed.get)
-    assert parse("pre_ln+fast+tcmalloc").environment == {"LD_PRELOAD": "libtcmalloc_minimal.so.4"}
-    installed.clear()
-    with pytest.raises(UserError, match="tcmalloc_minimal is not installed"):
-        parse("pre_ln+tcmalloc")
 
 
 def parse_settings(options: str) -> str:
@@ -46,9 +33,9 @@ def parse_settings(options: str) -> str:
 
 
 def test_also() -> None:
-    found = parse_also("mine = stock+kept MALLOC_ARENA_MAX=1 MALLOC_MMAP_MAX_=5 --dropout=0.3")
+    found = parse_also("mine = stock MALLOC_ARENA_MAX=1 MALLOC_MMAP_MAX_=5 --dropout=0.3")
     assert found.name == "mine" and found.network == parse("stock").network
-    assert found.environment["MALLOC_ARENA_MAX"] == "1" and found.environment["MALLOC_MMAP_MAX_"] == "5"
+    assert found.environment == {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "5"}
     assert settings_of(found, TINY).dropout == 0.3
     assert parse_also("m=a.b:c").network == "a.b:c"
 
@@ -65,28 +52,29 @@ def test_every_variant_can_be_measured(name: str) -> None:
     trained = train(name)
     parameters = list(network(parse(name), TINY).model.parameters())
     assert trained["parameters"] == sum(p.numel() for p in parameters)
-    assert trained["parameter_bytes"] == 4 * trained["parameters"] and trained["tokens"] == 3 * 5
+    assert trained["tokens"] == 3 * 5 and trained["peak_bytes"] > 50 * 2**20
     assert 0 < trained["forward"] + trained["backward"] + trained["optimizer"] <= trained["step"] * (1 + 1e-9)
-    found = here("generate", {"contestant": asdict(parse(name)), "case": asdict(TINY)}, 0)
+    found = here("generate", {"entry": asdict(parse(name)), "case": asdict(TINY)}, 0)
     assert found["tokens"] == 3 * (5 + 1) and found["step"] > 0
 
 
 def test_sizes_reach_the_model() -> None:
-    case = replace(TINY, layers=3, dim=24, ffn_dim=40, heads=4, vocabulary=50)
+    case = replace(TINY, layers="3-2", dim=24, ffn_dim=40, heads=4, vocabulary=50)
     model = network(parse("b2t"), case).model
-    assert len(model.encoder.layers) == len(model.decoder.layers) == 3
-    layer = model.decoder.layers[2]
+    assert (len(model.encoder.layers), len(model.decoder.layers)) == case.depths == (3, 2)
+    layer = model.decoder.layers[1]
     assert (layer.fc1.in_features, layer.fc1.out_features, layer.self_attn.num_heads) == (24, 40, 4)
     assert model.encoder.embed_tokens.weight is model.decoder.output_projection.weight
     assert model.encoder.embed_tokens.weight.shape == (50, 24)
 
 
 def test_every_combination_is_a_case() -> None:
-    sizes = {"dims": ["base", "16x32x2"], "precision": ["fp32", "bf16"], "layers": [1, 3], "tokens": "4x6"}
+    sizes = {"dims": ["base", "16x32x2"], "precision": ["fp32", "bf16"], "layers": ["1", "3-2"], "tokens": "4x6"}
     how = {"vocabulary": 40, "warmup": 1, "steps": 1, "repeats": 1, "beam": 1, "timeout": 1, "seed": 1}
-    found = cases(Namespace(**sizes, **how, device="cpu"), (False, True))
-    assert len(set(found)) == len(found) == 16
+    found = cases(Namespace(**sizes, **how, device="cpu"))
+    assert len(set(found)) == len(found) == 8
     assert {(c.dim, c.ffn_dim, c.heads) for c in found} == {(512, 2048, 8), (16, 32, 2)}
+    assert {c.depths for c in found} == {(1, 1), (3, 2)}
     assert {c.dimensions for c in found} == {"base", "16x32x2"} and {c.target_tokens for c in found} == {24}
 
 
@@ -117,9 +105,9 @@ def test_fp16_finds_its_loss_scale() -> None:
         train(scaled[1], case)
 
 
-@pytest.mark.parametrize("name", ["torchscale", "x-transformers"])
-def test_another_library(name: str) -> None:
+def test_another_library() -> None:
     """Measured where it is installed, and said to be missing where it is not."""
+    name = "x-transformers"
     if find_spec(name.replace("-", "_")) is None:
         with pytest.raises(UserError, match=rf"not installed \(pip install {name}\)"):
             train(name)
@@ -138,41 +126,26 @@ def test_a_library_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.M
 def test_ctranslate2_generates_as_many_tokens() -> None:
     pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
     told = {"case": vars(replace(TINY, beam=2))}
-    found = {
-        name: here("generate", {"contestant": vars(parse(name)), **told}, 0) for name in ("ctranslate2", "stock-lean")
-    }
+    found = {name: here("generate", {"entry": vars(parse(name)), **told}, 0) for name in ("ctranslate2", "stock-lean")}
     assert found["ctranslate2"]["tokens"] == found["stock-lean"]["tokens"] == 3 * (5 + 1)
-    assert found["ctranslate2"]["products"] == [] and found["stock-lean"]["products"]
 
 
 def test_who_cannot_do_what() -> None:
     told = {"case": vars(TINY)}
     for name, mode, words in (
         ("ctranslate2", "train", "ctranslate2 does not train"),
-        ("torchscale", "generate", "torchscale has no beam search"),
+        ("x-transformers", "generate", "x-transformers has no beam search"),
         ("no.such.module:make", "train", "no.such.module:make cannot be imported: No module named 'no'"),
     ):
         with pytest.raises(Failed, match=words):
-            here(mode, {"contestant": vars(parse(name)), **told}, 0)
-
-
-class Unseen(Rerun):
-    """As with a graph, nobody sees what is replayed."""
-
-    def replay(self) -> None:
-        with _disable_current_modes():
-            super().replay()
-
-
-def test_the_products_of_graphs_are_those_of_a_step_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    instead_of_graphs(monkeypatch, Unseen)
-    monkeypatch.setattr(fairseq_models, "refuse_unrecordable", lambda model, device: None)
-    graphs = parse("post_ln+graphs")
-    without = replace(graphs, flags=tuple(flag for flag in graphs.flags if flag != "--cuda-graphs"))
-    found = [sorted(train(contestant)["products"]) for contestant in (graphs, without)]
-    assert found[0] == found[1] != []
+            here(mode, {"entry": vars(parse(name)), **told}, 0)
 
 
 def test_a_case_says_what_it_is() -> None:
-    assert str(replace(TINY, checkpoint_activations=True)) == "2 layers, 16x32x2, fp32, activations recomputed"
-    assert Case(**vars(TINY)) == TINY
+    assert str(replace(TINY, layers="2-1")) == "2-1 layers, 16x32x2, fp32"
+    assert Case(**vars(TINY)) == TINY and TINY.depths == (2, 2)
+
+
+def test_hypotheses_beyond_the_positions_are_refused() -> None:
+    with pytest.raises(Failed, match="has 1024 positions"):
+        here("generate", {"entry": asdict(parse("b2t")), "case": asdict(replace(TINY, tokens=1024))}, 0)
