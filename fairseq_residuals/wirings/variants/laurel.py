@@ -108,12 +108,12 @@ class GemmaConnection(SandwichConnection):
 
 
 MOST_CHANNELS = 65_536
-WEIGHTS = "a = 2 sigmoid(weights[0] - weights[1])"
+BOTH_WEIGHTS = "a = 2 sigmoid(weights[0] - weights[1])"
 
 
 def augmented(o: Any) -> str:
     """Return the equation of a sub-layer with g beside it, and weights with ``rw``."""
-    return f"{WEIGHTS}; {o.adds('a F(LN(x)) + (2 - a) g', to='(2 - a) x')}" if o.rw else o.adds("F(LN(x)) + g")
+    return f"{BOTH_WEIGHTS}; {o.adds('a F(LN(x)) + (2 - a) g', to='(2 - a) x')}" if o.rw else o.adds("F(LN(x)) + g")
 
 
 class Laurel(Variant):
@@ -138,7 +138,7 @@ class LaurelRW(Laurel):
 
     @classmethod
     def equations(cls, o: Any) -> tuple[str, ...]:
-        return WEIGHTS, o.adds("a F(LN(x))", to="(2 - a) x"), "output LN(x)"
+        return BOTH_WEIGHTS, o.adds("a F(LN(x))", to="(2 - a) x"), "output LN(x)"
 
     def connect(self, site: Site) -> Connection:
         return AugmentedConnection(site, weighs=True)

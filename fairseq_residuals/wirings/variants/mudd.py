@@ -31,7 +31,6 @@ from torch.nn.functional import gelu
 
 from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream, Variant
 from fairseq_residuals.wirings.core.config import option
-from fairseq_residuals.wirings.core.depth_mixing import history
 from fairseq_residuals.wirings.core.norms import scale_gain
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.ops.depth_sum import weighted_sum
@@ -190,7 +189,7 @@ class MUDD(Variant):
         s = s | {f"output{i + 1}": self.norms[i + 1](x) if self.norms else x}
         w1 = self.w1[i] * self.router_gain[i] if self.norms else self.w1[i]
         mixes = dense_mixes(
-            x, history(s, "output", range(i + 2)), w1, self.w2[i], self.bias[i], self.shape.eps(MIX_EPS)
+            x, [s[f"output{k}"] for k in range(i + 2)], w1, self.w2[i], self.bias[i], self.shape.eps(MIX_EPS)
         )
         named = dict(zip(MIXES, mixes, strict=False)) if len(mixes) > 1 else {"x": mixes[0]}
         if self.norms:
