@@ -119,7 +119,7 @@ def test_nothing_measured_is_status_1() -> None:
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--variants", "b3t"], "unknown variant 'b3t' (did you mean b2t?)"),
+        (["--variants", "b3t"], "unknown wiring 'b3t' (did you mean b2t?)"),
         (["--beside", "stok"], "beside variants there are stock, stock-lean, torchscale"),
         (["--beside", "stock+keptt"], "there is no flavour 'keptt'; valid: kept, tcmalloc, fast"),
         (["--variants", "post_ln,pre_ln"], "must be one contestant"),

@@ -83,7 +83,7 @@ def test_a_checkpoint_has_the_depths_that_it_has(tmp_path: Path) -> None:
         (["--encoder-layers", "0"], "must be numbers of at least 1"),
         (["--layers", "3"], "--layers and --training have no meaning here"),
         (["--task", "language_modeling"], "does not translate"),
-        (["--variants", "b3t"], "unknown variant 'b3t'"),
+        (["--variants", "b3t"], "unknown wiring 'b3t'"),
         (["--device", "cuda:77"], "--device cuda:77 is not there"),
     ],
 )

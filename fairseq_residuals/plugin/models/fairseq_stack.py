@@ -19,7 +19,7 @@ KV_CACHE = "kv_cache"
 
 
 class FairseqLayer(ResidualLayer):
-    """With what fairseq asks of a layer beside running it.
+    """A layer with what fairseq asks of it beside running it.
 
     Not a subclass of fairseq's layers: in 0.12.2 these carry a second, dead copy of every weight, and switch in
     evaluation to a fused Post-LN kernel that ignores any other wiring.

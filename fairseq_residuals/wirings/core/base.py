@@ -57,7 +57,7 @@ class StackShape:
     norm_type: NormType = field(default="layer", kw_only=True)
     """What :meth:`new_norm` makes."""
     norm_eps: float = field(default=0.0, kw_only=True)
-    """What norms add to a mean square; 0: that of their kind, or of the design (:meth:`eps`)."""
+    """What norms add to a mean square; 0: that of their kind, or of the wiring (:meth:`eps`)."""
 
     def eps(self, usual: float) -> float:
         """Return the eps of a norm that has ``usual`` unless the option ``norm_eps`` says otherwise."""
@@ -68,7 +68,7 @@ class StackShape:
 
         Args:
             width: channels; 0: those of the stream.
-            eps: where ``norm_eps`` leaves it to the design; 0 is the usual one of its kind.
+            eps: eps where ``norm_eps`` leaves it to the wiring; 0: the usual one of its kind.
             bias: False: no kind has one.
         """
         return build_norm(self.norm_type, width or self.dim, self.eps(eps), bias)
@@ -177,7 +177,7 @@ class DepthWeights:
     """Hold what a wiring has learned to combine over depth, for analysis.
 
     Attributes:
-        name: of the weights, as in the equations.
+        name: name of the weights, as in the equations.
         matrix: (R, K), single precision, on the CPU; nan where a layer would combine what lies above it.
         first_row, first_column: the numbers of the first layers.
         rows, columns: what they are.
@@ -243,8 +243,8 @@ class Variant(nn.Module):
         """Return why the variant has no meaning in such a place; empty where it has.
 
         Args:
-            alone: in an encoder without a decoder, or a decoder without an encoder.
-            topmost: with no layers of another variant above its own.
+            alone: whether that is an encoder without a decoder, or a decoder without an encoder.
+            topmost: whether no layers of another variant are above its own.
             depth: the layers that it wires.
         """
         return ""

@@ -1,4 +1,4 @@
-"""A variant's options: declared as fields of a frozen dataclass, parsed from "k=v,...", checked, written back."""
+"""A wiring's options: declared as fields of a frozen dataclass, parsed from "k=v,...", checked, written back."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fairseq_residuals.wirings.core.errors import UserError
 T = TypeVar("T")
 
 LARGEST = 1e6
-"""Of a factor: with more of them, numbers of single precision overflow."""
+"""The largest factor: with more of them, numbers of single precision overflow."""
 MOST_LAYERS = 10_000
-"""Of which an option counts some; no model has more."""
+"""The most layers that an option counts; no model has more."""
 SHORT = {"norm": "norm_type"}
-"""Other names of options, for variants that have no option of that name themselves."""
+"""Other names of options, for wirings that have no option of that name themselves."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Option:
 def option(
     default: T, help: str, *, minimum: float | None = None, maximum: float | None = None, for_training: bool = False
 ) -> T:
-    """Declare a field of a variant's ``Config``; the other arguments are those of :class:`Option`.
+    """Declare a field of a wiring's ``Config``; the other arguments are those of :class:`Option`.
 
     The field's annotation is bool, int, float, str, a Literal, or a union of them.
     """

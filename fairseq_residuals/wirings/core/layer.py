@@ -44,7 +44,7 @@ class Context:
     need_attn: bool = False
     need_head_weights: bool = False
     packing: Packing | None = None
-    """Of the positions, where sentences are end to end; the masks are then those of sentences side by side."""
+    """The layout of positions whose sentences are end to end; the masks are then those of sentences side by side."""
     memory_packing: Packing | None = None
 
 
@@ -52,7 +52,7 @@ class Layer(nn.Module):
     """The sub-layers of one layer, each with a connection, which has the name that :data:`CONNECTIONS` gives it."""
 
     kinds: list[Kind]
-    """Of the sub-layers, in the order in which they run."""
+    """The kinds of the sub-layers, in the order in which they run."""
     self_attn: Any
     encoder_attn: Any
     value_residual: ValueResidual | None
@@ -154,7 +154,7 @@ class ResidualLayer(Layer):
         self.dropout_module: nn.Module = built.dropout_module
 
     def run_sublayers(self, s: Stream, context: Context) -> tuple[Stream, Tensor | None]:
-        """As :meth:`Layer.run_sublayers`."""
+        """Run each sub-layer once (:meth:`Layer.run_sublayers`)."""
 
         def self_attention(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
             kept: Stream = {}

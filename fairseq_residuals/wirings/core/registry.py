@@ -48,13 +48,13 @@ def register_variant(name: str) -> Callable[[type[Variant]], type[Variant]]:
 
     def register(cls: type[Variant]) -> type[Variant]:
         if not re.fullmatch("[a-z][a-z0-9_]*", name):
-            raise ValueError(f"{name!r} is no name of a variant: lower-case letters, digits and _ make one")
+            raise ValueError(f"{name!r} is no name of a wiring: lower-case letters, digits and _ make one")
         if name in _REGISTERED:
-            raise ValueError(f"a variant named {name!r} is registered already: {_REGISTERED[name]}")
+            raise ValueError(f"a wiring named {name!r} is registered already: {_REGISTERED[name]}")
         if not issubclass(cls.Config, Variant.Config):
-            raise TypeError(f"the Config of variant {name!r} must derive from Variant.Config")
+            raise TypeError(f"the Config of wiring {name!r} must derive from Variant.Config")
         if any(isinstance(value, dataclasses.Field) for value in vars(cls.Config).values()):
-            raise TypeError(f"the Config of variant {name!r} needs the decorator @dataclass(frozen=True)")
+            raise TypeError(f"the Config of wiring {name!r} needs the decorator @dataclass(frozen=True)")
         check_declaration(name, cls, _REGISTERED.values())
         cls.name = name
         # a model that is wired so is not wired as what derives from it
@@ -79,22 +79,20 @@ def check_declaration(name: str, cls: type[Variant], registered: Collection[type
     for attribute in REQUIRED:
         if not any(attribute in vars(base) for base in own):
             raise TypeError(
-                f"variant {name!r} does not say its {attribute!r}: declare it in the body of {cls.__name__}"
+                f"wiring {name!r} does not say its {attribute!r}: declare it in the body of {cls.__name__}"
                 + (f", which does not inherit that of {parent.__name__}" if hasattr(parent, attribute) else "")
             )
     if not callable(cls.equations):
-        raise TypeError(
-            f"the equations of variant {name!r} are a method of its options, which returns a tuple of lines"
-        )
+        raise TypeError(f"the equations of wiring {name!r} are a method of its options, which returns a tuple of lines")
     if cls.connect is Variant.connect and not hasattr(cls, "connection"):
         raise TypeError(
-            f"variant {name!r} names no connection: set `connection`, or define `connect`, in {cls.__name__}"
+            f"wiring {name!r} names no connection: set `connection`, or define `connect`, in {cls.__name__}"
         )
     for attribute in OPTIONAL:
         inherited = getattr(cls, attribute)
         if inherited != getattr(Variant, attribute) and not any(attribute in vars(base) for base in own):
             raise TypeError(
-                f"variant {name!r} inherits {attribute}={inherited!r} from {parent.__name__}, which says it of itself:"
+                f"wiring {name!r} inherits {attribute}={inherited!r} from {parent.__name__}, which says it of itself:"
                 f" declare {attribute!r} in the body of {cls.__name__}"
             )
 
@@ -108,7 +106,7 @@ def import_variants() -> None:
 
 
 def list_variants() -> list[str]:
-    """Return the names of all variants, the oldest first."""
+    """Return the names of all wirings, the oldest first."""
     import_variants()
     return sorted(VARIANTS, key=lambda name: (VARIANTS[name].year, name))
 
@@ -123,5 +121,5 @@ def find_variant(name: str) -> type[Variant]:
         # of an architecture's name the variant is a part
         parts = [variant for variant in VARIANTS if f"_{variant}_" in f"_{name}_"]
         hint = did_you_mean(max(parts, key=len, default=name), VARIANTS)
-        raise UserError(f"unknown variant {name!r}{hint}; the variants are {', '.join(sorted(VARIANTS))}")
+        raise UserError(f"unknown wiring {name!r}{hint}; the wirings are {', '.join(sorted(VARIANTS))}")
     return VARIANTS[name]

@@ -79,13 +79,13 @@ class Wiring:
         if within := _WITH_OPTIONS.fullmatch(name):
             name, given = within["name"], given_options(within["options"]) + given
         if not re.search(r"[:,]", name):
-            return cls((Segment(name, *parse_options(f"variant {name!r}", find_variant(name).Config, given)),))
+            return cls((Segment(name, *parse_options(f"wiring {name!r}", find_variant(name).Config, given)),))
         places = []
         for text in name.split(","):
             place = _PART.fullmatch(text.strip())
             if place is None:
                 raise UserError(
-                    f"{name!r} is not a variant or a list of variants with their layers, such as"
+                    f"{name!r} is not a wiring or a list of wirings with their layers, such as"
                     " post_ln:0-5,pre_ln:6-17 (layers are counted from 0)"
                 )
             find_variant(place["name"])
@@ -93,7 +93,7 @@ class Wiring:
         shares = _share_out(given, [name for name, _, _ in places])
         return cls(
             tuple(
-                Segment(name, *parse_options(f"variant {name!r}", VARIANTS[name].Config, shares[name]), first, last)
+                Segment(name, *parse_options(f"wiring {name!r}", VARIANTS[name].Config, shares[name]), first, last)
                 for name, first, last in places
             )
         )
@@ -171,9 +171,9 @@ class Wiring:
         for part in self.parts:
             own = depth if part.last is None else part.last - part.first + 1
             if reason := part.variant.refusal(alone=alone, topmost=part is self.parts[-1], depth=own):
-                raise UserError(f"variant {part.name!r} cannot be used there: {reason}")
+                raise UserError(f"wiring {part.name!r} cannot be used there: {reason}")
             if reason := part.variant.contradiction(part.config):
-                raise UserError(f"variant {part.name!r} cannot take {reason}; leave it out")
+                raise UserError(f"wiring {part.name!r} cannot take {reason}; leave it out")
         expected = 0
         for part in self.parts:
             last = depth - 1 if part.last is None else part.last

@@ -61,7 +61,9 @@ class DLCL(Variant):
             "as for every wiring; see wirings/core/initialization.py",
             for_training=True,
         )
-        weights: Literal["learned", "fixed_one", "fixed_average"] = option("learned", "of the combination")
+        weights: Literal["learned", "fixed_one", "fixed_average"] = option(
+            "learned", "weights of the combination: learned, or constants"
+        )
         norm: bool = option(True, "norms of the combination (the layers keep theirs)")
         weight_type: Literal["scalar", "vector"] = option("scalar", "a weight per layer, or per layer and channel")
         softmax: bool = option(False, "normalise each row of weights by a softmax")

@@ -53,7 +53,7 @@ class AugmentedConnection(PreLNConnection):
         Args:
             site: where the connection sits.
             weighs: whether the sub-layer's output and the rest have a weight each, which starts at 1.
-            rank: of the linear map; 0: there is none.
+            rank: rank of the linear map; 0: there is none.
             past: how many outputs of connections are added up, x among them; fewer where there are not as many.
         """
         super().__init__(site)
@@ -152,7 +152,7 @@ class LaurelLR(Laurel):
     @dataclass(frozen=True)
     class Config(Variant.Config):
         rank: int = option(4, "r, rows of A", minimum=1, maximum=MOST_CHANNELS)
-        rw: bool = option(False, "with a and b of laurel_rw")
+        rw: bool = option(False, "a and b of laurel_rw, too")
 
     @classmethod
     def equations(cls, o: Any) -> tuple[str, ...]:
@@ -172,7 +172,7 @@ class LaurelPA(Laurel):
     class Config(Variant.Config):
         past: int = option(3, "k, outputs, x among them", minimum=1, maximum=MOST_LAYERS)
         rank: int = option(4, "r, rows of A; 0: no A and B", minimum=0, maximum=MOST_CHANNELS)
-        rw: bool = option(False, "with a and b of laurel_rw")
+        rw: bool = option(False, "a and b of laurel_rw, too")
 
     @classmethod
     def equations(cls, o: Any) -> tuple[str, ...]:
