@@ -67,7 +67,7 @@ def test_each_stack_has_its_own_depth() -> None:
 
 @pytest.mark.parametrize("name", sorted(n for n, v in VARIANTS.items() if v.summation != "pre"))
 def test_refused_where_branches_are_not_added(name: str) -> None:
-    with pytest.raises(UserError, match=f"variant '{name}' cannot take option depth_mup, for the theory"):
+    with pytest.raises(UserError, match=f"wiring '{name}' cannot take option depth_mup, for the theory"):
         Wiring.parse(name, "depth_mup=true").check("decoder", 2, alone=False)
 
 

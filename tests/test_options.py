@@ -98,7 +98,7 @@ def test_options_of_a_variant_come_with_the_common_ones() -> None:
 
 @pytest.mark.parametrize("name", ["", "My variant", "a,b", "pre_ln:0-5", "a/b", "a-b"])
 def test_a_name_can_stand_in_a_list_of_variants(name: str) -> None:
-    with pytest.raises(ValueError, match="is no name of a variant: lower-case letters"):
+    with pytest.raises(ValueError, match="is no name of a wiring: lower-case letters"):
         register_variant(name)(Variant)
     assert name not in VARIANTS
 
@@ -150,8 +150,8 @@ def test_what_a_variant_lacks_is_named() -> None:
 
     for wrong, says in [
         (Complete, "'wrong' names no connection: set `connection`, or define `connect`, in Complete"),
-        (OneText, "the equations of variant 'wrong' are a method of its options"),
-        (NoDecorator, "the Config of variant 'wrong' needs the decorator @dataclass"),
+        (OneText, "the equations of wiring 'wrong' are a method of its options"),
+        (NoDecorator, "the Config of wiring 'wrong' needs the decorator @dataclass"),
     ]:
         with pytest.raises(TypeError, match=says):
             register_variant("wrong")(wrong)

@@ -22,7 +22,7 @@ from fairseq_residuals.plugin.training.packed_batches import FixedShape, full_ba
 from fairseq_residuals.plugin.training.word_dropout import WordDropoutEmbedding
 from fairseq_residuals.wirings.core.base import Connection
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.core.packing import PackedSides, Packing, running_packed
+from fairseq_residuals.wirings.core.packing import PackedSides, Packing
 from fairseq_residuals.wirings.core.registry import VARIANTS
 
 Gradients = dict[str, Tensor]
@@ -214,9 +214,10 @@ def test_full_batches() -> None:
 
 def test_the_first_word_of_every_sentence_of_a_decoder_stays() -> None:
     torch.manual_seed(1)
-    embedding = WordDropoutEmbedding(nn.Embedding(40, 16, PAD), 0.9, keep_first=True)
+    sides = PackedSides()
+    embedding = WordDropoutEmbedding(nn.Embedding(40, 16, PAD), 0.9, keep_first=True, sides=sides)
     packing = Packing(torch.arange(0, 401, 4), (400, 4))
-    with running_packed(PackedSides(decoder=packing)):
+    with sides.running(None, packing):
         missing = embedding(torch.full((1, 400), 5)).eq(0).all(-1).view(100, 4)
     assert not missing[:, 0].any()
     # four standard deviations of a mean of 300

@@ -108,7 +108,7 @@ def wrap(
     for part in wiring.parts:
         if not ours and part.variant.init_weights is not Variant.init_weights:
             logger.warning(
-                "variant %s also scales the weights of sub-layers at initialisation, which wrap leaves as they are;"
+                "wiring %s also scales the weights of sub-layers at initialisation, which wrap leaves as they are;"
                 " `fairseq-residuals show %s` says how",
                 part.name,
                 part.name,
@@ -293,6 +293,6 @@ def _output(module: nn.Module, h: Tensor, arguments: Arguments, rehearsal: bool)
 
 def _unseen(variant: str, kind: Kind, place: str, instead: type[nn.Module]) -> UserError:
     return UserError(
-        f"variant {variant!r} has to see {place} of {NAMES[kind]}, which a module of your own does not show; give"
-        f" fairseq_residuals.{instead.__name__} there, or choose another variant"
+        f"wiring {variant!r} has to see {place} of {NAMES[kind]}, which a module of your own does not show; give"
+        f" fairseq_residuals.{instead.__name__} there, or choose another wiring"
     )

@@ -25,8 +25,7 @@ from torch import Tensor, nn
 from fairseq_residuals.wirings.core.attention import AttentionBackend, run_attention
 from fairseq_residuals.wirings.core.common_options import STARTS_SMALLER, CommonOptions
 from fairseq_residuals.wirings.core.config import show_value
-from fairseq_residuals.wirings.core.depth_mixing import DepthWeights
-from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale, update_scales
+from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale, layer_scale
 from fairseq_residuals.wirings.core.norms import NormType, build_norm
 from fairseq_residuals.wirings.core.value_residual import value_equations
 
@@ -58,7 +57,7 @@ class StackShape:
     norm_type: NormType = field(default="layer", kw_only=True)
     """What :meth:`new_norm` makes."""
     norm_eps: float = field(default=0.0, kw_only=True)
-    """What norms add to a mean square; 0: that of their kind, or of the design (:meth:`eps`)."""
+    """What norms add to a mean square; 0: that of their kind, or of the wiring (:meth:`eps`)."""
 
     def eps(self, usual: float) -> float:
         """Return the eps of a norm that has ``usual`` unless the option ``norm_eps`` says otherwise."""
@@ -69,7 +68,7 @@ class StackShape:
 
         Args:
             width: channels; 0: those of the stream.
-            eps: where ``norm_eps`` leaves it to the design; 0 is the usual one of its kind.
+            eps: eps where ``norm_eps`` leaves it to the wiring; 0: the usual one of its kind.
             bias: False: no kind has one.
         """
         return build_norm(self.norm_type, width or self.dim, self.eps(eps), bias)
@@ -173,6 +172,25 @@ class Connection(nn.Module):
         return f"{self.site.stack} {self.site.kind}, layer {self.site.layer + 1} of {self.site.depth}"
 
 
+@dataclass(frozen=True)
+class DepthWeights:
+    """Hold what a wiring has learned to combine over depth, for analysis.
+
+    Attributes:
+        name: name of the weights, as in the equations.
+        matrix: (R, K), single precision, on the CPU; nan where a layer would combine what lies above it.
+        first_row, first_column: the numbers of the first layers.
+        rows, columns: what they are.
+    """
+
+    name: str
+    matrix: Tensor
+    first_row: int
+    first_column: int
+    rows: str = "into layer"
+    columns: str = "output of layer"
+
+
 class Variant(nn.Module):
     """A published way to wire norms and residuals; one instance per stack, owner of what spans the depth.
 
@@ -225,8 +243,8 @@ class Variant(nn.Module):
         """Return why the variant has no meaning in such a place; empty where it has.
 
         Args:
-            alone: in an encoder without a decoder, or a decoder without an encoder.
-            topmost: with no layers of another variant above its own.
+            alone: whether that is an encoder without a decoder, or a decoder without an encoder.
+            topmost: whether no layers of another variant are above its own.
             depth: the layers that it wires.
         """
         return ""
@@ -320,7 +338,12 @@ class Variant(nn.Module):
 
     def update_scales(self, layers: nn.ModuleList) -> dict[nn.Parameter, UpdateScale]:
         """Return the factors on the optimizer's settings, of parameters of ``layers`` and of this variant."""
-        return update_scales(self, layers)
+        scales = dict.fromkeys(layers.parameters(), layer_scale(self.config, self.shape.depth))
+        for ending, scale in self.update_rules().items():
+            for name, parameter in (*layers.named_parameters(), *self.named_parameters()):
+                if f".{name}".endswith(f".{ending}"):
+                    scales[parameter] = scales.get(parameter, UpdateScale()).times(scale)
+        return scales
 
     def extra_repr(self) -> str:
         return f"{self.name}: {'; '.join(self.equations_of(self.config))}" if self.name else ""

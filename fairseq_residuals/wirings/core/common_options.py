@@ -1,4 +1,4 @@
-"""The options that all variants have: what they are, where they contradict, and what they add to the equations."""
+"""The options that all wirings have: what they are, where they contradict, and what they add to the equations."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ STARTS_SMALLER = "option depth_mup, for its weights start smaller in deeper stac
 
 @dataclass(frozen=True)
 class CommonOptions:
-    """The options: typed, documented; the defaults are the design by itself, without what else its authors' models had.
+    """The options: typed, documented; the defaults are the wiring by itself, without what else its authors' models had.
 
-    That is initialisation, and norms of another kind or of queries and keys. Those here are common to all variants; a
-    variant with options of its own derives its ``Config`` from this one.
+    That is initialisation, and norms of another kind or of queries and keys. Those here are common to all; a
+    wiring with options of its own derives its ``Config`` from this one.
     """
 
     init: Init = option(
         "fairseq",
-        "how weights are drawn before the variant scales them; see fairseq_residuals/wirings/core/initialization.py",
+        "how weights are drawn before the wiring scales them; see fairseq_residuals/wirings/core/initialization.py",
         for_training=True,
     )
     init_scale: float | Literal["depth"] = option(
@@ -37,11 +37,11 @@ class CommonOptions:
         for_training=True,
     )
     norm_type: NormType = option(
-        "layer", "kind of every norm (short: norm, unless the variant has an option of that name)"
+        "layer", "kind of every norm (short: norm, unless the wiring has an option of that name)"
     )
     norm_eps: float = option(
         0.0,
-        "eps of every norm, those of routers and keys too; 0: 1e-6 of RMSNorm and 1e-5 of the others, unless the design"
+        "eps of every norm, those of routers and keys too; 0: 1e-6 of RMSNorm and 1e-5 of the others, unless the wiring"
         " has another (DyT and Derf have none)",
         minimum=0.0,
         maximum=1.0,

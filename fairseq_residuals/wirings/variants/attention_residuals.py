@@ -63,7 +63,7 @@ class SoftmaxOverDepth(nn.Module):
             width: C.
             normed: whether what is added up is normalized too; the norm then has no gain.
             scale: whether the logits are divided by sqrt(C).
-            eps: of the norm.
+            eps: eps of the norm.
             heads: groups of channels with a softmax each; they divide C.
         """
         super().__init__()
@@ -169,7 +169,7 @@ class AttentionResiduals(Variant):
         super().__init__(config, shape)
         if shape.dim % config.heads:
             raise UserError(
-                f"option heads={config.heads} of variant 'attention_residuals' must divide the {shape.dim} channels of"
+                f"option heads={config.heads} of wiring 'attention_residuals' must divide the {shape.dim} channels of"
                 f" the {shape.stack}"
             )
         self.over_depth = softmax_over_depth(shape, config)

@@ -74,7 +74,7 @@ class B2TNoLN(Variant):
         if shape.depth >= DEEP and shape.dim < NARROW:
             logger.warning(
                 "b2t_no_ln has no norms: with %d layers of width %d its gradients may overflow to nan; choose a width"
-                " of at least %d, fewer than %d layers, or a variant with norms such as b2t",
+                " of at least %d, fewer than %d layers, or a wiring with norms such as b2t",
                 shape.depth,
                 shape.dim,
                 NARROW,

@@ -80,7 +80,7 @@ class CompleteP(TopNorm):
     @dataclass(frozen=True)
     class Config(TopNorm.Config):
         depth_mup: bool | float = option(
-            True, "as for every variant; true: CompleteP, 0.5: depth-muP", minimum=0.01, maximum=1.0
+            True, "as for every wiring; true: CompleteP, 0.5: depth-muP", minimum=0.01, maximum=1.0
         )
         mup: bool = option(False, "the rules for width, too: initialisation, scores, output, Adam's groups")
         base_width: int = option(256, "channels at which mup changes no variance and no rate", minimum=1, maximum=10**6)

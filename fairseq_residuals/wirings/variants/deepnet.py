@@ -86,7 +86,7 @@ class DeepNet(Variant):
     class Config(Variant.Config):
         beta: Literal["paper", "torchscale"] = option("paper", "whose initialisation", for_training=True)
         exponent: float = option(
-            0.25, "of depth in both constants; 0.5: DeepLoop's (constants only)", minimum=0.01, maximum=1.0
+            0.25, "exponent of depth in both constants; 0.5: DeepLoop's (constants only)", minimum=0.01, maximum=1.0
         )
         loops: int = option(
             1, "times each layer counts in both constants; they run once (constants only)", minimum=1, maximum=10_000

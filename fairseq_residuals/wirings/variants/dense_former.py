@@ -26,9 +26,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.core.base import StackShape, Stream, Variant
+from fairseq_residuals.wirings.core.base import DepthWeights, StackShape, Stream, Variant
 from fairseq_residuals.wirings.core.config import MOST_LAYERS, option
-from fairseq_residuals.wirings.core.depth_mixing import DepthWeights, history
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.ops.depth_sum import weighted_sum
 from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection
@@ -87,7 +86,7 @@ class DenseFormer(Variant):
         i += 1
         s = s | {f"output{i}": s["x"]}
         if i in self.terms:
-            s = s | {"x": weighted_sum(self.weights[str(i)], history(s, "output", self.terms[i]))}
+            s = s | {"x": weighted_sum(self.weights[str(i)], [s[f"output{k}"] for k in self.terms[i]])}
         return self.without_spent(i, s)
 
     def without_spent(self, i: int, s: Stream) -> Stream:

@@ -121,7 +121,9 @@ class DepthwiseLSTM(Variant):
         output_norm: bool = option(True, "norm on top of the stack")
         gate_norm: Literal["each", "joint"] = option("each", "a norm per gate, or one over the three")
         cell: Literal["zero", "embedding"] = option("zero", "where the cell starts")
-        dropout: float = option(0.0, "inside the network that computes h", minimum=0.0, maximum=0.99, for_training=True)
+        dropout: float = option(
+            0.0, "dropout inside the network that computes h", minimum=0.0, maximum=0.99, for_training=True
+        )
 
     @classmethod
     def equations(cls, o: Any) -> tuple[str, ...]:

@@ -22,16 +22,25 @@ trained as well, as in the code. The dense residual network of the paper's Figur
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.core.base import StackShape, Stream, Variant
+from fairseq_residuals.wirings.core.base import DepthWeights, StackShape, Stream, Variant
 from fairseq_residuals.wirings.core.common_options import Init
 from fairseq_residuals.wirings.core.config import MOST_LAYERS, option
-from fairseq_residuals.wirings.core.depth_mixing import DepthWeights, band, history
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.ops.depth_sum import weighted_sum
 from fairseq_residuals.wirings.variants.post_ln import PostLNConnection
 from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection
+
+
+def band(size: int, window: int) -> Tensor:
+    """Return a matrix (K, K) of ones where a row reads, and zeros.
+
+    Row l reads columns 0 to l, or the last ``window`` of these if ``window`` is not 0.
+    """
+    ones = torch.ones(size, size).tril()
+    return ones.triu(1 - window) if window else ones
 
 
 class DLCL(Variant):
@@ -52,7 +61,9 @@ class DLCL(Variant):
             "as for every wiring; see wirings/core/initialization.py",
             for_training=True,
         )
-        weights: Literal["learned", "fixed_one", "fixed_average"] = option("learned", "of the combination")
+        weights: Literal["learned", "fixed_one", "fixed_average"] = option(
+            "learned", "weights of the combination: learned, or constants"
+        )
         norm: bool = option(True, "norms of the combination (the layers keep theirs)")
         weight_type: Literal["scalar", "vector"] = option("scalar", "a weight per layer, or per layer and channel")
         softmax: bool = option(False, "normalise each row of weights by a softmax")
@@ -79,7 +90,7 @@ class DLCL(Variant):
         terms = range(max(0, i + 1 - self.window) if self.window else 0, i + 1)
         weights = self.weight[i, terms.start : terms.stop]
         weights = weights.softmax(0) if self.config.softmax else weights
-        return self.history_dropout(weighted_sum(weights, history(s, "y", terms)))  # type: ignore[no-any-return]
+        return self.history_dropout(weighted_sum(weights, [s[f"y{k}"] for k in terms]))  # type: ignore[no-any-return]
 
     def open(self, x: Tensor) -> Stream:
         return {"y0": x, "x": self.combine(0, {"y0": x})}

@@ -30,7 +30,7 @@ from fairseq_residuals.wirings.variants.hyper_connections import TanhRouter
 
 
 class FracRouter(TanhRouter):
-    """Of fractions, which are small: what is normalized may be kept for the gradient."""
+    """Compute the weights of fractions, which are small: what is normalized may be kept for the gradient."""
 
     def product(self, streams: Tensor) -> Tensor:
         """Return LN(X) W, (T, B, m, C / m) -> (2 m + 1, T, B, m)."""
@@ -95,7 +95,7 @@ class FracConnections(Variant):
         super().__init__(config, shape)
         if shape.dim % config.m:
             raise UserError(
-                f"option m={config.m} of variant 'frac_connections' must divide the {shape.dim} channels of the"
+                f"option m={config.m} of wiring 'frac_connections' must divide the {shape.dim} channels of the"
                 f" {shape.stack}"
             )
         self.norm = shape.new_norm()

@@ -67,7 +67,7 @@ class TanhRouter(nn.Module):
 
 
 class HyperRouter(TanhRouter):
-    """Of Hyper-Connections: what is read (column 0), what is mixed into stream j (j), and what is written (n + 1)."""
+    """Compute what is read (column 0), what is mixed into stream j (j), and what is written (n + 1)."""
 
     def __init__(self, site: Site, n: int, dynamic: bool) -> None:
         first = torch.zeros(n, 1)

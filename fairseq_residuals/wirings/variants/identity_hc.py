@@ -38,7 +38,7 @@ from fairseq_residuals.wirings.variants._streams import (
 from fairseq_residuals.wirings.variants.mhc import GATES, GatedRouter
 
 HY4_STD = 0.006
-"""Of the router's matrix."""
+"""Standard deviation of the router's matrix."""
 
 
 class IdentityRouter(GatedRouter):

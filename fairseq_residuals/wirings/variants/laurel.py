@@ -53,7 +53,7 @@ class AugmentedConnection(PreLNConnection):
         Args:
             site: where the connection sits.
             weighs: whether the sub-layer's output and the rest have a weight each, which starts at 1.
-            rank: of the linear map; 0: there is none.
+            rank: rank of the linear map; 0: there is none.
             past: how many outputs of connections are added up, x among them; fewer where there are not as many.
         """
         super().__init__(site)
@@ -108,12 +108,12 @@ class GemmaConnection(SandwichConnection):
 
 
 MOST_CHANNELS = 65_536
-WEIGHTS = "a = 2 sigmoid(weights[0] - weights[1])"
+BOTH_WEIGHTS = "a = 2 sigmoid(weights[0] - weights[1])"
 
 
 def augmented(o: Any) -> str:
     """Return the equation of a sub-layer with g beside it, and weights with ``rw``."""
-    return f"{WEIGHTS}; {o.adds('a F(LN(x)) + (2 - a) g', to='(2 - a) x')}" if o.rw else o.adds("F(LN(x)) + g")
+    return f"{BOTH_WEIGHTS}; {o.adds('a F(LN(x)) + (2 - a) g', to='(2 - a) x')}" if o.rw else o.adds("F(LN(x)) + g")
 
 
 class Laurel(Variant):
@@ -138,7 +138,7 @@ class LaurelRW(Laurel):
 
     @classmethod
     def equations(cls, o: Any) -> tuple[str, ...]:
-        return WEIGHTS, o.adds("a F(LN(x))", to="(2 - a) x"), "output LN(x)"
+        return BOTH_WEIGHTS, o.adds("a F(LN(x))", to="(2 - a) x"), "output LN(x)"
 
     def connect(self, site: Site) -> Connection:
         return AugmentedConnection(site, weighs=True)
@@ -152,7 +152,7 @@ class LaurelLR(Laurel):
     @dataclass(frozen=True)
     class Config(Variant.Config):
         rank: int = option(4, "r, rows of A", minimum=1, maximum=MOST_CHANNELS)
-        rw: bool = option(False, "with a and b of laurel_rw")
+        rw: bool = option(False, "a and b of laurel_rw, too")
 
     @classmethod
     def equations(cls, o: Any) -> tuple[str, ...]:
@@ -172,7 +172,7 @@ class LaurelPA(Laurel):
     class Config(Variant.Config):
         past: int = option(3, "k, outputs, x among them", minimum=1, maximum=MOST_LAYERS)
         rank: int = option(4, "r, rows of A; 0: no A and B", minimum=0, maximum=MOST_CHANNELS)
-        rw: bool = option(False, "with a and b of laurel_rw")
+        rw: bool = option(False, "a and b of laurel_rw, too")
 
     @classmethod
     def equations(cls, o: Any) -> tuple[str, ...]:

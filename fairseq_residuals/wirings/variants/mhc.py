@@ -117,7 +117,7 @@ class MHC(ReadOutVariant):
         def __post_init__(self) -> None:
             if self.router < LEAST_ROUTER and self.n > 1:
                 raise UserError(
-                    f"option router={self.router:g} of variant 'mhc' would keep its streams alike, since nothing else"
+                    f"option router={self.router:g} of wiring 'mhc' would keep its streams alike, since nothing else"
                     f" tells them apart; give a number of at least {LEAST_ROUTER}"
                 )
 

@@ -31,7 +31,6 @@ from torch.nn.functional import gelu
 
 from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream, Variant
 from fairseq_residuals.wirings.core.config import option
-from fairseq_residuals.wirings.core.depth_mixing import history
 from fairseq_residuals.wirings.core.norms import scale_gain
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.ops.depth_sum import weighted_sum
@@ -41,19 +40,19 @@ from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection
 
 MIX_EPS = 1e-6
 MIXES = ("q", "k", "v", "x", "cross_q")
-"""What they become in the stream: x is the residual."""
+"""The mixes' names in the stream: x is the residual."""
 POST_GAIN = 0.001
-"""Where the gains of the norms under which residuals are added start."""
+"""The start of the gains of the norms under which residuals are added."""
 
 
 def sizes_of_mixes(depth: int, ways: int, last: int, multiple: int) -> list[tuple[int, int, int]]:
     """Return for each layer of a stack the mixes above it, what they mix, and the width of the hidden layer.
 
     Args:
-        depth: of the stack, above whose last layer there is one mix.
+        depth: layers of the stack, above whose last one there is one mix.
         ways: mixes above the others.
-        last: times as wide is the hidden layer above the last layer.
-        multiple: of which the next larger is the width of all; 1: it is the number of weights.
+        last: factor on the width of the hidden layer above the last layer.
+        multiple: number to whose next larger multiple all widths go up; 1: they are the numbers of weights.
     """
     mixes = [(ways, n, ways * n) for n in range(2, depth + 1)] + [(1, depth + 1, last * (depth + 1))]
     return [(c, n, (hidden // multiple + 1) * multiple if multiple > 1 else hidden) for c, n, hidden in mixes]
@@ -68,7 +67,7 @@ def dense_mixes(x: Tensor, outputs: list[Tensor], w1: Tensor, w2: Tensor, bias: 
         w1: (H, C).
         w2: (ways n, H), those of one way side by side.
         bias: (ways, n).
-        eps: of the norm of x.
+        eps: eps of the norm of x.
     """
     hidden = gelu(rms_linear(x, w1, centred=False, eps=eps))
     dynamic = torch.tensordot(at_least_fp32(w2), hidden, 1).unflatten(0, bias.shape)
@@ -190,7 +189,7 @@ class MUDD(Variant):
         s = s | {f"output{i + 1}": self.norms[i + 1](x) if self.norms else x}
         w1 = self.w1[i] * self.router_gain[i] if self.norms else self.w1[i]
         mixes = dense_mixes(
-            x, history(s, "output", range(i + 2)), w1, self.w2[i], self.bias[i], self.shape.eps(MIX_EPS)
+            x, [s[f"output{k}"] for k in range(i + 2)], w1, self.w2[i], self.bias[i], self.shape.eps(MIX_EPS)
         )
         named = dict(zip(MIXES, mixes, strict=False)) if len(mixes) > 1 else {"x": mixes[0]}
         if self.norms:

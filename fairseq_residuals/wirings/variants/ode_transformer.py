@@ -55,7 +55,7 @@ class ODETransformer(Variant):
         )
         inner_identity: bool = option(False, "f returns its input too, as in the authors' code")
         dlcl: bool = option(
-            False, "around the layers, as in the authors' models; see fairseq_residuals/wirings/variants/dlcl.py"
+            False, "DLCL around the layers, as in the authors' models; see fairseq_residuals/wirings/variants/dlcl.py"
         )
 
     def __init__(self, config: Any, shape: StackShape) -> None:

@@ -77,7 +77,7 @@ class SandwichLN(TopNorm):
 
     @dataclass(frozen=True)
     class Config(TopNorm.Config):
-        dropout: Literal["after_norm", "before_norm"] = option("after_norm", "on which side of the branch's last norm")
+        dropout: Literal["after_norm", "before_norm"] = option("after_norm", "dropout's side of the branch's last norm")
         multiplier: float = option(1.0, "factor on each branch, outside its norm", minimum=0.0, maximum=LARGEST)
         depth_scaled: bool | Literal["pangu"] | float = option(
             False, DEPTH_SCALED, minimum=0.0, maximum=LARGEST, for_training=True

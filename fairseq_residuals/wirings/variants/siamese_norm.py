@@ -97,7 +97,7 @@ class SiameseNorm(Variant):
     class Config(Variant.Config):
         scale: Literal["code", "paper"] = option(
             "code",
-            "of what the Post-LN stream receives: 1/sqrt(2 l) in layer l, or 1/sqrt(k) in sub-layer k, both from 1",
+            "factor on what the Post-LN stream gets: 1/sqrt(2 l) in layer l, or 1/sqrt(k) in sub-layer k, both from 1",
         )
         post_stream: Literal["post_ln", "hybrid_norm"] = option(
             "post_ln", "norms of the Post-LN stream: as in Post-LN, or as in HybridNorm (the authors' language models)"

@@ -21,9 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.core.base import StackShape, Stream, Variant
+from fairseq_residuals.wirings.core.base import DepthWeights, StackShape, Stream, Variant
 from fairseq_residuals.wirings.core.config import option
-from fairseq_residuals.wirings.core.depth_mixing import DepthWeights, history
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.variants.post_ln import PostLNConnection
 
@@ -89,6 +88,6 @@ class TransparentAttention(Variant):
         """Return the memories of the decoder's M layers, concatenated, (S, B, M * C) in the encoder."""
         if not self.mixes:
             return s["x"]
-        layers = torch.stack(history(s, "h", range(self.shape.depth + 1)))
+        layers = torch.stack([s[f"h{k}"] for k in range(self.shape.depth + 1)])
         mix = self.weight_dropout(self.weight).softmax(0)
         return torch.einsum("nsbc,nm->sbmc", layers, mix.type_as(layers)).flatten(-2)

@@ -111,10 +111,10 @@ class LongSkips(TopNorm):
         Args:
             config: the options.
             shape: the stack.
-            gate: of the skips; empty: there are none.
+            gate: kind of the skips' weights; empty: there are no skips.
             unpaired: which of an odd number of layers has no partner.
             weights: where those of the stream and of the embedding start; empty: it is not mixed in.
-            backout: where the weight of the middle starts; None: it is not subtracted.
+            backout: start of the weight of the middle; None: it is not subtracted.
         """
         super().__init__(config, shape)
         self.gate, self.unpaired, self.weights = gate, unpaired, weights
@@ -166,7 +166,7 @@ class UnetSkip(LongSkips):
     @dataclass(frozen=True)
     class Config(TopNorm.Config):
         gate: Literal["sigmoid", "none"] = option(
-            "sigmoid", "of a skip's weight: 0.18 at first, or none, and 1 at first"
+            "sigmoid", "gate of a skip's weight: 0.18 at first, or none, and 1 at first"
         )
         unpaired: Literal["middle", "last"] = option("middle", "which of an odd number of layers has no partner")
         x0: bool = option(False, "mix in the embedding after the skip; see x0_lambdas")
