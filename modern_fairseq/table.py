@@ -42,8 +42,6 @@ _AFTER = {
     "fairseq.dataclass.utils": (
         "compat.configs:optional_types",
         "compat.hydra_api:current_api",
-        "messages.commands:lists_of_numbers",
-        "messages.yaml_mistakes:settings_of_groups",
     ),
     "fairseq.checkpoint_utils": (
         "compat.torch_load:safe_load",
@@ -108,7 +106,6 @@ _AFTER = {
     ),
     "fairseq.optim.lr_scheduler.fairseq_lr_scheduler": ("fixes.schedules:refuse_another_schedule",),
     "fairseq.optim.lr_scheduler.reduce_lr_on_plateau": ("fixes.schedules:save_patience",),
-    "fairseq.optim.lr_scheduler.inverse_square_root_schedule": ("messages.commands:warmup_of_inverse_sqrt",),
     "fairseq.optim.fairseq_optimizer": ("fixes.at_once:products",),
     "fairseq.optim.fp16_optimizer": (
         "fixes.half_precision:fp16_on_cpu",
@@ -136,9 +133,8 @@ _AFTER = {
     "fairseq.data.audio.audio_utils": ("compat.audio:without_torchaudio",),
     "fairseq.data.audio.feature_transforms.delta_deltas": ("compat.audio:deltas_without_torchaudio",),
     "fairseq.data.iterators": ("fixes.iterators:background_ends_first",),
-    "fairseq.models": ("messages.unknown_models:name_unknown_architectures",),
+    "fairseq.models": ("messages.commands:name_unknown_architectures",),
     "fairseq.tasks.fairseq_task": ("messages.wrong_answers:sentences_to_iterate",),
-    "fairseq.tasks.translation": ("messages.wrong_answers:sides_of_one_length",),
     "fairseq.tasks": ("fixes.tasks:tasks_without_dataclass_in_yaml", "fixes.tasks:record_languages"),
     "fairseq_cli.score": ("compat.scoring:sequences_for_sacrebleu", "messages.wrong_answers:lines_to_score"),
     "fairseq_cli.train": (
@@ -170,7 +166,6 @@ _AFTER = {
         "compat.hydra_api:lazy_help",
         "fixes.user_dir:user_dir_before_compose",
         "messages.yaml_mistakes:names_of_groups",
-        "messages.commands:missing_groups",
         "messages.commands:errors_in_hydra_job",
         "messages.yaml_mistakes:errors_in_hydra_config",
     ),

@@ -10,22 +10,15 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from fairseq_residuals_errors import UserError
 from modern_fairseq.fixes import overrides
-
-POST_PROCESSING = ("subword_nmt", "@@ ", "@@", "sentencepiece", "wordpiece", "letter", "silence", "_EOW", "none")
-"""What data/data_utils.py:368-390 knows."""
-_FILES = {"bpe_codes": "--bpe-codes", "sentencepiece_model": "--sentencepiece-model"}
-"""Settings of --bpe that name a file which is needed."""
 
 
 def check_generation(module: types.ModuleType) -> None:
     """Check what fairseq-generate and fairseq-interactive are asked for before they load or write anything.
 
-    generate.py:370 prints as many hypotheses as there are, whatever --nbest says; --beam 0, an unknown --post-process
-    and missing codes of a BPE end in tracebacks. Can go when fairseq > 0.12.2 refuses them.
+    generate.py:370 prints as many hypotheses as there are, whatever --nbest says, and a penalty that is no number makes
+    any order of them. Can go when fairseq > 0.12.2 refuses them.
     """
     original = module.main
 
@@ -34,7 +27,6 @@ def check_generation(module: types.ModuleType) -> None:
         if isinstance(cfg, argparse.Namespace):
             cfg = module.convert_namespace_to_omegaconf(cfg)
         _check_search(cfg.generation)
-        _check_text(cfg)
         return original(cfg, *args, **kwargs)
 
     module.main = main  # type: ignore[attr-defined]
@@ -54,21 +46,6 @@ def _check_search(generation: Any) -> None:
     for flag, number in (("--lenpen", generation.lenpen), ("--unkpen", generation.unkpen)):
         if not math.isfinite(number):
             raise UserError(f"{flag} must be a finite number, not {number}")
-
-
-def _check_text(cfg: Any) -> None:
-    symbol = cfg.common_eval.post_process
-    if symbol is not None and symbol not in POST_PROCESSING:
-        valid = ", ".join(map(repr, POST_PROCESSING))
-        raise UserError(f"--post-process (--remove-bpe) {symbol!r} is unknown; valid: {valid}")
-    for key, flag in _FILES.items() if OmegaConf.is_config(cfg.bpe) else ():
-        if OmegaConf.is_missing(cfg.bpe, key):
-            raise UserError(f"--bpe {cfg.bpe._name} needs {flag}, the file that the text was encoded with")
-        if key not in cfg.bpe:
-            continue
-        name = cfg.bpe[key]
-        if "://" not in name and not os.path.isfile(name):
-            raise UserError(f"{flag} {name}: there is no such file")
 
 
 def lines_to_score(module: types.ModuleType) -> None:
@@ -138,28 +115,6 @@ def sentences_to_iterate(module: types.ModuleType) -> None:
         return iterator
 
     module.FairseqTask.get_batch_iterator = get_batch_iterator  # type: ignore[attr-defined]
-
-
-def sides_of_one_length(module: types.ModuleType) -> None:
-    """Name the data set whose sides have different numbers of sentences (data/language_pair_dataset.py:235).
-
-    Can go when fairseq > 0.12.2 does.
-    """
-    original = module.load_langpair_dataset
-
-    @functools.wraps(original)
-    def load_langpair_dataset(data_path: str, split: str, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(data_path, split, *args, **kwargs)
-        except AssertionError as error:
-            if "same number of examples" not in str(error):
-                raise
-            raise UserError(
-                f"the two sides of the data set {split} in {data_path} have different numbers of sentences: run"
-                " fairseq-preprocess again on texts with as many lines as each other"
-            ) from error
-
-    module.load_langpair_dataset = load_langpair_dataset  # type: ignore[attr-defined]
 
 
 def check_ensembles(module: types.ModuleType) -> None:
