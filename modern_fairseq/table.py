@@ -45,13 +45,11 @@ _AFTER = {
     ),
     "fairseq.checkpoint_utils": (
         "compat.torch_load:safe_load",
-        "messages.misfits:explain_misfits",
-        "fixes.overrides:check_overrides",
+        "fixes.checkpoint_loading:check_what_is_read",
         "fixes.saving:save_atomically",
         "fixes.saving:copy_atomically",
         "fixes.saving:begin_in_a_clean_folder",
         "fixes.schedules:step_after_last_validation",
-        "messages.wrong_answers:check_ensembles",
     ),
     "fairseq.utils": (
         "fixes.literals:literals_only",
@@ -70,8 +68,7 @@ _AFTER = {
     "fairseq.models.wav2vec.wav2vec": ("fixes.literals:literals_only",),
     "fairseq.models.wav2vec.wav2vec2": ("fixes.literals:literals_only",),
     "fairseq.trainer": (
-        "fixes.resuming:read_before_resuming",
-        "messages.misfits:explain_trainer_misfits",
+        "fixes.checkpoint_loading:check_what_is_resumed",
         "fixes.half_precision:overflow_on_cpu",
     ),
     "fairseq.models.text_to_speech.vocoder": ("compat.torch_load:safe_load",),

@@ -7,11 +7,9 @@ import inspect
 import math
 import os
 import types
-from collections.abc import Sequence
 from typing import Any
 
 from fairseq_residuals_errors import UserError
-from modern_fairseq.fixes import overrides
 
 
 def check_generation(module: types.ModuleType) -> None:
@@ -115,96 +113,6 @@ def sentences_to_iterate(module: types.ModuleType) -> None:
         return iterator
 
     module.FairseqTask.get_batch_iterator = get_batch_iterator  # type: ignore[attr-defined]
-
-
-def check_ensembles(module: types.ModuleType) -> None:
-    """Refuse models that do not do what they are asked for, or not the same (checkpoint_utils.py:394-496).
-
-    A model of another direction of translation translates all the same where the dictionary is joined, and one of
-    another kind ends in a misfit or a traceback. Can go when fairseq > 0.12.2 compares the settings.
-    """
-    load, load_all = module.load_checkpoint_to_cpu, module.load_model_ensemble_and_task
-    kinds: dict[str, str] = {}
-    asked: list[Any] = []
-
-    @functools.wraps(load)
-    def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        state: dict[str, Any] = load(path, *args, **kwargs)
-        if asked:
-            settings = _task_settings(state)
-            _check_kind(path, settings, asked[-1], kinds)
-            _check_direction(path, settings, asked[-1])
-        return state
-
-    @functools.wraps(load_all)
-    def load_model_ensemble_and_task(
-        filenames: Sequence[str],
-        arg_overrides: dict[str, Any] | None = None,
-        task: Any = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> tuple[list[Any], Any, Any]:
-        kinds.clear()
-        asked.append(_settings_of(task))
-        try:
-            return load_all(filenames, arg_overrides, task, *args, **kwargs)  # type: ignore[no-any-return]
-        finally:
-            asked.pop()
-
-    if _check_other_direction not in overrides.checks:
-        overrides.checks.append(_check_other_direction)
-    module.load_checkpoint_to_cpu = load_checkpoint_to_cpu  # type: ignore[attr-defined]
-    module.load_model_ensemble_and_task = load_model_ensemble_and_task  # type: ignore[attr-defined]
-
-
-def _task_settings(state: dict[str, Any]) -> Any:
-    """Return the settings of the task that a checkpoint was trained for."""
-    cfg = state.get("cfg")
-    return cfg.get("task") if cfg is not None else state.get("args")
-
-
-def _settings_of(task: Any) -> Any:
-    return getattr(task, "cfg", None) or getattr(task, "args", None)
-
-
-def _setting(settings: Any, key: str) -> Any:
-    return settings.get(key) if hasattr(settings, "get") else getattr(settings, key, None)
-
-
-def _kind(task_name: Any) -> str:
-    return "language model" if "language_modeling" in str(task_name) else "model of sequence to sequence"
-
-
-def _check_kind(path: str, settings: Any, asked: Any, kinds: dict[str, str]) -> None:
-    name = _setting(settings, "_name") or _setting(settings, "task")
-    if name is None:
-        return
-    kinds[path] = _kind(name)
-    for other, kind in kinds.items():
-        if kind != kinds[path]:
-            raise UserError(
-                f"{other} is a {kind} and {path} a {kinds[path]}: an ensemble is of models of one task; a language"
-                " model beside a translation goes to --lm-path"
-            )
-    requested = _setting(asked, "_name")
-    if requested is not None and _kind(requested) != kinds[path]:
-        raise UserError(f"{path} was trained for --task {name}, a {kinds[path]}, and cannot serve --task {requested}")
-
-
-def _check_direction(path: str, settings: Any, asked: Any) -> None:
-    sides = ("source_lang", "target_lang")
-    trained, requested = (tuple(_setting(part, side) for side in sides) for part in (settings, asked))
-    if None in (*trained, *requested) or trained == requested or not set(trained) & set(requested):
-        return
-    raise UserError(
-        f"{path} translates from {trained[0]} to {trained[1]}, and not from {requested[0]} to {requested[1]}: give"
-        f" --source-lang {trained[0]} --target-lang {trained[1]}"
-    )
-
-
-def _check_other_direction(own: dict[str, Any], used: dict[str, Any], path: str) -> None:
-    """Check fairseq-validate, which takes the checkpoint's task and changes in it what its own flags say."""
-    _check_direction(path, _task_settings(own), _task_settings(used))
 
 
 def plugin_in_checkout(module: types.ModuleType) -> None:
