@@ -37,7 +37,7 @@ from fairseq_residuals.wirings.core.errors import UserError, did_you_mean
 from fairseq_residuals.wirings.core.registry import find_variant, list_variants
 from fairseq_residuals.wirings.core.wiring import Wiring
 from fairseq_residuals.wirings.utils.progress import say
-from modern_fairseq.messages.misfits import misfit
+from modern_fairseq.fixes.checkpoint_loading import misfit
 
 PREFIXES = {"translation": "transformer", "language_modeling": "transformer_lm", "speech_to_text": "s2t_transformer"}
 
