@@ -141,7 +141,11 @@ _AFTER = {
     "fairseq.tasks.translation": ("messages.wrong_answers:sides_of_one_length",),
     "fairseq.tasks": ("fixes.tasks:tasks_without_dataclass_in_yaml", "fixes.tasks:record_languages"),
     "fairseq_cli.score": ("compat.scoring:sequences_for_sacrebleu", "messages.wrong_answers:lines_to_score"),
-    "fairseq_cli.train": ("fixes.distributed:fork_to_load_data", "fixes.finished:train_no_further"),
+    "fairseq_cli.train": (
+        "fixes.distributed:fork_to_load_data",
+        "fixes.finished:train_no_further",
+        "fixes.saving:one_training_in_a_folder",
+    ),
     "fairseq_cli.preprocess": ("messages.texts:check_texts",),
     **{
         f"fairseq_cli.{name}": (

@@ -101,7 +101,7 @@ def test_show_an_unknown_variant(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "b2t_"]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("fairseq-residuals show: error: unknown variant 'b2t_' (did you mean b2t?)")
+    assert captured.err.startswith("fairseq-residuals show: error: unknown wiring 'b2t_' (did you mean b2t?)")
     assert captured.err.count("\n") == 1
 
 

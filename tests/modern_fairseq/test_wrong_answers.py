@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -292,3 +294,39 @@ def test_a_file_where_a_folder_is_needed(below: str, tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"exists|Not a directory") as caught:
         Path(f"{file}{below}").mkdir()
     assert str(mistakes.explain(caught.value)) == f"{file} is a file, where a folder is needed: name another"
+
+
+HOLD = """
+import fcntl, sys
+file = open(sys.argv[1], "w")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print("held", flush=True)
+input()
+"""
+
+
+def test_two_trainings_in_one_folder(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    """A second one is refused while the first one's process lives, however that one ends."""
+    data, _ = trained
+    flags = (data, "--arch", "transformer", *TINY, "--share-all-embeddings", "--save-dir", tmp_path / "save")
+    (tmp_path / "save").mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, tmp_path / "save/.lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as first:
+        assert first.stdout is not None and first.stdout.readline() == b"held\n"
+        with pytest.raises(UserError, match=r"another training writes to \S+save: wait for it"):
+            train(*flags, "-s", "en", "-t", "de")
+        assert [path.name for path in (tmp_path / "save").iterdir()] == [".lock"]
+        first.kill()
+    train(*flags, "-s", "en", "-t", "de")
+    assert (tmp_path / "save/checkpoint_last.pt").is_file() and not (tmp_path / "save/.lock").exists()
+
+
+def test_a_lock_that_is_a_link_is_not_followed(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    data, _ = trained
+    (tmp_path / "theirs").write_text("kept")
+    (tmp_path / "save").mkdir()
+    (tmp_path / "save/.lock").symlink_to(tmp_path / "theirs")
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        train(data, "--arch", "transformer", *TINY, "-s", "en", "-t", "de", "--save-dir", tmp_path / "save")
+    assert (tmp_path / "theirs").read_text() == "kept"

@@ -28,7 +28,7 @@ from fairseq_residuals.lab.look import batches
 from fairseq_residuals.lab.look.models import size_flags
 from fairseq_residuals.lab.look.subjects import PRECISIONS
 from fairseq_residuals.plugin.search.beam_search import FasterSequenceGenerator, searchable
-from fairseq_residuals.plugin.speed.recorded_criterion import record_steps, refuse_unrecordable
+from fairseq_residuals.plugin.speed.cuda_graph_step import record_steps, refuse_unrecordable
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.speed.cpu import tuned
 from modern_fairseq.fixes.at_once import ONE_BY_ONE
