@@ -26,11 +26,11 @@ from fairseq_residuals.lab.look.probes import stacks
 from fairseq_residuals.lab.look.subjects import add_size_flags, of_python_file
 from fairseq_residuals.lab.look.trace import Graph, Node, run_below, trace_layer
 from fairseq_residuals.lab.utils.tables import Cell, text_table
+from fairseq_residuals.wirings.blocks.transformer import TransformerStack
 from fairseq_residuals.wirings.build import Task, build_stack
 from fairseq_residuals.wirings.core.base import Variant
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.stack import Stack
-from fairseq_residuals.wirings.core.transformer import TransformerStack
 
 
 def parameters_per_layer(stack: Stack) -> list[int]:
