@@ -40,8 +40,8 @@ COMMANDS = {
 }
 
 
-WITHOUT_FAIRSEQ = ("list", "show")
-"""Commands that need PyTorch alone."""
+WITHOUT_FAIRSEQ = ("list", "show", "explain", "gradients", "similarity", "change", "weights", "condition")
+"""Commands that need PyTorch alone, and those with a picture matplotlib."""
 
 
 def build_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from fairseq_residuals.wirings.core.transformer import TransformerStack
 from torch import Tensor, distributed
 from torch.distributed.fsdp import fully_shard
 from torch.export import Dim, export
@@ -23,7 +24,6 @@ from torch.utils.checkpoint import checkpoint
 
 from fairseq_residuals import UserError, build_stack, list_variants
 from fairseq_residuals.wirings.core.registry import VARIANTS
-from fairseq_residuals.wirings.core.transformer import TransformerStack
 
 DIM = 8
 

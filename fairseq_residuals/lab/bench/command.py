@@ -18,8 +18,8 @@ import torch
 from fairseq_residuals.lab.bench.entries import ENTRIES, STOCK, cases, chosen
 from fairseq_residuals.lab.bench.fairseq_models import settings_of
 from fairseq_residuals.lab.bench.rounds import Line, measure
-from fairseq_residuals.lab.look.models import device_of
 from fairseq_residuals.lab.look.output import MISTAKE_STATUS
+from fairseq_residuals.lab.look.subjects import device_of
 from fairseq_residuals.lab.utils.machine import machine
 from fairseq_residuals.lab.utils.tables import Cell, csv_text, markdown_table
 from fairseq_residuals.plugin.checkpoints.output_check import check_output
