@@ -37,6 +37,7 @@ COMMANDS = {
     "linearize": "fairseq_residuals.lab.look.linearize",
     "speed": "fairseq_residuals.lab.look.speed",
     "bench": "fairseq_residuals.lab.commands.bench",
+    "site": "fairseq_residuals.lab.site",
 }
 
 
