@@ -37,6 +37,7 @@ COMMANDS = {
     "race": "fairseq_residuals.lab.commands.race",
     "linearize": "fairseq_residuals.lab.look.linearize",
     "bench": "fairseq_residuals.lab.bench.command",
+    "site": "fairseq_residuals.lab.site",
 }
 
 
