@@ -143,7 +143,7 @@ else
 fi
 
 export VENV VENV_PYTHON PATH="$VENV/bin:$PATH"
-# On a CPU, training needs less memory with tcmalloc, and beam search less time (docs/PERFORMANCE.md).
+# On a CPU, training needs less memory with tcmalloc, and beam search less time (results/bench/README.md).
 case "${MALLOC:-tcmalloc}" in
     tcmalloc)
         find_tcmalloc='import ctypes.util; print(ctypes.util.find_library("tcmalloc_minimal") or "")'

@@ -1,4 +1,4 @@
-"""docs/ADD_A_VARIANT.md, followed literally in a copy of the project."""
+"""The part of docs/EXTEND.md on wirings, followed literally in a copy of the project."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_following_the_page_adds_a_tested_variant(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "ADD_A_VARIANT.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "EXTEND.md").read_text(encoding="utf-8").partition("## A norm")[0]
     variant, test = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     places = re.findall(r"`((?:fairseq_residuals/wirings/variants|tests)/\w*my_layer_scale\.py)`", page)
     assert places == ["fairseq_residuals/wirings/variants/my_layer_scale.py", "tests/test_my_layer_scale.py"]

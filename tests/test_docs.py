@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,29 +16,45 @@ from fairseq_residuals.lab.look.list_wirings import (
     EQUATIONS,
     SENTENCES,
     evidence,
-    markdown_table,
     summary_table,
 )
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.wirings.core.registry import VARIANTS
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "results").rglob("*.md")),
+]
 
 
-@pytest.mark.parametrize(("document", "table"), [("README.md", summary_table), ("docs/VARIANTS.md", markdown_table)])
-def test_the_table_of_variants_is_current(document: str, table: Callable[[], str]) -> None:
-    text = (ROOT / document).read_text(encoding="utf-8")
-    between = text.split("<!-- variants:begin -->\n")[1].split("\n<!-- variants:end -->")[0]
-    command = {"README.md": "summary", "docs/VARIANTS.md": "markdown"}[document]
-    assert between == table(), f"put the output of `fairseq-residuals list --format {command}` between the markers"
+def words(path: Path) -> int:
+    """The words of a page, without its code."""
+    return len(re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE).split())
 
 
-def test_the_readme_is_short() -> None:
-    """A stranger reads it in five minutes; everything else is a page in docs/. A new variant may add its row."""
-    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    rows = lines[lines.index("<!-- variants:begin -->") : lines.index("<!-- variants:end -->")]
-    assert len(lines) - len(rows) <= 168
+def test_the_table_of_wirings_is_current() -> None:
+    table = (ROOT / "results/wirings.md").read_text(encoding="utf-8").partition("<!-- wirings -->\n")[2]
+    assert table == f"{summary_table()}\n", "put the output of `fairseq-residuals list --format summary` below the mark"
+
+
+def test_the_readme_is_of_one_screen() -> None:
+    assert words(ROOT / "README.md") <= 900
+
+
+def test_the_readme_has_what_people_search_for() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [word for word in ("fairseq on Python 3.12", "weights_only", "omegaconf<2.1") if word not in text] == []
+    named = re.findall(r"^\| `(\w+)` \|", text, flags=re.MULTILINE)
+    assert len(named) == 8 and set(named) <= set(VARIANTS)
+
+
+def test_how_many_wirings_were_trained() -> None:
+    with (ROOT / "results/small/variants-18l.csv").open(encoding="utf-8", newline="") as file:
+        trained = {row["row"] for row in csv.DictReader(file)}
+    assert f"{len(trained)} wirings were trained" in (ROOT / "README.md").read_text(encoding="utf-8").replace("\n", " ")
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
@@ -50,7 +66,7 @@ def test_architectures_in_the_documents_exist(path: Path) -> None:
         assert len(named) >= 1
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+@pytest.mark.parametrize("path", [*DOCUMENTS, *REPORTS], ids=lambda p: str(p.relative_to(ROOT)))
 def test_files_in_the_documents_exist(path: Path) -> None:
     text = re.sub(r"^```.*?^```|`[^`\n]+`", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
@@ -96,7 +112,7 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+@pytest.mark.parametrize("path", [*DOCUMENTS, *REPORTS], ids=lambda p: str(p.relative_to(ROOT)))
 def test_headings_that_links_lead_to_exist(path: Path) -> None:
     links = re.findall(r"\]\(((?!https?:)[^)#]*)#([\w-]+)\)", path.read_text(encoding="utf-8"))
     pages = [(path.parent / page if page else path, anchor) for page, anchor in links]

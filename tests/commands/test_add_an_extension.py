@@ -1,4 +1,4 @@
-"""docs/ADD_AN_EXTENSION.md followed literally, and what a command that translates leaves alone."""
+"""The part of docs/EXTEND.md on features of training, followed literally, and what a command that translates leaves alone."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tiny_jobs import TRANSLATION
 
 from fairseq_residuals.plugin.models import extensions
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "ADD_AN_EXTENSION.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "EXTEND.md"
 
 
 def test_following_the_page_adds_an_extension(
     data_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    page = PAGE.read_text(encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8").partition("## A feature of training")[2]
     (text,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (place,) = re.findall(r"`(my_extensions/\S+\.py)`:", page)
     (command,) = re.findall(r"(fairseq-train data-bin .*?)```", page, re.DOTALL)

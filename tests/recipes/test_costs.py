@@ -115,8 +115,8 @@ def test_the_summary_of_a_row() -> None:
     ],
 )
 def test_the_documents_have_the_costs_of_today(name: str, rows: str) -> None:
-    """Runs, updates, passes, and hours of the devices: a row of docs/RECIPES.md."""
-    table = (ROOT / "docs" / "RECIPES.md").read_text()
+    """Runs, updates, passes, and hours of the devices: a row of results/recipes/costs.md."""
+    table = (ROOT / "results/recipes/costs.md").read_text()
     [line] = re.findall(rf"^\| `{name}`, {re.escape(rows)} \| (.*) \|$", table, re.M)
     runs, updates, passes, plain, graphs, cpu, disk, files = line.replace("*", "").split(" | ")
     jobs = [read_job(config) for config in dict.fromkeys(cell.config for cell in read_table(name).select([rows]))]

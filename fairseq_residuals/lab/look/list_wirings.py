@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import re
 from collections import Counter
-from collections.abc import Iterable
 from importlib.util import find_spec
 
 import torch
@@ -16,8 +14,6 @@ from fairseq_residuals.wirings.core.config import options_of, show_value
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS, list_variants
 
-MOST_EQUATIONS = 8
-"""In a row of README's table; of a wiring with more, it has those with the sub-layer and the output."""
 SENTENCES, ACTIVATIONS, EQUATIONS = "to the generated sentence", "activations and gradients", "equations"
 """How far a wiring is compared."""
 HELP = "list the variants, or with --architectures every name for --arch"
@@ -26,9 +22,9 @@ HELP = "list the variants, or with --architectures every name for --arch"
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format",
-        choices=("text", "markdown", "summary"),
+        choices=("text", "summary"),
         default="text",
-        help="markdown: the table of docs/VARIANTS.md; summary: that of README.md",
+        help="summary: the table of results/wirings.md",
     )
     parser.add_argument("--architectures", action="store_true", help="list the names for --arch instead")
 
@@ -41,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
 
         print("\n".join(sorted(ARCHITECTURES)))
     else:
-        print({"text": text_table, "markdown": markdown_table, "summary": summary_table}[args.format]())
+        print({"text": text_table, "summary": summary_table}[args.format]())
     return 0
 
 
@@ -85,7 +81,7 @@ def _compared(variant: type[Variant]) -> str:
 
 
 def summary_table() -> str:
-    """Return what README.md has of the variants: how many are compared how far, and a table of four columns."""
+    """Return how many wirings are compared how far, and a table of four columns (results/wirings.md)."""
     far = Counter(evidence(VARIANTS[name]) for name in list_variants())
     lines = [
         f"Of {far.total()} wirings, {far[SENTENCES]} equal their authors' code to the generated sentence,"
@@ -93,40 +89,14 @@ def summary_table() -> str:
         f"activations and gradients (the table says whose, and of which stack), and {far[EQUATIONS]} follow equations"
         " alone.",
         "",
-        "| Variant | Paper | Equations | Compared |",
+        "| Wiring | Paper | Equations | Compared |",
         "|---|---|---|---|",
     ]
     for name in list_variants():
         v = VARIANTS[name]
         paper = v.paper.split(",")[0]
-        equations = list(v.equations_of(v.Config()))
-        if len(equations) > MOST_EQUATIONS:
-            equations = [*(line for line in equations if re.search(r"\bF'?\(|\boutput\b", line)), "..."]
-        lines.append(f"| `{name}` | {paper} | {_cell(equations)} | {_compared(v)} |")
-    return "\n".join(lines)
-
-
-def _cell(lines: Iterable[str]) -> str:
-    return "<br>".join(f"`{line}`" for line in lines)
-
-
-def markdown_table() -> str:
-    """Return the table of variants in docs/VARIANTS.md."""
-    lines = [
-        "| Year | Variant | Paper | Wiring | Options, defaults | Ships in | Authors' code | Compared with"
-        " | Our choice | Parameters |",
-        "|--:|---|---|---|---|---|---|---|---|--:|",
-    ]
-    least = wiring_parameters(VARIANTS["post_ln"])
-    for name in list_variants():
-        v = VARIANTS[name]
-        options, equations = _cell(own_options(v)) or "-", _cell(v.equations_of(v.Config()))
-        code = f"`{v.code}`" if v.code else "none published"
-        more = wiring_parameters(v) - least
-        lines.append(
-            f"| {v.year} | `{name}` | {v.paper} | {equations} | {options} | {v.ships_in or '-'} | {code}"
-            f" | {v.verified} | {v.extension or '-'} | {more:+,} |"
-        )
+        equations = "<br>".join(f"`{line}`" for line in v.equations_of(v.Config()))
+        lines.append(f"| `{name}` | {paper} | {equations} | {_compared(v)} |")
     return "\n".join(lines)
 
 

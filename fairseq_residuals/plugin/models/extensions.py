@@ -1,4 +1,4 @@
-"""Features of training that attach to a model, each with its flags; docs/ADD_AN_EXTENSION.md adds one.
+"""Features of training that attach to a model, each with its flags; docs/EXTEND.md adds one.
 
 An extension adds flags, checks what they are set to, and attaches to a model that was just built. What it does while
 training runs, it asks of the trainer by :mod:`fairseq_residuals.plugin.training.trainer_hooks`.

@@ -36,7 +36,7 @@ def searchable(models: list[Any]) -> bool:
 
 WIDEST_BEAM = 24
 """A hypothesis' word is compared with those of all hypotheses of its sentence, which from here on takes longer than to
-reorder what was kept (docs/PERFORMANCE.md)."""
+reorder what was kept (results/bench/README.md)."""
 
 
 class FasterSequenceGenerator(SequenceGenerator):
