@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fairseq_residuals.lab.commands.list_variants import evidence, own_options, wiring_parameters
+from fairseq_residuals.lab.look.list_wirings import evidence, own_options, wiring_parameters
 from fairseq_residuals.lab.look.trace import Graph, trace_layer
 from fairseq_residuals.lab.site import scheme
 from fairseq_residuals.lab.site.charts import Series, chart
