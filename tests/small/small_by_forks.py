@@ -110,7 +110,7 @@ def printed_by_forks(call: Sequence[str], streams: Path, **environment: str) -> 
 def main() -> int:
     from fairseq_residuals import __main__ as command_line
     from fairseq_residuals.lab.recipes.runner import Runner
-    from fairseq_residuals.lab.recipes.synthetic_tasks import __main__, multilingual, variants
+    from fairseq_residuals.lab.recipes.synthetic_tasks import __main__, multilingual
 
     # the fewest that have pairs among them
     multilingual.LANGUAGES = ("de", "fr")
@@ -118,7 +118,7 @@ def main() -> int:
     Runner.popen = Forked
     if sys.argv[1] == "compare":
         return command_line.main(sys.argv[1:])
-    return variants.main(sys.argv[2:]) if sys.argv[1] == "variants" else __main__.main(sys.argv[1:])
+    return __main__.main(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -5,8 +5,7 @@ own: the corpus's preparation (:mod:`fairseq_residuals.lab.data`), the paper's c
 updates, and ``fairseq-residuals reproduce``'s way from there to the table (:mod:`fairseq_residuals.lab.recipes`).
 
 :mod:`task` says what a task is; :mod:`translation`, :mod:`multilingual`, :mod:`summarization`, :mod:`language_model`
-and :mod:`speech` are one each. :mod:`__main__` trains the rows of a task's table, :mod:`variants` compares all variants
-on the translation task; :mod:`command_line` is for both.
+and :mod:`speech` are one each. :mod:`__main__` trains the rows of a task's table.
 """
 
 from importlib import import_module
