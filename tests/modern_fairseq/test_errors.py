@@ -185,8 +185,9 @@ def test_a_missing_architecture_is_named(arguments, missing, capsys):
 
 def test_help_lists_the_flags_of_the_architecture(capsys):
     """fairseq printed its help before it knew them."""
-    import fairseq_residuals  # noqa: F401 (registers it)
     from fairseq import options
+
+    import fairseq_residuals  # noqa: F401 (registers it)
 
     for arguments, listed in ((["--help", "--arch", "transformer_b2t_6l"], True), (["--help"], False)):
         with pytest.raises(SystemExit) as caught:
