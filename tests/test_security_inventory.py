@@ -1,4 +1,4 @@
-"""results/security/fairseq-calls.md lists every place where fairseq runs code, starts programs, unpickles, unpacks or connects."""
+"""results/security/fairseq-calls.md lists where fairseq runs code, starts programs, unpickles, unpacks or connects."""
 
 from __future__ import annotations
 
