@@ -108,9 +108,11 @@ class Extraction:
         listed = debian.in_release(codename)
         path = self.job.downloads.fetch(listed)
         with self.job.trusting(listed):
+            verified = None
             if self.job.stand_in is None:
-                print(f"prepare: {debian.check_signature(path)}", file=sys.stderr, flush=True)
-            return debian.read_release(path, codename)
+                sentence, verified = debian.check_signature(path)
+                print(f"prepare: {sentence}", file=sys.stderr, flush=True)
+            return debian.read_release(path, codename, verified)
 
     def _check(self, folder: Path) -> None:
         offered = self._offered(self.release.codename)
