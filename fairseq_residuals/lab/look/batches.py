@@ -17,9 +17,9 @@ from fairseq_residuals.wirings.core.errors import UserError
 SPECIAL = 4
 """Dictionaries begin with bos, pad, eos and unk."""
 SOUND_FEATURES = 80
-"""Per frame; fairseq's recipes for speech have as many."""
+"""Features of a frame; fairseq's recipes for speech have as many."""
 FRAMES_PER_POSITION = 4
-"""Of sound; what fairseq's convolutions make one position of the encoder."""
+"""Frames of sound that fairseq's convolutions make one position of the encoder."""
 
 
 @dataclass(frozen=True)
