@@ -1,5 +1,5 @@
-"""``python -m fairseq_residuals.lab.recipes.synthetic_tasks[.variants]``, whose commands are forks: each import takes
-seconds. The first argument, ``variants`` or a task, chooses."""
+"""``python -m fairseq_residuals.lab.recipes.synthetic_tasks`` and ``fairseq-residuals compare``, whose commands are
+forks: each import takes seconds. The first argument, ``compare`` or a task, chooses."""
 
 from __future__ import annotations
 
@@ -108,6 +108,7 @@ def printed_by_forks(call: Sequence[str], streams: Path, **environment: str) -> 
 
 
 def main() -> int:
+    from fairseq_residuals import __main__ as command_line
     from fairseq_residuals.lab.recipes.runner import Runner
     from fairseq_residuals.lab.recipes.synthetic_tasks import __main__, multilingual, variants
 
@@ -115,6 +116,8 @@ def main() -> int:
     multilingual.LANGUAGES = ("de", "fr")
     preload()
     Runner.popen = Forked
+    if sys.argv[1] == "compare":
+        return command_line.main(sys.argv[1:])
     return variants.main(sys.argv[2:]) if sys.argv[1] == "variants" else __main__.main(sys.argv[1:])
 
 

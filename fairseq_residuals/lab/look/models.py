@@ -35,7 +35,7 @@ from fairseq_residuals.wirings.core.errors import UserError, did_you_mean
 from fairseq_residuals.wirings.core.registry import find_variant, list_variants
 from fairseq_residuals.wirings.core.wiring import Wiring
 from fairseq_residuals.wirings.utils.progress import say
-from modern_fairseq.messages.misfits import misfit
+from modern_fairseq.fixes.checkpoint_loading import misfit
 
 
 def size_flags(args: argparse.Namespace, stacks: Sequence[str]) -> list[str]:
