@@ -36,6 +36,7 @@ COMMANDS = {
     "compare": "fairseq_residuals.lab.compare.command",
     "linearize": "fairseq_residuals.lab.look.linearize",
     "bench": "fairseq_residuals.lab.bench.command",
+    "site": "fairseq_residuals.lab.site",
 }
 
 
