@@ -21,7 +21,7 @@ DIMENSIONS = {"base": (512, 2048, 8), "big": (1024, 4096, 16)}
 """Model dimension, width of the FFNs, heads: the two sizes of Vaswani et al. 2017, table 3."""
 HERE = "fairseq_residuals.lab.bench"
 _MAKER = re.compile(r"\w+(\.\w+)+:[A-Za-z_]\w*")
-"""With a dot, which a list of variants has not."""
+"""A reference with a dot, which a list of variants has not."""
 
 
 @dataclass(frozen=True)

@@ -124,9 +124,9 @@ class Drawn:
     variant: Variant
     stack: str
     layer: int
-    """Which was drawn, from 1."""
+    """Number of the layer that is drawn, from 1."""
     of: str
-    """Which layers it stands for; empty: all."""
+    """Layers that it stands for; empty: all."""
     graph: Graph
 
 
@@ -308,7 +308,7 @@ LANE = 0.28
 """Between two lines that pass beside boxes; all lengths are in rows."""
 MARGIN = 0.2
 INCHES = 0.4
-"""Of a length of 1 across."""
+"""Inches across of a length of 1."""
 CHARACTER = 0.064
 """Half the width of one in a box."""
 
@@ -383,7 +383,7 @@ def draw_graph(axes: Any, graph: Graph, title: str, below: str) -> None:
 
 
 class _Line(NamedTuple):
-    """From one box to another: straight up, or beside those between them at ``x``."""
+    """A line from one box to another: straight up, or beside those between them at ``x``."""
 
     start: Node
     end: Node

@@ -17,7 +17,7 @@ from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS, list_variants
 
 MOST_EQUATIONS = 8
-"""In a row of README's table; of a wiring with more, it has those with the sub-layer and the output."""
+"""Most equations in a row of README's table; of a wiring with more, it has those with the sub-layer and the output."""
 SENTENCES, ACTIVATIONS, EQUATIONS = "to the generated sentence", "activations and gradients", "equations"
 """How far a wiring is compared."""
 HELP = "list the variants, or with --architectures every name for --arch"
