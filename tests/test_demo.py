@@ -141,7 +141,7 @@ def check_the_table(out: Path, printed: str) -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["--variants", "b2t", "post"], "unknown variant 'post'"),
+        (["--variants", "b2t", "post"], "unknown wiring 'post'"),
         (["--variants", "b2t", "b2t"], "--variants names a variant twice"),
         (["--layers", "0"], "--layers is 0 and has to be at least 1"),
         (["--seeds", "0"], "--seeds is 0 and has to be at least 1"),

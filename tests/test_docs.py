@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fairseq_residuals.__main__ import build_parser
-from fairseq_residuals.lab.commands.list_variants import (
+from fairseq_residuals.lab.data.corpora import PUBLISHED
+from fairseq_residuals.lab.look.list_wirings import (
     ACTIVATIONS,
     EQUATIONS,
     SENTENCES,
@@ -18,7 +19,6 @@ from fairseq_residuals.lab.commands.list_variants import (
     markdown_table,
     summary_table,
 )
-from fairseq_residuals.lab.data.corpora import PUBLISHED
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.wirings.core.registry import VARIANTS
 

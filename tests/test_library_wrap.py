@@ -128,7 +128,7 @@ def test_wrapped_layers_are_the_librarys(task: str, variant: str) -> None:
     ],
 )
 def test_what_a_wiring_has_to_see(variant: str, options: dict[str, Any], place: str) -> None:
-    with pytest.raises(UserError, match=f"variant '{variant}' has to see {place}"):
+    with pytest.raises(UserError, match=f"wiring '{variant}' has to see {place}"):
         wrap(variant, of_ones_own(ours("encoder")), options=options, **SIZES)
 
 

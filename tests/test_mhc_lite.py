@@ -21,8 +21,7 @@ from torch import Tensor
 
 from fairseq_residuals.wirings.ops.permutations import mean_of_permutations, permutation_matrices
 from fairseq_residuals.wirings.ops.sinkhorn import sinkhorn_reference
-from fairseq_residuals.wirings.variants._multi_stream import stream_keys
-from fairseq_residuals.wirings.variants._stream_router import ROUTER_EPS
+from fairseq_residuals.wirings.variants._streams import ROUTER_EPS, stream_keys
 
 LM = "language_modeling"
 

@@ -16,15 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fairseq_residuals.wirings.blocks.attention import MultiheadAttention
+from fairseq_residuals.wirings.blocks.feed_forward import FeedForward
 from fairseq_residuals.wirings.build import Options, Task, check_probabilities, parse_wiring, stack_shape, start_omegas
 from fairseq_residuals.wirings.core.attention import Edit, run_attention
 from fairseq_residuals.wirings.core.base import Connection, Kind, Stream, Variant
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.core.feed_forward import FeedForward
 from fairseq_residuals.wirings.core.gpas import ActivationScaling
 from fairseq_residuals.wirings.core.initialization import initialise
 from fairseq_residuals.wirings.core.layer import CONNECTIONS, Context, Layer, keys_and_values
-from fairseq_residuals.wirings.core.multihead_attention import MultiheadAttention
 from fairseq_residuals.wirings.core.stack import Stack
 from fairseq_residuals.wirings.core.value_residual import ValueResidual
 
@@ -108,7 +108,7 @@ def wrap(
     for part in wiring.parts:
         if not ours and part.variant.init_weights is not Variant.init_weights:
             logger.warning(
-                "variant %s also scales the weights of sub-layers at initialisation, which wrap leaves as they are;"
+                "wiring %s also scales the weights of sub-layers at initialisation, which wrap leaves as they are;"
                 " `fairseq-residuals show %s` says how",
                 part.name,
                 part.name,
@@ -293,6 +293,6 @@ def _output(module: nn.Module, h: Tensor, arguments: Arguments, rehearsal: bool)
 
 def _unseen(variant: str, kind: Kind, place: str, instead: type[nn.Module]) -> UserError:
     return UserError(
-        f"variant {variant!r} has to see {place} of {NAMES[kind]}, which a module of your own does not show; give"
-        f" fairseq_residuals.{instead.__name__} there, or choose another variant"
+        f"wiring {variant!r} has to see {place} of {NAMES[kind]}, which a module of your own does not show; give"
+        f" fairseq_residuals.{instead.__name__} there, or choose another wiring"
     )

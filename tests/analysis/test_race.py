@@ -213,7 +213,7 @@ def test_a_race_on_a_corpus(folder: Path, capsys: pytest.CaptureFixture[str]) ->
         (["--warmup", "-1"], "--warmup must be 0 or more"),
         (["--task", "language_modeling"], "encoder-decoder models"),
         (["--precision", "fp16"], "have no meaning here"),
-        (["--variants", "b3t"], "unknown variant 'b3t'"),
+        (["--variants", "b3t"], "unknown wiring 'b3t'"),
         (["--data", "nowhere"], "nowhere"),
         (["--bet", "1"], "--bet is neither a flag of this command nor"),
     ],

@@ -21,9 +21,9 @@ from fairseq_residuals.plugin.checkpoints.exporting.export_folders import fairse
 from fairseq_residuals.plugin.checkpoints.exporting.portable_checkpoint import PortableCheckpoint, portable_of
 from fairseq_residuals.plugin.checkpoints.exporting.stock_form import form_for_transformers
 from fairseq_residuals.plugin.checkpoints.fairseq_config import Settings, complete, synthetic_dictionary, task_of
+from fairseq_residuals.wirings.blocks.settings import EOS, PAD
 from fairseq_residuals.wirings.core.registry import VARIANTS
 from fairseq_residuals.wirings.export.graphs import Graphs, load_onnx, load_torch_export
-from fairseq_residuals.wirings.export.settings import EOS, PAD
 
 WORDS = 40
 BEAM, LONGEST = 4, 20

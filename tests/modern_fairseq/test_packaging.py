@@ -141,8 +141,8 @@ import sys
 import torch
 import fairseq_residuals
 from fairseq_residuals import DecoderCache, TokenEmbedding, build_stack, contributions, list_variants, wrap
-from fairseq_residuals.lab.look.measures import change
-from fairseq_residuals.lab.look.subject import ModelAndLoss
+from fairseq_residuals.lab.look.change import change
+from fairseq_residuals.lab.look.probes import ModelAndLoss
 
 embed = TokenEmbedding(11, 8)
 stack = build_stack("b2t", depth=2, dim=8, heads=2, ffn_dim=16, task="language_model", embed_tokens=embed.embed_tokens)

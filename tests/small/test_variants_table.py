@@ -223,8 +223,8 @@ def test_what_was_finished_when_it_was_killed_is_not_done_again(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--rows", "pre_nl"], "unknown variant 'pre_nl' (did you mean pre_ln?)"),
-        (["--rows", "pre_ln/depth=3"], "variant 'pre_ln' has no option 'depth'"),
+        (["--rows", "pre_nl"], "unknown wiring 'pre_nl' (did you mean pre_ln?)"),
+        (["--rows", "pre_ln/depth=3"], "wiring 'pre_ln' has no option 'depth'"),
         (["--lrs", "0"], "--lrs has to be more than 0, not 0"),
         (["--jobs", "0"], "--jobs is 0 and has to be at least 1"),
         (["--updates", "3"], "--updates is 3 and has to be at least 4"),

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from fairseq_residuals.lab.look.models import add_flags
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
+from fairseq_residuals.lab.look.subjects import add_flags
 from fairseq_residuals.lab.look.training_data import GAMES
 from fairseq_residuals.lab.recipes import race_report
 from fairseq_residuals.lab.recipes.race import SCHEDULES, RaceResult, RaceRun, runs_of, train

@@ -27,9 +27,10 @@ from fairseq import utils
 from torch import Tensor
 
 from fairseq_residuals.lab.look import plots
-from fairseq_residuals.lab.look.models import ModelSource, device_of, label_and_wiring, load
+from fairseq_residuals.lab.look.models import ModelSource, label_and_wiring, load
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
-from fairseq_residuals.lab.look.subject import stacks
+from fairseq_residuals.lab.look.probes import stacks
+from fairseq_residuals.lab.look.subjects import device_of
 from fairseq_residuals.lab.look.training_data import Corpus, Sample
 from fairseq_residuals.lab.utils.tables import Cell, text_table
 from fairseq_residuals.plugin.scoring.metrics import make_metric

@@ -58,6 +58,8 @@ class Settings:
     """In the name of a run's folder, for people, where one configuration is trained with many overrides."""
     mirror: Path | None = None
     """A folder with files that stand in for the corpora's archives; None: what the environment's MIRROR says."""
+    user_dir: Path = PLUGIN
+    """What fairseq imports: the plugin, or a package that imports it and has wirings of its own."""
 
     @property
     def downloads(self) -> Path:
@@ -241,7 +243,7 @@ class Job:
         target = flags.get("target_lang") or self.asked.task.get("target_lang")
         key = sha256(json.dumps([measurement.tool, flags], sort_keys=True).encode()).hexdigest()[:8]
         log = self.folder / "evaluated" / f"{'.'.join(filter(None, [subset, pair]))}-{key}.log"
-        paths = [str(self.data), "--user-dir", str(PLUGIN), "--path", str(self.checkpoint)]
+        paths = [str(self.data), "--user-dir", str(self.settings.user_dir), "--path", str(self.checkpoint)]
         return Evaluation([measurement.tool, *paths, *as_flags(flags)], log, subset, target, pair)
 
     def _directions(self, pattern: str | None) -> Sequence[str | None]:
@@ -272,7 +274,7 @@ class Job:
     def _of_the_machine(self) -> dict[str, str | int | bool | list[int]]:
         machine, batch = self.settings.machine, self.batch
         settings: dict[str, str | int | bool | list[int]] = {
-            "common.user_dir": str(PLUGIN),
+            "common.user_dir": str(self.settings.user_dir),
             "common.seed": self.seed,
             "task.data": str(self.data),
             "checkpoint.save_dir": str(self.checkpoints),

@@ -64,7 +64,7 @@ def commit() -> str:
     """Return the commit of this checkout, "-dirty" where more than results was changed, or the release installed."""
 
     def git(*arguments: str) -> str:
-        command = ["git", "-C", str(ROOT), *arguments]
+        command = ["git", "--no-optional-locks", "-C", str(ROOT), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
     # the first score on record changes a file of results, and no later score by that

@@ -61,7 +61,6 @@ class Admin(Variant):
     title = "Admin"
     paper = "Liu et al. 2020, Understanding the Difficulty of Training Transformers"
     year = 2020
-    equations = ("x = LN(omega * x + F(x))",)
     code = "LiyuanLucasLiu/Transformer-Clinic@70f72b7"
     export_as = "post_ln"
     verified = "authors' code: profiles, activations, gradients, generation, initialisation"
@@ -80,6 +79,10 @@ class Admin(Variant):
             " fairseq-residuals profile-admin wrote",
             for_training=True,
         )
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (f"x = LN(omega * {o.residual} + F(x))",)
 
     def connect(self, site: Site) -> Connection:
         return AdminConnection(site, self.config.profile)

@@ -69,15 +69,6 @@ class HybridNorm(Variant):
     title = "HybridNorm"
     paper = "Zhuo et al. 2025, HybridNorm: Towards Stable and Efficient Transformer Training via Hybrid Normalization"
     year = 2025
-    equations = (
-        f"attention: x = x + F(x) {NORMALIZED}",
-        "FFN: u = LN(x); x = u + F(u)",
-        "output LN(x)",
-    )
-    rewrites = (
-        ("first_layer", "star", "attention:", f"l = 1, attention: x = x + F(LN(x)) {NORMALIZED}\nelse attention:"),
-        ("first_layer", "star", "FFN:", "l = 1, FFN: x = x + F(LN(x))\nelse FFN:"),
-    )
     code = "BryceZhuo/HybridNorm@f0dd605"
     verified = "authors' code, decoder: activations, gradients; encoder and cross-attention: none"
     extension = (
@@ -89,6 +80,18 @@ class HybridNorm(Variant):
     class Config(Variant.Config):
         first_layer: Literal["plain", "star"] = option(
             "plain", "star (HybridNorm*): the first layer with a norm before attention, and its FFN as in Pre-LN"
+        )
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        star = o.first_layer == "star"
+        others = "else " if star else ""
+        return (
+            f"l = 1, attention: x = x + F(LN(x)) {NORMALIZED}" if star else "",
+            f"{others}attention: x = x + F(x) {NORMALIZED}",
+            "l = 1, FFN: x = x + F(LN(x))" if star else "",
+            f"{others}FFN: u = LN(x); x = u + F(u)",
+            "output LN(x)",
         )
 
     def __init__(self, config: Any, shape: StackShape) -> None:

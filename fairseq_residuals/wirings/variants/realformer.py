@@ -66,16 +66,6 @@ class RealFormer(Variant):
     title = "RealFormer"
     paper = "He et al. 2021, RealFormer: Transformer Likes Residual Attention"
     year = 2021
-    equations = (
-        "start: R_SA = 0; R_CA = 0",
-        "attention: x = LN(x + F(x)) with R_F = R_F + S, S = R_F",
-        "FFN: x = LN(x + F(x))",
-    )
-    rewrites = (
-        ("mean", True, "S = R_F", "S = R_F / l"),
-        ("norm", "pre", "LN(x + F(x))", "x + F(LN(x))"),
-        ("norm", "pre", "FFN: x = x + F(LN(x))", "FFN: x = x + F(LN(x))\noutput LN(x)"),
-    )
     code = "google-research/google-research@5b09c22"
     extension = (
         "Encoder-decoders (only an encoder was published): chains of scores for the encoder, the decoder and"
@@ -91,6 +81,21 @@ class RealFormer(Variant):
     class Config(Variant.Config):
         mean: bool = option(False, "divide the sums of scores by the number of the layer, from 1; for deep stacks")
         norm: Literal["post", "pre"] = option("post", "residuals as Post-LN or as Pre-LN")
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        scores = " with R_F = R_F + S, S = R_F / l" if o.mean else " with R_F = R_F + S, S = R_F"
+        if o.norm == "pre":
+            attention, ffn = o.adds("F(LN(x))", edits=scores), o.adds("F(LN(x))")
+        else:
+            ffn = f"x = LN({o.residual} + F(x))"
+            attention = ffn + scores
+        return (
+            "start: R_SA = 0; R_CA = 0",
+            f"attention: {attention}",
+            f"FFN: {ffn}",
+            "output LN(x)" if o.norm == "pre" else "",
+        )
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)

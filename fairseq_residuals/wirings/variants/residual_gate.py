@@ -60,13 +60,6 @@ class ResidualGate(Variant):
     title = "Residual gate"
     paper = "Meta 2026, Muse-Spark-Open-816B-A42B (released weights)"
     year = 2026
-    equations = (
-        "start: x = RMS(x)",
-        "FFN: y = drop(RMS(out_gain * F'(LN(x)), 10^-8))",
-        "else: y = drop(RMS(F'(LN(x)), 10^-8))",
-        "b = sigmoid(gate / 0.3); x = sqrt(max((1 - b) (1 + b), 0.001)) * x + b * y",
-        "output LN(x)",
-    )
     code = "huggingface/transformers@v5.23.0"
     verified = "Muse Spark in transformers, decoder alone: activations, gradients"
     ships_in = "Muse-Spark-Open-816B-A42B (norm_type=rms,norm_eps=1e-5)"
@@ -75,6 +68,16 @@ class ResidualGate(Variant):
     @dataclass(frozen=True)
     class Config(Variant.Config):
         start: Literal["beam", "muse"] = option("beam", "where the gates start", for_training=True)
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (
+            "start: x = RMS(x)",
+            "FFN: y = drop(RMS(out_gain * F'(LN(x)), 10^-8))",
+            "else: y = drop(RMS(F'(LN(x)), 10^-8))",
+            "b = sigmoid(gate / 0.3); x = sqrt(max((1 - b) (1 + b), 0.001)) * x + b * y",
+            "output LN(x)",
+        )
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)

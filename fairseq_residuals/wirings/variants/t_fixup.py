@@ -41,7 +41,6 @@ class TFixup(Variant):
     title = "T-Fixup"
     paper = "Huang et al. 2020, Improving Transformer Optimization Through Better Initialization"
     year = 2020
-    equations = ("x = x + F(x)",)
     code = "layer6ai-labs/T-Fixup@b17e166"
     verified = "authors' code: activations, gradients, generation, initialisation"
     connection = PlainConnection
@@ -54,6 +53,10 @@ class TFixup(Variant):
             "as for every wiring; see wirings/core/initialization.py",
             for_training=True,
         )
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (o.adds("F(x)"),)
 
     @classmethod
     def contradiction(cls, config: Any) -> str:
