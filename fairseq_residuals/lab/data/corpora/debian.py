@@ -4,7 +4,7 @@ It is prose that people wrote to inform, on hundreds of mirrors. The corpus is d
 files are pinned by their SHA-256; ``--release`` takes another, and the results say so. Examples are divided by source
 package, and no sentence of the training data is in validation or test data
 (:mod:`fairseq_residuals.lab.data.text.held_out`); what is done to the text is in
-:mod:`fairseq_residuals.lab.data.text.descriptions`. docs/DEBIAN_TEXT.md has counts and reasons.
+:mod:`fairseq_residuals.lab.data.sources.debian_descriptions`. docs/DEBIAN_TEXT.md has counts and reasons.
 """
 
 from __future__ import annotations
