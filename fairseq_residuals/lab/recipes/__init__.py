@@ -11,8 +11,8 @@ Everything that trains by fairseq's commands goes one way. :mod:`runner` runs pr
 :mod:`stages` does the stages of a job (prepare, train, average, evaluate) once each; :mod:`evaluate` turns what they
 printed into scores. :mod:`reproduce` does that for the cells of a paper's table that can be had (:mod:`availability`),
 :mod:`dry_run` prints how, with what it :mod:`costs`, and :mod:`smoke` does it at small scale on synthetic archives;
-:mod:`synthetic_tasks` and :mod:`demo` on data that are
-made on the spot, in a :mod:`workspace`; :mod:`trainings` for the scripts of figures.
+:mod:`synthetic_tasks` on data that are made on the
+spot, in a :mod:`workspace`.
 
 This package imports :mod:`fairseq_residuals.lab.look` and never the other way: the parser of fairseq's logs, which both
 need, is :mod:`fairseq_residuals.lab.look.training_log`.
