@@ -13,7 +13,6 @@ from fairseq_residuals.wirings.admin_measurement import ProfileFirstBatch, take_
 from fairseq_residuals.wirings.blocks.feed_forward import Activation, activation_named
 from fairseq_residuals.wirings.blocks.transformer import LayerSettings, TransformerStack, build_layers
 from fairseq_residuals.wirings.core.base import StackShape
-from fairseq_residuals.wirings.core.config import show_value
 from fairseq_residuals.wirings.core.errors import UserError, did_you_mean
 from fairseq_residuals.wirings.core.initialization import initialise
 from fairseq_residuals.wirings.core.norms import NormType, is_norm
