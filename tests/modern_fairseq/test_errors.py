@@ -96,6 +96,10 @@ def test_the_sentence_is_taken_out_of_a_data_workers_traceback():
     assert str(UserError(text)) == "speech needs soundfile"
 
 
+def test_a_name_in_a_file_does_not_speak_to_the_terminal():
+    assert str(UserError("has a \x1b[2J\x9b1m\u202e of its own\n")) == r"has a \x1b[2J\x9b1m\u202e of its own"
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError) as caught:
         (tmp_path / "train.de").read_text()
@@ -182,6 +186,8 @@ def test_a_missing_architecture_is_named(arguments, missing, capsys):
 def test_help_lists_the_flags_of_the_architecture(capsys):
     """fairseq printed its help before it knew them."""
     from fairseq import options
+
+    import fairseq_residuals  # noqa: F401 (registers it)
 
     for arguments, listed in ((["--help", "--arch", "transformer_b2t_6l"], True), (["--help"], False)):
         with pytest.raises(SystemExit) as caught:

@@ -26,11 +26,6 @@ def is_trained(loss: float, unigram: float) -> bool:
     return loss < TRAINED * unigram
 
 
-def is_diverged(valid_loss: float, unigram: float) -> bool:
-    """Return whether a validation loss ended above the unigram loss, or is not a number."""
-    return not valid_loss <= unigram
-
-
 def unigram_loss(train: Counter[Token], scored: Counter[Token] | None = None, words: int = 0) -> float:
     """Return the loss of a model that knows nothing but how frequent each token is.
 

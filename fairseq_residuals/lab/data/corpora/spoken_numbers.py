@@ -1,4 +1,4 @@
-"""Speech recognition in LibriSpeech's layout: a synthetic voice, espeak-ng, reads numbers."""
+"""Speech recognition as on LibriSpeech: a synthetic voice, espeak-ng, reads numbers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import soundfile
 
-from fairseq_residuals.lab.data.corpora.librispeech import CORPUS
+from fairseq_residuals.lab.data.corpora import librispeech
+from fairseq_residuals.lab.data.pipeline.corpus import Corpus, Job, Variant
+from fairseq_residuals.lab.data.pipeline.steps import Step
 from fairseq_residuals.lab.data.synthetic.published_layouts import pack, text
-from fairseq_residuals.lab.recipes.synthetic_tasks.task import Sizes, Task, compared, narrow
+from fairseq_residuals.lab.data.text.sentence_pieces import Pieces
 from fairseq_residuals.wirings.core.errors import UserError
 from modern_fairseq.compat.audio import convert_waveform
 
@@ -150,33 +151,32 @@ def read_aloud(split: str, lines: list[str], first: int, voice: Voice) -> dict[s
     return files | {name: text(told) for name, told in transcripts.items()}
 
 
-def make(mirror: Path, sizes: Sizes, voice: Voice | None = None) -> Mapping[str, Any]:
-    voice = voice or installed_voice()
-    counts = {split: max(1, round(share * sizes.examples)) for split, share in SHARES.items()}
-    counts |= dict.fromkeys(HELD_OUT, sizes.held_out)
+def made(utterances: int, held_out: int, pieces: int, summary: str) -> Variant:
+    """Return the variant of so many utterances to train on, and of so many in each other split."""
+    counts = {split: max(1, round(share * utterances)) for split, share in SHARES.items()}
+    counts |= dict.fromkeys(HELD_OUT, held_out)
+
+    def make(folder: Path) -> None:
+        write(folder, counts, installed_voice())
+
+    def plan(job: Job) -> tuple[Step, ...]:
+        return librispeech.steps(job, Pieces("unigram", pieces), counts, Step("work/recordings", make, counts))
+
+    return Variant(plan, (), summary, librispeech.TEST_SETS)
+
+
+def write(folder: Path, counts: Mapping[str, int], voice: Voice) -> None:
+    """Write the archives of the splits, no two of which have a number or a speaker in common."""
     stream = phrases(seed=0)
     for i, (split, count) in enumerate(counts.items()):
         lines = [next(stream) for _ in range(count)]
-        pack(read_aloud(split, lines, 100 * (i + 1), voice), mirror / f"{split}.tar.gz")
-    return {"lines": counts, "pieces": sizes.subwords, "sha256": ""}
+        pack(read_aloud(split, lines, 100 * (i + 1), voice), folder / f"{split}.tar.gz")
 
 
-TASK = Task(
-    name="speech",
-    twin="b2t/table5",
-    data="numbers in English, read by the synthetic voice espeak-ng; other: several accents, fast and slow",
-    sizes=Sizes(examples=2000, updates=800, subwords=45),
-    corpus=CORPUS,
-    make=make,
-    check=installed_voice,
-    rows=compared("12L-6L", "b2t/table5/12l"),
-    scores={split: split for split in HELD_OUT},
-    metrics=("wer",),
-    overrides=(
-        "dataset.max_tokens=8000",
-        "lr_scheduler.warmup_updates=100",
-        "model.dropout=0.0",
-        "model.conv_channels=128",
-        *narrow(64, 256),
-    ),
+CORPUS = Corpus(
+    "spoken_numbers",
+    {
+        "made": made(2000, 200, 45, "2,000 utterances, 45 pieces"),
+        "tiny": made(30, 3, 35, "30 utterances, to try every step"),
+    },
 )
