@@ -42,7 +42,7 @@ class Rotary:
             first: number of the first position.
         """
         channels = self.channels or heads.size(-1)
-        exact = {"dtype": torch.promote_types(heads.dtype, torch.float32), "device": heads.device}
+        exact: dict[str, Any] = {"dtype": torch.promote_types(heads.dtype, torch.float32), "device": heads.device}
         rates = self.base ** (-torch.arange(0, channels, 2, **exact) / channels)
         angles = torch.outer(torch.arange(first, first + heads.size(-2), **exact), rates)
         return angles.cos(), angles.sin()
