@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fairseq_residuals.lab.look.contributions import Contributions, contributions
+    from fairseq_residuals.wirings.blocks.attention import MultiheadAttention
+    from fairseq_residuals.wirings.blocks.cache import DecoderCache
+    from fairseq_residuals.wirings.blocks.embedding import TokenEmbedding
+    from fairseq_residuals.wirings.blocks.feed_forward import FeedForward
+    from fairseq_residuals.wirings.blocks.models import EncoderDecoder, LanguageModel
     from fairseq_residuals.wirings.build import build_stack
     from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Variant
-    from fairseq_residuals.wirings.core.decoder_cache import DecoderCache
-    from fairseq_residuals.wirings.core.embedding import TokenEmbedding
     from fairseq_residuals.wirings.core.errors import UserError
-    from fairseq_residuals.wirings.core.feed_forward import FeedForward
-    from fairseq_residuals.wirings.core.multihead_attention import MultiheadAttention
     from fairseq_residuals.wirings.core.registry import list_variants, register_variant
     from fairseq_residuals.wirings.core.stack import Stack
     from fairseq_residuals.wirings.parameter_groups import parameter_groups
@@ -37,7 +38,9 @@ __all__ = [
     "Connection",
     "Contributions",
     "DecoderCache",
+    "EncoderDecoder",
     "FeedForward",
+    "LanguageModel",
     "MultiheadAttention",
     "Site",
     "Stack",
@@ -61,14 +64,16 @@ _HOME = {
     "Blocks": "wirings.rewire.blocks",
     "Connection": "wirings.core.base",
     "Contributions": "lab.look.contributions",
-    "DecoderCache": "wirings.core.decoder_cache",
-    "FeedForward": "wirings.core.feed_forward",
-    "MultiheadAttention": "wirings.core.multihead_attention",
+    "DecoderCache": "wirings.blocks.cache",
+    "EncoderDecoder": "wirings.blocks.models",
+    "FeedForward": "wirings.blocks.feed_forward",
+    "LanguageModel": "wirings.blocks.models",
+    "MultiheadAttention": "wirings.blocks.attention",
     "Site": "wirings.core.base",
     "Stack": "wirings.core.stack",
     "StackShape": "wirings.core.base",
     "SubLayerNames": "wirings.rewire.blocks",
-    "TokenEmbedding": "wirings.core.embedding",
+    "TokenEmbedding": "wirings.blocks.embedding",
     "UserError": "wirings.core.errors",
     "Variant": "wirings.core.base",
     "build_stack": "wirings.build",

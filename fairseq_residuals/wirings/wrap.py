@@ -16,17 +16,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from fairseq_residuals.wirings.blocks.attention import MultiheadAttention
+from fairseq_residuals.wirings.blocks.feed_forward import FeedForward
+from fairseq_residuals.wirings.blocks.transformer import LayerSettings, SubLayers
 from fairseq_residuals.wirings.build import Options, Task, check_probabilities, parse_wiring, stack_shape, start_omegas
 from fairseq_residuals.wirings.core.attention import Edit, run_attention
 from fairseq_residuals.wirings.core.base import Connection, Kind, Stream, Variant
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.core.feed_forward import FeedForward
 from fairseq_residuals.wirings.core.gpas import ActivationScaling
 from fairseq_residuals.wirings.core.initialization import initialise
 from fairseq_residuals.wirings.core.layer import CONNECTIONS, Context, Layer, keys_and_values
-from fairseq_residuals.wirings.core.multihead_attention import MultiheadAttention
 from fairseq_residuals.wirings.core.stack import Stack
-from fairseq_residuals.wirings.core.transformer import SubLayers
 from fairseq_residuals.wirings.core.value_residual import ValueResidual
 from fairseq_residuals.wirings.core.wiring import Wiring
 
@@ -195,7 +195,7 @@ def _size(name: str, modules: list[nn.Module]) -> int | None:
     if name == "heads":
         own = [m.num_heads for m in modules if isinstance(m, MultiheadAttention | nn.MultiheadAttention)]
     else:
-        own = [m.fc1.out_features for m in modules if isinstance(m, FeedForward)]
+        own = [m.fc2.in_features for m in modules if isinstance(m, FeedForward)]
     return own[0] if own else None
 
 
@@ -215,7 +215,7 @@ def _warn(stack: WrappedStack, wiring: Wiring) -> None:
     for part, (variant, layers) in zip(wiring.parts, stack.segments(), strict=True):
         if _scales(variant, len(layers)):
             logger.warning(
-                "variant %s also scales the weights of sub-layers at initialisation, which wrap leaves as they are;"
+                "wiring %s also scales the weights of sub-layers at initialisation, which wrap leaves as they are;"
                 " `fairseq-residuals show %s` says how",
                 part.name,
                 part.name,
@@ -236,9 +236,8 @@ def _warn(stack: WrappedStack, wiring: Wiring) -> None:
 @torch.no_grad()
 def _scales(variant: Variant, depth: int) -> bool:
     """Return whether a wiring would scale, or draw, weights of sub-layers with the library's names."""
-    sizes = {"activation": "relu", "dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
     with torch.random.fork_rng():
-        probe = nn.ModuleList(SubLayers(4, 1, 4, memory_dim=4, **sizes) for _ in range(depth))  # type: ignore[arg-type]
+        probe = nn.ModuleList(SubLayers(LayerSettings(dim=4, heads=1, ffn_dim=4), memory_dim=4) for _ in range(depth))
         before = [p.clone() for p in probe.parameters()]
         variant.init_weights(probe, None)
     return any(not torch.equal(p, q) for p, q in zip(before, probe.parameters(), strict=True))
@@ -332,14 +331,14 @@ class WrappedLayer(Layer):
     def run_sublayers(self, s: Stream, context: WrappedContext) -> tuple[Stream, None]:
         """Return the stream after this layer; weights of attention stay with the sub-layer."""
         for kind, name, connects in self.slots:
-            connection: Any = self.get_submodule(connects)
             arguments = context.arguments[kind][self.index] if kind in context.arguments else {}
-            sublayer = partial(self._sublayer, kind, name, connection, arguments, context.rehearsal)
-            if self.gpas is None:
-                s, _ = connection(s, sublayer)
-            else:
-                s, _ = self.gpas.around(connection, s, sublayer)
+            sublayer = partial(self._sublayer, kind, name, self.connection(connects), arguments, context.rehearsal)
+            s, _ = self.run(connects, s, sublayer)  # type: ignore[arg-type]
         return s, None
+
+    def connection(self, kind: str) -> Connection:
+        """Return the connection of a kind of sub-layer, the first one, or the connection of that name."""
+        return getattr(self, CONNECTIONS.get(kind, kind))  # type: ignore[call-overload,no-any-return]
 
     def _sublayer(
         self,
@@ -496,6 +495,6 @@ def _output(module: nn.Module, h: Tensor, arguments: Arguments, rehearsal: bool)
 
 def _unseen(variant: str, kind: Kind, place: str, instead: type[nn.Module]) -> UserError:
     return UserError(
-        f"variant {variant!r} has to see {place} of {NAMES[kind]}, which a module of your own does not show; give"
-        f" fairseq_residuals.{instead.__name__} there, or choose another variant"
+        f"wiring {variant!r} has to see {place} of {NAMES[kind]}, which a module of your own does not show; give"
+        f" fairseq_residuals.{instead.__name__} there, or choose another wiring"
     )

@@ -1,0 +1,113 @@
+"""The KV cache of decoding: keys and values of the positions so far, which a new position attends to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_residuals.wirings.core.attention import KeysValues
+from fairseq_residuals.wirings.core.errors import UserError
+
+
+class DecoderCache:
+    """A :class:`~fairseq_residuals.wirings.core.attention.KVCache` of one batch, which begins empty.
+
+    It is given to each call of a decoder, with the new positions alone: a prompt at once, then one by one.
+    """
+
+    incremental_state = None
+    """No attention module can use this cache by itself."""
+
+    def __init__(self) -> None:
+        self.positions = 0
+        """How many positions are kept."""
+        self.padding: Tensor | None = None
+        """(B, positions), True at padding; None where there is none."""
+        self.words: dict[Any, tuple[Tensor, Tensor]] = {}
+        """By attention module, keys and values (B, heads of these, positions, channels of a head)."""
+        self.memories: dict[Any, KeysValues] = {}
+        """By module of cross-attention, keys and values of the encoder's output."""
+        self.stack: nn.Module | None = None
+        """The decoder whose keys and values these are; None before the first pass."""
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows the batch has; None before the first pass."""
+        return next((keys.size(0) for keys, _ in self.words.values()), None)
+
+    def with_past(self, padding: Tensor | None, rows: int, new: int, device: torch.device) -> Tensor | None:
+        """Return the padding of the positions so far and of new ones, (B, positions + new); None where there is none.
+
+        Args:
+            padding: (B, new), or None.
+            rows: B.
+        """
+        if padding is None and self.padding is None:
+            return None
+        none_past = torch.zeros(rows, self.positions, dtype=torch.bool, device=device)
+        none_new = torch.zeros(rows, new, dtype=torch.bool, device=device)
+        past = none_past if self.padding is None else self.padding
+        return torch.cat([past, none_new if padding is None else padding.bool()], 1)
+
+    def advance(self, new: int, padding: Tensor | None) -> None:
+        """Count positions that every layer has kept by now.
+
+        Args:
+            padding: (B, positions with the new ones), or None.
+        """
+        self.positions += new
+        self.padding = padding
+
+    def reorder(self, rows: Tensor) -> None:
+        """Go on with other rows, as a beam search does: row i of the batch continues row ``rows[i]``."""
+        self.words = {attn: (keys[rows], values[rows]) for attn, (keys, values) in self.words.items()}
+        self.memories = {
+            attn: memory._replace(
+                keys=memory.keys[rows],
+                values=memory.values[rows],
+                padding_mask=None if memory.padding_mask is None else memory.padding_mask[rows],
+            )
+            for attn, memory in self.memories.items()
+        }
+        self.padding = None if self.padding is None else self.padding[rows]
+
+    def copies(self, attn: Any) -> int:
+        """As :meth:`.KVCache.copies`: each row has a memory of its own."""
+        return 1
+
+    def recall(self, attn: Any) -> KeysValues | None:
+        """As :meth:`.KVCache.recall`."""
+        return self.memories.get(attn)
+
+    def remember(self, attn: Any, memory: KeysValues) -> KeysValues:
+        """As :meth:`.KVCache.remember`."""
+        self.memories[attn] = memory
+        return memory
+
+    def extend(self, attn: Any, new: KeysValues) -> KeysValues:
+        """As :meth:`.KVCache.extend`; the padding mask of ``new`` is that of all positions already."""
+        keys, values = new.keys, new.values
+        if attn in self.words:
+            keys, values = (torch.cat(pair, 2) for pair in zip(self.words[attn], (keys, values), strict=True))
+        self.words[attn] = keys, values
+        return new._replace(keys=keys, values=values)
+
+    def group(self, queries: Tensor) -> Tensor:
+        """As :meth:`.KVCache.group`: each row is a group."""
+        return queries
+
+    def ungroup(self, x: Tensor) -> Tensor:
+        """As :meth:`.KVCache.ungroup`."""
+        return x
+
+    def belong_to(self, stack: nn.Module) -> None:
+        """Belong to the stack that fills it first.
+
+        Raises:
+            UserError: the cache is another stack's.
+        """
+        if self.stack not in (None, stack):
+            raise UserError("this cache holds the keys and values of another stack; make a DecoderCache() for each")
+        self.stack = stack
