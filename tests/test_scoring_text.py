@@ -93,6 +93,8 @@ def test_a_long_line_takes_no_longer_than_its_length() -> None:
     begin = time.process_time()
     with pytest.raises(UserError, match="has no hypotheses"):
         parse_generation(["1," * 200_000])
+    with pytest.raises(UserError, match="has 0 times a"):
+        perplexity_of_validate("valid on 'valid' subset | " * 20_000)
     assert time.process_time() - begin < 2
 
 
