@@ -29,7 +29,7 @@ class Recording(Runner):
         super().__init__()
         self.fails_for, self.prepared, self.trained = fails_for, [], []
 
-    def command(self, command, log, holds=(), append=False) -> Usage:
+    def command(self, command, log, holds=()) -> Usage:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("# started 2026-01-01T00:00:00+00:00\nno such file here\n")
         if command[1] != "prepare":
