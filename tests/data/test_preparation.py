@@ -212,7 +212,6 @@ def test_a_folder_that_holds_another_variant_is_left_as_it_is(tmp_path: Path) ->
 def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "fairseq_residuals.lab.data.corpora.librispeech"
     monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.delitem(sys.modules, "fairseq_residuals.lab.data.audio.utterances", raising=False)
     monkeypatch.setitem(sys.modules, "soundfile", None)
     with pytest.raises(UserError, match=r"librispeech needs the library soundfile, .* pip install"):
         find_corpus("librispeech")
