@@ -27,11 +27,14 @@ if TYPE_CHECKING:
     from fairseq_residuals.wirings.core.registry import list_variants, register_variant
     from fairseq_residuals.wirings.core.stack import Stack
     from fairseq_residuals.wirings.parameter_groups import parameter_groups
+    from fairseq_residuals.wirings.rewire.blocks import Blocks, SubLayerNames
+    from fairseq_residuals.wirings.rewire.rewire import load, rewire
     from fairseq_residuals.wirings.wrap import wrap
 
 __version__ = "0.2.0"
 
 __all__ = [
+    "Blocks",
     "Connection",
     "Contributions",
     "DecoderCache",
@@ -42,19 +45,23 @@ __all__ = [
     "Site",
     "Stack",
     "StackShape",
+    "SubLayerNames",
     "TokenEmbedding",
     "UserError",
     "Variant",
     "build_stack",
     "contributions",
     "list_variants",
+    "load",
     "parameter_groups",
     "register",
     "register_variant",
+    "rewire",
     "wrap",
 ]
 
 _HOME = {
+    "Blocks": "wirings.rewire.blocks",
     "Connection": "wirings.core.base",
     "Contributions": "lab.look.contributions",
     "DecoderCache": "wirings.blocks.cache",
@@ -65,14 +72,17 @@ _HOME = {
     "Site": "wirings.core.base",
     "Stack": "wirings.core.stack",
     "StackShape": "wirings.core.base",
+    "SubLayerNames": "wirings.rewire.blocks",
     "TokenEmbedding": "wirings.blocks.embedding",
     "UserError": "wirings.core.errors",
     "Variant": "wirings.core.base",
     "build_stack": "wirings.build",
     "contributions": "lab.look.contributions",
     "list_variants": "wirings.core.registry",
+    "load": "wirings.rewire.rewire",
     "parameter_groups": "wirings.parameter_groups",
     "register_variant": "wirings.core.registry",
+    "rewire": "wirings.rewire.rewire",
     "wrap": "wirings.wrap",
 }
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq_residuals.lab.utils.perturbation import perturb
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fairseq_residuals import DecoderCache, FeedForward, MultiheadAttention, UserError, build_stack, list_variants
-from fairseq_residuals.lab.utils.perturbation import perturb
 from fairseq_residuals.wirings.blocks.attention import Rotary
 from fairseq_residuals.wirings.core.attention import open_attention
 from fairseq_residuals.wirings.core.registry import VARIANTS

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq_residuals.lab.utils.perturbation import perturb
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fairseq_residuals import EncoderDecoder, LanguageModel, UserError, parameter_groups
-from fairseq_residuals.lab.utils.perturbation import perturb
 
 SIZES: dict[str, Any] = {"vocab": 20, "depth": 2, "dim": 16, "heads": 4, "ffn_dim": 32}
 TODAY: dict[str, Any] = {"rotary": True, "kv_heads": 2, "ffn": "swiglu", "qk_norm": True, "norm_type": "rms"}

@@ -13,7 +13,6 @@ from fairseq_residuals.wirings.admin_measurement import ProfileFirstBatch, take_
 from fairseq_residuals.wirings.blocks.feed_forward import Activation, activation_named
 from fairseq_residuals.wirings.blocks.transformer import LayerSettings, TransformerStack, build_layers
 from fairseq_residuals.wirings.core.base import StackShape
-from fairseq_residuals.wirings.core.config import show_value
 from fairseq_residuals.wirings.core.errors import UserError, did_you_mean
 from fairseq_residuals.wirings.core.initialization import initialise
 from fairseq_residuals.wirings.core.norms import NormType, is_norm
@@ -182,11 +181,7 @@ def parse_wiring(variant: str, options: Options | None) -> Wiring:
     """
     if not isinstance(options, Mapping | None):
         raise UserError(f'options must be a dictionary such as {{"norm_type": "rms"}}, not {options!r}')
-    texts = {name: show_value(value) for name, value in (options or {}).items()}
-    for name, text in texts.items():
-        if "," in text:
-            raise UserError(f"option {name}={text!r} has a comma, which no value of an option has")
-    wiring = Wiring.parse(variant, ",".join(f"{name}={text}" for name, text in texts.items()))
+    wiring = Wiring.parse(variant, options)
     if any(part.config.fixnorm for part in wiring.parts):
         raise UserError(
             "option fixnorm is of embeddings and of the output matrix, which a stack by itself does not have; divide"

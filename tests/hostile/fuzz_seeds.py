@@ -11,7 +11,7 @@ from command_lines import SIZES
 from object_cases import pid, rebuilt
 from pickle_cases import checkpoint, legacy
 
-from fairseq_residuals.lab.recipes.sweep_table import HEADER, TRAINED
+from fairseq_residuals.lab.compare.cells import HEADER
 
 ROOT = Path(__file__).parents[2]
 TEXTS = (
@@ -127,7 +127,7 @@ def corpus() -> dict[str, tuple[bytes, ...]]:
     state = checkpoint(rebuilt(pid("0", 16), 0, (4, 4), (4, 1)))
     files = tuple(ARCHIVE.items())
     reproduced = (ROOT / "results/reproduced.csv").read_text().splitlines()[0].split(",")
-    result = dict.fromkeys(HEADER, "1") | {"ended": TRAINED}
+    result = dict.fromkeys(HEADER, "1") | {"ended": "learned", "curve": "10:2.5 20:nan"}
     profile = {"measured_with": {"arch": "a"}, "omegas": {"decoder": [{"self": 1.5, "ffn": 2.0}] * 2}}
     manifest = _table(
         ("id", "audio", "n_frames", "tgt_text", "speaker"),
@@ -147,7 +147,7 @@ def corpus() -> dict[str, tuple[bytes, ...]]:
         "record": (b'{"key": "a", "lines": {"train": 3}}',),
         "published": (PUBLISHED,),
         "reproduced": (_table(tuple(reproduced), ("b2t", "table1", *["1"] * (len(reproduced) - 2)), separator=","),),
-        "sweep": (_table(HEADER, tuple(result.values()), separator=","),),
+        "runs": (_table(HEADER, tuple(result.values()), separator=","),),
         "dictionary": (b"a 10\nb 7 #fairseq:overwrite\nc 1\n", b"madeupword0000 0\n"),
         "sgm": (b'<doc>\n<seg id="1"> a b </seg> <seg id="2"> c\nd </seg>\n</doc>\n',),
         "manifest": (manifest,),

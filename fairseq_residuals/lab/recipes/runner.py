@@ -146,14 +146,13 @@ class Runner:
         if self.echo:
             print(text, flush=True)
 
-    def command(self, command: Sequence[str], log: Path, holds: Sequence[int] = (), append: bool = False) -> Usage:
+    def command(self, command: Sequence[str], log: Path, holds: Sequence[int] = ()) -> Usage:
         """Run a program to its end; its log begins with the time and the command.
 
         Call this in :meth:`run_all`: Ctrl-C would tear the main thread out of here while the child still runs.
 
         Args:
             holds: descriptors of locks that the child shall hold too.
-            append: keep what the log has.
 
         Raises:
             CommandFailed: the exit status was not 0.
@@ -162,7 +161,7 @@ class Runner:
         self.say(f"$ {shlex.join(command)}\n  (log: {log})")
         path = program(command[0])
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("a" if append else "w", encoding="utf-8") as out:
+        with log.open("w", encoding="utf-8") as out:
             started = datetime.now().astimezone().isoformat()
             print(f"{STARTED}{started}\n# $ {shlex.join(command)}", file=out, flush=True)
             with self._lock:

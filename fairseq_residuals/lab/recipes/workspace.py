@@ -29,7 +29,7 @@ from fairseq_residuals.plugin.folders import locked, new_folder
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.utils.documents import read_json
 
-NOT_TRAINING = ("lab/bench", "lab/commands", "lab/look", "lab/recipes")
+NOT_TRAINING = ("lab/bench", "lab/look", "lab/recipes")
 """Packages that do not change what a run gives but by its configuration."""
 OPTIONS = {"examples": 20, "updates": 4, "subwords": 1}
 """The sizes that a user chooses, and the least of each."""
@@ -64,7 +64,7 @@ def commit() -> str:
     """Return the commit of this checkout, "-dirty" where more than results was changed, or the release installed."""
 
     def git(*arguments: str) -> str:
-        command = ["git", "-C", str(ROOT), *arguments]
+        command = ["git", "--no-optional-locks", "-C", str(ROOT), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
     # the first score on record changes a file of results, and no later score by that

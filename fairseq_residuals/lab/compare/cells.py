@@ -1,0 +1,299 @@
+"""Cells: one wiring, one rate, one seed, trained by fairseq in a process of its own, and the line of ``runs.csv``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import shutil
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, get_type_hints
+
+import torch
+
+from fairseq_residuals.lab.compare.entries import Entry
+from fairseq_residuals.lab.compare.tasks import Rung, Task, data_digest, unigram_loss_of
+from fairseq_residuals.lab.look.training_log import TRAIN, VALID, read_log
+from fairseq_residuals.lab.recipes.compose import training_hash
+from fairseq_residuals.lab.recipes.job import PLUGIN, Job, Precision, Settings
+from fairseq_residuals.lab.recipes.losses import final_loss
+from fairseq_residuals.lab.recipes.machine import Machine
+from fairseq_residuals.lab.recipes.runner import CommandFailed, Run, Runner
+from fairseq_residuals.lab.recipes.stages import Diverged, Stages, hours, usage
+from fairseq_residuals.lab.recipes.workspace import commit
+from fairseq_residuals.lab.utils.checkout import CONFIGS
+from fairseq_residuals.lab.utils.machine import processor
+from fairseq_residuals.lab.utils.tables import csv_text
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.utils.documents import read_text
+from modern_fairseq.atomic_write import atomic_write
+
+LOGGED, VALIDATED = 40, 8
+"""Points of a curve of training losses, and of validation losses."""
+DID_NOT_LEARN_ABOVE = 0.95
+"""Share of the unigram loss above which a final validation loss is that of a model that did not learn."""
+MOST_IN_A_PASS = 16_384
+"""Tokens of one pass; larger updates are several."""
+Ended = Literal["learned", "did not learn", "diverged", "failed"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training."""
+
+    entry: Entry
+    lr: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.entry.name}, lr {self.lr:g}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a cell, a line of ``runs.csv``. Losses are in bits per target token."""
+
+    entry: str
+    lr: float
+    seed: int
+    ended: Ended
+    reason: str
+    """Why it ended so, where it did not learn."""
+    valid_loss: float | None
+    """Loss after the last update."""
+    train_loss: float | None
+    """Mean of the last twentieth of what was logged."""
+    score: float | None
+    """BLEU or perplexity on the test set, where asked for."""
+    signature: str
+    unigram_loss: float
+    parameters: int | None
+    updates: int
+    hours: float
+    """Time of all attempts, validations included."""
+    cpu_seconds: float
+    """CPU time of the last attempt."""
+    memory_mib: float
+    """Memory that the last attempt's process had at most."""
+    curve: str
+    """Validation losses, as ``UPDATE:LOSS UPDATE:LOSS ...``."""
+    settings: str
+    """Digest of all that the entries share: task, size, updates, tokens, schedule."""
+    data: str
+    """Digest of the binarized data."""
+    command: str
+    commit: str
+    torch: str
+    device: str
+
+    def __post_init__(self) -> None:
+        """Refuse a line whose curve is none.
+
+        Raises:
+            ValueError: it is none.
+        """
+        self.points  # noqa: B018
+
+    @property
+    def key(self) -> tuple[str, float, int]:
+        return self.entry, self.lr, self.seed
+
+    @property
+    def loss(self) -> float:
+        """Validation loss for choosing and testing; infinite where there is none."""
+        return math.inf if self.ended in ("diverged", "failed") or self.valid_loss is None else self.valid_loss
+
+    @property
+    def points(self) -> list[tuple[int, float]]:
+        pairs = (point.split(":") for point in self.curve.split())
+        return [(int(update), float(loss)) for update, loss in pairs]
+
+
+HEADER = tuple(field.name for field in fields(Result))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What all cells of one call share."""
+
+    task: Task
+    rung: Rung
+    depth: int
+    folder: Path
+    """Folder of runs.csv, the report and the runs."""
+    data: Path
+    """Folder of the task's corpus, as ``Settings.data``."""
+    machine: Machine
+    precision: Precision | None = None
+    user_dir: Path | None = None
+    """Package of the user's own wirings."""
+    overrides: tuple[str, ...] = ()
+    with_score: bool = False
+    keep_checkpoints: bool = False
+
+    def job(self, cell: Cell) -> Job:
+        """Return how a cell is trained and scored."""
+        rung, wide = self.rung, {"embed_dim": self.rung.dim, "ffn_embed_dim": self.rung.ffn}
+        wide |= {"attention_heads": rung.heads, "layers": self.depth}
+        if self.task.is_language_model:
+            wide |= {"input_dim": rung.dim, "output_dim": rung.dim}
+        stacks = ("decoder",) if self.task.is_language_model else ("encoder", "decoder")
+        passes = math.ceil(rung.tokens / MOST_IN_A_PASS)
+        validated = math.ceil(rung.updates / VALIDATED)
+        overrides = (
+            *(f"model.{stack}_{key}={value}" for stack in stacks for key, value in wide.items()),
+            f"dataset.max_tokens={rung.tokens // passes}",
+            f"optimization.update_freq=[{passes}]",
+            f"optimization.max_update={rung.updates}",
+            f"common.log_interval={math.ceil(rung.updates / LOGGED)}",
+            f"dataset.validate_interval_updates={validated}",
+            f"checkpoint.save_interval_updates={validated}",
+            *self.task.overrides,
+            *self.overrides,
+            *cell.entry.overrides,
+            f"optimization.lr=[{cell.lr}]",
+        )
+        settings = Settings(
+            CONFIGS,
+            self.data,
+            self.folder / "runs",
+            self.machine,
+            self.precision,
+            overrides=overrides,
+            label=f"{cell.entry.label}-lr{cell.lr:g}",
+            user_dir=self.user_dir or PLUGIN,
+        )
+        return Job(settings, self.task.config, cell.seed)
+
+    @cached_property
+    def shared(self) -> str:
+        """Digest of all that its entries share, seeds and rates left out."""
+        return training_hash(self.job(Cell(Entry("", "pre_ln", ""), 1.0, 1)).asked)
+
+    @cached_property
+    def data_bin(self) -> Path:
+        return self.job(Cell(Entry("", "pre_ln", ""), 1.0, 1)).data
+
+    @cached_property
+    def data_digest(self) -> str:
+        return data_digest(self.data_bin)
+
+    @cached_property
+    def unigram_loss(self) -> float:
+        return unigram_loss_of(self.data_bin)
+
+    @property
+    def runs_csv(self) -> Path:
+        return self.folder / "runs.csv"
+
+
+def carry_out(comparison: Comparison, cell: Cell, runner: Runner, run: Run) -> Result:
+    """Train a cell, from where an earlier attempt left off, and return what came of it.
+
+    Raises:
+        UserError: it was stopped, or its score cannot be computed.
+    """
+    job = comparison.job(cell)
+    result = Result(
+        *(cell.entry.name, cell.lr, cell.seed, "learned", "", None, None, None, ""),
+        *(comparison.unigram_loss, None, comparison.rung.updates, 0.0, 0.0, 0.0, ""),
+        *(comparison.shared, comparison.data_digest, " ".join(job.train)),
+        *(commit(), torch.__version__, _device(comparison.machine)),
+    )
+    with Stages.of(job, runner, run) as stages:
+        try:
+            stages.train()
+            used = usage(job)
+        except Diverged as diverged:
+            used = diverged.usage
+            result = replace(result, ended="diverged", reason=f"fairseq: {diverged}")
+        except CommandFailed as failure:
+            if runner.stopping:
+                raise
+            used = failure.usage
+            result = replace(result, ended="failed", reason=failure.tail(lines=1))
+        result = replace(
+            result if result.ended == "failed" else _measured(result, job),
+            hours=round(hours(job), 4),
+            cpu_seconds=round(used.cpu_seconds, 1),
+            memory_mib=round(used.memory_mib),
+        )
+        if comparison.with_score and result.ended in ("learned", "did not learn"):
+            ((name, (score,)),) = stages.scores(list(job.recipe.measurements)).items()
+            assert isinstance(score.value, float), name
+            result = replace(result, score=score.value, signature=score.signature)
+        run.begin(result.ended)
+        if not comparison.keep_checkpoints and job.checkpoints.exists():
+            shutil.rmtree(job.checkpoints)
+    return result
+
+
+def _measured(result: Result, job: Job) -> Result:
+    """Return the result with what the logs say."""
+    log = read_log(*job.logs)
+    train, valid = (
+        {r.update: r.values["loss"] for r in log.records if r.subset == subset and "loss" in r.values}
+        for subset in (TRAIN, VALID)
+    )
+    last = valid.get(result.updates)
+    result = replace(
+        result,
+        valid_loss=last,
+        train_loss=final_loss(list(train.values())) if train else None,
+        parameters=log.parameters,
+        curve=" ".join(f"{update}:{loss:g}" for update, loss in sorted(valid.items())),
+    )
+    if result.ended != "learned":
+        return result
+    if last is None or not math.isfinite(last):
+        return replace(result, ended="diverged", reason="the last validation loss is no number", valid_loss=None)
+    if last > DID_NOT_LEARN_ABOVE * result.unigram_loss:
+        reason = f"validation loss {last:.2f}, the unigram loss is {result.unigram_loss:.2f}"
+        return replace(result, ended="did not learn", reason=reason)
+    return result
+
+
+def _device(machine: Machine) -> str:
+    return torch.cuda.get_device_name() if machine.gpus else processor()
+
+
+def read_results(path: Path) -> list[Result]:
+    """Return the results in the order of writing; none if there is no file.
+
+    Raises:
+        UserError: it is no file of results.
+    """
+    if not path.exists():
+        return []
+    lines = csv.DictReader(io.StringIO(read_text(path), newline=""))
+    types = get_type_hints(Result)
+    results = []
+    try:
+        if tuple(lines.fieldnames or ()) != HEADER:
+            raise UserError(f"{path} is no file of runs: its first line has to be {','.join(HEADER)}")
+        for line in lines:
+            values = {name: _value(types[name], line[name]) for name in HEADER}
+            results.append(Result(**values))  # type: ignore[arg-type]
+    except (csv.Error, ValueError, TypeError) as error:
+        raise UserError(f"{path}, line {lines.line_num} is no result of a run: {error}") from None
+    return results
+
+
+def _value(kind: object, text: str) -> object:
+    if kind in (str, Ended):
+        if kind is Ended and text not in ("learned", "did not learn", "diverged", "failed"):
+            raise ValueError(f"ended is {text!r}")
+        return text
+    if text == "":
+        return None
+    return int(text) if kind in (int, int | None) else float(text)
+
+
+def write_results(path: Path, results: Iterable[Result]) -> None:
+    """Write all results; readers see the old file or the new one."""
+    with atomic_write(path) as new:
+        new.write_text(csv_text(HEADER, map(astuple, results)), encoding="utf-8", newline="")

@@ -1,0 +1,253 @@
+"""The command line of ``fairseq-residuals compare``."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from fairseq_residuals.lab.compare import report
+from fairseq_residuals.lab.compare.cells import (
+    MOST_IN_A_PASS,
+    Cell,
+    Comparison,
+    Result,
+    carry_out,
+    read_results,
+    write_results,
+)
+from fairseq_residuals.lab.compare.checks import Start, look
+from fairseq_residuals.lab.compare.entries import read_entries
+from fairseq_residuals.lab.compare.schedule import Plan, next_cells
+from fairseq_residuals.lab.compare.tasks import RUNGS, TASKS, Rung, Task, folder_task, link_folder
+from fairseq_residuals.lab.recipes.machine import Machine
+from fairseq_residuals.lab.recipes.runner import THREADS, Run, Runner, cores, environments, terminable
+from fairseq_residuals.lab.recipes.stages import Stages
+from fairseq_residuals.plugin.folders import locked
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.utils.progress import say
+
+HELP = "train wirings side by side, each at its own best rate, and say whether one is better than the baseline"
+STARTING = 8.0
+"""Seconds in which fairseq starts and ends."""
+VALIDATING = 1.15
+"""Time of a run as a multiple of its passes': the optimizer and validations take some as well."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "entries",
+        nargs="*",
+        metavar="WIRING",
+        help="NAME, NAME/option=value,..., a list such as post_ln:0-5,pre_ln:6-17, or a Python file that defines one;"
+        " @warmup=N behind one gives it a warm-up of its own",
+    )
+    add("--baseline", default="pre_ln", metavar="WIRING", help="what the others are compared with (%(default)s)")
+    what = parser.add_argument_group("what on")
+    what.add_argument("--task", choices=tuple(TASKS), help="; ".join(f"{t.name}: {t.about}" for t in TASKS.values()))
+    what.add_argument("--data", type=Path, metavar="DIR", help="instead of --task, a folder of fairseq-preprocess")
+    sizes = "; ".join(f"{n}: {r.dim} wide, {r.updates * r.tokens / 1e6:.0f}M tokens" for n, r in RUNGS.items())
+    what.add_argument("--size", choices=tuple(RUNGS), help=f"{sizes}; copy and cldr train for less (the task's own)")
+    for flag, words in (
+        ("depth", "layers of each stack"),
+        ("dim", "width; the FFN is four times as wide"),
+        ("updates", "updates of a run"),
+        ("tokens", "tokens of an update"),
+        ("pairs", "training pairs of copy and cldr"),
+    ):
+        what.add_argument(f"--{flag}", type=int, metavar="N", help=words)
+    what.add_argument("--override", nargs="+", default=[], metavar="KEY=VALUE", help="settings, as hydra takes them")
+    runs = parser.add_argument_group("runs")
+    runs.add_argument("--rates", nargs="+", type=float, metavar="X", help="these learning rates, and no others")
+    runs.add_argument("--seeds", type=int, default=5, metavar="N", help="seeds of an entry (%(default)s)")
+    runs.add_argument("--baseline-seeds", type=int, default=8, metavar="N", help="seeds of the baseline (%(default)s)")
+    runs.add_argument("--hours", type=float, default=math.inf, metavar="X", help="begin no run that would end later")
+    runs.add_argument("--score", action="store_true", help="BLEU or perplexity on the test set, of each run")
+    runs.add_argument("--keep-checkpoints", action="store_true", help="keep the checkpoints of finished runs")
+    where = parser.add_argument_group("where")
+    where.add_argument("--out", type=Path, default=Path("compare_out"), metavar="DIR", help="folder (%(default)s)")
+    where.add_argument("--jobs", type=int, metavar="N", help="runs at a time, one thread each (as many as cores)")
+    where.add_argument("--gpus", type=int, default=0, metavar="N", help="runs at a time, one GPU each (0: the CPU)")
+    where.add_argument("--precision", choices=("fp32", "fp16", "bf16"), help="fp32 on a CPU")
+    where.add_argument("--merge", nargs="+", type=Path, metavar="DIR", help="add the runs of these folders")
+    where.add_argument("--dry-run", action="store_true", help="print the plan and train nothing")
+    where.add_argument("--show", action="store_true", help="write the report of what is finished, and train nothing")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train what has not been trained, write the report, and return 0.
+
+    Raises:
+        UserError: nothing can be compared so.
+    """
+    deadline = time.monotonic() + 3600 * args.hours
+    with _quiet():
+        comparison, plan = _asked(args)
+    with locked(comparison.folder), terminable():
+        _prepare(comparison, plan)
+        results = _known(comparison, args.merge or ())
+        with _quiet():
+            starts = look(comparison, list(plan.entries), say)
+        if args.show or args.merge:
+            return _conclude(comparison, plan, results, starts)
+        estimates = _estimates(comparison, starts)
+        gpus = args.gpus
+        jobs = environments(gpus, 1) if gpus else [dict.fromkeys(THREADS, "1")] * (args.jobs or cores())
+        print(report.plan_text(comparison, plan, starts, estimates, len(jobs)), flush=True)
+        if args.dry_run:
+            return 0
+        try:
+            _train(comparison, plan, results, estimates, jobs, deadline)
+        finally:
+            _conclude(comparison, plan, results, starts)
+    return 0
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep from the screen what fairseq logs of models and data; the logs of runs have it."""
+    loggers = [logging.getLogger(name) for name in ("fairseq", "fairseq_cli", "fairseq_residuals")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _asked(args: argparse.Namespace) -> tuple[Comparison, Plan]:
+    """Return what the options ask for, before anything is written but copies of the user's files."""
+    for name in ("depth", "dim", "updates", "tokens", "pairs", "seeds", "baseline_seeds", "jobs"):
+        if (value := getattr(args, name)) is not None and value < 1:
+            raise UserError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+    if args.gpus < 0 or min(args.rates or [1.0]) <= 0 or args.hours <= 0:
+        raise UserError("--rates and --hours must be more than 0, and --gpus 0 or more")
+    if (args.data is None) == (args.task is None):
+        raise UserError(f"give one of --task ({', '.join(TASKS)}) and --data DIR")
+    texts = list(dict.fromkeys([args.baseline, *args.entries]))
+    if len(texts) < 2:
+        raise UserError(f"name a wiring to compare with {args.baseline}; `fairseq-residuals list` prints them")
+    task = TASKS[args.task] if args.task else folder_task(args.data)
+    if args.pairs and task.make is None:
+        raise UserError("--pairs is for the tasks that are made on the spot, copy and cldr")
+    entries, user_dir = read_entries(texts, args.out.resolve())
+    rung, depth = _rung(task, args), args.depth or task.depth
+    for entry in entries:
+        for stack in ("decoder",) if task.is_language_model else ("encoder", "decoder"):
+            entry.wiring.check(stack, depth, alone=task.is_language_model)
+    comparison = Comparison(
+        task,
+        rung,
+        depth,
+        args.out.resolve(),
+        args.out.resolve() / "data",
+        Machine(gpus=min(1, args.gpus)),
+        args.precision,
+        user_dir,
+        tuple(args.override),
+        args.score,
+        args.keep_checkpoints,
+    )
+    for entry in entries:
+        comparison.job(Cell(entry, 1.0, 1)).check_model()
+    name = f"{task.name}-{depth}l-{rung.dim}-{comparison.shared[:6]}"
+    rates = tuple(dict.fromkeys(args.rates or (task.lr, task.lr / 2, task.lr * 2)))
+    plan = Plan(entries, rates, not args.rates, args.seeds, args.baseline_seeds)
+    return replace(comparison, folder=comparison.folder / name, data=_data(task, args)), plan
+
+
+def _rung(task: Task, args: argparse.Namespace) -> Rung:
+    rung = RUNGS[args.size or task.size]
+    if args.dim:
+        heads = next((heads for heads in (rung.heads, 4, 2) if args.dim % heads == 0), 1)
+        rung = replace(rung, dim=args.dim, ffn=4 * args.dim, heads=heads)
+    updates, tokens = args.updates or task.updates or rung.updates, args.tokens or task.tokens or rung.tokens
+    return replace(rung, updates=updates, tokens=tokens)
+
+
+def _data(task: Task, args: argparse.Namespace) -> Path:
+    """Return the folder of the data, which are made on the spot where the task has its own."""
+    out = args.out.resolve()
+    if args.data:
+        return link_folder(args.data, out)
+    return task.make(out, args.pairs) if task.make else out / "data"
+
+
+def _prepare(comparison: Comparison, plan: Plan) -> None:
+    """Prepare a corpus that is not made on the spot."""
+    if not comparison.data_bin.exists():
+        runner, job = Runner(), comparison.job(Cell(plan.baseline, 1.0, 1))
+        runner.run_all([Run("data", lambda run: Stages(job, runner, run).prepare())])
+
+
+def _known(comparison: Comparison, others: Sequence[Path]) -> list[Result]:
+    """Return what is finished here and in other folders, each run once; what failed is tried again.
+
+    Raises:
+        UserError: a run was trained with other settings or on other data.
+    """
+    results: dict[tuple[str, float, int], Result] = {}
+    for path in (comparison.runs_csv, *(folder / comparison.runs_csv.name for folder in others)):
+        if path != comparison.runs_csv and not path.is_file():
+            raise UserError(f"--merge: there is no {path}")
+        for result in read_results(path):
+            if (result.settings, result.data) != (comparison.shared, comparison.data_digest):
+                raise UserError(
+                    f"{path} has runs of other settings or other data than this comparison's: results compare where"
+                    " task, size, depth, updates, tokens and data are the same"
+                )
+            if result.ended != "failed":
+                results.setdefault(result.key, result)
+    return list(results.values())
+
+
+def _train(
+    comparison: Comparison,
+    plan: Plan,
+    results: list[Result],
+    estimates: Mapping[str, float],
+    jobs: list[dict[str, str]],
+    deadline: float,
+) -> None:
+    """Train cells until all are done, or none would end before the deadline; ``results`` grows."""
+    runner = Runner(jobs)
+    made: dict[Run, Result] = {}
+
+    def work(cell: Cell, run: Run) -> None:
+        if time.monotonic() + estimates[cell.entry.name] <= deadline:
+            made[run] = carry_out(comparison, cell, runner, run)
+        else:
+            run.begin("left for another call")
+
+    def keep(run: Run) -> None:
+        if run in made:
+            results.append(made.pop(run))
+            write_results(comparison.runs_csv, results)
+
+    while cells := next_cells(plan, results):
+        before = len(results)
+        runner.run_all([Run(cell.name, partial(work, cell), comparison.rung.updates) for cell in cells], keep)
+        if len(results) == before:
+            return
+
+
+def _estimates(comparison: Comparison, starts: Mapping[str, Start]) -> dict[str, float]:
+    """Return the seconds of one run of each entry, from the passes that were timed."""
+    passes = comparison.rung.updates * math.ceil(comparison.rung.tokens / MOST_IN_A_PASS)
+    return {name: STARTING + VALIDATING * passes * start.seconds for name, start in starts.items()}
+
+
+def _conclude(comparison: Comparison, plan: Plan, results: Sequence[Result], starts: Mapping[str, Start]) -> int:
+    """Write the report, and print its beginning."""
+    write_results(comparison.runs_csv, results)
+    print(report.write(comparison, plan, results, starts))
+    return 0

@@ -1,0 +1,163 @@
+"""What is compared: wirings of the package by name, and wirings of a user's own Python file.
+
+``pre_ln``, ``b2t/scale=2``, ``post_ln:0-5,pre_ln:6-17`` and ``mine.py`` are entries; ``@warmup=N`` behind one gives it
+a warm-up of its own. A file is loaded because the user names it. It registers classes by ``register_variant``, or
+defines one subclass of ``Variant``, which then is called as the file is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairseq_residuals.wirings.core.base import Variant
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.registry import OPTIONAL, VARIANTS, register_variant
+from fairseq_residuals.wirings.core.wiring import Wiring
+from modern_fairseq.atomic_write import atomic_write
+
+WITHOUT_WARMUP = ("t_fixup", "re_zero")
+"""Wirings whose papers train without warm-up: each is also compared so."""
+_WARMUP = re.compile(r"(?P<wiring>.*)@warmup=(?P<updates>\d{1,9})")
+_LOADED = "compared_"
+"""Beginning of the names of modules that files of users become."""
+_FILLED_IN = {
+    "paper": "Unpublished, from a file of the user",
+    "year": 2026,
+    "equations": ("as the file has them",),
+    "verified": "nothing",
+}
+"""What a class in a user's file need not say of itself."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One wiring to compare."""
+
+    name: str
+    """Text by which the user names it, and by which tables list it."""
+    residual: str
+    """Value of ``--residual``."""
+    args: str
+    """Value of ``--residual-args``; may be empty."""
+    warmup: int | None = None
+    """Updates of warm-up; None: those that all entries have."""
+
+    @property
+    def wiring(self) -> Wiring:
+        return Wiring.parse(self.residual, self.args)
+
+    @property
+    def label(self) -> str:
+        """Name of its folders."""
+        return re.sub(r"[^\w.=]+", "-", self.name)
+
+    @property
+    def overrides(self) -> list[str]:
+        """Settings of a training, as hydra takes them."""
+        own = [f"model.residual='{self.residual}'"]
+        own += [f"model.residual_args='{self.args}'"] if self.args else []
+        return own + ([f"lr_scheduler.warmup_updates={self.warmup}"] if self.warmup is not None else [])
+
+
+def read_entries(texts: Sequence[str], folder: Path) -> tuple[list[Entry], Path | None]:
+    """Return the entries, and the ``--user-dir`` of their trainings where a file defines some of them.
+
+    Args:
+        texts: as the command line has them.
+        folder: where copies of files are kept, so that a run goes on with what it began with.
+
+    Raises:
+        UserError: an entry is not valid, or comes twice.
+    """
+    files = [Path(text) for text in texts if text.endswith(".py")]
+    user_dir = _user_dir(files, folder) if files else None
+    named: list[str] = []
+    for text in texts:
+        named += load(user_dir / Path(text).name) if user_dir and text.endswith(".py") else [text]
+    entries = [_entry(text, user_dir) for text in named]
+    for entry in list(entries):
+        if entry.warmup is None and entry.residual in WITHOUT_WARMUP:
+            entries.append(_entry(f"{entry.name}@warmup=0", user_dir))
+    names = [entry.name for entry in entries]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UserError(f"{', '.join(twice)} is named twice: give each wiring once")
+    return entries, user_dir
+
+
+def _entry(text: str, user_dir: Path | None) -> Entry:
+    found = _WARMUP.fullmatch(text)
+    wiring, warmup = (found["wiring"], int(found["updates"])) if found else (text, None)
+    name, _, options = wiring.partition("/")
+    wired = Wiring.parse(name, options)
+    if user_dir and any(part.variant.__module__.startswith(_LOADED) for part in wired.parts):
+        text += f"#{user_dir.name[-4:]}"  # a file that was changed is another wiring
+    return Entry(text, name, options, warmup)
+
+
+def _user_dir(files: Sequence[Path], folder: Path) -> Path:
+    """Copy files into a package that fairseq imports as ``--user-dir``; its name says what is in it."""
+    texts = {}
+    for path in files:
+        try:
+            texts[path.name] = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{path} cannot be read as a file of Python: {error}") from error
+    digest = hashlib.sha256("".join(f"{name}\n{texts[name]}" for name in sorted(texts)).encode()).hexdigest()
+    package = folder / f"wirings_{digest[:10]}"
+    package.mkdir(parents=True, exist_ok=True)
+    texts["__init__.py"] = (
+        "from pathlib import Path\n\nimport fairseq_residuals\n"
+        "from fairseq_residuals.lab.compare.entries import load\n\nfairseq_residuals.register()\n"
+        f"for name in {sorted(texts)!r}:\n    load(Path(__file__).with_name(name))\n"
+    )
+    for name, text in texts.items():
+        with atomic_write(package / name) as new:
+            new.write_text(text, encoding="utf-8")
+    return package
+
+
+def load(path: Path) -> list[str]:
+    """Execute a user's file, and return the names of the wirings that it adds; a second call executes nothing.
+
+    Raises:
+        UserError: it fails, or defines no wiring.
+    """
+    module_name = f"{_LOADED}{path.stem}"
+    if module_name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(module_name, path)
+        assert spec is not None and spec.loader is not None
+        module = sys.modules[module_name] = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+            classes = [value for value in vars(module).values() if getattr(value, "__module__", "") == module_name]
+            variants = [value for value in classes if isinstance(value, type) and issubclass(value, Variant)]
+            if not set(variants) & set(VARIANTS.values()):
+                _register(path, variants)
+        except UserError:
+            del sys.modules[module_name]
+            raise
+        except Exception as error:  # whatever a user's file raises
+            del sys.modules[module_name]
+            raise UserError(f"{path.name} fails: {type(error).__name__}: {error}") from error
+    return [name for name, variant in VARIANTS.items() if variant.__module__ == module_name]
+
+
+def _register(path: Path, classes: Sequence[type[Variant]]) -> None:
+    if len(classes) != 1:
+        raise UserError(
+            f"{path.name} defines {len(classes) or 'no'} wirings: one subclass of Variant takes the file's name, and"
+            " several need @register_variant(name)"
+        )
+    (variant,) = classes
+    inherited = {name: getattr(Variant, name) for name in OPTIONAL if name != "normalize_before"}
+    inherited["normalize_before"] = variant.normalize_before
+    for attribute, words in (inherited | {"title": path.stem} | _FILLED_IN).items():
+        if attribute not in vars(variant):
+            setattr(variant, attribute, words)
+    register_variant(path.stem)(variant)

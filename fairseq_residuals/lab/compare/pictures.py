@@ -1,0 +1,120 @@
+"""The pictures of a report: legible in grey, lines labelled at their ends."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import TYPE_CHECKING, Any
+
+from fairseq_residuals.lab.compare.schedule import rate_losses
+from fairseq_residuals.lab.look import plots
+
+if TYPE_CHECKING:
+    from fairseq_residuals.lab.compare.report import Findings
+
+LOSS = "validation loss (bits per token)"
+
+
+def svg(figure: Any) -> str:
+    """Return a picture as an element of HTML."""
+    out = io.StringIO()
+    figure.savefig(out, format="svg", metadata={"Date": None})
+    text = out.getvalue()
+    return text[text.index("<svg") :]
+
+
+def rates(findings: Findings, unigram: float) -> Any:
+    """Draw the loss over the rate, a panel an entry, further seeds as points; the baseline stands behind in grey."""
+    entries = findings.plan.entries
+    columns = min(4, len(entries))
+    rows = math.ceil(len(entries) / columns)
+    figure, axes = plots.new_figure(rows, columns, plots.PAGE, 0.4 + 1.7 * rows, sharex=True, sharey=True)
+    behind = _finite(rate_losses(findings.plan.baseline, findings.results))
+    for number, panel in enumerate(axes.flat):
+        if number >= len(entries):
+            panel.set_axis_off()
+            continue
+        entry = entries[number]
+        panel.plot(*zip(*behind, strict=True), color="0.7", linewidth=2.5) if behind else None
+        points = _finite(rate_losses(entry, findings.results))
+        panel.plot(*zip(*points, strict=True), color="black", marker="o", markersize=3) if points else None
+        seeds = [(o.lr, o.loss) for o in findings.chosen[entry] if math.isfinite(o.loss)]
+        panel.plot(*zip(*seeds, strict=True), "+", color="black", markersize=5) if seeds else None
+        panel.axhline(unigram, color="0.4", linewidth=0.8, linestyle=":")
+        panel.set_xscale("log", base=2)
+        last_row, first_column = number // columns == rows - 1, number % columns == 0
+        plots.finish(panel, "rate" if last_row else "", LOSS if first_column and rows == 1 else "", entry.name)
+    if rows > 1:
+        figure.supylabel(LOSS, fontsize=8)
+    return figure
+
+
+def curves(findings: Findings, unigram: float) -> Any:
+    """Draw each entry's validation loss over updates at its best rate, first seed, labelled at its end."""
+    figure, ((axes,),) = plots.new_figure(width=plots.PAGE, height=3.2)
+    axes.axhline(unigram, color="0.4", linewidth=0.8, linestyle=":")
+    ends = [("unigram", unigram, "0.4")]
+    last = 1
+    drawn = [(entry, found[0]) for entry, found in findings.chosen.items() if found and found[0].points]
+    for (entry, result), line in zip(drawn, plots.line_styles(entry.residual for entry, _ in drawn), strict=True):
+        points = [(x, y) for x, y in result.points if math.isfinite(y)]
+        axes.plot(*zip(*points, strict=True), **line)
+        last = max(last, points[-1][0])
+        ends.append((entry.name, points[-1][1], line["color"]))
+    low, high = axes.get_ylim()
+    at = -math.inf
+    for name, y, colour in sorted(ends, key=lambda end: end[1]):  # labels that would overlap move up
+        at = max(y, at + 0.055 * (high - low))
+        axes.annotate(
+            name,
+            (last, y),
+            xytext=(1.04 * last, at),
+            fontsize=7,
+            color=colour,
+            va="center",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 0},
+        )
+    axes.set_xlim(0, 1.3 * last)
+    plots.finish(axes, "updates", LOSS)
+    return figure
+
+
+def forest(findings: Findings) -> Any:
+    """Draw the differences from the baseline with their intervals, at equal updates and at equal seconds."""
+    tested = [v for v in findings.at_updates if v.interval]
+    figure, ((axes,),) = plots.new_figure(width=plots.PAGE, height=0.8 + 0.35 * len(tested))
+    axes.axvline(0, color="0.4", linewidth=0.8)
+    seconds = {v.entry: v for v in findings.at_seconds}
+    for place, verdict in enumerate(reversed(tested)):
+        for shown, offset, mark in ((verdict, 0.12, "o"), (seconds[verdict.entry], -0.12, "s")):
+            if shown.interval is None:
+                continue
+            filled = "black" if shown.word != "not distinguishable" else "white"
+            y = place + offset
+            axes.plot(shown.interval, (y, y), color="black", linewidth=0.9)
+            axes.plot(shown.difference, y, mark, color="black", markerfacecolor=filled, markersize=4)
+    axes.set_yticks(range(len(tested)), [v.entry for v in reversed(tested)])
+    noted = "less is better; circles: at equal updates, squares: at equal seconds, filled: distinguishable"
+    plots.finish(axes, f"difference in bits per token ({noted})")
+    return figure
+
+
+def costs(findings: Findings) -> Any:
+    """Draw each entry's difference over what an update takes, as a multiple of the baseline's."""
+    figure, ((axes,),) = plots.new_figure(width=plots.PAGE, height=2.6)
+    axes.axhline(0, color="0.4", linewidth=0.8)
+    for entry, verdict in zip(findings.plan.entries[1:], findings.at_updates, strict=True):
+        if verdict.difference is None:
+            continue
+        cost = findings.cost(entry)
+        axes.plot(cost, verdict.difference, "o", color="black", markersize=3)
+        axes.annotate(entry.name, (cost, verdict.difference), xytext=(4, 3), textcoords="offset points", fontsize=7)
+    axes.plot(1, 0, "D", color="0.4", markersize=4)
+    axes.margins(0.15)
+    plots.finish(axes, f"seconds of a pass, as a multiple of {findings.plan.baseline.name}'s", "difference (bits)")
+    return figure
+
+
+def _finite(losses: dict[float, float]) -> list[tuple[float, float]]:
+    return sorted((lr, loss) for lr, loss in losses.items() if math.isfinite(loss))

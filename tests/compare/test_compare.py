@@ -1,0 +1,203 @@
+"""``fairseq-residuals compare`` from entries to the verdict, on sentences to copy."""
+
+from __future__ import annotations
+
+import csv
+import signal
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from small_by_forks import printed_by_forks
+
+from fairseq_residuals.__main__ import main
+from fairseq_residuals.lab.compare.cells import HEADER, read_results
+from fairseq_residuals.plugin.folders import locked
+
+TWIN = """from fairseq_residuals.wirings.variants.pre_ln import PreLN, PreLNConnection
+
+
+class Twin(PreLN):
+    connection = PreLNConnection
+"""
+"""Pre-LN under another name."""
+TINY = ["--task", "copy", "--depth", "1", "--dim", "16", "--updates", "16", "--tokens", "300", "--pairs", "300"]
+TINY += ["--rates", "0.01", "--seeds", "2", "--baseline-seeds", "2", "--jobs", "2"]
+MEASURED = ("entry", "lr", "seed", "ended", "valid_loss", "train_loss", "unigram_loss", "parameters", "curve")
+
+
+def call(tmp_path: Path, out: str, *flags: str) -> list[str]:
+    twin = tmp_path / "twin.py"
+    twin.write_text(TWIN)
+    return ["compare", str(twin), "post_ln", *TINY, "--out", str(tmp_path / out), *flags]
+
+
+def runs_csv(folder: Path) -> Path:
+    (path,) = folder.glob("copy-*/runs.csv")
+    return path
+
+
+def measured(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return sorted(({name: line[name] for name in MEASURED} for line in csv.DictReader(file)), key=repr)
+
+
+def killed_after_the_first_run(argv: list[str], out: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-m", "fairseq_residuals", *argv], stdout=subprocess.DEVNULL)
+    while process.poll() is None and not list(out.glob("copy-*/runs.csv")):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 130
+    assert 1 <= len(read_results(runs_csv(out))) < 6
+
+
+class Links(HTMLParser):
+    """What a page would load from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.pictures = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.pictures += tag == "svg"
+        own = {name: value or "" for name, value in attrs}
+        loads = [own.get("src"), own.get("href") if tag in ("link", "image", "a") else None]
+        self.found += [value for value in loads if value]
+
+
+def test_undisturbed_killed_and_merged_are_one_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed = printed_by_forks(call(tmp_path, "whole"), tmp_path / "streams")
+    whole = runs_csv(tmp_path / "whole")
+    check_the_runs(whole)
+    check_what_is_printed(printed)
+    check_the_report(whole.parent)
+
+    killed_after_the_first_run(call(tmp_path, "killed"), tmp_path / "killed")
+    again = printed_by_forks(call(tmp_path, "killed"), tmp_path / "again")
+    assert measured(runs_csv(tmp_path / "killed")) == measured(whole)
+    assert again.count(": not distinguishable from pre_ln: +0.000 bits") == 1
+
+    lines = whole.read_text().splitlines(keepends=True)
+    for name, chosen in (("one", lines[1:3]), ("other", lines[2:])):
+        half = tmp_path / name
+        half.mkdir()
+        (half / "runs.csv").write_text("".join([lines[0], *chosen]))
+    merge = ["--merge", str(tmp_path / "one"), str(tmp_path / "other")]
+    assert main(call(tmp_path, "merged", *merge)) == 0
+    assert ": not distinguishable from pre_ln: +0.000" in capsys.readouterr().out
+    assert measured(runs_csv(tmp_path / "merged")) == measured(whole)
+    assert ",did not learn," in lines[1]
+    (tmp_path / "one" / "runs.csv").write_text(lines[0] + lines[1].replace(",did not learn,", ",unheard of,"))
+    assert main(call(tmp_path, "merged", *merge)) == 1
+    assert "line 2 is no result of a run: ended is 'unheard of'" in capsys.readouterr().err
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a finished run was done again")
+
+    monkeypatch.setattr("fairseq_residuals.lab.compare.command.carry_out", refuse)
+    assert main(call(tmp_path, "whole")) == 0
+    assert "Nothing is left." in (whole.parent / "report.md").read_text()
+
+
+def check_the_runs(path: Path) -> None:
+    results = read_results(path)
+    losses = {(o.entry.partition("#")[0], o.seed): o.valid_loss for o in results}
+    assert set(losses) == {(name, seed) for name in ("pre_ln", "twin", "post_ln") for seed in (1, 2)}
+    assert losses["twin", 1] == losses["pre_ln", 1] != losses["post_ln", 1]
+    assert losses["pre_ln", 1] != losses["pre_ln", 2]
+    for result in results:
+        (log,) = path.parent.glob(
+            f"runs/compare/copy/{result.entry.replace('#', '-')}-lr0.01-*/seed{result.seed}/train.001.log"
+        )
+        assert f'"valid_loss": "{result.valid_loss:g}"' in log.read_text()
+        assert f"num. shared model params: {result.parameters:,} " in log.read_text()
+        assert [update for update, _ in result.points] == list(range(2, 17, 2))
+        assert result.points[-1][1] == result.valid_loss
+        assert result.memory_mib > 50 and result.cpu_seconds > 0  # Python and PyTorch alone have more memory
+    assert not list(path.parent.rglob("*.pt"))
+
+
+def check_what_is_printed(printed: str) -> None:
+    plan, _, report = printed.partition("Wirings compared on copy")
+    assert "1 layers, 16 wide, 16 updates of 300 tokens" in plan
+    assert "paired t-test" in plan and "standard deviations of a run is found with 80% probability" in plan
+    starts = {line[:4]: line.split() for line in plan.splitlines() if line.startswith("twin#")}
+    assert starts["twin"][5] == "yes" and starts["twin"][2] == "1.000"
+    assert ": not distinguishable from pre_ln: +0.000 bits per token" in report
+    null = [line for line in report.splitlines() if line.startswith("twin#") and " seconds " in line]
+    assert len(null) == 1 and null[0].endswith("not distinguishable")
+    assert "Noise floor: pre_ln varies by" in report
+
+
+def check_the_report(folder: Path) -> None:
+    page = Links()
+    page.feed((folder / "report.html").read_text(encoding="utf-8"))
+    assert page.pictures == 4
+    assert all(link.startswith("#") for link in page.found)
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    for name in ("rates", "curves", "forest", "costs"):
+        assert f"]({name}.png)" in text
+        assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["pre_nl", "--task", "copy"], "unknown variant 'pre_nl' (did you mean pre_ln?)"),
+        (["--task", "copy"], "name a wiring to compare with pre_ln"),
+        (["b2t"], "give one of --task (copy, cldr, debian_en_it, debian_lm) and --data DIR"),
+        (["b2t", "--task", "copy", "--seeds", "0"], "--seeds must be at least 1, not 0"),
+        (["b2t", "--task", "copy", "--rates", "0"], "--rates and --hours must be more than 0"),
+        (["b2t", "--data", "/nowhere"], "--data /nowhere is no binarized folder"),
+        (["b2t", "--task", "debian_lm", "--pairs", "9"], "--pairs is for the tasks that are made on the spot"),
+        (["post_ln:0-5,pre_ln:6-17", "--task", "copy"], "'post_ln:0-5,pre_ln:6-17' must name each layer of"),
+        (["transparent_attention", "--task", "debian_lm"], "variant 'transparent_attention' cannot be used there"),
+        (
+            ["b2t", "--task", "copy", "--override", "model.dropuot=1"],
+            "unknown key dropuot under model (did you mean dropout?)",
+        ),
+    ],
+)
+def test_bad_input_is_one_sentence_and_writes_nothing(
+    flags: list[str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main(["compare", *flags, "--out", str(out)]) == 1
+    message = capsys.readouterr().err
+    assert message.startswith(f"fairseq-residuals compare: error: {complaint}")
+    assert message.count("\n") == 1
+    assert not out.exists()
+
+
+def test_two_calls_at_once_are_one_too_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["compare", "b2t", *TINY, "--out", str(tmp_path)]
+    assert main([*flags, "--dry-run"]) == 0
+    (folder,) = tmp_path.glob("copy-*-16-*")
+    with locked(folder):
+        assert main([*flags, "--dry-run"]) == 1
+    assert f"another process is at work in {folder}" in capsys.readouterr().err
+
+
+def test_a_wiring_that_looks_ahead_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cheat = TWIN.replace(
+        "class Twin",
+        "class Ahead(PreLNConnection):\n    def read(self, s):\n"
+        "        return self.norm(s['x'] + s['x'].mean(0)), s\n\n\nclass Cheat",
+    )
+    (tmp_path / "cheat.py").write_text(cheat.replace("connection = PreLNConnection", "connection = Ahead"))
+    assert main(["compare", str(tmp_path / "cheat.py"), *TINY, "--out", str(tmp_path), "--dry-run"]) == 1
+    assert " looks ahead: its output at a position depends on later tokens" in capsys.readouterr().err
+
+
+def test_no_run_begins_that_would_end_too_late(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "b2t", *TINY, "--out", str(tmp_path), "--hours", "0.0001"]) == 0
+    assert "b2t: not run." in capsys.readouterr().out
+    (report,) = tmp_path.glob("copy-*/report.md")
+    assert "pre_ln, lr 0.01, seed 1" in report.read_text().partition("## Not run")[2]
+    assert HEADER[0] == "entry"

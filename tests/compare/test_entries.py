@@ -1,0 +1,116 @@
+"""What is compared: names, options, lists, and a user's own file."""
+
+from pathlib import Path
+
+import pytest
+
+from fairseq_residuals.lab.compare.entries import load, read_entries
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.registry import VARIANTS
+
+TEN_LINES = """from fairseq_residuals.wirings.variants.pre_ln import PreLN, PreLNConnection
+
+
+class Half(PreLNConnection):
+    def write(self, s, y):
+        return s | {"x": s["x"] + 0.5 * y}
+
+
+class HalfPreLN(PreLN):
+    connection = Half
+"""
+
+
+@pytest.fixture(autouse=True)
+def _registry_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget wirings of files after each test."""
+    from fairseq_residuals.wirings.core import registry
+
+    assert VARIANTS
+    monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
+
+
+def file(folder: Path, name: str, text: str = TEN_LINES) -> str:
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+def test_names_options_and_lists(tmp_path: Path) -> None:
+    entries, user_dir = read_entries(["pre_ln", "dlcl_pre/norm=false", "post_ln:0-5,pre_ln:6-17"], tmp_path)
+    assert user_dir is None
+    assert [e.overrides for e in entries] == [
+        ["model.residual='pre_ln'"],
+        ["model.residual='dlcl_pre'", "model.residual_args='norm=false'"],
+        ["model.residual='post_ln:0-5,pre_ln:6-17'"],
+    ]
+    assert entries[2].label == "post_ln-0-5-pre_ln-6-17"
+
+
+def test_a_file_of_ten_lines_is_a_wiring_that_is_called_as_the_file(tmp_path: Path) -> None:
+    assert len(TEN_LINES.splitlines()) == 10
+    entries, user_dir = read_entries(["pre_ln", file(tmp_path, "halved.py")], tmp_path / "out")
+    assert [e.name for e in entries] == ["pre_ln", f"halved#{str(user_dir)[-4:]}"]
+    assert entries[1].overrides == ["model.residual='halved'"]
+    variant = VARIANTS["halved"]
+    # what Pre-LN says of itself is not true of what derives from it
+    assert (variant.title, variant.code, variant.export_as) == ("halved", "", "")
+    assert variant.verified == "nothing"
+    assert user_dir is not None and {p.name for p in user_dir.iterdir()} == {"__init__.py", "halved.py"}
+
+
+def test_a_changed_file_has_another_copy(tmp_path: Path) -> None:
+    _, first = read_entries([file(tmp_path, "changing.py")], tmp_path)
+    _, second = read_entries([file(tmp_path, "changing.py", TEN_LINES.replace("0.5", "0.25"))], tmp_path)
+    assert first is not None and second is not None and first != second
+    assert "0.5" in (first / "changing.py").read_text()
+
+
+def test_registered_wirings_of_a_file_have_their_own_names_and_options(tmp_path: Path) -> None:
+    text = TEN_LINES.replace("class HalfPreLN", '@register_variant("my_half")\nclass HalfPreLN') + (
+        '    title = "Half"\n    paper = "Unpublished 2026"\n    year = 2026\n'
+        '    equations = ("x = x + F(LN(x)) / 2",)\n'
+        '    verified = "nothing"\n    code = ""\n    export_as = None\n    normalize_before = True\n'
+    )
+    text = "from fairseq_residuals import register_variant\n" + text
+    entries, _ = read_entries([file(tmp_path, "registering.py", text), "my_half/norm_type=rms"], tmp_path)
+    assert [e.name.partition("#")[0] for e in entries] == ["my_half", "my_half/norm_type=rms"]
+
+
+def test_what_papers_train_without_warm_up_is_also_compared_so(tmp_path: Path) -> None:
+    entries, _ = read_entries(["pre_ln", "t_fixup", "b2t@warmup=7"], tmp_path)
+    assert [(e.name, e.warmup) for e in entries] == [
+        ("pre_ln", None),
+        ("t_fixup", None),
+        ("b2t@warmup=7", 7),
+        ("t_fixup@warmup=0", 0),
+    ]
+    assert entries[2].overrides == ["model.residual='b2t'", "lr_scheduler.warmup_updates=7"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["pre_nl"], r"unknown variant 'pre_nl' \(did you mean pre_ln\?\)"),
+        (["b2t", "b2t"], "b2t is named twice"),
+        (["pre_ln/depth=3"], "variant 'pre_ln' has no option 'depth'"),
+        (["nowhere.py"], "nowhere.py cannot be read"),
+    ],
+)
+def test_mistakes(texts: list[str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        read_entries(texts, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("none", "x = 1\n", "none.py defines no wirings"),
+        ("two", f"{TEN_LINES}\n\nclass Other(PreLN):\n    connection = Half\n", "two.py defines 2 wirings"),
+        ("wrong", "1 / 0\n", "wrong.py fails: ZeroDivisionError: division by zero"),
+        ("b2t", TEN_LINES, "b2t.py fails: ValueError: a variant named 'b2t' is registered already"),
+    ],
+)
+def test_mistakes_in_a_file(name: str, text: str, message: str, tmp_path: Path) -> None:
+    for _ in range(2):  # the second time it is not taken for loaded
+        with pytest.raises(UserError, match=message):
+            load(Path(file(tmp_path, f"{name}.py", text)))

@@ -1,0 +1,71 @@
+"""Which cells are next, against losses whose best rate is known."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from fairseq_residuals.lab.compare.cells import Ended, Result
+from fairseq_residuals.lab.compare.entries import Entry
+from fairseq_residuals.lab.compare.schedule import Plan, best_rate, is_edge, next_cells, rate_losses
+
+PRE_LN, B2T = Entry("pre_ln", "pre_ln", ""), Entry("b2t", "b2t", "")
+PLAN = Plan([PRE_LN, B2T], (0.002, 0.001, 0.004), True, seeds=2, baseline_seeds=4)
+
+
+def result(entry: str, lr: float, seed: int, loss: float = 2.0, ended: Ended = "learned") -> Result:
+    return Result(
+        *(entry, lr, seed, ended, "", loss, loss, None, "", 4.0, 100, 80, 0.01, 40.0, 200.0),
+        *(f"40:{loss + 1} 80:{loss}", "s", "d", "fairseq-train", "c", "t", "cpu"),
+    )
+
+
+def carry_out(plan: Plan, best: dict[str, float]) -> list[Result]:
+    """All results where an entry's loss is the distance to its best rate, in factors of two."""
+    results: list[Result] = []
+    while cells := next_cells(plan, results):
+        results += [result(c.entry.name, c.lr, c.seed, abs(math.log2(c.lr / best[c.entry.name]))) for c in cells]
+        assert len(results) < 100
+    return results
+
+
+def test_rates_grow_until_the_best_has_a_worse_neighbour_on_each_side() -> None:
+    results = carry_out(PLAN, {"pre_ln": 0.002, "b2t": 0.0005})
+    grids = {e.name: rate_losses(e, results) for e in PLAN.entries}
+    assert sorted(grids["pre_ln"]) == [0.001, 0.002, 0.004]
+    assert sorted(grids["b2t"]) == [0.00025, 0.0005, 0.001, 0.002, 0.004]
+    assert {name: best_rate(grid) for name, grid in grids.items()} == {"pre_ln": 0.002, "b2t": 0.0005}
+    assert not any(map(is_edge, grids.values()))
+
+
+def test_seeds_follow_at_the_best_rate_paired_and_the_baseline_has_more() -> None:
+    results = carry_out(PLAN, {"pre_ln": 0.002, "b2t": 0.004})
+    further = [o.key for o in results if o.seed > 1]
+    assert further == [("pre_ln", 0.002, 2), ("b2t", 0.004, 2), ("pre_ln", 0.002, 3), ("pre_ln", 0.002, 4)]
+
+
+def test_a_grid_that_never_turns_ends_and_says_so() -> None:
+    results = carry_out(PLAN, {"pre_ln": 0.002, "b2t": 1e9})
+    grid = rate_losses(B2T, results)
+    assert len(grid) == 9 and is_edge(grid)
+
+
+def test_given_rates_are_the_only_ones() -> None:
+    plan = replace(PLAN, rates=(0.001,), grows=False, seeds=1, baseline_seeds=1)
+    results = carry_out(plan, {"pre_ln": 0.002, "b2t": 0.004})
+    assert [o.key for o in results] == [("pre_ln", 0.001, 1), ("b2t", 0.001, 1)]
+
+
+@pytest.mark.parametrize("ended", ["diverged", "failed"])
+def test_where_all_rates_diverge_lower_ones_are_tried_and_no_seeds(ended: Ended) -> None:
+    plan = replace(PLAN, entries=[PRE_LN, B2T])
+    results = [result("pre_ln", lr, 1, abs(lr - 0.002)) for lr in plan.rates]
+    results += [result("b2t", lr, 1, 9.0, ended) for lr in plan.rates]
+    assert [(c.entry.name, c.lr) for c in next_cells(plan, results)] == [("b2t", 0.0005)]
+    while cells := next_cells(plan, results):
+        results += [result(c.entry.name, c.lr, c.seed, 9.0, ended if c.entry == B2T else "learned") for c in cells]
+    assert {o.seed for o in results if o.entry == "b2t"} == {1}
+
+
+def test_what_is_done_is_not_done_again() -> None:
+    assert next_cells(PLAN, carry_out(PLAN, {"pre_ln": 0.002, "b2t": 0.002})) == []

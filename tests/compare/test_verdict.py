@@ -1,0 +1,94 @@
+"""The decision rule on data whose answer is known."""
+
+import random
+import statistics
+
+import pytest
+from scipy import stats
+
+from fairseq_residuals.lab.compare.verdict import (
+    LEVEL,
+    decide,
+    holm,
+    loss_at,
+    noise_floor,
+    smallest_difference,
+)
+
+SEEDS, ENTRIES, SIGMA = 5, 3, 0.01
+
+
+def experiment(draw: random.Random, effect: float = 0.0) -> dict[str, str]:
+    """The verdicts on entries of which the first differs from the baseline by ``effect``."""
+    baseline = [draw.gauss(2.0, SIGMA) for _ in range(SEEDS)]
+    pairs = {
+        f"entry{i}": [(draw.gauss(2.0 + (effect if i == 0 else 0.0), SIGMA), b) for b in baseline]
+        for i in range(ENTRIES)
+    }
+    return {verdict.entry: verdict.word for verdict in decide(pairs)}
+
+
+def test_where_nothing_differs_a_finding_is_as_rare_as_the_level_says() -> None:
+    draw = random.Random(1)
+    false = [set(experiment(draw).values()) != {"not distinguishable"} for _ in range(2000)]
+    # the entries share a baseline, which makes Holm's correction a little cautious
+    assert 0.5 * LEVEL < statistics.fmean(false) < 1.2 * LEVEL
+
+
+@pytest.mark.parametrize(("sign", "word"), [(-1, "better"), (1, "worse")])
+def test_three_sigma_are_found(sign: int, word: str) -> None:
+    draw = random.Random(2)
+    found = [experiment(draw, sign * 3 * SIGMA)["entry0"] for _ in range(500)]
+    assert found.count(word) > 0.7 * len(found)
+    assert {"better": "worse", "worse": "better"}[word] not in found
+
+
+def test_the_smallest_difference_is_found_as_often_as_is_said() -> None:
+    draw = random.Random(3)
+    smallest = smallest_difference(SEEDS, ENTRIES)
+    found = [experiment(draw, -smallest * SIGMA)["entry0"] == "better" for _ in range(1000)]
+    assert 0.78 < statistics.fmean(found) < 0.86  # Holm is at its strictest for the smallest p only
+    assert smallest_difference(10, ENTRIES) < smallest < smallest_difference(SEEDS, 10)
+    assert smallest_difference(1, 3) is None
+
+
+def test_one_entry_is_scipys_paired_test() -> None:
+    own, baseline = [1.0, 1.2, 1.1, 1.4], [1.3, 1.3, 1.35, 1.5]
+    (verdict,) = decide({"b2t": list(zip(own, baseline, strict=True))})
+    expected = stats.ttest_rel(own, baseline)
+    assert verdict.p == pytest.approx(expected.pvalue)
+    assert verdict.interval == pytest.approx(tuple(expected.confidence_interval(0.95)))
+    assert verdict.difference == pytest.approx(-0.1875)
+    assert (verdict.word, verdict.pairs) == ("better", 4)
+
+
+def test_holm_by_hand() -> None:
+    # 0.01 * 4, 0.015 * 3 (0.045), 0.03 * 2, and the largest is at least as large as that
+    assert holm([0.03, 0.01, 0.04, 0.015]) == pytest.approx([0.06, 0.04, 0.06, 0.045])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+def test_the_same_wiring_under_another_name_is_not_distinguishable() -> None:
+    (verdict,) = decide({"twin": [(1.5, 1.5), (1.25, 1.25)]})
+    assert (verdict.word, verdict.p, verdict.difference) == ("not distinguishable", 1.0, 0.0)
+
+
+@pytest.mark.parametrize("pairs", [[], [(1.0, 2.0)]])
+def test_one_seed_decides_nothing(pairs: list[tuple[float, float]]) -> None:
+    verdicts = decide({"b2t": pairs, "deepnet": [(1.0, 1.1), (1.0, 1.2), (1.0, 1.12)]})
+    assert (verdicts[0].word, verdicts[0].p) == ("not decided", None)
+    # what is not tested does not count among the tests that are corrected for
+    assert verdicts[1].p == pytest.approx(stats.ttest_rel([1.0] * 3, [1.1, 1.2, 1.12]).pvalue)
+
+
+def test_the_noise_floor_is_a_standard_deviation() -> None:
+    assert noise_floor({1: 1.0, 2: 3.0}) == pytest.approx(2**0.5)
+    assert noise_floor({1: 1.0}) is None
+
+
+@pytest.mark.parametrize(
+    ("updates", "loss"),
+    [(10, 3.0), (20, 2.0), (15, 2.5), (9.5, None), (21, 2.0)],
+)
+def test_a_loss_between_two_validations_lies_on_a_line(updates: float, loss: float | None) -> None:
+    assert loss_at([(10, 3.0), (20, 2.0)], updates) == loss
