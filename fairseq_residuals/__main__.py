@@ -34,7 +34,6 @@ COMMANDS = {
     "curves": "fairseq_residuals.lab.look.curves",
     "diagnose": "fairseq_residuals.lab.look.diagnose",
     "compare": "fairseq_residuals.lab.compare.command",
-    "race": "fairseq_residuals.lab.commands.race",
     "linearize": "fairseq_residuals.lab.look.linearize",
     "bench": "fairseq_residuals.lab.bench.command",
     "site": "fairseq_residuals.lab.site",

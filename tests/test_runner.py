@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import os
-import shlex
 import signal
 import sys
 import threading
@@ -14,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_residuals.lab.look.training_log import Log
-from fairseq_residuals.lab.recipes import trainings
 from fairseq_residuals.lab.recipes.runner import CommandFailed, Run, Runner, environments
 from fairseq_residuals.wirings.core.errors import UserError
 
@@ -135,29 +131,3 @@ def test_progress_is_read_from_the_training_log(tmp_path: Path) -> None:
 def test_a_program_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="the program fairseq-dance is not installed"):
         Runner().command(["fairseq-dance"], tmp_path / "log")
-
-
-TRAINER = "print('| INFO | done training in 0.1 seconds')"
-
-
-def test_listed_trainings_are_run_once_and_a_cut_off_log_is_gone_on_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done, cut_off = tmp_path / "done.log", tmp_path / "cut_off.log"
-    done.write_text("x | INFO | done training in 5.0 seconds\n")
-    cut_off.write_text("as far as it came\n")
-    listed = [f"{log}\t10\t{shlex.join(python(TRAINER))}\n" for log in (done, cut_off, tmp_path / "new.log")]
-    monkeypatch.setattr("sys.stdin", io.StringIO("".join(listed)))
-    assert trainings.main(["--jobs", "2"]) == 0
-    assert done.read_text() == "x | INFO | done training in 5.0 seconds\n"
-    assert cut_off.read_text().startswith("as far as it came\n# started ")
-    assert all(Log(tmp_path / name).read_on().finished for name in ("cut_off.log", "new.log"))
-
-
-def test_a_listed_training_that_fails_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = shlex.join(python("import sys; sys.exit('disk on fire')"))
-    monkeypatch.setattr("sys.stdin", io.StringIO(f"{tmp_path}/a.log\t10\t{command}\n"))
-    assert trainings.main([]) == 1
-    assert "disk on fire\ntrainings: error: " in capsys.readouterr().err

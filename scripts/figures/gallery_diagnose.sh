@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The gallery's diagnosis: an 18L-18L Post-LN model of 64/128/4 that learns nothing, and what its log says of it. A minute.
-. "$(dirname "${BASH_SOURCE[0]}")/runs.sh"
-LAYERS="${LAYERS:-18}" UPDATES="${UPDATES:-200}"
-model post_ln "" "" --arch transformer_post_ln --encoder-layers "$LAYERS" --decoder-layers "$LAYERS"
-train
-[ -n "${DRY_RUN:-}" ] || fairseq-residuals diagnose "${LOGS[0]}" ${CORPUS:+--data "$CORPUS"} --out "$OUT" --name "$FIGURE"
+# `fairseq-residuals diagnose` of a deep Post-LN that does not learn; of other logs: gallery_diagnose.sh LOG. DEPTH: default 18.
+. "$(dirname "${BASH_SOURCE[0]}")/trained.sh"
+small 'train.*.log' "${DEPTH:-18}" post_ln pre_ln --override model.log_residual_stats=10
+data=()
+[ "$GIVEN" != 0 ] || data=(--data "$OUT/$FIGURE-${DEPTH:-18}/data-copy-6000/copy/data-bin")
+fairseq-residuals diagnose "${FILES[0]}" "${data[@]}" --out "$OUT" --name "$FIGURE"

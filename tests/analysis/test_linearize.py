@@ -5,18 +5,17 @@ from __future__ import annotations
 import contextlib
 import csv
 import shutil
-from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from analysed_models import built, checkpoint, corpus
+from fairseq.data.language_pair_dataset import collate
 from torch import nn
 
 from fairseq_residuals.__main__ import main
 from fairseq_residuals.lab.look.linearize import LinearMap, fit, replaced, train
-from fairseq_residuals.lab.look.training_data import SyntheticSequences
 from fairseq_residuals.wirings.core.registry import VARIANTS
 
 DIM = 16
@@ -26,8 +25,16 @@ TRANSLATING = sorted(name for name, variant in VARIANTS.items() if not variant.r
 def samples(model: Any, number: int = 8) -> list[dict[str, Any]]:
     """Batches with padding."""
     words = model.decoder.dictionary
-    data = SyntheticSequences(Namespace(tokens=8, sentences=6, game="reverse"), words).train(seed=3)
-    return [next(data) for _ in range(number)]
+    draw = torch.Generator().manual_seed(3)
+    batches = []
+    for _ in range(number):
+        lengths = torch.randint(4, 9, (6,), generator=draw).tolist()
+        sources = [torch.randint(words.nspecial, len(words), (n,), generator=draw) for n in lengths]
+        sources = [torch.cat([x, torch.tensor([words.eos()])]) for x in sources]
+        targets = [torch.cat([x[:-1].flip(0), x[-1:]]) for x in sources]
+        pairs = [{"id": i, "source": x, "target": y} for i, (x, y) in enumerate(zip(sources, targets, strict=True))]
+        batches.append(collate(pairs, words.pad(), words.eos()))
+    return batches
 
 
 def linear_layer(model: Any) -> tuple[Any, torch.Tensor, torch.Tensor]:
@@ -184,7 +191,7 @@ def test_bad_input(trained: tuple[Path, Path], tmp_path: Path, capsys: pytest.Ca
         ([tmp_path / "none.pt", "--data", data], "there is no checkpoint"),
         ([tmp_path / "text", "--data", data], "is damaged"),
         ([file, "--data", empty], "empty"),
-        ([file, "--data", data, "--split", "test"], "has no split test"),
+        ([file, "--data", data, "--split", "test"], "--split test: "),
         ([file, "--data", data, "--fit", "0"], "--fit must be at least 1"),
     ):
         assert main(["linearize", *map(str, arguments), "--out", str(tmp_path / "out")]) == 2

@@ -13,9 +13,9 @@ import torch
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import build_model
 from fairseq.sequence_generator import SequenceGenerator
+from perturbation import perturb
 from torch import Tensor
 
-from fairseq_residuals.lab.utils.perturbation import perturb
 from fairseq_residuals.plugin.checkpoints.exporting import to_graphs, to_hf
 from fairseq_residuals.plugin.checkpoints.exporting.export_folders import fairseq_logits, random_input
 from fairseq_residuals.plugin.checkpoints.exporting.portable_checkpoint import PortableCheckpoint, portable_of

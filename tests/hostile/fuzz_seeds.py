@@ -9,9 +9,9 @@ from pathlib import Path
 from archive_cases import tar_of, zip_of
 from command_lines import SIZES
 from object_cases import pid, rebuilt
-from pickle_cases import checkpoint, legacy
+from pickle_cases import checkpoint, legacy, text
 
-from fairseq_residuals.lab.recipes.sweep_table import HEADER, TRAINED
+from fairseq_residuals.lab.compare.cells import HEADER
 
 ROOT = Path(__file__).parents[2]
 TEXTS = (
@@ -124,10 +124,11 @@ def _table(*lines: tuple[str, ...], separator: str) -> bytes:
 @functools.cache
 def corpus() -> dict[str, tuple[bytes, ...]]:
     """Good inputs by kind."""
-    state = checkpoint(rebuilt(pid("0", 16), 0, (4, 4), (4, 1)))
+    old = checkpoint(b"}" + text("w") + rebuilt(pid("0", 16, view=b"N"), 0, (4, 4), (4, 1)) + b"s")
+    state = checkpoint(b"}" + text("w") + rebuilt(pid("0", 16), 0, (4, 4), (4, 1)) + b"s")
     files = tuple(ARCHIVE.items())
     reproduced = (ROOT / "results/reproduced.csv").read_text().splitlines()[0].split(",")
-    result = dict.fromkeys(HEADER, "1") | {"ended": TRAINED}
+    result = dict.fromkeys(HEADER, "1") | {"ended": "learned", "curve": "10:2.5 20:nan"}
     profile = {"measured_with": {"arch": "a"}, "omegas": {"decoder": [{"self": 1.5, "ffn": 2.0}] * 2}}
     manifest = _table(
         ("id", "audio", "n_frames", "tgt_text", "speaker"),
@@ -141,13 +142,13 @@ def corpus() -> dict[str, tuple[bytes, ...]]:
         "perplexity": (EVAL_LM, VALIDATE),
         "generation": (GENERATED,),
         "pickle": (state,),
-        "legacy": (legacy(checkpoint(rebuilt(pid("0", 16, view=b"N"), 0, (4, 4), (4, 1))), {"0": bytes(64)}),),
+        "legacy": (legacy(old, {"0": bytes(64)}),),
         "archive": (tar_of(*files), zip_of(*files), zip_of(*files, method=8)),
         "profile": (json.dumps(profile).encode(),),
         "record": (b'{"key": "a", "lines": {"train": 3}}',),
         "published": (PUBLISHED,),
         "reproduced": (_table(tuple(reproduced), ("b2t", "table1", *["1"] * (len(reproduced) - 2)), separator=","),),
-        "sweep": (_table(HEADER, tuple(result.values()), separator=","),),
+        "runs": (_table(HEADER, tuple(result.values()), separator=","),),
         "dictionary": (b"a 10\nb 7 #fairseq:overwrite\nc 1\n", b"madeupword0000 0\n"),
         "sgm": (b'<doc>\n<seg id="1"> a b </seg> <seg id="2"> c\nd </seg>\n</doc>\n',),
         "manifest": (manifest,),

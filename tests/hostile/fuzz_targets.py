@@ -14,7 +14,8 @@ from fairseq.data.audio.speech_to_text_dataset import SpeechToTextDatasetCreator
 from forked import PLUGIN
 from pickle_cases import zipped
 
-from fairseq_residuals.lab.data.audio.utterances import read_texts
+from fairseq_residuals.lab.compare.cells import read_results
+from fairseq_residuals.lab.data.corpora.librispeech import read_texts
 from fairseq_residuals.lab.data.pipeline.archives import unpack
 from fairseq_residuals.lab.data.text import bpe
 from fairseq_residuals.lab.data.text.sgm import sentences
@@ -22,7 +23,6 @@ from fairseq_residuals.lab.look.curves import chooser, groups
 from fairseq_residuals.lab.look.diagnose import rows
 from fairseq_residuals.lab.look.training_log import read_log
 from fairseq_residuals.lab.look.verdicts import diagnose
-from fairseq_residuals.lab.recipes.sweep_table import read_results, table
 from fairseq_residuals.lab.recipes.tables import load_published, read_records, render
 from fairseq_residuals.lab.scoring.perplexity import perplexity_of_eval_lm, perplexity_of_validate
 from fairseq_residuals.plugin.scoring.metrics import score
@@ -115,7 +115,7 @@ READERS: dict[str, Target] = {
     "record": lambda path: read_record(path, "key"),
     "published": published,
     "reproduced": read_records,
-    "sweep": lambda path: table(read_results(path), 1),
+    "runs": lambda path: [result.points for result in read_results(path)],
     "dictionary": dictionary,
     "sgm": lambda path: list(sentences(path, "sgm")),
     "manifest": manifest,

@@ -96,6 +96,10 @@ def test_the_sentence_is_taken_out_of_a_data_workers_traceback():
     assert str(UserError(text)) == "speech needs soundfile"
 
 
+def test_a_name_in_a_file_does_not_speak_to_the_terminal():
+    assert str(UserError("has a \x1b[2J\x9b1m\u202e of its own\n")) == r"has a \x1b[2J\x9b1m\u202e of its own"
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError) as caught:
         (tmp_path / "train.de").read_text()
@@ -121,6 +125,8 @@ def test_a_missing_dictionary_tells_a_missing_folder_from_a_wrong_one(tmp_path):
     ("error", "part"),
     [
         (FileNotFoundError("Dataset not found: valid (data-bin)"), "valid (data-bin)"),
+        (Exception("Incorrect encoding detected in dict.txt, please rebuild the dataset"), "dict.txt is not UTF-8"),
+        (ValueError("Empty manifest: a/valid.tsv"), "the manifest a/valid.tsv has no recordings"),
         (OSError("file MISSING not found"), "file MISSING not found"),
         (OSError("Model file not found: a/b.pt"), "there is no checkpoint a/b.pt"),
         (FileExistsError("bin/dict.de.txt"), "bin/dict.de.txt exists already"),
@@ -182,6 +188,8 @@ def test_a_missing_architecture_is_named(arguments, missing, capsys):
 def test_help_lists_the_flags_of_the_architecture(capsys):
     """fairseq printed its help before it knew them."""
     from fairseq import options
+
+    import fairseq_residuals  # noqa: F401 (registers it)
 
     for arguments, listed in ((["--help", "--arch", "transformer_b2t_6l"], True), (["--help"], False)):
         with pytest.raises(SystemExit) as caught:

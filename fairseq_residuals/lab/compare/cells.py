@@ -23,8 +23,7 @@ from fairseq_residuals.lab.recipes.losses import final_loss
 from fairseq_residuals.lab.recipes.machine import Machine
 from fairseq_residuals.lab.recipes.runner import CommandFailed, Run, Runner
 from fairseq_residuals.lab.recipes.stages import Diverged, Stages, hours, usage
-from fairseq_residuals.lab.recipes.workspace import commit
-from fairseq_residuals.lab.utils.checkout import CONFIGS
+from fairseq_residuals.lab.utils.checkout import CONFIGS, commit
 from fairseq_residuals.lab.utils.machine import processor
 from fairseq_residuals.lab.utils.tables import csv_text
 from fairseq_residuals.wirings.core.errors import UserError
@@ -89,6 +88,14 @@ class Result:
     commit: str
     torch: str
     device: str
+
+    def __post_init__(self) -> None:
+        """Refuse a line whose curve is none.
+
+        Raises:
+            ValueError: it is none.
+        """
+        self.points  # noqa: B018
 
     @property
     def key(self) -> tuple[str, float, int]:
@@ -262,16 +269,16 @@ def read_results(path: Path) -> list[Result]:
     if not path.exists():
         return []
     lines = csv.DictReader(io.StringIO(read_text(path), newline=""))
-    if tuple(lines.fieldnames or ()) != HEADER:
-        raise UserError(f"{path} is no file of runs: its first line has to be {','.join(HEADER)}")
     types = get_type_hints(Result)
     results = []
-    for line in lines:
-        try:
+    try:
+        if tuple(lines.fieldnames or ()) != HEADER:
+            raise UserError(f"{path} is no file of runs: its first line has to be {','.join(HEADER)}")
+        for line in lines:
             values = {name: _value(types[name], line[name]) for name in HEADER}
             results.append(Result(**values))  # type: ignore[arg-type]
-        except (ValueError, TypeError, KeyError) as error:
-            raise UserError(f"{path}, line {lines.line_num} is no result of a run: {error}") from None
+    except (csv.Error, ValueError, TypeError) as error:
+        raise UserError(f"{path}, line {lines.line_num} is no result of a run: {error}") from None
     return results
 
 

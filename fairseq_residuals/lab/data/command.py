@@ -48,8 +48,7 @@ def run(args: argparse.Namespace) -> int:
     """
     # These need libraries that not every command does.
     from fairseq_residuals.lab.data.corpora import find_corpus
-    from fairseq_residuals.lab.data.pipeline.corpus import Job, prepare
-    from fairseq_residuals.lab.data.pipeline.mirrors import Mirror
+    from fairseq_residuals.lab.data.pipeline.corpus import Job, Mirror, prepare
 
     corpus = find_corpus(args.corpus)
     if args.sources:

@@ -21,7 +21,7 @@ COLUMNS, TITLE_WIDTH = 6, 22
 """Small panels side by side on a page; characters of a title on one line."""
 DASHES = {"encoder": plots.DASHED, "decoder": plots.SOLID}
 ByLayer = dict[str, list[float]]
-"""By stack, a number for each layer from the bottom."""
+"""A number for each layer from the bottom, by stack."""
 Measured = Sequence[tuple[str, str, ByLayer]]
 
 

@@ -119,14 +119,14 @@ BYTES_PER_PARAMETER = 4
 
 @dataclass
 class Drawn:
-    """A variant in one stack of one model."""
+    """A wiring in one stack of one model."""
 
     variant: Variant
     stack: str
     layer: int
-    """Which was drawn, from 1."""
+    """Number of the layer that is drawn, from 1."""
     of: str
-    """Which layers it stands for; empty: all."""
+    """Layers that it stands for; empty: all."""
     graph: Graph
 
 
@@ -135,7 +135,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "arch",
         nargs="+",
         metavar="ARCH",
-        help="architectures, variants as --variants names them, or Python files as --python of `gradients` takes them",
+        help="architectures, wirings as --variants names them, or Python files as --python of `gradients` takes them",
     )
     parser.add_argument("--stack", choices=("encoder", "decoder"), help="only this one")
     add_size_flags(parser)
@@ -196,7 +196,7 @@ def _stacks(args: argparse.Namespace) -> Iterator[tuple[str, Stack]]:
     """Yield the stacks that are named, without storage: even the largest is built at once.
 
     Raises:
-        UserError: a name is that of no variant or architecture, or of a file without a stack that can be drawn.
+        UserError: a name is that of no wiring or architecture, or of a file without a stack that can be drawn.
     """
     logging.disable(logging.INFO)  # what building prints says nothing here
     try:
@@ -219,7 +219,7 @@ def _named_stacks(name: str, args: argparse.Namespace) -> Iterator[tuple[str, St
             yield file.stem, stack.to("meta")
     elif file.is_file():
         raise UserError(
-            f"{name} is a file: explain takes an architecture, such as transformer_b2t_6l, or a variant, such"
+            f"{name} is a file: explain takes an architecture, such as transformer_b2t_6l, or a wiring, such"
             " as b2t; or a Python file that ends in .py"
         )
     elif find_spec("fairseq") is None:
@@ -241,7 +241,7 @@ def _fairseq_stacks(name: str, args: argparse.Namespace) -> Iterator[tuple[str, 
 
 
 def _library_stacks(name: str, args: argparse.Namespace) -> Iterator[tuple[str, Stack]]:
-    """Build a variant by :func:`build_stack`, with the sizes of fairseq's ``transformer`` where no flag says others."""
+    """Build a wiring by :func:`build_stack`, with the sizes of fairseq's ``transformer`` where no flag says others."""
     if args.task == "speech_to_text":
         raise UserError("--task speech_to_text needs fairseq, which is not installed")
     depths = [int(n) for n in (args.layers or "6").split("-") if n.isdigit()]
@@ -258,7 +258,7 @@ def _library_stacks(name: str, args: argparse.Namespace) -> Iterator[tuple[str, 
 
 
 def _drawn(stack: Stack) -> Iterator[Drawn]:
-    """Draw each variant of a stack by its second layer: in the first, what comes from below may be missing."""
+    """Draw each wiring of a stack by its second layer: in the first, what comes from below may be missing."""
     below = 0
     for variant, layers in stack.segments():
         place = below + min(1, len(layers) - 1)
@@ -308,7 +308,7 @@ LANE = 0.28
 """Between two lines that pass beside boxes; all lengths are in rows."""
 MARGIN = 0.2
 INCHES = 0.4
-"""Of a length of 1 across."""
+"""Inches across of a length of 1."""
 CHARACTER = 0.064
 """Half the width of one in a box."""
 
@@ -383,7 +383,7 @@ def draw_graph(axes: Any, graph: Graph, title: str, below: str) -> None:
 
 
 class _Line(NamedTuple):
-    """From one box to another: straight up, or beside those between them at ``x``."""
+    """A line from one box to another: straight up, or beside those between them at ``x``."""
 
     start: Node
     end: Node

@@ -62,7 +62,7 @@ class PointInLayer:
     is_norm: bool
     """Whether it is what a norm of the wiring gives."""
     norm: float
-    """Of the loss's gradient with respect to the tensor at this point."""
+    """Norm of the loss's gradient with respect to the tensor at this point."""
 
 
 def parts(subject: Subject) -> list[PointInLayer]:

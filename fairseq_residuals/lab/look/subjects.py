@@ -28,7 +28,7 @@ PRECISIONS = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat
 def add_size_flags(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how large models and batch are."""
     sizes = parser.add_argument_group("sizes", "of models, where the architecture's are not wanted, and of the batch")
-    sizes.add_argument("--task", choices=tuple(PREFIXES), default="translation", help="of variants (%(default)s)")
+    sizes.add_argument("--task", choices=tuple(PREFIXES), default="translation", help="of wirings (%(default)s)")
     sizes.add_argument("--layers", metavar="N", help="of each stack, or 12-6 for encoder and decoder")
     for flag, words in (("dim", "model dimension"), ("ffn-dim", "width of the FFNs"), ("heads", "attention heads")):
         sizes.add_argument(f"--{flag}", type=int, metavar="N", help=f"{words} of each stack")
@@ -52,7 +52,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--variants",
         nargs="+",
         metavar="NAME",
-        help="variants, in --task, or all of them (all); NAME/k=v,... gives one its options; lists such as"
+        help="wirings, in --task, or all of them (all); NAME/k=v,... gives one its options; lists such as"
         " post_ln:0-5,pre_ln:6-17 are valid",
     )
     models.add_argument("--arch", nargs="+", metavar="ARCH", help="architectures of this plugin, of any task")
@@ -95,18 +95,29 @@ def subjects(args: Namespace) -> Iterator[Subject]:
 
 def _all(args: Namespace) -> Iterator[tuple[Subject, str]]:
     """Yield models, each with what tells it from others of its label."""
+    alone = args.python and not (args.variants or args.arch or args.checkpoint)
+    if alone and (flags := _flags_of_others(args)):
+        raise UserError(f"{flags[0]} has no meaning for --python, whose model and batch are what the file says")
     for file in args.python or ():
         say(str(file))
         yield of_python_file(file, args.training), str(file)
-    if args.python and not (args.variants or args.arch or args.checkpoint):
+    if alone:
         return
     if find_spec("fairseq") is None:
         raise UserError(
-            "fairseq is not installed, which variants, architectures and checkpoints need; --python does not"
+            "fairseq is not installed, which wirings, architectures and checkpoints need; --python does not"
         )
     from fairseq_residuals.lab.look.models import fairseq_subjects
 
     yield from fairseq_subjects(args)
+
+
+def _flags_of_others(args: Namespace) -> list[str]:
+    """Return the flags that were given and choose sizes, batch, device or precision of models that are built here."""
+    sizes = dict.fromkeys(("data", "layers", "dim", "ffn_dim", "heads"))
+    defaults = {"device": "cpu", "precision": "fp32"} | sizes
+    given = [f"--{name.replace('_', '-')}" for name, value in defaults.items() if getattr(args, name) != value]
+    return [*given, *args.further]
 
 
 def of_python_file(file: Path, training: bool = False) -> ModelAndLoss:

@@ -45,7 +45,7 @@ OTHER_WIRING = (
     "choose a wiring whose gradients do not pass a norm in every layer: --residual b2t, pre_ln or resi_dual; or one"
     " that keeps residuals large: deepnet, admin"
 )
-RACE = "`fairseq-residuals race` tries wirings, rates and warm-ups side by side"
+COMPARE = "`fairseq-residuals compare` tries wirings and rates side by side"
 SEE_LAYERS = "train again with --log-residual-stats 10, and the log will say which layer it was"
 IN_BF16 = "train in --bf16 or in single precision: fp16 ends at 65504"
 ERRORS = {
@@ -176,7 +176,7 @@ def diagnose(log: Log, unigram: Unigram | None = None) -> Diagnosis:
         _layers_out_of_band(found)
         _vanishing(found)
         if found.verdict == NOT_LEARNED:
-            found.advise(LOWER_RATE, RACE)
+            found.advise(LOWER_RATE, COMPARE)
         if not found.norms:
             found.advise(SEE_LAYERS)
     return found

@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     """
     import torch
 
-    from fairseq_residuals.lab.recipes import dry_run, reproduce
+    from fairseq_residuals.lab.recipes import reproduce
     from fairseq_residuals.lab.recipes.job import Settings
     from fairseq_residuals.lab.recipes.machine import Machine
     from fairseq_residuals.lab.recipes.runner import INTERRUPTED, Runner, environments
@@ -147,7 +147,7 @@ def run(args: argparse.Namespace) -> int:
         if args.max_update is not None and (note := _too_short_to_average(args.max_update, work)):
             print(f"reproduce: {note}", file=sys.stderr, flush=True)
         if args.dry_run:
-            print("\n".join(dry_run.show(work)))
+            print("\n".join(reproduce.show(work)))
             return 0
         reproduce.run(table, work, args.results, runner)
     except KeyboardInterrupt:

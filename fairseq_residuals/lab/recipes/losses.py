@@ -12,23 +12,11 @@ from collections.abc import Hashable, Sequence
 from typing import TypeVar
 
 Token = TypeVar("Token", bound=Hashable)
-TRAINED = 0.5
-"""A run is trained if its training loss ends below this share of the unigram loss."""
 
 
 def final_loss(losses: Sequence[float]) -> float:
     """Return the mean of the last twentieth of what was logged, at least the last one: single points are noisy."""
     return statistics.fmean(losses[-max(1, len(losses) // 20) :])
-
-
-def is_trained(loss: float, unigram: float) -> bool:
-    """Return whether a final training loss is far below the unigram loss; not where it is not a number."""
-    return loss < TRAINED * unigram
-
-
-def is_diverged(valid_loss: float, unigram: float) -> bool:
-    """Return whether a validation loss ended above the unigram loss, or is not a number."""
-    return not valid_loss <= unigram
 
 
 def unigram_loss(train: Counter[Token], scored: Counter[Token] | None = None, words: int = 0) -> float:

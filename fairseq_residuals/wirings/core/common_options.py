@@ -1,4 +1,4 @@
-"""The options that all wirings have: what they are, where they contradict, and what they add to the equations."""
+"""The options that all wirings have: what they are, and what they add to the equations."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ Init = Literal["fairseq", "fairseq_0.8", "fairseq_0.9", "lipschitz", "ds_init", 
 
 STARTS_SMALLER = "option depth_mup, for its weights start smaller in deeper stacks already"
 """Why a wiring whose initialisation counts layers refuses an option."""
+INIT_HELP = "as for every wiring; see wirings/core/initialization.py"
+"""The help of ``init`` in wirings whose authors' models were drawn by another rule than fairseq's newest."""
 
 
 @dataclass(frozen=True)

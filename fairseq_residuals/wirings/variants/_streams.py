@@ -23,6 +23,7 @@ from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.ops.hyper_mix import depth_connection, width_connection
 from fairseq_residuals.wirings.ops.rms_linear import rms_linear
 from fairseq_residuals.wirings.utils.precision import at_least_fp32, without_autocast
+from fairseq_residuals.wirings.variants.pre_ln import TopNorm
 
 ROUTER_EPS = 1e-6
 
@@ -110,7 +111,7 @@ class StreamsConnection(Connection):
         return s | dict(zip(stream_keys(self.n), streams.unbind(-2), strict=True))
 
 
-class StreamsVariant(Variant):
+class StreamsVariant(TopNorm):
     """Start all streams as the embedding, and end in the norm of their sum."""
 
     extension: ClassVar[str] = (
@@ -122,10 +123,6 @@ class StreamsVariant(Variant):
     class Config(Variant.Config):
         n: int = option(4, "streams", minimum=1, maximum=64)
 
-    def __init__(self, config: Any, shape: StackShape) -> None:
-        super().__init__(config, shape)
-        self.norm = shape.new_norm()
-
     def open(self, x: Tensor) -> Stream:
         return dict.fromkeys(stream_keys(self.config.n), x)
 
@@ -133,7 +130,7 @@ class StreamsVariant(Variant):
         return stack_streams(s, self.config.n).sum(-2)
 
     def close(self, s: Stream) -> Tensor:
-        return self.norm(self.layer_output(s))  # type: ignore[no-any-return]
+        return super().close({"x": self.layer_output(s)})
 
 
 class LearnedSum(nn.Module):

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Summation, Variant
-from fairseq_residuals.wirings.core.common_options import Init
+from fairseq_residuals.wirings.core.common_options import INIT_HELP, Init
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
 
@@ -68,11 +68,7 @@ class Admin(Variant):
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
-        init: Init = option(
-            "fairseq_0.8",
-            "as for every wiring; see wirings/core/initialization.py",
-            for_training=True,
-        )
+        init: Init = option("fairseq_0.8", INIT_HELP, for_training=True)
         profile: Literal["auto"] | str = option(
             "auto",
             "where the omegas start; auto: profiled on the first batch of training, else a file that"

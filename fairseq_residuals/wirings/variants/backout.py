@@ -20,7 +20,7 @@ from typing import Any, Literal
 from fairseq_residuals.wirings.core.base import StackShape
 from fairseq_residuals.wirings.core.config import LARGEST, option
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import TopNorm
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm
 from fairseq_residuals.wirings.variants.unet_skip import LongSkips, middle_option, subtracted_middle
 
 
@@ -35,7 +35,7 @@ class Backout(LongSkips):
     extension = "Each stack subtracts its own middle."
 
     @dataclass(frozen=True)
-    class Config(TopNorm.Config):
+    class Config(OptionalTopNorm.Config):
         middle: Literal["half"] | int = middle_option()
         start: float = option(0.2, "where b starts", minimum=-LARGEST, maximum=LARGEST, for_training=True)
 

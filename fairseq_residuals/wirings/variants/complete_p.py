@@ -29,7 +29,7 @@ from fairseq_residuals.wirings.core.base import Connection, Site, Stream
 from fairseq_residuals.wirings.core.config import LARGEST, option
 from fairseq_residuals.wirings.core.depth_mup import UpdateScale
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection, TopNorm
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
 
 class MuPConnection(PreLNConnection):
@@ -69,7 +69,7 @@ def with_width(
 
 
 @register_variant("complete_p")
-class CompleteP(TopNorm):
+class CompleteP(OptionalTopNorm):
     title = "CompleteP"
     paper = "Dey et al. 2025, Don't be lazy: CompleteP enables compute-efficient deep transformers"
     year = 2025
@@ -78,7 +78,7 @@ class CompleteP(TopNorm):
     extension = "Each stack has its own m_L; an encoder's output is not divided by m_N."
 
     @dataclass(frozen=True)
-    class Config(TopNorm.Config):
+    class Config(OptionalTopNorm.Config):
         depth_mup: bool | float = option(
             True, "as for every wiring; true: CompleteP, 0.5: depth-muP", minimum=0.01, maximum=1.0
         )

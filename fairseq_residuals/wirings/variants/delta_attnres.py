@@ -14,7 +14,7 @@ from fairseq_residuals.wirings.core.base import Connection, Site, Stream
 from fairseq_residuals.wirings.core.config import MOST_LAYERS, option
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.variants.attention_residuals import KEY_EPS, SoftmaxOverDepth, sources_of
-from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection, TopNorm
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
 
 class DeltaAttnResConnection(PreLNConnection):
@@ -41,7 +41,7 @@ class DeltaAttnResConnection(PreLNConnection):
 
 
 @register_variant("delta_attnres")
-class DeltaAttnRes(TopNorm):
+class DeltaAttnRes(OptionalTopNorm):
     title = "Delta Attention Residuals"
     paper = "Luo et al. 2026, Delta Attention Residuals"
     year = 2026
@@ -51,7 +51,7 @@ class DeltaAttnRes(TopNorm):
     summation = "none"
 
     @dataclass(frozen=True)
-    class Config(TopNorm.Config):
+    class Config(OptionalTopNorm.Config):
         block: int = option(0, "layers per source; 0: sub-layers", minimum=0, maximum=MOST_LAYERS)
         as_coded: bool = option(False, "blocks as in the authors' code")
 

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.base import DepthWeights, StackShape, Stream, Variant
-from fairseq_residuals.wirings.core.common_options import Init
+from fairseq_residuals.wirings.core.common_options import INIT_HELP, Init
 from fairseq_residuals.wirings.core.config import MOST_LAYERS, option
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.ops.depth_sum import weighted_sum
@@ -56,11 +56,7 @@ class DLCL(Variant):
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
-        init: Init = option(
-            "fairseq_0.8",
-            "as for every wiring; see wirings/core/initialization.py",
-            for_training=True,
-        )
+        init: Init = option("fairseq_0.8", INIT_HELP, for_training=True)
         weights: Literal["learned", "fixed_one", "fixed_average"] = option(
             "learned", "weights of the combination: learned, or constants"
         )

@@ -27,6 +27,7 @@ from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.utils.precision import at_least_fp32, without_autocast
 from fairseq_residuals.wirings.variants.hyper_connections import TanhRouter
+from fairseq_residuals.wirings.variants.pre_ln import TopNorm
 
 
 class FracRouter(TanhRouter):
@@ -67,7 +68,7 @@ class FracConnection(Connection):
 
 
 @register_variant("frac_connections")
-class FracConnections(Variant):
+class FracConnections(TopNorm):
     title = "Frac-Connections"
     paper = "Zhu et al. 2025, Frac-Connections: Fractional Extension of Hyper-Connections"
     year = 2025
@@ -98,10 +99,6 @@ class FracConnections(Variant):
                 f"option m={config.m} of wiring 'frac_connections' must divide the {shape.dim} channels of the"
                 f" {shape.stack}"
             )
-        self.norm = shape.new_norm()
 
     def connect(self, site: Site) -> Connection:
         return FracConnection(site, self.config.m)
-
-    def close(self, s: Stream) -> Tensor:
-        return self.norm(s["x"])  # type: ignore[no-any-return]

@@ -26,9 +26,10 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.attention import Edit
-from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream, Variant
+from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Variant
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
+from fairseq_residuals.wirings.variants.pre_ln import TopNorm
 
 
 class HybridNormConnection(Connection):
@@ -65,7 +66,7 @@ NORMALIZED = "with q = LN_q(q) per head, k = LN_k(k) per head, v = LN_v(v) per h
 
 
 @register_variant("hybrid_norm")
-class HybridNorm(Variant):
+class HybridNorm(TopNorm):
     title = "HybridNorm"
     paper = "Zhuo et al. 2025, HybridNorm: Towards Stable and Efficient Transformer Training via Hybrid Normalization"
     year = 2025
@@ -94,12 +95,5 @@ class HybridNorm(Variant):
             "output LN(x)",
         )
 
-    def __init__(self, config: Any, shape: StackShape) -> None:
-        super().__init__(config, shape)
-        self.norm = shape.new_norm()
-
     def connect(self, site: Site) -> Connection:
         return HybridNormConnection(site, self.config.first_layer == "star")
-
-    def close(self, s: Stream) -> Tensor:
-        return self.norm(s["x"])

@@ -19,11 +19,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream, Summation, Variant
+from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Summation, Variant
 from fairseq_residuals.wirings.core.config import MOST_LAYERS, option
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.ops.depth_sum import weighted_sum
-from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection
+from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection, TopNorm
 from fairseq_residuals.wirings.variants.sandwich_ln import SandwichConnection, SandwichLN
 
 
@@ -116,19 +116,12 @@ def augmented(o: Any) -> str:
     return f"{BOTH_WEIGHTS}; {o.adds('a F(LN(x)) + (2 - a) g', to='(2 - a) x')}" if o.rw else o.adds("F(LN(x)) + g")
 
 
-class Laurel(Variant):
+class Laurel(TopNorm):
     paper = "Menghani et al. 2024, LAuReL: Learned Augmented Residual Layer"
     year = 2024
     verified = "the paper's equations (no code was published)"
     extension = "Each sub-layer has its own, cross-attention too. They start as Pre-LN."
     summation: ClassVar[Summation] = "pre"
-
-    def __init__(self, config: Any, shape: StackShape) -> None:
-        super().__init__(config, shape)
-        self.norm = shape.new_norm()
-
-    def close(self, s: dict[str, Tensor]) -> Tensor:
-        return self.norm(s["x"])
 
 
 @register_variant("laurel_rw")

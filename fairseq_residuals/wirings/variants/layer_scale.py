@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Summation, Variant
 from fairseq_residuals.wirings.core.config import LARGEST, option
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection, TopNorm
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
 
 def first_gain(depth: int) -> float:
@@ -52,7 +52,7 @@ class LayerScaleConnection(PreLNConnection):
 
 
 @register_variant("layer_scale")
-class LayerScale(TopNorm):
+class LayerScale(OptionalTopNorm):
     title = "LayerScale"
     paper = "Touvron et al. 2021, Going Deeper with Image Transformers"
     year = 2021
@@ -66,7 +66,7 @@ class LayerScale(TopNorm):
     export_as = "pre_ln"
 
     @dataclass(frozen=True)
-    class Config(TopNorm.Config):
+    class Config(OptionalTopNorm.Config):
         gain: Literal["depth"] | float = option(
             "depth",
             "where the gains start; depth: 0.1 to 18 layers, 1e-5 to 24, 1e-6 beyond",

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fairseq_residuals.wirings.core.base import Site, Stream
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection, TopNorm
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
 
 class LayerNormScalingConnection(PreLNConnection):
@@ -36,7 +36,7 @@ class LayerNormScalingConnection(PreLNConnection):
 
 
 @register_variant("layernorm_scaling")
-class LayerNormScaling(TopNorm):
+class LayerNormScaling(OptionalTopNorm):
     title = "LayerNorm Scaling"
     paper = "Sun et al. 2025, The Curse of Depth in Large Language Models"
     year = 2025

@@ -7,6 +7,7 @@ those of res at 0 for the identity and -8 for the rest. That is not Pre-LN.
 """
 
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Any, Literal
 
 import torch
@@ -15,7 +16,6 @@ from torch import Tensor
 from fairseq_residuals.wirings.core.base import Connection, Site, Stream
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.ops.permutations import mean_of_permutations, permutation_matrices
 from fairseq_residuals.wirings.ops.sinkhorn import sinkhorn
 from fairseq_residuals.wirings.variants._streams import (
     ROUTER_EPS,
@@ -28,6 +28,16 @@ from fairseq_residuals.wirings.variants.mhc import GATES, GatedRouter
 
 PERMUTED = "r[p] = scale[2] z[2 n + p] + bias[2 n + p] for p = 0..factorial(n) - 1; res = permute(r)"
 BALANCED = "r[i,j] = scale[2] z[(2 + i) n + j] + bias[(2 + i) n + j] for i = 0..n-1, j = 0..n-1; res = sinkhorn(r)"
+
+
+def permutation_matrices(n: int) -> Tensor:
+    """Return all permutations of n, (n!, n, n), in lexicographic order: the first is the identity."""
+    return torch.eye(n)[torch.tensor(list(permutations(range(n))))]
+
+
+def mean_of_permutations(logits: Tensor, matrices: Tensor) -> Tensor:
+    """Return the mean of ``matrices`` (n!, n, n) by a softmax of ``logits`` (n!, ...), (..., n, n)."""
+    return torch.tensordot(logits.softmax(0), matrices.to(logits.dtype), ([0], [0]))
 
 
 class MHCLiteRouter(GatedRouter):
@@ -87,6 +97,7 @@ class MHCLite(StreamsVariant):
         return StreamsConnection(site, n, MHCLiteRouter(site, n, self.config.mixing))
 
     def layer_output(self, s: Stream) -> Tensor:
+        assert self.norm is not None
         return self.norm(stack_streams(s, self.config.n)).sum(-2)  # type: ignore[no-any-return]
 
     def close(self, s: Stream) -> Tensor:

@@ -20,11 +20,11 @@ from fairseq_residuals.wirings.core.base import Connection, Site
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.variants.post_ln import PostLNConnection
-from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection, TopNorm
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
 
 @register_variant("mix_ln")
-class MixLN(TopNorm):
+class MixLN(OptionalTopNorm):
     title = "Mix-LN"
     paper = "Li et al. 2024, Mix-LN: Unleashing the Power of Deeper Layers by Combining Pre-LN and Post-LN"
     year = 2024
@@ -34,7 +34,7 @@ class MixLN(TopNorm):
     summation = "mixed"
 
     @dataclass(frozen=True)
-    class Config(TopNorm.Config):
+    class Config(OptionalTopNorm.Config):
         alpha: float = option(0.25, "part of the layers that is Post-LN", minimum=0.0, maximum=1.0)
 
     @classmethod

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from fairseq_residuals.wirings.core.base import Connection, Site, Stream
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection, TopNorm
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
 
 class NormFormerConnection(PreLNConnection):
@@ -59,7 +59,7 @@ class NormFormerConnection(PreLNConnection):
 
 
 @register_variant("normformer")
-class NormFormer(TopNorm):
+class NormFormer(OptionalTopNorm):
     title = "NormFormer"
     paper = "Shleifer et al. 2021, NormFormer: Improved Transformer Pretraining with Extra Normalization"
     year = 2021
@@ -70,7 +70,7 @@ class NormFormer(TopNorm):
     extension = "Encoder layers have the same norms and gains, and so has cross-attention (cross)."
 
     @dataclass(frozen=True)
-    class Config(TopNorm.Config):
+    class Config(OptionalTopNorm.Config):
         scale_attn: bool = option(True, "norm after attention")
         scale_fc: bool = option(True, "norm inside the FFN")
         scale_heads: bool = option(True, "a learned gain per head")

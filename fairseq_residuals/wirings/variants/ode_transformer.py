@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.base import RunLayer, StackShape, Stream, Variant
-from fairseq_residuals.wirings.core.common_options import Init
+from fairseq_residuals.wirings.core.common_options import INIT_HELP, Init
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.variants.dlcl import DLCL
@@ -48,11 +48,7 @@ class ODETransformer(Variant):
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
-        init: Init = option(
-            "fairseq_0.8",
-            "as for every wiring; see wirings/core/initialization.py",
-            for_training=True,
-        )
+        init: Init = option("fairseq_0.8", INIT_HELP, for_training=True)
         inner_identity: bool = option(False, "f returns its input too, as in the authors' code")
         dlcl: bool = option(
             False, "DLCL around the layers, as in the authors' models; see fairseq_residuals/wirings/variants/dlcl.py"

@@ -22,7 +22,7 @@ from torch import Tensor
 from fairseq_residuals.wirings.core.base import Stream, Summation
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.utils.precision import at_least_fp32
-from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection, TopNorm
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
 LEAST_SQUARE = 1e-6
 
@@ -37,7 +37,7 @@ class OrthogonalConnection(PreLNConnection):
 
 
 @register_variant("orthogonal_residual")
-class OrthogonalResidual(TopNorm):
+class OrthogonalResidual(OptionalTopNorm):
     title = "Orthogonal residual"
     paper = "Oh et al. 2025, Revisiting Residual Connections: Orthogonal Updates for Stable and Efficient Deep Networks"
     year = 2025

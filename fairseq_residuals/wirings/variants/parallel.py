@@ -26,7 +26,7 @@ from torch import Tensor
 from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Summation
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import TopNorm
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm
 
 
 class ParallelConnection(Connection):
@@ -58,7 +58,7 @@ class ParallelConnection(Connection):
 
 
 @register_variant("parallel")
-class Parallel(TopNorm):
+class Parallel(OptionalTopNorm):
     title = "Parallel blocks"
     paper = "Wang and Komatsuzaki 2021, GPT-J-6B: A 6 Billion Parameter Autoregressive Language Model"
     year = 2021
@@ -71,7 +71,7 @@ class Parallel(TopNorm):
     extension = "Cross-attention is a third branch of the layer's input; cross=sequential: it and the FFN are two."
 
     @dataclass(frozen=True)
-    class Config(TopNorm.Config):
+    class Config(OptionalTopNorm.Config):
         norms: Literal[1, 2] = option(1, "one norm for all branches of a layer, or (2) one for each")
         cross: Literal["parallel", "sequential"] = option("parallel", "cross-attention beside self-attention, or above")
 

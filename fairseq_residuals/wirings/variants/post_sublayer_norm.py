@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Summation
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import TopNorm
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm
 
 
 class PostSublayerNormConnection(Connection):
@@ -51,7 +51,7 @@ class PostSublayerNormConnection(Connection):
 
 
 @register_variant("post_sublayer_norm")
-class PostSublayerNorm(TopNorm):
+class PostSublayerNorm(OptionalTopNorm):
     title = "Post-sub-layer norm (OLMo 2)"
     paper = "Team OLMo 2024, 2 OLMo 2 Furious"
     year = 2024
@@ -67,7 +67,7 @@ class PostSublayerNorm(TopNorm):
     )
 
     @dataclass(frozen=True)
-    class Config(TopNorm.Config):
+    class Config(OptionalTopNorm.Config):
         qk_norm: bool = option(False, "norms of queries and keys before the heads are split, as in OLMo 2")
 
     @classmethod

@@ -37,7 +37,28 @@ class PreLNConnection(Connection):
 
 
 class TopNorm(Variant):
-    """End in a norm, which an option omits; Pre-LN, and what differs from it within the layers, derive from this."""
+    """End in a norm on top of the stack."""
+
+    @classmethod
+    def has_top(cls, o: Any) -> bool:
+        """Return whether there is that norm."""
+        return True
+
+    def __init__(self, config: Any, shape: StackShape) -> None:
+        super().__init__(config, shape)
+        self.norm = shape.new_norm() if self.has_top(config) else None
+
+    @classmethod
+    def top(cls, o: Any) -> tuple[str, ...]:
+        """Return the equation of the norm on top, where there is one."""
+        return ("output LN(x)",) if cls.has_top(o) else ()
+
+    def close(self, s: Stream) -> Tensor:
+        return s["x"] if self.norm is None else self.norm(s["x"])
+
+
+class OptionalTopNorm(TopNorm):
+    """Let an option omit that norm; Pre-LN, and what differs from it within the layers, derive from this."""
 
     summation: ClassVar[Summation] = "pre"
     connection: ClassVar[type[Connection]] = PreLNConnection
@@ -49,21 +70,13 @@ class TopNorm(Variant):
             "norm on top of the stack; fairseq's --no-decoder-final-norm (and its wiki103 architecture) omit it",
         )
 
-    def __init__(self, config: Any, shape: StackShape) -> None:
-        super().__init__(config, shape)
-        self.norm = shape.new_norm() if config.final_norm else None
-
     @classmethod
-    def top(cls, o: Any) -> tuple[str, ...]:
-        """Return the equation of the norm on top, where there is one."""
-        return ("output LN(x)",) if o.final_norm else ()
-
-    def close(self, s: Stream) -> Tensor:
-        return s["x"] if self.norm is None else self.norm(s["x"])
+    def has_top(cls, o: Any) -> bool:
+        return bool(o.final_norm)
 
 
 @register_variant("pre_ln")
-class PreLN(TopNorm):
+class PreLN(OptionalTopNorm):
     title = "Pre-LN"
     paper = "Wang et al. 2019, Learning Deep Transformer Models for Machine Translation"
     year = 2019

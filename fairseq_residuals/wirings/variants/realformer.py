@@ -24,9 +24,10 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream, Summation, Variant
+from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Summation, Variant
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
+from fairseq_residuals.wirings.variants.pre_ln import TopNorm
 
 
 class RealFormerConnection(Connection):
@@ -62,7 +63,7 @@ class RealFormerConnection(Connection):
 
 
 @register_variant("realformer")
-class RealFormer(Variant):
+class RealFormer(TopNorm):
     title = "RealFormer"
     paper = "He et al. 2021, RealFormer: Transformer Likes Residual Attention"
     year = 2021
@@ -94,15 +95,12 @@ class RealFormer(Variant):
             "start: R_SA = 0; R_CA = 0",
             f"attention: {attention}",
             f"FFN: {ffn}",
-            "output LN(x)" if o.norm == "pre" else "",
+            *cls.top(o),
         )
 
-    def __init__(self, config: Any, shape: StackShape) -> None:
-        super().__init__(config, shape)
-        self.norm = shape.new_norm() if config.norm == "pre" else None
+    @classmethod
+    def has_top(cls, o: Any) -> bool:
+        return bool(o.norm == "pre")
 
     def connect(self, site: Site) -> Connection:
         return RealFormerConnection(site, self.config)
-
-    def close(self, s: Stream) -> Tensor:
-        return s["x"] if self.norm is None else self.norm(s["x"])

@@ -22,11 +22,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
-from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream, Variant
+from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Variant
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.utils.precision import at_least_fp32
+from fairseq_residuals.wirings.variants.pre_ln import TopNorm
 
 TEMPERATURE, FLOOR, OUTER_EPS, EMBEDDING_EPS = 0.3, 1e-3, 1e-8, 1e-6
 
@@ -56,7 +57,7 @@ class ResidualGateConnection(Connection):
 
 
 @register_variant("residual_gate")
-class ResidualGate(Variant):
+class ResidualGate(TopNorm):
     title = "Residual gate"
     paper = "Meta 2026, Muse-Spark-Open-816B-A42B (released weights)"
     year = 2026
@@ -79,18 +80,11 @@ class ResidualGate(Variant):
             "output LN(x)",
         )
 
-    def __init__(self, config: Any, shape: StackShape) -> None:
-        super().__init__(config, shape)
-        self.norm = shape.new_norm()
-
     def connect(self, site: Site) -> Connection:
         return ResidualGateConnection(site, self.config.start)
 
     def open(self, x: Tensor) -> Stream:
         return {"x": rms_norm(at_least_fp32(x), x.shape[-1:], eps=self.shape.eps(EMBEDDING_EPS)).to(x.dtype)}
-
-    def close(self, s: Stream) -> Tensor:
-        return self.norm(s["x"])  # type: ignore[no-any-return]
 
     def update_rules(self) -> dict[str, UpdateScale]:
         return super().update_rules() | {"connection.gate": SPARED}

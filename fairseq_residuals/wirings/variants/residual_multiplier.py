@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal
 from fairseq_residuals.wirings.core.base import Connection, Site, Stock
 from fairseq_residuals.wirings.core.config import LARGEST, option
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection, TopNorm
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
 
 def multiplier_of(config: Any, site: Site) -> float:
@@ -30,7 +30,7 @@ def multiplier_of(config: Any, site: Site) -> float:
 
 
 @register_variant("residual_multiplier")
-class ResidualMultiplier(TopNorm):
+class ResidualMultiplier(OptionalTopNorm):
     title = "Residual multiplier"
     paper = "Hu et al. 2024, MiniCPM: Unveiling the Potential of Small Language Models"
     year = 2024
@@ -44,7 +44,7 @@ class ResidualMultiplier(TopNorm):
     export_as: ClassVar[Stock] = "pre_ln"
 
     @dataclass(frozen=True)
-    class Config(TopNorm.Config):
+    class Config(OptionalTopNorm.Config):
         multiplier: Literal["depth"] | float = option(
             0.22, "m; depth: scale_depth / sqrt(L)", minimum=0.0, maximum=LARGEST
         )

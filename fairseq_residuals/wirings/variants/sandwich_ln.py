@@ -36,7 +36,7 @@ from fairseq_residuals.wirings.core.config import LARGEST, option
 from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale
 from fairseq_residuals.wirings.core.norms import scale_gain
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection, TopNorm
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
 PANGU: dict[Kind, float] = {"self": 0.283, "cross": 0.283, "ffn": 0.432}
 """What its branches' last norms start at, times the root of the depth."""
@@ -63,7 +63,7 @@ class SandwichConnection(PreLNConnection):
 
 
 @register_variant("sandwich_ln")
-class SandwichLN(TopNorm):
+class SandwichLN(OptionalTopNorm):
     title = "Sandwich-LN"
     paper = "Ding et al. 2021, CogView: Mastering Text-to-Image Generation via Transformers"
     year = 2021
@@ -76,7 +76,7 @@ class SandwichLN(TopNorm):
     extension = "depth_scaled in an encoder-decoder: each stack's own layers, and cross-attention as self-attention."
 
     @dataclass(frozen=True)
-    class Config(TopNorm.Config):
+    class Config(OptionalTopNorm.Config):
         dropout: Literal["after_norm", "before_norm"] = option("after_norm", "dropout's side of the branch's last norm")
         multiplier: float = option(1.0, "factor on each branch, outside its norm", minimum=0.0, maximum=LARGEST)
         depth_scaled: bool | Literal["pangu"] | float = option(

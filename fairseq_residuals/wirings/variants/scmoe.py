@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Summation
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection, TopNorm
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
 
 class ShortcutConnection(PreLNConnection):
@@ -50,7 +50,7 @@ class ShortcutConnection(PreLNConnection):
 
 
 @register_variant("scmoe")
-class ScMoE(TopNorm):
+class ScMoE(OptionalTopNorm):
     title = "ScMoE's shortcut"
     paper = "Cai et al. 2024, Shortcut-connected Expert Parallelism for Accelerating Mixture of Experts"
     year = 2024
@@ -63,7 +63,7 @@ class ScMoE(TopNorm):
     summation: ClassVar[Summation] = "none"
 
     @dataclass(frozen=True)
-    class Config(TopNorm.Config):
+    class Config(OptionalTopNorm.Config):
         width: int = option(0, "inner channels of S; 0: those of the FFN", minimum=0, maximum=1_000_000)
 
     @classmethod

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.base import Site, Stream
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection, TopNorm
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
 
 class SubLNConnection(PreLNConnection):
@@ -42,7 +42,7 @@ class SubLNConnection(PreLNConnection):
 
 
 @register_variant("sub_ln")
-class SubLN(TopNorm):
+class SubLN(OptionalTopNorm):
     title = "Sub-LN"
     paper = "Wang et al. 2022, Foundation Transformers"
     year = 2022
@@ -75,4 +75,5 @@ class SubLN(TopNorm):
                 module.reset_parameters()
                 if name.endswith(("fc1", "fc2", "out_proj", "v_proj")) and "encoder_attn" not in name:
                     module.weight.mul_(gain)
-                    module.bias.mul_(gain)
+                    if module.bias is not None:
+                        module.bias.mul_(gain)

@@ -27,7 +27,7 @@ from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, St
 from fairseq_residuals.wirings.core.config import LARGEST, MOST_LAYERS, option
 from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection, TopNorm
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
 
 class TwoLaneConnection(PreLNConnection):
@@ -55,7 +55,7 @@ class TwoLaneConnection(PreLNConnection):
 
 
 @register_variant("two_lane")
-class TwoLane(TopNorm):
+class TwoLane(OptionalTopNorm):
     title = "Two lanes"
     paper = "Jordan et al. 2026, modded-nanogpt (code release)"
     year = 2026
@@ -66,7 +66,7 @@ class TwoLane(TopNorm):
     summation = "none"
 
     @dataclass(frozen=True)
-    class Config(TopNorm.Config):
+    class Config(OptionalTopNorm.Config):
         split: Literal["two_thirds"] | int = option(
             "two_thirds", "the first layer with two lanes, from 0", minimum=0, maximum=MOST_LAYERS
         )

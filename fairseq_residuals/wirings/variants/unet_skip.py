@@ -29,7 +29,7 @@ from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, St
 from fairseq_residuals.wirings.core.config import MOST_LAYERS, option
 from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection, TopNorm
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
 Gate = Literal["", "sigmoid", "none"]
 
@@ -90,7 +90,7 @@ def partner(layer: int, depth: int, unpaired: Literal["middle", "last"]) -> int 
     return below if 0 <= below < half <= layer else None
 
 
-class LongSkips(TopNorm):
+class LongSkips(OptionalTopNorm):
     """Pre-LN with connections over many layers, of which each variant is one; they may be options of each other.
 
     Stream: "x0", the embedding; "skip0", "skip1", ..., outputs of lower layers; "middle"; all (T, B, C).
@@ -164,7 +164,7 @@ class UnetSkip(LongSkips):
     extension = "Skips stay within a stack; of an odd number of layers the middle one has no partner."
 
     @dataclass(frozen=True)
-    class Config(TopNorm.Config):
+    class Config(OptionalTopNorm.Config):
         gate: Literal["sigmoid", "none"] = option(
             "sigmoid", "gate of a skip's weight: 0.18 at first, or none, and 1 at first"
         )

@@ -24,7 +24,7 @@ from fairseq_residuals.wirings.core.base import StackShape
 from fairseq_residuals.wirings.core.config import LARGEST, option
 from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import TopNorm
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm
 from fairseq_residuals.wirings.variants.unet_skip import MIXED, LongSkips, middle_option, subtracted_middle
 
 
@@ -39,7 +39,7 @@ class X0Lambdas(LongSkips):
     extension = "Each stack has the weights and the embedding of its own; a decoder does not see its encoder's x0."
 
     @dataclass(frozen=True)
-    class Config(TopNorm.Config):
+    class Config(OptionalTopNorm.Config):
         start: Literal["pre_ln", "nanochat"] = option("pre_ln", "where the weights start", for_training=True)
         backout: bool = option(False, "subtract the middle layer's output on top; see backout")
         middle: Literal["half"] | int = middle_option()

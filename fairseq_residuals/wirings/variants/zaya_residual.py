@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.base import Site, StackShape, Stream
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection, TopNorm
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
 
 class Affine(nn.Module):
@@ -45,7 +45,7 @@ class ZayaConnection(PreLNConnection):
 
 
 @register_variant("zaya_residual")
-class ZayaResidual(TopNorm):
+class ZayaResidual(OptionalTopNorm):
     title = "ZAYA1's residual scaling"
     paper = "Zyphra 2025, ZAYA1-8B (released weights)"
     year = 2025

@@ -1,1 +1,0 @@
-"""The demo (``scripts/demo.sh``): deep encoder-decoders compared, with fairseq's own commands."""
