@@ -1,4 +1,4 @@
-"""The part of docs/EXTEND.md on features of training, followed literally, and what a command that translates leaves alone."""
+"""The part of docs/EXTEND.md on training, followed literally, and what a command that translates leaves alone."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Hours are derived, not measured: from one measured step (results/bench/devices.yaml), in proportion to the entries of
 the matrices that each position is multiplied with; where the device waits for Python, in proportion to the layers. In
-speech, positions are reckoned from frames. What a wiring itself costs is left out (results/bench/README.md has it), as are
-validation and generation.
+speech, positions are reckoned from frames. What a wiring itself costs is left out (results/bench/README.md has it), as
+are validation and generation.
 """
 
 from __future__ import annotations

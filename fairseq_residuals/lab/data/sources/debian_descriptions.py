@@ -2,8 +2,8 @@
 
 The files are paragraphs of fields (Debian Policy 5.1). A description is a synopsis on the field's own line, and below
 it the long description, indented by a blank (Policy 5.6.13): a line of a period separates paragraphs; what is indented
-deeper is kept as it is, and packagers use it for lists, tables and commands. results/prepare/debian.md has the rules of this
-module with examples.
+deeper is kept as it is, and packagers use it for lists, tables and commands. results/prepare/debian.md has the rules of
+this module with examples.
 """
 
 from __future__ import annotations
