@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq.data import Dictionary, data_utils
 
+from fairseq_residuals.lab.data.corpora import cldr_en_de
+from fairseq_residuals.lab.data.pipeline import corpus
 from fairseq_residuals.lab.data.pipeline.binarize import binarize
+from fairseq_residuals.lab.data.pipeline.download import Downloads
 from fairseq_residuals.lab.data.pipeline.file_digests import digest_of
 from fairseq_residuals.lab.recipes.losses import unigram_loss
-from fairseq_residuals.lab.recipes.synthetic_tasks import translation
-from fairseq_residuals.lab.recipes.synthetic_tasks.task import Sizes
-from fairseq_residuals.lab.recipes.workspace import Workspace
 from fairseq_residuals.plugin.folders import locked, new_folder
 from fairseq_residuals.wirings.core.errors import UserError
 
@@ -91,19 +92,17 @@ def _sentence(words: random.Random) -> str:
     return " ".join(COPY_WORDS[int(len(COPY_WORDS) * words.random() ** 2)] for _ in range(words.randint(4, 10)))
 
 
-@dataclass(frozen=True)
-class _CldrSizes(Sizes):
-    """More held-out sentences than the small tasks have."""
-
-    HELD_OUT = 1000
-
-
 def make_cldr(out: Path, pairs: int | None) -> Path:
     """Make English-German sentences from CLDR, in subwords, not tokenized."""
-    task = replace(translation.TASK, name="cldr", variant="plain")
-    workspace = Workspace.under(out, task, _CldrSizes(pairs or 30_000, updates=800, subwords=1000))
-    workspace.prepare(workers=1)
-    return workspace.data
+    count = pairs or 30_000
+    held_out = max(2, min(1000, count // 10))
+    data = out / f"data-cldr-{count}"
+    variant = cldr_en_de.made(cldr_en_de.PLAIN, count, held_out, merges=1000, summary=f"{count:,} pairs")
+    logging.getLogger("fairseq_cli.preprocess").setLevel(logging.WARNING)
+    with locked(out, ".cldr.lock", wait=True):
+        job = corpus.Job(data / "cldr_en_de/plain", Downloads(data / "downloads"), workers=1)
+        corpus.prepare(corpus.Corpus("cldr_en_de", {"plain": variant}), None, job)
+    return data
 
 
 TASKS = {
