@@ -23,11 +23,10 @@ from torch import Tensor, nn
 from fairseq_residuals.lab.look import plots
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
 from fairseq_residuals.lab.look.probes import stacks
-from fairseq_residuals.lab.look.subjects import add_size_flags, of_python_file
+from fairseq_residuals.lab.look.subjects import add_size_flags, library_model, of_python_file
 from fairseq_residuals.lab.look.trace import Graph, Node, run_below, trace_layer
 from fairseq_residuals.lab.utils.tables import Cell, text_table
 from fairseq_residuals.wirings.blocks.transformer import TransformerStack
-from fairseq_residuals.wirings.build import Task, build_stack
 from fairseq_residuals.wirings.core.base import Variant
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.stack import Stack
@@ -223,7 +222,9 @@ def _named_stacks(name: str, args: argparse.Namespace) -> Iterator[tuple[str, St
             " as b2t; or a Python file that ends in .py"
         )
     elif find_spec("fairseq") is None:
-        yield from _library_stacks(name, args)
+        with torch.device("meta"):
+            model = library_model(name, args)
+        yield from ((name, stack) for stack in stacks(model))
     else:
         yield from _fairseq_stacks(name, args)
 
@@ -238,23 +239,6 @@ def _fairseq_stacks(name: str, args: argparse.Namespace) -> Iterator[tuple[str, 
         with torch.device("meta"):
             model, _, _ = models.build(source, asked)
         yield from ((source.arch if known["arch"] else name, stack) for stack in stacks(model))
-
-
-def _library_stacks(name: str, args: argparse.Namespace) -> Iterator[tuple[str, Stack]]:
-    """Build a wiring by :func:`build_stack`, with the sizes of fairseq's ``transformer`` where no flag says others."""
-    if args.task == "speech_to_text":
-        raise UserError("--task speech_to_text needs fairseq, which is not installed")
-    depths = [int(n) for n in (args.layers or "6").split("-") if n.isdigit()]
-    tasks: tuple[Task, ...] = ("encoder", "decoder") if args.task == "translation" else ("language_model",)
-    if not 1 <= len(depths) <= len(tasks):
-        raise UserError(f"--layers must be a number such as 18, or 12-6 for encoder and decoder, not {args.layers!r}")
-    variant, _, given = name.partition("/")
-    settings: dict[str, Any] = {"dim": args.dim or 512, "ffn_dim": args.ffn_dim or 2048, "heads": args.heads or 8}
-    settings |= {"options": dict(text.partition("=")[::2] for text in given.split(",") if text), "dropout": 0.1}
-    for task, depth, other in zip(tasks, (depths[0], depths[-1]), (depths[-1], depths[0]), strict=False):
-        other_depth = other if len(tasks) == 2 else None
-        with torch.device("meta"):
-            yield name, build_stack(variant, depth=depth, other_depth=other_depth, task=task, **settings)
 
 
 def _drawn(stack: Stack) -> Iterator[Drawn]:

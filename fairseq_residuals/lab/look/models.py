@@ -23,7 +23,7 @@ from torch import nn
 from fairseq_residuals.lab.look import batches
 from fairseq_residuals.lab.look.batches import Batch
 from fairseq_residuals.lab.look.probes import Subject, stacks
-from fairseq_residuals.lab.look.subjects import PRECISIONS, PREFIXES, device_of
+from fairseq_residuals.lab.look.subjects import DEFAULT, PRECISIONS, PREFIXES, check_sizes, device_of
 from fairseq_residuals.plugin.checkpoints.importing.model_sizes import dictionary_sizes
 from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
@@ -125,11 +125,9 @@ def sources(args: Namespace) -> list[ModelSource]:
     Raises:
         UserError: an unknown wiring or architecture, or numbers that are none.
     """
-    for key in ("sentences", "tokens", "vocabulary", "dim", "ffn_dim", "heads"):
-        if getattr(args, key) is not None and getattr(args, key) < 1:
-            raise UserError(f"--{key.replace('_', '-')} must be at least 1, not {getattr(args, key)}")
+    check_sizes(args)
     found = []
-    variants = args.variants or ([] if args.arch or args.checkpoint else ["post_ln", "pre_ln", "b2t"])
+    variants = args.variants or ([] if args.arch or args.checkpoint else list(DEFAULT))
     if variants == ["all"]:
         variants = [name for name in list_variants() if f"{PREFIXES[args.task]}_{name}" in ARCHITECTURES]
     for item in variants:
