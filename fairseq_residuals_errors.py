@@ -6,6 +6,7 @@ fairseq, and ``modern_fairseq`` serves fairseq without the plugin.
 
 import difflib
 import re
+import unicodedata
 from collections.abc import Iterable
 
 
@@ -17,7 +18,9 @@ class UserError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.rpartition(f"{__name__}.UserError: ")[2].split()))
+        sentence = " ".join(message.rpartition(f"{__name__}.UserError: ")[2].split())
+        # a name in a file must not speak to the terminal
+        super().__init__("".join(c if unicodedata.category(c) not in ("Cc", "Cf") else repr(c)[1:-1] for c in sentence))
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:

@@ -16,21 +16,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fairseq_residuals.lab.look.contributions import Contributions, contributions
+    from fairseq_residuals.wirings.blocks.attention import MultiheadAttention
+    from fairseq_residuals.wirings.blocks.cache import DecoderCache
+    from fairseq_residuals.wirings.blocks.embedding import TokenEmbedding
+    from fairseq_residuals.wirings.blocks.feed_forward import FeedForward
     from fairseq_residuals.wirings.build import build_stack
     from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Variant
-    from fairseq_residuals.wirings.core.decoder_cache import DecoderCache
-    from fairseq_residuals.wirings.core.embedding import TokenEmbedding
     from fairseq_residuals.wirings.core.errors import UserError
-    from fairseq_residuals.wirings.core.feed_forward import FeedForward
-    from fairseq_residuals.wirings.core.multihead_attention import MultiheadAttention
     from fairseq_residuals.wirings.core.registry import list_variants, register_variant
     from fairseq_residuals.wirings.core.stack import Stack
     from fairseq_residuals.wirings.parameter_groups import parameter_groups
+    from fairseq_residuals.wirings.rewire.blocks import Blocks, SubLayerNames
+    from fairseq_residuals.wirings.rewire.rewire import load, rewire
     from fairseq_residuals.wirings.wrap import wrap
 
 __version__ = "0.2.0"
 
 __all__ = [
+    "Blocks",
     "Connection",
     "Contributions",
     "DecoderCache",
@@ -39,35 +42,42 @@ __all__ = [
     "Site",
     "Stack",
     "StackShape",
+    "SubLayerNames",
     "TokenEmbedding",
     "UserError",
     "Variant",
     "build_stack",
     "contributions",
     "list_variants",
+    "load",
     "parameter_groups",
     "register",
     "register_variant",
+    "rewire",
     "wrap",
 ]
 
 _HOME = {
+    "Blocks": "wirings.rewire.blocks",
     "Connection": "wirings.core.base",
     "Contributions": "lab.look.contributions",
-    "DecoderCache": "wirings.core.decoder_cache",
-    "FeedForward": "wirings.core.feed_forward",
-    "MultiheadAttention": "wirings.core.multihead_attention",
+    "DecoderCache": "wirings.blocks.cache",
+    "FeedForward": "wirings.blocks.feed_forward",
+    "MultiheadAttention": "wirings.blocks.attention",
     "Site": "wirings.core.base",
     "Stack": "wirings.core.stack",
     "StackShape": "wirings.core.base",
-    "TokenEmbedding": "wirings.core.embedding",
+    "SubLayerNames": "wirings.rewire.blocks",
+    "TokenEmbedding": "wirings.blocks.embedding",
     "UserError": "wirings.core.errors",
     "Variant": "wirings.core.base",
     "build_stack": "wirings.build",
     "contributions": "lab.look.contributions",
     "list_variants": "wirings.core.registry",
+    "load": "wirings.rewire.rewire",
     "parameter_groups": "wirings.parameter_groups",
     "register_variant": "wirings.core.registry",
+    "rewire": "wirings.rewire.rewire",
     "wrap": "wirings.wrap",
 }
 

@@ -15,16 +15,16 @@ from fairseq_residuals.wirings.core.errors import UserError
 from modern_fairseq import mistakes
 
 COMMANDS = {
-    "list": "fairseq_residuals.lab.commands.list_variants",
-    "show": "fairseq_residuals.lab.commands.show",
-    "average": "fairseq_residuals.lab.commands.average",
-    "import": "fairseq_residuals.lab.commands.import_checkpoint",
-    "export": "fairseq_residuals.lab.commands.export_checkpoint",
-    "profile-admin": "fairseq_residuals.lab.commands.profile_admin",
-    "prepare": "fairseq_residuals.lab.commands.prepare",
-    "score": "fairseq_residuals.lab.commands.score",
-    "table": "fairseq_residuals.lab.commands.table",
-    "reproduce": "fairseq_residuals.lab.commands.reproduce",
+    "list": "fairseq_residuals.lab.look.list_wirings",
+    "show": "fairseq_residuals.lab.look.show_wiring",
+    "average": "fairseq_residuals.plugin.checkpoints.average",
+    "import": "fairseq_residuals.plugin.checkpoints.importing.command",
+    "export": "fairseq_residuals.plugin.checkpoints.exporting.command",
+    "profile-admin": "fairseq_residuals.plugin.training.admin_profile",
+    "prepare": "fairseq_residuals.lab.data.command",
+    "score": "fairseq_residuals.lab.scoring.command",
+    "table": "fairseq_residuals.lab.recipes.tables.command",
+    "reproduce": "fairseq_residuals.lab.recipes.command",
     "gradients": "fairseq_residuals.lab.look.gradients",
     "similarity": "fairseq_residuals.lab.look.similarity",
     "change": "fairseq_residuals.lab.look.change",
@@ -35,13 +35,13 @@ COMMANDS = {
     "diagnose": "fairseq_residuals.lab.look.diagnose",
     "compare": "fairseq_residuals.lab.compare.command",
     "linearize": "fairseq_residuals.lab.look.linearize",
-    "speed": "fairseq_residuals.lab.look.speed",
-    "bench": "fairseq_residuals.lab.commands.bench",
+    "bench": "fairseq_residuals.lab.bench.command",
+    "site": "fairseq_residuals.lab.site",
 }
 
 
-WITHOUT_FAIRSEQ = ("list", "show")
-"""Commands that need PyTorch alone."""
+WITHOUT_FAIRSEQ = ("list", "show", "explain", "gradients", "similarity", "change", "weights", "condition")
+"""Commands that need PyTorch alone, and those with a picture matplotlib."""
 
 
 def build_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:

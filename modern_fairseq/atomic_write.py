@@ -19,7 +19,7 @@ from typing import Any
 SUFFIX = ".atomic-write"
 """Temporary files are called ``.NAME`` and this; nobody else's are."""
 
-_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 _NO_SYNC = (errno.EINVAL, errno.EOPNOTSUPP)
 """What file systems answer that cannot lock a file, or sync a folder."""
 
@@ -53,10 +53,21 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
 
 
+def open_own(path: str | os.PathLike[str], flags: int = os.O_CREAT) -> int:
+    """Open a file beside a user's files whose name anybody can know; a link that lies there is not followed.
+
+    Raises:
+        OSError: the file is a symbolic link, or cannot be opened.
+    """
+    return os.open(path, os.O_RDWR | os.O_NOFOLLOW | flags, 0o666)
+
+
 def remove_abandoned(folder: str | os.PathLike[str]) -> None:
     """Remove the temporary files that killed processes left in ``folder``; those in use stay, and all others."""
     for temporary in Path(folder).glob(f".*{SUFFIX}"):
-        with contextlib.suppress(FileNotFoundError), temporary.open("r+b") as file:
+        if temporary.is_symlink():  # nobody's who writes here
+            continue
+        with contextlib.suppress(FileNotFoundError), os.fdopen(open_own(temporary, 0), "r+b") as file:
             if _lock(file.fileno(), fcntl.LOCK_NB):
                 temporary.unlink()
 
@@ -68,7 +79,7 @@ def _lock(descriptor: int, flags: int = 0) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        if error.errno not in _NO_LOCKS:
+        if error.errno not in NO_LOCKS:
             raise
         return False
     return True
@@ -78,12 +89,12 @@ def _lock(descriptor: int, flags: int = 0) -> bool:
 def _locked(temporary: Path) -> Iterator[None]:
     """Create the file, or empty the one that a killed process left, and hold its lock."""
     while True:
-        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = open_own(temporary)
         locked = False
         try:
             locked = _lock(descriptor)
             # while this process waited, the file may have taken its target's place, or been removed
-            if _is_at(descriptor, temporary):
+            if is_at(descriptor, temporary):
                 os.ftruncate(descriptor, 0)
                 yield
                 return
@@ -93,9 +104,10 @@ def _locked(temporary: Path) -> Iterator[None]:
             os.close(descriptor)
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
+def is_at(descriptor: int, path: Path) -> bool:
+    """Return whether the open file is still the one at ``path``."""
     try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
     except FileNotFoundError:
         return False
 

@@ -2,28 +2,17 @@
 
 import ast
 import importlib.util
-import re
-import sys
-import textwrap
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from modern_fairseq import switch, table
 
 PLUGINS = ("fairseq_residuals.plugin.register",)
-"""Modules whose ``PATCHES`` are listed where they are installed: the same mapping as :func:`entries` takes."""
-FOLDERS = {
-    "compat": "what fairseq needs to run on current versions of Python and its libraries",
-    "fixes": "bugs of fairseq",
-    "messages": "one sentence for mistakes of users",
-}
-_WIDTH = 118
-_BEGINS_UNTIL = re.compile(r"Can (go|stay) ")
+"""Modules whose ``PATCHES`` are listed where they are installed."""
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One patch."""
 
     name: str
@@ -31,21 +20,7 @@ class Entry:
     modules: tuple[str, ...]
     """The fairseq modules that it patches."""
     doc: str
-    """Its docstring, on one line."""
-
-    @property
-    def why(self) -> str:
-        """The first sentence of the docstring; empty if there is none."""
-        return _sentences(self.doc)[0]
-
-    @property
-    def until(self) -> str:
-        """The sentence that says when the patch can go; empty if there is none."""
-        return next((sentence for sentence in _sentences(self.doc) if _BEGINS_UNTIL.match(sentence)), "")
-
-
-def _sentences(text: str) -> list[str]:
-    return re.split(r"(?<=\.)\s+", re.sub(r":\w+:(?=`)", "", text).replace("``", "`"))
+    """Its docstring: why, and when it can go."""
 
 
 def entries(patches: Iterable[tuple[str, str]]) -> list[Entry]:
@@ -70,12 +45,8 @@ def own() -> list[Entry]:
 
 def of_plugins() -> list[Entry]:
     """Return the patches of the installed ``PLUGINS``."""
-    found: list[tuple[str, str]] = []
-    for name in PLUGINS:
-        if importlib.util.find_spec(name.partition(".")[0]) is not None:
-            patches: Mapping[str, str] = importlib.import_module(name).PATCHES
-            found.extend(patches.items())
-    return entries(found)
+    installed = [name for name in PLUGINS if importlib.util.find_spec(name.partition(".")[0]) is not None]
+    return [entry for name in installed for entry in entries(importlib.import_module(name).PATCHES.items())]
 
 
 def _docstring(name: str) -> str:
@@ -87,46 +58,14 @@ def _docstring(name: str) -> str:
     path = Path(spec.submodule_search_locations[0], *parts).with_suffix(".py")
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef) and node.name == function:
-            return " ".join((ast.get_docstring(node) or "").split())
+            return ast.get_docstring(node) or ""
     raise LookupError(f"{module} has no function {function}")
 
 
-def state() -> str:
-    """Return one sentence: whether the patches are active here, and in which processes."""
-    reason = switch.reason_if_off()
-    if reason is not None:
-        return f"Not active: {reason}."
-    if importlib.util.find_spec("fairseq") is None:
-        return "Active once fairseq is installed."
-    file = next((path for path in (Path(folder, "modern_fairseq.pth") for folder in sys.path) if path.is_file()), None)
-    if file is None:
-        return "Active where `import modern_fairseq` comes before fairseq: no modern_fairseq.pth is on Python's path."
-    return f"Active in every Python process of this environment, by {file}."
-
-
 def listing() -> str:
-    """Return the table as text, at most 120 columns wide."""
-    patches, others = own(), of_plugins()
-    active = "yes" if switch.reason_if_off() is None else "no"
-    head = f"{len(patches) + len(others)} patches of fairseq {switch.VERSION}. {state()}"
-    lines = textwrap.wrap(head, _WIDTH, break_on_hyphens=False, break_long_words=False)
-    for folder, title in FOLDERS.items():
-        lines += ["", f"{folder}: {title}"]
-        for entry in patches:
-            if entry.name.startswith(f"modern_fairseq.{folder}."):
-                lines += _block(entry, active)
-    if others:
-        lines += ["", "plugins: what a plugin patches for itself"]
-        for entry in others:
-            lines += _block(entry, active if active == "no" else "where the plugin is registered and asks for it")
-    return "\n".join(lines)
-
-
-def _block(entry: Entry, active: str) -> list[str]:
-    rows = {"patches": ", ".join(entry.modules), "why": entry.why, "until": entry.until, "active": active}
-    lines = ["", f"  {entry.name}"]
-    for label, text in rows.items():
-        wrap = textwrap.TextWrapper(_WIDTH, initial_indent=f"    {label:<9}", subsequent_indent=" " * 13)
-        wrap.break_on_hyphens = wrap.break_long_words = False
-        lines += wrap.wrap(text)
-    return lines
+    """Return the table as text: whether patches are active here, and each with its modules and its docstring."""
+    reason = switch.reason_if_off()
+    patches = own() + of_plugins()
+    blocks = [f"{entry.name}\npatches {', '.join(entry.modules)}\n\n{entry.doc}" for entry in patches]
+    head = f"{len(patches)} patches of fairseq {switch.VERSION}. " + (f"Not active: {reason}." if reason else "Active.")
+    return "\n\n".join([head, *(block.replace("\n", "\n    ") for block in blocks)])

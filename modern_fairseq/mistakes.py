@@ -1,6 +1,5 @@
 """Tells a user's mistake from a bug, and puts the mistake in one sentence."""
 
-import argparse
 import errno
 import os
 import re
@@ -14,69 +13,16 @@ _MESSAGES: tuple[tuple[type[Exception], str, str], ...] = (
     (FileNotFoundError, r"Dataset not found: .*", "{0}; fairseq-preprocess makes data sets"),
     (FileNotFoundError, r"(Dict not found: .*|.* not found)", "{0}"),
     (FileExistsError, r"(\S*dict\.\S*txt)", "{1} exists already: remove it or choose another --destdir"),
+    (OSError, r"file .* not found", "{0}"),
     (OSError, r"Model file not found: (.*)", "there is no checkpoint {1}"),
     (AssertionError, r"--path required for .*", "--path is missing: name the checkpoint to use"),
     # fairseq asserts what its options have to satisfy, in messages that name them
     (AssertionError, r"(.*[\s(])?--[a-z][-a-z]+\b.*", "{0}"),
     (ValueError, r"(.*[\s(])?--[a-z][-a-z0-9]+\b.*", "{0}"),
-    (
-        AssertionError,
-        r"cannot specify cutoff larger than vocab size",
-        "the dictionary has fewer words than --adaptive-softmax-cutoff (or --adaptive-input-cutoff) says; give lower"
-        " numbers, each less than its number of words",
-    ),
     (ValueError, r"optimizer is required!", "--optimizer is missing: name one, such as adam"),
-    (
-        ImportError,
-        r"Cannot find FullyShardedDataParallel\..*",
-        "--ddp-backend fully_sharded needs the package fairscale (and is not for models of fairseq_residuals); choose"
-        " pytorch_ddp, legacy_ddp or no_c10d",
-    ),
-    (
-        ImportError,
-        r"Cannot find SlowMoDistributedDataParallel\..*",
-        "--ddp-backend slowmo needs the package fairscale; choose pytorch_ddp, legacy_ddp or no_c10d",
-    ),
-    (
-        AssertionError,
-        r"min_len cannot be larger than max_len.*",
-        "--min-len is more than a translation may have words, which is --max-len-a times those of its source plus"
-        " --max-len-b: lower the first, or raise the others",
-    ),
     (AssertionError, r"Please specify criterion to train a model", "--criterion is missing"),
-    (
-        argparse.ArgumentError,
-        r"argument (\S+): conflicting option string.*",
-        "--arch, --task and --criterion do not go together here: two of them have an option {1} of their own",
-    ),
-    (
-        Exception,
-        r"Error merging override lr_scheduler\.total_num_update=null\s?",
-        "--lr-scheduler polynomial_decay needs --total-num-update, the updates in which the learning rate falls",
-    ),
-    (
-        Exception,
-        r"Error merging override tokenizer\.(?:source|target)_lang=null\s?",
-        "--tokenizer moses needs --source-lang and --target-lang",
-    ),
-    (
-        Exception,
-        r"(?s)In 'config': Could not find '(bpe|tokenizer)/(\w+)'.*",
-        "--{1} {2} has no settings that fairseq's commands can read; `fairseq-generate --help` has others",
-    ),
-    (
-        AttributeError,
-        r"'(\w+)' object has no attribute 'supported_targets'",
-        "the model, a {1}, is no language model, which the task language_modeling and fairseq-eval-lm need",
-    ),
     (Exception, r"(?s)Failed to load config from .*", "{0}"),
     (AssertionError, r"(System output|Reference) file .* does not exist", "{0}"),
-    (
-        AssertionError,
-        r"Sentences lengths should not exceed max_tokens=(\d+)",
-        "--max-tokens {1} is less than the longest sentence has; raise it, or leave long ones out by"
-        " --max-source-positions, --max-target-positions and --skip-invalid-size-inputs-valid-test",
-    ),
     (
         ValueError,
         r"(?s)Incorrect dictionary format, expected '<token> <cnt> \[flags\]': \"(.{0,60}).*\"",
@@ -86,12 +32,6 @@ _MESSAGES: tuple[tuple[type[Exception], str, str], ...] = (
         RuntimeError,
         r"(?s)Duplicate word found when loading Dictionary: '(.*?)'\. .*",
         "a dictionary has the word {1!r:.60} twice; fairseq-preprocess makes dictionaries that have each word once",
-    ),
-    (Exception, r"Incorrect encoding detected in (.*), please rebuild the dataset", "{1} is not UTF-8"),
-    (
-        NotImplementedError,
-        r"--post-process=(.*) is not implemented",
-        "--post-process (--remove-bpe) {1!r} is unknown to fairseq-eval-lm; valid: 'subword_nmt', '@@ '",
     ),
     (
         RuntimeError,
@@ -105,8 +45,6 @@ _MESSAGES: tuple[tuple[type[Exception], str, str], ...] = (
     ),
     (ImportError, r"Failed to import --user-dir=.*", "{0}"),
     (UnicodeDecodeError, r"'utf-8' codec can't decode .*", "a file that was read is not UTF-8 text ({0})"),
-    (ValueError, r"Seed must be between 0 and .*", "--seed has to be between 0 and 4294967295"),
-    (ValueError, r"Empty manifest: (.*)", "the manifest {1} has no recordings"),
     (Exception, r"Cannot find dataset: (.*)", "there is no data set {1}; fairseq-preprocess makes data sets"),
 )
 

@@ -42,18 +42,14 @@ _AFTER = {
     "fairseq.dataclass.utils": (
         "compat.configs:optional_types",
         "compat.hydra_api:current_api",
-        "messages.commands:lists_of_numbers",
-        "messages.yaml_mistakes:settings_of_groups",
     ),
     "fairseq.checkpoint_utils": (
         "compat.torch_load:safe_load",
-        "messages.misfits:explain_misfits",
-        "fixes.overrides:check_overrides",
+        "fixes.checkpoint_loading:check_what_is_read",
         "fixes.saving:save_atomically",
         "fixes.saving:copy_atomically",
         "fixes.saving:begin_in_a_clean_folder",
         "fixes.schedules:step_after_last_validation",
-        "messages.wrong_answers:check_ensembles",
     ),
     "fairseq.utils": (
         "fixes.literals:literals_only",
@@ -72,8 +68,7 @@ _AFTER = {
     "fairseq.models.wav2vec.wav2vec": ("fixes.literals:literals_only",),
     "fairseq.models.wav2vec.wav2vec2": ("fixes.literals:literals_only",),
     "fairseq.trainer": (
-        "fixes.resuming:read_before_resuming",
-        "messages.misfits:explain_trainer_misfits",
+        "fixes.checkpoint_loading:check_what_is_resumed",
         "fixes.half_precision:overflow_on_cpu",
     ),
     "fairseq.models.text_to_speech.vocoder": ("compat.torch_load:safe_load",),
@@ -108,7 +103,6 @@ _AFTER = {
     ),
     "fairseq.optim.lr_scheduler.fairseq_lr_scheduler": ("fixes.schedules:refuse_another_schedule",),
     "fairseq.optim.lr_scheduler.reduce_lr_on_plateau": ("fixes.schedules:save_patience",),
-    "fairseq.optim.lr_scheduler.inverse_square_root_schedule": ("messages.commands:warmup_of_inverse_sqrt",),
     "fairseq.optim.fairseq_optimizer": ("fixes.at_once:products",),
     "fairseq.optim.fp16_optimizer": (
         "fixes.half_precision:fp16_on_cpu",
@@ -136,12 +130,15 @@ _AFTER = {
     "fairseq.data.audio.audio_utils": ("compat.audio:without_torchaudio",),
     "fairseq.data.audio.feature_transforms.delta_deltas": ("compat.audio:deltas_without_torchaudio",),
     "fairseq.data.iterators": ("fixes.iterators:background_ends_first",),
-    "fairseq.models": ("messages.unknown_models:name_unknown_architectures",),
+    "fairseq.models": ("messages.commands:name_unknown_architectures",),
     "fairseq.tasks.fairseq_task": ("messages.wrong_answers:sentences_to_iterate",),
-    "fairseq.tasks.translation": ("messages.wrong_answers:sides_of_one_length",),
     "fairseq.tasks": ("fixes.tasks:tasks_without_dataclass_in_yaml", "fixes.tasks:record_languages"),
     "fairseq_cli.score": ("compat.scoring:sequences_for_sacrebleu", "messages.wrong_answers:lines_to_score"),
-    "fairseq_cli.train": ("fixes.distributed:fork_to_load_data", "fixes.finished:train_no_further"),
+    "fairseq_cli.train": (
+        "fixes.distributed:fork_to_load_data",
+        "fixes.finished:train_no_further",
+        "fixes.saving:one_training_in_a_folder",
+    ),
     "fairseq_cli.preprocess": ("messages.texts:check_texts",),
     **{
         f"fairseq_cli.{name}": (
@@ -166,7 +163,6 @@ _AFTER = {
         "compat.hydra_api:lazy_help",
         "fixes.user_dir:user_dir_before_compose",
         "messages.yaml_mistakes:names_of_groups",
-        "messages.commands:missing_groups",
         "messages.commands:errors_in_hydra_job",
         "messages.yaml_mistakes:errors_in_hydra_config",
     ),

@@ -40,25 +40,32 @@ step() {
 bench() { # name, theme, flags
     local name="$1" theme="$2"
     shift 2
-    step "$name" "$VENV_PYTHON" -m fairseq_residuals.lab.commands bench "$theme" --device cuda --repeats 3 --steps 10 --warmup 5 \
-        --csv "$OUT/$name.csv" --markdown "$OUT/$name.md" "$@"
+    step "$name" "$VENV_PYTHON" -m fairseq_residuals bench "$theme" --device cuda --repeats 3 --steps 10 --warmup 5 \
+        --csv "$OUT/$name.csv" "$@"
+}
+
+# A wiring with what is fastest on a GPU: steps as CUDA graphs.
+graphs() { # wiring
+    printf '%s-graphs=%s --optimizer=fused_adam --criterion=chunked_label_smoothed_cross_entropy --cuda-graphs' "$1" "$1"
 }
 
 step tests "$VENV_PYTHON" -m pytest -q -p no:cacheprovider tests/test_on_gpu.py
 step goldens "$VENV_PYTHON" -m tests.golden_check --device cuda tests/golden/*_S.npz
 for precision in bf16 fp16; do
     bench "train-$precision" train --tokens 112x32 --layers 18 --precision "$precision" \
-        --beside stock --variants post_ln post_ln+graphs
+        --beside stock --variants post_ln --also "$(graphs post_ln)"
 done
-bench big train --tokens 448x32 --layers 6 --dims big --precision bf16 --beside stock --variants post_ln+graphs
-bench deep train --tokens 112x32 --layers 100 --precision bf16 --beside --variants post_ln+graphs
+bench big train --tokens 448x32 --layers 6 --dims big --precision bf16 --beside stock --variants --also "$(graphs post_ln)"
+bench deep train --tokens 112x32 --layers 100 --precision bf16 --beside --variants --also "$(graphs post_ln)"
 "$VENV_PYTHON" -c 'import fairseq_residuals as r; print(*r.list_variants(), sep="\n")' | grep -v '^post_ln$' |
     xargs -n 6 >"$OUT/wirings.txt"
 part=0
 while read -r -a wirings; do
     part=$((part + 1))
+    entries=()
+    for wiring in post_ln "${wirings[@]}"; do entries+=("$(graphs "$wiring")"); done
     bench "costs-$part" train --tokens 112x32 --layers 18 --precision bf16 \
-        --beside --variants post_ln+graphs "${wirings[@]/%/+graphs}" </dev/null
+        --beside --variants --also "${entries[@]}" </dev/null
 done <"$OUT/wirings.txt"
 bench search generate --tokens 64x32 --layers 6 --beam 4 --precision fp16 --beside stock ctranslate2 --variants pre_ln
 

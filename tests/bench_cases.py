@@ -1,4 +1,4 @@
-"""Tiny cases of the benchmark, and contestants that fail."""
+"""Tiny cases of the benchmark, and entries that fail."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_residuals.lab.bench import worker
-from fairseq_residuals.lab.bench.case import Case
-from fairseq_residuals.lab.bench.contestants import Contestant, parse
+from fairseq_residuals.lab.bench.entries import Case, Entry, parse
 from fairseq_residuals.lab.bench.rounds import Failed
 from fairseq_residuals.wirings.core.errors import UserError
 
 TINY = Case(
-    layers=2,
+    layers="2",
     dim=16,
     ffn_dim=32,
     heads=2,
@@ -34,16 +33,16 @@ FAILING = """
 import os, signal, torch
 from fairseq_residuals.wirings.core.errors import UserError
 
-def killed(contestant, case):
+def killed(entry, case):
     os.kill(os.getpid(), signal.SIGKILL)
 
-def crashed(contestant, case):
+def crashed(entry, case):
     raise RuntimeError("the roof is on fire")
 
-def too_large(contestant, case):
+def too_large(entry, case):
     torch.empty(2**60, dtype=torch.uint8)
 
-def refused(contestant, case):
+def refused(entry, case):
     raise UserError("mmap_max is " + os.environ["MALLOC_MMAP_MAX_"])
 """
 
@@ -56,9 +55,9 @@ def failing_package(folder: Path) -> Path:
     return folder
 
 
-def train(contestant: str | Contestant, case: Case = TINY) -> worker.Measured:
-    """What the contestant's process would do, in this one."""
-    return worker.train(asdict(parse(contestant) if isinstance(contestant, str) else contestant), asdict(case))
+def train(entry: str | Entry, case: Case = TINY) -> worker.Measured:
+    """What the entry's process would do, in this one."""
+    return worker.train(asdict(parse(entry) if isinstance(entry, str) else entry), asdict(case))
 
 
 def here(mode: str, told: Mapping[str, Any], timeout: float, environment: Mapping[str, str] | None = None) -> Any:

@@ -13,11 +13,11 @@ from hypothesis import assume, strategies
 from hypothesis.strategies import SearchStrategy
 from torch import Tensor, nn
 
+from fairseq_residuals.wirings.blocks.attention import MultiheadAttention
 from fairseq_residuals.wirings.core.base import StackShape, Variant
 from fairseq_residuals.wirings.core.config import Option, options_of, parse_options, show_value
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.layer import Context
-from fairseq_residuals.wirings.core.multihead_attention import MultiheadAttention
 from fairseq_residuals.wirings.core.registry import VARIANTS
 from fairseq_residuals.wirings.core.stack import Stack
 from fairseq_residuals.wirings.core.wiring import Wiring

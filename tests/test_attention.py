@@ -11,9 +11,9 @@ from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
 from fairseq_residuals.plugin.models.fairseq_stack import FairseqCache
+from fairseq_residuals.wirings.blocks.cache import DecoderCache
 from fairseq_residuals.wirings.core.attention import open_attention
 from fairseq_residuals.wirings.core.base import Connection, Site
-from fairseq_residuals.wirings.core.decoder_cache import DecoderCache
 
 T, S, B, C, H = 5, 7, 3, 16, 4
 

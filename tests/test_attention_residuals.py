@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import layer_norm, rms_norm
 from wired_sublayers import Wired, assert_close, wired
 
-from fairseq_residuals.wirings.variants._softmax_over_depth import SoftmaxOverDepth
+from fairseq_residuals.wirings.variants.attention_residuals import SoftmaxOverDepth
 
 LAYERS = 4
 BLOCKS = pytest.mark.parametrize("block", [0, 1, 2, 3, 4, 5, 100])

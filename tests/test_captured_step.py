@@ -16,7 +16,7 @@ from tiny_trainer import SGD, make_trainer, sample, update
 from torch import Tensor
 
 from fairseq_residuals.plugin.models import builder
-from fairseq_residuals.plugin.speed import cuda_graph_step, cuda_graphs, recorded_criterion
+from fairseq_residuals.plugin.speed import cuda_graph_step, cuda_graphs
 from fairseq_residuals.plugin.speed.cuda_graph_step import RecordedSteps
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS
@@ -27,7 +27,7 @@ FLAGS = ("--criterion", "chunked_label_smoothed_cross_entropy", "--label-smoothi
 @pytest.fixture
 def reruns(monkeypatch: pytest.MonkeyPatch) -> None:
     instead_of_graphs(monkeypatch)
-    monkeypatch.setattr(recorded_criterion, "refuse_unrecordable", lambda model, device: None)
+    monkeypatch.setattr(cuda_graph_step, "refuse_unrecordable", lambda model, device: None)
 
 
 def trainer_of(*flags: str, variant: str = "post_ln") -> Any:
@@ -256,7 +256,7 @@ def test_an_output_projection_that_stays_is_refused() -> None:
     model = make_trainer(*SGD).model
     model.decoder.output_projection.weight.requires_grad = False
     with pytest.raises(UserError, match="--cuda-graphs needs an output projection that is trained"):
-        recorded_criterion.refuse_unrecordable(model, torch.device("cuda"))
+        cuda_graph_step.refuse_unrecordable(model, torch.device("cuda"))
 
 
 OTHERS = (("--encoder-layerdrop", "0.1"), ("--checkpoint-activations",), ("--compile-stack",))

@@ -14,7 +14,7 @@ from tiny import PAD, TASKS, batch, build, perturb, target_tokens
 from tiny_trainer import SGD, Task, make_config, make_trainer, sample, update
 from torch.nn.parallel import DistributedDataParallel
 
-from fairseq_residuals.plugin.training.criterions.chunked_label_smoothed_cross_entropy import (
+from fairseq_residuals.plugin.training.chunked_label_smoothed_cross_entropy import (
     ChunkedLabelSmoothedCrossEntropy,
 )
 from fairseq_residuals.wirings.core.errors import UserError

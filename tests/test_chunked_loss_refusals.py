@@ -12,7 +12,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.models.multilingual_transformer import MultilingualTransformerModel
 from torch import nn
 
-from fairseq_residuals.plugin.training.criterions.chunked_label_smoothed_cross_entropy import (
+from fairseq_residuals.plugin.training.chunked_label_smoothed_cross_entropy import (
     ChunkedLabelSmoothedCrossEntropy,
 )
 from fairseq_residuals.wirings.core.errors import UserError

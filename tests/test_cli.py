@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fairseq_residuals.__main__ import main
-from fairseq_residuals.lab.commands import reproduce, table
+from fairseq_residuals.lab.recipes import command as reproduce
+from fairseq_residuals.lab.recipes.tables import command as table
 from fairseq_residuals.lab.recipes.tables import published
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.wirings.core.base import Variant
@@ -100,12 +101,12 @@ def test_show_an_unknown_variant(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "b2t_"]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("fairseq-residuals show: error: unknown variant 'b2t_' (did you mean b2t?)")
+    assert captured.err.startswith("fairseq-residuals show: error: unknown wiring 'b2t_' (did you mean b2t?)")
     assert captured.err.count("\n") == 1
 
 
 def test_output_that_is_not_read_to_its_end_is_no_error() -> None:
-    command = [sys.executable, "-m", "fairseq_residuals.lab.commands", "list", "--architectures"]
+    command = [sys.executable, "-m", "fairseq_residuals", "list", "--architectures"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()

@@ -26,7 +26,7 @@ from tiny import (
 )
 from torch import Tensor, nn
 
-from fairseq_residuals.plugin.models.activation_checkpointing import RecomputeActivations
+from fairseq_residuals.plugin.models.builder import RecomputeActivations
 from fairseq_residuals.wirings.core.base import Connection
 from fairseq_residuals.wirings.core.common_options import Init
 from fairseq_residuals.wirings.core.registry import VARIANTS

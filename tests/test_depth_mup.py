@@ -67,7 +67,7 @@ def test_each_stack_has_its_own_depth() -> None:
 
 @pytest.mark.parametrize("name", sorted(n for n, v in VARIANTS.items() if v.summation != "pre"))
 def test_refused_where_branches_are_not_added(name: str) -> None:
-    with pytest.raises(UserError, match=f"variant '{name}' cannot take option depth_mup, for the theory"):
+    with pytest.raises(UserError, match=f"wiring '{name}' cannot take option depth_mup, for the theory"):
         Wiring.parse(name, "depth_mup=true").check("decoder", 2, alone=False)
 
 
@@ -110,7 +110,7 @@ def test_groups_of_the_authors_optimizer(name: str) -> None:
 
 
 def module_name(model: nn.Module, ours: str) -> str:
-    from fairseq_residuals.plugin.models.saved_names import fairseq_name
+    from fairseq_residuals.plugin.models.builder import fairseq_name
 
     return next(name for name, _ in model.named_parameters() if fairseq_name(name) == ours)
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fairseq_residuals.__main__ import build_parser
-from fairseq_residuals.lab.commands.list_variants import (
+from fairseq_residuals.lab.data.corpora import PUBLISHED
+from fairseq_residuals.lab.look.list_wirings import (
     ACTIVATIONS,
     EQUATIONS,
     SENTENCES,
@@ -18,7 +19,6 @@ from fairseq_residuals.lab.commands.list_variants import (
     markdown_table,
     summary_table,
 )
-from fairseq_residuals.lab.data.corpora import CORPORA
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.wirings.core.registry import VARIANTS
 
@@ -108,7 +108,7 @@ def test_every_corpus_has_a_state() -> None:
     section = (ROOT / "docs/DATA.md").read_text(encoding="utf-8").partition("## State of the sources")[2]
     rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| `")]
     stated = {name for corpora, state, _ in rows for name in re.findall(r"`(\w+)`", corpora) if state}
-    assert stated == set(CORPORA)
+    assert stated == set(PUBLISHED)
     assert all(re.match(r"never$|impossible: |20\d\d-\d\d-\d\d: ", state) for _, state, _ in rows)
 
 

@@ -16,9 +16,9 @@ from test_packed import shape_of
 from tiny import PAD
 from tiny_trainer import Task, make_trainer, sample, update
 
-from fairseq_residuals.plugin.speed import cuda_graph_step, recorded_criterion
-from fairseq_residuals.plugin.training import fast_by_default, packed
-from fairseq_residuals.plugin.training.fast_by_default import (
+from fairseq_residuals.plugin.speed import cuda_graph_step
+from fairseq_residuals.plugin.training import fast_paths, packed
+from fairseq_residuals.plugin.training.fast_paths import (
     ADAM,
     GRAPHS,
     LOSS,
@@ -27,7 +27,7 @@ from fairseq_residuals.plugin.training.fast_by_default import (
     choose,
     situation_of,
 )
-from fairseq_residuals.plugin.training.optim.fused_adam import FusedAdam
+from fairseq_residuals.plugin.training.optim import FusedAdam
 from fairseq_residuals.plugin.training.packed_batches import pack_batch
 from fairseq_residuals.wirings.core.errors import UserError
 
@@ -88,14 +88,14 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     def situation(trainer: Any, args: Any) -> Situation:
         return replace(situation_of(trainer, args), device="cuda", buckets=True)
 
-    monkeypatch.setattr(fast_by_default, "situation_of", situation)
+    monkeypatch.setattr(fast_paths, "situation_of", situation)
 
 
 @pytest.mark.usefixtures("on_a_gpu")
 def test_what_is_asked_for_is_said_to_be_on(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """--cuda-graphs finds the loss in chunks, which it needs, in place of fairseq's."""
     caplog.set_level("INFO")
-    monkeypatch.setattr(recorded_criterion, "refuse_unrecordable", lambda model, device: None)
+    monkeypatch.setattr(cuda_graph_step, "refuse_unrecordable", lambda model, device: None)
     trainer = trainer_of("--cuda-graphs")
     trainer.load_checkpoint("no_such_checkpoint.pt")
     assert {f"{name}: on" for name in (LOSS, ADAM, GRAPHS)} <= {r.message for r in caplog.records}
@@ -173,7 +173,7 @@ def test_what_cannot_be_recorded_goes_on_without(
     trainer = trainer_of()
     trainer.load_checkpoint("no_such_checkpoint.pt")
     losses = [update(trainer, batch)["loss"] for batch in BATCHES]
-    assert all(loss > 0 for loss in losses) and recorded_criterion.records_steps(trainer.criterion)
+    assert all(loss > 0 for loss in losses) and cuda_graph_step.records_steps(trainer.criterion)
     assert caplog.text.count("goes on without") == 1
 
 

@@ -12,7 +12,7 @@ from tiny import PAD, TASKS, batch, build, logits, make_task, perturb, settings,
 from torch import nn
 
 from fairseq_residuals.plugin.models.fixnorm import NormalizedProjection
-from fairseq_residuals.plugin.training.criterions.chunked_label_smoothed_cross_entropy import _check
+from fairseq_residuals.plugin.training.chunked_label_smoothed_cross_entropy import _check
 from fairseq_residuals.wirings.build import build_stack
 from fairseq_residuals.wirings.core.errors import UserError
 

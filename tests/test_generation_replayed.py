@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_residuals.plugin.search import kv_cache
 from fairseq_residuals.plugin.search.beam_search import FasterSequenceGenerator
-from fairseq_residuals.plugin.search.fixed_cache import FixedBeamCache
+from fairseq_residuals.plugin.search.kv_cache import FixedBeamCache
 from fairseq_residuals.plugin.search.word_graph import WordGraph
 
 

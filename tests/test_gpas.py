@@ -89,7 +89,7 @@ def test_a_gate_of_each_sublayer_and_recomputed_activations(name: str, args: str
 
 @pytest.mark.parametrize("name", sorted(name for name in VARIANTS if VARIANTS[name].summation == "none"))
 def test_refused_where_the_stream_is_no_sum(name: str) -> None:
-    with pytest.raises(UserError, match=f"variant '{name}' cannot take option gpas, for its stream is not one sum"):
+    with pytest.raises(UserError, match=f"wiring '{name}' cannot take option gpas, for its stream is not one sum"):
         Wiring.parse(name, "gpas=layer").check("decoder", 2, alone=False)
 
 

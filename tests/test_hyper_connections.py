@@ -11,7 +11,7 @@ from tiny import batch, build, logits, perturb, stacks
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from fairseq_residuals.wirings.variants._multi_stream import StreamsConnection, stack_streams, stream_keys
+from fairseq_residuals.wirings.variants._streams import StreamsConnection, stack_streams, stream_keys
 
 
 def double_without_eps(model: nn.Module) -> nn.Module:

@@ -258,7 +258,7 @@ def test_layerdrop_skips_layers_in_training() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"variant": "b2d"}, "unknown variant 'b2d' (did you mean b2t?)"),
+        ({"variant": "b2d"}, "unknown wiring 'b2d' (did you mean b2t?)"),
         ({"task": "speech"}, "task='speech' is unknown; valid are encoder, decoder, language_model"),
         ({"depth": 0}, "depth must be a whole number of at least 1, not 0"),
         ({"dim": 15}, "dim=15 is not divisible by heads=2"),
@@ -270,11 +270,14 @@ def test_layerdrop_skips_layers_in_training() -> None:
             {"options": "norm_type=rms"},
             """options must be a dictionary such as {"norm_type": "rms"}, not 'norm_type=""",
         ),
-        ({"options": {"alpha": 1}}, "variant 'b2t' has no option 'alpha'"),
+        ({"options": {"alpha": 1}}, "wiring 'b2t' has no option 'alpha'"),
         ({"options": {"init_scale": -1}}, "'-1' is not valid for option 'init_scale'"),
-        ({"options": {"init": "fairseq,init_scale=2"}}, "option init='fairseq,init_scale=2' has a comma"),
+        (
+            {"options": {"init": "fairseq,init_scale=2"}},
+            "'fairseq,init_scale=2' is not valid for option 'init'",
+        ),
         ({"variant": "deepnet", "options": {"init": "xavier"}}, "it draws its weights by its own rule; leave it out"),
-        ({"variant": "transparent_attention"}, "variant 'transparent_attention' cannot be used there"),
+        ({"variant": "transparent_attention"}, "wiring 'transparent_attention' cannot be used there"),
         ({"variant": "transparent_attention", "task": "encoder"}, "cannot be used there"),
         ({"variant": "post_ln:0-0"}, "ends at layer 0"),
     ],

@@ -128,8 +128,15 @@ def test_wrapped_layers_are_the_librarys(task: str, variant: str) -> None:
     ],
 )
 def test_what_a_wiring_has_to_see(variant: str, options: dict[str, Any], place: str) -> None:
-    with pytest.raises(UserError, match=f"variant '{variant}' has to see {place}"):
+    with pytest.raises(UserError, match=f"wiring '{variant}' has to see {place}"):
         wrap(variant, of_ones_own(ours("encoder")), options=options, **SIZES)
+
+
+def test_a_size_that_the_wiring_uses_is_not_guessed() -> None:
+    options = {"scale_fc": False}
+    with pytest.raises(UserError, match="normformer has parameters for each of the heads of your"):
+        wrap("normformer", of_ones_own(ours("encoder")), dim=16, options=options)
+    assert wrap("normformer", of_ones_own(ours("encoder")), dim=16, heads=2, options=options)
 
 
 def test_an_option_may_take_away_what_it_has_to_see() -> None:
@@ -165,6 +172,110 @@ def test_the_wiring_follows_its_sublayers(variant: str) -> None:
     assert wrap(variant, ours("encoder"), **SIZES).training
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("task", ["encoder", "decoder"])
+def test_layers_of_pytorch(task: str, norm_first: bool, batch_first: bool) -> None:
+    """Taken apart and wired as they were, with their norms, they compute what they computed."""
+    torch.manual_seed(1)
+    kind = nn.TransformerEncoderLayer if task == "encoder" else nn.TransformerDecoderLayer
+    settings = {"norm_first": norm_first, "batch_first": batch_first, "dropout": 0.2}
+    layers = [kind(16, 2, 32, **settings).eval() for _ in range(DEPTH)]
+    for p in nn.ModuleList(layers).parameters():
+        p.data.add_(0.1 * torch.randn(p.shape))
+    x, memory = torch.randn(5, 5, 16), torch.randn(5, 5, 16)
+    mask = torch.full((5, 5), -torch.inf).triu(1)
+    cross = {} if task == "encoder" else {"cross_attention": {"key": memory, "value": memory}}
+    variant, options = ("pre_ln", {"final_norm": False}) if norm_first else ("post_ln", {})
+    stack = wrap(variant, layers, dim=16, task=task, norms="move", options=options)  # type: ignore[arg-type]
+    expected = x
+    for layer in layers:
+        expected = layer(expected, mask) if task == "encoder" else layer(expected, memory, mask)
+    torch.testing.assert_close(stack(x, attention={"attn_mask": mask}, **cross), expected, rtol=1e-4, atol=1e-5)
+    assert [stack[0].dropout_module.p, stack.shape.heads, stack.shape.ffn_dim] == [0.2, 2, 32]
+
+
+@pytest.mark.parametrize(("task", "variant"), cases("encoder"))
+def test_attention_of_pytorch(task: str, variant: str) -> None:
+    """What the library's attention computes, of the same weights, in a batch first; or a reason why not."""
+    layers = ours(task)
+    stack = wrap(variant, layers, **SIZES).eval()
+    for p in stack.parameters():
+        p.data.add_(0.1 * torch.randn(p.shape))
+    theirs = []
+    for attention, ffn in layers:
+        own, attn = nn.MultiheadAttention(16, 2, batch_first=True).eval(), attention
+        projections = (attn.q_proj, attn.k_proj, attn.v_proj)
+        own.in_proj_weight.data = torch.cat([p.weight.data for p in projections])  # type: ignore[union-attr,misc]
+        own.in_proj_bias.data = torch.cat([p.bias.data for p in projections])  # type: ignore[union-attr,misc]
+        own.out_proj.load_state_dict(attn.out_proj.state_dict())  # type: ignore[union-attr,operator]
+        theirs.append([own, ffn])
+    other, reason = attempt(variant, theirs)
+    if other is None:
+        assert f"variant '{variant}' has to see" in reason and "of attention" in reason
+        return
+    other.load_state_dict(wiring_of(stack), strict=False)
+    x = torch.randn(5, 3, 16)
+    torch.testing.assert_close(other(x.transpose(0, 1)).transpose(0, 1), stack(x), rtol=1e-4, atol=1e-5)
+
+
+def test_sublayers_in_any_number() -> None:
+    """A block of the Macaron kind, and one without attention."""
+    torch.manual_seed(1)
+    block = [nn.Linear(16, 16) for _ in range(3)]
+    stack = wrap("pre_ln", [block] * 2, dim=16, kinds=("ffn", "self", "ffn"), options={"final_norm": False}).eval()
+    x = torch.randn(5, 3, 16)
+    expected = x
+    for module in [*block, *block]:
+        expected = expected + module(nn.functional.layer_norm(expected, (16,)))
+    torch.testing.assert_close(stack(x), expected)
+    assert [name for name, _ in stack[0].named_children()][:4] == [
+        "ffn",
+        "ffn_connection",
+        "self_attn",
+        "self_attn_connection",
+    ]
+    streams = wrap("hyper_connections", [[nn.Linear(16, 16)]] * 3, dim=16, kinds=("self",))
+    assert [streams[i].self_attn_connection.site.n_sub for i in range(3)] == [1, 1, 1]
+    assert streams(x).shape == x.shape
+    assert wrap("depthwise_lstm", [[nn.Linear(16, 16)]], dim=16)(x).shape == x.shape
+
+
+def test_arguments_of_each_layer() -> None:
+    class Add(nn.Module):
+        def forward(self, x: Tensor, number: float = 0.0) -> Tensor:
+            return torch.full_like(x, number)
+
+    stack = wrap("pre_ln", [[Add(), Add()]] * 2, dim=16, options={"final_norm": False})
+    x = torch.randn(5, 3, 16)
+    torch.testing.assert_close(stack(x, attention=[{"number": 1.0}, {"number": 2.0}], ffn={"number": 10.0}), x + 23)
+    with pytest.raises(UserError, match="arguments of attention are for 1 layers, and the stack has 2"):
+        stack(x, attention=[{"number": 1.0}])
+
+
+def test_a_residual_connection_inside_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    class Residual(nn.Module):
+        def __init__(self, norm: nn.Module) -> None:
+            super().__init__()
+            self.ffn, self.norm = nn.Linear(16, 16), norm
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(x + self.ffn(x))  # type: ignore[no-any-return]
+
+    class Masked(nn.Module):
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            return x * mask
+
+    for norm in (nn.Identity(), nn.LayerNorm(16)):
+        caplog.clear()
+        wrap("pre_ln", [[nn.Linear(16, 16), Residual(norm)]], dim=16)
+        assert [record.getMessage().split(",")[0] for record in caplog.records] == ["the FFN of layer 0"]
+    caplog.clear()
+    wrap("pre_ln", [[Masked(), nn.Linear(16, 16)], [nn.Linear(16, 16)] * 2], dim=16)
+    wrap("hyper_connections", of_ones_own(ours("encoder")), dim=16)
+    assert not caplog.records
+
+
 def test_weights_of_ones_own_stay(caplog: pytest.LogCaptureFixture) -> None:
     layers = of_ones_own(ours("encoder"))
     before = {name: p.clone() for name, p in nn.ModuleList(map(nn.ModuleList, layers)).named_parameters()}
@@ -196,6 +307,10 @@ def test_modules_of_the_library_are_initialised(task: str, variant: str) -> None
         ([[nn.Identity()] * 2], {"dropout": 2}, "dropout=2 is no probability from 0 to 1"),
         ([[nn.Identity()] * 2], {"layerdrop": -1}, "layerdrop=-1 is no probability from 0 to 1"),
         ([[nn.Identity(), torch.relu]], {}, "the FFN of layer 0 must be a torch.nn.Module, not <built-in"),
+        ([nn.Linear(16, 16)], {}, "a layer is a sequence of its sub-layers, nn.TransformerEncoderLayer or"),
+        ([[nn.Identity()] * 2], {"kinds": ("mixer",)}, "kinds has 'mixer'; valid are self, cross, ffn"),
+        ([[nn.Identity()] * 2], {"norms": "old"}, "norms='old' is unknown; valid are new, move"),
+        ([[nn.Identity()] * 2], {"norms": "move"}, 'norms="move" takes those of PyTorch\'s own layers'),
         ([[nn.Identity()] * 2], {"task": "speech"}, "task='speech' is unknown; valid are encoder, decoder,"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -19,8 +19,7 @@ from torch import nn
 
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.ops.sinkhorn import sinkhorn_reference
-from fairseq_residuals.wirings.variants._multi_stream import stack_streams, stream_keys
-from fairseq_residuals.wirings.variants._stream_router import ROUTER_EPS
+from fairseq_residuals.wirings.variants._streams import ROUTER_EPS, stack_streams, stream_keys
 
 LM = "language_modeling"
 

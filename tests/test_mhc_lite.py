@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import permutations
 from typing import Any
 
@@ -19,10 +20,9 @@ from test_mhc import spread_after_training
 from tiny import build, perturb, stacks
 from torch import Tensor
 
-from fairseq_residuals.wirings.ops.permutations import mean_of_permutations, permutation_matrices
 from fairseq_residuals.wirings.ops.sinkhorn import sinkhorn_reference
-from fairseq_residuals.wirings.variants._multi_stream import stream_keys
-from fairseq_residuals.wirings.variants._stream_router import ROUTER_EPS
+from fairseq_residuals.wirings.variants._streams import ROUTER_EPS, stream_keys
+from fairseq_residuals.wirings.variants.mhc_lite import mean_of_permutations, permutation_matrices
 
 LM = "language_modeling"
 
@@ -110,3 +110,26 @@ def test_identity_hc_starts_with_the_mean_and_writes_one_on_average() -> None:
     torch.testing.assert_close(weights.write.mean(-2), torch.ones(3, 2, 1))
     assert weights.write.squeeze(-1).diff(dim=-1).gt(0.2).all()
     assert torch.equal(weights.mix, torch.eye(4))
+
+
+@pytest.mark.parametrize("n", (1, 2, 3, 4))
+@pytest.mark.parametrize("leading", ((), (5,), (3, 2)))
+def test_gradients_of_means_of_permutations(n: int, leading: tuple[int, ...]) -> None:
+    matrices = permutation_matrices(n)
+    logits = torch.randn(math.factorial(n), *leading, dtype=torch.float64, requires_grad=True)
+    upper = torch.randn(*leading, n, n, dtype=torch.float64)
+    one_at_a_time = [a[..., None, None] * p.double() for a, p in zip(logits.softmax(0), matrices, strict=True)]
+    values = [mean_of_permutations(logits, matrices), torch.stack(one_at_a_time).sum(0)]
+    torch.testing.assert_close(values[0], values[1])
+    gradients = [torch.autograd.grad((value * upper).sum(), logits)[0] for value in values]
+    torch.testing.assert_close(gradients[0], gradients[1])
+    ones = torch.ones(*leading, n, dtype=torch.float64)
+    torch.testing.assert_close(values[0].sum(-1), ones)
+    torch.testing.assert_close(values[0].sum(-2), ones)
+
+
+def test_every_permutation_is_there_once_and_the_identity_first() -> None:
+    matrices = permutation_matrices(4)
+    assert torch.equal(matrices[0], torch.eye(4)) and len({tuple(p.flatten().tolist()) for p in matrices}) == 24
+    certain = torch.full((24,), -1e4).index_fill(0, torch.tensor([7]), 0.0)
+    assert torch.equal(mean_of_permutations(certain, matrices), matrices[7])

@@ -160,7 +160,7 @@ def test_the_short_name() -> None:
     assert SHORT == {"norm": "norm_type"}
     assert Wiring.parse("pre_ln", "norm=rms").value("norm_type") == "rms"
     assert Wiring.parse("pre_ln(norm=dyt)").value("norm_type") == "dyt"
-    with pytest.raises(UserError, match="option 'norm_type' of variant 'pre_ln' is given twice"):
+    with pytest.raises(UserError, match="option 'norm_type' of wiring 'pre_ln' is given twice"):
         Wiring.parse("pre_ln", "norm=rms,norm_type=layer")
     mixed = Wiring.parse("post_ln:0-1,pre_ln:2-3", "norm=rms")
     assert [part.config.norm_type for part in mixed.parts] == ["rms", "rms"]
@@ -177,7 +177,7 @@ def test_variants_with_an_option_of_that_name_keep_it() -> None:
     parts = Wiring.parse("pre_ln:0-1,realformer:2-3", "norm_type=rms,realformer.norm=pre").parts
     assert [part.config.norm_type for part in parts] == ["rms", "rms"] and parts[1].config.norm == "pre"
     # in a list with one of them, the short name is theirs for them, and the kind for the others
-    with pytest.raises(UserError, match="'rms' is not valid for option 'norm' of variant 'realformer'"):
+    with pytest.raises(UserError, match="'rms' is not valid for option 'norm' of wiring 'realformer'"):
         Wiring.parse("pre_ln:0-1,realformer:2-3", "norm=rms")
 
 

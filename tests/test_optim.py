@@ -14,7 +14,6 @@ from tiny_trainer import make_config, make_trainer, sample, update
 from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.errors import UserError
-from modern_fairseq.mistakes import explain
 
 RADAM = ("--optimizer", "radam", "--adam-betas", "(0.9, 0.98)", "--lr", "0.003", "--weight-decay", "0.1")
 UPDATES = 9
@@ -68,12 +67,6 @@ def test_linear_decay_without_warmup_is_fairseqs_polynomial_decay() -> None:
         scheduler.step_update(n)
         assert optimizer.get_lr() == pytest.approx(0.02 * (1 - n / total), rel=1e-12), n
     assert optimizer.get_lr() == 0
-
-
-def test_linear_decay_needs_its_length() -> None:
-    with pytest.raises(Exception, match="total_num_update") as caught:
-        schedule(*LINEAR)
-    assert "needs --total-num-update" in str(explain(caught.value))
 
 
 @pytest.mark.parametrize(

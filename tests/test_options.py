@@ -98,7 +98,7 @@ def test_options_of_a_variant_come_with_the_common_ones() -> None:
 
 @pytest.mark.parametrize("name", ["", "My variant", "a,b", "pre_ln:0-5", "a/b", "a-b"])
 def test_a_name_can_stand_in_a_list_of_variants(name: str) -> None:
-    with pytest.raises(ValueError, match="is no name of a variant: lower-case letters"):
+    with pytest.raises(ValueError, match="is no name of a wiring: lower-case letters"):
         register_variant(name)(Variant)
     assert name not in VARIANTS
 
@@ -139,7 +139,7 @@ def test_a_wrongly_declared_option_is_named(config: type, says: str) -> None:
 
 def test_what_a_variant_lacks_is_named() -> None:
     class Complete(Variant):
-        title, paper, year, verified, equations = "A", "B 2026", 2026, "nothing", ("x = x + F(x)",)
+        title, paper, year, verified, equations = "A", "B 2026", 2026, "nothing", lambda o: ("x = x + F(x)",)
 
     class OneText(Complete):
         equations = "x = x + F(x)"  # type: ignore[assignment]
@@ -150,8 +150,8 @@ def test_what_a_variant_lacks_is_named() -> None:
 
     for wrong, says in [
         (Complete, "'wrong' names no connection: set `connection`, or define `connect`, in Complete"),
-        (OneText, "the equations of variant 'wrong' are a tuple of lines"),
-        (NoDecorator, "the Config of variant 'wrong' needs the decorator @dataclass"),
+        (OneText, "the equations of wiring 'wrong' are a method of its options"),
+        (NoDecorator, "the Config of wiring 'wrong' needs the decorator @dataclass"),
     ]:
         with pytest.raises(TypeError, match=says):
             register_variant("wrong")(wrong)

@@ -17,7 +17,7 @@ from torch import nn
 from fairseq_residuals.plugin.checkpoints.override_check import COMPUTING
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.stack import Stack
-from modern_fairseq.fixes.overrides import checks
+from modern_fairseq.fixes.checkpoint_loading import Loaded, Request, steps
 
 LAYOUTS = ("args", "cfg", "namespace in cfg")
 HISTORY = {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {}, "num_updates": 1}
@@ -151,8 +151,8 @@ def test_no_flag_of_a_model_changes_what_trained_parameters_compute(task: str) -
             if getattr(used, action.dest) is None:
                 continue
         try:
-            for check in checks:
-                check({"args": own}, {"args": used}, "model.pt")
+            for step in steps:
+                step(Loaded("model.pt", {"args": used}, {"args": own}, Request()))
             model = tiny.build_model(used, tiny.make_task()).eval()
             model.load_state_dict(parameters)
         except (UserError, RuntimeError, TypeError) as error:
@@ -171,7 +171,7 @@ def test_no_flag_of_a_model_changes_what_trained_parameters_compute(task: str) -
 def test_another_computation_is_refused_on_loading(overrides: dict[str, Any], layout: str, tmp_path: Path) -> None:
     path = write(tmp_path, layout)
     (key, value), *_ = overrides.items()
-    with pytest.raises(UserError, match=f"{path} was trained with {key}=.* cannot change to {value}"):
+    with pytest.raises(UserError, match=f"{path} was trained with {key}=.* cannot change that to {value}"):
         load(path, **overrides)
 
 

@@ -14,7 +14,7 @@ from tiny import EOS, PAD, batch, build, make_task, perturb, target_tokens
 from tiny_trainer import SGD, Task, make_trainer, sample, update
 from torch import Tensor, nn
 
-from fairseq_residuals.plugin.speed import recorded_criterion
+from fairseq_residuals.plugin.speed import cuda_graph_step
 from fairseq_residuals.plugin.speed.varlen_attention import VarlenAttention
 from fairseq_residuals.plugin.training import packed
 from fairseq_residuals.plugin.training.admin_profile import profile
@@ -22,7 +22,7 @@ from fairseq_residuals.plugin.training.packed_batches import FixedShape, full_ba
 from fairseq_residuals.plugin.training.word_dropout import WordDropoutEmbedding
 from fairseq_residuals.wirings.core.base import Connection
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.core.packing import PackedSides, Packing, running_packed
+from fairseq_residuals.wirings.core.packing import PackedSides, Packing
 from fairseq_residuals.wirings.core.registry import VARIANTS
 
 Gradients = dict[str, Tensor]
@@ -144,7 +144,7 @@ def test_updates(flags: tuple[str, ...]) -> None:
 def test_one_graph_serves_all_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     instead_of_graphs(monkeypatch)
     instead_of_the_kernel(monkeypatch)
-    monkeypatch.setattr(recorded_criterion, "refuse_unrecordable", lambda model, device: None)
+    monkeypatch.setattr(cuda_graph_step, "refuse_unrecordable", lambda model, device: None)
     samples = [sample(seed, sentences) for seed, sentences in ((1, 3), (2, 5), (3, 2))]
     shape, losses = shape_of(*samples), []
     for more in ((), ("--packed", "--cuda-graphs")):
@@ -214,9 +214,10 @@ def test_full_batches() -> None:
 
 def test_the_first_word_of_every_sentence_of_a_decoder_stays() -> None:
     torch.manual_seed(1)
-    embedding = WordDropoutEmbedding(nn.Embedding(40, 16, PAD), 0.9, keep_first=True)
+    sides = PackedSides()
+    embedding = WordDropoutEmbedding(nn.Embedding(40, 16, PAD), 0.9, keep_first=True, sides=sides)
     packing = Packing(torch.arange(0, 401, 4), (400, 4))
-    with running_packed(PackedSides(decoder=packing)):
+    with sides.running(None, packing):
         missing = embedding(torch.full((1, 400), 5)).eq(0).all(-1).view(100, 4)
     assert not missing[:, 0].any()
     # four standard deviations of a mean of 300
@@ -241,7 +242,7 @@ def refused(match: str, *flags: str, packs: str = "--packed") -> None:
 
 def test_graphs_of_packed_batches_need_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sentences side by side, of the longest of all lengths, would take too much memory."""
-    monkeypatch.setattr(recorded_criterion, "refuse_unrecordable", lambda model, device: None)
+    monkeypatch.setattr(cuda_graph_step, "refuse_unrecordable", lambda model, device: None)
     monkeypatch.setitem(packed.TASKS, "tiny", Task)
     chunked = ("--criterion", "chunked_label_smoothed_cross_entropy", "--cuda-graphs")
     refused("--packed does not go with --cuda-graphs here: .*varlen_attn needs an Nvidia GPU", *chunked)

@@ -41,7 +41,8 @@ def generated(*numbers: int, detokenized: bool = True, targets: bool = True) -> 
         lines += [f"S-{n}\tsource {n}", *([f"T-{n}\ttarget {n}"] if targets else [])]
         lines += [f"H-{n}\t-0.5\thyp@@ o {n}", *([f"D-{n}\t-0.5\thypo {n}"] if detokenized else [])]
         lines += [f"P-{n}\t-0.1 -0.2"]
-    return [*lines, "Generate test with beam=5: BLEU4 = 0.00"]
+    end = f"2026-01-01 00:00:00 | INFO | fairseq_cli.generate | Translated {len(numbers)} sentences (9 tokens) in 1.0s"
+    return [*lines, end, "Generate test with beam=5: BLEU4 = 0.00"]
 
 
 def test_sentences_are_sorted_by_number() -> None:
@@ -73,7 +74,8 @@ def test_the_best_of_several_hypotheses_and_an_empty_one() -> None:
         (generated(0, 1, 3), "lacks the hypotheses of 1 sentences, the first being number 2"),
         (generated(0, 1) + generated(0, 1), "has sentence 0 twice"),
         (generated(0) + generated(0), "has sentence 0 twice"),
-        (generated(0, 1)[:-3], "has only one of the lines D-1 and H-1"),
+        (generated(0, 1)[:-2], "is not whole: fairseq-generate was stopped"),
+        (generated(0, 1)[:-4], "has only one of the lines D-1 and H-1"),
         (["H-0\t-1\ta", "T-1\tb"], "has only one of the lines T-0 and H-0"),
         ([SKIPPED.format(1), *generated(0, 1)], "lacks the hypotheses of 1 sentences, which fairseq-generate left out"),
         (generated(0, 999_999_999), "lacks the hypotheses of 999999998 sentences, the first being number 1"),

@@ -1,4 +1,4 @@
-"""docs/SECURITY.md lists every place where fairseq runs code, starts programs, unpickles, unpacks or connects."""
+"""results/security/fairseq-calls.md lists where fairseq runs code, starts programs, unpickles, unpacks or connects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import fairseq_cli
 import pytest
 from dangerous_calls import dangerous_calls
 
-PAGE = Path(__file__).parents[1] / "docs" / "SECURITY.md"
+PAGE = Path(__file__).parents[1] / "results/security/fairseq-calls.md"
 ROW = re.compile(r"\| `(fairseq\S*\.py):([\d, ]+)` \| `(\S+)` \| ([^|]+) \| ([^|]+) \|")
 
 

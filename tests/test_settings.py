@@ -148,18 +148,18 @@ def test_every_key_of_fairseqs_own_config_is_known_in_yaml() -> None:
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ("--residual b2tt", "unknown variant 'b2tt' (did you mean b2t?); the variants are admin, attention_residuals,"),
-        ("--residual-args alpha=1", "variant 'b2t' has no option 'alpha'; its options are init, init_scale"),
+        ("--residual b2tt", "unknown wiring 'b2tt' (did you mean b2t?); the wirings are admin, attention_residuals,"),
+        ("--residual-args alpha=1", "wiring 'b2t' has no option 'alpha'; its options are init, init_scale"),
         (
             "--residual post_ln --residual-args alpha=1",
-            "variant 'post_ln' has no option 'alpha'; its options are init, init_scale",
+            "wiring 'post_ln' has no option 'alpha'; its options are init, init_scale",
         ),
         (
             "--residual-args init_scale=-1",
-            "'-1' is not valid for option 'init_scale' of variant 'b2t'; valid: a number from",
+            "'-1' is not valid for option 'init_scale' of wiring 'b2t'; valid: a number from",
         ),
         ("--residual-args init_scale=nan", "'nan' is not valid"),
-        ("--residual-args init_scale", "option 'init_scale' of variant 'b2t' needs a value"),
+        ("--residual-args init_scale", "option 'init_scale' of wiring 'b2t' needs a value"),
         ("--residual-args init_scale=1,init_scale=2", "is given twice"),
         ("--residual pre_ln --residual-args final_norm=maybe", "valid: true, false"),
         ("--encoder-normalize-before", "--encoder-normalize-before contradicts the wiring b2t"),
@@ -185,8 +185,8 @@ def test_every_key_of_fairseqs_own_config_is_known_in_yaml() -> None:
         ("--residual post_ln:0-3,pre_ln:4-9", "must name each layer of the encoder once, in order: 0 to 5"),
         ("--residual post_ln:0-3,pre_ln:3-5", "must name each layer of the encoder once, in order: 0 to 5"),
         ("--residual post_ln:0-2,pre_ln:3-4", "ends at layer 4, and the encoder has layers 0 to 5"),
-        ("--residual post_ln:0-2,pre_ln", "is not a variant or a list of variants with their layers, such as"),
-        ("--residual post_ln:0-2,preln:3-5", "unknown variant 'preln' (did you mean pre_ln?)"),
+        ("--residual post_ln:0-2,pre_ln", "is not a wiring or a list of wirings with their layers, such as"),
+        ("--residual post_ln:0-2,preln:3-5", "unknown wiring 'preln' (did you mean pre_ln?)"),
         ("--residual post_ln:0-2,pre_ln:3-5 --residual-args alpha=1", "has an option 'alpha'; their options are init,"),
         (
             "--residual post_ln:0-2,pre_ln:3-5 --encoder-normalize-before",

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from wired_sublayers import Wired, assert_close, wired
 
 from fairseq_residuals.wirings.core.layer import CONNECTIONS
-from fairseq_residuals.wirings.variants._long_skips import partner
+from fairseq_residuals.wirings.variants.unet_skip import partner
 
 # at the start each computes what another does, whose parameters it has among others
 STARTS = [

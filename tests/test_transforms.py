@@ -13,8 +13,8 @@ from torch.func import functional_call, grad, jvp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fairseq_residuals import UserError, build_stack
+from fairseq_residuals.wirings.blocks.transformer import TransformerStack
 from fairseq_residuals.wirings.core.registry import VARIANTS
-from fairseq_residuals.wirings.core.transformer import TransformerStack
 
 every_wiring = pytest.mark.parametrize("name", sorted(VARIANTS))
 WRITTEN_OUT = ("attention_residuals", "delta_attnres", "hyper_connections", "identity_hc", "mhc", "mhc_lite", "mudd")

@@ -26,7 +26,7 @@ def test_names_and_options_are_written_as_they_are_read() -> None:
 
 
 def test_a_layer_of_too_many_digits_is_refused() -> None:
-    with pytest.raises(UserError, match="is not a variant or a list of variants with their layers"):
+    with pytest.raises(UserError, match="is not a wiring or a list of wirings with their layers"):
         Wiring.parse(f"post_ln:0-{'1' * 5000}")
 
 
@@ -120,7 +120,7 @@ def test_one_flag_for_both_stacks_is_recorded_as_two() -> None:
     assert vars(args) == before
     with pytest.raises(UserError, match="and so does --decoder-residual; give one"):
         settings("transformer_b2t", "--residual", "post_ln/pre_ln", "--decoder-residual", "b2t")
-    with pytest.raises(UserError, match="option 'final_norm' of variant 'pre_ln' is given twice"):
+    with pytest.raises(UserError, match="option 'final_norm' of wiring 'pre_ln' is given twice"):
         settings("transformer_b2t", "--residual", "pre_ln(final_norm=false)", "--residual-args", "final_norm=true")
 
 

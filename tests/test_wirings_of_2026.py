@@ -109,8 +109,8 @@ def test_squares_of_shares_add_up_to_one_but_for_the_floor() -> None:
     ("variant", "options", "depth", "message"),
     [
         ("scmoe", {}, 3, "it wires layers in pairs, and 3 is no even number of layers"),
-        ("frac_connections", {"m": 3}, 4, "option m=3 of variant 'frac_connections' must divide the 16 channels"),
-        ("attention_residuals", {"heads": 3}, 4, "option heads=3 of variant 'attention_residuals' must divide the 16"),
+        ("frac_connections", {"m": 3}, 4, "option m=3 of wiring 'frac_connections' must divide the 16 channels"),
+        ("attention_residuals", {"heads": 3}, 4, "option heads=3 of wiring 'attention_residuals' must divide the 16"),
     ],
 )
 def test_what_has_no_meaning_is_refused(variant: str, options: dict[str, int], depth: int, message: str) -> None:

@@ -13,10 +13,10 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, build_model
 from fairseq.models.transformer_lm import TransformerLanguageModelConfig
+from perturbation import perturb as perturb
 from torch import Tensor, nn
 
 import fairseq_residuals  # noqa: F401  registers the architectures
-from fairseq_residuals.lab.utils.perturbation import perturb as perturb
 from fairseq_residuals.plugin.models import extensions
 from fairseq_residuals.wirings.core.base import Variant
 from fairseq_residuals.wirings.core.config import options_of, parse_options

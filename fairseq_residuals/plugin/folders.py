@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fairseq_residuals_errors import UserError
+from modern_fairseq.atomic_write import open_own
 
 
 @contextmanager
@@ -31,7 +32,7 @@ def locked(folder: Path, name: str = ".lock", wait: bool = False) -> Iterator[in
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / name).open("w")
+        lock = os.fdopen(open_own(folder / name), "r+b")
     except OSError as error:
         raise UserError(f"nothing can be written in {folder}: {error.strerror}") from error
     with lock:

@@ -31,10 +31,10 @@ def register() -> None:
     )
     from fairseq_residuals.plugin.search import patches
 
-    # extensions act in this order: packed asks what fast_by_default and cuda_graphs (fast_paths) have chosen
+    # extensions act in this order: packed asks what fast_paths have chosen
     from fairseq_residuals.plugin.training import (  # noqa: F401
         admin_profile,
-        fast_by_default,
+        chunked_label_smoothed_cross_entropy,
         fast_paths,
         layer_statistics,
         optim,
@@ -43,7 +43,6 @@ def register() -> None:
         update_scales,
         word_dropout,
     )
-    from fairseq_residuals.plugin.training.criterions import chunked_label_smoothed_cross_entropy  # noqa: F401
     from modern_fairseq import table
 
     architectures.register_architectures(

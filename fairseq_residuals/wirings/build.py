@@ -8,13 +8,12 @@ from typing import Literal, get_args
 from torch import nn
 
 from fairseq_residuals.wirings.admin_measurement import ProfileFirstBatch, take_from_files, unprofiled
+from fairseq_residuals.wirings.blocks.feed_forward import Activation
+from fairseq_residuals.wirings.blocks.transformer import SubLayers, TransformerStack
 from fairseq_residuals.wirings.core.base import StackShape
-from fairseq_residuals.wirings.core.config import show_value
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.core.feed_forward import Activation
 from fairseq_residuals.wirings.core.initialization import initialise
 from fairseq_residuals.wirings.core.stack import Stack
-from fairseq_residuals.wirings.core.transformer import SubLayers, TransformerStack
 from fairseq_residuals.wirings.core.wiring import Wiring
 
 Task = Literal["encoder", "decoder", "language_model"]
@@ -76,7 +75,6 @@ def build_stack(
     if memory_dim is not None and task != "decoder":
         raise UserError(f"memory_dim has no meaning for task={task}, which reads no memory")
     wiring = parse_wiring(variant, options)
-    wiring.check(shape.stack, depth, alone=not shape.cross)
     # before the wiring draws numbers of its own, as under fairseq
     built = [
         SubLayers(
@@ -115,11 +113,7 @@ def parse_wiring(variant: str, options: Options | None) -> Wiring:
     """
     if not isinstance(options, Mapping | None):
         raise UserError(f'options must be a dictionary such as {{"norm_type": "rms"}}, not {options!r}')
-    texts = {name: show_value(value) for name, value in (options or {}).items()}
-    for name, text in texts.items():
-        if "," in text:
-            raise UserError(f"option {name}={text!r} has a comma, which no value of an option has")
-    wiring = Wiring.parse(variant, ",".join(f"{name}={text}" for name, text in texts.items()))
+    wiring = Wiring.parse(variant, options)
     if any(part.config.fixnorm for part in wiring.parts):
         raise UserError(
             "option fixnorm is of embeddings and of the output matrix, which a stack by itself does not have; divide"

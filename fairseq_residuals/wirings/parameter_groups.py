@@ -10,10 +10,11 @@ from typing import Any
 
 from torch import nn
 
-from fairseq_residuals.wirings.core.base import Connection, Variant
+from fairseq_residuals.wirings.core.base import Connection
 from fairseq_residuals.wirings.core.depth_mup import UpdateScale
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.stack import Stack
+from fairseq_residuals.wirings.rewire.rewiring import Rewiring
 
 Scales = dict[nn.Parameter, UpdateScale]
 SAME = UpdateScale()
@@ -22,7 +23,7 @@ SAME = UpdateScale()
 def scales_of(model: nn.Module) -> Scales:
     """Return the parameters whose settings are not the optimizer's own, and what these are multiplied by."""
     scales: Scales = {}
-    for stack in (module for module in model.modules() if isinstance(module, Stack)):
+    for stack in _stacks(model):
         for variant, layers in stack.segments():
             scales |= variant.update_scales(layers)
     return {parameter: scale for parameter, scale in scales.items() if scale != SAME}
@@ -50,9 +51,11 @@ def parameter_groups(
         UserError: the model has no wired stack, or ``matrices`` meets a wiring whose rates depend on width (muP), which
             is a rule of Adam's.
     """
-    stacks = [module for module in model.modules() if isinstance(module, Stack)]
+    stacks = _stacks(model)
     if not stacks:
-        raise UserError("this model has no wired stack; give the model that holds what build_stack or wrap returned")
+        raise UserError(
+            "this model has no wired stack; give one that was rewired, or that holds what build_stack or wrap returned"
+        )
     scales, of_matrices = scales_of(model), _matrices(stacks) if matrices else set()
     groups: dict[tuple[tuple[str, Any], ...], list[nn.Parameter]] = {}
     for parameter in (p for p in model.parameters() if p.requires_grad):
@@ -68,9 +71,13 @@ def parameter_groups(
     return [{"params": parameters, **dict(settings)} for settings, parameters in groups.items()]
 
 
-def _matrices(stacks: list[Stack]) -> set[nn.Parameter]:
+def _stacks(model: nn.Module) -> list[Stack | Rewiring]:
+    return [module for module in model.modules() if isinstance(module, Stack | Rewiring)]
+
+
+def _matrices(stacks: list[Stack | Rewiring]) -> set[nn.Parameter]:
     """Return the weights of linear maps inside sub-layers."""
-    wirings = [m for stack in stacks for m in stack.modules() if isinstance(m, Connection | Variant)]
-    theirs = {parameter for wiring in wirings for parameter in wiring.parameters()}
-    linear = [m for stack in stacks for m in stack.modules() if isinstance(m, nn.Linear)]
+    layers = [layer for stack in stacks for _, layers in stack.segments() for layer in layers]
+    theirs = {p for layer in layers for m in layer.modules() if isinstance(m, Connection) for p in m.parameters()}
+    linear = [m for layer in layers for m in layer.modules() if isinstance(m, nn.Linear)]
     return {m.weight for m in linear if isinstance(m.weight, nn.Parameter) and m.weight not in theirs}

@@ -9,24 +9,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from fairseq_residuals.wirings.blocks.attention import MultiheadAttention
+from fairseq_residuals.wirings.blocks.feed_forward import FeedForward
 from fairseq_residuals.wirings.build import Options, Task, check_probabilities, parse_wiring, stack_shape, start_omegas
 from fairseq_residuals.wirings.core.attention import Edit, run_attention
 from fairseq_residuals.wirings.core.base import Connection, Kind, Stream, Variant
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.core.feed_forward import FeedForward
 from fairseq_residuals.wirings.core.gpas import ActivationScaling
 from fairseq_residuals.wirings.core.initialization import initialise
 from fairseq_residuals.wirings.core.layer import CONNECTIONS, Context, Layer, keys_and_values
-from fairseq_residuals.wirings.core.multihead_attention import MultiheadAttention
 from fairseq_residuals.wirings.core.stack import Stack
+from fairseq_residuals.wirings.core.transformer import SubLayers
 from fairseq_residuals.wirings.core.value_residual import ValueResidual
+from fairseq_residuals.wirings.core.wiring import Wiring
 
 logger = logging.getLogger(__name__)
 
@@ -45,20 +47,24 @@ PLACES = {
     "edit_scores": "the scores before the softmax",
     "edit_heads": "the outputs of the heads before their projection",
 }
+RESIDUAL = 0.5
+"""Correlation of a sub-layer's output with its input from which it may have a residual connection of its own."""
 Arguments = Mapping[str, Any]
 
 
 def wrap(
     variant: str,
-    layers: Sequence[Sequence[nn.Module]],
+    layers: Sequence[Sequence[nn.Module] | nn.Module],
     *,
     dim: int,
-    heads: int,
-    ffn_dim: int,
+    heads: int | None = None,
+    ffn_dim: int | None = None,
     task: Task = "encoder",
+    kinds: Sequence[Kind] | None = None,
+    norms: Literal["new", "move"] = "new",
     options: Options | None = None,
     other_depth: int | None = None,
-    dropout: float = 0.0,
+    dropout: float | None = None,
     layerdrop: float = 0.0,
 ) -> WrappedStack:
     """Wire sub-layers of one's own.
@@ -69,52 +75,193 @@ def wrap(
 
     Args:
         variant: as for :func:`.build_stack`.
-        layers: from the bottom, each an attention and an FFN, of a decoder with a cross-attention in between; where the
-            wiring takes the place of the FFN (``depthwise_lstm``), the FFN is left unused.
+        layers: from the bottom, each an attention and an FFN, of a decoder with a cross-attention in between; or
+            ``nn.TransformerEncoderLayer`` or ``nn.TransformerDecoderLayer``, which are taken apart. Where the wiring
+            takes the place of the FFN (``depthwise_lstm``), it may be missing.
         dim: channels of the stream.
-        heads, ffn_dim: of the sub-layers, for wirings that have a parameter for each of these.
+        heads, ffn_dim: of the sub-layers, for wirings that have a parameter for each of these; by default what
+            PyTorch's or the library's modules say.
         task: as for :func:`.build_stack`, for constants that depend on it.
+        kinds: of the sub-layers of each layer, where they are not those of ``task``, such as ("ffn", "self", "ffn");
+            "self" is whatever mixes positions.
+        norms: ``new`` ones, as the wiring has them; or ``move`` those of PyTorch's layers where the wiring has one
+            before, or after, the same sub-layer.
         options: of the variant.
         other_depth: as for :func:`.build_stack`.
-        dropout: after each sub-layer; 0 for sub-layers with dropout of their own.
+        dropout: after each sub-layer; 0 for sub-layers with dropout of their own, and by default that of PyTorch's
+            layers.
         layerdrop: probability of skipping a layer in training.
 
     Raises:
         UserError: the variant must see what a sub-layer does not show, or an argument is not valid.
     """
+    taken = [take_apart(layer) for layer in layers]
+    if dropout is None:
+        dropout = next((layer.dropout for layer in taken), 0.0)
     check_probabilities(dropout=dropout, layerdrop=layerdrop)
-    shape = stack_shape(task, len(layers), dim, heads, ffn_dim, other_depth)
-    kinds = SUBLAYERS[task]
-    for i, layer in enumerate(layers):
-        if len(layer) != len(kinds):
-            raise UserError(
-                f"a layer with task={task} has {len(kinds)} sub-layers, {', '.join(NAMES[kind] for kind in kinds)};"
-                f" layer {i} has {len(layer)}"
-            )
-        for kind, module in zip(kinds, layer, strict=True):
-            if not isinstance(module, nn.Module):
-                raise UserError(f"{NAMES[kind]} of layer {i} must be a torch.nn.Module, not {module!r:.80}")
+    if norms not in ("new", "move"):
+        raise UserError(f"norms={norms!r} is unknown; valid are new, move")
+    if norms == "move" and not all(layer.norms for layer in taken):
+        raise UserError('norms="move" takes those of PyTorch\'s own layers; give nn.TransformerEncoderLayer, or new')
+    modules = [module for layer in taken for module in layer.modules]
+    sizes = {"heads": heads, "ffn_dim": ffn_dim}
+    known = {name: _size(name, modules) if size is None else size for name, size in sizes.items()}
+    heads, ffn_dim = (1 if known["heads"] is None else known["heads"]), known["ffn_dim"]
+    shape = stack_shape(task, len(layers), dim, heads, 4 * dim if ffn_dim is None else ffn_dim, other_depth)
     wiring = parse_wiring(variant, options)
-    built = [SubModules(dict(zip(kinds, layer, strict=True)), dropout) for layer in layers]
-    ours = all(isinstance(module, MultiheadAttention | FeedForward) for layer in layers for module in layer)
+    kinds = _kinds(task, kinds, taken, wiring)
+    ours = all(isinstance(module, MultiheadAttention | FeedForward) for module in modules)
     for part in wiring.parts:
         if not ours and (drawing := part.given & {"init", "init_scale"}):
             raise UserError(f"option {min(drawing)} draws the weights of sub-layers, and yours have theirs already")
+        if part.config.value_residual != "none" and kinds.count("self") > 1:
+            raise UserError("option value_residual is of layers with one attention")
+    built = [SubModules(list(zip(kinds, layer.modules, strict=False)), dropout, i) for i, layer in enumerate(taken)]
     stack = WrappedStack(built, wiring.build(shape), shape, layerdrop=layerdrop)
+    for name in (name for name, size in known.items() if size is None):
+        _check_unused(stack, name, variant)
     stack.rehearse()
     if ours:
         initialise([(stack, stack)])
-    _follow(stack, [module for layer in layers for module in layer])
-    for part in wiring.parts:
-        if not ours and part.variant.init_weights is not Variant.init_weights:
+    if norms == "move":
+        for i, layer in enumerate(taken):
+            stack[i].move(layer.norms)
+    _follow(stack, modules)
+    if not ours:
+        _warn(stack, wiring)
+    start_omegas(stack)
+    return stack
+
+
+@dataclass(frozen=True)
+class TakenApart:
+    """The parts of a layer."""
+
+    modules: Sequence[nn.Module]
+    norms: Sequence[nn.Module] = ()
+    """Norms of the sub-layers, in the same order, where the layer is PyTorch's."""
+    dropout: float = 0.0
+    """Dropout after each sub-layer, where the layer is PyTorch's."""
+
+
+def take_apart(layer: Sequence[nn.Module] | nn.Module) -> TakenApart:
+    """Return the sub-layers of one of PyTorch's layers, or those that are given."""
+    if not isinstance(layer, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+        return TakenApart(_parts(layer))
+    ffn = FeedForward(1, 1)
+    ffn.fc1, ffn.fc2 = layer.linear1, layer.linear2
+    ffn.activation_fn, ffn.activation_dropout_module = layer.activation, layer.dropout
+    ffn.training = layer.training
+    attentions: list[nn.Module] = [layer.self_attn]
+    if isinstance(layer, nn.TransformerDecoderLayer):
+        attentions.append(layer.multihead_attn)
+    names = ("norm1", "norm2", "norm3")[: len(attentions) + 1]
+    return TakenApart([*attentions, ffn], [layer.get_submodule(name) for name in names], layer.dropout1.p)
+
+
+def _parts(layer: Sequence[nn.Module] | nn.Module) -> Sequence[nn.Module]:
+    if isinstance(layer, nn.Module) and not isinstance(layer, nn.ModuleList | nn.Sequential):
+        raise UserError(
+            f"a layer is a sequence of its sub-layers, nn.TransformerEncoderLayer or nn.TransformerDecoderLayer, not"
+            f" {type(layer).__name__}"
+        )
+    return list(layer)  # type: ignore[arg-type]
+
+
+def _kinds(task: Task, kinds: Sequence[Kind] | None, taken: Sequence[TakenApart], wiring: Wiring) -> tuple[Kind, ...]:
+    """Return the kind of each sub-layer of a layer.
+
+    Raises:
+        UserError: a kind is unknown, or a layer has other sub-layers.
+    """
+    chosen = tuple(SUBLAYERS[task] if kinds is None else kinds)
+    if unknown := [kind for kind in chosen if kind not in NAMES]:
+        raise UserError(f"kinds has {unknown[0]!r}; valid are {', '.join(NAMES)}")
+    without = tuple(kind for kind in chosen if kind != "ffn" or any(part.variant.has_ffn for part in wiring.parts))
+    for i, layer in enumerate(taken):
+        if len(layer.modules) not in (len(chosen), len(without)):
+            raise UserError(
+                f"a layer with task={task} has {len(chosen)} sub-layers, {', '.join(NAMES[kind] for kind in chosen)};"
+                f" layer {i} has {len(layer.modules)}; kinds=(...) says what others are"
+            )
+        for kind, module in zip(chosen, layer.modules, strict=False):
+            if not isinstance(module, nn.Module):
+                raise UserError(f"{NAMES[kind]} of layer {i} must be a torch.nn.Module, not {module!r:.80}")
+    return chosen
+
+
+def _size(name: str, modules: list[nn.Module]) -> int | None:
+    """Return how many heads, or inner channels, the modules say that they have."""
+    if name == "heads":
+        own = [m.num_heads for m in modules if isinstance(m, MultiheadAttention | nn.MultiheadAttention)]
+    else:
+        own = [m.fc1.out_features for m in modules if isinstance(m, FeedForward)]
+    return own[0] if own else None
+
+
+def _check_unused(stack: WrappedStack, name: str, variant: str) -> None:
+    """Refuse to guess a size on which parameters of the wiring depend."""
+    for connection in (m for m in stack.modules() if isinstance(m, Connection)):
+        owner = next(v for v, layers in stack.segments() if any(m is connection for m in layers.modules()))
+        site = replace(connection.site, **{name: 2 * getattr(connection.site, name)})
+        with torch.random.fork_rng():
+            other = owner.connect(site)
+        if [p.shape for p in other.parameters()] != [p.shape for p in connection.parameters()]:
+            raise UserError(f"{variant} has parameters for each of the {name} of your sub-layers: give {name}=")
+
+
+def _warn(stack: WrappedStack, wiring: Wiring) -> None:
+    """Say what a user may not expect: weights that stay, and sub-layers with a residual connection of their own."""
+    for part, (variant, layers) in zip(wiring.parts, stack.segments(), strict=True):
+        if _scales(variant, len(layers)):
             logger.warning(
-                "variant %s also scales the weights of sub-layers at initialisation, which wrap leaves as they are;"
+                "wiring %s also scales the weights of sub-layers at initialisation, which wrap leaves as they are;"
                 " `fairseq-residuals show %s` says how",
                 part.name,
                 part.name,
             )
-    start_omegas(stack)
-    return stack
+    first = stack[0]
+    for kind, name, _ in first.slots:
+        module = first.get_submodule(name)
+        if (alike := likeness(module, stack.shape.dim)) > RESIDUAL:
+            logger.warning(
+                "%s of layer 0, %s, returns what it is fed and something more (they correlate by %.2f): if it adds a"
+                " residual connection of its own, wrap what is inside, for the wiring adds one too",
+                NAMES[kind],
+                type(module).__name__,
+                alike,
+            )
+
+
+@torch.no_grad()
+def _scales(variant: Variant, depth: int) -> bool:
+    """Return whether a wiring would scale, or draw, weights of sub-layers with the library's names."""
+    sizes = {"activation": "relu", "dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
+    with torch.random.fork_rng():
+        probe = nn.ModuleList(SubLayers(4, 1, 4, memory_dim=4, **sizes) for _ in range(depth))  # type: ignore[arg-type]
+        before = [p.clone() for p in probe.parameters()]
+        variant.init_weights(probe, None)
+    return any(not torch.equal(p, q) for p, q in zip(before, probe.parameters(), strict=True))
+
+
+@torch.no_grad()
+def likeness(module: nn.Module, dim: int) -> float:
+    """Return how a sub-layer's output correlates with a random input; 0 where it does not run by itself."""
+    like = next((p for p in module.parameters() if p.is_floating_point()), torch.zeros(()))
+    if isinstance(module, MultiheadAttention | FeedForward | nn.MultiheadAttention) or like.is_meta:
+        return 0.0
+    h = torch.randn(8, 8, dim, generator=torch.Generator().manual_seed(1)).to(like.device, like.dtype)
+    try:
+        with torch.random.fork_rng():
+            y = module(h)
+    except Exception as error:
+        # it needs more than its input, which the first batch will bring
+        logger.debug("%s was not tried: %s", type(module).__name__, error)
+        return 0.0
+    y = y[0] if isinstance(y, tuple) else y
+    if not isinstance(y, Tensor) or y.shape != h.shape:
+        return 0.0
+    return float(torch.corrcoef(torch.stack([h.flatten(), y.flatten()]).float())[0, 1])
 
 
 def _follow(stack: WrappedStack, modules: list[nn.Module]) -> None:
@@ -131,18 +278,19 @@ def _follow(stack: WrappedStack, modules: list[nn.Module]) -> None:
 
 @dataclass(frozen=True)
 class SubModules:
-    """What a layer wraps."""
+    """What a layer wraps: its sub-layers with their kinds, and which of the stack's layers it is."""
 
-    modules: dict[Kind, nn.Module]
+    modules: list[tuple[Kind, nn.Module]]
     dropout: float
+    index: int
 
 
 @dataclass(frozen=True)
 class WrappedContext(Context):
     """What the sub-layers of a pass are given beside what the wiring feeds them."""
 
-    arguments: Mapping[Kind, Arguments] = field(default_factory=dict)
-    """By kind of sub-layer, keyword arguments."""
+    arguments: Mapping[Kind, Sequence[Arguments]] = field(default_factory=dict)
+    """By kind of sub-layer, keyword arguments of each layer."""
     rehearsal: bool = False
     """Whether no sub-layer runs: each returns zeros."""
 
@@ -150,46 +298,80 @@ class WrappedContext(Context):
 class WrappedLayer(Layer):
     """Connections around modules of any kind."""
 
+    slots: list[tuple[Kind, str, str]]
+    """Of each sub-layer in turn, its kind, its name, and that of its connection."""
+
     def __init__(self, built: SubModules, variant: Variant, layer: int) -> None:
         """Connect the sub-layers; see :class:`.ResidualLayer`."""
         super().__init__()
-        sites = self.sites(variant, layer, built.modules)
+        wired = [(kind, module) for kind, module in built.modules if variant.has_ffn or kind != "ffn"]
         self.encoder_attn = None
-        for kind, site in sites.items():
-            setattr(self, SUBLAYER_NAMES[kind], built.modules[kind])
+        self.index, self.slots = built.index, []
+        for i, (kind, module) in enumerate(wired):
+            before = sum(other == kind for other, _ in wired[:i])
+            again = str(before + 1) if before else ""
+            name, connects = f"{SUBLAYER_NAMES[kind]}{again}", f"{CONNECTIONS[kind]}{again}"
+            site = replace(self.sites(variant, layer, [kind])[kind], index=i, n_sub=len(wired))
             connection = self.connect(variant, site)
             connection.attention = WholeAttention(variant.name, kind)
-            self.add_module(CONNECTIONS[kind], connection)
+            self.slots.append((kind, name, connects))
+            setattr(self, name, module)
+            self.add_module(connects, connection)
+        self.kinds = [kind for kind, _, _ in self.slots]
         self.add_options(variant, layer)
         self.dropout_module = nn.Dropout(built.dropout)
         self.variant_name = variant.name
 
+    def move(self, norms: Sequence[nn.Module]) -> None:
+        """Give the connections norms of somebody else, one each, where they have a norm by that name."""
+        for (_, _, connects), norm in zip(self.slots, norms, strict=False):
+            connection = self.get_submodule(connects)
+            if getattr(connection, "norm", None) is not None:
+                connection.norm = norm
+
     def run_sublayers(self, s: Stream, context: WrappedContext) -> tuple[Stream, None]:
         """Return the stream after this layer; weights of attention stay with the sub-layer."""
-        for kind in self.kinds:
-            s, _ = self.run(kind, s, partial(self._sublayer, kind, context))
+        for kind, name, connects in self.slots:
+            connection: Any = self.get_submodule(connects)
+            arguments = context.arguments[kind][self.index] if kind in context.arguments else {}
+            sublayer = partial(self._sublayer, kind, name, connection, arguments, context.rehearsal)
+            if self.gpas is None:
+                s, _ = connection(s, sublayer)
+            else:
+                s, _ = self.gpas.around(connection, s, sublayer)
         return s, None
 
-    def _sublayer(self, kind: Kind, context: WrappedContext, h: Tensor, s: Stream) -> tuple[Tensor, None, Stream]:
-        module, arguments = self.get_submodule(SUBLAYER_NAMES[kind]), context.arguments.get(kind, {})
+    def _sublayer(
+        self,
+        kind: Kind,
+        name: str,
+        connection: Connection,
+        arguments: Arguments,
+        rehearsal: bool,
+        h: Tensor,
+        s: Stream,
+    ) -> tuple[Tensor, None, Stream]:
+        module = self.get_submodule(name)
         if kind == "ffn":
-            y = self._feed_forward(module, h, arguments, context.rehearsal)
+            y = self._feed_forward(module, connection, h, arguments, rehearsal)
         else:
             edits, kept = {}, {}  # type: ignore[var-annotated]
             if kind == "self" and self.value_residual is not None:
                 edits = self.value_residual.edits(s, kept)
-            own = {"arguments": arguments, "rehearsal": context.rehearsal}
+            own = {"arguments": arguments, "rehearsal": rehearsal}
             key, value = keys_and_values(h, s) if kind == "self" else (h, h)
-            y, _, s = self.connection(kind).attend(module, h, key, value, s, **own, **edits)
+            y, _, s = connection.attend(module, h, key, value, s, **own, **edits)
             s = s | kept
-        return self.dropout_module(self.connection(kind).outer(y)), None, s
+        return self.dropout_module(connection.outer(y)), None, s
 
-    def _feed_forward(self, module: nn.Module, h: Tensor, arguments: Arguments, rehearsal: bool) -> Tensor:
-        inner = self.connection("ffn").inner
+    def _feed_forward(
+        self, module: nn.Module, connection: Connection, h: Tensor, arguments: Arguments, rehearsal: bool
+    ) -> Tensor:
+        inner = connection.inner
         if isinstance(module, FeedForward):
             return torch.zeros_like(h) if rehearsal else module(h, inner=inner, **arguments)
         # a wiring that does nothing there returns what it is given, and not a copy
-        inside = h.new_zeros(1, 1, self.connection("ffn").site.ffn_dim) if rehearsal else None
+        inside = h.new_zeros(1, 1, connection.site.ffn_dim) if rehearsal else None
         if inside is not None and inner(inside) is not inside:
             raise _unseen(self.variant_name, "ffn", "the activations before the second matrix", FeedForward)
         return _output(module, h, arguments, rehearsal)
@@ -229,6 +411,13 @@ class WholeAttention:
             given: dict[str, Any] = {"key": key, "value": value} | dict(arguments) | edits
             y, _ = run_attention(attn, query, **given)
             return y, None
+        if isinstance(attn, nn.MultiheadAttention) and not edits:
+            if rehearsal:
+                return torch.zeros_like(query), None
+            if self.kind == "cross" and "key" not in arguments:
+                raise UserError('give the stack cross_attention={"key": memory, "value": memory}')
+            given = {"key": key, "value": value, "need_weights": False} | dict(arguments)
+            return attn(query, **given)[0], None
         if key is not query or value is not query:
             raise _unseen(self.variant, self.kind, "what keys and values are made of", MultiheadAttention)
         if edits:
@@ -241,19 +430,25 @@ class WrappedStack(Stack):
 
     layer_class = WrappedLayer
 
+    def __getitem__(self, i: int) -> WrappedLayer:
+        layer = super().__getitem__(i)
+        assert isinstance(layer, WrappedLayer)
+        return layer
+
     def forward(  # type: ignore[override]
         self,
         x: Tensor,
         *,
-        attention: Arguments | None = None,
-        cross_attention: Arguments | None = None,
-        ffn: Arguments | None = None,
+        attention: Arguments | Sequence[Arguments] | None = None,
+        cross_attention: Arguments | Sequence[Arguments] | None = None,
+        ffn: Arguments | Sequence[Arguments] | None = None,
     ) -> Tensor:
         """Run all layers.
 
         Args:
             x: (..., ..., C), in the order of positions and sentences that the sub-layers expect.
-            attention, cross_attention, ffn: keyword arguments for each sub-layer of that kind, such as masks.
+            attention, cross_attention, ffn: keyword arguments for each sub-layer of that kind, such as masks; or a
+                list of them, one for each layer.
 
         Returns:
             As ``x``.
@@ -263,8 +458,16 @@ class WrappedStack(Stack):
         """
         if x.dim() != 3 or x.size(-1) != self.shape.dim:
             raise UserError(f"x must have three dimensions, the last of {self.shape.dim}, not {tuple(x.shape)}")
-        arguments: dict[Kind, Arguments] = {"self": attention or {}, "cross": cross_attention or {}, "ffn": ffn or {}}
+        given: dict[Kind, Any] = {"self": attention, "cross": cross_attention, "ffn": ffn}
+        arguments = {kind: self._of_layers(kind, each) for kind, each in given.items() if each is not None}
         return super().forward(x, WrappedContext(arguments=arguments))[0]
+
+    def _of_layers(self, kind: Kind, given: Arguments | Sequence[Arguments]) -> Sequence[Arguments]:
+        if isinstance(given, Mapping):
+            return [given] * len(self)
+        if len(given) != len(self):
+            raise UserError(f"arguments of {NAMES[kind]} are for {len(given)} layers, and the stack has {len(self)}")
+        return given
 
     @torch.no_grad()
     def rehearse(self) -> None:
@@ -293,6 +496,6 @@ def _output(module: nn.Module, h: Tensor, arguments: Arguments, rehearsal: bool)
 
 def _unseen(variant: str, kind: Kind, place: str, instead: type[nn.Module]) -> UserError:
     return UserError(
-        f"variant {variant!r} has to see {place} of {NAMES[kind]}, which a module of your own does not show; give"
-        f" fairseq_residuals.{instead.__name__} there, or choose another variant"
+        f"wiring {variant!r} has to see {place} of {NAMES[kind]}, which a module of your own does not show; give"
+        f" fairseq_residuals.{instead.__name__} there, or choose another wiring"
     )

@@ -1,6 +1,9 @@
 """Checkpoints are written so that a full disk or a killed run never costs one that was there before."""
 
+import argparse
+import contextlib
 import errno
+import fcntl
 import filecmp
 import functools
 import logging
@@ -16,7 +19,7 @@ from typing import Any
 import torch
 
 from fairseq_residuals_errors import UserError
-from modern_fairseq.atomic_write import atomic_write, remove_abandoned
+from modern_fairseq.atomic_write import NO_LOCKS, atomic_write, is_at, open_own, remove_abandoned
 from modern_fairseq.loading import tensor_digest
 from modern_fairseq.mistakes import disk_error
 
@@ -98,6 +101,50 @@ def begin_in_a_clean_folder(module: types.ModuleType) -> None:
         remove_abandoned(save_dir)
 
     module.verify_checkpoint_directory = verify_checkpoint_directory  # type: ignore[attr-defined]
+
+
+def one_training_in_a_folder(module: types.ModuleType) -> None:
+    """Keep a second training out of ``--save-dir``, where it would mix its checkpoints with those of the first.
+
+    fairseq_cli/train.py:71 looks only whether the folder can be written. The lock is the process's own: processes that
+    load data do not inherit it, and a killed training leaves the folder free. Can go when fairseq > 0.12.2 locks it.
+    """
+    original = module.main
+
+    @functools.wraps(original)
+    def main(cfg: Any) -> Any:
+        if isinstance(cfg, argparse.Namespace):
+            cfg = module.convert_namespace_to_omegaconf(cfg)
+        folder = cfg.checkpoint.save_dir
+        is_local = not module.checkpoint_utils.PathManager.path_requires_pathmanager(folder)
+        if cfg.checkpoint.no_save or not is_local or not module.distributed_utils.is_master(cfg.distributed_training):
+            return original(cfg)
+        os.makedirs(folder, exist_ok=True)
+        path = Path(folder, ".lock")
+        with os.fdopen(open_own(path), "r+b") as lock:
+            if not _is_ours(lock.fileno()) or not is_at(lock.fileno(), path):
+                raise UserError(
+                    f"another training writes to {folder}: wait for it to end, or choose another --save-dir"
+                )
+            try:
+                return original(cfg)
+            finally:
+                with contextlib.suppress(OSError):  # where the disk is not writable any more, it may stay
+                    path.unlink()
+
+    module.main = main  # type: ignore[attr-defined]
+
+
+def _is_ours(descriptor: int) -> bool:
+    """Lock a file for this process, and return whether no other has; where the file system has no locks, none has."""
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+    return True
 
 
 def _write(path: str, fill: Callable[[Path], None], check: Callable[[Path, bool], None]) -> None:

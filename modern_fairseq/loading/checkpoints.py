@@ -1,15 +1,18 @@
 """Checkpoints are read without running code."""
 
+import argparse
 import contextlib
 import errno
 import os
 import pickle
 import struct
 import tarfile
+import types
 import zipfile
 from typing import IO, Any
 
 import torch
+from omegaconf import DictConfig
 
 from fairseq_residuals_errors import UserError
 from modern_fairseq.loading import safe_pickle, safe_zip, tensor_digest
@@ -137,22 +140,58 @@ def _damaged(name: str) -> UserError:
     return UserError(f"{name} {_DAMAGED}")
 
 
+_SHAPE: dict[str, type | types.UnionType] = {
+    "model": dict,
+    "args": argparse.Namespace | dict | None,
+    "cfg": dict | DictConfig | argparse.Namespace | None,
+    "extra_state": dict | None,
+    "optimizer_history": list | None,
+    "task_state": dict | None,
+}
+"""Types of the entries that fairseq and this project look into."""
+
+
 def load_fairseq(path_or_file: str | os.PathLike | IO[bytes], map_location: Any = None) -> dict[str, Any]:
     """Load a file that must be a fairseq checkpoint.
 
     Raises:
-        UserError: as :func:`load` does, or because the file holds something else.
+        UserError: as :func:`load` and :func:`checked` do.
     """
-    state = load(path_or_file, map_location)
+    return checked(load(path_or_file, map_location), _name(path_or_file))
+
+
+def checked(state: Any, name: str) -> dict[str, Any]:
+    """Return a checkpoint that was read, without the settings by which it would open, import or start something.
+
+    Args:
+        state: what a file holds.
+        name: the file's.
+
+    Raises:
+        UserError: it is no fairseq checkpoint, its tensors are not those that were saved, or its settings would be
+            computed.
+    """
     if not isinstance(state, dict) or "model" not in state or not ("cfg" in state or "args" in state):
-        raise UserError(
-            f"{_name(path_or_file)} is not a fairseq checkpoint: it lacks 'model', or both 'cfg' and 'args'"
-        )
+        raise UserError(f"{name} is not a fairseq checkpoint: it lacks 'model', or both 'cfg' and 'args'")
     if os.environ.get(TRUST) != "1":
         try:
+            _check_shape(state)
             for key in ("cfg", "args"):
                 check_settings(state.get(key))
             tensor_digest.check(state)
         except Refused as error:
-            raise UserError(f"{_name(path_or_file)} {error}") from error
-    return harmless_settings(state, _name(path_or_file))
+            raise UserError(f"{name} {error}") from error
+    return harmless_settings(state, name)
+
+
+def _check_shape(state: dict[str, Any]) -> None:
+    for key, kind in _SHAPE.items():
+        if not isinstance(state.get(key), kind):
+            raise Refused(f"is damaged: its {key!r} is of type {type(state.get(key)).__name__}")
+    if not all(isinstance(entry, dict) for entry in state.get("optimizer_history") or ()):
+        raise Refused("is damaged: its 'optimizer_history' has entries that are no mappings")
+    for key, value in state["model"].items():
+        if not isinstance(key, str) or not isinstance(value, torch.Tensor):
+            raise Refused(f"is damaged: its 'model' must hold tensors by name, not a {type(value).__name__}")
+        if not value.is_floating_point() and value.dtype not in (torch.int32, torch.int64):
+            raise Refused(f"is damaged: its parameter {key[:80]!r} is of type {value.dtype}, as none of fairseq's is")

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, open_dict
@@ -21,9 +22,13 @@ NAMES_OF_FILES = frozenset(
         # tasks and criteria
         *("speaker_emb_path", "sampling_weights_from_file", "wer_args", "wer_kenlm_model", "wer_lexicon"),
         "quantization_config_path",
+        # dictionaries and labels
+        *("lang_dict", "source_dict", "target_dict", "fixed_dictionary", "label_dir"),
     )
 )
 """Settings whose values fairseq opens, some of them also as addresses, when a model or its task is built."""
+IN_DATA = frozenset(("config_yaml",))
+"""Settings that name a file of the data folder, which may be nothing but a file's name."""
 ACTIONS = {"user_dir": None, "use_plasma_view": False}
 """Settings that import a folder or start a program, and what they are instead."""
 
@@ -76,6 +81,9 @@ def _without_files(section: Any, keep_names: bool) -> set[str]:
     if not isinstance(content, dict):
         return set()
     given = {key for key in NAMES_OF_FILES & content.keys() if settings[key]}
+    given |= {
+        key for key in IN_DATA & content.keys() if settings[key] and Path(str(settings[key])).name != settings[key]
+    }
     with open_dict(settings) if isinstance(settings, DictConfig) else contextlib.nullcontext():
         for key in given:
             if keep_names:

@@ -11,7 +11,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from fairseq_residuals_errors import UserError
+from fairseq_residuals_errors import UserError, did_you_mean
 from modern_fairseq import mistakes, table
 
 
@@ -54,46 +54,6 @@ def errors_in_hydra_job(module: types.ModuleType) -> None:
     Can stay as long as hydra_train.hydra_main calls ``_hydra_main``.
     """
     module._hydra_main = _reported(table.COMMANDS[module.__name__])(module._hydra_main)  # type: ignore[attr-defined]
-
-
-def missing_groups(module: types.ModuleType) -> None:
-    """Say which of the groups that training needs a configuration lacks.
-
-    Without one fairseq says "Could not infer task type from None" (tasks/__init__.py:44), "optimizer is required!"
-    (registry.py:52), or trips over None. Can go when fairseq > 0.12.2 names what is missing.
-    """
-    original = module._hydra_main
-
-    @functools.wraps(original)
-    def _hydra_main(cfg: Any, **kwargs: Any) -> Any:
-        missing = [g for g in ("task", "model", "criterion", "optimizer", "lr_scheduler") if not cfg.get(g)]
-        if missing:
-            one = missing[0]
-            raise UserError(
-                f"the configuration has no {', no '.join(missing)}: give {one}=NAME on the command line,"
-                f" or {one}: {{_name: NAME, ...}} in its file"
-            )
-        return original(cfg, **kwargs)
-
-    module._hydra_main = _hydra_main  # type: ignore[attr-defined]
-
-
-def warmup_of_inverse_sqrt(module: types.ModuleType) -> None:
-    """Say that ``--lr-scheduler inverse_sqrt`` cannot do without warm-up.
-
-    inverse_square_root_schedule.py:63 divides by its updates.
-
-    Can go when fairseq > 0.12.2 says so itself.
-    """
-    original = module.InverseSquareRootSchedule.__init__
-
-    @functools.wraps(original)
-    def __init__(self: Any, cfg: Any, optimizer: Any) -> None:
-        if cfg.warmup_updates <= 0:
-            raise UserError("--lr-scheduler inverse_sqrt needs --warmup-updates of at least 1")
-        original(self, cfg, optimizer)
-
-    module.InverseSquareRootSchedule.__init__ = __init__  # type: ignore[attr-defined]
 
 
 def missing_choices(module: types.ModuleType) -> None:
@@ -143,23 +103,6 @@ def help_of_the_choice(module: types.ModuleType) -> None:
     module.parse_args_and_arch = parse_args_and_arch  # type: ignore[attr-defined]
 
 
-def lists_of_numbers(module: types.ModuleType) -> None:
-    """Say what a list may look like (dataclass/utils.py:24), as of ``--lr``.
-
-    Python's parser says SyntaxError, which argparse lets through. Can go when fairseq > 0.12.2 says so itself.
-    """
-    original = module.eval_str_list
-
-    @functools.wraps(original)
-    def eval_str_list(x: Any, x_type: Any = float) -> Any:
-        try:
-            return original(x, x_type)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two of brackets in brackets
-            raise argparse.ArgumentTypeError(f"{x!r:.60} is no value, nor a list such as 1,2") from None
-
-    module.eval_str_list = eval_str_list  # type: ignore[attr-defined]
-
-
 def short_refusals(module: types.ModuleType) -> None:
     """Name, of hundreds of valid choices (--arch), those that are near, not all (options.py:228, argparse).
 
@@ -207,3 +150,26 @@ def explain_data_folder(module: types.ModuleType) -> None:
         return source, target
 
     module.infer_language_pair = infer_language_pair  # type: ignore[attr-defined]
+
+
+def name_unknown_architectures(module: types.ModuleType) -> None:
+    """Say that an architecture is unknown (models/__init__.py:100-104 trips over the braces in its own message).
+
+    The commonest cause is a checkpoint of a plugin's model without ``--user-dir``.
+    Can go when fairseq > 0.12.2 names the architecture and the way out.
+    """
+    original = module.build_model
+
+    @functools.wraps(original)
+    def build_model(cfg: Any, *args: Any, **kwargs: Any) -> Any:
+        name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
+        known = {*module.ARCH_MODEL_REGISTRY, *module.MODEL_DATACLASS_REGISTRY}
+        if name and name not in known:
+            close = did_you_mean(name, known)
+            raise UserError(
+                f"unknown architecture {name!r}{close}; if a plugin defines it, name the plugin's folder by --user-dir,"
+                " or common.user_dir in YAML, or in Python import it first, as by `import fairseq_residuals`"
+            )
+        return original(cfg, *args, **kwargs)
+
+    module.build_model = build_model  # type: ignore[attr-defined]

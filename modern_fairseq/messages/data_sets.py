@@ -1,4 +1,4 @@
-"""Data sets whose files were cut off are named when they are opened."""
+"""Data sets whose files are cut off or damaged are named when they are opened."""
 
 import functools
 import os
@@ -14,10 +14,10 @@ where it begins, of eight (indexed_dataset.py:390-470)."""
 
 
 def whole_files(module: types.ModuleType) -> None:
-    """Say which file of a data set is shorter than it was made.
+    """Say which file of a data set is not as it was made.
 
     Where it breaks off, indexed_dataset.py:465 and :523 say "buffer is smaller than requested size" or "offset must be
-    non-negative", perhaps hours later. Can go when fairseq > 0.12.2 looks at sizes.
+    non-negative", perhaps hours later, and one wrong size takes gigabytes. Can go when fairseq > 0.12.2 looks at sizes.
     """
     original, free = module.MMapIndexedDataset._do_init, module.MMapIndexedDataset.__del__
 
@@ -26,19 +26,24 @@ def whole_files(module: types.ModuleType) -> None:
         index, data = module.index_file_path(path), module.data_file_path(path)
         with open(index, "rb") as file:
             header = file.read(_HEADER.size)
-            sentences = _HEADER.unpack(header)[-1] if len(header) == _HEADER.size else None
+            magic, version, words, sentences = _HEADER.unpack(header) if len(header) == _HEADER.size else [None] * 4
             if sentences is None or os.path.getsize(index) < _HEADER.size + 12 * sentences:
-                raise _cut_off(index)
+                raise _damaged(index, "is cut off")
+        if magic != module.MMapIndexedDataset.Index._HDR_MAGIC or version != 1 or words not in module._code_to_dtype:
+            raise _damaged(index, "is no index of a data set")
         if not sentences:
             raise UserError(
                 f"{index} has no sentences: make it anew with fairseq-preprocess, from a text that has some"
             )
-        if not os.path.getsize(data):
-            raise _cut_off(data)  # NumPy maps no empty file
+        room = os.path.getsize(data)
+        if not room:
+            raise _damaged(data, "is cut off")  # NumPy maps no empty file
         original(self, path)
-        begin, size = self._index[sentences - 1]
-        if os.path.getsize(data) < int(begin) + int(size) * self._index.dtype().itemsize:
-            raise _cut_off(data)
+        begins, sizes = self._index._pointers, self._index._sizes
+        if ((begins < 0) | (sizes < 0)).any():
+            raise _damaged(index, "has sizes or places that are negative")
+        if (begins > room - sizes.astype("i8") * self._index.dtype().itemsize).any():
+            raise _damaged(data, f"is cut off, or {index} is damaged: it has no place for all sentences")
 
     def __del__(self: Any) -> None:
         if hasattr(self, "_bin_buffer_mmap"):  # not if opening it failed
@@ -48,5 +53,5 @@ def whole_files(module: types.ModuleType) -> None:
     module.MMapIndexedDataset.__del__ = __del__  # type: ignore[attr-defined]
 
 
-def _cut_off(path: str) -> UserError:
-    return UserError(f"{path} is cut off: copy it again, or make it anew with fairseq-preprocess")
+def _damaged(path: str, what: str) -> UserError:
+    return UserError(f"{path} {what}: copy it again, or make it anew with fairseq-preprocess")

@@ -19,6 +19,14 @@ _TYPES = {
 """Of the settings that fairseq asks for, in configurations of speech data."""
 _NAMES = {str: "text", int: "a whole number", bool: "true or false", dict: "a mapping"}
 
+FILES = frozenset(
+    (
+        *("vocab_filename", "speaker_set_filename", "stats_npz_path", "feature_stats_path", "bpe_codes", "bpe_vocab"),
+        *("sentencepiece_model", "sentencepiece_vocab", "gpt2_encoder_json", "gpt2_vocab_bpe", "bpe_merges"),
+    )
+)
+"""Settings that name a file of the data folder, at the top or inside of a tokenizer or a transform."""
+
 _LONGEST_NUMBER = 12
 """Digits of a recording's length."""
 
@@ -40,10 +48,28 @@ def settings_as_data(module: types.ModuleType) -> None:
             value = settings.get(name)
             if value is not None and type(value) is not kind:
                 raise UserError(f"{yaml_path}: {name} has to be {_NAMES[kind]}, not {value!r:.60}")
+        _check_names(yaml_path, settings)
         # fairseq looks into what is there: a name without a value is to have the default
         return {name: value for name, value in settings.items() if value is not None}
 
     module.get_config_from_yaml = get_config_from_yaml  # type: ignore[attr-defined]
+
+
+def _check_names(path: Path, settings: dict[Any, Any]) -> None:
+    """Let a data folder name its own files only, and no address, which fairseq would connect to.
+
+    Raises:
+        UserError: it names another.
+    """
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            _check_names(path, value)
+        elif isinstance(value, str):
+            if "://" in value:
+                raise UserError(f"{path}: {name} is the address {value!r:.60}, and a data folder names no addresses")
+            folder = path.parent.resolve()
+            if name in FILES and not (folder / value).resolve().is_relative_to(folder):
+                raise UserError(f"{path}: {name} is {value!r:.60}, which is no file in {path.parent}")
 
 
 def whole_manifests(module: types.ModuleType) -> None:

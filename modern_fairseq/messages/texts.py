@@ -31,19 +31,14 @@ def check(args: argparse.Namespace) -> None:
 
     Raises:
         UserError: a language is missing, or both are one; a text is missing, empty or not UTF-8; texts that belong
-            together have different numbers of lines; the training text has no alignments where they are asked for;
-            there are no workers.
+            together have different numbers of lines.
     """
-    if args.workers < 1:
-        raise UserError(f"--workers must be at least 1, not {args.workers}")
     languages = _languages(args)
     for flag, prefix in _prefixes(args):
         lines = {path: count_lines(path, flag) for path in _paths(prefix, languages)}
         further = [f"{prefix}.{args.align_suffix}"] if args.align_suffix else []
         if args.alignfile and flag == "--trainpref":
             further.append(args.alignfile)
-        if args.align_suffix and flag == "--trainpref" and not os.path.exists(further[0]):
-            raise UserError(f"--align-suffix {args.align_suffix}: there is no file {further[0]}")
         lines |= {path: count_lines(path, flag) for path in further if os.path.exists(path)}
         if len(set(lines.values())) > 1:
             counts = ", ".join(f"{path} has {count:,}" for path, count in lines.items())
@@ -94,21 +89,10 @@ def count_lines(path: str, flag: str) -> int:
             for sentence in file:
                 lines += 1
                 words = words or not sentence.isspace()
-    except UnicodeDecodeError:
-        line = _first_bad_line(path)
-        raise UserError(f"{path} is not UTF-8 text from line {line} on: convert it, as iconv does") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text ({error}): convert it, as iconv does") from None
     if not lines:
         raise UserError(f"{path} is empty: one sentence a line is needed")
     if not words:
         raise UserError(f"{path} has no word in any of its {lines:,} lines: one sentence a line is needed")
     return lines
-
-
-def _first_bad_line(path: str) -> int:
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                line.decode("utf-8")
-            except UnicodeDecodeError:
-                return number
-    return 1  # a character that a line's end is a part of

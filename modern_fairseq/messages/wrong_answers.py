@@ -7,25 +7,16 @@ import inspect
 import math
 import os
 import types
-from collections.abc import Sequence
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from fairseq_residuals_errors import UserError
-from modern_fairseq.fixes import overrides
-
-POST_PROCESSING = ("subword_nmt", "@@ ", "@@", "sentencepiece", "wordpiece", "letter", "silence", "_EOW", "none")
-"""What data/data_utils.py:368-390 knows."""
-_FILES = {"bpe_codes": "--bpe-codes", "sentencepiece_model": "--sentencepiece-model"}
-"""Settings of --bpe that name a file which is needed."""
 
 
 def check_generation(module: types.ModuleType) -> None:
     """Check what fairseq-generate and fairseq-interactive are asked for before they load or write anything.
 
-    generate.py:370 prints as many hypotheses as there are, whatever --nbest says; --beam 0, an unknown --post-process
-    and missing codes of a BPE end in tracebacks. Can go when fairseq > 0.12.2 refuses them.
+    generate.py:370 prints as many hypotheses as there are, whatever --nbest says, and a penalty that is no number makes
+    any order of them. Can go when fairseq > 0.12.2 refuses them.
     """
     original = module.main
 
@@ -34,7 +25,6 @@ def check_generation(module: types.ModuleType) -> None:
         if isinstance(cfg, argparse.Namespace):
             cfg = module.convert_namespace_to_omegaconf(cfg)
         _check_search(cfg.generation)
-        _check_text(cfg)
         return original(cfg, *args, **kwargs)
 
     module.main = main  # type: ignore[attr-defined]
@@ -54,21 +44,6 @@ def _check_search(generation: Any) -> None:
     for flag, number in (("--lenpen", generation.lenpen), ("--unkpen", generation.unkpen)):
         if not math.isfinite(number):
             raise UserError(f"{flag} must be a finite number, not {number}")
-
-
-def _check_text(cfg: Any) -> None:
-    symbol = cfg.common_eval.post_process
-    if symbol is not None and symbol not in POST_PROCESSING:
-        valid = ", ".join(map(repr, POST_PROCESSING))
-        raise UserError(f"--post-process (--remove-bpe) {symbol!r} is unknown; valid: {valid}")
-    for key, flag in _FILES.items() if OmegaConf.is_config(cfg.bpe) else ():
-        if OmegaConf.is_missing(cfg.bpe, key):
-            raise UserError(f"--bpe {cfg.bpe._name} needs {flag}, the file that the text was encoded with")
-        if key not in cfg.bpe:
-            continue
-        name = cfg.bpe[key]
-        if "://" not in name and not os.path.isfile(name):
-            raise UserError(f"{flag} {name}: there is no such file")
 
 
 def lines_to_score(module: types.ModuleType) -> None:
@@ -138,118 +113,6 @@ def sentences_to_iterate(module: types.ModuleType) -> None:
         return iterator
 
     module.FairseqTask.get_batch_iterator = get_batch_iterator  # type: ignore[attr-defined]
-
-
-def sides_of_one_length(module: types.ModuleType) -> None:
-    """Name the data set whose sides have different numbers of sentences (data/language_pair_dataset.py:235).
-
-    Can go when fairseq > 0.12.2 does.
-    """
-    original = module.load_langpair_dataset
-
-    @functools.wraps(original)
-    def load_langpair_dataset(data_path: str, split: str, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(data_path, split, *args, **kwargs)
-        except AssertionError as error:
-            if "same number of examples" not in str(error):
-                raise
-            raise UserError(
-                f"the two sides of the data set {split} in {data_path} have different numbers of sentences: run"
-                " fairseq-preprocess again on texts with as many lines as each other"
-            ) from error
-
-    module.load_langpair_dataset = load_langpair_dataset  # type: ignore[attr-defined]
-
-
-def check_ensembles(module: types.ModuleType) -> None:
-    """Refuse models that do not do what they are asked for, or not the same (checkpoint_utils.py:394-496).
-
-    A model of another direction of translation translates all the same where the dictionary is joined, and one of
-    another kind ends in a misfit or a traceback. Can go when fairseq > 0.12.2 compares the settings.
-    """
-    load, load_all = module.load_checkpoint_to_cpu, module.load_model_ensemble_and_task
-    kinds: dict[str, str] = {}
-    asked: list[Any] = []
-
-    @functools.wraps(load)
-    def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        state: dict[str, Any] = load(path, *args, **kwargs)
-        if asked:
-            settings = _task_settings(state)
-            _check_kind(path, settings, asked[-1], kinds)
-            _check_direction(path, settings, asked[-1])
-        return state
-
-    @functools.wraps(load_all)
-    def load_model_ensemble_and_task(
-        filenames: Sequence[str],
-        arg_overrides: dict[str, Any] | None = None,
-        task: Any = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> tuple[list[Any], Any, Any]:
-        kinds.clear()
-        asked.append(_settings_of(task))
-        try:
-            return load_all(filenames, arg_overrides, task, *args, **kwargs)  # type: ignore[no-any-return]
-        finally:
-            asked.pop()
-
-    if _check_other_direction not in overrides.checks:
-        overrides.checks.append(_check_other_direction)
-    module.load_checkpoint_to_cpu = load_checkpoint_to_cpu  # type: ignore[attr-defined]
-    module.load_model_ensemble_and_task = load_model_ensemble_and_task  # type: ignore[attr-defined]
-
-
-def _task_settings(state: dict[str, Any]) -> Any:
-    """Return the settings of the task that a checkpoint was trained for."""
-    cfg = state.get("cfg")
-    return cfg.get("task") if cfg is not None else state.get("args")
-
-
-def _settings_of(task: Any) -> Any:
-    return getattr(task, "cfg", None) or getattr(task, "args", None)
-
-
-def _setting(settings: Any, key: str) -> Any:
-    return settings.get(key) if hasattr(settings, "get") else getattr(settings, key, None)
-
-
-def _kind(task_name: Any) -> str:
-    return "language model" if "language_modeling" in str(task_name) else "model of sequence to sequence"
-
-
-def _check_kind(path: str, settings: Any, asked: Any, kinds: dict[str, str]) -> None:
-    name = _setting(settings, "_name") or _setting(settings, "task")
-    if name is None:
-        return
-    kinds[path] = _kind(name)
-    for other, kind in kinds.items():
-        if kind != kinds[path]:
-            raise UserError(
-                f"{other} is a {kind} and {path} a {kinds[path]}: an ensemble is of models of one task; a language"
-                " model beside a translation goes to --lm-path"
-            )
-    requested = _setting(asked, "_name")
-    if requested is not None and _kind(requested) != kinds[path]:
-        raise UserError(f"{path} was trained for --task {name}, a {kinds[path]}, and cannot serve --task {requested}")
-
-
-def _check_direction(path: str, settings: Any, asked: Any) -> None:
-    sides = ("source_lang", "target_lang")
-    trained, requested = (tuple(_setting(part, side) for side in sides) for part in (settings, asked))
-    if None in (*trained, *requested) or trained == requested or not set(trained) & set(requested):
-        return
-    raise UserError(
-        f"{path} translates from {trained[0]} to {trained[1]}, and not from {requested[0]} to {requested[1]}: give"
-        f" --source-lang {trained[0]} --target-lang {trained[1]}"
-    )
-
-
-def _check_other_direction(own: dict[str, Any], used: dict[str, Any], path: str) -> None:
-    """Check fairseq-validate, which takes the checkpoint's task and changes in it what its own flags say."""
-    _check_direction(path, _task_settings(own), _task_settings(used))
 
 
 def plugin_in_checkout(module: types.ModuleType) -> None:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from fairseq_residuals.lab.data.corpora.debian import BOOKWORM, CORPUS, LANGUAGES
-from fairseq_residuals.lab.data.pipeline.mirrors import Mirror
+from fairseq_residuals.lab.data.pipeline.corpus import Mirror
 from fairseq_residuals.lab.data.sources import debian
 from fairseq_residuals.lab.data.sources.debian_descriptions import Descriptions
 

@@ -1,4 +1,1 @@
-#!/usr/bin/env bash
-# Table 9: Headline generation without layer norms inside. See --help and --dry-run.
-. "$(dirname "${BASH_SOURCE[0]}")/../setup.sh"
-exec fairseq-residuals reproduce b2t/table9 "$@"
+../table.sh

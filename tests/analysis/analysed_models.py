@@ -16,6 +16,8 @@ from tiny import depth_for
 import fairseq_residuals  # noqa: F401  registers the architectures
 from fairseq_residuals.lab.look import models
 from fairseq_residuals.lab.look.models import FairseqSubject
+from fairseq_residuals.lab.look.subjects import add_flags
+from fairseq_residuals.lab.look.subjects import subjects as models_of_flags
 from fairseq_residuals.plugin.checkpoints.checkpoint_file import save
 from fairseq_residuals.wirings.core.registry import VARIANTS
 
@@ -27,7 +29,7 @@ RESIDUAL_FIGURE_2 = ("--layers", "36", "--dim", "256", "--ffn-dim", "1024", "--h
 
 def arguments(*flags: str) -> Namespace:
     parser = argparse.ArgumentParser()
-    models.add_flags(parser)
+    add_flags(parser)
     args, args_further = parser.parse_known_args(flags)
     args.further = args_further
     for variant in VARIANTS.keys() & {*(args.variants or ())}:
@@ -37,7 +39,7 @@ def arguments(*flags: str) -> Namespace:
 
 
 def subjects(*flags: str) -> Iterator[FairseqSubject]:
-    return models.subjects(arguments(*flags))
+    return models_of_flags(arguments(*flags))
 
 
 def subject(variant: str, *flags: str) -> FairseqSubject:

@@ -141,14 +141,14 @@ def wrong(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
     checkpoint(tmp_path / "misfit.pt", model, settings)
     here = str(tmp_path)
     return {
-        "unknown variant": (["gradients", "--variants", "b2"], "unknown variant 'b2' (did you mean b2t?)"),
+        "unknown variant": (["gradients", "--variants", "b2"], "unknown wiring 'b2' (did you mean b2t?)"),
         "unknown option": (["gradients", "--variants", "b2t/scale=1"], "has no option 'scale'"),
         "not in that task": (
             ["change", "--variants", "transparent_attention", "--task", "language_modeling"],
             "this stack stands alone",
         ),
         "unknown architecture": (["gradients", "--arch", "transformer"], "--arch transformer is no architecture"),
-        "unknown architecture to explain": (["explain", "transformer_b2"], "unknown variant 'transformer_b2'"),
+        "unknown architecture to explain": (["explain", "transformer_b2"], "unknown wiring 'transformer_b2'"),
         "flag of training": (["gradients", *TINY, "--lr", "0.1"], "--lr is neither a flag of this command nor of"),
         "no number": (["gradients", "--layers", "six"], "--layers must be a number such as 18"),
         "no sentences": (["gradients", "--sentences", "0"], "--sentences must be at least 1"),
@@ -189,7 +189,7 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_other_commands_keep_their_status(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "b2"]) == 1
-    assert "unknown variant" in capsys.readouterr().err
+    assert "unknown wiring" in capsys.readouterr().err
 
 
 def test_a_variant_looks_the_same_in_every_plot_and_differs_from_the_others() -> None:

@@ -12,17 +12,18 @@ import torch
 from analysed_models import B2T_FIGURE_3, RESIDUAL_FIGURE_2, subject
 from torch import Tensor
 
-from fairseq_residuals.lab.look import measures
+from fairseq_residuals.lab.look import change, gradients
+from fairseq_residuals.lab.look.by_layer import ByLayer
 from fairseq_residuals.lab.look.condition import Adam, condition_numbers
-from fairseq_residuals.lab.look.measures import ByLayer, PointInLayer
+from fairseq_residuals.lab.look.gradients import PointInLayer
 
 
 @cache
 def measured_18(variant: str) -> tuple[ByLayer, list[PointInLayer]]:
     """Gradient norms of layers and of the points inside of them."""
     analysed = subject(variant, *B2T_FIGURE_3)
-    found = measures.parts(analysed)
-    return measures.stored_gradients(analysed), found
+    found = gradients.parts(analysed)
+    return gradients.stored_gradients(analysed), found
 
 
 def gradients_18(variant: str) -> ByLayer:
@@ -33,7 +34,7 @@ def gradients_18(variant: str) -> ByLayer:
 def measured_36(variant: str) -> tuple[ByLayer, ByLayer]:
     """Gradient norms and changes."""
     analysed = subject(variant, *RESIDUAL_FIGURE_2)
-    return measures.parameter_gradients(analysed), measures.change(analysed)
+    return gradients.parameter_gradients(analysed), change.change(analysed)
 
 
 def slope_per_layer(values: list[float]) -> float:

@@ -16,10 +16,9 @@ from fairseq.nan_detector import NanDetector
 from written_logs import ANEW, DONE, LAYERS, RESUMED, healthy, record
 
 from fairseq_residuals.__main__ import main
-from fairseq_residuals.lab.look.bands import ends_out_of_band, vanishing_sentence
 from fairseq_residuals.lab.look.diagnose import draw
 from fairseq_residuals.lab.look.training_log import read_log
-from fairseq_residuals.lab.look.verdicts import NOT_LEARNED, Unigram
+from fairseq_residuals.lab.look.verdicts import NOT_LEARNED, Unigram, ends_out_of_band, vanishing_sentence
 from fairseq_residuals.lab.look.verdicts import diagnose as judge
 from fairseq_residuals.wirings.core.errors import UserError
 

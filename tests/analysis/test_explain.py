@@ -12,8 +12,13 @@ from torch import nn
 
 from fairseq_residuals.__main__ import main
 from fairseq_residuals.lab.look import models
-from fairseq_residuals.lab.look.diagram import as_text
-from fairseq_residuals.lab.look.explain import activations_per_layer, parameters_of_the_whole, parameters_per_layer
+from fairseq_residuals.lab.look.explain import (
+    activations_per_layer,
+    as_text,
+    parameters_of_the_whole,
+    parameters_per_layer,
+)
+from fairseq_residuals.lab.look.probes import stacks as wired_stacks
 from fairseq_residuals.lab.look.trace import Graph, run_below, trace_layer
 from fairseq_residuals.wirings.core.base import Stream
 from fairseq_residuals.wirings.core.layer import ResidualLayer
@@ -25,7 +30,7 @@ def stacks(variant: str, *flags: str, device: str = "meta") -> list[Stack]:
     args = arguments("--variants", variant, *TINY, *flags)
     with torch.device(device):
         model, _, _ = models.build(models.sources(args)[0], args)
-    return models.stacks(model)
+    return wired_stacks(model)
 
 
 def decoder(variant: str) -> Graph:

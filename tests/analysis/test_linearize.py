@@ -191,7 +191,7 @@ def test_bad_input(trained: tuple[Path, Path], tmp_path: Path, capsys: pytest.Ca
         ([tmp_path / "none.pt", "--data", data], "there is no checkpoint"),
         ([tmp_path / "text", "--data", data], "is damaged"),
         ([file, "--data", empty], "empty"),
-        ([file, "--data", data, "--split", "test"], "has no split test"),
+        ([file, "--data", data, "--split", "test"], "--split test: "),
         ([file, "--data", data, "--fit", "0"], "--fit must be at least 1"),
     ):
         assert main(["linearize", *map(str, arguments), "--out", str(tmp_path / "out")]) == 2

@@ -10,11 +10,10 @@ from analysed_models import TINY, corpus, subject, subjects
 from tiny import depth_for
 from torch import Tensor, nn
 
-from fairseq_residuals.lab.look import measures
-from fairseq_residuals.lab.look.measures import PointInLayer
-from fairseq_residuals.lab.look.models import PREFIXES
-from fairseq_residuals.lab.look.probes import Event, run_forward, watch
-from fairseq_residuals.lab.look.subject import Subject, stacks
+from fairseq_residuals.lab.look import change, gradients, similarity
+from fairseq_residuals.lab.look.gradients import PointInLayer
+from fairseq_residuals.lab.look.probes import Event, Subject, run_forward, stacks, watch
+from fairseq_residuals.lab.look.subjects import PREFIXES
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS
@@ -92,27 +91,27 @@ def test_norms_are_those_computed_by_hand(variant: str) -> None:
     loss = loss_by_hand(analysed, points)
     # what a layer gives is what the next takes: listed twice
     expected = [g.norm().item() for g in torch.autograd.grad(loss, points, retain_graph=True)]
-    found = measures.parts(analysed)
+    found = gradients.parts(analysed)
     above = [0] * (variant == "pre_ln")
     assert [p.layer for p in found] == [1] * 7 + [2] * 7 + [3] * (7 + len(above))
     assert [p.norm for p in found] == pytest.approx(expected, rel=1e-4)
-    assert measures.output_gradients(analysed)["decoder"] == pytest.approx(expected[6::7], rel=1e-4)
+    assert gradients.output_gradients(analysed)["decoder"] == pytest.approx(expected[6::7], rel=1e-4)
     layers = [list(analysed.model.decoder.layers[i].parameters()) for i in range(3)]
     by_layer = [torch.autograd.grad(loss, parameters, retain_graph=True) for parameters in layers]
     norms = [torch.cat([g.flatten() for g in gradients]).norm().item() for gradients in by_layer]
-    assert measures.parameter_gradients(analysed)["decoder"] == pytest.approx(norms, rel=1e-4)
+    assert gradients.parameter_gradients(analysed)["decoder"] == pytest.approx(norms, rel=1e-4)
     assert analysed.loss().item() == pytest.approx(loss.item(), rel=1e-5)
 
 
 def test_points_are_named_for_what_they_are() -> None:
-    names = [(p.point, p.is_norm) for p in measures.parts(subject("post_ln")) if (p.stack, p.layer) == ("encoder", 2)]
+    names = [(p.point, p.is_norm) for p in gradients.parts(subject("post_ln")) if (p.stack, p.layer) == ("encoder", 2)]
     assert names == [
         *[("layer input", False), ("self-attention", False), ("sum self-attention", False)],
         *[("norm self-attention", True), ("FFN", False), ("sum FFN", False), ("norm FFN", True)],
     ]
-    pre = [p.point for p in measures.parts(subject("pre_ln")) if (p.stack, p.layer) == ("decoder", 3)]
+    pre = [p.point for p in gradients.parts(subject("pre_ln")) if (p.stack, p.layer) == ("decoder", 3)]
     assert pre[:4] == ["layer input", "norm self-attention", "self-attention", "sum self-attention"]
-    assert pre[-2:] == ["sum FFN", measures.ABOVE]
+    assert pre[-2:] == ["sum FFN", gradients.ABOVE]
 
 
 @pytest.mark.parametrize(("variant", "task"), PLACES + LISTS)
@@ -122,17 +121,17 @@ def test_every_variant_in_every_task(variant: str, task: str) -> None:
     depths = dict.fromkeys((stack.shape.stack for stack in stacks(analysed.model)), depth)
     # before training ReZero is the identity: nothing changes, and of a pair the loss does not see the encoder
     least = -1.0 if variant == "re_zero" else 0.0
-    for measure in (measures.parameter_gradients, measures.output_gradients):
+    for measure in (gradients.parameter_gradients, gradients.output_gradients):
         norms = measure(analysed)
         assert {stack: len(values) for stack, values in norms.items()} == depths
         assert all(least < value < float("inf") for values in norms.values() for value in values)
-    changes = measures.change(analysed)
+    changes = change.change(analysed)
     assert {stack: len(values) + 1 for stack, values in changes.items()} == depths
     assert all(least < value < float("inf") for values in changes.values() for value in values)
-    for matrix in measures.similarity(analysed).values():
+    for matrix in similarity.similarity(analysed).values():
         assert torch.allclose(matrix.diagonal(), torch.ones(depth), atol=1e-5)
         assert torch.equal(matrix, matrix.T) and (matrix.abs() <= 1 + 1e-5).all()
-    found = measures.parts(analysed)
+    found = gradients.parts(analysed)
     assert {(p.stack, p.layer) for p in found} == {(s, n) for s in depths for n in range(1, depth + 1)}
     assert {p.point for p in found} >= {"self-attention", "layer input"}
     assert len(by_point(found)) == len(found)
@@ -165,11 +164,11 @@ def by_point(found: list[PointInLayer]) -> dict[tuple[str, int, str], float]:
 @pytest.mark.parametrize(("precision", "error"), [("fp64", 1e-4), ("bf16", 0.1), ("fp16", 0.02)])
 def test_precision(precision: str, error: float) -> None:
     expected, found = (
-        measures.parameter_gradients(subject("b2t", *TINY, "--precision", p)) for p in ("fp32", precision)
+        gradients.parameter_gradients(subject("b2t", *TINY, "--precision", p)) for p in ("fp32", precision)
     )
     assert {k: pytest.approx(v, rel=error) for k, v in expected.items()} == found
-    points = by_point(measures.parts(subject("b2t", *TINY, "--precision", precision)))
-    assert points == pytest.approx(by_point(measures.parts(subject("b2t"))), rel=error)
+    points = by_point(gradients.parts(subject("b2t", *TINY, "--precision", precision)))
+    assert points == pytest.approx(by_point(gradients.parts(subject("b2t"))), rel=error)
 
 
 def hooks_of(model: nn.Module) -> list[Any]:
@@ -185,7 +184,7 @@ def test_the_model_stays_as_it_was(variant: str) -> None:
     with watch(model, lambda event: None):
         assert torch.equal(model(**inputs)[0], before)
         assert hooks_of(model) != hooks
-    measures.parts(analysed)
+    gradients.parts(analysed)
 
     def stop(event: Event) -> None:
         if event.layer == 2 and event.point == "sublayer":
@@ -225,12 +224,12 @@ def test_padding_does_not_count(tmp_path) -> None:
     assert both.batch.sample["target"].eq(both.batch.padding).any()
     # tokens of the two sentences, with the one that ends them
     for stack, sizes in {"encoder": (8, 3), "decoder": (6, 3)}.items():
-        changes = [measures.change(s)[stack] for s in each]
+        changes = [change.change(s)[stack] for s in each]
         mean = [(sizes[0] * a + sizes[1] * b) / sum(sizes) for a, b in zip(*changes, strict=True)]
-        assert measures.change(both)[stack] == pytest.approx(mean, rel=1e-4)
-        alike = [measures.similarity(s)[stack] for s in each]
+        assert change.change(both)[stack] == pytest.approx(mean, rel=1e-4)
+        alike = [similarity.similarity(s)[stack] for s in each]
         mean_alike = (sizes[0] * alike[0] + sizes[1] * alike[1]) / sum(sizes)
-        assert torch.allclose(measures.similarity(both)[stack], mean_alike, atol=1e-5)
+        assert torch.allclose(similarity.similarity(both)[stack], mean_alike, atol=1e-5)
 
 
 def test_dropout_is_off_unless_asked_for() -> None:
@@ -241,13 +240,13 @@ def test_dropout_is_off_unless_asked_for() -> None:
 
 def test_gradients_do_not_add_up() -> None:
     analysed = subject("pre_ln")
-    first = measures.parameter_gradients(analysed)
-    assert measures.parameter_gradients(analysed) == first
-    points = by_point(measures.parts(analysed))
-    assert by_point(measures.parts(analysed)) == points
+    first = gradients.parameter_gradients(analysed)
+    assert gradients.parameter_gradients(analysed) == first
+    points = by_point(gradients.parts(analysed))
+    assert by_point(gradients.parts(analysed)) == points
 
 
 @pytest.mark.parametrize("variant", ["sub_ln", "normformer"])
 def test_norms_inside_of_a_sublayer_are_part_of_it(variant: str) -> None:
-    places, plain = ([(p.stack, p.layer, p.point) for p in measures.parts(subject(v))] for v in (variant, "pre_ln"))
+    places, plain = ([(p.stack, p.layer, p.point) for p in gradients.parts(subject(v))] for v in (variant, "pre_ln"))
     assert places == plain

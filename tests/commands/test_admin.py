@@ -113,7 +113,7 @@ def test_training_does_not_begin_without_the_file(data_of, tmp_path):
         (["--batches", "12"], "--batches 12 is more than the training data have: 11"),
         (["--out", "no_folder/omegas.json"], "there is no folder no_folder to write omegas.json to"),
         (["--out", "."], ". is a folder; give the name of a file to write"),
-        (["--residual", "admi"], "unknown variant 'admi' (did you mean admin?)"),
+        (["--residual", "admi"], "unknown wiring 'admi' (did you mean admin?)"),
         (["--source-lang", "x"], "it has no dict.x.txt, which fairseq-preprocess makes"),
     ],
 )

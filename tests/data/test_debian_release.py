@@ -62,6 +62,11 @@ def test_another_list_or_one_with_unsigned_parts_is_refused(
         read_release(listed, "bookworm")
 
 
+def test_only_what_gpgv_put_out_is_read(listed: Path) -> None:
+    text = listed.read_text().partition("\n\n")[2].replace("Version: 12.99", "Version: 12.1")
+    assert read_release(listed, "bookworm", text).version == "12.1"
+
+
 def test_another_point_release_is_refused_where_it_differs_in_what_is_needed(listed: Path, tmp_path: Path) -> None:
     pinned = read_release(listed, "bookworm")
     files = write_mirror(tmp_path / "other", packages(3, "it"))
@@ -95,13 +100,14 @@ def test_a_signature_has_to_be_that_of_the_archive(
     listed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str, accepted: bool
 ) -> None:
     """A stand-in for gpgv says what gpgv would; one good signature is enough, a bad one is too much."""
-    lines = "\n".join(f"echo '{line}'" for line in f"[GNUPG:] {status}".split("\n"))
-    program(tmp_path / "bin", "gpgv", f'[ "$3" = --keyring ] && [ -f "$4" ] && [ -f "$5" ] || exit 3\n{lines}\nexit 2')
+    lines = "\n".join(f"echo '{line}' >&2" for line in f"[GNUPG:] {status}".split("\n"))
+    given = '[ "$3" = --keyring ] && [ -f "$4" ] && [ "$5" = --output ] && [ "$6" = - ] && [ -f "$7" ] || exit 3'
+    program(tmp_path / "bin", "gpgv", f"{given}\n{lines}\necho signed\nexit 2")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     (tmp_path / debian.KEYRINGS[0]).touch()
     monkeypatch.setattr(debian, "KEYRING_FOLDER", tmp_path)
     if accepted:
-        assert check_signature(listed) == "the signature of InRelease is that of Debian's archive"
+        assert check_signature(listed) == ("the signature of InRelease is that of Debian's archive", "signed\n")
     else:
         with pytest.raises(UserError, match="is not signed by a key of"):
             check_signature(listed)
@@ -111,9 +117,9 @@ def test_what_cannot_be_checked_is_said(listed: Path, tmp_path: Path, monkeypatc
     monkeypatch.setattr(debian, "KEYRING_FOLDER", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / debian.KEYRINGS[0]).touch()
-    assert "was not checked, because gpgv is not installed" in check_signature(listed)
+    assert "was not checked, because gpgv is not installed" in check_signature(listed)[0]
     (tmp_path / debian.KEYRINGS[0]).unlink()
-    assert "debian-archive-keyring" in check_signature(listed)
+    assert "debian-archive-keyring" in check_signature(listed)[0]
 
 
 def test_the_real_gpgv_refuses_an_envelope_that_nobody_signed(listed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +131,7 @@ def test_the_real_gpgv_refuses_an_envelope_that_nobody_signed(listed: Path, monk
 
 def check_signature_or_refusal(path: Path) -> str:
     try:
-        return check_signature(path)
+        return check_signature(path)[0]
     except UserError as error:
         return str(error)
 

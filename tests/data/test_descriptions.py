@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from fairseq_residuals.lab.data.text.descriptions import (
+from fairseq_residuals.lab.data.sources.debian_descriptions import (
     Unit,
     clean,
     cleaned,

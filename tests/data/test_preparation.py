@@ -16,7 +16,7 @@ from fairseq_residuals.lab.data.pipeline.corpus import Job, prepare
 from fairseq_residuals.lab.data.pipeline.download import SUMS, Downloads
 from fairseq_residuals.lab.data.synthetic.published_layouts import StandIn, pack
 from fairseq_residuals.lab.data.synthetic.stand_ins import STAND_INS, build
-from fairseq_residuals.plugin.register import folders
+from fairseq_residuals.plugin import folders
 from fairseq_residuals.wirings.core.errors import UserError
 
 CORPUS = "wmt17_en_de"

@@ -11,9 +11,9 @@ import pytest
 from prepared import Prepared, prepare_stand_in, run
 from subword_nmt.apply_bpe import BPE
 
-from fairseq_residuals.lab.data.corpora import CORPORA, find_corpus
+from fairseq_residuals.lab.data.corpora import PUBLISHED, find_corpus
 from fairseq_residuals.lab.data.pipeline.corpus import STAND_IN
-from fairseq_residuals.lab.data.synthetic.random_text import random_lines
+from fairseq_residuals.lab.data.synthetic.published_layouts import random_lines
 from fairseq_residuals.lab.data.synthetic.stand_ins import GOOGLE_CODES, NEWS, google_archive
 
 
@@ -181,7 +181,7 @@ def test_gigaword(tmp_path: Path) -> None:
     assert found.words("text/test.src")[0].endswith(random_lines("test", 6, "src", "tgt")["src"][0].lower())
 
 
-@pytest.mark.parametrize("name", CORPORA)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_descriptions_are_complete(name: str) -> None:
     """Every file has an address or says where it comes from; no name stands for two files."""
     corpus = find_corpus(name)

@@ -13,17 +13,17 @@ import torch
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import build_model
 from fairseq.sequence_generator import SequenceGenerator
+from perturbation import perturb
 from torch import Tensor
 
-from fairseq_residuals.lab.utils.perturbation import perturb
 from fairseq_residuals.plugin.checkpoints.exporting import to_graphs, to_hf
 from fairseq_residuals.plugin.checkpoints.exporting.export_folders import fairseq_logits, random_input
 from fairseq_residuals.plugin.checkpoints.exporting.portable_checkpoint import PortableCheckpoint, portable_of
 from fairseq_residuals.plugin.checkpoints.exporting.stock_form import form_for_transformers
 from fairseq_residuals.plugin.checkpoints.fairseq_config import Settings, complete, synthetic_dictionary, task_of
+from fairseq_residuals.wirings.blocks.settings import EOS, PAD
 from fairseq_residuals.wirings.core.registry import VARIANTS
 from fairseq_residuals.wirings.export.graphs import Graphs, load_onnx, load_torch_export
-from fairseq_residuals.wirings.export.settings import EOS, PAD
 
 WORDS = 40
 BEAM, LONGEST = 4, 20

@@ -170,7 +170,7 @@ def test_folders_that_are_not_imported(tmp_path: Path, capsys: pytest.CaptureFix
         ({"model_settings": settings | {"version": 2}}, "of version 2, and this program reads version 1"),
         ({"model_settings": settings | {"output_dim": -1}}, "output_dim"),
         ({"model_settings": settings | {"decoder": settings["decoder"] | {"layers": "2"}}}, "layers of decoder"),
-        ({"model_settings": settings | {"decoder": settings["decoder"] | {"residual": "x"}}}, "unknown variant 'x'"),
+        ({"model_settings": settings | {"decoder": settings["decoder"] | {"residual": "x"}}}, "unknown wiring 'x'"),
         *(
             ({"model_settings": settings | {"decoder": settings["decoder"] | other}}, "cannot be imported: its logits")
             for other in ({"embed_scale": 1.0}, {"positions": "none"}, {"activation": "gelu"})

@@ -13,7 +13,7 @@ import torch
 
 from fairseq_residuals.__main__ import main
 from fairseq_residuals.plugin.checkpoints.checkpoint_file import read_checkpoint, save
-from fairseq_residuals.plugin.checkpoints.safetensors_file import settings_file
+from fairseq_residuals.plugin.checkpoints.safetensors_file import METADATA, write_tensors
 from fairseq_residuals.wirings.core.errors import UserError
 
 safetensors = pytest.importorskip("safetensors.torch", reason="the extra hf is not installed")
@@ -33,7 +33,7 @@ def write(path: Path, factor: float = 1.0) -> Path:
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
     path = write(tmp_path / "a.safetensors")
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.safetensors", "a.safetensors.json"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.safetensors"]
     loaded = read_checkpoint(path)
     expected = checkpoint()
     assert {k: v for k, v in vars(expected["args"]).items() if v is not None}.items() <= vars(loaded["args"]).items()
@@ -52,7 +52,6 @@ def test_another_program_can_read_it(tmp_path: Path) -> None:
 def test_the_same_checkpoint_gives_the_same_bytes(tmp_path: Path) -> None:
     one, two = write(tmp_path / "a.safetensors"), write(tmp_path / "b.safetensors")
     assert one.read_bytes() == two.read_bytes()
-    assert settings_file(one).read_bytes() == settings_file(two).read_bytes()
 
 
 def test_average_reads_and_writes_it(tmp_path: Path) -> None:
@@ -92,9 +91,21 @@ def test_hostile_headers_are_refused(content: bytes, tmp_path: Path) -> None:
         read_checkpoint(path)
 
 
+def record_of(path: Path) -> dict[str, Any]:
+    with safetensors.safe_open(path, "pt") as file:
+        return dict(json.loads(file.metadata()[METADATA]))
+
+
 def change_settings(path: Path, **changes: Any) -> None:
-    beside = settings_file(path)
-    beside.write_text(json.dumps(json.loads(beside.read_text()) | changes))
+    write_tensors(safetensors.load_file(path), path, {METADATA: json.dumps(record_of(path) | changes)})
+
+
+def as_two_files(path: Path) -> Path:
+    """Lay a checkpoint out as version 1 did until 2026: tensors, and the settings beside them."""
+    beside = path.with_name(f"{path.name}.json")
+    beside.write_text(json.dumps(record_of(path)))
+    write_tensors(safetensors.load_file(path), path)
+    return beside
 
 
 @pytest.mark.parametrize(
@@ -102,7 +113,7 @@ def change_settings(path: Path, **changes: Any) -> None:
     [
         ({"version": 2}, "reads 'fairseq_residuals checkpoint' of version 1"),
         ({"format": "other"}, "'other' of version 1"),
-        ({"digest": "0"}, "do not belong together"),
+        ({"digest": "0"}, "do not belong to its tensors"),
         ({"shared": {"x": "nowhere"}}, "'x' shares a tensor"),
         ({"shared": {"half": "encoder.embed_tokens.weight"}}, "'half' shares a tensor"),
         ({"settings": []}, "must be objects"),
@@ -120,20 +131,51 @@ def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(UserError, match="do not belong together"):
+    with pytest.raises(UserError, match="do not belong to its tensors"):
         read_checkpoint(path)
 
 
-def test_parameters_without_settings_are_refused(tmp_path: Path) -> None:
+def test_two_files_of_an_earlier_version_are_read(tmp_path: Path) -> None:
     path = write(tmp_path / "a.safetensors")
-    settings_file(path).unlink()
-    with pytest.raises(UserError, match=r"there is no .*a\.safetensors\.json, the settings of the parameters"):
+    expected = read_checkpoint(path)
+    beside = as_two_files(path)
+    loaded = read_checkpoint(path)
+    assert loaded["args"] == expected["args"] and loaded["model"].keys() == expected["model"].keys()
+    beside.unlink()
+    with pytest.raises(UserError, match=r"has no settings of a checkpoint, and there is no .*a\.safetensors\.json"):
+        read_checkpoint(path)
+
+
+def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At whichever of the renames or writes it happens."""
+    path = write(tmp_path / "a.safetensors")
+    renames = []
+
+    def full(source: Any, target: Any) -> None:
+        renames.append(target)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(UserError, match="cannot write"):
+        write(path, 2.0)
+    assert len(renames) == 1
+    assert torch.equal(read_checkpoint(path)["model"]["half"], checkpoint()["model"]["half"])
+
+
+@pytest.mark.parametrize("two_files", [False, True])
+def test_settings_are_data(two_files: bool, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.safetensors")
+    settings = record_of(path)["settings"]
+    change_settings(path, settings=settings | {"source_lang": "${oc.env:HOME}"})
+    if two_files:
+        as_two_files(path)
+    with pytest.raises(UserError, match=r"a\.safetensors has the setting .* which OmegaConf would compute"):
         read_checkpoint(path)
 
 
 def test_files_that_settings_name_are_left_out(tmp_path: Path) -> None:
     path = write(tmp_path / "a.safetensors")
-    settings = json.loads(settings_file(path).read_text())["settings"]
+    settings = record_of(path)["settings"]
     change_settings(path, settings=settings | {"encoder_embed_path": "/etc/passwd", "user_dir": "/tmp"})
     args = read_checkpoint(path)["args"]
     assert getattr(args, "encoder_embed_path", None) is None and getattr(args, "user_dir", None) is None

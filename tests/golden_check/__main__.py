@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from fairseq_residuals.lab.look.models import device_of
+from fairseq_residuals.lab.look.subjects import device_of
 from fairseq_residuals.lab.utils.tables import markdown_table
 from fairseq_residuals.wirings.core.errors import UserError
 from tests.golden_check.parity import Parity, compare_file

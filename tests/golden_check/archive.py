@@ -1,5 +1,7 @@
 """Golden files on disk: ``X.npz`` with the arrays and ``X.json``, the sidecar, with their description.
 
+The sidecars of a folder may also be in one file, :data:`TOGETHER`.
+
 A file is written the same way each time: arrays in the order of their names, no dates, and in the sidecar the SHA-256
 of every array. It is that of the ``.npy`` member, type and shape included, so that standard tools can check it::
 
@@ -14,17 +16,20 @@ import json
 import re
 import zipfile
 import zlib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.utils.documents import read_json
+from fairseq_residuals.wirings.utils.documents import read_json, read_record
 
 Arrays = dict[str, np.ndarray]
 FORMAT = "fairseq_residuals golden 1"
 """What the entry ``format`` of a sidecar says of a file in the layout of tests/golden/README.md."""
+TOGETHER = "descriptions.json"
+"""A file that has the sidecars of a folder, by the names of their golden files."""
 LONGEST_LINE = 120
 
 
@@ -36,24 +41,32 @@ def read_sidecar(path: Path) -> dict[str, Any]:
     """
     sidecar = path.with_suffix(".json")
     for file in (path, sidecar):
-        if not file.is_file() or path.suffix != ".npz":
+        there = file.is_file() or (file == sidecar and path.stem in _together(path.parent))
+        if not there or path.suffix != ".npz":
             raise UserError(f"there is no {file}; a golden file is an X.npz with its description X.json beside it")
     return read_description(sidecar)
 
 
 def read_description(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
+    """Read a JSON object: ``X.json``, or the entry ``X`` of :data:`TOGETHER` in the same folder.
 
     Raises:
         UserError: the file is missing or is something else.
     """
     try:
-        description = read_json(path)
-    except OSError:
+        description = read_json(path) if path.is_file() else _together(path.parent)[path.stem]
+    except (OSError, KeyError):
         raise UserError(f"there is no {path} that could be read") from None
     if not isinstance(description, dict):
         raise UserError(f"{path} must hold a JSON object, not a {type(description).__name__}")
     return description
+
+
+@cache
+def _together(folder: Path) -> dict[str, Any]:
+    """Return the descriptions that are in one file, by name; none where there is no such file."""
+    path = folder / TOGETHER
+    return read_record(path) if path.is_file() else {}
 
 
 def read_arrays(path: Path, sidecar: dict[str, Any]) -> Arrays:
@@ -81,14 +94,22 @@ def variant_name(path: Path, sidecar: dict[str, Any]) -> str:
 
 
 def write(path: Path, arrays: Arrays, description: dict[str, Any]) -> None:
-    """Write ``path`` and its sidecar; the same input gives the same bytes (with the same version of zlib)."""
+    """Write ``path`` and its sidecar, or the entry of it in :data:`TOGETHER`.
+
+    The same input gives the same bytes (with the same version of zlib).
+    """
     members = {name: _npy(arrays[name]) for name in sorted(arrays)}
     with zipfile.ZipFile(path, "w") as file:
         for name, data in members.items():
             info = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
             file.writestr(info, data, zipfile.ZIP_DEFLATED, 9)
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}
-    write_json(path.with_suffix(".json"), description | {"format": FORMAT, "arrays": hashes})
+    described, together = description | {"format": FORMAT, "arrays": hashes}, path.with_name(TOGETHER)
+    if together.is_file():
+        write_json(together, read_record(together) | {path.stem: described})
+        _together.cache_clear()
+    else:
+        write_json(path.with_suffix(".json"), described)
 
 
 def write_json(path: Path, description: dict[str, Any]) -> None:

@@ -119,7 +119,6 @@ def _tar_of_magic() -> bytes:
 def downloads() -> Iterator[Case]:
     """Archives that prepare is given; `wanted.txt` is wanted."""
     wanted = ("wanted.txt", b"text\n")
-    bomb = bytes(80 << 20)
 
     def kind(value: bytes, target: str = "") -> Callable[[tarfile.TarInfo], None]:
         def change(info: tarfile.TarInfo) -> None:
@@ -149,19 +148,13 @@ def downloads() -> Iterator[Case]:
         "tar-pipe": (tar_of(("wanted.txt", b""), change=kind(tarfile.FIFOTYPE)), r"lacks wanted\.txt"),
         "tar-twice": (tar_of(wanted, wanted), r"several files wanted\.txt"),
         "tar-cut": (tar_of(("wanted.txt", bytes(10_000)))[:3000], "truncated or damaged"),
-        "tar-gz-bomb": (gzip.compress(tar_of(("wanted.txt", bomb)), mtime=0), "unpacks to more than"),
-        "tar-gz-bomb-aside": (gzip.compress(tar_of(("other", bomb), wanted), mtime=0), "unpacks to more than"),
-        "tar-gz-bomb-behind": (gzip.compress(tar_of(wanted) + bomb, mtime=0), "unpacks to more than"),
-        "tar-member-bomb": (tar_of(("wanted.txt.gz", gzip.compress(bomb, mtime=0))), "unpacks to more than"),
-        "tar-sparse": (sparse, "truncated or damaged|unpacks to more than"),
+        "tar-sparse": (sparse, "truncated or damaged|is not unpacked"),
         "tar-gz-cut": (gzip.compress(tar_of(wanted), mtime=0)[:-10], "truncated or damaged"),
         "tar-gz-nothing": (b"\x1f\x8b" + bytes(100), "truncated or damaged"),
         "zip-escape": (zip_of(("../x", b"")), "outside of the folder"),
         "zip-absolute": (zip_of(("/x", b"")), "outside of the folder"),
         "zip-link": (zip_of(("wanted.txt", b"/etc/passwd"), link=True), r"lacks wanted\.txt"),
-        "zip-bomb": (zip_of(("wanted.txt", bomb), method=zipfile.ZIP_DEFLATED), "unpacks to more than"),
-        "zip-bomb-aside": (zip_of(("other", bomb), wanted, method=zipfile.ZIP_DEFLATED), "unpacks to more than"),
-        "zip-encrypted": (encrypted, "encrypted|truncated or damaged"),
+        "zip-encrypted": (encrypted, "truncated or damaged"),
         "zip-lzma-damaged": (damaged_lzma, "truncated or damaged"),
         "zip-unknown-method": (unknown, "truncated or damaged"),
         "zip-cut": (zip_of(wanted)[:-30], "truncated or damaged"),
@@ -173,7 +166,7 @@ def downloads() -> Iterator[Case]:
         yield Case(f"download-{label}", "archive", contents, sentence)
     for label, names in {"file-then-folder": ("a", "a/b"), "folder-then-file": ("a/b", "a")}.items():
         contents = tar_of(*((name, b"") for name in names))
-        yield Case(f"download-{label}", "whole", contents, "as a file and as a folder")
+        yield Case(f"download-{label}", "whole", contents, "truncated or damaged")
 
 
 def _sparse(info: tarfile.TarInfo) -> None:

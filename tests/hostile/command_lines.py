@@ -20,7 +20,7 @@ SIZES = [
 ]
 TRAINING = ["--optimizer", "adam", "--lr", "0.001", "--max-update", "1", "--criterion", "cross_entropy"]
 TRAINING += ["--cpu", "--save-dir", "save", "--num-workers", "0"]
-ANALYSES = ("gradients", "similarity", "change", "weights", "speed")
+ANALYSES = ("gradients", "similarity", "change", "weights")
 
 
 class Command(NamedTuple):

@@ -148,3 +148,14 @@ def test_errors_name_what_was_to_be_written(tmp_path):
     with pytest.raises(OSError, match="No space") as caught, atomic_write(tmp_path / "file"):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert caught.value.filename == str(tmp_path / "file")
+
+
+def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(target):
+    (theirs := target.with_name("theirs")).write_text("kept")
+    link = target.with_name(f".file{SUFFIX}")
+    link.symlink_to(theirs)
+    with pytest.raises(OSError, match="symbolic links") as caught, atomic_write(target) as temporary:
+        temporary.write_text("new")
+    assert caught.value.filename == str(target)
+    remove_abandoned(target.parent)
+    assert theirs.read_text() == "kept" and target.read_text() == "old" and link.is_symlink()

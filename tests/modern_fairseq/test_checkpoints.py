@@ -159,3 +159,27 @@ def test_whatever_else_reads_files_of_torch_does_so_safely(name, tmp_path):
     assert load(tmp_path / "good.pt")["f0_mean"].item() == 1
     with pytest.raises(UserError, match=r"fractions\.Fraction"):
         load(tmp_path / "bad.pt")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"model": [torch.ones(1)]},
+        {"model": {1: torch.ones(1)}},
+        {"model": {"w": 1.0}},
+        {"model": {"model.w": torch.ones(1, dtype=torch.int8)}},
+        {"model": {"model.w": torch.ones(1, dtype=torch.bool)}},
+        {"model": {"model.w": torch.ones(1, dtype=torch.complex64)}},
+        {"args": ["transformer"]},
+        {"cfg": "transformer"},
+        {"extra_state": [1]},
+        {"optimizer_history": {}},
+        {"optimizer_history": [1]},
+        {"task_state": 1},
+    ],
+    ids=str,
+)
+def test_entries_of_another_type_are_refused(entry, tmp_path):
+    torch.save({"model": {}, "args": None, "cfg": {}} | entry, tmp_path / "x.pt")
+    with pytest.raises(UserError, match=rf"x\.pt is damaged: its .*{next(iter(entry))[:4]}"):
+        checkpoints.load_fairseq(tmp_path / "x.pt")

@@ -1,5 +1,6 @@
-"""Data sets whose files were cut off."""
+"""Data sets whose files were cut off or changed."""
 
+import struct
 import warnings
 
 import pytest
@@ -41,4 +42,26 @@ def test_the_file_is_named(path, ending, kept):
     file = path.with_suffix(ending)
     file.write_bytes(file.read_bytes()[:kept])
     with warnings.catch_warnings(), pytest.raises(UserError, match=f"{file} is cut off"):
+        MMapIndexedDataset(str(path))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("place", "code", "value", "sentence"),
+    [
+        (0, "<B", 0, r"train\.idx is no index"),
+        (9, "<Q", 2, r"train\.idx is no index"),
+        (17, "<B", 99, r"train\.idx is no index"),
+        (26 + 4, "<i", 2**31 - 1, r"train\.bin is cut off, or .*train\.idx is damaged"),
+        (26 + 4, "<i", -1, r"train\.idx has sizes or places that are negative"),
+        (26 + 12 + 8, "<q", 2**62, r"train\.bin is cut off, or .*train\.idx is damaged"),
+        (26 + 12 + 8, "<q", -8, r"train\.idx has sizes or places that are negative"),
+    ],
+)
+def test_an_index_that_says_what_cannot_be(path, place, code, value, sentence):
+    """In the middle, where the last sentence is as it was."""
+    content = bytearray(path.with_suffix(".idx").read_bytes())
+    struct.pack_into(code, content, place, value)
+    path.with_suffix(".idx").write_bytes(content)
+    with pytest.raises(UserError, match=sentence):
         MMapIndexedDataset(str(path))

@@ -1,6 +1,5 @@
 """A user's mistake is one sentence and exit status 1; a bug keeps its traceback."""
 
-import argparse
 import errno
 import io
 import os
@@ -11,7 +10,6 @@ import types
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 from fairseq_residuals_errors import UserError
 from modern_fairseq import mistakes
@@ -98,6 +96,10 @@ def test_the_sentence_is_taken_out_of_a_data_workers_traceback():
     assert str(UserError(text)) == "speech needs soundfile"
 
 
+def test_a_name_in_a_file_does_not_speak_to_the_terminal():
+    assert str(UserError("has a \x1b[2J\x9b1m\u202e of its own\n")) == r"has a \x1b[2J\x9b1m\u202e of its own"
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError) as caught:
         (tmp_path / "train.de").read_text()
@@ -123,6 +125,7 @@ def test_a_missing_dictionary_tells_a_missing_folder_from_a_wrong_one(tmp_path):
     ("error", "part"),
     [
         (FileNotFoundError("Dataset not found: valid (data-bin)"), "valid (data-bin)"),
+        (OSError("file MISSING not found"), "file MISSING not found"),
         (OSError("Model file not found: a/b.pt"), "there is no checkpoint a/b.pt"),
         (FileExistsError("bin/dict.de.txt"), "bin/dict.de.txt exists already"),
         (AssertionError("--path required for generation!"), "--path is missing"),
@@ -136,13 +139,6 @@ def test_a_missing_dictionary_tells_a_missing_folder_from_a_wrong_one(tmp_path):
             "--fp16",
         ),
         (FloatingPointError("gradients are Nan/Inf"), "training diverged: gradients are Nan/Inf; `fairseq-residuals"),
-        (AssertionError("cannot specify cutoff larger than vocab size"), "the dictionary has fewer words"),
-        (ImportError("Cannot find SlowMoDistributedDataParallel. Please install"), "choose pytorch_ddp, legacy_ddp"),
-        (Exception("Error merging override tokenizer.source_lang=null"), "needs --source-lang and --target-lang"),
-        (
-            Exception("In 'config': Could not find 'bpe/bytes'\n\nAvailable options in 'bpe':\n\tbert"),
-            "--bpe bytes has no",
-        ),
         (
             # as fairseq says it, with the end of the line
             ValueError("Incorrect dictionary format, expected '<token> <cnt> [flags]': \"a b\n\""),
@@ -154,7 +150,6 @@ def test_a_missing_dictionary_tells_a_missing_folder_from_a_wrong_one(tmp_path):
             ),
             "a dictionary has the word 'a' twice",
         ),
-        (ValueError("Seed must be between 0 and 2**32 - 1"), "--seed has to be between 0 and 4294967295"),
         (OSError(errno.ENAMETOOLONG, "File name too long", "a" * 300), f"{'a' * 60}...: File name too long"),
         (
             RuntimeError(
@@ -163,7 +158,6 @@ def test_a_missing_dictionary_tells_a_missing_folder_from_a_wrong_one(tmp_path):
             ),
             "memory is used up: there were no 1048576 bytes left",
         ),
-        (argparse.ArgumentError(None, "argument --a: conflicting option string: --a"), "--arch"),
     ],
 )
 def test_what_fairseq_says_about_a_mistake_is_recognised(error, part):
@@ -193,21 +187,14 @@ def test_help_lists_the_flags_of_the_architecture(capsys):
     """fairseq printed its help before it knew them."""
     from fairseq import options
 
+    import fairseq_residuals  # noqa: F401 (registers it)
+
     for arguments, listed in ((["--help", "--arch", "transformer_b2t_6l"], True), (["--help"], False)):
         with pytest.raises(SystemExit) as caught:
             options.parse_args_and_arch(options.get_training_parser(), arguments)
         text = capsys.readouterr().out
         assert caught.value.code == 0
         assert all((flag in text) == listed for flag in ("--residual-args", "--log-residual-stats", "--source-lang"))
-
-
-@pytest.mark.parametrize("value", ["0.1x", "0.1,,0.2", "1 2", "a", "[" * 300])
-def test_a_rate_that_is_no_number(value, capsys):
-    from fairseq import options
-
-    with pytest.raises(SystemExit):
-        options.get_training_parser().parse_args(["--lr", value])
-    assert f"argument --lr: {value!r:.60} is no value, nor a list such as 1,2\n" in capsys.readouterr().err
 
 
 def test_a_missing_task_is_named():
@@ -228,16 +215,6 @@ def test_a_data_folder_without_a_language_pair_is_named(tmp_path):
     assert tuple(infer_language_pair(str(tmp_path))) == ("de", "en")
 
 
-def test_a_translation_model_for_a_language_modeling_task(monkeypatch):
-    from fairseq.tasks.language_modeling import LanguageModelingTask
-
-    task = LanguageModelingTask(argparse.Namespace(), [], targets=["future"])
-    monkeypatch.setattr("fairseq.tasks.fairseq_task.LegacyFairseqTask.build_model", lambda *_: torch.nn.Linear(1, 1))
-    with pytest.raises(AttributeError) as caught:
-        task.build_model(argparse.Namespace())
-    assert str(mistakes.explain(caught.value)).startswith("the model, a Linear, is no language model")
-
-
 def test_a_config_of_speech_that_is_no_yaml(tmp_path):
     from fairseq.data.audio.data_cfg import S2TDataConfig
 
@@ -245,24 +222,3 @@ def test_a_config_of_speech_that_is_no_yaml(tmp_path):
     with pytest.raises(UserError, match="is no YAML file") as caught:
         S2TDataConfig(tmp_path / "config.yaml")
     assert str(tmp_path / "config.yaml") in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_inverse_sqrt_without_warm_up():
-    from fairseq.optim.lr_scheduler.inverse_square_root_schedule import InverseSquareRootSchedule
-
-    cfg = argparse.Namespace(lr=[0.1], warmup_updates=0, warmup_init_lr=-1)
-    with pytest.raises(UserError, match="--warmup-updates of at least 1"):
-        InverseSquareRootSchedule(cfg, None)
-
-
-@pytest.mark.parametrize("missing", [("model",), ("task", "lr_scheduler")])
-def test_a_configuration_that_lacks_a_group(missing):
-    groups = ("task", "model", "criterion", "optimizer", "lr_scheduler")
-    cfg = OmegaConf.create({group: None if group in missing else {"_name": "x"} for group in groups})
-    module = types.ModuleType("fairseq_cli.hydra_train")
-    module._hydra_main = lambda cfg: "trained"
-    commands.missing_groups(module)
-    with pytest.raises(UserError) as caught:
-        module._hydra_main(cfg)
-    assert str(caught.value).startswith(f"the configuration has no {', no '.join(missing)}: give {missing[0]}=NAME")
-    assert module._hydra_main({group: {"_name": "x"} for group in groups}) == "trained"

@@ -9,14 +9,14 @@ from fairseq.models.wav2vec import wav2vec2
 from omegaconf import OmegaConf
 
 from fairseq_residuals_errors import UserError
-from modern_fairseq.messages import misfits
+from modern_fairseq.fixes import checkpoint_loading
 
 
 def misfit(saved, wanted):
     """The sentence for loading the weights of ``saved`` into ``wanted``."""
     with pytest.raises(RuntimeError) as caught:
         wanted.load_state_dict(saved.state_dict())
-    return str(misfits.misfit(caught.value, "a.pt"))
+    return str(checkpoint_loading.misfit(caught.value, "a.pt"))
 
 
 def test_parameters_that_do_not_fit_are_named():
@@ -29,8 +29,8 @@ def test_parameters_that_do_not_fit_are_named():
 
 
 def test_other_runtime_errors_are_not_taken_for_misfits():
-    assert misfits.misfit(RuntimeError("out of memory"), "a.pt") is None
-    assert misfits.misfit(None, "a.pt") is None
+    assert checkpoint_loading.misfit(RuntimeError("out of memory"), "a.pt") is None
+    assert checkpoint_loading.misfit(None, "a.pt") is None
 
 
 class Model(torch.nn.Linear):
@@ -146,13 +146,13 @@ def test_a_flat_optimizer_state_of_another_size_is_refused_before_the_first_upda
         _optimizer = types.SimpleNamespace(optimizer=torch.optim.Adam([flat]))
         cfg = OmegaConf.create({"checkpoint": {}})
 
-        def load_checkpoint(self, filename):
+        def load_checkpoint(self, filename, reset_optimizer):
             self._optimizer.optimizer.state[flat] = {"exp_avg": torch.zeros(size)}
             return "extra state"
 
     module = types.ModuleType("fairseq.trainer")
     module.Trainer = Trainer
-    misfits.explain_trainer_misfits(module)
+    checkpoint_loading.check_what_is_resumed(module)
     if size == 7:
         assert module.Trainer().load_checkpoint("a.pt") == "extra state"
     else:

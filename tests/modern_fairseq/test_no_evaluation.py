@@ -102,6 +102,8 @@ NAMED = {
     "encoder_embed_path": "/etc/passwd",
     "load_pretrained_encoder_from": "x.pt",
     "bpe_codes": "http://example.org/",
+    "fixed_dictionary": "/etc/passwd",
+    "config_yaml": "../../etc/passwd",
 }
 
 

@@ -17,7 +17,7 @@ import pytest
 import fairseq_residuals.wirings.ops
 
 PACKAGE = fairseq_residuals.wirings.ops.__name__
-ALLOWED = (PACKAGE, "fairseq_residuals.lab.utils", "torch")
+ALLOWED = (PACKAGE, "fairseq_residuals.wirings.utils", "torch")
 MOST_STATEMENTS = 6
 """Of a reference, its docstring among them."""
 

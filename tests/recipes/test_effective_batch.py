@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recipe_files import job_of
 
-from fairseq_residuals.lab.recipes.effective_batch import share_out, share_out_among
-from fairseq_residuals.lab.recipes.longest_sample import _sizes
+from fairseq_residuals.lab.recipes.effective_batch import _sizes, share_out, share_out_among
 from fairseq_residuals.wirings.core.errors import UserError
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from recipe_files import CONFIGS, read_table
 
-from fairseq_residuals.lab.recipes import dry_run, reproduce
+from fairseq_residuals.lab.recipes import reproduce
 from fairseq_residuals.lab.recipes.job import Settings
 from fairseq_residuals.lab.recipes.machine import Machine
 from fairseq_residuals.lab.recipes.reproduce import Work, jobs_of
@@ -68,10 +68,10 @@ def test_what_the_user_has_to_supply_is_left_out_and_the_rest_is_run(
 def test_files_that_the_user_supplied_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mirror" / "czeng-1.0").mkdir(parents=True)
     monkeypatch.setenv("MIRROR", str(tmp_path / "mirror"))
-    lines = list(dry_run.show(work_of(tmp_path)))
+    lines = list(reproduce.show(work_of(tmp_path)))
     assert not [line for line in lines if "left out" in line]
     monkeypatch.setenv("MIRROR", str(tmp_path))
-    *_, cost, left_out = dry_run.show(work_of(tmp_path))
+    *_, cost, left_out = reproduce.show(work_of(tmp_path))
     assert cost == "# cost: what is left out is counted too"
     assert left_out.startswith("# left out: 2 cells")
 
@@ -91,7 +91,7 @@ def test_a_variant_reaches_the_corpus_that_has_it(tmp_path: Path) -> None:
 
 def test_a_variant_that_no_corpus_has_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no variant nobodys: choose one of"):
-        list(dry_run.show(work_of(tmp_path, ("recipe.variant=nobodys",))))
+        list(reproduce.show(work_of(tmp_path, ("recipe.variant=nobodys",))))
 
 
 def test_columns_are_chosen_by_name_or_pattern(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from fairseq.data.iterators import CountingIterator, GroupedIterator
 from recipe_files import job_of
 
 from fairseq_residuals import __main__ as cli
+from fairseq_residuals.lab.recipes.effective_batch import USED, bytes_of_a_pass, passes_at_once
 from fairseq_residuals.lab.recipes.job import Job
 from fairseq_residuals.lab.recipes.machine import AUTO, Machine
 from fairseq_residuals.lab.recipes.model_size import Size, Stack
-from fairseq_residuals.lab.recipes.pass_memory import USED, bytes_of_a_pass, passes_at_once
 from fairseq_residuals.lab.utils.checkout import RESULTS
 
 GIB = 2**30

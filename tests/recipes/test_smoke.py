@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from recipe_files import CONFIGS, job_of, read_job, read_table
 
-from fairseq_residuals.lab.data.corpora import CORPORA
+from fairseq_residuals.lab.data.corpora import PUBLISHED
 from fairseq_residuals.lab.data.synthetic.stand_ins import STAND_INS
 from fairseq_residuals.lab.recipes import smoke as module
 from fairseq_residuals.lab.recipes.reproduce import Work
@@ -54,7 +54,7 @@ def test_flags_of_generation_are_not_given_to_validation() -> None:
 def test_every_corpus_of_a_recipe_has_a_stand_in() -> None:
     files = [path.read_text() for path in CONFIGS.glob("**/*.yaml")]
     named = {name for text in files for name in re.findall(r"^  corpus: (\w+)$", text, re.M)}
-    assert (named & set(CORPORA)) - set(STAND_INS) == {"debian"}
+    assert (named & set(PUBLISHED)) - set(STAND_INS) == {"debian"}
 
 
 def test_what_was_there_is_removed_and_a_missing_score_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
-"""``python -m fairseq_residuals.lab.recipes.synthetic_tasks`` and ``fairseq-residuals compare``, whose commands are
-forks: each import takes seconds. The first argument, ``compare`` or a task, chooses."""
+"""``fairseq-residuals``, whose commands are forks: each import takes seconds.
+
+Where the first argument is ``variants``, it is the table of all variants.
+"""
 
 from __future__ import annotations
 
@@ -108,16 +110,11 @@ def printed_by_forks(call: Sequence[str], streams: Path, **environment: str) -> 
 
 
 def main() -> int:
-    from fairseq_residuals import __main__ as command_line
+    from fairseq_residuals import __main__
     from fairseq_residuals.lab.recipes.runner import Runner
-    from fairseq_residuals.lab.recipes.synthetic_tasks import __main__, multilingual
 
-    # the fewest that have pairs among them
-    multilingual.LANGUAGES = ("de", "fr")
     preload()
     Runner.popen = Forked
-    if sys.argv[1] == "compare":
-        return command_line.main(sys.argv[1:])
     return __main__.main(sys.argv[1:])
 
 

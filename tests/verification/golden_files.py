@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tests.golden_check.archive import Arrays, read_arrays, read_description, read_sidecar, write
+from tests.golden_check.archive import Arrays, read_arrays, read_sidecar, write
 from tests.golden_check.parity import Parity, compare_file
 from tests.golden_check.recipes import OtherKind, refuse_other_kinds
 
@@ -54,7 +54,7 @@ def tensors_of(path: Path, prefix: str = "") -> dict[str, Tensor]:
 
 def provenance(path: Path) -> dict[str, Any]:
     """What the sidecar says of how the file was made."""
-    provenance = read_description(path.with_suffix(".json"))["provenance"]
+    provenance = read_sidecar(path)["provenance"]
     assert isinstance(provenance, dict)
     return provenance
 

@@ -12,9 +12,18 @@ import pytest
 import torch
 from golden_files import POSTLN, Arrays, changed, drop, golden_path, label, measure, put, unchanged, wrong
 from host_golden_writer import DEPTH, DESIGNS, write_host_golden
+from torch import Tensor
 
 from fairseq_residuals.wirings.core.base import Stream
 from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.variants import pre_ln
+from fairseq_residuals.wirings.variants._streams import Weights, stack_streams
+from fairseq_residuals.wirings.variants.deepnet import DeepNetConnection
+from fairseq_residuals.wirings.variants.frac_connections import FracRouter
+from fairseq_residuals.wirings.variants.hyper_connections import TanhRouter
+from fairseq_residuals.wirings.variants.identity_hc import IdentityHC
+from fairseq_residuals.wirings.variants.mhc import MHC, GatedRouter
+from fairseq_residuals.wirings.variants.scmoe import ShortcutConnection
 from tests.golden_check.__main__ import main
 from tests.golden_check.archive import read_sidecar
 from tests.golden_check.fixtures import read_golden
@@ -148,6 +157,102 @@ def test_another_model_shows(name: str, other: dict[str, Any]) -> None:
 def test_another_equation_shows(name: str, constant: str, wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"fairseq_residuals.wirings.variants.{constant}", wrong)
     assert measure_as(name).failures()
+
+
+def without_tanh(router: TanhRouter, streams: Tensor) -> Tensor:
+    others, written = router.scale
+    scale = torch.cat([others.expand(router.static.size(1) - 1), written.expand(1)])
+    return torch.addcmul(router.static, router.product(streams).permute(1, 2, 3, 0), scale)
+
+
+def transposed(router: FracRouter, streams: Tensor) -> Tensor:
+    m = len(router.static)
+    read, mix, write = TanhRouter.forward(router, streams).split([m, m, 1], -1)
+    return torch.cat([read.mT, mix.mT, write], -1)
+
+
+def of_the_first(connection: DeepNetConnection, s: Stream, y: Tensor) -> Stream:
+    """Skip what is before the norm, and not what the sub-layer is fed."""
+    skipped = connection.alpha * s.get("raw", s["x"]) + y
+    return s | {"x": connection.norm(skipped), "raw": skipped}
+
+
+def halved_post(router: GatedRouter, streams: Tensor) -> Weights:
+    weights = gated(router, streams)
+    return weights._replace(write=weights.write / 2)
+
+
+def exchanged(router: GatedRouter, streams: Tensor) -> Weights:
+    weights = gated(router, streams)
+    return weights._replace(read=weights.write.mT, write=weights.read.mT)
+
+
+def softmax_for_pre(router: GatedRouter, streams: Tensor) -> Weights:
+    weights = gated(router, streams)
+    return weights._replace(read=weights.read.logit().softmax(-1))
+
+
+def mean_of_streams(variant: IdentityHC, s: Stream) -> Tensor:
+    streams = stack_streams(s, variant.config.n)
+    return streams.mean(-2) + 0 * variant.read_out(streams)
+
+
+def first_stream(variant: MHC, s: Stream) -> Tensor:
+    return s["x"]
+
+
+def added_at_once(connection: ShortcutConnection, s: Stream, y: Tensor) -> Stream:
+    if connection.shortcut_in is None:
+        return {"x": s["x"] + y}
+    return s | {"x": s["x"] + y + s[connection.key]}
+
+
+def of_the_layers_input(connection: ShortcutConnection, s: Stream) -> tuple[Tensor, Stream]:
+    h, first = connection.norm(s["x"]), connection.shortcut_in
+    if first is None:
+        return h, s
+    return h, s | {connection.key: connection.shortcut_out(first(connection.norm(s["below"])).relu())}
+
+
+gated = GatedRouter.forward
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "wrong"),
+    [
+        ("frac_connections", "hyper_connections.TanhRouter.forward", without_tanh),
+        ("frac_connections", "frac_connections.FracRouter.forward", transposed),
+        ("hy4_ihc", "mhc.GatedRouter.forward", halved_post),
+        ("hy4_ihc", "mhc.GatedRouter.forward", exchanged),
+        ("hy4_ihc", "mhc.GatedRouter.forward", softmax_for_pre),
+        ("hy4_ihc", "identity_hc.IdentityHC.layer_output", mean_of_streams),
+        ("glm5_mhc_mean_close", "mhc.MHC.layer_output", first_stream),
+        ("minimax_scaled_postln", "deepnet.DeepNetConnection.write", of_the_first),
+        ("longcat_scmoe", "scmoe.ShortcutConnection.write", added_at_once),
+        ("longcat_scmoe", "scmoe.ShortcutConnection.read", of_the_layers_input),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_a_wrong_reading_shows(name: str, place: str, wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readings that a description of the wiring permits, and the released code does not have."""
+    below = pre_ln.PreLNConnection.read
+    if wrong is of_the_layers_input:
+        keep = {"self": lambda c, s: below(c, s | {"below": s["x"]}), "ffn": below}
+        monkeypatch.setattr(pre_ln.PreLNConnection, "read", lambda c, s: keep[c.site.kind](c, s))
+    monkeypatch.setattr(f"fairseq_residuals.wirings.variants.{place}", wrong, raising=False)
+    assert measure_as(name).failures()["logits evaluation"] > 1e-3
+
+
+def test_a_mixing_matrix_that_is_not_transposed_shows() -> None:
+    authors = replace(RECIPES["glm5_mhc_mean_close"].authors, convert=dict)
+    assert measure_as("glm5_mhc_mean_close", authors=authors).failures()["logits evaluation"] > 1e-3
+
+
+@pytest.mark.parametrize(("steps", "shows"), [(5, True), (19, True), (20, False)])
+def test_fewer_steps_of_sinkhorn_show(steps: int, shows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the paper's steps, without the eps of the released code, which moves the logits by less."""
+    monkeypatch.setattr("fairseq_residuals.wirings.ops.sinkhorn.STEPS", steps)
+    assert ("logits evaluation" in measure_as("glm5_mhc_mean_close", surroundings=()).failures()) == shows
 
 
 def swap_two(s: Stream) -> Stream:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 from wired_sublayers import assert_close, wired
 
-from fairseq_residuals.lab.commands.list_variants import markdown_table
-from fairseq_residuals.lab.commands.show import run as show
+from fairseq_residuals.lab.look.list_wirings import markdown_table
+from fairseq_residuals.lab.look.show_wiring import run as show
 from fairseq_residuals.wirings.core.base import Site
 from fairseq_residuals.wirings.core.layer import CONNECTIONS
 from fairseq_residuals.wirings.core.registry import VARIANTS

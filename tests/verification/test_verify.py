@@ -11,6 +11,7 @@ from golden_files import CLINIC, POSTLN, changed, golden_path, measure, put, unc
 
 from fairseq_residuals.wirings.core.errors import UserError
 from tests.golden_check.__main__ import main
+from tests.golden_check.archive import read_sidecar, write_json
 
 
 def test_files_that_are_missing_or_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,7 +27,7 @@ def test_files_that_are_missing_or_damaged(tmp_path: Path, capsys: pytest.Captur
     path = tmp_path / POSTLN.name
     shutil.copy(POSTLN, path)
     assert f"there is no {path.with_suffix('.json')}" in complaint(path)
-    shutil.copy(POSTLN.with_suffix(".json"), tmp_path)
+    write_json(path.with_suffix(".json"), read_sidecar(POSTLN))
     path.write_bytes(POSTLN.read_bytes()[:-3000])
     assert f"{path} is damaged" in complaint(path)
     path.with_suffix(".json").write_text("{")

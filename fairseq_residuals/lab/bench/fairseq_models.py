@@ -1,4 +1,4 @@
-"""Contestants that fairseq builds, trains and searches with: its own model, and the plugin's.
+"""Entries that fairseq builds, trains and searches with: its own model, and the plugin's.
 
 Stock "as it ships" still runs by ``modern_fairseq``: without the patches of its dataclasses, of hydra's and NumPy's
 names, and of half precision on CPU, fairseq 0.12.2 cannot be imported, or not be run, on current Python. What is undone
@@ -21,13 +21,14 @@ from fairseq.models import build_model
 from fairseq.models.transformer import transformer_encoder
 from fairseq.modules import transformer_layer
 from fairseq.optim import FP16Optimizer, MemoryEfficientFP16Optimizer, build_optimizer
+from fairseq.sequence_generator import SequenceGenerator
 
-from fairseq_residuals.lab.bench.case import Case
-from fairseq_residuals.lab.bench.contestants import Contestant
-from fairseq_residuals.lab.look import batches, speed
-from fairseq_residuals.lab.look.models import PRECISIONS, FairseqSubject, size_flags
-from fairseq_residuals.plugin.search.beam_search import searchable
-from fairseq_residuals.plugin.speed.recorded_criterion import record_steps, records_steps, refuse_unrecordable
+from fairseq_residuals.lab.bench.entries import Case, Entry
+from fairseq_residuals.lab.look import batches
+from fairseq_residuals.lab.look.models import size_flags
+from fairseq_residuals.lab.look.subjects import PRECISIONS
+from fairseq_residuals.plugin.search.beam_search import FasterSequenceGenerator, searchable
+from fairseq_residuals.plugin.speed.cuda_graph_step import record_steps, refuse_unrecordable
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.speed.cpu import tuned
 from modern_fairseq.fixes.at_once import ONE_BY_ONE
@@ -47,7 +48,7 @@ class Network(NamedTuple):
     task: Any
 
 
-def settings_of(contestant: Contestant, case: Case) -> Namespace:
+def settings_of(entry: Entry, case: Case) -> Namespace:
     """Return what fairseq-train makes of the flags.
 
     Raises:
@@ -56,14 +57,13 @@ def settings_of(contestant: Contestant, case: Case) -> Namespace:
     parser = options.get_training_parser()
 
     def refuse(message: str) -> NoReturn:
-        raise UserError(f"{contestant.name}: {message}")
+        raise UserError(f"{entry.name}: {message}")
 
     parser.error = refuse
     flags = [*size_flags(case.arguments(), ("encoder", "decoder")), *AS_USERS_GET_IT]
     flags += [f"--{case.precision}"] if case.precision in ("fp16", "bf16") else []
-    flags += ["--checkpoint-activations"] if case.checkpoint_activations else []
     return options.parse_args_and_arch(
-        parser, ["synthetic", "--task=translation", "--arch", contestant.arch, *flags, *contestant.flags]
+        parser, ["synthetic", "--task=translation", "--arch", entry.arch, *flags, *entry.flags]
     )
 
 
@@ -71,15 +71,15 @@ def task_of(settings: Namespace, case: Case) -> Any:
     return batches.synthetic_task(settings, {"source": case.vocabulary, "target": case.vocabulary})
 
 
-def network(contestant: Contestant, case: Case) -> Network:
-    """Return the model of ``contestant.arch``: the plugin's, or fairseq's own without its dead parameters."""
-    settings = settings_of(contestant, case)
+def network(entry: Entry, case: Case) -> Network:
+    """Return the model of ``entry.arch``: the plugin's, or fairseq's own without its dead parameters."""
+    settings = settings_of(entry, case)
     task = task_of(settings, case)
     torch.manual_seed(case.seed)
     return Network(build_model(settings, task), settings, task)
 
 
-def stock(contestant: Contestant, case: Case) -> Network:
+def stock(entry: Entry, case: Case) -> Network:
     """Return fairseq's model as version 0.12.2 ships it, for the rest of this process.
 
     Every encoder layer has the second copy of its weights that no gradient reaches, and the fused kernel that reads it
@@ -91,7 +91,7 @@ def stock(contestant: Contestant, case: Case) -> Network:
     for owner, name, method in ONE_BY_ONE:
         setattr(owner, name, method)
     utils.multi_tensor_l2norm_available = False
-    return network(contestant, case)
+    return network(entry, case)
 
 
 class Training:
@@ -117,11 +117,6 @@ class Training:
         self.clip_norm = config.optimization.clip_norm
         batch = batches.make_up(case.arguments(), made.settings, made.task, Namespace(encoder=None))
         self.sample = batch.to(device, torch.float32).sample | {"ntokens": case.target_tokens}
-
-    def leave_graphs(self) -> None:
-        """Compute further steps without graphs, in which nobody sees what is computed."""
-        if records_steps(self.criterion):
-            self.criterion.sums.given_up = True
 
     def forward(self) -> torch.Tensor:
         """Return the summed loss, ()."""
@@ -150,23 +145,42 @@ class Training:
             self.optimizer.zero_grad()
 
 
-def search(contestant: Contestant, case: Case) -> Callable[[], int]:
+def search(entry: Entry, case: Case) -> Callable[[], int]:
     """Search as fairseq-generate does; every hypothesis has ``case.tokens`` tokens and its end."""
-    return _search(network(contestant, case), case)
+    return _search(network(entry, case), case)
 
 
-def search_stock(contestant: Contestant, case: Case) -> Callable[[], int]:
-    made = stock(contestant, case)
+def search_stock(entry: Entry, case: Case) -> Callable[[], int]:
+    made = stock(entry, case)
     # its layers choose the fused kernel once their weights have been loaded from a checkpoint
     made.model.load_state_dict(made.model.state_dict())
     return _search(made, case)
 
 
 def _search(made: Network, case: Case) -> Callable[[], int]:
+    """Return a function that searches once, and gives how many tokens the best hypotheses have, ends included.
+
+    Raises:
+        UserError: the decoder has too few positions.
+    """
     device, dtype = torch.device(case.device), PRECISIONS[case.precision]
     model = made.model.to(device, dtype).eval()
+    # as fairseq-generate does before it begins
+    model.make_generation_fast_(need_attn=False)
+    if case.tokens >= model.max_decoder_positions():
+        raise UserError(
+            f"hypotheses of {case.tokens} tokens and the end of a sentence do not fit into the model, which has"
+            f" {model.max_decoder_positions()} positions"
+        )
+    kind = FasterSequenceGenerator if searchable([model]) else SequenceGenerator
+    length = {"max_len_a": 0, "max_len_b": case.tokens, "min_len": case.tokens}
+    generator = kind([model], made.task.target_dictionary, beam_size=case.beam, **length)
     batch = batches.make_up(case.arguments(), made.settings, made.task, model).to(device, dtype)
-    subject = FairseqSubject("", "", model, batch)
-    words = made.task.target_dictionary
-    timed = speed.prepare(subject, words, "", (case.layers, case.layers), case.beam, case.tokens)
-    return lambda: speed.generate(timed)[0]
+    inputs = {k: v for k, v in batch.sample["net_input"].items() if k != "prev_output_tokens"}
+
+    @torch.no_grad()
+    def run() -> int:
+        found = generator.generate([model], {"net_input": inputs})
+        return sum(len(hypotheses[0]["tokens"]) for hypotheses in found)
+
+    return run

@@ -1,31 +1,36 @@
 """Other libraries' Transformers of the same sizes.
 
-fairseq's criterion and optimizer train them: only the network differs. Each has its own defaults but for sizes, shared
-embeddings, and dropout, which is fairseq's 0.1 on branches and embeddings.
-
-``torchscale``      0.3.0; its default wiring is Sub-LN with GELU
-``x-transformers``  2.31; its default wiring is Pre-LN with GELU; ``attn_flash`` is PyTorch's fused attention
-
-Neither has a beam search of its own.
+``x-transformers``  2.31; its default wiring is Pre-LN with GELU; ``attn_flash`` is PyTorch's fused attention. fairseq's
+                    criterion and optimizer train it: only the network differs. It has its own defaults but for sizes,
+                    shared embeddings, and dropout, which is fairseq's 0.1 on branches and embeddings; no beam search
+``ctranslate2``     beam search of the plugin's Post-LN model, exported and converted as a user does it
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
+from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import torch
 from fairseq.models import BaseFairseqModel
 from torch import Tensor, nn
 
-from fairseq_residuals.lab.bench.case import Case
-from fairseq_residuals.lab.bench.contestants import Contestant
-from fairseq_residuals.lab.bench.fairseq_models import Network, settings_of, task_of
+from fairseq_residuals.lab.bench.entries import Case, Entry, parse
+from fairseq_residuals.lab.bench.fairseq_models import Network, network, settings_of, task_of
+from fairseq_residuals.lab.look import batches
+from fairseq_residuals.plugin.checkpoints.checkpoint_file import save
+from fairseq_residuals.plugin.checkpoints.exporting.exporter import export_checkpoint
 from fairseq_residuals.wirings.core.errors import UserError
 
 DROPOUT = 0.1
+COMPUTE_TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
 
 
 class Adapter(BaseFairseqModel):
@@ -41,65 +46,84 @@ class Adapter(BaseFairseqModel):
         return self.run(src_tokens, prev_output_tokens)
 
 
-def torchscale(contestant: Contestant, case: Case) -> Network:
-    """Return the model of the library torchscale.
-
-    Raises:
-        UserError: it is not installed, or cannot be imported.
-    """
-    config, architecture, embedding = load(
-        "torchscale", "architecture.config", "architecture.encoder_decoder", "component.embedding"
-    )
-    settings = settings_of(contestant, case)
-    sizes = {
-        f"{stack}_{name}": value
-        for stack in ("encoder", "decoder")
-        for name, value in _named(case, "embed_dim", "ffn_embed_dim", "attention_heads", "layers").items()
-    }
-    torch.manual_seed(case.seed)
-    positions = [embedding.PositionalEmbedding(case.tokens + 2, case.dim) for _ in range(2)]
-    made = architecture.EncoderDecoder(
-        config.EncoderDecoderConfig(
-            **sizes,
-            vocab_size=case.vocabulary,
-            share_all_embeddings=True,
-            dropout=DROPOUT,
-            no_scale_embedding=False,
-            checkpoint_activations=case.checkpoint_activations,
-        ),
-        encoder_embed_tokens=embedding.TextEmbedding(case.vocabulary, case.dim),
-        encoder_embed_positions=positions[0],
-        decoder_embed_positions=positions[1],
-    )
-    return Network(Adapter(made, lambda source, previous: made(source, previous)[0]), settings, task_of(settings, case))
-
-
-def x_transformers(contestant: Contestant, case: Case) -> Network:
+def x_transformers(entry: Entry, case: Case) -> Network:
     """Return the model of the library x-transformers.
 
     Raises:
         UserError: it is not installed, cannot be imported, or lacks what the case needs.
     """
     (library,) = load("x_transformers", "")
-    if case.checkpoint_activations:
+    settings = settings_of(entry, case)
+    if settings.checkpoint_activations:
         raise UserError("x-transformers does not recompute activations")
-    settings = settings_of(contestant, case)
     torch.manual_seed(case.seed)
-    sizes: dict[str, Any] = {"dim": case.dim, "depth": case.layers, "heads": case.heads}
+    sizes: dict[str, Any] = {"dim": case.dim, "heads": case.heads}
     sizes |= {"attn_dim_head": case.dim // case.heads, "ff_mult": case.ffn_dim / case.dim}
     sizes |= {"attn_flash": True, "attn_sublayer_dropout": DROPOUT, "ff_sublayer_dropout": DROPOUT}
     words = {"num_tokens": case.vocabulary, "max_seq_len": case.tokens, "emb_dropout": DROPOUT}
-    encoder = library.TransformerWrapper(**words, attn_layers=library.Encoder(**sizes), return_only_embed=True)
+    below, above = case.depths
+    encoder = library.TransformerWrapper(
+        **words, attn_layers=library.Encoder(depth=below, **sizes), return_only_embed=True
+    )
     decoder = library.TransformerWrapper(
-        **words, attn_layers=library.Decoder(**sizes, cross_attend=True), tie_embedding=True
+        **words, attn_layers=library.Decoder(depth=above, **sizes, cross_attend=True), tie_embedding=True
     )
     decoder.token_emb = encoder.token_emb
-    network = nn.ModuleList([encoder, decoder])
+    both = nn.ModuleList([encoder, decoder])
 
     def run(source: Tensor, previous: Tensor) -> Tensor:
         return decoder(previous, context=encoder(source, return_embeddings=True))
 
-    return Network(Adapter(network, run), settings, task_of(settings, case))
+    return Network(Adapter(both, run), settings, task_of(settings, case))
+
+
+def ctranslate2(entry: Entry, case: Case) -> Callable[[], int]:
+    """Return a function that searches as many steps as fairseq makes, with the end: ``case.tokens`` + 1.
+
+    Raises:
+        UserError: CTranslate2 is not installed, or not efficient in this precision here.
+    """
+    (library,) = load("ctranslate2", "")
+    wanted, device = COMPUTE_TYPES[case.precision], torch.device(case.device)
+    if wanted not in library.get_supported_compute_types(device.type, device.index or 0):
+        raise UserError(f"CTranslate2 does not compute in {wanted} on this {device.type}")
+    with tempfile.TemporaryDirectory() as folder:
+        # in a process of its own, whose memory is not that of the search
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            sentences = pool.submit(convert, Path(folder), entry.flags, case).result()
+        translator = library.Translator(
+            str(Path(folder, "converted")),
+            device=device.type,
+            device_index=device.index or 0,
+            compute_type=wanted,
+            intra_threads=torch.get_num_threads(),
+        )
+
+    def run() -> int:
+        length = case.tokens + 1
+        found = translator.translate_batch(
+            sentences, beam_size=case.beam, min_decoding_length=length, max_decoding_length=length
+        )
+        return sum(len(result.hypotheses[0]) for result in found)
+
+    return run
+
+
+def convert(folder: Path, flags: tuple[str, ...], case: Case) -> list[list[str]]:
+    """Write the model to ``folder``/converted, and return what is to be translated."""
+    (converters,) = load("ctranslate2", "converters")
+    model, settings, task = network(replace(parse("post_ln"), flags=flags), replace(case, precision="fp32"))
+    save({"args": settings, "model": model.state_dict()}, folder / "ours.pt")
+    save(export_checkpoint(folder / "ours.pt").checkpoint, folder / "stock.pt")
+    for language in "st":
+        task.source_dictionary.save(str(folder / f"dict.{language}.txt"))
+    # the settings in a checkpoint of fairseq are a Namespace, which torch loads only where it is told to
+    converter = converters.FairseqConverter(
+        str(folder / "stock.pt"), str(folder), source_lang="s", target_lang="t", unsafe_deserialization=True
+    )
+    converter.convert(str(folder / "converted"))
+    source = batches.make_up(case.arguments(), settings, task, model).sample["net_input"]["src_tokens"]
+    return [[task.source_dictionary[word] for word in words[:-1]] for words in source.tolist()]
 
 
 def load(package: str, *modules: str) -> list[Any]:
@@ -115,7 +139,3 @@ def load(package: str, *modules: str) -> list[Any]:
     except Exception as error:
         # whatever goes wrong in there, and in what it imports, is the same news
         raise UserError(f"{package} cannot be imported here: {type(error).__name__}: {error}") from error
-
-
-def _named(case: Case, *names: str) -> dict[str, int]:
-    return dict(zip(names, (case.dim, case.ffn_dim, case.heads, case.layers), strict=True))

@@ -1,4 +1,4 @@
-"""Contestants in turn, round after round, each time in a fresh process.
+"""Entries in turn, round after round, each time in a fresh process.
 
 What slows the machine down for a while slows all of them, memory is each one's own, and one that crashes is a line that
 says so.
@@ -16,9 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fairseq_residuals.lab.bench.case import Case
-from fairseq_residuals.lab.bench.contestants import Contestant
-from fairseq_residuals.lab.bench.products import Product
+from fairseq_residuals.lab.bench.entries import Case, Entry
 from fairseq_residuals.lab.bench.worker import REFUSED, Measured
 from fairseq_residuals.wirings.utils.progress import say
 
@@ -29,17 +27,13 @@ class Failed(Exception):
 
 @dataclass
 class Line:
-    """One contestant at one case, and what its processes found, a round each."""
+    """One entry at one case, and what its processes found, a round each."""
 
-    contestant: Contestant
+    entry: Entry
     case: Case
     found: list[Measured] = field(default_factory=list)
     failure: str = ""
     """Why there is nothing, or why no further round was tried."""
-    products: dict[Product, int] = field(default_factory=dict)
-    """Those of one step, with how often they are made; none where they are not seen."""
-    product_seconds: list[float] = field(default_factory=list)
-    """What they take by ``torch.matmul``, a round each."""
 
     def median(self, key: str) -> float | None:
         """Return the median of what was measured each round; None if nothing was."""
@@ -50,57 +44,26 @@ class Line:
         """Return what the round of the median step found."""
         return sorted(self.found, key=lambda measured: measured["step"])[(len(self.found) - 1) // 2]
 
-    @property
-    def flops(self) -> int | None:
-        return sum(product.flops * count for product, count in self.products.items()) or None
 
-    @property
-    def limit(self) -> float | None:
-        """Seconds that the products of a step take by ``torch.matmul``."""
-        return statistics.median(self.product_seconds) if self.product_seconds else None
-
-
-def measure(lines: Sequence[Line], mode: str, rounds: int, timeout: float, limit: bool = True) -> Iterator[int]:
+def measure(lines: Sequence[Line], mode: str, rounds: int, timeout: float) -> Iterator[int]:
     """Fill in ``lines``, which are of one device, and give the number of every round when it is over.
 
     Args:
         mode: of :data:`fairseq_residuals.lab.bench.worker.MODES`.
         timeout: seconds that a process may take.
-        limit: whether ``torch.matmul`` is timed too.
     """
     for number in range(1, rounds + 1):
         for line in lines:
             if line.failure:
                 continue
-            say(f"round {number} of {rounds}: {line.contestant.name}, {line.case}")
-            request = {"contestant": asdict(line.contestant), "case": asdict(line.case)}
+            say(f"round {number} of {rounds}: {line.entry.name}, {line.case}")
+            request = {"entry": asdict(line.entry), "case": asdict(line.case)}
             try:
-                measured = work(mode, request, timeout, line.contestant.environment)
+                line.found.append(work(mode, request, timeout, line.entry.environment))
             except Failed as failure:
                 line.failure = str(failure)
-                say(f"{line.contestant.name}, {line.case}: {failure}")
-                continue
-            line.products = {Product(*product): count for product, count in measured.pop("products")}
-            line.found.append(measured)
-        if limit:
-            _measure_products(lines, timeout)
+                say(f"{line.entry.name}, {line.case}: {failure}")
         yield number
-
-
-def _measure_products(lines: Sequence[Line], timeout: float) -> None:
-    made = [line for line in lines if line.products and not line.failure]
-    different = list(dict.fromkeys(product for line in made for product in line.products))
-    if not different:
-        return
-    say(f"torch.matmul at {len(different)} shapes")
-    try:
-        seconds = work("products", {"products": different, "device": made[0].case.device}, timeout)["seconds"]
-    except Failed as failure:
-        say(f"torch.matmul was not measured: {failure}")
-        return
-    taken = dict(zip(different, seconds, strict=True))
-    for line in made:
-        line.product_seconds.append(sum(taken[product] * count for product, count in line.products.items()))
 
 
 def work(

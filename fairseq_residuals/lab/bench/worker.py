@@ -1,4 +1,4 @@
-"""The process of one contestant, ``python -m fairseq_residuals.lab.bench.worker``.
+"""The process of one entry, ``python -m fairseq_residuals.lab.bench.worker``.
 
 JSON on stdin says what it is to do; its last line is its result as JSON.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -15,10 +16,8 @@ from typing import Any
 
 import torch
 
-from fairseq_residuals.lab.bench.case import Case
-from fairseq_residuals.lab.bench.contestants import Contestant
+from fairseq_residuals.lab.bench.entries import Case, Entry
 from fairseq_residuals.lab.bench.fairseq_models import Training
-from fairseq_residuals.lab.bench.products import Product, Recorder, now, seconds_of
 from fairseq_residuals.wirings.core.errors import UserError
 
 Measured = dict[str, Any]
@@ -40,12 +39,11 @@ def main() -> int:
     return 0
 
 
-def train(contestant: Mapping[str, Any], case: Mapping[str, Any]) -> Measured:
+def train(entry: Mapping[str, Any], case: Mapping[str, Any]) -> Measured:
     """Time steps; the phases that are reported are those of one step, the median by its whole time."""
-    who, what = Contestant(**contestant), Case(**case)
+    who, what = Entry(**entry), Case(**case)
     make = _maker(who.network, f"{who.name} does not train")
     device = torch.device(what.device)
-    before = resident()
     training = Training(make(who, what), what)
     for _ in range(1 + OVERFLOWS):
         if _step(training, device) is not None:
@@ -55,30 +53,16 @@ def train(contestant: Mapping[str, Any], case: Mapping[str, Any]) -> Measured:
     timed = [taken for _ in range(what.steps) if (taken := _step(training, device)) is not None]
     if len(timed) < what.steps:
         raise UserError("the gradients overflow in fp16")
-    memory = _memory(before, device)
-    seen = _products_of_a_step(training, device)
     step, forward, backward, optimizer = sorted(timed)[(len(timed) - 1) // 2]
-    parameters = list(training.model.parameters())
     return {
         "step": step,
         "forward": forward,
         "backward": backward,
         "optimizer": optimizer,
         "tokens": what.target_tokens,
-        "parameters": sum(p.numel() for p in parameters),
-        "parameter_bytes": sum(p.nbytes for p in parameters),
-        "products": seen,
-    } | memory
-
-
-def _products_of_a_step(training: Training, device: torch.device) -> list[tuple[Product, int]]:
-    training.leave_graphs()
-    try:
-        with Recorder() as recorder:
-            _step(training, device)
-    except torch.OutOfMemoryError:  # graphs keep their memory, and this step needs as much again
-        return []
-    return _products(recorder)
+        "parameters": sum(p.numel() for p in training.model.parameters()),
+        "peak_bytes": _peak(device),
+    }
 
 
 def _step(training: Training, device: torch.device) -> tuple[float, float, float, float] | None:
@@ -96,12 +80,11 @@ def _step(training: Training, device: torch.device) -> tuple[float, float, float
     return ended - began, lost - began, back - lost, ended - back
 
 
-def generate(contestant: Mapping[str, Any], case: Mapping[str, Any]) -> Measured:
+def generate(entry: Mapping[str, Any], case: Mapping[str, Any]) -> Measured:
     """Time searches; the median."""
-    who, what = Contestant(**contestant), Case(**case)
+    who, what = Entry(**entry), Case(**case)
     make = _maker(who.search, f"{who.name} has no beam search")
     device = torch.device(what.device)
-    before = resident()
     run: Callable[[], int] = make(who, what)
     for _ in range(what.warmup):
         run()
@@ -110,43 +93,30 @@ def generate(contestant: Mapping[str, Any], case: Mapping[str, Any]) -> Measured
         began = now(device)
         tokens = run()
         timed.append(now(device) - began)
-    memory = _memory(before, device)
-    with Recorder() as recorder:
-        run()
-    step = sorted(timed)[(len(timed) - 1) // 2]
-    return {"step": step, "tokens": tokens, "products": _products(recorder)} | memory
+    return {"step": sorted(timed)[(len(timed) - 1) // 2], "tokens": tokens, "peak_bytes": _peak(device)}
 
 
-def products(products: list[list[Any]], device: str) -> Measured:
-    """Time torch.matmul."""
-    return {"seconds": seconds_of((Product(*product) for product in products), torch.device(device))}
+MODES: dict[str, Callable[..., Measured]] = {"train": train, "generate": generate}
 
 
-MODES: dict[str, Callable[..., Measured]] = {"train": train, "generate": generate, "products": products}
-
-
-def _products(recorder: Recorder) -> list[tuple[Product, int]]:
-    return [*recorder.counts.items()] if recorder.complete else []
-
-
-def _memory(before: int, device: torch.device) -> Measured:
-    """Return the memory that was taken until now: a recorded step takes more of it."""
-    gpu = device.type == "cuda"
-    return {
+def _peak(device: torch.device) -> int | None:
+    """Return the most bytes that this process had in memory; on a GPU those of PyTorch's tensors, None without any."""
+    if device.type == "cuda":
         # of libraries that do not allocate by PyTorch, nothing is known
-        "peak_bytes": (torch.cuda.max_memory_allocated(device) or None) if gpu else resident("VmHWM"),
-        "bytes_before": 0 if gpu else before,
-    }
-
-
-def resident(which: str = "VmRSS") -> int:
-    """Return bytes of this process in memory; VmHWM: the most there have been."""
+        return torch.cuda.max_memory_allocated(device) or None
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{which}:"))
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
-def _maker(reference: str, otherwise: str) -> Callable[[Contestant, Case], Any]:
-    """Return the function that makes a contestant's network, from "module:function".
+def now(device: torch.device) -> float:
+    """Return the clock, when ``device`` has done what it was asked to."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def _maker(reference: str, otherwise: str) -> Callable[[Entry, Case], Any]:
+    """Return the function that makes an entry's network, from "module:function".
 
     Raises:
         UserError: ``reference`` is empty, or names nothing that can be imported.

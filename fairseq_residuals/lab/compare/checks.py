@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fairseq_residuals.lab.compare.cells import Cell, Comparison
 from fairseq_residuals.lab.compare.entries import Entry
-from fairseq_residuals.lab.look.subject import stacks
+from fairseq_residuals.lab.look.probes import stacks
 from fairseq_residuals.wirings import admin_measurement
 from fairseq_residuals.wirings.core.errors import UserError
 

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq_residuals.wirings.core.base import Variant
-from fairseq_residuals.wirings.core.catalogue import OPTIONAL
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.core.registry import VARIANTS, register_variant
+from fairseq_residuals.wirings.core.registry import OPTIONAL, VARIANTS, register_variant
 from fairseq_residuals.wirings.core.wiring import Wiring
 from modern_fairseq.atomic_write import atomic_write
 

@@ -17,9 +17,9 @@ from fairseq_residuals.wirings.core.errors import UserError
 SPECIAL = 4
 """Dictionaries begin with bos, pad, eos and unk."""
 SOUND_FEATURES = 80
-"""Per frame; fairseq's recipes for speech have as many."""
+"""Features of a frame; fairseq's recipes for speech have as many."""
 FRAMES_PER_POSITION = 4
-"""Of sound; what fairseq's convolutions make one position of the encoder."""
+"""Frames of sound that fairseq's convolutions make one position of the encoder."""
 
 
 @dataclass(frozen=True)
@@ -106,20 +106,33 @@ def read(args: Namespace, settings: Namespace, task: Any, model: Any) -> Batch:
     Raises:
         UserError: the corpus has no such split.
     """
+    load_split(args, task, args.split)
+    sample = next(iter(epochs(args, task, model, args.split).next_epoch_itr(shuffle=True)), None)
+    if not sample:
+        raise UserError(f"--split {args.split} of {args.data} has no sentence that the model can take")
+    return Batch({"net_input": sample["net_input"], "target": sample["target"]}, task.target_dictionary.pad())
+
+
+def load_split(args: Namespace, task: Any, split: str) -> None:
+    """Load a split of the corpus ``args.data``.
+
+    Raises:
+        UserError: it has no such split.
+    """
     try:
-        task.load_dataset(args.split)
+        task.load_dataset(split)
     except (FileNotFoundError, KeyError):
         raise UserError(
-            f"--split {args.split}: {args.data} has none of that name; valid are mostly train, valid, test"
+            f"--split {split}: {args.data} has none of that name; valid are mostly train, valid, test"
         ) from None
-    batches = task.get_batch_iterator(
-        task.dataset(args.split),
+
+
+def epochs(args: Namespace, task: Any, model: Any, split: str) -> Any:
+    """Return fairseq's iterator over the epochs of a split: batches of ``args.sentences``, in the order of the seed."""
+    return task.get_batch_iterator(
+        task.dataset(split),
         max_sentences=args.sentences,
         max_positions=utils.resolve_max_positions(task.max_positions(), model.max_positions()),
         ignore_invalid_inputs=True,
         seed=args.seed,
     )
-    sample = next(iter(batches.next_epoch_itr(shuffle=True)), None)
-    if not sample:
-        raise UserError(f"--split {args.split} of {args.data} has no sentence that the model can take")
-    return Batch({"net_input": sample["net_input"], "target": sample["target"]}, task.target_dictionary.pad())

@@ -12,15 +12,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairseq_residuals.lab.look import plots
-from fairseq_residuals.lab.look.measures import ByLayer
 from fairseq_residuals.lab.look.output import write
 from fairseq_residuals.lab.utils.tables import Cell, few, text_table
 
 MOST_TOGETHER = 8
 """Models in one panel; more have a panel each."""
 COLUMNS, TITLE_WIDTH = 6, 22
-"""Of small panels on a page; characters of a title on one line."""
+"""Small panels side by side on a page; characters of a title on one line."""
 DASHES = {"encoder": plots.DASHED, "decoder": plots.SOLID}
+ByLayer = dict[str, list[float]]
+"""A number for each layer from the bottom, by stack."""
 Measured = Sequence[tuple[str, str, ByLayer]]
 
 

@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 
-from fairseq_residuals.lab.look import measures
-from fairseq_residuals.lab.look.by_layer import show_by_layer
-from fairseq_residuals.lab.look.models import add_flags, subjects
+from torch import Tensor
+
+from fairseq_residuals.lab.look.by_layer import ByLayer, show_by_layer
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder
+from fairseq_residuals.lab.look.probes import Subject, run_forward, unpadded
+from fairseq_residuals.lab.look.subjects import add_flags, subjects
+
+
+def change(subject: Subject) -> ByLayer:
+    """Return the mean absolute difference between what the first sub-layers of successive layers are fed.
+
+    The mean is over all channels of all positions that are not padding. There is one number less than there are layers.
+    """
+    fed: dict[str, dict[int, Tensor]] = {}
+    for event in run_forward(subject):
+        if event.point == "fed" and event.kind == "self":
+            # of a layer that is evaluated several times, the first
+            fed.setdefault(event.stack, {}).setdefault(event.layer, unpadded(event))
+    return {
+        stack: [(above - below).abs().mean().item() for below, above in itertools.pairwise(x.values())]
+        for stack, x in fed.items()
+    }
+
 
 HELP = "plot the mean absolute change between what successive layers are fed"
 
@@ -24,6 +44,6 @@ def run(args: argparse.Namespace) -> int:
         UserError: nothing can be measured or written.
     """
     check_folder(args)
-    measured = [(s.label, s.wiring, measures.change(s)) for s in subjects(args)]
+    measured = [(s.label, s.wiring, change(s)) for s in subjects(args)]
     show_by_layer(args, measured, "mean |change of input|", "change")
     return 0

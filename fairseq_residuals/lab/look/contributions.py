@@ -30,9 +30,9 @@ from fairseq_residuals.wirings.core.norms import is_norm
 from fairseq_residuals.wirings.core.stack import Stack
 
 Run = Callable[[Kind, Stream, SubLayer], tuple[Stream, Tensor | None]]
-"""As :meth:`.Layer.run`."""
+"""The type of :meth:`.Layer.run`."""
 TOLERANCE = 1e-3
-"""Of the largest output, by which the sum of the terms may miss it; rounding misses it by much less."""
+"""Share of the largest output by which the sum of the terms may miss it; rounding misses it by much less."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,13 @@ class _Record:
         self.x = x
         self.names: list[str] = []
         self.contexts: list[Any] = []
-        """Of the layers."""
+        """Contexts of the layers."""
         self.outputs: list[Tensor] = []
-        """Of the sub-layers, with dropout and what a wiring does to them before it adds them."""
+        """Outputs of the sub-layers, with dropout and what a wiring does to them before it adds them."""
         self.streams: list[Tensor] = []
         """"x" after each of them."""
         self.results: dict[nn.Module, deque[Any]] = defaultdict(deque)
-        """By module of the wiring, one for each call: what a norm was given, what a router returned."""
+        """Results by module of the wiring, one for each call: what a norm was given, what a router returned."""
         self.inside = False
         """Whether a sub-layer or a router runs, whose modules are not the wiring's."""
 

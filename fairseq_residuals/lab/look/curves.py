@@ -259,7 +259,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 Lines = dict[tuple[str, str], list[Point]]
-"""By label and wiring."""
+"""Points of each line, by label and wiring."""
 
 
 def _over_updates(args: argparse.Namespace, found: Sequence[Group], subset: str) -> Lines:

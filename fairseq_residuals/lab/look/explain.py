@@ -7,22 +7,27 @@ from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import logging
+import string
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.lab.look import diagram, models, plots
-from fairseq_residuals.lab.look.models import add_size_flags
+from fairseq_residuals.lab.look import plots
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
-from fairseq_residuals.lab.look.trace import Graph, run_below, trace_layer
+from fairseq_residuals.lab.look.probes import stacks
+from fairseq_residuals.lab.look.subjects import add_size_flags, of_python_file
+from fairseq_residuals.lab.look.trace import Graph, Node, run_below, trace_layer
 from fairseq_residuals.lab.utils.tables import Cell, text_table
-from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
+from fairseq_residuals.wirings.blocks.transformer import TransformerStack
+from fairseq_residuals.wirings.build import Task, build_stack
 from fairseq_residuals.wirings.core.base import Variant
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.stack import Stack
@@ -119,14 +124,19 @@ class Drawn:
     variant: Variant
     stack: str
     layer: int
-    """Which was drawn, from 1."""
+    """Number of the layer that is drawn, from 1."""
     of: str
-    """Which layers it stands for; empty: all."""
+    """Layers that it stands for; empty: all."""
     graph: Graph
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("arch", nargs="+", metavar="ARCH", help="architectures, or variants as --variants names them")
+    parser.add_argument(
+        "arch",
+        nargs="+",
+        metavar="ARCH",
+        help="architectures, variants as --variants names them, or Python files as --python of `gradients` takes them",
+    )
     parser.add_argument("--stack", choices=("encoder", "decoder"), help="only this one")
     add_size_flags(parser)
     add_output_flags(parser, "explain")
@@ -163,7 +173,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _picture(drawn: list[Drawn], notes: list[tuple[str, ...]]) -> Any:
-    needed = len(drawn) * max(diagram.width(one.graph) for one in drawn)
+    needed = len(drawn) * max(picture_width(one.graph) for one in drawn)
     width = max(needed, plots.COLUMN if len(drawn) <= 2 else plots.PAGE * max(1.0, len(drawn) / 4))
     wrapped = [
         "\n".join(textwrap.fill(line, int(16 * width / len(drawn))) for line in (*_equations(one), *note))
@@ -173,7 +183,7 @@ def _picture(drawn: list[Drawn], notes: list[tuple[str, ...]]) -> Any:
     below = max(text.count("\n") for text in wrapped) + 1
     figure, axes = plots.new_figure(1, len(drawn), width=width, height=0.5 + 0.1 * below + 0.25 * rows)
     for one, text, panel in zip(drawn, wrapped, axes[0], strict=True):
-        diagram.draw(panel, one.graph, f"{one.variant.title}\n{one.stack}{one.of}", text)
+        draw_graph(panel, one.graph, f"{one.variant.title}\n{one.stack}{one.of}", text)
     return figure
 
 
@@ -183,25 +193,68 @@ def _equations(one: Drawn) -> list[str]:
 
 
 def _stacks(args: argparse.Namespace) -> Iterator[tuple[str, Stack]]:
-    """Return the stacks of a model without storage: even the largest is built at once."""
+    """Yield the stacks that are named, without storage: even the largest is built at once.
+
+    Raises:
+        UserError: a name is that of no variant or architecture, or of a file without a stack that can be drawn.
+    """
     logging.disable(logging.INFO)  # what building prints says nothing here
     try:
         for name in args.arch:
-            if Path(name).is_file():
-                raise UserError(
-                    f"{name} is a file: explain takes an architecture, such as transformer_b2t_6l, or a variant, such"
-                    " as b2t"
-                )
-            known = {"arch": [name], "variants": None} if name in ARCHITECTURES else {"arch": None, "variants": [name]}
-            asked = argparse.Namespace(**{**vars(args), **known, "checkpoint": None, "data": None})
-            for source in models.sources(asked):
-                with torch.device("meta"):
-                    model, _, _ = models.build(source, asked)
-                for stack in models.stacks(model):
-                    if args.stack in (None, stack.shape.stack):
-                        yield source.arch if known["arch"] else name, stack
+            for label, stack in _named_stacks(name, args):
+                if args.stack in (None, stack.shape.stack):
+                    yield label, stack
     finally:
         logging.disable(logging.NOTSET)
+
+
+def _named_stacks(name: str, args: argparse.Namespace) -> Iterator[tuple[str, Stack]]:
+    file = Path(name)
+    if file.suffix == ".py":
+        for stack in stacks(of_python_file(file).model):
+            if not isinstance(stack, TransformerStack):
+                raise UserError(
+                    f"{name}: explain draws stacks of build_stack, not those that wrap makes of your layers"
+                )
+            yield file.stem, stack.to("meta")
+    elif file.is_file():
+        raise UserError(
+            f"{name} is a file: explain takes an architecture, such as transformer_b2t_6l, or a variant, such"
+            " as b2t; or a Python file that ends in .py"
+        )
+    elif find_spec("fairseq") is None:
+        yield from _library_stacks(name, args)
+    else:
+        yield from _fairseq_stacks(name, args)
+
+
+def _fairseq_stacks(name: str, args: argparse.Namespace) -> Iterator[tuple[str, Stack]]:
+    from fairseq_residuals.lab.look import models
+    from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
+
+    known = {"arch": [name], "variants": None} if name in ARCHITECTURES else {"arch": None, "variants": [name]}
+    asked = argparse.Namespace(**{**vars(args), **known, "checkpoint": None, "data": None})
+    for source in models.sources(asked):
+        with torch.device("meta"):
+            model, _, _ = models.build(source, asked)
+        yield from ((source.arch if known["arch"] else name, stack) for stack in stacks(model))
+
+
+def _library_stacks(name: str, args: argparse.Namespace) -> Iterator[tuple[str, Stack]]:
+    """Build a variant by :func:`build_stack`, with the sizes of fairseq's ``transformer`` where no flag says others."""
+    if args.task == "speech_to_text":
+        raise UserError("--task speech_to_text needs fairseq, which is not installed")
+    depths = [int(n) for n in (args.layers or "6").split("-") if n.isdigit()]
+    tasks: tuple[Task, ...] = ("encoder", "decoder") if args.task == "translation" else ("language_model",)
+    if not 1 <= len(depths) <= len(tasks):
+        raise UserError(f"--layers must be a number such as 18, or 12-6 for encoder and decoder, not {args.layers!r}")
+    variant, _, given = name.partition("/")
+    settings: dict[str, Any] = {"dim": args.dim or 512, "ffn_dim": args.ffn_dim or 2048, "heads": args.heads or 8}
+    settings |= {"options": dict(text.partition("=")[::2] for text in given.split(",") if text), "dropout": 0.1}
+    for task, depth, other in zip(tasks, (depths[0], depths[-1]), (depths[-1], depths[0]), strict=False):
+        other_depth = other if len(tasks) == 2 else None
+        with torch.device("meta"):
+            yield name, build_stack(variant, depth=depth, other_depth=other_depth, task=task, **settings)
 
 
 def _drawn(stack: Stack) -> Iterator[Drawn]:
@@ -220,7 +273,7 @@ def _tell(one: Drawn) -> list[str]:
         f"{one.variant.title}, {one.stack}{one.of}: {one.variant.paper}",
         *(f"    {equation}" for equation in one.variant.equations_of(one.variant.config)),
         "  A layer, as it runs; * is the gradient's easiest way:",
-        *(f"    {line}" for line in diagram.as_text(one.graph)),
+        *(f"    {line}" for line in as_text(one.graph)),
         f"  That way passes {one.graph.crossed('norm')} norms and {one.graph.crossed('sublayer')} sub-layers.",
     ]
 
@@ -245,3 +298,155 @@ def _grouped(costs: list[list[Cell]]) -> list[list[Cell]]:
         else:
             lines.append([name, stack, str(layer), *rest])
     return lines
+
+
+FILL = {"sublayer": "#DCE9F4", "norm": "#F8E3B5", "module": "0.94", "operation": "0.94"}
+SIGNS = ("+", "-", "×", "÷")
+CIRCLE = 10
+"""Diameter of a sum, in points."""
+LANE = 0.28
+"""Between two lines that pass beside boxes; all lengths are in rows."""
+MARGIN = 0.2
+INCHES = 0.4
+"""Inches across of a length of 1."""
+CHARACTER = 0.064
+"""Half the width of one in a box."""
+
+
+def as_text(graph: Graph) -> list[str]:
+    """Return a line per box; those on the gradient's way are marked."""
+    names: dict[int, str] = {}
+    taken = {node.label for node in graph.nodes if node.kind == "in"}
+    every = [*string.ascii_lowercase[:22], *(f"a{i}" for i in range(1, 1000))]
+    letters = (name for name in every if name not in taken)
+    lines = []
+    for node in graph.nodes:
+        if node.kind == "in":
+            names[node.number] = node.label
+            continue
+        arguments = [names[n] for n in node.inputs]
+        if node.kind == "out":
+            name, value = f"{node.label}'", arguments[0]
+        else:
+            name, value = next(letters), _value(node, arguments)
+        names[node.number] = name
+        lines.append(f"{'*' if node.number in graph.path else ' '} {name} = {value}")
+    return lines
+
+
+def _value(node: Node, arguments: list[str]) -> str:
+    before, _, sign = node.label.rpartition(" ")
+    if before and sign in SIGNS:
+        return f"{before} {sign} {arguments[0]}"
+    sign, _, factor = node.label.partition(" ")
+    if sign in SIGNS:
+        operands = [*arguments, factor] if factor else arguments
+        # both may be the same
+        return f" {sign} ".join(operands if len(operands) > 1 else operands * 2)
+    return f"{node.label}({', '.join(arguments)})"
+
+
+def picture_width(graph: Graph) -> float:
+    """Return the inches that a picture needs, so that labels fit into their boxes."""
+    return 2 * INCHES * (_lanes(graph)[1] + MARGIN)
+
+
+def draw_graph(axes: Any, graph: Graph, title: str, below: str) -> None:
+    """Draw boxes from the bottom to the top in the order in which they run.
+
+    The gradient's way is coloured, and where it passes beside boxes it does so at their left.
+
+    Args:
+        below: what is written under the picture.
+    """
+    lines, reach = _lanes(graph)
+    for line in lines:
+        start, end = line.start, line.end
+        look = {"color": plots.VERMILION if line.marked else "0.35", "linewidth": 1.6 if line.marked else 0.8}
+        shrink = CIRCLE / 2 if end.kind == "sum" else 0
+        if line.x is None:
+            reach_up = 0.0 if end.kind == "sum" else 0.32
+            _arrow(axes, [(0, start.number + 0.3), (0, end.number - reach_up)], look, shrink)
+            continue
+        side = -1 if line.marked else 1
+        # in and out of a box at different heights, which tells them apart
+        low, high = start.number + _offset(start), end.number - _offset(end)
+        points = [(side * _half_width(start), low), (line.x, low), (line.x, high), (side * _half_width(end), high)]
+        _arrow(axes, points, look, shrink)
+    for node in graph.nodes:
+        _draw_node(axes, node, node.number in graph.path)
+    axes.set_xlim(-reach - MARGIN, reach + MARGIN)
+    axes.set_ylim(-0.6, len(graph.nodes) - 0.4)
+    axes.set_title(title, fontsize=8)
+    axes.text(0.5, -0.01, below, ha="center", va="top", fontsize=6, transform=axes.transAxes)
+    axes.set_axis_off()
+
+
+class _Line(NamedTuple):
+    """A line from one box to another: straight up, or beside those between them at ``x``."""
+
+    start: Node
+    end: Node
+    marked: bool
+    x: float | None
+
+
+def _lanes(graph: Graph) -> tuple[list[_Line], float]:
+    """Return all lines, and how far the outermost is from the middle."""
+    on_way = set(itertools.pairwise(graph.path))
+    widest = max(_half_width(node) for node in graph.nodes) + LANE
+    reach = widest
+    taken: dict[bool, list[tuple[int, int, int]]] = {True: [], False: []}
+    edges = [(graph.nodes[n], node) for node in graph.nodes for n in node.inputs]
+    lines = []
+    for start, end in sorted(edges, key=lambda edge: edge[1].number - edge[0].number):
+        marked = (start.number, end.number) in on_way
+        x = None
+        if end.number != start.number + 1:
+            lane = _free_lane(taken[marked], start.number, end.number)
+            x = (-1 if marked else 1) * (widest + LANE * lane)
+            reach = max(reach, abs(x))
+        lines.append(_Line(start, end, marked, x))
+    return lines, reach
+
+
+def _half_width(node: Node) -> float:
+    if node.kind in FILL:
+        return max(1.25 if node.kind == "sublayer" else 0.75, 0.1 + CHARACTER * len(node.label))
+    return 0.0 if node.kind == "sum" else 0.15 + 0.09 * len(node.label)
+
+
+def _offset(node: Node) -> float:
+    return 0.13 if node.kind in FILL else 0.0
+
+
+def _free_lane(taken: list[tuple[int, int, int]], below: int, above: int) -> int:
+    """Return the nearest that no other line uses there; lines from one box share theirs."""
+    lane = 0
+    while any(t == lane and low < above and below < high and low != below for t, low, high in taken):
+        lane += 1
+    taken.append((lane, below, above))
+    return lane
+
+
+def _draw_node(axes: Any, node: Node, marked: bool) -> None:
+    colour = plots.VERMILION if marked else "0.2"
+    edge: dict[str, Any] = {"linewidth": 1.2 if marked else 0.7, "edgecolor": colour}
+    if node.kind == "sum":
+        axes.scatter([0], [node.number], s=CIRCLE**2, facecolor="white", zorder=3, **edge)
+    elif node.kind in FILL:
+        from matplotlib.patches import Rectangle
+
+        half = _half_width(node)
+        corner = (-half, node.number - 0.32)
+        axes.add_patch(Rectangle(corner, 2 * half, 0.64, facecolor=FILL[node.kind], zorder=3, **edge))
+    text = f"{node.label}'" if node.kind == "out" else node.label
+    slant = "italic" if node.kind in ("in", "out") else "normal"
+    axes.text(0, node.number, text, ha="center", va="center_baseline", fontsize=6.5, fontstyle=slant, zorder=4)
+
+
+def _arrow(axes: Any, points: list[tuple[float, float]], look: dict[str, Any], shrink: float) -> None:
+    """Draw a line through points with a head at its end, which stops ``shrink`` points before the last."""
+    axes.plot(*zip(*points[:-1], strict=True), solid_joinstyle="round", zorder=2, **look)
+    options = {"arrowstyle": "-|>", "mutation_scale": 5, "shrinkA": 0, "shrinkB": shrink, **look}
+    axes.annotate("", points[-1], points[-2], arrowprops=options, zorder=2)

@@ -4,19 +4,98 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
-from fairseq_residuals.lab.look import measures, plots
-from fairseq_residuals.lab.look.by_layer import show_by_layer
-from fairseq_residuals.lab.look.measures import PointInLayer
-from fairseq_residuals.lab.look.models import FairseqSubject, add_flags, subjects
+from torch import nn
+
+from fairseq_residuals.lab.look import plots
+from fairseq_residuals.lab.look.by_layer import ByLayer, show_by_layer
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
+from fairseq_residuals.lab.look.probes import SUBLAYERS, Event, Subject, norm_of, run_backward, stacks
+from fairseq_residuals.lab.look.subjects import add_flags, subjects
 from fairseq_residuals.lab.utils.tables import Cell, text_table
 from fairseq_residuals.wirings.core.errors import UserError
 
+ABOVE = "norm above layer"
+
+
+def parameter_gradients(subject: Subject) -> ByLayer:
+    """Return the norm of the loss's gradient with respect to all parameters of a layer, its wiring's included.
+
+    Parameters that layers share count in each.
+    """
+    subject.backward()
+    return stored_gradients(subject)
+
+
+def stored_gradients(subject: Subject) -> ByLayer:
+    """Return the gradients (:func:`parameter_gradients`) of the last pass."""
+
+    def norm(layer: nn.Module) -> float:
+        # layer dropout may leave no gradient at all
+        each = (norm_of(p.grad) for p in layer.parameters() if p.grad is not None)
+        return math.hypot(*each) / subject.loss_scale
+
+    return {stack.shape.stack: [norm(stack[i]) for i in range(len(stack))] for stack in stacks(subject.model)}
+
+
+def output_gradients(subject: Subject) -> ByLayer:
+    """Return the norm of the loss's gradient with respect to what a layer gives, "x" of the stream."""
+    seen, norms, _ = run_backward(subject)
+    found: ByLayer = {}
+    for event in seen:
+        if event.point == "layer output":
+            found.setdefault(event.stack, []).append(norms.get(id(event.tensor), 0.0))
+    return found
+
+
+@dataclass(frozen=True)
+class PointInLayer:
+    """A point inside a layer."""
+
+    stack: str
+    layer: int
+    """Counted from 1."""
+    point: str
+    is_norm: bool
+    """Whether it is what a norm of the wiring gives."""
+    norm: float
+    """Norm of the loss's gradient with respect to the tensor at this point."""
+
+
+def parts(subject: Subject) -> list[PointInLayer]:
+    """Return every tensor that the wiring of a layer handles, in the order in which they are made.
+
+    Points of one name in a layer are counted: "norm FFN", "norm FFN (2)".
+    """
+    seen, norms, _ = run_backward(subject)
+    told: set[int] = set()
+    named: Counter[tuple[str, int, str]] = Counter()
+    found = []
+    for event in seen:
+        # what one module gives the next takes as it is; a layer's input is listed in that layer too
+        if event.layer and id(event.tensor) in norms and (event.point == "layer input" or id(event.tensor) not in told):
+            place = (event.stack, event.layer, _name(event))
+            named[place] += 1
+            point = place[-1] if named[place] == 1 else f"{place[-1]} ({named[place]})"
+            found.append(PointInLayer(event.stack, event.layer, point, event.point == "norm", norms[id(event.tensor)]))
+        told.add(id(event.tensor))
+    return found
+
+
+def _name(event: Event) -> str:
+    if event.kind is None:
+        return {"norm input": "combined", "norm": ABOVE}.get(event.point, event.point)
+    sublayer = SUBLAYERS[event.kind]
+    names = {"norm input": "sum", "norm": "norm", "fed": "input of", "sublayer": "", "stream": "sum"}
+    return f"{names[event.point]} {sublayer}".strip()
+
+
 HELP = "plot the norm of the gradient per layer, or with --parts at each point inside a layer"
 Y_AXIS = {"parameters": "gradient norm of parameters", "outputs": "gradient norm of outputs"}
-MEASURES = {"parameters": measures.parameter_gradients, "outputs": measures.output_gradients}
+MEASURES = {"parameters": parameter_gradients, "outputs": output_gradients}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -54,12 +133,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show_parts(args: argparse.Namespace) -> int:
-    measured = [(s.label, s.wiring, _chosen(s, measures.parts(s), args.at)) for s in subjects(args)]
+    measured = [(s.label, s.wiring, _chosen(s, parts(s), args.at)) for s in subjects(args)]
     most = max(len({p.point for p in found}) for _, _, found in measured)
     width = plots.COLUMN if len(measured) == 1 else plots.PAGE
     figure, axes = plots.new_figure(1, len(measured), width=width, height=0.8 + 0.19 * most)
     for (label, wiring, found), panel in zip(measured, axes[0], strict=True):
-        _draw_parts(panel, wiring, [p for p in found if p.point != measures.ABOVE])
+        _draw_parts(panel, wiring, [p for p in found if p.point != ABOVE])
         plots.finish(panel, "relative gradient norm", title=label)
         panel.grid(axis="y", visible=False)
     plots.legend(figure, axes[0][0], colour=plots.GREY)
@@ -87,7 +166,7 @@ def _draw_parts(panel: Any, wiring: str, found: list[PointInLayer]) -> None:
     panel.set_xlim(left=0)
 
 
-def _chosen(subject: FairseqSubject, found: list[PointInLayer], at: str | None) -> list[PointInLayer]:
+def _chosen(subject: Subject, found: list[PointInLayer], at: str | None) -> list[PointInLayer]:
     depths = {p.stack: max(q.layer for q in found if q.stack == p.stack) for p in found}
     stack, _, numbers = (at or f"decoder:{depths['decoder']}").partition(":")
     layers = [int(n) if n.isdigit() else 0 for n in numbers.split(",")]

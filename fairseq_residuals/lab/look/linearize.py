@@ -26,11 +26,11 @@ import torch
 from fairseq import utils
 from torch import Tensor
 
-from fairseq_residuals.lab.look import plots
-from fairseq_residuals.lab.look.models import ModelSource, device_of, label_and_wiring, load
+from fairseq_residuals.lab.look import batches, plots
+from fairseq_residuals.lab.look.models import ModelSource, label_and_wiring, load
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
-from fairseq_residuals.lab.look.subject import stacks
-from fairseq_residuals.lab.look.training_data import Corpus, Sample
+from fairseq_residuals.lab.look.probes import stacks
+from fairseq_residuals.lab.look.subjects import device_of
 from fairseq_residuals.lab.utils.tables import Cell, text_table
 from fairseq_residuals.plugin.scoring.metrics import make_metric
 from fairseq_residuals.plugin.scoring.text import UNKNOWN
@@ -39,6 +39,8 @@ from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.layer import Context, Layer
 from fairseq_residuals.wirings.utils.progress import say
 
+Sample = dict[str, Any]
+"""A batch as fairseq's data sets make it."""
 RANK = 1e-10
 """Directions in which the input varies less than this share of the most are not fitted: norms leave such."""
 
@@ -235,10 +237,12 @@ def _measure(file: Path, args: Namespace) -> LinearizedModel:
     model.to(device_of(args.device))
     for stack in stacks(model):
         stack.run_plainly()
-    corpus = Corpus(args, task, model)
-    move = _mover(args)
-    samples = [move(s) for s in itertools.islice(corpus.train(args.seed), args.fit)]
-    held_out = [move(s) for s in corpus.valid(most=None)]
+    for name in ("train", args.split):
+        batches.load_split(args, task, name)
+    samples = list(itertools.islice(_training_batches(args, task, model), args.fit))
+    held_out = [
+        _moved(s, args) for s in batches.epochs(args, task, model, args.split).next_epoch_itr(shuffle=False) if s
+    ]
     padding = task.target_dictionary.pad()
     score = _bleu(model, task, args) if args.metric == "bleu" else lambda found: _loss(model, found, padding)
     whole = score(held_out)
@@ -247,7 +251,7 @@ def _measure(file: Path, args: Namespace) -> LinearizedModel:
         for i in range(len(stack)):
             mapping = fit(model, stack[i], samples)
             if args.updates:
-                stream = map(move, corpus.train(args.seed))
+                stream = _training_batches(args, task, model)
                 train(model, stack[i], mapping, stream, lambda s: _nll(model, s, padding), args.updates, args.lr)
             with replaced(stack[i], mapping):
                 value = score(held_out)
@@ -257,9 +261,15 @@ def _measure(file: Path, args: Namespace) -> LinearizedModel:
     return LinearizedModel(*label_and_wiring(settings), rows)
 
 
-def _mover(args: Namespace) -> Callable[[Sample], Sample]:
-    device = device_of(args.device)
-    return lambda sample: utils.apply_to_sample(lambda t: t.to(device), sample)
+def _training_batches(args: Namespace, task: Any, model: Any) -> Iterator[Sample]:
+    """Yield training batches on the device without end, epoch after epoch."""
+    iterator = batches.epochs(args, task, model, "train")
+    while True:
+        yield from (_moved(sample, args) for sample in iterator.next_epoch_itr(shuffle=True) if sample)
+
+
+def _moved(sample: Sample, args: Namespace) -> Sample:
+    return utils.apply_to_sample(lambda tensor: tensor.to(args.device), sample)
 
 
 def _nll(model: Any, sample: Sample, padding: int) -> torch.Tensor:

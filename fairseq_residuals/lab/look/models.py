@@ -1,7 +1,4 @@
-"""What is looked at: freshly built models and checkpoints, of any variant and task, each with a batch to run it on.
-
-A command that looks at models calls :func:`add_flags` for its options and iterates over :func:`subjects`.
-"""
+"""Models that fairseq builds and checkpoints that it loads, of any variant and task, each with a batch to run it on."""
 
 from __future__ import annotations
 
@@ -25,7 +22,8 @@ from torch import nn
 
 from fairseq_residuals.lab.look import batches
 from fairseq_residuals.lab.look.batches import Batch
-from fairseq_residuals.lab.look.subject import Subject, stacks
+from fairseq_residuals.lab.look.probes import Subject, stacks
+from fairseq_residuals.lab.look.subjects import PRECISIONS, PREFIXES, device_of
 from fairseq_residuals.plugin.checkpoints.importing.model_sizes import dictionary_sizes
 from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
@@ -37,25 +35,7 @@ from fairseq_residuals.wirings.core.errors import UserError, did_you_mean
 from fairseq_residuals.wirings.core.registry import find_variant, list_variants
 from fairseq_residuals.wirings.core.wiring import Wiring
 from fairseq_residuals.wirings.utils.progress import say
-from modern_fairseq.messages.misfits import misfit
-
-PREFIXES = {"translation": "transformer", "language_modeling": "transformer_lm", "speech_to_text": "s2t_transformer"}
-
-
-def add_size_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how large models and batch are."""
-    sizes = parser.add_argument_group("sizes", "of models, where the architecture's are not wanted, and of the batch")
-    sizes.add_argument("--task", choices=tuple(PREFIXES), default="translation", help="of variants (%(default)s)")
-    sizes.add_argument("--layers", metavar="N", help="of each stack, or 12-6 for encoder and decoder")
-    for flag, words in (("dim", "model dimension"), ("ffn-dim", "width of the FFNs"), ("heads", "attention heads")):
-        sizes.add_argument(f"--{flag}", type=int, metavar="N", help=f"{words} of each stack")
-    sizes.add_argument("--sentences", type=int, default=16, metavar="N", help="in the batch (%(default)s)")
-    sizes.add_argument("--tokens", type=int, default=20, metavar="N", help="synthetic, per sentence (%(default)s)")
-    sizes.add_argument("--vocabulary", type=int, default=1000, metavar="N", help="synthetic words (%(default)s)")
-    sizes.add_argument("--seed", type=int, default=1, metavar="N", help="of weights, batch and dropout (%(default)s)")
-    # what is meant for the models must not be taken for an abbreviation of these
-    parser.allow_abbrev = False
-    parser.set_defaults(further=[])
+from modern_fairseq.fixes.checkpoint_loading import misfit
 
 
 def size_flags(args: argparse.Namespace, stacks: Sequence[str]) -> list[str]:
@@ -92,7 +72,6 @@ def refuse_meaningless(flags: Sequence[str], arch: str, task: str) -> None:
 
 
 FAMILIES = {"translation": TRANSLATION, "language_modeling": LANGUAGE_MODEL, "speech_to_text": SPEECH}
-PRECISIONS = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FP16_LOSS_SCALE = 128.0
 """fairseq's --fp16-init-scale; gradients are told without it."""
 
@@ -116,9 +95,7 @@ class FairseqSubject(Subject):
     """A model of fairseq's, on its device and in its precision, and a batch for it."""
 
     label: str
-    """For legends and tables; unique among the subjects of a command."""
     wiring: str
-    """What chooses its style in plots: the name of its decoder's variant."""
     model: Any
     batch: Batch
     loss_scale: float = 1.0
@@ -128,52 +105,18 @@ class FairseqSubject(Subject):
         return self.batch.loss(self.model)
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose models, their batch, device and precision.
-
-    What a parser does not know is meant for the models (``--residual-args``, ``--dropout``, ...) and for the task of
-    ``--data`` (``--source-lang``, ...).
-    """
-    models = parser.add_argument_group("models", "default: --variants post_ln pre_ln b2t; all may be combined")
-    models.add_argument(
-        "--variants",
-        nargs="+",
-        metavar="NAME",
-        help="variants, in --task, or all of them (all); NAME/k=v,... gives one its options; lists such as"
-        " post_ln:0-5,pre_ln:6-17 are valid",
-    )
-    models.add_argument("--arch", nargs="+", metavar="ARCH", help="architectures of this plugin, of any task")
-    models.add_argument(
-        "--checkpoint", nargs="+", type=Path, metavar="[LABEL=]FILE", help="trained models of this plugin"
-    )
-    models.add_argument("--training", action="store_true", help="with dropout on, as in training; default: off")
-    add_size_flags(parser)
-    data = parser.add_argument_group("corpus")
-    data.add_argument("--data", type=Path, metavar="DIR", help="binarized corpus; default: synthetic tokens")
-    data.add_argument("--split", default="valid", metavar="NAME", help="of --data (%(default)s)")
-    machine = parser.add_argument_group("machine")
-    machine.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:1 (%(default)s)")
-    machine.add_argument("--precision", choices=tuple(PRECISIONS), default="fp32", help="%(default)s")
-
-
-def subjects(args: Namespace) -> Iterator[FairseqSubject]:
-    """Yield the models asked for, one at a time: each may be forgotten before the next is built.
+def fairseq_subjects(args: Namespace) -> Iterator[tuple[FairseqSubject, str]]:
+    """Yield what ``--variants``, ``--arch`` and ``--checkpoint`` name, each with what tells it from its namesakes.
 
     Raises:
-        UserError: nothing of the kind can be built or loaded; the message says what is valid.
+        UserError: as :func:`fairseq_residuals.lab.look.subjects.subjects`.
     """
     chosen, device = sources(args), device_of(args.device)
-    taken: set[str] = set()
     for number, source in enumerate(chosen, start=1):
         say(f"[{number}/{len(chosen)}] {source.file or ' '.join([source.arch, *source.flags])}")
         subject = make_subject(source, args, device)
         subject.label = source.label or subject.label
-        if subject.label in taken:
-            subject.label += f" ({source.name})"
-        while subject.label in taken:
-            subject.label += "'"
-        taken.add(subject.label)
-        yield subject
+        yield subject, source.name
 
 
 def sources(args: Namespace) -> list[ModelSource]:
@@ -218,25 +161,11 @@ def sources(args: Namespace) -> list[ModelSource]:
     return found
 
 
-def device_of(name: str) -> torch.device:
-    """Return the device of this name.
-
-    Raises:
-        UserError: there is no such device on this machine.
-    """
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError):
-        raise UserError(f"--device {name} is not there: valid are cpu, and where there is a GPU cuda") from None
-    return device
-
-
 def make_subject(source: ModelSource, args: Namespace, device: torch.device) -> FairseqSubject:
     """Build or load one model and make a batch for it.
 
     Raises:
-        UserError: as :func:`subjects`.
+        UserError: as :func:`fairseq_residuals.lab.look.subjects.subjects`.
     """
     make = load if source.file else build
     model, settings, task = make(source, args)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MISTAKE_STATUS = 2
-"""Of an analysis whose user made a mistake."""
+"""Exit status of an analysis whose user made a mistake."""
 
 
 def add_output_flags(parser: argparse.ArgumentParser, name: str) -> None:

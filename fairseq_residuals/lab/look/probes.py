@@ -1,4 +1,4 @@
-"""Hooks on layers and connections that watch a model run, and leave it as they found it.
+"""What an analysis is given, a model with wired stacks and a loss, and hooks that watch it run and leave it as it was.
 
 Nothing here knows a variant: what is seen is what every stack has, layers that take and give a stream, and connections
 that read from it, run a sub-layer and write to it.
@@ -15,10 +15,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.lab.look.subject import Subject, stacks
 from fairseq_residuals.wirings.core.base import Kind, Stream, SubLayer
+from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.layer import CONNECTIONS
 from fairseq_residuals.wirings.core.norms import is_norm
+from fairseq_residuals.wirings.core.stack import Stack
 
 Point = Literal["layer input", "norm input", "norm", "fed", "sublayer", "stream", "layer output"]
 """``layer input`` and ``layer output``: "x" of the stream before and after a layer (the latter in a pass without
@@ -29,6 +30,59 @@ norm of the wiring takes and gives; ``fed``: what a sub-layer is given; ``sublay
 SUBLAYERS: dict[Kind, str] = {"self": "self-attention", "cross": "cross-attention", "ffn": "FFN"}
 
 
+class Subject:
+    """A model that can be run on one batch."""
+
+    model: Any
+    label: str
+    """For legends and tables; unique among the subjects of a command."""
+    wiring: str
+    """What chooses its style in plots: the name of its decoder's variant."""
+    loss_scale: float = 1.0
+    """Gradients are computed of the loss times this, and told without it."""
+
+    def loss(self) -> Tensor:
+        """Run the model and return its loss, a number."""
+        raise NotImplementedError
+
+    def backward(self) -> float:
+        """Compute the gradients of the loss, times ``loss_scale``, and return the loss."""
+        self.model.zero_grad(set_to_none=True)
+        loss = self.loss()
+        (loss * self.loss_scale).backward()
+        return loss.item()
+
+
+@dataclass
+class ModelAndLoss(Subject):
+    """A model of any kind, with stacks of :func:`.build_stack` or :func:`.wrap` somewhere in it."""
+
+    model: nn.Module
+    compute_loss: Callable[[], Tensor]
+    """Runs the model on a batch, always the same."""
+    label: str = ""
+    wiring: str = ""
+
+    def loss(self) -> Tensor:
+        """As :meth:`Subject.loss`."""
+        return self.compute_loss()
+
+
+def stacks(model: nn.Module) -> list[Stack]:
+    """Return the wired stacks of a model, the encoder's first.
+
+    Raises:
+        UserError: it has none.
+    """
+    wired = [module for module in model.modules() if isinstance(module, Stack)]
+    if not wired:
+        raise UserError(
+            "this model has no wired stack; `fairseq-residuals import --from fairseq FILE OUT` makes one of a"
+            " checkpoint of stock fairseq, and fairseq_residuals.wrap of a model of your own"
+        )
+    return wired
+
+
 @dataclass(frozen=True)
 class Event:
     """A tensor (T, B, C) at one point of a pass."""
@@ -37,7 +91,7 @@ class Event:
     layer: int
     """Counted from 1 at the bottom, as in the papers; 0 before the first."""
     kind: Kind | None
-    """Of the sub-layer; None outside of them: layers' inputs and outputs, norms between layers."""
+    """The sub-layer's kind; None outside of them: layers' inputs and outputs, norms between layers."""
     point: Point
     tensor: Tensor
     padding: Tensor | None
@@ -140,7 +194,7 @@ class _Watcher:
 
 
 def norm_of(tensor: Tensor) -> float:
-    """Return euclidean, over all entries, in at least single precision."""
+    """Return the euclidean norm over all entries, in at least single precision."""
     precision = torch.promote_types(tensor.dtype, torch.float32)
     return float(torch.linalg.vector_norm(tensor, dtype=precision))
 
@@ -173,3 +227,10 @@ def run_backward(subject: Subject) -> tuple[list[Event], dict[int, float], float
     with watch(subject.model, see):
         loss = subject.backward()
     return seen, norms, loss
+
+
+def unpadded(event: Event) -> Tensor:
+    """(positions, C), in at least single precision."""
+    x = event.tensor.detach()
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    return x.flatten(0, 1) if event.padding is None else x[~event.padding.T]

@@ -4,10 +4,31 @@ from __future__ import annotations
 
 import argparse
 
-from fairseq_residuals.lab.look import measures, plots
-from fairseq_residuals.lab.look.models import add_flags, subjects
+import torch
+from torch import Tensor
+
+from fairseq_residuals.lab.look import plots
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
+from fairseq_residuals.lab.look.probes import Subject, run_forward, unpadded
+from fairseq_residuals.lab.look.subjects import add_flags, subjects
 from fairseq_residuals.lab.utils.tables import few, text_table
+
+
+def similarity(subject: Subject) -> dict[str, Tensor]:
+    """Return the mean cosine similarity of the outputs of every two layers, by stack, (L, L).
+
+    The mean is over all positions that are not padding.
+    """
+    outputs: dict[str, list[Tensor]] = {}
+    for event in run_forward(subject):
+        if event.point == "layer output":
+            outputs.setdefault(event.stack, []).append(unpadded(event))
+    found = {}
+    for stack, tensors in outputs.items():
+        directions = torch.nn.functional.normalize(torch.stack(tensors), dim=-1)
+        found[stack] = torch.einsum("lpc,mpc->lm", directions, directions) / directions.size(1)
+    return found
+
 
 HELP = "draw the mean cosine similarity between the outputs of every pair of layers"
 
@@ -24,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         UserError: nothing can be measured or written.
     """
     check_folder(args)
-    measured = [(s.label, {k: v.tolist() for k, v in measures.similarity(s).items()}) for s in subjects(args)]
+    measured = [(s.label, {k: v.tolist() for k, v in similarity(s).items()}) for s in subjects(args)]
     stacks = [stack for stack in ("encoder", "decoder") if any(stack in found for _, found in measured)]
     width = plots.COLUMN if len(measured) <= 3 else plots.PAGE
     figure, axes = plots.new_figure(len(stacks), len(measured), width=width, height=0.5 + 1.15 * len(stacks))

@@ -24,7 +24,7 @@ from fairseq_residuals.wirings.core.norms import is_norm
 from fairseq_residuals.wirings.core.stack import Stack
 
 COSTS = {"sublayer": 10_000, "norm": 100, "module": 2}
-"""Of a gradient's way through a box; of anything else 1. The way with the fewest sub-layers, then norms, is told."""
+"""Costs of a gradient's way through a box; of any other 1. The way with the fewest sub-layers, then norms, is told."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ SAME = {
 }
 """Functions whose result is their input for the purpose of a diagram."""
 NORM_LABELS = {"RMSNorm": "RMS", "ScaleNorm": "Scale", "DyT": "DyT", "Derf": "Derf"}
-"""Of the kinds that are not LayerNorm."""
+"""Labels of the norms that are not LayerNorm."""
 SIGNS = {"add": "+", "sub": "-", "mul": "×", "div": "÷", "truediv": "÷"}
 TIMES_ONE = {"mul", "rmul", "div", "truediv"}
 """Functions that change nothing where a number in them is 1."""

@@ -77,17 +77,17 @@ class Log:
     troubles: list[tuple[int, str]] = field(default_factory=list)
     """Lines about overflows, errors and the like, each with the last update that was logged before it."""
     wirings: dict[str, str] = field(default_factory=dict)
-    """By stack, the name of its variant."""
+    """Name of the variant by stack."""
     options: set[tuple[str, str]] = field(default_factory=set)
     """Stack and ``option=value``, as a run of this plugin writes them."""
     choices: set[str] = field(default_factory=set)
     """``name=value`` of what runs are often compared in besides the wiring, where the configuration was logged."""
     layers: dict[str, int] = field(default_factory=dict)
-    """By stack."""
+    """Number of layers by stack."""
     parameters: int | None = None
-    """Of the model, shared ones counted once."""
+    """Number of the model's parameters, shared ones counted once."""
     dictionary: int = 0
-    """Types of the target's, the special ones included; 0 where the log does not say."""
+    """Types in the target's dictionary, the special ones included; 0 where the log does not say."""
     target: str = ""
     """Language of translation's targets, where the configuration was logged."""
     seed: int | None = None

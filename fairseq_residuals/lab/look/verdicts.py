@@ -11,13 +11,12 @@ import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
-from fairseq_residuals.lab.look.bands import BAND, ends_out_of_band, vanishing_sentence
 from fairseq_residuals.lab.look.training_log import EPOCH, TRAIN, VALID, Log
 from fairseq_residuals.lab.utils.tables import show
 from fairseq_residuals.wirings.core.errors import UserError
@@ -26,15 +25,21 @@ HEALTHY, DIVERGED, NOT_LEARNED, OVERFITS = "healthy", "diverged", "did not learn
 STOPPED, UNKNOWN = "stopped by an error", "cannot judge"
 """Verdicts."""
 UNIGRAM_SHARE = 0.8
-"""Of the unigram loss; a run that ends above it did not learn. Among short sentences, their lengths alone save 15%."""
+"""Share of the unigram loss; a run that ends above it did not learn. Lengths of short sentences alone save 15%."""
 START_SHARE = 0.95
-"""Of the first loss; a run that ends above it stood still."""
+"""Share of the first loss; a run that ends above it stood still."""
 FALLS = 0.98
-"""Of the loss three quarters through the log; below it the loss still falls."""
+"""Share of the loss three quarters through the log; below it the loss still falls."""
 RISE = 1.1
-"""Times the lowest validation loss; above it a run whose training loss still falls overfits."""
+"""Multiple of the lowest validation loss; above it a run whose training loss still falls overfits."""
+BAND = 10.0
+"""A layer's gradient norm is out of its band at this factor above or below the median of those before."""
+MEMORY = 10
+"""How many norms, in band, that median is taken of; at least three."""
+VANISHING = 1e-2
+"""Share of the top layer's gradient norm; below it the bottom layer hardly learns."""
 MOST_TYPES = 1_000_000
-"""Of a dictionary whose unigram loss is estimated."""
+"""Most types of a dictionary whose unigram loss is estimated."""
 LOWER_RATE = "lower --lr, raise --warmup-updates, or clip gradients (--clip-norm 1.0)"
 OTHER_WIRING = (
     "choose a wiring whose gradients do not pass a norm in every layer: --residual b2t, pre_ln or resi_dual; or one"
@@ -395,3 +400,39 @@ def _vanishing(found: Diagnosis) -> None:
                 found.where.append(f"at update {update} {sentence}")
                 found.advise(OTHER_WIRING)
                 break
+
+
+def ends_out_of_band(curve: Mapping[int, float]) -> tuple[int, str] | None:
+    """Return since which update the norm has been out of its band, and how; None where it ends inside."""
+    memory: list[float] = []
+    since: tuple[int, str] | None = None
+    for update, value in curve.items():
+        middle = statistics.median(memory) if len(memory) >= 3 else None
+        if not math.isfinite(value):
+            since = since or (update, "was no longer a number")
+        elif middle is not None and value > BAND * middle:
+            since = since or (update, f"exploded to {value / middle:.0f} times the median of those before")
+        elif middle is not None and value * BAND < middle:
+            times = f"{middle / value:.0f} times less than" if value else "zero, from"
+            since = since or (update, f"collapsed to {times} the median of those before")
+        else:
+            since = None
+            memory = [*memory, value][-MEMORY:]
+    return since
+
+
+def vanishing_sentence(stack: str, norms: Sequence[float]) -> str:
+    """Say that gradients vanish on their way down a stack; empty where they do not.
+
+    Args:
+        norms: of the layers' gradients, from the bottom.
+    """
+    if len(norms) < 2 or not all(map(math.isfinite, norms)) or norms[0] >= VANISHING * norms[-1]:
+        return ""
+    if not norms[0]:
+        return f"no gradient at all reached the bottom of the {stack}"
+    per_layer = (norms[0] / norms[-1]) ** (1 / (len(norms) - 1))
+    return (
+        f"gradients vanished in the {stack}: from {show(norms[-1])} in layer {len(norms)} to {show(norms[0])} in"
+        f" layer 1, by a factor of {per_layer:.2f} per layer"
+    )

@@ -10,12 +10,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from fairseq_residuals.lab.look import plots
-from fairseq_residuals.lab.look.models import add_flags, subjects
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
-from fairseq_residuals.lab.look.subject import stacks
+from fairseq_residuals.lab.look.probes import stacks
+from fairseq_residuals.lab.look.subjects import add_flags, subjects
 from fairseq_residuals.lab.utils.tables import Cell, few, text_table
-from fairseq_residuals.wirings.core.base import Variant
-from fairseq_residuals.wirings.core.depth_mixing import DepthWeights
+from fairseq_residuals.wirings.core.base import DepthWeights, Variant
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS
 

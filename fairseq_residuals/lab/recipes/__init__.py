@@ -4,15 +4,13 @@
 ``fairseq-hydra-train`` takes as a file and overrides; the section ``recipe:`` of the base says what fairseq does not
 know: corpus, averaging, decoding, scores. ``configs/<experiment>/tables.yaml`` says which row makes which cell of which
 table. :mod:`rows` reads the first and :mod:`compose` composes it, :mod:`tables` reads the last, :mod:`recipe` explains
-the section; :mod:`effective_batch` keeps the effective batch on the devices of a :mod:`machine`, as far as the corpus's
-:mod:`longest_sample` lets it, and :mod:`job` makes the command lines of one training run and of what follows it.
+the section; :mod:`effective_batch` keeps the effective batch on the devices of a :mod:`machine`, and :mod:`job` makes
+the command lines of one training run and of what follows it.
 
 Everything that trains by fairseq's commands goes one way. :mod:`runner` runs processes, several runs at a time;
 :mod:`stages` does the stages of a job (prepare, train, average, evaluate) once each; :mod:`evaluate` turns what they
-printed into scores. :mod:`reproduce` does that for the cells of a paper's table that can be had (:mod:`availability`),
-:mod:`dry_run` prints how, with what it :mod:`costs`, and :mod:`smoke` does it at small scale on synthetic archives;
-:mod:`synthetic_tasks` on data that are made on the
-spot, in a :mod:`workspace`.
+printed into scores. :mod:`reproduce` does that for the cells of a paper's table that can be had, or prints how, with
+what it :mod:`costs`, and :mod:`smoke` does it at small scale on synthetic archives.
 
 This package imports :mod:`fairseq_residuals.lab.look` and never the other way: the parser of fairseq's logs, which both
 need, is :mod:`fairseq_residuals.lab.look.training_log`.

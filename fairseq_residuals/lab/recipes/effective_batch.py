@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import csv
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from omegaconf import DictConfig
 
 from fairseq_residuals.lab.recipes.compose import effective_batch
-from fairseq_residuals.lab.recipes.longest_sample import longest_sample
 from fairseq_residuals.lab.recipes.machine import AUTO, Machine, MaxTokens
-from fairseq_residuals.lab.recipes.model_size import size_of
-from fairseq_residuals.lab.recipes.pass_memory import passes_at_once
+from fairseq_residuals.lab.recipes.model_size import Size, size_of
 from fairseq_residuals.wirings.core.errors import UserError
+
+USED = 0.75
+"""Of a GPU's memory. The rest is for what fragments it, and for wirings that keep more than Post-LN."""
 
 
 @dataclass(frozen=True)
@@ -143,3 +148,81 @@ def _whole_samples(wanted: int, devices: int, at_most: int) -> tuple[int, int]:
     _, size = max((wanted // (devices * n) * n, n) for n in sizes)
     passes = wanted // (devices * size)
     return (size, passes) if passes else (0, 0)
+
+
+def longest_sample(data: Path, config: DictConfig) -> int:
+    """Return the tokens (in speech: frames) of the longest sample of training and validation; 0 where none is there.
+
+    Args:
+        data: the binarized corpus.
+        config: a composed configuration; samples of more positions than its task takes are left out by fairseq.
+    """
+    task, limit = config.task, longest_accepted(config)
+    subsets = f"{config.dataset.train_subset},{config.dataset.valid_subset}".split(",")
+    longest = 0
+    for sizes in _sizes(data, subsets):
+        fitting = np.minimum(sizes, limit) if task.get("truncate_source") else sizes[sizes <= limit]
+        longest = max(longest, int(fitting.max(initial=0)))
+    return longest
+
+
+def longest_accepted(config: DictConfig) -> int:
+    """Return the positions of the longest sample that the task of a composed configuration takes."""
+    task = config.task
+    # the defaults of fairseq's tasks, of which that of speech has no dataclass to name them
+    return task.get("max_source_positions") or (6000 if task._name == "speech_to_text" else 1024)
+
+
+def _sizes(data: Path, subsets: list[str]) -> Iterator[Any]:
+    from fairseq.data.indexed_dataset import infer_dataset_impl, make_dataset
+
+    for subset in subsets:
+        for index in sorted(data.glob(f"{subset}.*.idx")):  # subset.pair.language
+            path = str(index.with_suffix(""))
+            samples = make_dataset(path, impl=infer_dataset_impl(path) or "cached", fix_lua_indexing=True)
+            yield np.array(samples.sizes)  # a copy: the data set closes its file once it is freed, read or not
+        manifest = data / f"{subset}.tsv"
+        if manifest.is_file():
+            with manifest.open(encoding="utf-8", newline="") as lines:
+                rows = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+                yield np.array([int(row["n_frames"]) for row in rows])
+
+
+def bytes_of_a_pass(size: Size, tokens: int, longest: int, half: bool) -> int:
+    """Return the bytes that training holds after a forward pass, for Post-LN.
+
+    What a layer keeps is what Korthikanti et al. count (2022, "Reducing activation recomputation in large transformer
+    models", section 4.1); in single precision it is twice as much.
+
+    Args:
+        tokens: of a side.
+        longest: positions of the longest sample, each of which attention compares with all others.
+        half: whether the model computes in half precision.
+    """
+    kept = sum(s.layers * _kept_by_layer(s.width, s.inner, s.heads, s.reads_encoder, longest) for s in size.stacks)
+    # scores of words and their gradients, in the model's precision and in single
+    scores = 12 * size.compared
+    # weights, gradients, copies of both in single precision, two moments
+    per_parameter = 20 if half else 16
+    return per_parameter * size.matrices.stored + tokens * (kept * (1 if half else 2) + scores)
+
+
+def _kept_by_layer(width: int, inner: int, heads: int, reads_encoder: bool, longest: int) -> int:
+    attentions = 2 if reads_encoder else 1
+    attention = 11 * width + 5 * heads * longest
+    ffn = 3 * width + 4 * inner
+    norms = 2 * width * (attentions + 1)
+    return attentions * attention + ffn + norms
+
+
+def passes_at_once(size: Size, passes: int, tokens: int, longest: int, half: bool, memory: int) -> int:
+    """Return the largest power of two that divides ``passes`` and of which so many passes fit into ``memory`` bytes.
+
+    Args:
+        passes: of an update.
+        tokens: of a pass.
+    """
+    at_once = 1
+    while passes % (2 * at_once) == 0 and bytes_of_a_pass(size, 2 * at_once * tokens, longest, half) <= USED * memory:
+        at_once *= 2
+    return at_once

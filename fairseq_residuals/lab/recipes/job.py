@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import fnmatch
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -21,7 +21,6 @@ from fairseq_residuals.lab.recipes.effective_batch import Batch, batch_on
 from fairseq_residuals.lab.recipes.machine import Machine, MaxTokens
 from fairseq_residuals.lab.recipes.recipe import Measurement, Recipe
 from fairseq_residuals.lab.recipes.rows import as_command_line, override
-from fairseq_residuals.lab.recipes.train_flags import as_flags, train_flags
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.wirings.core.errors import UserError
 
@@ -31,6 +30,13 @@ _PRECISIONS = {
     "fp32": dict.fromkeys(("fp16", "bf16", "amp", "memory_efficient_fp16", "memory_efficient_bf16"), False),
     "fp16": {"fp16": True, "bf16": False, "amp": False},
     "bf16": {"bf16": True, "fp16": False, "amp": False, "memory_efficient_fp16": False},
+}
+_REGISTRIES = {
+    "model": "--arch",
+    "task": "--task",
+    "criterion": "--criterion",
+    "optimizer": "--optimizer",
+    "lr_scheduler": "--lr-scheduler",
 }
 
 
@@ -296,3 +302,46 @@ class Evaluation:
     """The language of the hypotheses."""
     pair: str | None
     """The direction, of a model for several."""
+
+
+def as_flags(settings: Mapping[str, Any]) -> Iterator[str]:
+    """Return ``{beam: 4, cpu: true}`` as --beam 4 --cpu; what is None or False is left out."""
+    for key, value in settings.items():
+        if value is None or value is False:
+            continue
+        yield f"--{key.replace('_', '-')}"
+        if isinstance(value, Mapping):
+            yield ",".join(f"{k}={v}" for k, v in value.items())
+        elif isinstance(value, list):
+            yield ",".join(map(str, value))
+        elif value is not True:
+            yield str(value)
+
+
+def train_flags(config: DictConfig) -> list[str]:
+    """Return what follows ``fairseq-train``: the data folder, and a flag for each setting that is not the default."""
+    from fairseq.dataclass.configs import FairseqConfig
+
+    settings = plain(config)
+    flags = [settings["task"].pop("data")]
+    for group, field in FairseqConfig.__dataclass_fields__.items():
+        given = settings.get(group) or {}
+        if group in _REGISTRIES:
+            flags += [_REGISTRIES[group], given.pop("_name"), *as_flags(given)]
+        elif is_dataclass(field.default):
+            defaults = OmegaConf.to_container(OmegaConf.structured(field.default), enum_to_str=True)
+            assert isinstance(defaults, dict)
+            changed = {key: value for key, value in given.items() if value != _resolved(defaults[key], settings)}
+            # a switch that is on by default has a flag that turns it off
+            flags += as_flags({key: isinstance(value, bool) or value for key, value in changed.items()})
+    return flags
+
+
+def _resolved(default: Any, settings: Mapping[str, Any]) -> Any:
+    """Return a default that refers to another setting, such as ${common.fp16}."""
+    if isinstance(default, str) and default.startswith("${"):
+        value: Any = settings
+        for key in default[2:-1].split("."):
+            value = value[key]
+        return value
+    return default

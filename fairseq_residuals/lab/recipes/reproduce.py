@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from fairseq_residuals.lab.recipes.availability import describe, settings_by_config, why_unobtainable
-from fairseq_residuals.lab.recipes.evaluate import Score, check_references, expected_metrics
+from fairseq_residuals.lab.data.corpora import CORPORA, find_corpus
+from fairseq_residuals.lab.data.pipeline.corpus import Mirror
+from fairseq_residuals.lab.recipes.costs import summary
+from fairseq_residuals.lab.recipes.effective_batch import longest_accepted
+from fairseq_residuals.lab.recipes.evaluate import Score, check_references, expected_metrics, score_commands
 from fairseq_residuals.lab.recipes.job import Job, Settings
 from fairseq_residuals.lab.recipes.recipe import Measurement
 from fairseq_residuals.lab.recipes.runner import CommandFailed, Run, Runner
@@ -26,6 +31,7 @@ from fairseq_residuals.wirings.core.errors import UserError
 
 Work = dict[Job, list[Cell]]
 """Each run with the cells that it is for."""
+_VARIANT = "recipe.variant="
 
 
 def jobs_of(
@@ -193,3 +199,95 @@ def _device(job: Job) -> str:
     if job.settings.machine.gpus == 0:
         return f"CPU ({processor()}), threads: {torch.get_num_threads()}"
     return f"{job.batch.devices} x {torch.cuda.get_device_name(0)}"
+
+
+def settings_by_config(settings: Settings, names: Iterable[str]) -> dict[str, Settings]:
+    """Return the settings of each configuration: an override of ``recipe.variant`` reaches the corpora that have it.
+
+    Where no corpus has it, it reaches all, so that the corpus can say which ones it has.
+    """
+    by_name = dict.fromkeys(names, settings)
+    chosen = [override for override in settings.overrides if override.lstrip("+").startswith(_VARIANT)]
+    if not chosen:
+        return by_name
+    variant = chosen[-1].partition("=")[2]
+    without = replace(settings, overrides=tuple(o for o in settings.overrides if o not in chosen))
+    lacking = {name for name in by_name if not _has_variant(Job(without, name).recipe.corpus, variant)}
+    return by_name if len(lacking) == len(by_name) else by_name | dict.fromkeys(lacking, without)
+
+
+def _has_variant(corpus: str, variant: str) -> bool:
+    return variant == "null" or corpus not in CORPORA or variant in find_corpus(corpus).variants
+
+
+def why_unobtainable(job: Job) -> str:
+    """Return why the corpus of a run cannot be prepared, as far as this machine alone can tell; "" where it may be.
+
+    Raises:
+        UserError: the corpus has no such variant.
+    """
+    if job.recipe.corpus not in CORPORA:  # synthetic data, which have been made
+        return ""
+    corpus = find_corpus(job.recipe.corpus)
+    _, variant = corpus.variant(job.recipe.variant)
+    setting = str(job.settings.mirror) if job.settings.mirror else os.environ.get("MIRROR")
+    downloads = Mirror.of(setting, corpus, stand_in=job.settings.mirror is not None).downloads(job.settings.downloads)
+    return next(filter(None, map(downloads.unobtainable, variant.sources)), "")
+
+
+def describe(work: Mapping[Job, list[Cell]], reasons: Mapping[Path, str]) -> str:
+    """Return one sentence about the cells that are left out, by the folders of their corpora; "" where none are."""
+    parts = []
+    for folder, reason in reasons.items():
+        cells = dict.fromkeys((cell.row, cell.column) for job in work if job.corpus == folder for cell in work[job])
+        columns = ", ".join(dict.fromkeys(column for _, column in cells))
+        parts.append(f"{len(cells)} cells ({columns}), for {reason.rstrip('.')}")
+    return f"left out: {'; '.join(parts)}" if parts else ""
+
+
+def show(work: Work) -> Iterator[str]:
+    """Yield every command that :func:`run` would run if nothing had been done.
+
+    Raises:
+        UserError: a corpus that has no such variant.
+    """
+    shown = set()
+    unobtainable = {}
+    for job, cells in work.items():
+        rows = dict.fromkeys(f"{cell.row}, {cell.column}" if len(work) > 1 else cell.row for cell in cells)
+        yield f"# {job.name}, seed {job.seed}: {'; '.join(list(rows)[:8])}{' ...' if len(rows) > 8 else ''}"
+        yield f"# effective batch: {job.batch}{_not_known_yet(job)}"
+        if job.corpus not in shown:
+            shown.add(job.corpus)
+            if not is_prepared(job) and (reason := why_unobtainable(job)):
+                unobtainable[job.corpus] = reason
+            yield shlex.join(job.prepare)
+        yield shlex.join(job.train)
+        yield f"# the same: {shlex.join(job.train_by_flags)}"
+        if job.average:
+            yield shlex.join(job.average)
+        yield from dict.fromkeys(_evaluations(job, cells))  # several scores may be of one generation
+        yield ""
+    yield from (f"# cost: {line}" for line in summary(list(work)))
+    if unobtainable:
+        yield "# cost: what is left out is counted too"
+        yield f"# {describe(work, unobtainable)}"
+
+
+def _not_known_yet(job: Job) -> str:
+    """Return what the samples of a corpus that is not prepared may change; "" where they cannot."""
+    batch = job.batch
+    if batch.devices == 1 or is_prepared(job) or job.asked.task._name == "language_modeling":
+        return ""
+    if batch.max_tokens >= longest_accepted(job.asked):
+        return ""
+    return f"; fewer devices, if a sample of the corpus, which is not prepared, has more than {batch.max_tokens} tokens"
+
+
+def _evaluations(job: Job, cells: list[Cell]) -> Iterator[str]:
+    for measurement in measurements_of(job, cells):
+        for evaluation in job.evaluate(measurement):
+            yield f"{shlex.join(evaluation.command)} > {shlex.quote(str(evaluation.log))} 2>&1"
+            yield from score_commands(job, measurement, evaluation)
+        if measurement.tool == "train-log":
+            yield f"# {', '.join(measurement.metrics)} from the validations in {job.folder}/train.*.log"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fairseq_residuals.lab.data.corpora import find_corpus
+from fairseq_residuals.lab.data.corpora import SYNTHETIC, find_corpus
 from fairseq_residuals.lab.data.synthetic.stand_ins import write_mirror
 from fairseq_residuals.lab.recipes.job import Job, Settings
 from fairseq_residuals.lab.recipes.reproduce import Work, jobs_of, run
@@ -76,12 +76,13 @@ def small_work(
     work: Work = {}
     for job, cells in jobs_of(table, settings, rows, table.seeds[:1], columns).items():
         synthetic = folder / job.recipe.corpus / (job.recipe.variant or "")
+        of_corpus = ("recipe.variant=tiny",) if job.recipe.corpus in SYNTHETIC else ()
         changed = replace(
             job.settings,
             data=synthetic / "data",
-            mirror=synthetic / "mirror",
+            mirror=None if of_corpus else synthetic / "mirror",
             out=folder / "runs",
-            overrides=(*job.settings.overrides, *small(job, cells)),
+            overrides=(*job.settings.overrides, *small(job, cells), *of_corpus),
         )
         work[Job(changed, job.name, job.given_seed)] = cells
     return work

@@ -29,7 +29,7 @@ from fairseq_residuals.plugin.folders import locked, new_folder
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.utils.documents import read_json
 
-NOT_TRAINING = ("lab/bench", "lab/commands", "lab/look", "lab/recipes")
+NOT_TRAINING = ("lab/bench", "lab/look", "lab/recipes")
 """Packages that do not change what a run gives but by its configuration."""
 OPTIONS = {"examples": 20, "updates": 4, "subwords": 1}
 """The sizes that a user chooses, and the least of each."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from fairseq_residuals_errors import UserError
 
 ROOT = Path(__file__).resolve().parents[3]
-"""Of the checkout; of an installed package, the folder that it lies in."""
+"""Folder of the checkout; of an installed package, the one that it lies in."""
 CONFIGS, RESULTS = ROOT / "configs", ROOT / "results"
 
 

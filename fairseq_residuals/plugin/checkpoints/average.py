@@ -1,7 +1,11 @@
-"""The average of checkpoints, as fairseq's average_checkpoints script makes it (its wheel lacks it)."""
+"""The average of checkpoints, as fairseq's average_checkpoints script makes it (its wheel lacks it).
+
+``fairseq-residuals average`` writes it.
+"""
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,8 +14,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fairseq_residuals.plugin.checkpoints.checkpoint_file import read_checkpoint
+from fairseq_residuals.plugin.checkpoints.checkpoint_file import read_checkpoint, save
 from fairseq_residuals.plugin.checkpoints.fairseq_config import flat_settings, wiring_of
+from fairseq_residuals.plugin.checkpoints.output_check import check_output
 from fairseq_residuals.wirings.core.errors import UserError
 
 Unit = Literal["epoch", "update"]
@@ -75,10 +80,7 @@ def average(inputs: Sequence[Path]) -> dict[str, Any]:
 
 def _load(path: Path) -> dict[str, Any]:
     checkpoint = read_checkpoint(path)
-    parameters = checkpoint["model"]
-    if not isinstance(parameters, dict) or not all(isinstance(value, Tensor) for value in parameters.values()):
-        raise UserError(f"{path} is not a fairseq checkpoint: its 'model' must hold tensors by name")
-    for name, value in parameters.items():
+    for name, value in checkpoint["model"].items():
         if value.is_floating_point() and not value.isfinite().all():
             raise UserError(
                 f"{path}: {name} is not finite, as after a training that diverged; leave this checkpoint out"
@@ -113,3 +115,72 @@ def _add(total: dict[str, Tensor], path: Path, first: Path, wiring: str) -> None
                 f" in the one, {value.dtype} {tuple(value.shape)} in the other"
             )
         mean += value
+
+
+HELP = "average the parameters of checkpoints: of named files, or of the last ones of a training run"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--inputs",
+        required=True,
+        nargs="+",
+        type=Path,
+        metavar="PATH",
+        help="checkpoint files; or the folder of a training run, with one of the --num flags",
+    )
+    parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="where to write the average")
+    parser.add_argument("--overwrite", action="store_true", help="replace a file that is there already")
+    last = parser.add_mutually_exclusive_group()
+    last.add_argument(
+        "--num-epoch-checkpoints",
+        type=int,
+        metavar="N",
+        help="take the last N checkpoints written after an epoch",
+    )
+    last.add_argument(
+        "--num-update-checkpoints",
+        type=int,
+        metavar="N",
+        help="take the last N checkpoints written at an update",
+    )
+    parser.add_argument(
+        "--checkpoint-upper-bound", type=int, metavar="N", help="take none later than this epoch or update"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status 0.
+
+    Raises:
+        UserError: the inputs cannot be averaged or the output cannot be written; nothing is written then.
+    """
+    inputs = _choose(args)
+    output: Path = args.output
+    check_output(output, inputs)
+    if output.exists() and not args.overwrite:
+        raise UserError(f"{output} is there already; --overwrite replaces it")
+    print(f"averaging {len(inputs)} checkpoints:", *inputs, sep="\n", flush=True)
+    save(average(inputs), output)
+    print(f"wrote {output}")
+    return 0
+
+
+def _choose(args: argparse.Namespace) -> list[Path]:
+    numbers: dict[Unit, int | None] = {
+        "epoch": args.num_epoch_checkpoints,
+        "update": args.num_update_checkpoints,
+    }
+    for unit, number in numbers.items():
+        if number is not None:
+            if len(args.inputs) != 1:
+                raise UserError(
+                    f"--num-{unit}-checkpoints needs --inputs to be one folder, not {len(args.inputs)} paths"
+                )
+            return last_checkpoints(args.inputs[0], number, unit, args.checkpoint_upper_bound)
+    if args.checkpoint_upper_bound is not None:
+        raise UserError("--checkpoint-upper-bound needs --num-epoch-checkpoints or --num-update-checkpoints")
+    folder = next((path for path in args.inputs if path.is_dir()), None)
+    if folder is not None:
+        raise UserError(f"{folder} is a folder: add --num-epoch-checkpoints N or --num-update-checkpoints N")
+    return list(args.inputs)

@@ -11,8 +11,7 @@ from fairseq_residuals.plugin.checkpoints.fairseq_config import flat_settings
 from fairseq_residuals.plugin.checkpoints.safetensors_file import SUFFIX, read_safetensors, write_safetensors
 from fairseq_residuals.wirings.core.errors import UserError
 from modern_fairseq.atomic_write import atomic_write
-from modern_fairseq.loading.checkpoints import load_fairseq
-from modern_fairseq.loading.file_settings import harmless_settings
+from modern_fairseq.loading.checkpoints import checked, load_fairseq
 from modern_fairseq.mistakes import disk_error
 
 
@@ -23,14 +22,14 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         UserError: the file is missing, damaged or no checkpoint.
     """
     if path.suffix == SUFFIX:
-        return harmless_settings(read_safetensors(path), str(path))
+        return checked(read_safetensors(path), str(path))
     return load_fairseq(path, map_location="cpu")
 
 
 def save(checkpoint: dict[str, Any], path: Path) -> None:
     """Write ``path`` whole or not at all; the same checkpoint gives the same bytes.
 
-    A file of safetensors has the parameters, and its settings beside it; what else a checkpoint has is left out.
+    A file of safetensors has the parameters and the settings; what else a checkpoint has is left out.
 
     Raises:
         UserError: it cannot be written.

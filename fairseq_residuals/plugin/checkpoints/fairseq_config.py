@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fairseq_residuals.plugin.checkpoints.setting_types import checked
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.wiring import Wiring
-from modern_fairseq.messages.misfits import misfit
+from modern_fairseq.fixes.checkpoint_loading import misfit
 
 Settings = dict[str, Any]
 """By the names of flags, with underscores."""

@@ -7,7 +7,7 @@ from typing import Any
 from fairseq_residuals.plugin.checkpoints.fairseq_config import flat_settings, wiring_of
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.wirings.core.errors import UserError
-from modern_fairseq.fixes.overrides import checks
+from modern_fairseq.fixes.checkpoint_loading import Loaded, steps
 
 COMPUTING = (
     "activation_fn",
@@ -23,7 +23,7 @@ COMPUTING = (
 """Settings that change what parameters compute, and often neither their names nor their shapes."""
 
 
-def refuse_to_rewire(own: dict[str, Any], used: dict[str, Any], filename: str) -> None:
+def refuse_to_rewire(loaded: Loaded) -> None:
     """Refuse other settings than a checkpoint's own that make another wiring of it.
 
     The names and shapes of parameters often do not tell one wiring from another. Paths, dropout and all else that is no
@@ -32,26 +32,30 @@ def refuse_to_rewire(own: dict[str, Any], used: dict[str, Any], filename: str) -
     Raises:
         UserError: the wiring, or whether this plugin builds the model at all, would differ from the checkpoint's.
     """
-    before, after = (_computes(settings) for settings in (own, used))
+    if loaded.own is None:
+        return
+    before, after = (_computes(settings) for settings in (loaded.own, loaded.state))
     if before != after:
         raise UserError(
-            f"{filename} was trained with {before}, which other settings (--model-overrides) cannot change to {after}:"
+            f"{loaded.filename} was trained with {before}, and --model-overrides cannot change that to {after}:"
             " leave the wiring and the architecture as they are"
         )
 
 
-def refuse_to_compute_otherwise(own: dict[str, Any], used: dict[str, Any], filename: str) -> None:
+def refuse_to_compute_otherwise(loaded: Loaded) -> None:
     """Refuse other settings than a checkpoint's own with which its parameters compute something else.
 
     Raises:
         UserError: one of :data:`COMPUTING` would differ from the checkpoint's.
     """
-    before, after = flat_settings(own), flat_settings(used)
+    if loaded.own is None:
+        return
+    before, after = flat_settings(loaded.own), flat_settings(loaded.state)
     for key in COMPUTING:
         if before.get(key) != after.get(key):
             raise UserError(
-                f"{filename} was trained with {key}={before.get(key)}, which other settings (--model-overrides) cannot"
-                f" change to {after[key]}: leave {key} as it is"
+                f"{loaded.filename} was trained with {key}={before.get(key)}, and --model-overrides cannot"
+                f" change that to {after[key]}: leave {key} as it is"
             )
 
 
@@ -62,4 +66,4 @@ def _computes(checkpoint: dict[str, Any]) -> str:
     return f"the wiring {wiring_of(settings) or 'of its architecture'}"
 
 
-checks.extend((refuse_to_rewire, refuse_to_compute_otherwise))
+steps.extend((refuse_to_rewire, refuse_to_compute_otherwise))

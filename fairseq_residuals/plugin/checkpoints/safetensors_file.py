@@ -1,8 +1,9 @@
-"""Checkpoints as safetensors: parameters in ``NAME.safetensors``, settings beside them in ``NAME.safetensors.json``.
+"""Checkpoints as safetensors: one file, with the settings in the metadata of its header.
 
-A file of this format cannot hold anything but tensors, so that reading it is safe by construction. What is bounded here
-is the time and the memory that a hostile header takes. The two files belong together by a digest of the tensors, which
-the settings' file has: a mixed pair, and any flipped bit, is an error.
+A file of this format cannot hold anything but tensors and text, so that reading it is safe by construction. What is
+bounded here is the time and the memory that a hostile header takes. The settings have a digest of the tensors, so that
+any flipped bit of them is an error. Files of earlier versions have their settings beside them, in
+``NAME.safetensors.json``, and are read.
 
 Parameters alone are kept. The optimizer's state and the place in the training data stay with fairseq's own format.
 """
@@ -19,15 +20,17 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.utils.documents import read_record
+from fairseq_residuals.wirings.utils.documents import parse_json, read_json
 from modern_fairseq.atomic_write import atomic_write
 from modern_fairseq.loading import tensor_digest
 
 SUFFIX = ".safetensors"
 FORMAT = "fairseq_residuals checkpoint"
 VERSION = 1
+METADATA = "fairseq_residuals"
+"""Key of the settings in the header's metadata."""
 _MOST_BYTES_OF_HEADER = 16 << 20
-"""About 100 for each tensor."""
+"""Limit of a header, which has about 100 bytes for each tensor."""
 _MOST_BYTES_OF_SETTINGS = 1 << 20
 NO_TRAINING_STATE = {
     "optimizer_history": [{"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}],
@@ -38,13 +41,8 @@ NO_TRAINING_STATE = {
 """What fairseq expects of a checkpoint of parameters alone."""
 
 
-def settings_file(path: Path) -> Path:
-    """Return the path of the settings that belong to the parameters at ``path``."""
-    return path.with_name(f"{path.name}.json")
-
-
 def write_safetensors(parameters: Mapping[str, Tensor], settings: Mapping[str, Any], path: Path) -> None:
-    """Write parameters and settings, each file whole or not at all.
+    """Write parameters and settings as one file, whole or not at all.
 
     Args:
         parameters: by name; those that share memory are written once.
@@ -53,7 +51,7 @@ def write_safetensors(parameters: Mapping[str, Tensor], settings: Mapping[str, A
 
     Raises:
         UserError: the package safetensors is missing, or a setting is no plain value.
-        OSError: a file cannot be written.
+        OSError: the file cannot be written.
     """
     unique, shared = without_copies(parameters)
     record = {
@@ -64,48 +62,57 @@ def write_safetensors(parameters: Mapping[str, Tensor], settings: Mapping[str, A
         "settings": dict(settings),
     }
     try:
-        text = json.dumps(record, indent=1, sort_keys=True)
+        text = json.dumps(record, sort_keys=True)
     except TypeError as error:
-        raise UserError(f"{path}: the settings beside the parameters must be plain values: {error}") from error
-    # the settings first: without them the parameters could not be read
-    with atomic_write(settings_file(path)) as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")
+        raise UserError(f"{path}: the settings of the parameters must be plain values: {error}") from error
     with atomic_write(path) as temporary:
-        write_tensors(unique, temporary)
+        # one entry, since the library writes several in any order
+        write_tensors(unique, temporary, {METADATA: text})
 
 
 def read_safetensors(path: Path) -> dict[str, Any]:
     """Read parameters and settings as a fairseq checkpoint that has no state of training.
 
     Raises:
-        UserError: a file is missing or damaged, the two do not belong together, or another version wrote them.
-        OSError: a file cannot be read.
+        UserError: the file is missing or damaged, has no settings, or another version wrote it.
+        OSError: it cannot be read.
     """
-    beside = settings_file(path)
-    for file in (path, beside):
-        if not file.is_file():
-            raise UserError(
-                f"there is no {file}" + (f", the settings of the parameters in {path}" if file == beside else "")
-            )
-    if beside.stat().st_size > _MOST_BYTES_OF_SETTINGS:
-        raise UserError(f"{beside} has more than {_MOST_BYTES_OF_SETTINGS >> 20} MiB, which no settings take")
-    record = read_record(beside, "format", "version", "digest", "shared", "settings")
-    if record["format"] != FORMAT or record["version"] != VERSION:
-        raise UserError(
-            f"{beside} is {str(record['format'])[:40]!r} of version {str(record['version'])[:20]}; this program reads"
-            f" {FORMAT!r} of version {VERSION}"
-        )
+    if not path.is_file():
+        raise UserError(f"there is no checkpoint {path}")
     parameters = read_tensors(path)
-    if tensor_digest.digest(parameters) != record["digest"]:
-        raise UserError(f"{path} and {beside} do not belong together, or one of them is damaged; get both again")
-    settings, shared = record["settings"], record["shared"]
-    if not isinstance(settings, dict) or not isinstance(shared, dict):
-        raise UserError(f"{beside} is damaged: its settings and what is shared must be objects")
-    for name, original in shared.items():
+    record = _settings_of(path)
+    if not isinstance(record, dict) or any(not isinstance(record.get(key), dict) for key in ("settings", "shared")):
+        raise UserError(f"the settings of {path} are damaged: they must be objects")
+    if record.get("format") != FORMAT or record.get("version") != VERSION:
+        raise UserError(
+            f"the settings of {path} are {str(record.get('format'))[:40]!r} of version"
+            f" {str(record.get('version'))[:20]}; this program reads {FORMAT!r} of version {VERSION}"
+        )
+    if tensor_digest.digest(parameters) != record.get("digest"):
+        raise UserError(f"the settings of {path} do not belong to its tensors, or one of them is damaged; get it again")
+    for name, original in record["shared"].items():
         if name in parameters or not isinstance(original, str) or original not in parameters:
-            raise UserError(f"{beside} is damaged: {name[:80]!r} shares a tensor that {path} does not have")
-    parameters |= {name: parameters[original] for name, original in shared.items()}
-    return {"model": parameters, "args": Namespace(**settings), "cfg": None} | NO_TRAINING_STATE
+            raise UserError(f"{path} is damaged: {name[:80]!r} shares a tensor that it does not have")
+    parameters |= {name: parameters[original] for name, original in record["shared"].items()}
+    return {"model": parameters, "args": Namespace(**record["settings"]), "cfg": None} | NO_TRAINING_STATE
+
+
+def _settings_of(path: Path) -> Any:
+    """Return what the metadata of a readable file says, or the file beside it that earlier versions wrote."""
+    beside = path.with_name(f"{path.name}.json")
+    with path.open("rb") as file:
+        text = json.loads(file.read(*struct.unpack("<Q", file.read(8)))).get("__metadata__", {}).get(METADATA)
+    if text is None and not beside.is_file():
+        raise UserError(
+            f"{path} has no settings of a checkpoint, and there is no {beside} with them; a model of transformers is"
+            " read from its folder by import --from hf"
+        )
+    if (beside.stat().st_size if text is None else len(text)) > _MOST_BYTES_OF_SETTINGS:
+        raise UserError(f"the settings of {path} have more than {_MOST_BYTES_OF_SETTINGS >> 20} MiB, as none have")
+    try:
+        return read_json(beside) if text is None else parse_json(text)
+    except ValueError as error:
+        raise UserError(f"the settings of {path} are damaged: {error}") from None
 
 
 def without_copies(parameters: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -124,16 +131,18 @@ def without_copies(parameters: Mapping[str, Tensor]) -> tuple[dict[str, Tensor],
     return unique, shared
 
 
-def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None) -> None:
     """Write tensors that share no memory.
+
+    Args:
+        metadata: text for the header; without it, what transformers wants to be told.
 
     Raises:
         UserError: the package safetensors is missing.
         OSError: the file cannot be written.
     """
     from_torch = _library()
-    # transformers wants to be told who wrote the tensors
-    path.write_bytes(from_torch.save(dict(tensors), metadata={"format": "pt"}))
+    path.write_bytes(from_torch.save(dict(tensors), metadata=dict(metadata or {"format": "pt"})))
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

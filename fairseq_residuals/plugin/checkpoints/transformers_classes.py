@@ -21,10 +21,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fairseq_residuals.wirings.blocks.model import sinusoids
+from fairseq_residuals.wirings.blocks.settings import EOS, PAD, ModelSettings, StackSettings
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.state_dict_names import fairseq_name
-from fairseq_residuals.wirings.export.model import sinusoids
-from fairseq_residuals.wirings.export.settings import EOS, PAD, ModelSettings, StackSettings
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_accurate": "gelu_pytorch_tanh", "silu": "silu", "tanh": "tanh"}
 """By fairseq's names, transformers'."""

@@ -21,7 +21,7 @@ from fairseq_residuals.wirings.core.registry import VARIANTS
 from fairseq_residuals.wirings.core.wiring import Wiring
 
 ARCHITECTURES: dict[str, partial[dict[str, Wiring]]] = {}
-"""By name: completes settings in place and returns the wiring of each stack."""
+"""The functions, by name, that complete settings in place and return the wiring of each stack."""
 
 Bases = dict[str, Callable[[Any], None]]
 """fairseq's function that fills in the dimensions, by the part of the name that selects it."""

@@ -1,25 +1,31 @@
-"""The seam: fairseq builds a model with all of its own options, then its layers are replaced by our stacks."""
+"""The seam: fairseq builds a model with all of its own options, then its layers are replaced by our stacks.
+
+The models save and load fairseq's names, which :mod:`fairseq_residuals.wirings.core.state_dict_names` translates.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
+import torch
 from omegaconf import DictConfig
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from fairseq_residuals.plugin.models import extensions
-from fairseq_residuals.plugin.models.activation_checkpointing import RecomputeActivations
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.plugin.models.args import Args, as_namespace
 from fairseq_residuals.plugin.models.fairseq_stack import DecoderStack, EncoderStack
 from fairseq_residuals.plugin.models.fixnorm import normalize_words, uses_fixnorm
-from fairseq_residuals.plugin.models.saved_names import translate_state_dict
 from fairseq_residuals.wirings.core.base import StackShape
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.initialization import initialise
-from fairseq_residuals.wirings.core.stack import Stack
+from fairseq_residuals.wirings.core.stack import Run, Stack
+from fairseq_residuals.wirings.core.state_dict_names import fairseq_name, stack_names
 from fairseq_residuals.wirings.core.wiring import Wiring
 
 logger = logging.getLogger(__name__)
@@ -121,3 +127,45 @@ def rewire(
     setattr(owner, attribute, stack)
     translate_state_dict(owner, attribute)
     return stack
+
+
+def translate_state_dict(owner: nn.Module, layers: str) -> None:
+    """Make ``owner``, an encoder or decoder whose stack is its attribute ``layers``, save and load fairseq's names."""
+    owner.register_state_dict_post_hook(partial(_save, layers))
+    owner.register_load_state_dict_pre_hook(partial(_load, layers))
+    owner.register_load_state_dict_post_hook(_report)
+
+
+def _save(layers: str, owner: nn.Module, state: dict[str, Tensor], prefix: str, metadata: Any) -> None:
+    for key in [key for key in state if key.startswith(f"{prefix}{layers}.")]:
+        state[fairseq_name(key)] = state.pop(key)
+
+
+def _load(layers: str, owner: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
+    if getattr(owner, "adaptive_softmax", None) is not None:
+        # fairseq adds it to every checkpoint with shared embeddings (transformer_decoder.py, upgrade_state_dict_named)
+        state.pop(f"{prefix}output_projection.weight", None)
+    names = stack_names(state, prefix, layers)
+    values = {name: state[key] for key, name in names.items()}
+    for key in [key for key in state if key.startswith((f"{prefix}{layers}.", f"{prefix}layer_norm."))]:
+        del state[key]
+    for name, value in values.items():
+        state[f"{prefix}{layers}.{name}"] = value
+
+
+def _report(owner: nn.Module, incompatible: Any) -> None:
+    for keys in incompatible:
+        keys[:] = map(fairseq_name, keys)
+
+
+@dataclass(frozen=True)
+class RecomputeActivations:
+    """Run each layer once more in the backward pass, and keep its input alone (``--checkpoint-activations``).
+
+    It is a wrapper of layers (:attr:`~fairseq_residuals.wirings.core.stack.Stack.wrappers`). fairseq's own one loses
+    gradients through nested tensors, and a stream is one.
+    """
+
+    def __call__(self, run: Run) -> Run:
+        """Wrap what runs a layer; without gradients there is nothing to keep."""
+        return partial(checkpoint, run, use_reentrant=False) if torch.is_grad_enabled() else run

@@ -31,7 +31,7 @@ class Extension:
         """Refuse settings, before data is read.
 
         Args:
-            args: of the model, complete: a flag that was not given has its default.
+            args: settings of the model, complete: a flag that was not given has its default.
 
         Raises:
             UserError: a setting is out of range, or contradicts another.
@@ -47,7 +47,7 @@ class Extension:
 
 
 EXTENSIONS: dict[str, Extension] = {}
-"""By name, in the order in which they were registered, which is that in which they attach."""
+"""The extensions by name, in the order in which they were registered, which is that in which they attach."""
 
 
 def register_extension(name: str) -> Callable[[type[Extension]], type[Extension]]:

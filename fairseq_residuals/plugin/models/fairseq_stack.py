@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fairseq_residuals.wirings.core.attention import KeysValues, KVCache
 from fairseq_residuals.wirings.core.layer import FAIRSEQ_NORMS, Context, ResidualLayer
-from fairseq_residuals.wirings.core.packing import packed_sides
+from fairseq_residuals.wirings.core.packing import PackedSides
 from fairseq_residuals.wirings.core.stack import Pass, Stack
 
 KV_CACHE = "kv_cache"
@@ -19,7 +19,7 @@ KV_CACHE = "kv_cache"
 
 
 class FairseqLayer(ResidualLayer):
-    """With what fairseq asks of a layer beside running it.
+    """A layer with what fairseq asks of it beside running it.
 
     Not a subclass of fairseq's layers: in 0.12.2 these carry a second, dead copy of every weight, and switch in
     evaluation to a fused Post-LN kernel that ignores any other wiring.
@@ -52,6 +52,11 @@ class FairseqStack(Stack):
     layer_class = FairseqLayer
     calls: type[LayerCalls]
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Take the sub-layers over; see :class:`.Stack`."""
+        super().__init__(*args, **kwargs)
+        self.sides = PackedSides()
+
     def __iter__(self) -> Iterator[Any]:
         calls = self.calls(self)
         return iter([partial(calls.layer, i) for i in range(len(self))])
@@ -68,7 +73,7 @@ class FairseqStack(Stack):
 class LayerCalls:
     """fairseq's calls of its layers, one after the other, as one pass along a stack."""
 
-    def __init__(self, stack: Stack) -> None:
+    def __init__(self, stack: FairseqStack) -> None:
         self.stack = stack
 
     def run(self, i: int, x: Tensor, context: Context) -> tuple[Tensor, Tensor | None]:
@@ -83,7 +88,7 @@ class LayerCalls:
 class EncoderCalls(LayerCalls):
     def layer(self, i: int, x: Tensor, encoder_padding_mask: Tensor | None = None) -> Tensor:
         """Run with the signature of fairseq's encoder layers: (T, B, C), mask (B, T) -> (T, B, C)."""
-        packing = packed_sides().encoder
+        packing = self.stack.sides.encoder
         padding = encoder_padding_mask if packing is None else packing.padding_mask
         return self.run(i, x, Context(padding_mask=padding, packing=packing))[0]
 
@@ -102,7 +107,7 @@ class DecoderCalls(LayerCalls):
         need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None, None]:
         """Run with the signature of fairseq's decoder layers: (T, B, C), ... -> (T, B, C), weights, None."""
-        sides = packed_sides()
+        sides = self.stack.sides
         if sides.decoder is not None:
             # fairseq asks the last layer in every pass; weights of a row would be none that anybody knows
             need_attn = need_head_weights = False

@@ -61,10 +61,10 @@ def add_plugin_flags(parser: Any) -> None:
     parser.add_argument(
         "--residual",
         metavar="NAME",
-        help="how norms and residuals are wired: a variant's name, a list such as post_ln:0-5,pre_ln:6-17,"
+        help="how norms and residuals are wired: a wiring's name, a list such as post_ln:0-5,pre_ln:6-17,"
         " or both for encoder/decoder",
     )
-    parser.add_argument("--residual-args", metavar="K=V,...", help="options of the variant")
-    parser.add_argument("--decoder-residual", metavar="NAME", help="the decoder's variant, where it differs")
-    parser.add_argument("--decoder-residual-args", metavar="K=V,...", help="options of the decoder's variant")
+    parser.add_argument("--residual-args", metavar="K=V,...", help="options of the wiring")
+    parser.add_argument("--decoder-residual", metavar="NAME", help="the decoder's wiring, where it differs")
+    parser.add_argument("--decoder-residual-args", metavar="K=V,...", help="options of the decoder's wiring")
     extensions.add_flags(parser)

@@ -16,6 +16,8 @@ ROUGE sees the letters only, and so the ``<unk>`` of a hypothesis would match.""
 SKIPPED = re.compile(r"([\d,]+) samples have invalid sizes and will be skipped")
 """What fairseq warns of where a text is not evaluated whole."""
 _TRANSLATED = re.compile(r"Translated (\d[\d,]{0,17}) sentences? \(")
+_LOG = re.compile(r"\| (?:fairseq_cli\.)?generate \| ")
+"""Part of a line of the log, which has the number of sentences at its end."""
 _GENERATED = re.compile(r"^([STHD])-(\d{1,9})\t")
 
 
@@ -101,6 +103,7 @@ def parse_generation(lines: Iterable[str], name: str = "the output") -> Generati
     texts: dict[str, dict[int, str]] = {kind: {} for kind in "STHD"}
     current: dict[str, int] = {}
     translated: int | None = None
+    logged = False
     for line in lines:
         match = _GENERATED.match(line)
         if not match:
@@ -111,6 +114,7 @@ def parse_generation(lines: Iterable[str], name: str = "the output") -> Generati
                     " long: raise --max-tokens, --max-source-positions and --max-target-positions"
                 )
             translated = int(count[1].replace(",", "")) if count else translated
+            logged = logged or _LOG.search(line) is not None
             continue
         kind, number = match[1], int(match[2])
         text = line[match.end() :]
@@ -139,6 +143,8 @@ def parse_generation(lines: Iterable[str], name: str = "the output") -> Generati
             " is not whole"
         )
     sources, targets, detokenized = (_column(texts, kind, name) for kind in "STD")
+    if logged and translated is None:
+        raise UserError(f"{name} is not whole: fairseq-generate was stopped before it said how many it had translated")
     hypotheses = [texts["H"][number] for number in range(len(texts["H"]))]
     return Generation(hypotheses, detokenized or hypotheses, targets, sources)
 

@@ -18,11 +18,9 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fairseq_residuals.plugin.search.beams import Beams
-from fairseq_residuals.plugin.search.fixed_cache import FixedBeamCache
-from fairseq_residuals.plugin.search.kv_cache import BeamCache, decode
+from fairseq_residuals.plugin.search.beams import Beams, WordChoice, best_candidates, log_probs
+from fairseq_residuals.plugin.search.kv_cache import BeamCache, FixedBeamCache, decode
 from fairseq_residuals.plugin.search.packed_linear import PackedLinears
-from fairseq_residuals.plugin.search.word_choice import WordChoice, best_candidates, log_probs
 from fairseq_residuals.plugin.search.word_graph import WordGraph
 from fairseq_residuals.wirings.core.stack import Stack
 from fairseq_residuals.wirings.utils.torch_private import has_hooks, packs_matrices

@@ -14,10 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.plugin.search.beams import Beams
-from fairseq_residuals.plugin.search.fixed_cache import FixedBeamCache
-from fairseq_residuals.plugin.search.kv_cache import decode
-from fairseq_residuals.plugin.search.word_choice import WordChoice
+from fairseq_residuals.plugin.search.beams import Beams, WordChoice
+from fairseq_residuals.plugin.search.kv_cache import FixedBeamCache, decode
 from fairseq_residuals.plugin.speed import cuda_graphs
 
 _LATEST: dict[torch.device, Any] = {}

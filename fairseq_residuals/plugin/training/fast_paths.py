@@ -1,30 +1,229 @@
-"""The flags that make training faster, each of which attaches what is in ``speed``, here and in the library."""
+"""What makes training faster: what a run on a GPU takes without being asked, and what flags ask for.
+
+The first changes numbers by rounding alone, and ``--plain`` leaves it out. :func:`choose` decides from settings and
+device alone, and a run's first lines say what was chosen. Each flag attaches what is in ``speed``, here and in the
+library.
+"""
 
 from __future__ import annotations
 
+import functools
+import logging
 from argparse import ArgumentParser, Namespace
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from fairseq.criterions import CRITERION_REGISTRY
-from torch import nn
+from fairseq.optim import FP16Optimizer
+from fairseq.optim.adam import Adam, FairseqAdam
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fairseq_residuals.plugin.models.extensions import Extension, register_extension
-from fairseq_residuals.plugin.speed import compile_layers, recorded_criterion, relu_in_place
+from fairseq_residuals.plugin.speed import compile_layers, cuda_graph_step, packed_forward
 from fairseq_residuals.plugin.speed.fast_dropout import make_dropouts_fast
-from fairseq_residuals.plugin.training.fast_by_default import changing_flags
+from fairseq_residuals.plugin.training.chunked_label_smoothed_cross_entropy import (
+    ChunkedLabelSmoothedCrossEntropy,
+)
+from fairseq_residuals.plugin.training.optim import FusedAdam
 from fairseq_residuals.plugin.training.trainer_hooks import hooks_of
 from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.layer import ResidualLayer
 from fairseq_residuals.wirings.speed import cpu
+from fairseq_residuals.wirings.utils.torch_private import has_hooks
+
+logger = logging.getLogger(__name__)
+
+CHUNKED, STOCK_LOSS = "chunked_label_smoothed_cross_entropy", "label_smoothed_cross_entropy"
+LOSS, ADAM, GRAPHS = "the loss in chunks", "fused Adam", "CUDA graphs"
+ON = ""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What the choice depends on."""
+
+    device: str
+    """The kind: cpu, cuda."""
+    criterion: str
+    optimizer: str
+    plain: bool = False
+    projects_by_matrix: bool = True
+    """Whether the model's output is a projection by a matrix that is trained."""
+    half_moments: bool = False
+    """Whether the optimizer works on parameters or moments in half precision."""
+    amp: bool = False
+    wrapped: bool = False
+    """Whether PyTorch's DistributedDataParallel wraps the model."""
+    changing: tuple[str, ...] = ()
+    """Flags by which the work of a step changes, or is compiled."""
+    buckets: bool = False
+    """Whether batches are padded to few lengths."""
+    packed: bool = False
+    no_one_shape: str = ""
+    """Why packed batches cannot have one shape; empty where they can."""
+
+
+def choose(s: Situation) -> dict[str, str]:
+    """Return, for everything there is to choose, :data:`ON` or why it is off."""
+    if s.plain:
+        return dict.fromkeys((LOSS, ADAM, GRAPHS), "--plain")
+    if s.device != "cuda":
+        return dict.fromkeys((LOSS, ADAM, GRAPHS), f"the device is {s.device}, where flags ask for it")
+    loss = _why_no_chunks(s)
+    return {LOSS: loss, ADAM: _why_no_fused_adam(s), GRAPHS: _why_no_graphs(s, loss)}
+
+
+def _why_no_chunks(s: Situation) -> str:
+    if s.criterion not in (CHUNKED, STOCK_LOSS):
+        return f"it is for --criterion {STOCK_LOSS}"
+    return ON if s.projects_by_matrix else "the output is no projection by a trained matrix"
+
+
+def _why_no_fused_adam(s: Situation) -> str:
+    if s.optimizer not in ("adam", "fused_adam"):
+        return "it is for --optimizer adam"
+    return "it works in single precision" if s.half_moments else ON
+
+
+def _why_no_graphs(s: Situation, loss: str) -> str:
+    if loss != ON:
+        return f"they need {LOSS}"
+    if s.amp:
+        return "they are not for --amp"
+    if s.changing:
+        return f"they do not go with {', '.join(s.changing)}"
+    if s.wrapped:
+        return "on several GPUs they need --ddp-backend legacy_ddp"
+    if s.packed and s.no_one_shape:
+        return s.no_one_shape
+    return ON if s.packed or s.buckets else "batches have many shapes; --packed makes them one"
+
+
+def changing_flags(args: Namespace) -> tuple[str, ...]:
+    """Return the flags that are set by which the work of a step changes, or is compiled: no graph can have it."""
+    changing = ("encoder_layerdrop", "decoder_layerdrop", "checkpoint_activations", "compile_stack")
+    return tuple(f"--{name.replace('_', '-')}" for name in changing if getattr(args, name, None))
+
+
+def situation_of(trainer: Any, args: Namespace) -> Situation:
+    """Return the situation of a trainer that is about to train.
+
+    Args:
+        args: of its model.
+    """
+    settings, model = trainer.cfg, trainer.get_model()
+    projection = getattr(model.decoder, "output_projection", None)
+    common, parallel = settings.common, settings.distributed_training
+    packed = args.packed is not None
+    return Situation(
+        device=trainer.device.type,
+        criterion=settings.criterion._name,
+        # without one fairseq refuses to train, but later
+        optimizer=getattr(settings.optimizer, "_name", ""),
+        plain=bool(args.plain),
+        projects_by_matrix=isinstance(projection, nn.Linear)
+        and projection.bias is None
+        and projection.weight.requires_grad
+        # DistributedDataParallel would take a matrix for unused that only the loss uses
+        and (not parallel.find_unused_parameters or projection.weight is model.decoder.embed_tokens.weight),
+        half_moments=common.memory_efficient_fp16
+        or common.memory_efficient_bf16
+        or bool(getattr(settings.optimizer, "fp16_adam_stats", False)),
+        amp=common.amp,
+        wrapped=trainer.data_parallel_world_size > 1 and parallel.ddp_backend not in ("legacy_ddp", "no_c10d"),
+        changing=changing_flags(args),
+        buckets=bool(getattr(settings.task, "num_batch_buckets", 0)),
+        packed=packed,
+        no_one_shape=packed_forward.why_no_one_shape(model, trainer.device) if packed else "",
+    )
+
+
+@register_extension("fast_by_default")
+class FastByDefault(Extension):
+    """Take what is faster and computes the same."""
+
+    def add_flags(self, parser: ArgumentParser) -> None:
+        """Add the flag that leaves it out."""
+        parser.add_argument(
+            "--plain",
+            action="store_true",
+            default=None,
+            help="on a GPU, leave out what makes training faster without being asked: the loss in chunks, the fused"
+            " kernel of Adam, CUDA graphs; a run's first lines say which are on",
+        )
+
+    def check(self, args: Namespace) -> None:
+        """Refuse to be told both."""
+        if args.plain and args.cuda_graphs:
+            raise UserError("--plain leaves CUDA graphs out and --cuda-graphs asks for them; give one of them")
+
+    def attach(self, model: nn.Module, args: Namespace) -> None:
+        """Choose once the trainer is there, and before it trains."""
+        hooks_of(model).after_load_checkpoint.append(functools.partial(_take_what_is_faster, args=args))
+
+
+def _take_what_is_faster(trainer: Any, *, args: Namespace) -> None:
+    situation = situation_of(trainer, args)
+    if situation.device == "cpu":
+        return
+    chosen = choose(situation)
+    if chosen[LOSS] == ON and trainer.cfg.criterion._name != CHUNKED:
+        trainer._criterion, trainer._wrapped_criterion = in_chunks(trainer.get_criterion()), None
+    if chosen[ADAM] == ON:
+        fuse(trainer.optimizer)
+    if chosen[GRAPHS] == ON and not args.cuda_graphs:
+        cuda_graph_step.record_steps(trainer.get_criterion(), required=False)
+    for name, reason in chosen.items():
+        if reason == ON or (name == GRAPHS and args.cuda_graphs):
+            logger.info("%s: on", name)
+        else:
+            logger.info("%s: off (%s)", name, reason)
+
+
+def in_chunks(criterion: Any) -> ChunkedLabelSmoothedCrossEntropy:
+    """Return fairseq's label-smoothed loss, computed in chunks."""
+    return ChunkedLabelSmoothedCrossEntropy(
+        criterion.task,
+        criterion.sentence_avg,
+        criterion.eps,
+        criterion.ignore_prefix_size,
+        criterion.report_accuracy,
+    )
+
+
+def fuse(optimizer: Any) -> None:
+    """Let fairseq's Adam compute by the fused kernel from now on, with the state that it has."""
+    if isinstance(optimizer, FP16Optimizer):
+        optimizer = optimizer.fp32_optimizer
+    if isinstance(optimizer, FairseqAdam) and type(optimizer._optimizer) is Adam:
+        plain = optimizer._optimizer
+        optimizer._optimizer = FusedAdam(plain.param_groups, **optimizer.optimizer_config)
+        optimizer._optimizer.state = plain.state
+
+
+@dataclass(frozen=True)
+class ReLUInPlace:
+    """Compute relu of what ``before`` has just returned: in its memory, unless hooks may have kept it."""
+
+    before: nn.Module
+
+    def __call__(self, h: Tensor) -> Tensor:
+        """(..., F) -> (..., F)"""
+        return torch.relu(h) if has_hooks(self.before) else torch.relu_(h)
 
 
 @register_extension("relu_in_place")
 class ReluInPlace(Extension):
-    """Compute ReLU in the memory of its input."""
+    """Compute ReLU in the memory of its input, which nobody else has."""
 
     def attach(self, model: nn.Module, args: Namespace) -> None:
         """Replace the activation of the layers."""
-        relu_in_place.attach(model)
+        for layer in model.modules():
+            if isinstance(layer, ResidualLayer) and getattr(layer, "activation_fn", None) is F.relu:
+                layer.activation_fn = ReLUInPlace(layer.fc1)
 
 
 @register_extension("fast_on_cpu")
@@ -116,7 +315,7 @@ def _record_steps(trainer: Any) -> None:
     Raises:
         UserError: it does not serve, or the model, the device or the precision does not.
     """
-    criterion, recordable = trainer.get_criterion(), recorded_criterion.RecordableCriterion
+    criterion, recordable = trainer.get_criterion(), cuda_graph_step.RecordableCriterion
     if not isinstance(criterion, recordable):
         served = sorted(name for name, kind in CRITERION_REGISTRY.items() if issubclass(kind, recordable))
         raise UserError(
@@ -124,5 +323,5 @@ def _record_steps(trainer: Any) -> None:
         )
     if trainer.cfg.common.amp:
         raise UserError("--cuda-graphs is not for --amp; train with --fp16 or --bf16")
-    recorded_criterion.refuse_unrecordable(trainer.model, trainer.device)
-    recorded_criterion.record_steps(criterion)
+    cuda_graph_step.refuse_unrecordable(trainer.model, trainer.device)
+    cuda_graph_step.record_steps(criterion)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import itertools
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -29,14 +30,34 @@ from fairseq.optim.bmuf import FairseqBMUF
 from torch import Tensor, nn
 
 from fairseq_residuals.plugin.models.extensions import Extension, register_extension
-from fairseq_residuals.plugin.training.gradient_norms import gradient_norms, named_stacks
 from fairseq_residuals.plugin.training.trainer_hooks import hooks_of
 from fairseq_residuals.wirings.core.base import Connection, Variant
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.gpas import ActivationScaling
 from fairseq_residuals.wirings.core.norms import is_norm
+from fairseq_residuals.wirings.core.stack import Stack
 from fairseq_residuals.wirings.core.state_dict_names import fairseq_name
 from fairseq_residuals.wirings.core.value_residual import ValueResidual
+
+
+def gradient_norms(model: nn.Module) -> dict[str, Tensor]:
+    """Return, by name, the norm of the gradients as they are stored: a number in at least fp32, on its device."""
+    norms = {}
+    for path, stack in named_stacks(model):
+        for name, part in stack.named_children():
+            parameters = list(part.parameters())
+            if parameters:
+                at_least_single = torch.promote_types(parameters[0].dtype, torch.float32)
+                zero = parameters[0].new_zeros((), dtype=at_least_single)  # layer dropout may leave no gradient at all
+                each = [torch.linalg.vector_norm(p.grad, dtype=zero.dtype) for p in parameters if p.grad is not None]
+                norms[f"gnorm/{path}.{name}"] = torch.stack([zero, *each]).norm()
+    return norms
+
+
+def named_stacks(model: nn.Module) -> Iterator[tuple[str, Stack]]:
+    """Return the wired stacks of a model with their names in it."""
+    return ((path, module) for path, module in model.named_modules() if isinstance(module, Stack))
+
 
 MOST_ENTRIES = 1024
 """A matrix of more is logged by its mean, minimum and maximum; 30 layers have 31 x 31 weights over depth."""

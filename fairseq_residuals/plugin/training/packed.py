@@ -16,7 +16,7 @@ from fairseq.tasks.translation import TranslationTask
 from torch import Tensor, nn
 
 from fairseq_residuals.plugin.models.extensions import Extension, register_extension
-from fairseq_residuals.plugin.speed import packed_forward, recorded_criterion
+from fairseq_residuals.plugin.speed import cuda_graph_step, packed_forward
 from fairseq_residuals.plugin.training.packed_batches import PackedDataset
 from fairseq_residuals.plugin.training.trainer_hooks import hooks_of
 from fairseq_residuals.wirings.core.errors import UserError
@@ -92,7 +92,7 @@ def _pack(trainer: Any, *, full: bool) -> None:
         raise UserError(f"--packed validates on padded batches, and {train} is for training; choose other subsets")
     if not isinstance(criterion.forward, CountSentences):
         criterion.forward = CountSentences(criterion.forward, by_sentence=criterion.sentence_avg)
-        graphs = recorded_criterion.records_steps(criterion)
+        graphs = cuda_graph_step.records_steps(criterion)
         reason = packed_forward.why_no_one_shape(trainer.get_model(), trainer.device) if graphs else ""
         if reason:
             raise UserError(f"--packed does not go with --cuda-graphs here: {reason}; leave one of them out")

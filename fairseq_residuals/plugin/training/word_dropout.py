@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.plugin.models.extensions import Extension, register_extension
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.core.packing import packed_sides
+from fairseq_residuals.wirings.core.packing import PackedSides
 
 STACKS = ("encoder", "decoder")
 
@@ -27,18 +27,22 @@ class WordDropoutEmbedding(nn.Embedding):
     like words.
     """
 
-    def __init__(self, plain: nn.Embedding, p: float, *, keep_first: bool) -> None:
+    def __init__(
+        self, plain: nn.Embedding, p: float, *, keep_first: bool = False, sides: PackedSides | None = None
+    ) -> None:
         """Share the weight of an embedding.
 
         Args:
             plain: an embedding, which stays as it is; both have one weight.
             p: from 0 up to, but not including, 1.
             keep_first: never drop position 0, where a decoder finds its start symbol.
+            sides: how the decoder's input is packed while the model runs; None: it is padded.
         """
         super().__init__(plain.num_embeddings, plain.embedding_dim, plain.padding_idx, _weight=plain.weight.data)
         self.weight = plain.weight
         self.p = p
         self.keep_first = keep_first
+        self.sides = PackedSides() if sides is None else sides
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the embeddings (B, T, C) of words (B, T)."""
@@ -47,7 +51,7 @@ class WordDropoutEmbedding(nn.Embedding):
             return words
         dropped = torch.rand(tokens.shape, device=tokens.device) < self.p
         if self.keep_first:
-            packing = packed_sides().decoder
+            packing = self.sides.decoder
             first = torch.arange(tokens.size(1), device=tokens.device) if packing is None else packing.positions
             dropped = dropped & (first != 0)
         return words.masked_fill(dropped.unsqueeze(-1), 0)
@@ -56,12 +60,12 @@ class WordDropoutEmbedding(nn.Embedding):
         return f"{super().extra_repr()}, word_dropout={self.p}"
 
 
-def drop_words(owner: Any, p: float, *, keep_first: bool) -> None:
-    """Give a fairseq encoder or decoder an embedding with word dropout.
+def drop_words(owner: Any, p: float, *, sides: PackedSides | None = None) -> None:
+    """Give a fairseq encoder or decoder an embedding with word dropout; one with ``sides``, a decoder, keeps its first.
 
     Nothing else that has the same weight changes: the other stack, the output projection, the names in a checkpoint.
     """
-    owner.embed_tokens = WordDropoutEmbedding(owner.embed_tokens, p, keep_first=keep_first)
+    owner.embed_tokens = WordDropoutEmbedding(owner.embed_tokens, p, keep_first=sides is not None, sides=sides)
 
 
 @register_extension("word_dropout")
@@ -94,4 +98,4 @@ class WordDropout(Extension):
         """Replace the embeddings of the stacks whose words are dropped."""
         for stack in STACKS:
             if p := getattr(args, f"{stack}_word_dropout"):
-                drop_words(getattr(model, stack), p, keep_first=stack == "decoder")
+                drop_words(getattr(model, stack), p, sides=model.decoder.layers.sides if stack == "decoder" else None)

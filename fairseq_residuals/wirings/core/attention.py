@@ -17,7 +17,7 @@ from fairseq_residuals.wirings.core.packing import Packing
 
 Edit = Callable[[Tensor], Tensor]
 AttentionBackend = Callable[..., tuple[Tensor, Tensor | None]]
-"""With the arguments of :func:`run_attention`, and its results."""
+"""A function with the arguments of :func:`run_attention`, and its results."""
 
 
 class KeysValues(NamedTuple):

@@ -23,10 +23,11 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.attention import AttentionBackend, run_attention
-from fairseq_residuals.wirings.core.common_options import CommonOptions, contradiction, equations_with
-from fairseq_residuals.wirings.core.depth_mixing import DepthWeights
-from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale, update_scales
+from fairseq_residuals.wirings.core.common_options import STARTS_SMALLER, CommonOptions
+from fairseq_residuals.wirings.core.config import show_value
+from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale, layer_scale
 from fairseq_residuals.wirings.core.norms import NormType, build_norm
+from fairseq_residuals.wirings.core.value_residual import value_equations
 
 Stream = dict[str, Tensor]
 """What travels along depth. "x" (T, B, C) is always there; any other key is documented by its variant.
@@ -56,7 +57,7 @@ class StackShape:
     norm_type: NormType = field(default="layer", kw_only=True)
     """What :meth:`new_norm` makes."""
     norm_eps: float = field(default=0.0, kw_only=True)
-    """What norms add to a mean square; 0: that of their kind, or of the design (:meth:`eps`)."""
+    """What norms add to a mean square; 0: that of their kind, or of the wiring (:meth:`eps`)."""
 
     def eps(self, usual: float) -> float:
         """Return the eps of a norm that has ``usual`` unless the option ``norm_eps`` says otherwise."""
@@ -67,7 +68,7 @@ class StackShape:
 
         Args:
             width: channels; 0: those of the stream.
-            eps: where ``norm_eps`` leaves it to the design; 0 is the usual one of its kind.
+            eps: eps where ``norm_eps`` leaves it to the wiring; 0: the usual one of its kind.
             bias: False: no kind has one.
         """
         return build_norm(self.norm_type, width or self.dim, self.eps(eps), bias)
@@ -171,6 +172,25 @@ class Connection(nn.Module):
         return f"{self.site.stack} {self.site.kind}, layer {self.site.layer + 1} of {self.site.depth}"
 
 
+@dataclass(frozen=True)
+class DepthWeights:
+    """Hold what a wiring has learned to combine over depth, for analysis.
+
+    Attributes:
+        name: name of the weights, as in the equations.
+        matrix: (R, K), single precision, on the CPU; nan where a layer would combine what lies above it.
+        first_row, first_column: the numbers of the first layers.
+        rows, columns: what they are.
+    """
+
+    name: str
+    matrix: Tensor
+    first_row: int
+    first_column: int
+    rows: str = "into layer"
+    columns: str = "output of layer"
+
+
 class Variant(nn.Module):
     """A published way to wire norms and residuals; one instance per stack, owner of what spans the depth.
 
@@ -182,11 +202,6 @@ class Variant(nn.Module):
     title: ClassVar[str]
     paper: ClassVar[str]
     year: ClassVar[int]
-    equations: ClassVar[tuple[str, ...]]
-    """How the stack is wired, as docs/EQUATIONS.md describes; :meth:`equations_of` are those of a config."""
-    rewrites: ClassVar[tuple[tuple[str, Any, str, str], ...]] = ()
-    """An option, one of its values or a predicate of these, and what they make of a part of the equations: old text,
-    new text. They apply in order."""
     symbols: ClassVar[dict[str, str]] = {}
     """Names in the equations that are not those of their parameters, and the ends of the parameters' names."""
     code: ClassVar[str] = ""
@@ -228,21 +243,45 @@ class Variant(nn.Module):
         """Return why the variant has no meaning in such a place; empty where it has.
 
         Args:
-            alone: in an encoder without a decoder, or a decoder without an encoder.
-            topmost: with no layers of another variant above its own.
+            alone: whether that is an encoder without a decoder, or a decoder without an encoder.
+            topmost: whether no layers of another variant are above its own.
             depth: the layers that it wires.
         """
         return ""
 
     @classmethod
     def contradiction(cls, config: Any) -> str:
-        """Return why options cannot be together, or cannot be with this variant; empty where they can."""
-        return contradiction(cls, config)
+        """Return why options cannot be together, or cannot be with this wiring; empty where they can."""
+        if cls.draws_weights and config.init != "fairseq":
+            return f"option init={config.init}, for it draws its weights by its own rule"
+        if config.gpas != "none" and cls.summation == "none":
+            return "option gpas, for its stream is not one sum to which each sub-layer adds once"
+        if not config.depth_mup:
+            return ""
+        if cls.summation != "pre":
+            return "option depth_mup, for the theory is that of branches which are added to a stream and nothing else"
+        if cls.draws_weights or config.init in ("ds_init", "ds_init_code") or config.init_scale == "depth":
+            return STARTS_SMALLER
+        return ""
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        """Return how a stack with the options ``o`` is wired, as docs/EQUATIONS.md describes.
+
+        An empty line is none. What options of every wiring make of a sum is :meth:`.CommonOptions.adds`.
+        """
+        raise NotImplementedError(f"{cls.__name__} does not say its equations")
 
     @classmethod
     def equations_of(cls, config: Any) -> tuple[str, ...]:
-        """Return the equations of a stack with these options; a number that is an option replaces its definition."""
-        return equations_with(cls, config)
+        """Return the equations of a stack with these options, with what options of every wiring add to them."""
+        lines = [line for line in cls.equations(config) if line]
+        if config.depth_mup:
+            lines.append(f"where m_L = (L / {config.base_depth})^(-{float(config.depth_mup):g})")
+        if config.norm_type != "layer" and any("LN" in line for line in lines):
+            lines.append(f"LN is norm_type={config.norm_type}")
+        eps = (f"where norm_eps = {show_value(config.norm_eps)}",) if config.norm_eps else ()
+        return (*eps, *lines, *value_equations(config.value_residual))
 
     def connect(self, site: Site) -> Connection:
         """Return a new connection for ``site``."""
@@ -299,7 +338,12 @@ class Variant(nn.Module):
 
     def update_scales(self, layers: nn.ModuleList) -> dict[nn.Parameter, UpdateScale]:
         """Return the factors on the optimizer's settings, of parameters of ``layers`` and of this variant."""
-        return update_scales(self, layers)
+        scales = dict.fromkeys(layers.parameters(), layer_scale(self.config, self.shape.depth))
+        for ending, scale in self.update_rules().items():
+            for name, parameter in (*layers.named_parameters(), *self.named_parameters()):
+                if f".{name}".endswith(f".{ending}"):
+                    scales[parameter] = scales.get(parameter, UpdateScale()).times(scale)
+        return scales
 
     def extra_repr(self) -> str:
         return f"{self.name}: {'; '.join(self.equations_of(self.config))}" if self.name else ""

@@ -1,4 +1,4 @@
-"""A variant's options: declared as fields of a frozen dataclass, parsed from "k=v,...", checked, written back."""
+"""A wiring's options: declared as fields of a frozen dataclass, parsed from "k=v,...", checked, written back."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fairseq_residuals.wirings.core.errors import UserError
 T = TypeVar("T")
 
 LARGEST = 1e6
-"""Of a factor: with more of them, numbers of single precision overflow."""
+"""The largest factor: with more of them, numbers of single precision overflow."""
 MOST_LAYERS = 10_000
-"""Of which an option counts some; no model has more."""
+"""The most layers that an option counts; no model has more."""
 SHORT = {"norm": "norm_type"}
-"""Other names of options, for variants that have no option of that name themselves."""
+"""Other names of options, for wirings that have no option of that name themselves."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Option:
 def option(
     default: T, help: str, *, minimum: float | None = None, maximum: float | None = None, for_training: bool = False
 ) -> T:
-    """Declare a field of a variant's ``Config``; the other arguments are those of :class:`Option`.
+    """Declare a field of a wiring's ``Config``; the other arguments are those of :class:`Option`.
 
     The field's annotation is bool, int, float, str, a Literal, or a union of them.
     """
@@ -115,34 +115,45 @@ def _check(config_class: type, known: Option) -> None:
         raise TypeError(f"the default {known.default!r} of {where} is not valid; valid: {known.describe()}") from None
 
 
-def parse_options(owner: str, config_class: type[T], text: str) -> tuple[T, frozenset[str]]:
-    """Return a ``Config`` from "k=v,...", and the names that the text gives.
+Given = str | Mapping[str, Any] | None
+"""Options as a user gives them: the text "k=v,...", or values by name."""
+
+
+def given_options(given: Given) -> list[tuple[str, Any]]:
+    """Return names and values in the order in which they were given; of a name without "=", the value is None."""
+    if isinstance(given, Mapping):
+        return list(given.items())
+    items = [item.strip().partition("=") for item in (given or "").split(",") if item.strip()]
+    return [(name.strip(), value.strip() if equals else None) for name, equals, value in items]
+
+
+def parse_options(owner: str, config_class: type[T], given: Given | list[tuple[str, Any]]) -> tuple[T, frozenset[str]]:
+    """Return a ``Config`` from options, and the names that were given.
 
     Raises:
-        UserError: an unknown or repeated name, a missing "=", or a value that is not valid; it lists what is.
+        UserError: an unknown or repeated name, a missing value, or one that is not valid; it lists what is.
     """
     options = options_of(config_class)  # type: ignore[arg-type]  # mypy takes type[T] for unhashable
     values: dict[str, Any] = {}
-    for item in filter(None, (part.strip() for part in text.split(","))):
-        name, equals, value = (part.strip() for part in item.partition("="))
+    for name, value in given if isinstance(given, list) else given_options(given):
         name = name if name in options else SHORT.get(name, name)
         if name not in options:
             raise UserError(f"{owner} has no option {name!r}; its options are {', '.join(options)}")
-        if not equals:
+        if value is None:
             raise UserError(f"option {name!r} of {owner} needs a value: {name}={options[name].describe()}")
         if name in values:
             raise UserError(f"option {name!r} of {owner} is given twice")
         try:
-            values[name] = options[name].parse(value)
+            values[name] = options[name].parse(show_value(value))
         except ValueError:
             raise UserError(
-                f"{value!r} is not valid for option {name!r} of {owner}; valid: {options[name].describe()}"
+                f"{show_value(value)!r} is not valid for option {name!r} of {owner}; valid: {options[name].describe()}"
             ) from None
     return config_class(**values), frozenset(values)
 
 
 def format_options(config: Any) -> str:
-    """Return the inverse of :func:`parse_options`, every option spelled out."""
+    """Return the text of which :func:`parse_options` makes ``config``, every option spelled out."""
     return ",".join(f"{f.name}={show_value(getattr(config, f.name))}" for f in dataclasses.fields(config))
 
 
@@ -151,6 +162,8 @@ def _alternatives(t: Any) -> tuple[Any, ...]:
 
 
 def _parse_as(t: Any, text: str) -> Any:
+    if "," in text:  # which separates options
+        return _reject(text)
     if get_origin(t) is Literal:
         return {str(v): v for v in get_args(t)}[text] if text in map(str, get_args(t)) else _reject(text)
     if t is bool:

@@ -23,12 +23,7 @@ that of Pre-LN; where a norm follows the sum, as in Post-LN, nobody has tried, a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from torch import nn
-
-if TYPE_CHECKING:
-    from fairseq_residuals.wirings.core.base import StackShape, Variant
+from typing import Any, NamedTuple
 
 
 class UpdateScale(NamedTuple):
@@ -44,32 +39,17 @@ class UpdateScale(NamedTuple):
 
 
 SPARED = UpdateScale(decay=0.0)
-"""Of parameters without weight decay."""
+"""The scale of parameters without weight decay."""
 
 
-def depth_ratio(config: Any, shape: StackShape) -> float:
-    """Return m of a stack."""
-    return float(shape.depth / config.base_depth)
+def branch_multiplier(config: Any, depth: int) -> float:
+    """Return the factor on every branch of a stack of ``depth`` layers; 1 where the option is off."""
+    return float(depth / config.base_depth) ** -float(config.depth_mup) if config.depth_mup else 1.0
 
 
-def branch_multiplier(config: Any, shape: StackShape) -> float:
-    """Return what every branch of a stack is multiplied by; 1 where the option is off."""
-    return depth_ratio(config, shape) ** -float(config.depth_mup) if config.depth_mup else 1.0
-
-
-def layer_scale(config: Any, shape: StackShape) -> UpdateScale:
+def layer_scale(config: Any, depth: int) -> UpdateScale:
     """Return the scale of the updates of a stack's layers; the identity where the option is off."""
     if not config.depth_mup:
         return UpdateScale()
-    m, alpha = depth_ratio(config, shape), float(config.depth_mup)
+    m, alpha = float(depth / config.base_depth), float(config.depth_mup)
     return UpdateScale(rate=m ** (alpha - 1), eps=m**-alpha)
-
-
-def update_scales(variant: Variant, layers: nn.ModuleList) -> dict[nn.Parameter, UpdateScale]:
-    """Return the scales of the updates of ``layers``, and of what ``variant`` has rules for."""
-    scales = dict.fromkeys(layers.parameters(), layer_scale(variant.config, variant.shape))
-    for ending, scale in variant.update_rules().items():
-        for name, parameter in (*layers.named_parameters(), *variant.named_parameters()):
-            if f".{name}".endswith(f".{ending}"):
-                scales[parameter] = scales.get(parameter, UpdateScale()).times(scale)
-    return scales

@@ -22,14 +22,11 @@ cross-attention is treated as the other sub-layers are, which is our choice. Wei
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
-
-if TYPE_CHECKING:
-    from fairseq_residuals.wirings.core.base import Connection, Stream, SubLayer
 
 GateScope = Literal["none", "layer", "sublayer"]
 
@@ -51,16 +48,3 @@ class ActivationScaling(nn.Module):
         """Return S(x), (T, B, C), after sub-layer ``index`` of the layer."""
         gate = self.gate if self.gate.dim() == 0 else self.gate[index]
         return x - silu(gate) * x.detach()
-
-    def around(self, connection: Connection, s: Stream, sublayer: SubLayer) -> tuple[Stream, Tensor | None]:
-        """Run a connection, and scale "x" of the stream where its kind of sum has it scaled."""
-        index = connection.site.index
-
-        def scale_residual(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
-            y, weights, s = sublayer(h, s)
-            return y, weights, s | {"x": self(s["x"], index)}
-
-        if connection.summation == "post":
-            return connection(s, scale_residual)  # type: ignore[no-any-return]
-        s, weights = connection(s, sublayer)
-        return (s | {"x": self(s["x"], index)} if connection.summation == "pre" else s), weights

@@ -44,7 +44,7 @@ class Context:
     need_attn: bool = False
     need_head_weights: bool = False
     packing: Packing | None = None
-    """Of the positions, where sentences are end to end; the masks are then those of sentences side by side."""
+    """The layout of positions whose sentences are end to end; the masks are then those of sentences side by side."""
     memory_packing: Packing | None = None
 
 
@@ -52,7 +52,7 @@ class Layer(nn.Module):
     """The sub-layers of one layer, each with a connection, which has the name that :data:`CONNECTIONS` gives it."""
 
     kinds: list[Kind]
-    """Of the sub-layers, in the order in which they run."""
+    """The kinds of the sub-layers, in the order in which they run."""
     self_attn: Any
     encoder_attn: Any
     value_residual: ValueResidual | None
@@ -95,13 +95,27 @@ class Layer(nn.Module):
     def connect(self, variant: Variant, site: Site) -> Connection:
         """Return a new connection for ``site``, whose branches are multiplied as ``depth_mup`` asks."""
         connection = variant.connect(site)
-        connection.multiplier *= branch_multiplier(variant.config, variant.shape)
+        connection.multiplier *= branch_multiplier(variant.config, variant.shape.depth)
         return connection
 
     def run(self, kind: Kind, s: Stream, sublayer: SubLayer) -> tuple[Stream, Tensor | None]:
-        """Run a sub-layer in its connection: the stream after it, attention weights or None."""
-        connection = self.connection(kind)
-        return connection(s, sublayer) if self.gpas is None else self.gpas.around(connection, s, sublayer)  # type: ignore[no-any-return]
+        """Run a sub-layer in its connection: the stream after it, attention weights or None.
+
+        With the option ``gpas``, "x" of the stream is scaled where the connection's kind of sum has it scaled.
+        """
+        connection, gpas = self.connection(kind), self.gpas
+        if gpas is None or connection.summation not in ("pre", "post"):
+            return connection(s, sublayer)  # type: ignore[no-any-return]
+        index = connection.site.index
+        if connection.summation == "pre":
+            s, weights = connection(s, sublayer)
+            return s | {"x": gpas(s["x"], index)}, weights
+
+        def scale_residual(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
+            y, weights, s = sublayer(h, s)
+            return y, weights, s | {"x": gpas(s["x"], index)}
+
+        return connection(s, scale_residual)  # type: ignore[no-any-return]
 
     def connection(self, kind: Kind) -> Connection:
         """Return the connection of a sub-layer."""
@@ -140,7 +154,7 @@ class ResidualLayer(Layer):
         self.dropout_module: nn.Module = built.dropout_module
 
     def run_sublayers(self, s: Stream, context: Context) -> tuple[Stream, Tensor | None]:
-        """As :meth:`Layer.run_sublayers`."""
+        """Run each sub-layer once (:meth:`Layer.run_sublayers`)."""
 
         def self_attention(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
             kept: Stream = {}

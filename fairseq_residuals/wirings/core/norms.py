@@ -46,7 +46,7 @@ def scale_gain(norm: nn.Module, factor: float) -> None:
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Whether it is a norm of any kind, or stands where one does."""
+    """Return whether it is a norm of any kind, or stands where one does."""
     return hasattr(module, "normalized_shape")
 
 

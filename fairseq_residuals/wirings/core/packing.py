@@ -91,30 +91,22 @@ def _read(cu_seqlens: Tensor) -> tuple[int, int]:
     return bounds[-1], max(end - start for start, end in pairwise(bounds))
 
 
-@dataclass(frozen=True)
+@dataclass
 class PackedSides:
-    """How the input of a model that somebody else's code runs is packed; None: it is padded."""
+    """How the input of one model is packed while somebody else's code runs it; None: it is padded.
+
+    What is in the model and has to know holds this object, for that code hands nothing on.
+    """
 
     encoder: Packing | None = None
     decoder: Packing | None = None
 
-
-class _Running:
-    """What :func:`running_packed` says; no context variable, which torch.compile cannot trace."""
-
-    sides = PackedSides()
-
-
-def packed_sides() -> PackedSides:
-    """Return how the input of the model that is running is packed."""
-    return _Running.sides
-
-
-@contextmanager
-def running_packed(sides: PackedSides) -> Iterator[None]:
-    """Say how the input of a model is packed that runs within this context."""
-    before, _Running.sides = _Running.sides, sides
-    try:
-        yield
-    finally:
-        _Running.sides = before
+    @contextmanager
+    def running(self, encoder: Packing | None, decoder: Packing | None) -> Iterator[None]:
+        """Say how the input is packed that runs within this context."""
+        before = self.encoder, self.decoder
+        self.encoder, self.decoder = encoder, decoder
+        try:
+            yield
+        finally:
+            self.encoder, self.decoder = before

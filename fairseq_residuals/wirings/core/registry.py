@@ -1,4 +1,4 @@
-"""The variants by name."""
+"""The wirings by name, and what each must say of itself to be among them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import functools
 import importlib
 import pkgutil
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from fairseq_residuals.wirings.core.base import Variant
-from fairseq_residuals.wirings.core.catalogue import check_declaration
 from fairseq_residuals.wirings.core.errors import UserError, did_you_mean
 
+REQUIRED = ("title", "paper", "year", "equations", "verified")
+"""What each class that is registered declares in its own body."""
+OPTIONAL = ("code", "extension", "export_as", "normalize_before", "symbols", "starts_as")
+"""What it declares where it differs from :class:`Variant`."""
 _REGISTERED: dict[str, type[Variant]] = {}
 
 
@@ -40,18 +43,18 @@ def register_variant(name: str) -> Callable[[type[Variant]], type[Variant]]:
 
     Raises:
         ValueError: the name is taken, or could not stand in a list of variants or in an architecture's name.
-        TypeError: the class does not describe itself (:mod:`.catalogue`), or its options lack the common ones.
+        TypeError: the class does not describe itself (:func:`check_declaration`), or its options lack the common ones.
     """
 
     def register(cls: type[Variant]) -> type[Variant]:
         if not re.fullmatch("[a-z][a-z0-9_]*", name):
-            raise ValueError(f"{name!r} is no name of a variant: lower-case letters, digits and _ make one")
+            raise ValueError(f"{name!r} is no name of a wiring: lower-case letters, digits and _ make one")
         if name in _REGISTERED:
-            raise ValueError(f"a variant named {name!r} is registered already: {_REGISTERED[name]}")
+            raise ValueError(f"a wiring named {name!r} is registered already: {_REGISTERED[name]}")
         if not issubclass(cls.Config, Variant.Config):
-            raise TypeError(f"the Config of variant {name!r} must derive from Variant.Config")
+            raise TypeError(f"the Config of wiring {name!r} must derive from Variant.Config")
         if any(isinstance(value, dataclasses.Field) for value in vars(cls.Config).values()):
-            raise TypeError(f"the Config of variant {name!r} needs the decorator @dataclass(frozen=True)")
+            raise TypeError(f"the Config of wiring {name!r} needs the decorator @dataclass(frozen=True)")
         check_declaration(name, cls, _REGISTERED.values())
         cls.name = name
         # a model that is wired so is not wired as what derives from it
@@ -60,6 +63,38 @@ def register_variant(name: str) -> Callable[[type[Variant]], type[Variant]]:
         return cls
 
     return register
+
+
+def check_declaration(name: str, cls: type[Variant], registered: Collection[type[Variant]]) -> None:
+    """Refuse a class that would be listed under what another variant says of itself.
+
+    A base class that is not registered itself, such as that of two variants of one paper, may declare for both.
+
+    Raises:
+        TypeError: ``cls`` inherits a declaration from a registered variant, or lacks one, or names no connection.
+    """
+    lineage = cls.__mro__
+    own = lineage[: next(i for i, base in enumerate(lineage) if base is Variant or base in registered)]
+    parent = lineage[len(own)]
+    for attribute in REQUIRED:
+        if not any(attribute in vars(base) for base in own):
+            raise TypeError(
+                f"wiring {name!r} does not say its {attribute!r}: declare it in the body of {cls.__name__}"
+                + (f", which does not inherit that of {parent.__name__}" if hasattr(parent, attribute) else "")
+            )
+    if not callable(cls.equations):
+        raise TypeError(f"the equations of wiring {name!r} are a method of its options, which returns a tuple of lines")
+    if cls.connect is Variant.connect and not hasattr(cls, "connection"):
+        raise TypeError(
+            f"wiring {name!r} names no connection: set `connection`, or define `connect`, in {cls.__name__}"
+        )
+    for attribute in OPTIONAL:
+        inherited = getattr(cls, attribute)
+        if inherited != getattr(Variant, attribute) and not any(attribute in vars(base) for base in own):
+            raise TypeError(
+                f"wiring {name!r} inherits {attribute}={inherited!r} from {parent.__name__}, which says it of itself:"
+                f" declare {attribute!r} in the body of {cls.__name__}"
+            )
 
 
 @functools.cache
@@ -71,7 +106,7 @@ def import_variants() -> None:
 
 
 def list_variants() -> list[str]:
-    """Return the names of all variants, the oldest first."""
+    """Return the names of all wirings, the oldest first."""
     import_variants()
     return sorted(VARIANTS, key=lambda name: (VARIANTS[name].year, name))
 
@@ -86,5 +121,5 @@ def find_variant(name: str) -> type[Variant]:
         # of an architecture's name the variant is a part
         parts = [variant for variant in VARIANTS if f"_{variant}_" in f"_{name}_"]
         hint = did_you_mean(max(parts, key=len, default=name), VARIANTS)
-        raise UserError(f"unknown variant {name!r}{hint}; the variants are {', '.join(sorted(VARIANTS))}")
+        raise UserError(f"unknown wiring {name!r}{hint}; the wirings are {', '.join(sorted(VARIANTS))}")
     return VARIANTS[name]

@@ -53,7 +53,7 @@ def stack_names(state: Mapping[str, Tensor], prefix: str, layers: str) -> dict[s
     """Return by fairseq's names the names in a stack, of what a state dict holds for it.
 
     Args:
-        prefix: of the encoder or decoder, such as ``decoder.``.
+        prefix: beginning of the names of the encoder or decoder, such as ``decoder.``.
         layers: the attribute of that which is the stack.
     """
     stack, top = f"{prefix}{layers}.", f"{prefix}layer_norm."
@@ -70,7 +70,7 @@ def load_fairseq_weights(stack: Stack, state: Mapping[str, Tensor], prefix: str 
     """Load into ``stack`` the weights of the same wiring that fairseq trained.
 
     Args:
-        stack: of the checkpoint's sizes and options.
+        stack: one of the checkpoint's sizes and options.
         state: what a checkpoint of this plugin, or of stock fairseq, holds as "model".
         prefix: ``encoder.`` or ``decoder.``.
 

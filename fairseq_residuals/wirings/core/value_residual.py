@@ -57,7 +57,7 @@ def value_equations(mixing: Mixing) -> tuple[str, ...]:
 
 
 class ValueResidual(nn.Module):
-    """Of the self-attention of one layer. Stream: "first_value" (T, B, C), what the first layer projected."""
+    """Mix the values of one layer's self-attention. Stream: "first_value" (T, B, C), what the first layer projected."""
 
     def __init__(self, mixing: Mixing, layer: int, depth: int) -> None:
         """Make what one layer needs to mix its values with those of the first.

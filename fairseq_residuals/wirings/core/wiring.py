@@ -10,7 +10,15 @@ from typing import Any
 from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream, Variant
-from fairseq_residuals.wirings.core.config import SHORT, format_options, options_of, parse_options, show_value
+from fairseq_residuals.wirings.core.config import (
+    SHORT,
+    Given,
+    format_options,
+    given_options,
+    options_of,
+    parse_options,
+    show_value,
+)
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS, find_variant
 
@@ -58,8 +66,8 @@ class Wiring:
     parts: tuple[Segment, ...]
 
     @classmethod
-    def parse(cls, name: str, args: str | None = None) -> Wiring:
-        """Read a wiring from the two flags' values.
+    def parse(cls, name: str, options: Given = None) -> Wiring:
+        """Read a wiring from the two flags' values, or from a name and options by name.
 
         In a list, an option holds for every variant that has it, and ``variant.option`` for one of them.
 
@@ -67,25 +75,25 @@ class Wiring:
             UserError: unknown variant or option, a value out of range, a list that is not one; the message says what
                 is valid.
         """
+        given = given_options(options)
         if within := _WITH_OPTIONS.fullmatch(name):
-            name, args = within["name"], ",".join(filter(None, (within["options"], args)))
+            name, given = within["name"], given_options(within["options"]) + given
         if not re.search(r"[:,]", name):
-            variant = find_variant(name)
-            return cls((Segment(name, *parse_options(f"variant {name!r}", variant.Config, args or "")),))
+            return cls((Segment(name, *parse_options(f"wiring {name!r}", find_variant(name).Config, given)),))
         places = []
         for text in name.split(","):
             place = _PART.fullmatch(text.strip())
             if place is None:
                 raise UserError(
-                    f"{name!r} is not a variant or a list of variants with their layers, such as"
+                    f"{name!r} is not a wiring or a list of wirings with their layers, such as"
                     " post_ln:0-5,pre_ln:6-17 (layers are counted from 0)"
                 )
             find_variant(place["name"])
             places.append((place["name"], int(place["first"]), int(place["last"] or place["first"])))
-        texts = _share_out(args or "", [name for name, _, _ in places])
+        shares = _share_out(given, [name for name, _, _ in places])
         return cls(
             tuple(
-                Segment(name, *parse_options(f"variant {name!r}", VARIANTS[name].Config, texts[name]), first, last)
+                Segment(name, *parse_options(f"wiring {name!r}", VARIANTS[name].Config, shares[name]), first, last)
                 for name, first, last in places
             )
         )
@@ -163,9 +171,9 @@ class Wiring:
         for part in self.parts:
             own = depth if part.last is None else part.last - part.first + 1
             if reason := part.variant.refusal(alone=alone, topmost=part is self.parts[-1], depth=own):
-                raise UserError(f"variant {part.name!r} cannot be used there: {reason}")
+                raise UserError(f"wiring {part.name!r} cannot be used there: {reason}")
             if reason := part.variant.contradiction(part.config):
-                raise UserError(f"variant {part.name!r} cannot take {reason}; leave it out")
+                raise UserError(f"wiring {part.name!r} cannot take {reason}; leave it out")
         expected = 0
         for part in self.parts:
             last = depth - 1 if part.last is None else part.last
@@ -203,8 +211,7 @@ class Segments(Variant):
     next.
     """
 
-    name = "segments"
-    equations = ()
+    name = ""
 
     def __init__(self, variants: list[Variant], shape: StackShape) -> None:
         """Stack the variants.
@@ -236,23 +243,22 @@ class Segments(Variant):
         return self.places[-1][0].close(s)
 
 
-def _share_out(args: str, names: list[str]) -> dict[str, str]:
+def _share_out(given: list[tuple[str, Any]], names: list[str]) -> dict[str, list[tuple[str, Any]]]:
     """Return the options of each variant of a list."""
-    texts: dict[str, list[str]] = {name: [] for name in names}
-    for item in filter(None, (text.strip() for text in args.split(","))):
-        owner, dot, option = item.partition(".")
-        key = item.partition("=")[0].strip()
-        if dot and owner in texts:
-            texts[owner].append(option)
+    shares: dict[str, list[tuple[str, Any]]] = {name: [] for name in names}
+    for key, value in given:
+        owner, dot, option = key.partition(".")
+        if dot and owner in shares:
+            shares[owner].append((option, value))
             continue
         # the short name is for where no variant has an option of that name itself
-        having = next(filter(None, (_having(texts, k) for k in (key, SHORT.get(key)))), [])
+        having = next(filter(None, (_having(shares, k) for k in (key, SHORT.get(key)))), [])
         if not having:
-            valid = dict.fromkeys(option for name in texts for option in options_of(VARIANTS[name].Config))
-            raise UserError(f"none of {', '.join(texts)} has an option {key!r}; their options are {', '.join(valid)}")
+            valid = dict.fromkeys(option for name in shares for option in options_of(VARIANTS[name].Config))
+            raise UserError(f"none of {', '.join(shares)} has an option {key!r}; their options are {', '.join(valid)}")
         for name in having:
-            texts[name].append(item)
-    return {name: ",".join(options) for name, options in texts.items()}
+            shares[name].append((key, value))
+    return shares
 
 
 def _having(names: Iterable[str], option: str | None) -> list[str]:

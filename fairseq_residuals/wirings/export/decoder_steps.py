@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fairseq_residuals.wirings.blocks.cache import DecoderCache
+from fairseq_residuals.wirings.blocks.model import Decoder, PortableModel
+from fairseq_residuals.wirings.blocks.settings import EOS, PAD
 from fairseq_residuals.wirings.core.attention import KeysValues
-from fairseq_residuals.wirings.core.decoder_cache import DecoderCache
-from fairseq_residuals.wirings.export.model import Decoder, PortableModel
-from fairseq_residuals.wirings.export.settings import EOS, PAD
 
 MEMORY = ("memory_keys", "memory_values")
 CACHE = ("keys", "values")

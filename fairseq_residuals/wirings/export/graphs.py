@@ -15,8 +15,8 @@ from zipfile import is_zipfile
 import torch
 from torch import Tensor
 
+from fairseq_residuals.wirings.blocks.settings import EOS, PAD, ModelSettings, StackSettings
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.export.settings import EOS, PAD, ModelSettings, StackSettings
 from fairseq_residuals.wirings.utils import torch_private
 from fairseq_residuals.wirings.utils.documents import parse_json
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from transformers import GenerationMixin, LogitsProcessor, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, Seq2SeqLMOutput
 
-from fairseq_residuals.wirings.core.decoder_cache import DecoderCache
-from fairseq_residuals.wirings.export.model import Encoder, build_halves
-from fairseq_residuals.wirings.export.settings import EOS, PAD, ModelSettings
+from fairseq_residuals.wirings.blocks.cache import DecoderCache
+from fairseq_residuals.wirings.blocks.model import Encoder, build_halves
+from fairseq_residuals.wirings.blocks.settings import EOS, PAD, ModelSettings
 
 
 class ResidualConfig(PreTrainedConfig):

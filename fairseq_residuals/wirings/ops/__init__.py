@@ -2,5 +2,5 @@
 
 Every module has a function ``reference``, or ``<op>_reference`` for each of its ops: the equation in plain PyTorch. The
 fast form computes the same with less memory or time, and a test of the same name in ``tests/ops`` compares the two.
-Modules import PyTorch, :mod:`fairseq_residuals.lab.utils` and each other.
+Modules import PyTorch, :mod:`fairseq_residuals.wirings.utils` and each other.
 """

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 
 SCORES_AT_A_TIME, SCORES_ON_GPU, POSITIONS_AT_A_TIME = 2**22, 2**24, 1024
 ROWS_AT_A_TIME = 32
-"""Of a chunk, while scores become log-probabilities in their place."""
+"""The rows of a chunk whose scores become log-probabilities in their place at a time."""
 PRESCALE = {torch.float16: 16.0}
 """Factor on the gradients until the loss scale arrives, which in training in fp16 is in the backward pass; a larger
 factor could overflow where all positions of a chunk have one target."""

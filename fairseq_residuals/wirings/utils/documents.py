@@ -54,7 +54,7 @@ def read_object(path: Path, kind: str, most_bytes: int) -> dict[str, Any]:
 
     Args:
         kind: what it is, for messages.
-        most_bytes: of the file; whole MiB.
+        most_bytes: largest size of the file; whole MiB.
 
     Raises:
         UserError: the file is larger, no JSON, or no object.

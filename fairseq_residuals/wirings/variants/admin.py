@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Summation, Variant
-from fairseq_residuals.wirings.core.common_options import Init
+from fairseq_residuals.wirings.core.common_options import INIT_HELP, Init
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
 
@@ -61,7 +61,6 @@ class Admin(Variant):
     title = "Admin"
     paper = "Liu et al. 2020, Understanding the Difficulty of Training Transformers"
     year = 2020
-    equations = ("x = LN(omega * x + F(x))",)
     code = "LiyuanLucasLiu/Transformer-Clinic@70f72b7"
     export_as = "post_ln"
     verified = "authors' code: profiles, activations, gradients, generation, initialisation"
@@ -69,17 +68,17 @@ class Admin(Variant):
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
-        init: Init = option(
-            "fairseq_0.8",
-            "as for every wiring; see wirings/core/initialization.py",
-            for_training=True,
-        )
+        init: Init = option("fairseq_0.8", INIT_HELP, for_training=True)
         profile: Literal["auto"] | str = option(
             "auto",
             "where the omegas start; auto: profiled on the first batch of training, else a file that"
             " fairseq-residuals profile-admin wrote",
             for_training=True,
         )
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (f"x = LN(omega * {o.residual} + F(x))",)
 
     def connect(self, site: Site) -> Connection:
         return AdminConnection(site, self.config.profile)

@@ -32,24 +32,65 @@ has sources of its own, and cross-attention is one more sub-layer.
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import rms_norm
 
 from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream, Variant
 from fairseq_residuals.wirings.core.config import MOST_LAYERS, option
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants._softmax_over_depth import KEY_EPS, SoftmaxOverDepth
+from fairseq_residuals.wirings.ops.depth_sum import softmax_sum, weighted_sum
+from fairseq_residuals.wirings.utils.precision import at_least_fp32, without_autocast
+
+KEY_EPS = 1e-6
+
+
+def sources_of(s: Stream) -> list[Tensor]:
+    """Return what can be added up: "source0", "source1", ... of a stream, each (T, B, C)."""
+    return [value for key, value in s.items() if key.startswith("source")]
+
+
+class SoftmaxOverDepth(nn.Module):
+    """Add up all sources of the stream, weighted by a softmax, which is in single precision at least."""
+
+    def __init__(
+        self, width: int, normed: bool = False, scale: bool = False, eps: float = KEY_EPS, heads: int = 1
+    ) -> None:
+        """Make the query.
+
+        Args:
+            width: C.
+            normed: whether what is added up is normalized too; the norm then has no gain.
+            scale: whether the logits are divided by sqrt(C).
+            eps: eps of the norm.
+            heads: groups of channels with a softmax each; they divide C.
+        """
+        super().__init__()
+        self.eps, self.heads = eps, heads
+        self.query = nn.Parameter(torch.zeros(width))
+        self.key_gain = None if normed else nn.Parameter(torch.ones(width))
+        self.factor = width**-0.5 if scale else 1.0
+
+    def forward(self, s: Stream) -> Tensor:
+        """Return Σ_i softmax_i(w · RMSNorm(v_i)) v_i, (T, B, C)."""
+        sources = sources_of(s)
+        with without_autocast(sources[0]):
+            return self.summed(sources)
+
+    def summed(self, sources: list[Tensor]) -> Tensor:
+        """Return the same of the sources, each (T, B, C)."""
+        direction = self.factor * (self.query if self.key_gain is None else self.query * self.key_gain)
+        if self.key_gain is not None and self.heads == 1:
+            return softmax_sum(direction, sources, self.eps)
+        units = [rms_norm(source, source.shape[-1:], eps=self.eps) for source in sources]
+        products = torch.stack([at_least_fp32(unit) * at_least_fp32(direction) for unit in units])
+        shares = products.unflatten(-1, (self.heads, -1)).sum(-1, keepdim=True).softmax(0).to(units[0].dtype)
+        values = [v.unflatten(-1, (self.heads, -1)) for v in (units if self.key_gain is None else sources)]
+        return weighted_sum(shares, values).flatten(-2)
+
 
 NORM_EPS = 1e-6
-PLAIN = "sum_{i=0..k-1} softmax_i(dot(query, key_gain * RMS(v[i]))) v[i]"
-IN_HEADS = (
-    "[sum_{i=0..k-1} softmax_i(dot(part(query, c, heads), part(key_gain * RMS(v[i]), c, heads))) part(v[i], c, heads)"
-    " for c = 0..heads-1]"
-)
-
-
-def is_several(number: int) -> bool:
-    return number > 1
 
 
 def softmax_over_depth(shape: StackShape, config: Any) -> SoftmaxOverDepth:
@@ -86,26 +127,6 @@ class AttentionResiduals(Variant):
     title = "Attention Residuals"
     paper = "Kimi Team 2026, Attention Residuals"
     year = 2026
-    equations = (
-        "start: v[0] = x",
-        "k = 1: h = v[0]",
-        "else: h = sum_{i=0..k-1} softmax_i(dot(query, key_gain * RMS(v[i]))) v[i]",
-        "v[k] = F(LN(h))",
-        "output LN(sum_{i=0..K} softmax_i(dot(query, key_gain * RMS(v[i]))) v[i])",
-    )
-    rewrites = (
-        ("heads", is_several, PLAIN, IN_HEADS),
-        ("heads", is_several, f"output LN({PLAIN.replace('k-1', 'K')})", f"output LN({IN_HEADS.replace('k-1', 'K')})"),
-        ("block", bool, "v[0] = x", "v[0] = x; v[i] = 0 for i = 1..ceil(K / block)"),
-        ("block", bool, "0..k-1", "0..ceil((k - 1) / block)"),
-        ("block", bool, "v[k] = F(LN(h))", "v[ceil(k / block)] = v[ceil(k / block)] + F(LN(h))"),
-        ("block", bool, "0..K}", "0..ceil(K / block)}"),
-        ("values", "normed", "key_gain * RMS(v[i]))) v[i]", "RMS(v[i]))) RMS(v[i])"),
-        ("values", "normed", "key_gain * RMS(v[i]), c, heads))) part(v[i],", "RMS(v[i]), c, heads))) part(RMS(v[i]),"),
-        ("scale", True, "dot(query, ", "dot(query / sqrt(d), "),
-        ("scale", True, "dot(part(query, ", "dot(part(query / sqrt(d), "),
-        ("heads", is_several, "start: v[0]", "where heads = H\nstart: v[0]"),
-    )
     starts_as = "pre_ln"
     verified = (
         "fla-org's code of the softmax, Kimi K3's, Inkling-2 in transformers, and MHAR's author's (heads), decoder"
@@ -121,11 +142,34 @@ class AttentionResiduals(Variant):
         scale: bool = option(False, "logits divided by sqrt(C)")
         heads: int = option(1, "groups of channels with a softmax each; they divide C", minimum=1, maximum=1024)
 
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        query = "query / sqrt(d)" if o.scale else "query"
+        key, value = ("RMS(v[i])", "RMS(v[i])") if o.values == "normed" else ("key_gain * RMS(v[i])", "v[i]")
+        term = f"softmax_i(dot({query}, {key})) {value}"
+        if o.heads > 1:
+            query, key, value = (f"part({whole}, c, heads)" for whole in (query, key, value))
+            term = f"softmax_i(dot({query}, {key})) {value}"
+
+        def total(last: str) -> str:
+            over_depth = f"sum_{{i=0..{last}}} {term}"
+            return f"[{over_depth} for c = 0..heads-1]" if o.heads > 1 else over_depth
+
+        source = "v[ceil(k / block)]"
+        return (
+            o.where("heads", "H") if o.heads > 1 else "",
+            "start: v[0] = x; v[i] = 0 for i = 1..ceil(K / block)" if o.block else "start: v[0] = x",
+            "k = 1: h = v[0]",
+            f"else: h = {total('ceil((k - 1) / block)' if o.block else 'k-1')}",
+            f"{source} = {source} + F(LN(h))" if o.block else "v[k] = F(LN(h))",
+            f"output LN({total('ceil(K / block)' if o.block else 'K')})",
+        )
+
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
         if shape.dim % config.heads:
             raise UserError(
-                f"option heads={config.heads} of variant 'attention_residuals' must divide the {shape.dim} channels of"
+                f"option heads={config.heads} of wiring 'attention_residuals' must divide the {shape.dim} channels of"
                 f" the {shape.stack}"
             )
         self.over_depth = softmax_over_depth(shape, config)

@@ -16,6 +16,8 @@ the paper mentions. Table 2 (100L-100L) multiplied by 0.1, which is the same fac
 paper's words all parameters but embeddings, and so biases too.
 """
 
+from typing import Any
+
 from torch import Tensor
 
 from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Variant
@@ -44,7 +46,10 @@ class B2T(Variant):
     title = "B2T connection"
     paper = "Takase et al. 2023, B2T Connection: Serving Stability and Performance in Deep Transformers"
     year = 2023
-    equations = ("last of a layer: x = LN(x_in + x + F(x))", "else: x = LN(x + F(x))")
     code = "takase/b2t_connection@c8e2ad4"
     verified = "authors' code: activations, gradients, generation, initialisation"
     connection = B2TConnection
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return "last of a layer: x = LN(x_in + x + F(x))", "else: x = LN(x + F(x))"

@@ -50,12 +50,6 @@ class B2TNoLN(Variant):
     year = B2T.year
     code = B2T.code
     verified = B2T.verified
-    equations = (
-        "last of a layer: x = alpha x_in + beta (x + F(x))",
-        "else: x = x + F(x)",
-        "where alpha = min(L / 12, L^-0.15)",
-        "where beta = d^-0.2",
-    )
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
@@ -66,12 +60,21 @@ class B2TNoLN(Variant):
             "width", "factor on a layer's output; width: d^-0.2", minimum=-LARGEST, maximum=LARGEST
         )
 
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (
+            "last of a layer: x = alpha x_in + beta (x + F(x))",
+            "else: x = x + F(x)",
+            o.where("alpha", "min(L / 12, L^-0.15)"),
+            o.where("beta", "d^-0.2"),
+        )
+
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
         if shape.depth >= DEEP and shape.dim < NARROW:
             logger.warning(
                 "b2t_no_ln has no norms: with %d layers of width %d its gradients may overflow to nan; choose a width"
-                " of at least %d, fewer than %d layers, or a variant with norms such as b2t",
+                " of at least %d, fewer than %d layers, or a wiring with norms such as b2t",
                 shape.depth,
                 shape.dim,
                 NARROW,

@@ -20,8 +20,8 @@ from typing import Any, Literal
 from fairseq_residuals.wirings.core.base import StackShape
 from fairseq_residuals.wirings.core.config import LARGEST, option
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants._long_skips import BACKOUT, LongSkips, middle_option
-from fairseq_residuals.wirings.variants.pre_ln import PreLN
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm
+from fairseq_residuals.wirings.variants.unet_skip import LongSkips, middle_option, subtracted_middle
 
 
 @register_variant("backout")
@@ -29,16 +29,19 @@ class Backout(LongSkips):
     title = "Backout"
     paper = "Jordan et al. 2025, modded-nanogpt; Karpathy 2025, nanochat (code releases)"
     year = 2025
-    equations = ("x = x + F(LN(x))", *BACKOUT.split("\n"), "output LN(x)")
     code = "karpathy/nanochat@92d63d4"
     verified = "authors' code, nanochat and modded-nanogpt, with x0_lambdas and unet_skip: activations, gradients"
     ships_in = "nanochat (with x0_lambdas)"
     extension = "Each stack subtracts its own middle."
 
     @dataclass(frozen=True)
-    class Config(PreLN.Config):
+    class Config(OptionalTopNorm.Config):
         middle: Literal["half"] | int = middle_option()
         start: float = option(0.2, "where b starts", minimum=-LARGEST, maximum=LARGEST, for_training=True)
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return o.adds("F(LN(x))"), *subtracted_middle(o), *cls.top(o)
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape, backout=config.start)

@@ -15,7 +15,7 @@ weights, and differ in the range of numbers that half precision has to hold. By 
 sub-layers, cross-attention among them.
 """
 
-from typing import ClassVar
+from typing import Any
 
 from torch import Tensor
 
@@ -39,12 +39,15 @@ class BeamResidual(SandwichLN):
     title = "Beam's residuals"
     paper = "Reflection AI 2026, Beam-1.0-501B-A23B (released weights)"
     year = 2026
-    equations = ("x = sqrt(1 - 1 / (k + 1)) x + sqrt(1 / (k + 1)) drop(LN_out(F'(LN(x))))", "output LN(x)")
-    rewrites: ClassVar = SandwichLN.rewrites
     code = "huggingface/transformers@v5.23.0"
     verified = "Beam in transformers, decoder alone: activations, gradients"
     ships_in = "Beam-1.0"
     extension = "k counts each stack's own sub-layers, cross-attention among them."
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        branch = f"sqrt(1 / (k + 1)) {cls.branch(o)}"
+        return o.adds(branch, to="sqrt(1 - 1 / (k + 1)) x"), *cls.top(o)
 
     def connect(self, site: Site) -> Connection:
         return BeamConnection(site, self.config)

@@ -18,44 +18,85 @@ multiplies embeddings by sqrt(d), which muP does not: add ``--no-scale-embedding
 encoder and decoder have an m_L each, cross-attention has that of its layer, and an encoder's output is not divided.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.base import Connection, Site, Stream
 from fairseq_residuals.wirings.core.config import LARGEST, option
 from fairseq_residuals.wirings.core.depth_mup import UpdateScale
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants._mup import MuPConnection, draw_weights, with_width
-from fairseq_residuals.wirings.variants.pre_ln import PreLN, PreLNConnection
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
+
+
+class MuPConnection(PreLNConnection):
+    """Divide scores by the channels of a head, and not by their root."""
+
+    def attend(
+        self, attn: nn.Module, query: Tensor, key: Tensor, value: Tensor, s: Stream, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None, Stream]:
+        root = (self.site.dim // self.site.heads) ** -0.5
+        return super().attend(attn, query, key, value, s, edit_query=lambda q: root * q, **kwargs)
+
+
+@torch.no_grad()
+def draw_weights(layers: nn.ModuleList, embed_tokens: nn.Module | None, std: float, width_ratio: float) -> None:
+    """Draw matrices of the layers from N(0, std^2 / m_N) and embeddings from N(0, std^2); biases become 0."""
+    for module in layers.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=std * width_ratio**-0.5)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    if isinstance(embed_tokens, nn.Embedding):
+        nn.init.normal_(embed_tokens.weight, std=std)
+        if embed_tokens.padding_idx is not None:
+            nn.init.zeros_(embed_tokens.weight[embed_tokens.padding_idx])
+
+
+def with_width(
+    scales: dict[nn.Parameter, UpdateScale], parameters: Iterable[nn.Parameter], width_ratio: float
+) -> dict[nn.Parameter, UpdateScale]:
+    """Return ``scales``, which has the layers' parameters, with what width adds for ``parameters``."""
+    m, scaled = width_ratio, dict(scales)
+    for parameter in parameters:
+        scale = UpdateScale(1 / m, m) if parameter.dim() >= 2 else UpdateScale(decay=0.0)
+        eps = 1 / m if parameter in scales else 1.0
+        scaled[parameter] = scaled.get(parameter, UpdateScale()).times(scale._replace(eps=eps))
+    return scaled
 
 
 @register_variant("complete_p")
-class CompleteP(PreLN):
+class CompleteP(OptionalTopNorm):
     title = "CompleteP"
     paper = "Dey et al. 2025, Don't be lazy: CompleteP enables compute-efficient deep transformers"
     year = 2025
-    equations = ("x = x + F(LN(x))", "output LN(x)")
-    rewrites = (
-        ("mup", True, "output LN(x)", "decoder: output LN(x) / (d / base_width)\nencoder: output LN(x)"),
-        ("mup", True, "x = x + F", "attention: F with S = S / sqrt(d / heads)\nx = x + F"),
-    )
     code = "EleutherAI/nanoGPT-mup@6f8bc3b"
     verified = "authors' code, CompleteP and depth-muP, decoder alone: activations, gradients, optimizer groups, start"
     extension = "Each stack has its own m_L; an encoder's output is not divided by m_N."
-    normalize_before = False
-    export_as = ""
 
     @dataclass(frozen=True)
-    class Config(PreLN.Config):
+    class Config(OptionalTopNorm.Config):
         depth_mup: bool | float = option(
-            True, "as for every variant; true: CompleteP, 0.5: depth-muP", minimum=0.01, maximum=1.0
+            True, "as for every wiring; true: CompleteP, 0.5: depth-muP", minimum=0.01, maximum=1.0
         )
         mup: bool = option(False, "the rules for width, too: initialisation, scores, output, Adam's groups")
         base_width: int = option(256, "channels at which mup changes no variance and no rate", minimum=1, maximum=10**6)
         init_std: float = option(
             0.02, "standard deviation of weights at that width", minimum=1e-6, maximum=LARGEST, for_training=True
+        )
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        if not o.mup:
+            return o.adds("F(LN(x))"), *cls.top(o)
+        return (
+            "attention: F with S = S / sqrt(d / heads)",
+            o.adds("F(LN(x))"),
+            "decoder: output LN(x) / (d / base_width)",
+            "encoder: output LN(x)",
         )
 
     @property

@@ -37,7 +37,6 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream, Summation, Variant
-from fairseq_residuals.wirings.core.catalogue import is_not_one
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
 
@@ -50,10 +49,6 @@ def alpha_beta(shape: StackShape, exponent: float = 0.25, loops: int = 1) -> tup
     if shape.stack == "decoder":
         return (3 * m) ** exponent, (12 * m) ** -exponent
     return 0.81 * (n**4 * m) ** (exponent / 4), 0.87 * (n**4 * m) ** (-exponent / 4)
-
-
-def is_no_quarter(exponent: float) -> bool:
-    return exponent != 0.25
 
 
 class DeepNetConnection(Connection):
@@ -76,19 +71,6 @@ class DeepNet(Variant):
     title = "DeepNorm"
     paper = "Wang et al. 2022, DeepNet: Scaling Transformers to 1,000 Layers"
     year = 2022
-    equations = (
-        "x = LN(alpha x + F(x))",
-        "encoder, pair: where alpha = 0.81 (N^4 M)^(1/16)",
-        "decoder, pair: where alpha = (3 M)^(1/4)",
-        "alone: where alpha = (2 L)^(1/4)",
-    )
-    rewrites = (
-        ("exponent", is_no_quarter, "^(1/16)", "^(exponent / 4)"),
-        ("exponent", is_no_quarter, "^(1/4)", "^exponent"),
-        ("loops", is_not_one, "N^4 M", "(loops N)^4 loops M"),
-        ("loops", is_not_one, "(3 M)", "(3 loops M)"),
-        ("loops", is_not_one, "(2 L)", "(2 loops L)"),
-    )
     code = "microsoft/torchscale@4d1e0e8"
     verified = (
         "authors' code (torchscale, Transformer-Clinic): activations, gradients, generation, initialisation; MiniMax in"
@@ -104,10 +86,22 @@ class DeepNet(Variant):
     class Config(Variant.Config):
         beta: Literal["paper", "torchscale"] = option("paper", "whose initialisation", for_training=True)
         exponent: float = option(
-            0.25, "of depth in both constants; 0.5: DeepLoop's (constants only)", minimum=0.01, maximum=1.0
+            0.25, "exponent of depth in both constants; 0.5: DeepLoop's (constants only)", minimum=0.01, maximum=1.0
         )
         loops: int = option(
             1, "times each layer counts in both constants; they run once (constants only)", minimum=1, maximum=10_000
+        )
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        quarter, sixteenth = ("(1/4)", "(1/16)") if o.exponent == 0.25 else ("exponent", "(exponent / 4)")
+        times = "" if o.loops == 1 else "loops "
+        n4 = "N^4" if o.loops == 1 else "(loops N)^4"
+        return (
+            f"x = LN(alpha {o.residual} + F(x))",
+            f"encoder, pair: where alpha = 0.81 ({n4} {times}M)^{sixteenth}",
+            f"decoder, pair: where alpha = (3 {times}M)^{quarter}",
+            f"alone: where alpha = (2 {times}L)^{quarter}",
         )
 
     def connect(self, site: Site) -> Connection:

@@ -6,23 +6,15 @@ random, and a block's source is x minus the source before (``as_coded``); its fi
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
-from fairseq_residuals.wirings.core.base import Connection, Site, Stock, Stream
+from fairseq_residuals.wirings.core.base import Connection, Site, Stream
 from fairseq_residuals.wirings.core.config import MOST_LAYERS, option
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants._softmax_over_depth import KEY_EPS, SoftmaxOverDepth, sources_of
-from fairseq_residuals.wirings.variants.pre_ln import PreLN, PreLNConnection
-
-IN_BLOCKS = (
-    ("block", bool, "start: v[0] = x", "start: b = 0"),
-    ("block", bool, "0..k-1", "0..n"),
-    ("block", bool, "v[k] = F(LN(h)); x = x + v[k]", "y = F(LN(h))\nNEW\nx = x + y"),
-    ("block", bool, "NEW", "first of a layer, (l - 1) mod block = 0: n = (l - 1) / block; v[n] = x - b; b = x"),
-    ("as_coded", True, "b = x", "b = v[n]"),
-)
+from fairseq_residuals.wirings.variants.attention_residuals import KEY_EPS, SoftmaxOverDepth, sources_of
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
 
 class DeltaAttnResConnection(PreLNConnection):
@@ -49,29 +41,39 @@ class DeltaAttnResConnection(PreLNConnection):
 
 
 @register_variant("delta_attnres")
-class DeltaAttnRes(PreLN):
+class DeltaAttnRes(OptionalTopNorm):
     title = "Delta Attention Residuals"
     paper = "Luo et al. 2026, Delta Attention Residuals"
     year = 2026
-    equations = (
-        "start: v[0] = x",
-        "k = 1: h = x",
-        "else: h = x + sum_{i=0..k-1} softmax_i(dot(query, key_gain * RMS(v[i]))) v[i]",
-        "v[k] = F(LN(h)); x = x + v[k]",
-        "output LN(x)",
-    )
-    rewrites = IN_BLOCKS
     code = "wdlctc/delta-attention-residuals-code@fc11c3e"
     verified = "authors' code, decoder, full and in blocks (as_coded): activations, gradients; cross-attention: none"
     extension = "Each stack has its own sources, cross-attention among them."
-    normalize_before = False
-    export_as: ClassVar[Stock] = ""
     summation = "none"
 
     @dataclass(frozen=True)
-    class Config(PreLN.Config):
+    class Config(OptionalTopNorm.Config):
         block: int = option(0, "layers per source; 0: sub-layers", minimum=0, maximum=MOST_LAYERS)
         as_coded: bool = option(False, "blocks as in the authors' code")
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        last = "n" if o.block else "k-1"
+        block = "v[n]" if o.as_coded else "x"
+        return (
+            "start: b = 0" if o.block else "start: v[0] = x",
+            "k = 1: h = x",
+            f"else: h = x + sum_{{i=0..{last}}} softmax_i(dot(query, key_gain * RMS(v[i]))) v[i]",
+            *(
+                (
+                    "y = F(LN(h))",
+                    f"first of a layer, (l - 1) mod block = 0: n = (l - 1) / block; v[n] = x - b; b = {block}",
+                    "x = x + y",
+                )
+                if o.block
+                else ("v[k] = F(LN(h)); x = x + v[k]",)
+            ),
+            *cls.top(o),
+        )
 
     def connect(self, site: Site) -> Connection:
         return DeltaAttnResConnection(site, self.config)

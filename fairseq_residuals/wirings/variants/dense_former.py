@@ -26,10 +26,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.core.base import StackShape, Stream, Variant
-from fairseq_residuals.wirings.core.catalogue import is_not_one
+from fairseq_residuals.wirings.core.base import DepthWeights, StackShape, Stream, Variant
 from fairseq_residuals.wirings.core.config import MOST_LAYERS, option
-from fairseq_residuals.wirings.core.depth_mixing import DepthWeights, history
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.ops.depth_sum import weighted_sum
 from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection
@@ -47,18 +45,6 @@ class DenseFormer(Variant):
         "Pagliardini et al. 2024, DenseFormer: Enhancing Information Flow in Transformers via Depth Weighted Averaging"
     )
     year = 2024
-    equations = (
-        "start: X[0] = x",
-        "x = x + F(LN(x))",
-        "after each layer: X[l] = x",
-        "after each layer: x = sum_{j=0..l} weights[l,j] X[j]",
-        "output LN(x)",
-    )
-    rewrites = (
-        ("dilation", is_not_one, "0..l}", "0..floor(l / dilation)}"),
-        ("dilation", is_not_one, "X[j]", "X[l mod dilation + dilation j]"),
-        ("period", is_not_one, "layer: x", "layer, l mod period = 0: x"),
-    )
     starts_as = "pre_ln"
     code = "epfml/DenseFormer@c99a623"
     verified = "authors' code, language model, dilation 1 and 2: activations, gradients; period: the paper's equation"
@@ -72,6 +58,18 @@ class DenseFormer(Variant):
             1, "sum every k-th output only, counted down from the newest", minimum=1, maximum=MOST_LAYERS
         )
         period: int = option(1, "sum after every p-th layer only", minimum=1, maximum=MOST_LAYERS)
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        row = "after each layer" if o.period == 1 else "after each layer, l mod period = 0"
+        last, source = ("l", "j") if o.dilation == 1 else ("floor(l / dilation)", "l mod dilation + dilation j")
+        return (
+            "start: X[0] = x",
+            o.adds("F(LN(x))"),
+            "after each layer: X[l] = x",
+            f"{row}: x = sum_{{j=0..{last}}} weights[l,j] X[{source}]",
+            "output LN(x)",
+        )
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
@@ -88,7 +86,7 @@ class DenseFormer(Variant):
         i += 1
         s = s | {f"output{i}": s["x"]}
         if i in self.terms:
-            s = s | {"x": weighted_sum(self.weights[str(i)], history(s, "output", self.terms[i]))}
+            s = s | {"x": weighted_sum(self.weights[str(i)], [s[f"output{k}"] for k in self.terms[i]])}
         return self.without_spent(i, s)
 
     def without_spent(self, i: int, s: Stream) -> Stream:

@@ -17,6 +17,8 @@ gate (``gate_norm``), ``dropout`` inside the unit, and what brings a concatenati
 as the embedding, and h is as wide as the FFN.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -26,7 +28,48 @@ from torch import Tensor, nn
 from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream, Variant
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants._lstm_unit import EPS, lstm_unit
+
+EPS = 1e-6
+
+
+class Gates(nn.Module):
+    """Compute the gates of one layer from its input and the stream."""
+
+    def __init__(self, shape: StackShape, norm: Literal["each", "joint"]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2 * shape.dim, 3 * shape.dim)
+        widths = [shape.dim] * 3 if norm == "each" else [3 * shape.dim]
+        self.norms = nn.ModuleList(shape.new_norm(width, eps=EPS) for width in widths)
+
+    def forward(self, c: Tensor) -> tuple[Tensor, ...]:
+        """Return i, f and o, each σ(LN(W c + b)), (T, B, 2 C) -> 3 times (T, B, C)."""
+        parts = self.linear(c).chunk(len(self.norms), -1)
+        normalised = [norm(part) for norm, part in zip(self.norms, parts, strict=True)]
+        return tuple(gate for z in normalised for gate in z.sigmoid().chunk(3 // len(parts), -1))
+
+
+def hidden_network(shape: StackShape, layers: Literal[2, 1], dropout: float) -> nn.Sequential:
+    """Return the network that computes h, (T, B, 2 C) -> (T, B, C)."""
+    width = shape.ffn_dim if layers == 2 else shape.dim
+    network = [nn.Linear(2 * shape.dim, width), shape.new_norm(width, eps=EPS), nn.GELU(), nn.Dropout(dropout)]
+    return nn.Sequential(*network, *([nn.Linear(width, shape.dim)] if layers == 2 else []))
+
+
+def lstm_unit(shape: StackShape, config: Any, first: nn.ModuleDict) -> nn.ModuleDict:
+    """Return what takes the place of one layer's FFN: "gates" and "hidden", the network for h.
+
+    Args:
+        shape: the stack.
+        config: the options.
+        first: the unit of the first layer, whose parts the others share; empty: this is it.
+    """
+    shared = {"gates": ("gates",), "all": ("gates", "hidden"), "none": ()}[config.share]
+    unit = nn.ModuleDict({name: first[name] for name in shared if name in first})
+    if "gates" not in unit:
+        unit["gates"] = Gates(shape, config.gate_norm)
+    if "hidden" not in unit:
+        unit["hidden"] = hidden_network(shape, config.hidden, config.dropout)
+    return unit
 
 
 class DepthwiseLSTMConnection(Connection):
@@ -61,28 +104,7 @@ class DepthwiseLSTM(Variant):
     title = "Depth-wise LSTM"
     paper = "Xu et al. 2020, Transformer with Depth-Wise LSTM"
     year = 2020
-    equations = (
-        "start: cell = 0",
-        "SA: in = F(LN(x))",
-        "CA: in = in + F(LN(in + x))",
-        "last of a layer: c = [in, x]; g = W(c); h = W_2(gelu(LN_h(W_1(c))))",
-        "last of a layer: i = sigmoid(LN[0](part(g, 0, 3)))",
-        "last of a layer: f = sigmoid(LN[1](part(g, 1, 3)))",
-        "last of a layer: o = sigmoid(LN[2](part(g, 2, 3)))",
-        "last of a layer: cell = f cell + i h; x = o cell",
-        "output LN(x)",
-    )
     symbols: ClassVar[dict[str, str]] = {"W": "gates.linear", "W_1": "hidden.0", "LN_h": "hidden.1", "W_2": "hidden.4"}
-    rewrites = (
-        ("hidden", 1, "W_2(gelu(LN_h(W_1(c))))", "gelu(LN_h(W_1(c)))"),
-        ("merge", "concat", "in + F(LN(in + x))", "merge([in, F(LN(in + x))])"),
-        ("input_norm", False, "F(LN(x))", "F(x)"),
-        ("input_norm", False, "F(LN(in + x))", "F(in + x)"),
-        ("output_norm", False, "output LN(x)", ""),
-        ("gate_norm", "joint", "g = W(c)", "g = LN[0](W(c))"),
-        *(("gate_norm", "joint", f"LN[{i}](part(g, {i}, 3))", f"part(g, {i}, 3)") for i in range(3)),
-        ("cell", "embedding", "cell = 0", "cell = x"),
-    )
     extension = (
         "Where the cell starts, the norms on what attention reads and on top, the width of the network for h (the"
         " FFN's), gates of each stack's own, the projection of merge=concat."
@@ -99,7 +121,26 @@ class DepthwiseLSTM(Variant):
         output_norm: bool = option(True, "norm on top of the stack")
         gate_norm: Literal["each", "joint"] = option("each", "a norm per gate, or one over the three")
         cell: Literal["zero", "embedding"] = option("zero", "where the cell starts")
-        dropout: float = option(0.0, "inside the network that computes h", minimum=0.0, maximum=0.99, for_training=True)
+        dropout: float = option(
+            0.0, "dropout inside the network that computes h", minimum=0.0, maximum=0.99, for_training=True
+        )
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        queried, crossed = ("LN(x)", "LN(in + x)") if o.input_norm else ("x", "in + x")
+        merged = f"merge([in, F({crossed})])" if o.merge == "concat" else f"in + F({crossed})"
+        hidden = "W_2(gelu(LN_h(W_1(c))))" if o.hidden == 2 else "gelu(LN_h(W_1(c)))"
+        joint = o.gate_norm == "joint"
+        gates = [f"part(g, {i}, 3)" if joint else f"LN[{i}](part(g, {i}, 3))" for i in range(3)]
+        return (
+            "start: cell = x" if o.cell == "embedding" else "start: cell = 0",
+            f"SA: in = F({queried})",
+            f"CA: in = {merged}",
+            f"last of a layer: c = [in, x]; g = {'LN[0](W(c))' if joint else 'W(c)'}; h = {hidden}",
+            *(f"last of a layer: {name} = sigmoid({gate})" for name, gate in zip("ifo", gates, strict=True)),
+            "last of a layer: cell = f cell + i h; x = o cell",
+            "output LN(x)" if o.output_norm else "",
+        )
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)

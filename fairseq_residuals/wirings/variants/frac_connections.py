@@ -27,10 +27,11 @@ from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.utils.precision import at_least_fp32, without_autocast
 from fairseq_residuals.wirings.variants.hyper_connections import TanhRouter
+from fairseq_residuals.wirings.variants.pre_ln import TopNorm
 
 
 class FracRouter(TanhRouter):
-    """Of fractions, which are small: what is normalized may be kept for the gradient."""
+    """Compute the weights of fractions, which are small: what is normalized may be kept for the gradient."""
 
     def product(self, streams: Tensor) -> Tensor:
         """Return LN(X) W, (T, B, m, C / m) -> (2 m + 1, T, B, m)."""
@@ -67,19 +68,10 @@ class FracConnection(Connection):
 
 
 @register_variant("frac_connections")
-class FracConnections(Variant):
+class FracConnections(TopNorm):
     title = "Frac-Connections"
     paper = "Zhu et al. 2025, Frac-Connections: Fractional Extension of Hyper-Connections"
     year = 2025
-    equations = (
-        "X[i] = part(x, i, m) for i = 0..m-1",
-        "Z[i] = gain * standardize(X[i]) + bias for i = 0..m-1",
-        "W[i,c] = static[i,c] + scale[0] tanh(dot(dynamic[c], Z[i])) for i = 0..m-1, c = 0..2 m - 1",
-        "w[c] = static[c,2 m] + scale[1] tanh(dot(dynamic[2 m], Z[c])) for c = 0..m-1",
-        "y = F(LN([sum_{i=0..m-1} W[i,c] X[i] for c = 0..m-1]))",
-        "x = [w[c] part(y, c, m) + sum_{i=0..m-1} W[i,m+c] X[i] for c = 0..m-1]",
-        "output LN(x)",
-    )
     starts_as = "pre_ln"
     verified = "a third party's code (the authors published none), decoder alone: activations, gradients"
     extension = "Cross-attention is one more sub-layer with a router of its own."
@@ -88,17 +80,25 @@ class FracConnections(Variant):
     class Config(Variant.Config):
         m: int = option(2, "fractions; they divide the channels", minimum=1, maximum=64)
 
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (
+            "X[i] = part(x, i, m) for i = 0..m-1",
+            "Z[i] = gain * standardize(X[i]) + bias for i = 0..m-1",
+            "W[i,c] = static[i,c] + scale[0] tanh(dot(dynamic[c], Z[i])) for i = 0..m-1, c = 0..2 m - 1",
+            "w[c] = static[c,2 m] + scale[1] tanh(dot(dynamic[2 m], Z[c])) for c = 0..m-1",
+            "y = F(LN([sum_{i=0..m-1} W[i,c] X[i] for c = 0..m-1]))",
+            "x = [w[c] part(y, c, m) + sum_{i=0..m-1} W[i,m+c] X[i] for c = 0..m-1]",
+            "output LN(x)",
+        )
+
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
         if shape.dim % config.m:
             raise UserError(
-                f"option m={config.m} of variant 'frac_connections' must divide the {shape.dim} channels of the"
+                f"option m={config.m} of wiring 'frac_connections' must divide the {shape.dim} channels of the"
                 f" {shape.stack}"
             )
-        self.norm = shape.new_norm()
 
     def connect(self, site: Site) -> Connection:
         return FracConnection(site, self.config.m)
-
-    def close(self, s: Stream) -> Tensor:
-        return self.norm(s["x"])  # type: ignore[no-any-return]

@@ -30,7 +30,7 @@ from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale
 from fairseq_residuals.wirings.core.norms import scale_gain
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.utils.precision import at_least_fp32, without_autocast
-from fairseq_residuals.wirings.variants._multi_stream import stream_keys
+from fairseq_residuals.wirings.variants._streams import stream_keys
 
 STD = 0.02
 
@@ -79,14 +79,6 @@ class GatedResidual(Variant):
     title = "Gated residual"
     paper = "Qwen Team 2026, Qwen3.8-Flash-Next (released weights)"
     year = 2026
-    equations = (
-        "start: X[j] = x for j = 0..n-1",
-        "z = [LN[i](X[i]) for i = 0..n-1]; g = sigmoid(up(silu(down(z) / n))); b = 2 sigmoid(inject(z) / n)",
-        "y = F(sum_{i=0..n-1} part(g, i, n) * part(z, i, n) / n)",
-        "X[j] = X[j] + part(b, j, n) * y for j = 0..n-1",
-        "after each layer, l = L: z = [LN[i](X[i]) for i = 0..n-1]; g = sigmoid(up(silu(down(z) / n)))",
-        "output sum_{i=0..n-1} part(g, i, n) * part(z, i, n) / n",
-    )
     starts_as = "pre_ln"
     code = "huggingface/transformers@v5.23.0"
     verified = "Qwen3.8-Flash-Next in transformers, decoder alone: activations, gradients"
@@ -101,6 +93,17 @@ class GatedResidual(Variant):
         n: int = option(4, "streams", minimum=1, maximum=64)
         rank: int = option(64, "rows of W_down", minimum=1, maximum=65_536)
         start: Literal["pre_ln", "qwen"] = option("pre_ln", "where gains and matrices start", for_training=True)
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (
+            "start: X[j] = x for j = 0..n-1",
+            "z = [LN[i](X[i]) for i = 0..n-1]; g = sigmoid(up(silu(down(z) / n))); b = 2 sigmoid(inject(z) / n)",
+            "y = F(sum_{i=0..n-1} part(g, i, n) * part(z, i, n) / n)",
+            "X[j] = X[j] + part(b, j, n) * y for j = 0..n-1",
+            "after each layer, l = L: z = [LN[i](X[i]) for i = 0..n-1]; g = sigmoid(up(silu(down(z) / n)))",
+            "output sum_{i=0..n-1} part(g, i, n) * part(z, i, n) / n",
+        )
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)

@@ -26,9 +26,10 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.attention import Edit
-from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream, Variant
+from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Variant
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
+from fairseq_residuals.wirings.variants.pre_ln import TopNorm
 
 
 class HybridNormConnection(Connection):
@@ -65,19 +66,10 @@ NORMALIZED = "with q = LN_q(q) per head, k = LN_k(k) per head, v = LN_v(v) per h
 
 
 @register_variant("hybrid_norm")
-class HybridNorm(Variant):
+class HybridNorm(TopNorm):
     title = "HybridNorm"
     paper = "Zhuo et al. 2025, HybridNorm: Towards Stable and Efficient Transformer Training via Hybrid Normalization"
     year = 2025
-    equations = (
-        f"attention: x = x + F(x) {NORMALIZED}",
-        "FFN: u = LN(x); x = u + F(u)",
-        "output LN(x)",
-    )
-    rewrites = (
-        ("first_layer", "star", "attention:", f"l = 1, attention: x = x + F(LN(x)) {NORMALIZED}\nelse attention:"),
-        ("first_layer", "star", "FFN:", "l = 1, FFN: x = x + F(LN(x))\nelse FFN:"),
-    )
     code = "BryceZhuo/HybridNorm@f0dd605"
     verified = "authors' code, decoder: activations, gradients; encoder and cross-attention: none"
     extension = (
@@ -91,12 +83,17 @@ class HybridNorm(Variant):
             "plain", "star (HybridNorm*): the first layer with a norm before attention, and its FFN as in Pre-LN"
         )
 
-    def __init__(self, config: Any, shape: StackShape) -> None:
-        super().__init__(config, shape)
-        self.norm = shape.new_norm()
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        star = o.first_layer == "star"
+        others = "else " if star else ""
+        return (
+            f"l = 1, attention: x = x + F(LN(x)) {NORMALIZED}" if star else "",
+            f"{others}attention: x = x + F(x) {NORMALIZED}",
+            "l = 1, FFN: x = x + F(LN(x))" if star else "",
+            f"{others}FFN: u = LN(x); x = u + F(u)",
+            "output LN(x)",
+        )
 
     def connect(self, site: Site) -> Connection:
         return HybridNormConnection(site, self.config.first_layer == "star")
-
-    def close(self, s: Stream) -> Tensor:
-        return self.norm(s["x"])

@@ -31,9 +31,7 @@ from fairseq_residuals.wirings.core.config import LARGEST, option
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.ops.rms_linear import rms_linear
 from fairseq_residuals.wirings.utils.precision import at_least_fp32
-from fairseq_residuals.wirings.variants._multi_stream import StreamsConnection
-from fairseq_residuals.wirings.variants._read_out import ReadOutVariant, learned_sum
-from fairseq_residuals.wirings.variants._stream_router import Weights
+from fairseq_residuals.wirings.variants._streams import ReadOutVariant, StreamsConnection, Weights, sum_of_streams
 
 
 class TanhRouter(nn.Module):
@@ -69,7 +67,7 @@ class TanhRouter(nn.Module):
 
 
 class HyperRouter(TanhRouter):
-    """Of Hyper-Connections: what is read (column 0), what is mixed into stream j (j), and what is written (n + 1)."""
+    """Compute what is read (column 0), what is mixed into stream j (j), and what is written (n + 1)."""
 
     def __init__(self, site: Site, n: int, dynamic: bool) -> None:
         first = torch.zeros(n, 1)
@@ -88,21 +86,6 @@ class HyperConnections(ReadOutVariant):
     title = "Hyper-Connections"
     paper = "Zhu et al. 2024, Hyper-Connections"
     year = 2024
-    equations = (
-        "start: H[j] = x for j = 0..n-1",
-        "Z[i] = gain * standardize(H[i]) + bias for i = 0..n-1",
-        "W[i,c] = static[i,c] + scale[0] tanh(dot(dynamic[c], Z[i])) for i = 0..n-1, c = 0..n",
-        "w[j] = static[j,n+1] + scale[1] tanh(dot(dynamic[n+1], Z[j])) for j = 0..n-1",
-        "y = F(LN(sum_{i=0..n-1} W[i,0] H[i]))",
-        "H[j] = w[j] y + sum_{i=0..n-1} W[i,j+1] H[i] for j = 0..n-1",
-        "output LN(sum_{j=0..n-1} H[j])",
-    )
-    rewrites = (
-        ("dynamic", False, "Z[i] = gain * standardize(H[i]) + bias for i = 0..n-1", ""),
-        ("dynamic", False, " + scale[0] tanh(dot(dynamic[c], Z[i]))", ""),
-        ("dynamic", False, " + scale[1] tanh(dot(dynamic[n+1], Z[j]))", ""),
-        learned_sum("H"),
-    )
     starts_as = "pre_ln"
     verified = (
         "transcription of the paper's Algorithms 2 and 3, and lucidrains' code (the authors published none), decoder:"
@@ -120,6 +103,20 @@ class HyperConnections(ReadOutVariant):
             minimum=0.0,
             maximum=LARGEST,
             for_training=True,
+        )
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        read = " + scale[0] tanh(dot(dynamic[c], Z[i]))" if o.dynamic else ""
+        written = " + scale[1] tanh(dot(dynamic[n+1], Z[j]))" if o.dynamic else ""
+        return (
+            "start: H[j] = x for j = 0..n-1",
+            "Z[i] = gain * standardize(H[i]) + bias for i = 0..n-1" if o.dynamic else "",
+            f"W[i,c] = static[i,c]{read} for i = 0..n-1, c = 0..n",
+            f"w[j] = static[j,n+1]{written} for j = 0..n-1",
+            "y = F(LN(sum_{i=0..n-1} W[i,0] H[i]))",
+            "H[j] = w[j] y + sum_{i=0..n-1} W[i,j+1] H[i] for j = 0..n-1",
+            f"output LN({sum_of_streams('H', o)})",
         )
 
     def connect(self, site: Site) -> Connection:

@@ -26,13 +26,19 @@ from torch import Tensor
 from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants._multi_stream import StreamsConnection, StreamsVariant, stack_streams
-from fairseq_residuals.wirings.variants._read_out import LearnedSum, learned_sum
-from fairseq_residuals.wirings.variants._stream_router import GATES, ROUTER_EPS, GatedRouter, StreamLogits
+from fairseq_residuals.wirings.variants._streams import (
+    ROUTER_EPS,
+    LearnedSum,
+    StreamLogits,
+    StreamsConnection,
+    StreamsVariant,
+    stack_streams,
+    sum_of_streams,
+)
+from fairseq_residuals.wirings.variants.mhc import GATES, GatedRouter
 
-MEAN = "output LN(sum_{j=0..n-1} X[j] / n)"
 HY4_STD = 0.006
-"""Of the router's matrix."""
+"""Standard deviation of the router's matrix."""
 
 
 class IdentityRouter(GatedRouter):
@@ -52,15 +58,6 @@ class IdentityHC(StreamsVariant):
     title = "Identity-HC"
     paper = "Reports of 2026, of mHC (Xie et al. 2025) with H_res = I"
     year = 2026
-    equations = (
-        "start: X[j] = x for j = 0..n-1",
-        "z[o] = dot(weight[o], RMS([X[i] for i = 0..n-1])) for o = 0..2 n - 1",
-        *GATES,
-        "y = F(LN(sum_{i=0..n-1} pre[i] X[i]))",
-        "X[j] = X[j] + post[j] y for j = 0..n-1",
-        MEAN,
-    )
-    rewrites = (("close", "learned", MEAN, f"output LN({learned_sum('X')[3]}"),)
     starts_as = "pre_ln"
     code = "huggingface/transformers@v5.23.0"
     verified = "Hy4-preview in transformers (start=hy4,close=learned), decoder alone: activations, gradients"
@@ -76,6 +73,17 @@ class IdentityHC(StreamsVariant):
             "spread", "what tells streams apart; hy4: the router's matrix alone", for_training=True
         )
         close: Literal["mean", "learned"] = option("mean", "the streams at the top; learned: as in Hy4 and DeepSeek-V4")
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (
+            "start: X[j] = x for j = 0..n-1",
+            "z[o] = dot(weight[o], RMS([X[i] for i = 0..n-1])) for o = 0..2 n - 1",
+            *GATES,
+            "y = F(LN(sum_{i=0..n-1} pre[i] X[i]))",
+            "X[j] = X[j] + post[j] y for j = 0..n-1",
+            f"output LN({sum_of_streams('X', o)})" if o.close == "learned" else "output LN(sum_{j=0..n-1} X[j] / n)",
+        )
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)

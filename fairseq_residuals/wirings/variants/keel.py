@@ -14,7 +14,7 @@ layer, and cross-attention counts as a sub-layer.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -44,12 +44,6 @@ class KEEL(Variant):
     title = "KEEL"
     paper = "Chen and Wei 2026, Post-LayerNorm Is Back: Stable, ExpressivE, and Deep"
     year = 2026
-    equations = (
-        "k = 1: x = x + F(LN_branch(x))",
-        "else l = 1: x = LN(x + F(LN_branch(x)))",
-        "else: x = LN(alpha x + F(LN_branch(x)))",
-        "where alpha = K",
-    )
     verified = "the paper's equations; no code was published"
     extension = (
         "Each stack has its own alpha (2N in an encoder, 3M in a decoder with cross-attention) and its own first layer,"
@@ -63,6 +57,15 @@ class KEEL(Variant):
             "sublayers", "factor on the residual; sublayers: how many the stack has", minimum=0.0, maximum=LARGEST
         )
         branch_bias: bool = option(True, "biases of the norms at the start of the branches (RMSNorm has none)")
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (
+            f"k = 1: {o.adds('F(LN_branch(x))')}",
+            f"else l = 1: x = LN({o.residual} + F(LN_branch(x)))",
+            f"else: x = LN(alpha {o.residual} + F(LN_branch(x)))",
+            o.where("alpha", "K"),
+        )
 
     def connect(self, site: Site) -> Connection:
         alpha = site.depth * site.n_sub if self.config.alpha == "sublayers" else self.config.alpha

@@ -16,40 +16,122 @@ Sandwich-LN: x' = (x + LN(SA(u)) + u + LN(B A u)) / sqrt(2), u = LN(x); never Pr
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Summation, Variant
+from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Summation, Variant
 from fairseq_residuals.wirings.core.config import MOST_LAYERS, option
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants._augmented_skip import AugmentedConnection, GemmaConnection
+from fairseq_residuals.wirings.ops.depth_sum import weighted_sum
+from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection, TopNorm
+from fairseq_residuals.wirings.variants.sandwich_ln import SandwichConnection, SandwichLN
+
+
+class LowRank(nn.Module):
+    """B A x, of matrices A (r, C) and B (C, r)."""
+
+    def __init__(self, width: int, rank: int, starts_at_zero: bool) -> None:
+        super().__init__()
+        self.down, self.up = nn.Linear(width, rank, bias=False), nn.Linear(rank, width, bias=False)
+        nn.init.xavier_uniform_(self.down.weight)
+        (nn.init.zeros_ if starts_at_zero else nn.init.xavier_uniform_)(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., C) -> (..., C)"""
+        return self.up(self.down(x))  # type: ignore[no-any-return]
+
+
+class AugmentedConnection(PreLNConnection):
+    """Add to x what is learned of it, and of what x was before.
+
+    Stream, where it looks back: "past1", "past2", ... (T, B, C), x of the connections below, the newest first.
+    """
+
+    def __init__(self, site: Site, *, weighs: bool, rank: int = 0, past: int = 0) -> None:
+        """Make the parameters.
+
+        Args:
+            site: where the connection sits.
+            weighs: whether the sub-layer's output and the rest have a weight each, which starts at 1.
+            rank: rank of the linear map; 0: there is none.
+            past: how many outputs of connections are added up, x among them; fewer where there are not as many.
+        """
+        super().__init__(site)
+        self.weights = nn.Parameter(torch.zeros(2)) if weighs else None
+        self.low_rank = LowRank(site.dim, rank, starts_at_zero=not past) if rank else None
+        self.past = past
+        outputs = site.layer * site.n_sub + site.index + 1
+        self.c = nn.Parameter(torch.zeros(min(past, outputs))) if past else None
+
+    def augmented(self, s: Stream) -> Tensor:
+        """Return x and what is learned of it, (T, B, C)."""
+        x = s["x"]
+        if self.c is None:
+            return x if self.low_rank is None else x + self.scaled(self.low_rank(x))
+        # layer dropout leaves fewer than there are coefficients
+        recent = [x, *(s[f"past{j}"] for j in range(1, len(self.c)) if f"past{j}" in s)]
+        total: Tensor = weighted_sum(self.c[: len(recent)], recent)
+        return x + self.scaled(total if self.low_rank is None else self.low_rank(total))
+
+    def write(self, s: Stream, y: Tensor) -> Stream:
+        before = [s["x"], *(s[f"past{j}"] for j in range(1, self.past) if f"past{j}" in s)]
+        kept = {f"past{j}": x for j, x in enumerate(before[: max(self.past - 1, 0)], start=1)}
+        x, y = self.augmented(s), self.scaled(y)
+        if self.weights is None:
+            return s | kept | {"x": x + y}
+        a, b = 2 * self.weights.softmax(0)
+        return s | kept | {"x": a * y + b * x}
+
+
+class GemmaConnection(SandwichConnection):
+    """Add the normalized input and a map of it beside self-attention; elsewhere be Sandwich-LN.
+
+    Stream, while self-attention runs: "normed" (T, B, C), what it is fed.
+    """
+
+    def __init__(self, site: Site, rank: int) -> None:
+        super().__init__(site, SandwichLN.Config())
+        self.augments = site.kind == "self"
+        if self.augments:
+            self.low_rank = LowRank(site.dim, rank, starts_at_zero=False)
+            self.low_rank_norm = site.new_norm()
+
+    def read(self, s: Stream) -> tuple[Tensor, Stream]:
+        u, s = super().read(s)
+        return u, s | {"normed": u} if self.augments else s
+
+    def write(self, s: Stream, y: Tensor) -> Stream:
+        if not self.augments:
+            return super().write(s, y)
+        u, rest = s["normed"], {key: x for key, x in s.items() if key != "normed"}
+        return rest | {"x": (s["x"] + y + u + self.low_rank_norm(self.low_rank(u))) * 2**-0.5}
+
 
 MOST_CHANNELS = 65_536
-WEIGHED = (
-    ("rw", True, "x = x + F", "a = 2 sigmoid(weights[0] - weights[1]); x = (2 - a) x + a F"),
-    ("rw", True, " + g", " + (2 - a) g"),
-)
+BOTH_WEIGHTS = "a = 2 sigmoid(weights[0] - weights[1])"
 
 
-class Laurel(Variant):
+def augmented(o: Any) -> str:
+    """Return the equation of a sub-layer with g beside it, and weights with ``rw``."""
+    return f"{BOTH_WEIGHTS}; {o.adds('a F(LN(x)) + (2 - a) g', to='(2 - a) x')}" if o.rw else o.adds("F(LN(x)) + g")
+
+
+class Laurel(TopNorm):
     paper = "Menghani et al. 2024, LAuReL: Learned Augmented Residual Layer"
     year = 2024
     verified = "the paper's equations (no code was published)"
     extension = "Each sub-layer has its own, cross-attention too. They start as Pre-LN."
     summation: ClassVar[Summation] = "pre"
 
-    def __init__(self, config: Any, shape: StackShape) -> None:
-        super().__init__(config, shape)
-        self.norm = shape.new_norm()
-
-    def close(self, s: dict[str, Tensor]) -> Tensor:
-        return self.norm(s["x"])
-
 
 @register_variant("laurel_rw")
 class LaurelRW(Laurel):
     title = "LAuReL, residual weights"
-    equations = ("a = 2 sigmoid(weights[0] - weights[1])", "x = (2 - a) x + a F(LN(x))", "output LN(x)")
     starts_as = "pre_ln"
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return BOTH_WEIGHTS, o.adds("a F(LN(x))", to="(2 - a) x"), "output LN(x)"
 
     def connect(self, site: Site) -> Connection:
         return AugmentedConnection(site, weighs=True)
@@ -58,14 +140,16 @@ class LaurelRW(Laurel):
 @register_variant("laurel_lr")
 class LaurelLR(Laurel):
     title = "LAuReL, low rank"
-    equations = ("g = up(down(x))", "x = x + F(LN(x)) + g", "output LN(x)")
-    rewrites = WEIGHED
     starts_as = "pre_ln"
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
         rank: int = option(4, "r, rows of A", minimum=1, maximum=MOST_CHANNELS)
-        rw: bool = option(False, "with a and b of laurel_rw")
+        rw: bool = option(False, "a and b of laurel_rw, too")
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return "g = up(down(x))", augmented(o), "output LN(x)"
 
     def connect(self, site: Site) -> Connection:
         return AugmentedConnection(site, weighs=self.config.rw, rank=self.config.rank)
@@ -73,16 +157,7 @@ class LaurelLR(Laurel):
 
 @register_variant("laurel_pa")
 class LaurelPA(Laurel):
-    """Stream: see :class:`._augmented_skip.AugmentedConnection`."""
-
     title = "LAuReL, previous activations"
-    equations = (
-        "X[k] = x",
-        "g = sum_{j=0..min(past, k)-1} c[j] X[k-j]; g = up(down(g))",
-        "x = x + F(LN(x)) + g",
-        "output LN(x)",
-    )
-    rewrites = (("rank", 0, "; g = up(down(g))", ""), *WEIGHED)
     starts_as = "pre_ln"
     extension = "Each sub-layer has its own, cross-attention too, and looks back in its stack. They start as Pre-LN."
 
@@ -90,7 +165,12 @@ class LaurelPA(Laurel):
     class Config(Variant.Config):
         past: int = option(3, "k, outputs, x among them", minimum=1, maximum=MOST_LAYERS)
         rank: int = option(4, "r, rows of A; 0: no A and B", minimum=0, maximum=MOST_CHANNELS)
-        rw: bool = option(False, "with a and b of laurel_rw")
+        rw: bool = option(False, "a and b of laurel_rw, too")
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        mapped = "; g = up(down(g))" if o.rank else ""
+        return "X[k] = x", f"g = sum_{{j=0..min(past, k)-1}} c[j] X[k-j]{mapped}", augmented(o), "output LN(x)"
 
     def connect(self, site: Site) -> Connection:
         return AugmentedConnection(site, weighs=self.config.rw, rank=self.config.rank, past=self.config.past)
@@ -101,11 +181,6 @@ class LaurelGemma(Laurel):
     title = "LAuReL in Gemma 3n"
     year = 2025
     paper = "Gemma 3n (Google 2025), after Menghani, Kumar and Kumar 2024, LAuReL"
-    equations = (
-        "SA: u = LN(x); x = (x + drop(LN_out(F'(u))) + u + LN_low_rank(up(down(u)))) / sqrt(2)",
-        "else: x = x + drop(LN_out(F'(LN(x))))",
-        "output LN(x)",
-    )
     code = "huggingface/transformers@v5.23.0"
     verified = "Gemma 3n in huggingface/transformers, within its AltUp: activations, gradients; cross-attention: none"
     ships_in = "Gemma 3n (norm_type=rms)"
@@ -115,6 +190,14 @@ class LaurelGemma(Laurel):
     @dataclass(frozen=True)
     class Config(Variant.Config):
         rank: int = option(64, "r, rows of A", minimum=1, maximum=MOST_CHANNELS)
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (
+            "SA: u = LN(x); x = (x + drop(LN_out(F'(u))) + u + LN_low_rank(up(down(u)))) / sqrt(2)",
+            "else: x = x + drop(LN_out(F'(LN(x))))",
+            "output LN(x)",
+        )
 
     def connect(self, site: Site) -> Connection:
         return GemmaConnection(site, self.config.rank)

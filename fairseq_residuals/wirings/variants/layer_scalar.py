@@ -16,7 +16,7 @@ nanochat is a hundredth of that of its companion: ``scalar_rate=0.01``.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,8 +43,6 @@ class LayerScalar(SandwichLN):
     title = "Layer scalar"
     paper = "Google 2026, Gemma 4 (released weights)"
     year = 2026
-    equations = (SandwichLN.equations[0], "last of a layer: x = scalar x", "output LN(x)")
-    rewrites: ClassVar = SandwichLN.rewrites
     starts_as = "sandwich_ln"
     code = "huggingface/transformers@v5.23.0"
     verified = "Gemma 4 in transformers, decoder alone: activations, gradients"
@@ -56,6 +54,10 @@ class LayerScalar(SandwichLN):
         scalar_rate: float = option(
             1.0, "factor on Adam's rate of the scalar", minimum=1e-6, maximum=LARGEST, for_training=True
         )
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return o.adds(cls.branch(o)), "last of a layer: x = scalar x", *cls.top(o)
 
     def connect(self, site: Site) -> Connection:
         return LayerScalarConnection(site, self.config)

@@ -22,15 +22,15 @@ number, too, but under tanh and around a norm: x' = x + tanh(a) F(LN(x)).
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.core.base import Connection, Site, Stock, Stream, Summation, Variant
+from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Summation, Variant
 from fairseq_residuals.wirings.core.config import LARGEST, option
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import PreLN, PreLNConnection
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
 
 def first_gain(depth: int) -> float:
@@ -52,11 +52,10 @@ class LayerScaleConnection(PreLNConnection):
 
 
 @register_variant("layer_scale")
-class LayerScale(PreLN):
+class LayerScale(OptionalTopNorm):
     title = "LayerScale"
     paper = "Touvron et al. 2021, Going Deeper with Image Transformers"
     year = 2021
-    equations = ("x = x + gain * F(LN(x))", "output LN(x)")
     code = "facebookresearch/deit@7e160fe"
     verified = "authors' code, decoder alone: activations, gradients; cross-attention: none"
     ships_in = "CaiT, DINOv2, DINOv3, Mimi, Qwen3-Omni's code2wav"
@@ -64,11 +63,10 @@ class LayerScale(PreLN):
         "Cross-attention has gains of its own; the deeper of the two stacks decides where gains start, for 19 to 23"
         " layers as for 24."
     )
-    normalize_before = False
-    export_as: ClassVar[Stock] = "pre_ln"
+    export_as = "pre_ln"
 
     @dataclass(frozen=True)
-    class Config(PreLN.Config):
+    class Config(OptionalTopNorm.Config):
         gain: Literal["depth"] | float = option(
             "depth",
             "where the gains start; depth: 0.1 to 18 layers, 1e-5 to 24, 1e-6 beyond",
@@ -76,6 +74,10 @@ class LayerScale(PreLN):
             maximum=LARGEST,
             for_training=True,
         )
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return o.adds("gain * F(LN(x))"), *cls.top(o)
 
     def connect(self, site: Site) -> Connection:
         return LayerScaleConnection(site, self.config.gain)
@@ -105,7 +107,6 @@ class ReZero(Variant):
     title = "ReZero"
     paper = "Bachlechner et al. 2020, ReZero is All You Need: Fast Convergence at Large Depth"
     year = 2020
-    equations = ("x = x + gain F(x)",)
     starts_as = "embedding"
     code = "majumderb/rezero@e2c94a8"
     verified = "authors' code, encoder and decoder: activations, gradients"
@@ -115,6 +116,10 @@ class ReZero(Variant):
     @dataclass(frozen=True)
     class Config(Variant.Config):
         share: Literal["layer", "sublayer"] = option("layer", "one number per layer, or per sub-layer")
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (o.adds("gain F(x)"),)
 
     def connect(self, site: Site) -> Connection:
         return ReZeroConnection(site, owns_gain=site.first or self.config.share == "sublayer")

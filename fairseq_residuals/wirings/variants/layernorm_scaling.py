@@ -17,13 +17,13 @@ deviation of sqrt(2/5), whatever the width; here fairseq draws them. The authors
 down by depth as well (``init=ds_init``, ``init_scale=depth``).
 """
 
-from typing import ClassVar
+from typing import Any
 
 from torch import Tensor
 
-from fairseq_residuals.wirings.core.base import Site, Stock, Stream
+from fairseq_residuals.wirings.core.base import Site, Stream
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import PreLN, PreLNConnection
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
 
 class LayerNormScalingConnection(PreLNConnection):
@@ -36,14 +36,16 @@ class LayerNormScalingConnection(PreLNConnection):
 
 
 @register_variant("layernorm_scaling")
-class LayerNormScaling(PreLN):
+class LayerNormScaling(OptionalTopNorm):
     title = "LayerNorm Scaling"
     paper = "Sun et al. 2025, The Curse of Depth in Large Language Models"
     year = 2025
-    equations = ("x = x + F(LN(x) / sqrt(l))", "output LN(x)")
     code = "lmsdss/LayerNorm-Scaling@5d4dd11"
     verified = "authors' code, decoder alone: activations, gradients; cross-attention: none"
     extension = "Each stack counts its own layers from 1, and cross-attention has its layer's factor."
-    normalize_before = False
-    export_as: ClassVar[Stock] = "pre_ln"
+    export_as = "pre_ln"
     connection = LayerNormScalingConnection
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return o.adds("F(LN(x) / sqrt(l))"), *cls.top(o)

@@ -27,20 +27,56 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.base import Connection, Site, StackShape
 from fairseq_residuals.wirings.core.config import LARGEST, option
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.ops.sinkhorn import sinkhorn
-from fairseq_residuals.wirings.variants._multi_stream import StreamsConnection
-from fairseq_residuals.wirings.variants._read_out import ReadOutVariant, learned_sum
-from fairseq_residuals.wirings.variants._stream_router import GATES, ROUTER_EPS, GatedRouter, StreamLogits
+from fairseq_residuals.wirings.variants._streams import (
+    ROUTER_EPS,
+    ReadOutVariant,
+    StreamLogits,
+    StreamsConnection,
+    Weights,
+    sum_of_streams,
+)
 
 LEAST_ROUTER = 0.01
 """With it the streams of a small model differed by 8e-4 of their size after 300 updates of Adam. With less they part
 later, and where the matrix is no more than rounding, never."""
+GATES = (
+    "pre[i] = sigmoid(scale[0] z[i] + bias[i]) for i = 0..n-1",
+    "post[j] = 2 sigmoid(scale[1] z[n+j] + bias[n+j]) for j = 0..n-1",
+)
+"""The equations of what a sub-layer reads and writes, where it does so as in mHC."""
+
+
+class GatedRouter(nn.Module):
+    """Compute the weights of one sub-layer as mHC does: pre = sigmoid, post = 2 sigmoid, and a matrix that mixes.
+
+    "logits" are n for pre, n for post and those of the matrix, each group with a "scale" of its own.
+    """
+
+    def __init__(self, n: int, logits: StreamLogits) -> None:
+        super().__init__()
+        self.n = n
+        self.logits = logits
+        self.sizes = [n, n, len(logits.bias) - 2 * n]
+        self.scale = nn.Parameter(torch.full((3 if self.sizes[2] else 2,), 0.01))
+
+    def mix(self, logits: Tensor) -> Tensor:
+        """Return the matrix of :class:`Weights`, (outputs, T, B) -> (T, B, n, n) or (n, n)."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it mixes streams")
+
+    def forward(self, streams: Tensor) -> Weights:
+        """Return weights in single precision at least, of streams (T, B, n, C)."""
+        sizes = [size for size in self.sizes if size]
+        scale = torch.cat([s.expand(k) for s, k in zip(self.scale.unbind(), sizes, strict=True)])
+        gates, mixing = self.logits(streams, scale).split([2 * self.n, self.sizes[2]])
+        pre, post = gates.sigmoid().unflatten(0, (2, self.n)).permute(0, 2, 3, 1).unsqueeze(-1).unbind()
+        return Weights(read=pre.mT, write=2 * post, mix=self.mix(mixing))
 
 
 class MHCRouter(GatedRouter):
@@ -61,17 +97,6 @@ class MHC(ReadOutVariant):
     title = "mHC"
     paper = "Xie et al. 2025, mHC: Manifold-Constrained Hyper-Connections"
     year = 2025
-    equations = (
-        "start: X[j] = x for j = 0..n-1",
-        "z[o] = dot(weight[o], RMS([X[i] for i = 0..n-1])) for o = 0..n (n + 2) - 1",
-        *GATES,
-        "r[j,i] = scale[2] z[(2+j) n + i] + bias[(2+j) n + i] for j = 0..n-1, i = 0..n-1",
-        "res = sinkhorn(r)",
-        "y = F(LN(sum_{i=0..n-1} pre[i] X[i]))",
-        "X[j] = post[j] y + sum_{i=0..n-1} res[j,i] X[i] for j = 0..n-1",
-        "output LN(sum_{j=0..n-1} X[j])",
-    )
-    rewrites = (learned_sum("X"),)
     extension = f"{ReadOutVariant.extension} The start of the router's matrix and biases, and the sum at the end."
     verified = "DeepSeek-V4's router and read-out and GLM-5.3-Flash in transformers, decoder: activations, gradients"
     ships_in = "DeepSeek-V4 (close=learned,norm_type=rms), GLM-5.3-Flash (norm_type=rms,norm_eps=1e-5)"
@@ -92,9 +117,22 @@ class MHC(ReadOutVariant):
         def __post_init__(self) -> None:
             if self.router < LEAST_ROUTER and self.n > 1:
                 raise UserError(
-                    f"option router={self.router:g} of variant 'mhc' would keep its streams alike, since nothing else"
+                    f"option router={self.router:g} of wiring 'mhc' would keep its streams alike, since nothing else"
                     f" tells them apart; give a number of at least {LEAST_ROUTER}"
                 )
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (
+            "start: X[j] = x for j = 0..n-1",
+            "z[o] = dot(weight[o], RMS([X[i] for i = 0..n-1])) for o = 0..n (n + 2) - 1",
+            *GATES,
+            "r[j,i] = scale[2] z[(2+j) n + i] + bias[(2+j) n + i] for j = 0..n-1, i = 0..n-1",
+            "res = sinkhorn(r)",
+            "y = F(LN(sum_{i=0..n-1} pre[i] X[i]))",
+            "X[j] = post[j] y + sum_{i=0..n-1} res[j,i] X[i] for j = 0..n-1",
+            f"output LN({sum_of_streams('X', o)})",
+        )
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape, config.router)

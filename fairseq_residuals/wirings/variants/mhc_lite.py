@@ -7,21 +7,37 @@ those of res at 0 for the identity and -8 for the rest. That is not Pre-LN.
 """
 
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from fairseq_residuals.wirings.core.base import Connection, Site
+from fairseq_residuals.wirings.core.base import Connection, Site, Stream
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.ops.permutations import mean_of_permutations, permutation_matrices
 from fairseq_residuals.wirings.ops.sinkhorn import sinkhorn
-from fairseq_residuals.wirings.variants._multi_stream import StreamsConnection, StreamsVariant
-from fairseq_residuals.wirings.variants._stream_router import GATES, ROUTER_EPS, GatedRouter, StreamLogits
+from fairseq_residuals.wirings.variants._streams import (
+    ROUTER_EPS,
+    StreamLogits,
+    StreamsConnection,
+    StreamsVariant,
+    stack_streams,
+)
+from fairseq_residuals.wirings.variants.mhc import GATES, GatedRouter
 
 PERMUTED = "r[p] = scale[2] z[2 n + p] + bias[2 n + p] for p = 0..factorial(n) - 1; res = permute(r)"
 BALANCED = "r[i,j] = scale[2] z[(2 + i) n + j] + bias[(2 + i) n + j] for i = 0..n-1, j = 0..n-1; res = sinkhorn(r)"
+
+
+def permutation_matrices(n: int) -> Tensor:
+    """Return all permutations of n, (n!, n, n), in lexicographic order: the first is the identity."""
+    return torch.eye(n)[torch.tensor(list(permutations(range(n))))]
+
+
+def mean_of_permutations(logits: Tensor, matrices: Tensor) -> Tensor:
+    """Return the mean of ``matrices`` (n!, n, n) by a softmax of ``logits`` (n!, ...), (..., n, n)."""
+    return torch.tensordot(logits.softmax(0), matrices.to(logits.dtype), ([0], [0]))
 
 
 class MHCLiteRouter(GatedRouter):
@@ -53,22 +69,8 @@ class MHCLite(StreamsVariant):
     title = "mHC-lite"
     paper = "2601.05732 (2026), mHC-lite: You Don't Need 20 Sinkhorn-Knopp Iterations"
     year = 2026
-    equations = (
-        "start: X[j] = x for j = 0..n-1",
-        "z[o] = dot(weight[o], (1 + gamma) * RMS([X[i] for i = 0..n-1])) for o = 0..2 n + factorial(n) - 1",
-        *GATES,
-        PERMUTED,
-        "y = F(LN(sum_{i=0..n-1} pre[i] X[i]))",
-        "X[j] = post[j] y + sum_{i=0..n-1} res[i,j] X[i] for j = 0..n-1",
-        "output sum_{j=0..n-1} LN(X[j])",
-    )
-    rewrites = (
-        ("mixing", "sinkhorn", "o = 0..2 n + factorial(n) - 1", "o = 0..n (n + 2) - 1"),
-        ("mixing", "sinkhorn", PERMUTED, BALANCED),
-    )
     code = "FFTYYY/mhc-lite@ea19775"
     verified = "authors' code, decoder, permutations and Sinkhorn: activations, gradients; cross-attention: none"
-    norms_each = True
     extension = f"{StreamsVariant.extension} Which stream a sub-layer starts with, which the authors draw at random."
 
     @dataclass(frozen=True)
@@ -76,6 +78,27 @@ class MHCLite(StreamsVariant):
         n: int = option(4, "streams", minimum=1, maximum=4)
         mixing: Literal["permutations", "sinkhorn"] = option("permutations", "how the mixing matrix is made")
 
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        permutes = o.mixing == "permutations"
+        outputs = "2 n + factorial(n)" if permutes else "n (n + 2)"
+        return (
+            "start: X[j] = x for j = 0..n-1",
+            f"z[o] = dot(weight[o], (1 + gamma) * RMS([X[i] for i = 0..n-1])) for o = 0..{outputs} - 1",
+            *GATES,
+            PERMUTED if permutes else BALANCED,
+            "y = F(LN(sum_{i=0..n-1} pre[i] X[i]))",
+            "X[j] = post[j] y + sum_{i=0..n-1} res[i,j] X[i] for j = 0..n-1",
+            "output sum_{j=0..n-1} LN(X[j])",
+        )
+
     def connect(self, site: Site) -> Connection:
         n = self.config.n
         return StreamsConnection(site, n, MHCLiteRouter(site, n, self.config.mixing))
+
+    def layer_output(self, s: Stream) -> Tensor:
+        assert self.norm is not None
+        return self.norm(stack_streams(s, self.config.n)).sum(-2)  # type: ignore[no-any-return]
+
+    def close(self, s: Stream) -> Tensor:
+        return self.layer_output(s)

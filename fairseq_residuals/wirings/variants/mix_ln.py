@@ -14,30 +14,33 @@ cross-attention is as its layer is.
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from fairseq_residuals.wirings.core.base import Connection, Site
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.variants.post_ln import PostLNConnection
-from fairseq_residuals.wirings.variants.pre_ln import PreLN, PreLNConnection
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
 
 @register_variant("mix_ln")
-class MixLN(PreLN):
+class MixLN(OptionalTopNorm):
     title = "Mix-LN"
     paper = "Li et al. 2024, Mix-LN: Unleashing the Power of Deeper Layers by Combining Pre-LN and Post-LN"
     year = 2024
-    equations = ("l <= floor(alpha L): x = LN(x + F(x))", "else: x = x + F(LN(x))", "output LN(x)")
     code = "pixeli99/MixLN@ff45826"
     verified = "authors' code, decoder alone: activations, gradients; cross-attention: none"
     extension = "alpha is a part of each stack's own layers; cross-attention is as its layer is."
-    normalize_before = False
-    export_as = ""
     summation = "mixed"
 
     @dataclass(frozen=True)
-    class Config(PreLN.Config):
+    class Config(OptionalTopNorm.Config):
         alpha: float = option(0.25, "part of the layers that is Post-LN", minimum=0.0, maximum=1.0)
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        post = f"l <= floor(alpha L): x = LN({o.residual} + F(x))"
+        return post, f"else: {o.adds('F(LN(x))')}", *cls.top(o)
 
     def connect(self, site: Site) -> Connection:
         # 0.29 of 100 layers are 28.999999999999996 in floating point

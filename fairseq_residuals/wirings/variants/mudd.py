@@ -23,53 +23,106 @@ fifth mix. That has nothing of the layer's own self-attention, so with it the wi
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from fairseq_residuals.wirings.core.base import Connection, Site, Variant
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu
+
+from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream, Variant
 from fairseq_residuals.wirings.core.config import option
+from fairseq_residuals.wirings.core.norms import scale_gain
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants._dense_mixes import DenseMixes
-from fairseq_residuals.wirings.variants._mixed_reads import MixedQuery, ThreeReads
+from fairseq_residuals.wirings.ops.depth_sum import weighted_sum
+from fairseq_residuals.wirings.ops.rms_linear import rms_linear
+from fairseq_residuals.wirings.utils.precision import at_least_fp32
 from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection
+
+MIX_EPS = 1e-6
+MIXES = ("q", "k", "v", "x", "cross_q")
+"""The mixes' names in the stream: x is the residual."""
+POST_GAIN = 0.001
+"""The start of the gains of the norms under which residuals are added."""
+
+
+def sizes_of_mixes(depth: int, ways: int, last: int, multiple: int) -> list[tuple[int, int, int]]:
+    """Return for each layer of a stack the mixes above it, what they mix, and the width of the hidden layer.
+
+    Args:
+        depth: layers of the stack, above whose last one there is one mix.
+        ways: mixes above the others.
+        last: factor on the width of the hidden layer above the last layer.
+        multiple: number to whose next larger multiple all widths go up; 1: they are the numbers of weights.
+    """
+    mixes = [(ways, n, ways * n) for n in range(2, depth + 1)] + [(1, depth + 1, last * (depth + 1))]
+    return [(c, n, (hidden // multiple + 1) * multiple if multiple > 1 else hidden) for c, n, hidden in mixes]
+
+
+def dense_mixes(x: Tensor, outputs: list[Tensor], w1: Tensor, w2: Tensor, bias: Tensor, eps: float) -> list[Tensor]:
+    """Return a mix (T, B, C) for each of several ways; weights are computed in single precision at least.
+
+    Args:
+        x: (T, B, C), of which the weights are computed.
+        outputs: n tensors (T, B, C), which are mixed.
+        w1: (H, C).
+        w2: (ways n, H), those of one way side by side.
+        bias: (ways, n).
+        eps: eps of the norm of x.
+    """
+    hidden = gelu(rms_linear(x, w1, centred=False, eps=eps))
+    dynamic = torch.tensordot(at_least_fp32(w2), hidden, 1).unflatten(0, bias.shape)
+    weights = (dynamic + at_least_fp32(bias)[:, :, None, None]).to(outputs[0].dtype).unsqueeze(-1)
+    return [weighted_sum(way, outputs) for way in weights.unbind()]
+
+
+READS = ("q", "k", "v")
+
+
+class ThreeReads(PreLNConnection):
+    """Feed self-attention three mixes, of which "norm" and "k_norm", "v_norm" make queries, keys and values.
+
+    Stream: "q", "k", "v" (T, B, C) above the first layer; they become "key" and "value" of attention.
+    """
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self.k_norm, self.v_norm = site.new_norm(), site.new_norm()
+
+    def read(self, s: Stream) -> tuple[Tensor, Stream]:
+        rest = {name: x for name, x in s.items() if name not in READS}
+        return self.norm(s["q"]), rest | {"key": self.k_norm(s["k"]), "value": self.v_norm(s["v"])}
+
+    def attend(
+        self, attn: nn.Module, query: Tensor, key: Tensor, value: Tensor, s: Stream, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None, Stream]:
+        rest = {name: x for name, x in s.items() if name not in ("key", "value")}
+        # an edit opens attention: fairseq's module makes keys and values of self-attention from the queries' input
+        kwargs.setdefault("edit_query", _unchanged)
+        return super().attend(attn, query, key, value, rest, **kwargs)
+
+
+def _unchanged(x: Tensor) -> Tensor:
+    return x
+
+
+class MixedQuery(PreLNConnection):
+    """Feed cross-attention's queries a mix. Stream: "cross_q" (T, B, C) above the first layer."""
+
+    def read(self, s: Stream) -> tuple[Tensor, Stream]:
+        s = dict(s)
+        return self.norm(s.pop("cross_q")), s
 
 
 @register_variant("mudd")
-class MUDD(DenseMixes):
+class MUDD(Variant):
+    """Stream: "output0", "output1", ... (T, B, C), what is mixed; "q", "k", "v", "cross_q" as the connections say."""
+
     title = "MUDDFormer"
     paper = (
         "Xiao et al. 2025, MUDDFormer: Breaking Residual Bottlenecks in Transformers via Multiway Dynamic Dense"
         " Connections"
     )
     year = 2025
-    equations = (
-        "start: X[0] = x",
-        "SA, l > 1: F with k = k_proj(LN_k(mix[1])), v = v_proj(LN_v(mix[2]))",
-        "SA, l > 1: x = x + F(LN(mix[0]))",
-        "else: x = x + F(LN(x))",
-        "after each layer: X[l] = x; w = w2[l-1](gelu(w1[l-1](RMS(x))))",
-        "after each layer, l < L: mix[c] = sum_{j=0..l} (part(w, c (l + 1) + j, 4 (l + 1)) + bias[l-1,c,j]) X[j]"
-        " for c = 0..3",
-        "after each layer, l < L: x = mix[3]",
-        "after each layer, l = L: x = sum_{j=0..l} (part(w, j, l + 1) + bias[l-1,0,j]) X[j]",
-        "output LN(x)",
-    )
-    rewrites = (
-        ("cross_query", True, "start: X", "where ways = 4\ndecoder, pair: where ways = 5\nstart: X"),
-        ("cross_query", True, "else:", "else, CA, l > 1: x = x + F(LN(mix[4]))\nelse:"),
-        ("cross_query", True, "4 (l", "ways (l"),
-        ("cross_query", True, "0..3", "0..ways-1"),
-        ("form", "pre_post_norm", "X[0] = x", "X[0] = LN[0](x)"),
-        ("form", "pre_post_norm", "X[l] = x;", "y = x; X[l] = LN[l](x);"),
-        ("form", "pre_post_norm", "RMS(x)", "router_gain[l-1] * RMS(x)"),
-        ("form", "pre_post_norm", "(mix[", "(y + mix["),
-        ("form", "pre_post_norm", "x = mix[3]", "x = y + LN_post[l-1](mix[3])"),
-        (
-            "form",
-            "pre_post_norm",
-            "x = sum_{j=0..l} (part(w, j, l + 1) + bias[l-1,0,j]) X[j]",
-            "x = y + LN_post[l-1](sum_{j=0..l} (part(w, j, l + 1) + bias[l-1,0,j]) X[j])",
-        ),
-    )
     starts_as = "pre_ln"
     code = "Caiyun-AI/MUDDFormer@fc067b2"
     verified = "authors' code, decoder, plain: activations, gradients; cross-attention, pre_post_norm: none"
@@ -85,7 +138,64 @@ class MUDD(DenseMixes):
         expand_last: bool = option(False, "a hidden layer four times as wide for the output's mix")
         round_hidden: bool = option(False, "hidden layers of the next larger multiple of 64")
 
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        normed = o.form == "pre_post_norm"
+        ways, last = ("ways", "ways-1") if o.cross_query else ("4", "3")
+        mix = [f"(y + mix[{c}])" if normed else f"(mix[{c}])" for c in range(5)]
+        output = "sum_{j=0..l} (part(w, j, l + 1) + bias[l-1,0,j]) X[j]"
+        router, new = ("router_gain[l-1] * RMS(x)", "y = x; X[l] = LN[l](x)") if normed else ("RMS(x)", "X[l] = x")
+        return (
+            *(("where ways = 4", "decoder, pair: where ways = 5") if o.cross_query else ()),
+            f"start: X[0] = {'LN[0](x)' if normed else 'x'}",
+            f"SA, l > 1: F with k = k_proj(LN_k{mix[1]}), v = v_proj(LN_v{mix[2]})",
+            f"SA, l > 1: x = x + F(LN{mix[0]})",
+            f"else, CA, l > 1: x = x + F(LN{mix[4]})" if o.cross_query else "",
+            "else: x = x + F(LN(x))",
+            f"after each layer: {new}; w = w2[l-1](gelu(w1[l-1]({router})))",
+            f"after each layer, l < L: mix[c] = sum_{{j=0..l}} (part(w, c (l + 1) + j, {ways} (l + 1)) + bias[l-1,c,j])"
+            f" X[j] for c = 0..{last}",
+            f"after each layer, l < L: x = {'y + LN_post[l-1](mix[3])' if normed else 'mix[3]'}",
+            f"after each layer, l = L: x = {f'y + LN_post[l-1]({output})' if normed else output}",
+            "output LN(x)",
+        )
+
+    def __init__(self, config: Any, shape: StackShape) -> None:
+        super().__init__(config, shape)
+        self.ways = 5 if config.cross_query and shape.cross and shape.stack == "decoder" else 4
+        sizes = sizes_of_mixes(shape.depth, self.ways, 4 if config.expand_last else 1, 64 if config.round_hidden else 1)
+        normed = config.form == "pre_post_norm"
+        self.w1 = nn.ParameterList(torch.randn(hidden, shape.dim) * shape.dim**-0.5 for _, _, hidden in sizes)
+        self.w2 = nn.ParameterList(torch.zeros(ways * n, hidden) for ways, n, hidden in sizes)
+        newest = 0.0 if normed else 1.0
+        self.bias = nn.ParameterList(newest * torch.eye(n)[-1:].repeat(ways, 1) for ways, n, _ in sizes)
+        self.norms = nn.ModuleList(shape.new_norm() for _ in range(shape.depth + 1) if normed)
+        self.router_gain = nn.ParameterList(torch.ones(shape.dim) for _ in sizes if normed)
+        self.post_norms = nn.ModuleList(shape.new_norm() for _ in sizes if normed)
+        for norm in self.post_norms:
+            scale_gain(norm, POST_GAIN)
+        self.norm = shape.new_norm()
+
     def connect(self, site: Site) -> Connection:
         if site.layer and site.kind == "self":
             return ThreeReads(site)
         return MixedQuery(site) if site.layer and site.kind == "cross" and self.ways == 5 else PreLNConnection(site)
+
+    def open(self, x: Tensor) -> Stream:
+        return {"x": x, "output0": self.norms[0](x) if self.norms else x}
+
+    def after_layer(self, i: int, s: Stream) -> Stream:
+        x = s["x"]
+        s = s | {f"output{i + 1}": self.norms[i + 1](x) if self.norms else x}
+        w1 = self.w1[i] * self.router_gain[i] if self.norms else self.w1[i]
+        mixes = dense_mixes(
+            x, [s[f"output{k}"] for k in range(i + 2)], w1, self.w2[i], self.bias[i], self.shape.eps(MIX_EPS)
+        )
+        named = dict(zip(MIXES, mixes, strict=False)) if len(mixes) > 1 else {"x": mixes[0]}
+        if self.norms:
+            named["x"] = self.post_norms[i](named["x"])
+            named = {name: x + mix for name, mix in named.items()}
+        return s | named
+
+    def close(self, s: Stream) -> Tensor:
+        return self.norm(s["x"])

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from fairseq_residuals.wirings.core.base import Connection, Site, Stream
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import PreLN, PreLNConnection
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
 
 class NormFormerConnection(PreLNConnection):
@@ -59,34 +59,18 @@ class NormFormerConnection(PreLNConnection):
 
 
 @register_variant("normformer")
-class NormFormer(PreLN):
+class NormFormer(OptionalTopNorm):
     title = "NormFormer"
     paper = "Shleifer et al. 2021, NormFormer: Improved Transformer Pretraining with Extra Normalization"
     year = 2021
-    equations = (
-        "attention: y = F'(LN(x)); y = per_head(head_gain) * y; x = x + drop(LN_attn(y))",
-        "FFN: x = x + F(LN(x)) with a = LN_inner(a)",
-        "output LN(x)",
-    )
-    rewrites = (
-        ("heads", "before_projection", "; y = per_head(head_gain) * y", " with o = per_head(head_gain) * o"),
-        ("scale_heads", False, "; y = per_head(head_gain) * y", ""),
-        ("scale_heads", False, " with o = per_head(head_gain) * o", ""),
-        ("scale_attn", False, "LN_attn(y)", "y"),
-        ("scale_fc", False, " with a = LN_inner(a)", ""),
-        ("scale_resids", True, "FFN: x = x", "FFN: x = residual_gain * x"),
-        ("cross", False, "attention: ", "CA: x = x + F(LN(x))\nSA: "),
-    )
     code = "facebookresearch/fairseq@3d262bb"
     verified = (
         "authors' code, decoder: activations, gradients, generation, initialisation; encoder and cross-attention: none"
     )
     extension = "Encoder layers have the same norms and gains, and so has cross-attention (cross)."
-    normalize_before = False
-    export_as = ""
 
     @dataclass(frozen=True)
-    class Config(PreLN.Config):
+    class Config(OptionalTopNorm.Config):
         scale_attn: bool = option(True, "norm after attention")
         scale_fc: bool = option(True, "norm inside the FFN")
         scale_heads: bool = option(True, "a learned gain per head")
@@ -95,6 +79,20 @@ class NormFormer(PreLN):
             "after_projection", "where the heads' gains are: code or paper"
         )
         cross: bool = option(True, "cross-attention too (this plugin's extension)")
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        before = o.scale_heads and o.heads == "before_projection"
+        scaled = "; y = per_head(head_gain) * y" if o.scale_heads and not before else ""
+        added = o.adds(f"drop({'LN_attn(y)' if o.scale_attn else 'y'})")
+        heads = f"y = F'(LN(x)){' with o = per_head(head_gain) * o' if before else scaled}"
+        residual, edits = "residual_gain * x" if o.scale_resids else "x", " with a = LN_inner(a)" if o.scale_fc else ""
+        return (
+            "" if o.cross else f"CA: {o.adds('F(LN(x))')}",
+            f"{'attention' if o.cross else 'SA'}: {heads}; {added}",
+            f"FFN: {o.adds('F(LN(x))', to=residual, edits=edits)}",
+            *cls.top(o),
+        )
 
     def connect(self, site: Site) -> Connection:
         return NormFormerConnection(site, self.config)

@@ -15,14 +15,14 @@ The authors' "global", and ``orthog_residual`` of x-transformers, take one produ
 sees later ones. That is not here.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fairseq_residuals.wirings.core.base import Stock, Stream, Summation
+from fairseq_residuals.wirings.core.base import Stream, Summation
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.utils.precision import at_least_fp32
-from fairseq_residuals.wirings.variants.pre_ln import PreLN, PreLNConnection
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
 LEAST_SQUARE = 1e-6
 
@@ -37,15 +37,16 @@ class OrthogonalConnection(PreLNConnection):
 
 
 @register_variant("orthogonal_residual")
-class OrthogonalResidual(PreLN):
+class OrthogonalResidual(OptionalTopNorm):
     title = "Orthogonal residual"
     paper = "Oh et al. 2025, Revisiting Residual Connections: Orthogonal Updates for Stable and Efficient Deep Networks"
     year = 2025
-    equations = ("y = F(LN(x)); x = x + y - dot(x, y) / (dot(x, x) + 10^-6) * x", "output LN(x)")
     code = "BootsofLagrangian/ortho-residual@4f663d3"
     verified = "authors' code, decoder alone: activations, gradients"
     extension = "Cross-attention is one more sub-layer."
-    normalize_before = False
-    export_as: ClassVar[Stock] = ""
     summation: ClassVar[Summation] = "none"
     connection = OrthogonalConnection
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return "y = F(LN(x)); x = x + y - dot(x, y) / (dot(x, x) + 10^-6) * x", *cls.top(o)

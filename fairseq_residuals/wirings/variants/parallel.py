@@ -26,7 +26,7 @@ from torch import Tensor
 from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Summation
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import PreLN
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm
 
 
 class ParallelConnection(Connection):
@@ -58,16 +58,10 @@ class ParallelConnection(Connection):
 
 
 @register_variant("parallel")
-class Parallel(PreLN):
+class Parallel(OptionalTopNorm):
     title = "Parallel blocks"
     paper = "Wang and Komatsuzaki 2021, GPT-J-6B: A 6 Billion Parameter Autoregressive Language Model"
     year = 2021
-    equations = ("SA: u = LN(x)", "x = x + F(u)", "output LN(x)")
-    rewrites = (
-        ("cross", "sequential", "SA: u = LN(x)", "SA: u = LN(x)\nCA: u = LN(x)"),
-        ("norms", 2, "u = LN(x)", "u = x"),
-        ("norms", 2, "F(u)", "F(LN(u))"),
-    )
     code = "huggingface/transformers@v5.23.0"
     verified = "GPT-J, Command-R and GPT-NeoX in transformers, decoder alone: activations, gradients"
     ships_in = (
@@ -75,13 +69,25 @@ class Parallel(PreLN):
         " Pythia, Falcon-40B (norms=2)"
     )
     extension = "Cross-attention is a third branch of the layer's input; cross=sequential: it and the FFN are two."
-    normalize_before = False
-    export_as = ""
 
     @dataclass(frozen=True)
-    class Config(PreLN.Config):
+    class Config(OptionalTopNorm.Config):
         norms: Literal[1, 2] = option(1, "one norm for all branches of a layer, or (2) one for each")
         cross: Literal["parallel", "sequential"] = option("parallel", "cross-attention beside self-attention, or above")
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        norm, branch = ("x", "F(LN(u))") if o.norms == 2 else ("LN(x)", "F(u)")
+        sequential = o.cross == "sequential"
+        # the branches of a layer make one sum
+        return (
+            f"SA: u = {norm}",
+            f"CA: u = {norm}" if sequential else "",
+            o.adds(branch, gated=False),
+            f"pair, decoder, SA: x = {o.gated}" if sequential and o.gpas != "none" else "",
+            f"last of a layer: x = {o.gated}" if o.gpas != "none" else "",
+            *cls.top(o),
+        )
 
     @classmethod
     def equations_of(cls, config: Any) -> tuple[str, ...]:

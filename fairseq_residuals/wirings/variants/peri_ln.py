@@ -29,11 +29,6 @@ class PeriLN(SandwichLN):
     title = "Peri-LN"
     paper = "Kim et al. 2025, Peri-LN: Revisiting Normalization Layer in the Transformer Architecture"
     year = 2025
-    equations = ("start: x = LN_embed(x)", *SandwichLN.equations)
-    rewrites = (
-        *SandwichLN.rewrites,
-        ("embed_norm", False, "start: x = LN_embed(x)", ""),
-    )
     verified = "HyperCLOVA X in transformers (embed_norm=false): activations, gradients; the paper's equations"
     ships_in = "Muse-Glimmer-30B (norm_type=rms), HyperCLOVA X SEED Think (norm_type=rms,embed_norm=false, multiplier)"
     code = ""
@@ -42,6 +37,10 @@ class PeriLN(SandwichLN):
     @dataclass(frozen=True)
     class Config(SandwichLN.Config):
         embed_norm: bool = option(True, "norm of the embeddings, below the first layer")
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return "start: x = LN_embed(x)" if o.embed_norm else "", *super().equations(o)
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)

@@ -9,6 +9,8 @@ Vaswani et al. 2017, "Attention Is All You Need", section 3.1: LayerNorm(x + Sub
 Checked against facebookresearch/fairseq@3d262bb (``modules/transformer_layer.py``, ``normalize_before=False``).
 """
 
+from typing import Any
+
 from torch import Tensor
 
 from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Summation, Variant
@@ -31,10 +33,13 @@ class PostLN(Variant):
     title = "Post-LN"
     paper = "Vaswani et al. 2017, Attention Is All You Need"
     year = 2017
-    equations = ("x = LN(x + F(x))",)
     code = "facebookresearch/fairseq@3d262bb"
     verified = "authors' code, fairseq 0.5 to 0.12: activations, gradients, generation, initialisation"
     ships_in = "BERT, RoBERTa, BART, XLM-R"
     export_as = "post_ln"
     connection = PostLNConnection
     summation = "post"
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (f"x = LN({o.residual} + F(x))",)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Summation
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import PreLN
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm
 
 
 class PostSublayerNormConnection(Connection):
@@ -51,19 +51,10 @@ class PostSublayerNormConnection(Connection):
 
 
 @register_variant("post_sublayer_norm")
-class PostSublayerNorm(PreLN):
+class PostSublayerNorm(OptionalTopNorm):
     title = "Post-sub-layer norm (OLMo 2)"
     paper = "Team OLMo 2024, 2 OLMo 2 Furious"
     year = 2024
-    equations = ("x = x + drop(LN(F'(x)))", "output LN(x)")
-    rewrites = (
-        (
-            "qk_norm",
-            True,
-            "x = x + drop(LN(F'(x)))",
-            "attention: x = x + drop(LN(F'(x))) with q = LN_q(q), k = LN_k(k)\nFFN: x = x + drop(LN(F'(x)))",
-        ),
-    )
     code = "allenai/OLMo-core@fa6c501"
     verified = "authors' port to transformers, decoder alone: activations, gradients; cross-attention: none"
     ships_in = (
@@ -74,12 +65,18 @@ class PostSublayerNorm(PreLN):
         "Cross-attention is one more sub-layer with a norm of its own; with qk_norm=true, as OLMo 2 is, its queries and"
         " keys have theirs too."
     )
-    normalize_before = False
-    export_as = ""
 
     @dataclass(frozen=True)
-    class Config(PreLN.Config):
+    class Config(OptionalTopNorm.Config):
         qk_norm: bool = option(False, "norms of queries and keys before the heads are split, as in OLMo 2")
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        added = o.adds("drop(LN(F'(x)))")
+        if not o.qk_norm:
+            return added, *cls.top(o)
+        normed = o.adds("drop(LN(F'(x)))", edits=" with q = LN_q(q), k = LN_k(k)")
+        return f"attention: {normed}", f"FFN: {added}", *cls.top(o)
 
     def connect(self, site: Site) -> Connection:
         return PostSublayerNormConnection(site, self.config.qk_norm)

@@ -24,9 +24,10 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream, Summation, Variant
+from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Summation, Variant
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
+from fairseq_residuals.wirings.variants.pre_ln import TopNorm
 
 
 class RealFormerConnection(Connection):
@@ -62,20 +63,10 @@ class RealFormerConnection(Connection):
 
 
 @register_variant("realformer")
-class RealFormer(Variant):
+class RealFormer(TopNorm):
     title = "RealFormer"
     paper = "He et al. 2021, RealFormer: Transformer Likes Residual Attention"
     year = 2021
-    equations = (
-        "start: R_SA = 0; R_CA = 0",
-        "attention: x = LN(x + F(x)) with R_F = R_F + S, S = R_F",
-        "FFN: x = LN(x + F(x))",
-    )
-    rewrites = (
-        ("mean", True, "S = R_F", "S = R_F / l"),
-        ("norm", "pre", "LN(x + F(x))", "x + F(LN(x))"),
-        ("norm", "pre", "FFN: x = x + F(LN(x))", "FFN: x = x + F(LN(x))\noutput LN(x)"),
-    )
     code = "google-research/google-research@5b09c22"
     extension = (
         "Encoder-decoders (only an encoder was published): chains of scores for the encoder, the decoder and"
@@ -92,12 +83,24 @@ class RealFormer(Variant):
         mean: bool = option(False, "divide the sums of scores by the number of the layer, from 1; for deep stacks")
         norm: Literal["post", "pre"] = option("post", "residuals as Post-LN or as Pre-LN")
 
-    def __init__(self, config: Any, shape: StackShape) -> None:
-        super().__init__(config, shape)
-        self.norm = shape.new_norm() if config.norm == "pre" else None
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        scores = " with R_F = R_F + S, S = R_F / l" if o.mean else " with R_F = R_F + S, S = R_F"
+        if o.norm == "pre":
+            attention, ffn = o.adds("F(LN(x))", edits=scores), o.adds("F(LN(x))")
+        else:
+            ffn = f"x = LN({o.residual} + F(x))"
+            attention = ffn + scores
+        return (
+            "start: R_SA = 0; R_CA = 0",
+            f"attention: {attention}",
+            f"FFN: {ffn}",
+            *cls.top(o),
+        )
+
+    @classmethod
+    def has_top(cls, o: Any) -> bool:
+        return bool(o.norm == "pre")
 
     def connect(self, site: Site) -> Connection:
         return RealFormerConnection(site, self.config)
-
-    def close(self, s: Stream) -> Tensor:
-        return s["x"] if self.norm is None else self.norm(s["x"])

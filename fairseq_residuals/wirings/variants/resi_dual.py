@@ -21,7 +21,6 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream, Variant
-from fairseq_residuals.wirings.core.catalogue import is_not_one
 from fairseq_residuals.wirings.core.config import LARGEST, option
 from fairseq_residuals.wirings.core.registry import register_variant
 
@@ -43,12 +42,6 @@ class ResiDual(Variant):
     title = "ResiDual"
     paper = "Xie et al. 2023, ResiDual: Transformer with Dual Residual Connections"
     year = 2023
-    equations = ("start: d = x", "y = F(x); x = LN(x + y); d = d + y", "output x + LN(d)")
-    rewrites = (
-        ("scale", is_not_one, "d = x", "d = scale x"),
-        ("scale", is_not_one, "d + y", "d + scale y"),
-        ("alpha", is_not_one, "output x", "output alpha x"),
-    )
     code = "microsoft/ResiDual@8682f75"
     verified = "authors' code: activations, gradients, generation, initialisation"
 
@@ -56,6 +49,11 @@ class ResiDual(Variant):
     class Config(Variant.Config):
         scale: float = option(1.0, "factor on the second stream, for half precision", minimum=1e-4, maximum=1.0)
         alpha: float = option(1.0, "factor on the Post-LN stream in the output", minimum=-LARGEST, maximum=LARGEST)
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        scale, alpha = "" if o.scale == 1 else "scale ", "" if o.alpha == 1 else "alpha "
+        return f"start: d = {scale}x", f"y = F(x); x = LN(x + y); d = d + {scale}y", f"output {alpha}x + LN(d)"
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)

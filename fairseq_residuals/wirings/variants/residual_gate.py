@@ -22,11 +22,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
-from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream, Variant
+from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Variant
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.utils.precision import at_least_fp32
+from fairseq_residuals.wirings.variants.pre_ln import TopNorm
 
 TEMPERATURE, FLOOR, OUTER_EPS, EMBEDDING_EPS = 0.3, 1e-3, 1e-8, 1e-6
 
@@ -56,17 +57,10 @@ class ResidualGateConnection(Connection):
 
 
 @register_variant("residual_gate")
-class ResidualGate(Variant):
+class ResidualGate(TopNorm):
     title = "Residual gate"
     paper = "Meta 2026, Muse-Spark-Open-816B-A42B (released weights)"
     year = 2026
-    equations = (
-        "start: x = RMS(x)",
-        "FFN: y = drop(RMS(out_gain * F'(LN(x)), 10^-8))",
-        "else: y = drop(RMS(F'(LN(x)), 10^-8))",
-        "b = sigmoid(gate / 0.3); x = sqrt(max((1 - b) (1 + b), 0.001)) * x + b * y",
-        "output LN(x)",
-    )
     code = "huggingface/transformers@v5.23.0"
     verified = "Muse Spark in transformers, decoder alone: activations, gradients"
     ships_in = "Muse-Spark-Open-816B-A42B (norm_type=rms,norm_eps=1e-5)"
@@ -76,18 +70,21 @@ class ResidualGate(Variant):
     class Config(Variant.Config):
         start: Literal["beam", "muse"] = option("beam", "where the gates start", for_training=True)
 
-    def __init__(self, config: Any, shape: StackShape) -> None:
-        super().__init__(config, shape)
-        self.norm = shape.new_norm()
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (
+            "start: x = RMS(x)",
+            "FFN: y = drop(RMS(out_gain * F'(LN(x)), 10^-8))",
+            "else: y = drop(RMS(F'(LN(x)), 10^-8))",
+            "b = sigmoid(gate / 0.3); x = sqrt(max((1 - b) (1 + b), 0.001)) * x + b * y",
+            "output LN(x)",
+        )
 
     def connect(self, site: Site) -> Connection:
         return ResidualGateConnection(site, self.config.start)
 
     def open(self, x: Tensor) -> Stream:
         return {"x": rms_norm(at_least_fp32(x), x.shape[-1:], eps=self.shape.eps(EMBEDDING_EPS)).to(x.dtype)}
-
-    def close(self, s: Stream) -> Tensor:
-        return self.norm(s["x"])  # type: ignore[no-any-return]
 
     def update_rules(self) -> dict[str, UpdateScale]:
         return super().update_rules() | {"connection.gate": SPARED}

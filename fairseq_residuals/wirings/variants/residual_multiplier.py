@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal
 from fairseq_residuals.wirings.core.base import Connection, Site, Stock
 from fairseq_residuals.wirings.core.config import LARGEST, option
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import PreLN, PreLNConnection
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
 
 def multiplier_of(config: Any, site: Site) -> float:
@@ -30,15 +30,10 @@ def multiplier_of(config: Any, site: Site) -> float:
 
 
 @register_variant("residual_multiplier")
-class ResidualMultiplier(PreLN):
+class ResidualMultiplier(OptionalTopNorm):
     title = "Residual multiplier"
     paper = "Hu et al. 2024, MiniCPM: Unveiling the Potential of Small Language Models"
     year = 2024
-    equations: ClassVar[tuple[str, ...]] = (
-        "x = x + multiplier F(LN(x))",
-        "where multiplier = scale_depth / sqrt(L)",
-        "output LN(x)",
-    )
     code = "huggingface/transformers@v5.23.0"
     verified = "Granite, ESM C in transformers, as decoders: activations, gradients"
     ships_in = (
@@ -46,15 +41,18 @@ class ResidualMultiplier(PreLN):
         " C (multiplier=(36/L)^0.5)"
     )
     extension = "With multiplier=depth each stack counts its own layers; cross-attention has the same m."
-    normalize_before = False
     export_as: ClassVar[Stock] = "pre_ln"
 
     @dataclass(frozen=True)
-    class Config(PreLN.Config):
+    class Config(OptionalTopNorm.Config):
         multiplier: Literal["depth"] | float = option(
             0.22, "m; depth: scale_depth / sqrt(L)", minimum=0.0, maximum=LARGEST
         )
         scale_depth: float = option(1.4, "c of multiplier=depth", minimum=0.0, maximum=LARGEST)
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return o.adds("multiplier F(LN(x))"), o.where("multiplier", "scale_depth / sqrt(L)"), *cls.top(o)
 
     def connect(self, site: Site) -> Connection:
         connection = PreLNConnection(site)

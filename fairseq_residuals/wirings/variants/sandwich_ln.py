@@ -27,7 +27,7 @@ dropout is on what is added to the stream (``dropout=after_norm``); CogView drop
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -36,16 +36,12 @@ from fairseq_residuals.wirings.core.config import LARGEST, option
 from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale
 from fairseq_residuals.wirings.core.norms import scale_gain
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import PreLN, PreLNConnection
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
 PANGU: dict[Kind, float] = {"self": 0.283, "cross": 0.283, "ffn": 0.432}
 """What its branches' last norms start at, times the root of the depth."""
 
 DEPTH_SCALED = "c, where a branch's last gain starts at c / sqrt(L); true: 1, as in Trinity; pangu: 0.283, FFN 0.432"
-
-
-def is_no_one(factor: float) -> bool:
-    return factor != 1.0
 
 
 class SandwichConnection(PreLNConnection):
@@ -67,16 +63,10 @@ class SandwichConnection(PreLNConnection):
 
 
 @register_variant("sandwich_ln")
-class SandwichLN(PreLN):
+class SandwichLN(OptionalTopNorm):
     title = "Sandwich-LN"
     paper = "Ding et al. 2021, CogView: Mastering Text-to-Image Generation via Transformers"
     year = 2021
-    equations: ClassVar[tuple[str, ...]] = ("x = x + drop(LN_out(F'(LN(x))))", "output LN(x)")
-    rewrites: ClassVar[tuple[tuple[str, Any, str, str], ...]] = (
-        ("dropout", "before_norm", "drop(LN_out(F'(LN(x))))", "LN_out(F(LN(x)))"),
-        ("multiplier", is_no_one, " drop(LN_out", " multiplier drop(LN_out"),
-        ("multiplier", is_no_one, " LN_out(F(", " multiplier LN_out(F("),
-    )
     code = "THUDM/CogView@189a12b"
     verified = "T5Gemma, encoder and decoder, Trinity (AFMoE) and LayerNorm-Scaling's code: activations, gradients"
     ships_in = (
@@ -84,12 +74,10 @@ class SandwichLN(PreLN):
         " Pangu Ultra, Trinity (depth_scaled)"
     )
     extension = "depth_scaled in an encoder-decoder: each stack's own layers, and cross-attention as self-attention."
-    normalize_before = False
-    export_as = ""
 
     @dataclass(frozen=True)
-    class Config(PreLN.Config):
-        dropout: Literal["after_norm", "before_norm"] = option("after_norm", "on which side of the branch's last norm")
+    class Config(OptionalTopNorm.Config):
+        dropout: Literal["after_norm", "before_norm"] = option("after_norm", "dropout's side of the branch's last norm")
         multiplier: float = option(1.0, "factor on each branch, outside its norm", minimum=0.0, maximum=LARGEST)
         depth_scaled: bool | Literal["pangu"] | float = option(
             False, DEPTH_SCALED, minimum=0.0, maximum=LARGEST, for_training=True
@@ -97,6 +85,16 @@ class SandwichLN(PreLN):
         depth_count: Literal["layers", "sublayers"] = option(
             "layers", "L of depth_scaled; sublayers: half of them", for_training=True
         )
+
+    @classmethod
+    def branch(cls, o: Any) -> str:
+        """Return what is added to the stream, in the equations."""
+        normed = "LN_out(F(LN(x)))" if o.dropout == "before_norm" else "drop(LN_out(F'(LN(x))))"
+        return normed if o.multiplier == 1 else f"multiplier {normed}"
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return o.adds(cls.branch(o)), *cls.top(o)
 
     def connect(self, site: Site) -> Connection:
         return SandwichConnection(site, self.config)

@@ -16,15 +16,15 @@ one layer is skipped by layer dropout adds no S(v).
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.core.base import Connection, Site, Stock, Stream, Summation
+from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Summation
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import PreLN, PreLNConnection
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
 
 class ShortcutConnection(PreLNConnection):
@@ -50,29 +50,30 @@ class ShortcutConnection(PreLNConnection):
 
 
 @register_variant("scmoe")
-class ScMoE(PreLN):
+class ScMoE(OptionalTopNorm):
     title = "ScMoE's shortcut"
     paper = "Cai et al. 2024, Shortcut-connected Expert Parallelism for Accelerating Mixture of Experts"
     year = 2024
-    equations = (
-        "FFN, l mod 2 = 1: v = LN(x); s = shortcut_out(relu(shortcut_in(v))); x = x + F(v)",
-        "else, FFN: x = x + F(LN(x)) + s",
-        "else: x = x + F(LN(x))",
-        "output LN(x)",
-    )
     code = "huggingface/transformers@v5.23.0"
     verified = "LongCat-Flash in transformers with an FFN for its experts, decoder alone: activations, gradients"
     ships_in = "LongCat-Flash (norm_type=rms,norm_eps=1e-5; S a mixture of experts)"
     extension = (
         "S is an FFN. In a decoder cross-attention follows each self-attention; each stack pairs its own layers."
     )
-    normalize_before = False
-    export_as: ClassVar[Stock] = ""
     summation: ClassVar[Summation] = "none"
 
     @dataclass(frozen=True)
-    class Config(PreLN.Config):
+    class Config(OptionalTopNorm.Config):
         width: int = option(0, "inner channels of S; 0: those of the FFN", minimum=0, maximum=1_000_000)
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (
+            "FFN, l mod 2 = 1: v = LN(x); s = shortcut_out(relu(shortcut_in(v))); x = x + F(v)",
+            "else, FFN: x = x + F(LN(x)) + s",
+            "else: x = x + F(LN(x))",
+            *cls.top(o),
+        )
 
     @classmethod
     def refusal(cls, *, alone: bool, topmost: bool, depth: int = 2) -> str:

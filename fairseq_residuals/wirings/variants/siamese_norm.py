@@ -27,15 +27,53 @@ choice cross-attention is a third sub-layer with its layer's scale.
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream, Variant
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants._siamese_connections import HybridAttentionConnection, SiameseNormConnection
-from fairseq_residuals.wirings.variants.hybrid_norm import NORMALIZED
+from fairseq_residuals.wirings.variants.hybrid_norm import NORMALIZED, HybridNormConnection
 
-HYBRID = f"z = F(gain * x + LN_pre(y)) {NORMALIZED}"
+
+def add_to_both(s: Stream, y: Tensor, scale: Literal["code", "paper"], site: Site) -> Stream:
+    """Return the stream with the sub-layer's output in it, which "x" receives times 1/sqrt(2 l) or 1/sqrt(k)."""
+    squared = 2 * (site.layer + 1) if scale == "code" else site.layer * site.n_sub + site.index + 1
+    return s | {"x": s["x"] + squared**-0.5 * y, "y": s["y"] + y}
+
+
+class SiameseNormConnection(Connection):
+    """Feed the sub-layer the sum of both streams, a norm on each and on the sum."""
+
+    def __init__(self, site: Site, scale: Literal["code", "paper"]) -> None:
+        super().__init__(site)
+        self.scale = scale
+        self.post_norm = site.new_norm()
+        self.pre_norm = site.new_norm()
+        self.norm = site.new_norm()
+
+    def read(self, s: Stream) -> tuple[Tensor, Stream]:
+        x = self.post_norm(s["x"])
+        return self.norm(x + self.pre_norm(s["y"])), s | {"x": x}
+
+    def write(self, s: Stream, y: Tensor) -> Stream:
+        return add_to_both(s, y, self.scale, self.site)
+
+
+class HybridAttentionConnection(HybridNormConnection):
+    """Feed attention the sum of a gain times "x" and the norm of "y"; queries, keys and values have their own."""
+
+    def __init__(self, site: Site, scale: Literal["code", "paper"]) -> None:
+        super().__init__(site, star=False)
+        self.scale = scale
+        self.gain = nn.Parameter(torch.ones(site.dim))
+        self.pre_norm = site.new_norm()
+
+    def read(self, s: Stream) -> tuple[Tensor, Stream]:
+        return self.gain * s["x"] + self.pre_norm(s["y"]), s
+
+    def write(self, s: Stream, y: Tensor) -> Stream:
+        return add_to_both(s, y, self.scale, self.site)
 
 
 @register_variant("siamese_norm")
@@ -45,17 +83,6 @@ class SiameseNorm(Variant):
     title = "SiameseNorm"
     paper = "Li et al. 2026, SiameseNorm: Breaking the Barrier to Reconciling Pre/Post-Norm"
     year = 2026
-    equations = (
-        "start: y = x",
-        "x = LN_post(x); z = F(LN(x + LN_pre(y)))",
-        "x = x + z / sqrt(2 l)",
-        "y = y + z",
-        "output LN(LN_post(x) + LN_pre(y))",
-    )
-    rewrites = (
-        ("post_stream", "hybrid_norm", "x = LN_post(x);", f"attention: {HYBRID}\nelse: x = LN_post(x);"),
-        ("scale", "paper", "sqrt(2 l)", "sqrt(k)"),
-    )
     code = "Qwen-Applications/SiameseNorm@70efa00"
     verified = (
         "authors' code, encoder of a vision Transformer, and with post_stream=hybrid_norm language model: both streams,"
@@ -70,10 +97,22 @@ class SiameseNorm(Variant):
     class Config(Variant.Config):
         scale: Literal["code", "paper"] = option(
             "code",
-            "of what the Post-LN stream receives: 1/sqrt(2 l) in layer l, or 1/sqrt(k) in sub-layer k, both from 1",
+            "factor on what the Post-LN stream gets: 1/sqrt(2 l) in layer l, or 1/sqrt(k) in sub-layer k, both from 1",
         )
         post_stream: Literal["post_ln", "hybrid_norm"] = option(
             "post_ln", "norms of the Post-LN stream: as in Post-LN, or as in HybridNorm (the authors' language models)"
+        )
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        hybrid = o.post_stream == "hybrid_norm"
+        return (
+            "start: y = x",
+            f"attention: z = F(gain * x + LN_pre(y)) {NORMALIZED}" if hybrid else "",
+            f"{'else: ' if hybrid else ''}x = LN_post(x); z = F(LN(x + LN_pre(y)))",
+            f"x = x + z / {'sqrt(k)' if o.scale == 'paper' else 'sqrt(2 l)'}",
+            "y = y + z",
+            "output LN(LN_post(x) + LN_pre(y))",
         )
 
     def __init__(self, config: Any, shape: StackShape) -> None:

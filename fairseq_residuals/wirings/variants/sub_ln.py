@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.base import Site, Stream
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import PreLN, PreLNConnection
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
 
 class SubLNConnection(PreLNConnection):
@@ -42,23 +42,24 @@ class SubLNConnection(PreLNConnection):
 
 
 @register_variant("sub_ln")
-class SubLN(PreLN):
+class SubLN(OptionalTopNorm):
     title = "Sub-LN"
     paper = "Wang et al. 2022, Foundation Transformers"
     year = 2022
-    equations = (
-        "SA: x = x + F(LN(x)) with o = LN_inner(o)",
-        "CA: x = x + F(LN(x))",
-        "FFN: x = x + F(LN(x)) with a = LN_inner(a)",
-        "output LN(x)",
-    )
     code = "microsoft/torchscale@4d1e0e8"
     verified = "authors' code: activations, gradients, generation, initialisation"
     ships_in = "BEiT-3, Kosmos-1; BitNet b1.58 (norm_type=rms, the forward pass)"
-    normalize_before = False
-    export_as = ""
     draws_weights = True
     connection = SubLNConnection
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (
+            f"SA: {o.adds('F(LN(x))', edits=' with o = LN_inner(o)')}",
+            f"CA: {o.adds('F(LN(x))')}",
+            f"FFN: {o.adds('F(LN(x))', edits=' with a = LN_inner(a)')}",
+            *cls.top(o),
+        )
 
     @torch.no_grad()
     def init_weights(self, layers: nn.ModuleList, embed_tokens: nn.Module | None) -> None:

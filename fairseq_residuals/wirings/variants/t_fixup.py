@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.base import Connection, Stream, Summation, Variant
-from fairseq_residuals.wirings.core.common_options import STARTS_SMALLER, Init
+from fairseq_residuals.wirings.core.common_options import INIT_HELP, STARTS_SMALLER, Init
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
 
@@ -41,7 +41,6 @@ class TFixup(Variant):
     title = "T-Fixup"
     paper = "Huang et al. 2020, Improving Transformer Optimization Through Better Initialization"
     year = 2020
-    equations = ("x = x + F(x)",)
     code = "layer6ai-labs/T-Fixup@b17e166"
     verified = "authors' code: activations, gradients, generation, initialisation"
     connection = PlainConnection
@@ -49,11 +48,11 @@ class TFixup(Variant):
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
-        init: Init = option(
-            "fairseq_0.9",
-            "as for every wiring; see wirings/core/initialization.py",
-            for_training=True,
-        )
+        init: Init = option("fairseq_0.9", INIT_HELP, for_training=True)
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (o.adds("F(x)"),)
 
     @classmethod
     def contradiction(cls, config: Any) -> str:

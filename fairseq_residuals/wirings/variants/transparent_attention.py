@@ -21,9 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.core.base import StackShape, Stream, Variant
+from fairseq_residuals.wirings.core.base import DepthWeights, StackShape, Stream, Variant
 from fairseq_residuals.wirings.core.config import option
-from fairseq_residuals.wirings.core.depth_mixing import DepthWeights, history
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.variants.post_ln import PostLNConnection
 
@@ -38,12 +37,6 @@ class TransparentAttention(Variant):
     title = "Transparent attention"
     paper = "Bapna et al. 2018, Training Deeper Neural Machine Translation Models with Transparent Attention"
     year = 2018
-    equations = (
-        "encoder, start: x = LN_embed(x); h[0] = x",
-        "x = LN(x + F(x))",
-        "encoder, after each layer: h[l] = x",
-        "encoder: output [sum_{i=0..L} softmax_i(weight[i,j]) h[i] for j = 0..M-1]",
-    )
     verified = "the paper's equations (no code was published)"
     extension = "W starts at 0, so the mix at the mean; the embedding passes a norm, as in another group's code."
     connection = PostLNConnection
@@ -52,6 +45,15 @@ class TransparentAttention(Variant):
     @dataclass(frozen=True)
     class Config(Variant.Config):
         weight_dropout: float = option(0.0, "dropout on W in training", minimum=0.0, maximum=0.99, for_training=True)
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (
+            "encoder, start: x = LN_embed(x); h[0] = x",
+            f"x = LN({o.residual} + F(x))",
+            "encoder, after each layer: h[l] = x",
+            "encoder: output [sum_{i=0..L} softmax_i(weight[i,j]) h[i] for j = 0..M-1]",
+        )
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
@@ -86,6 +88,6 @@ class TransparentAttention(Variant):
         """Return the memories of the decoder's M layers, concatenated, (S, B, M * C) in the encoder."""
         if not self.mixes:
             return s["x"]
-        layers = torch.stack(history(s, "h", range(self.shape.depth + 1)))
+        layers = torch.stack([s[f"h{k}"] for k in range(self.shape.depth + 1)])
         mix = self.weight_dropout(self.weight).softmax(0)
         return torch.einsum("nsbc,nm->sbmc", layers, mix.type_as(layers)).flatten(-2)

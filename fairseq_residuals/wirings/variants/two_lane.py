@@ -20,49 +20,73 @@ cross-attention reads a, too.
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream
+from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream, Summation
 from fairseq_residuals.wirings.core.config import LARGEST, MOST_LAYERS, option
 from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants._two_lane_connection import TwoLaneConnection
-from fairseq_residuals.wirings.variants.pre_ln import PreLN
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
+
+
+class TwoLaneConnection(PreLNConnection):
+    """Stream: "x" and from the split on "b", the lanes; "x0"; all (T, B, C)."""
+
+    summation: Summation = "none"
+
+    def __init__(self, site: Site, split: int, start: Literal["published", "pre_ln"]) -> None:
+        super().__init__(site)
+        kept, other = (1.1**0.5, 1.5 if site.kind != "ffn" else 1.0) if start == "published" else (1.0, 1.0)
+        self.stream_weight, self.lane_weight = (nn.Parameter(torch.tensor([value])) for value in (kept, 1.0))
+        self.other_weight = nn.Parameter(torch.tensor([other])) if site.layer >= split else None
+        self.embedding_weight = nn.Parameter(torch.zeros(1)) if site.kind == "self" else None
+
+    def read(self, s: Stream) -> tuple[Tensor, Stream]:
+        return self.norm(s["b"] if self.site.kind == "ffn" and self.other_weight is not None else s["x"]), s
+
+    def write(self, s: Stream, y: Tensor) -> Stream:
+        y = self.scaled(y)
+        y = y if self.embedding_weight is None else y + self.embedding_weight * s["x0"]
+        written = {"x": self.stream_weight * s["x"] + self.lane_weight * y}
+        if self.other_weight is not None:
+            written["b"] = self.stream_weight * s["b"] + self.other_weight * y
+        return s | written
 
 
 @register_variant("two_lane")
-class TwoLane(PreLN):
+class TwoLane(OptionalTopNorm):
     title = "Two lanes"
     paper = "Jordan et al. 2026, modded-nanogpt (code release)"
     year = 2026
-    equations = (
-        "start: x0 = x; b = x",
-        "where split = floor(2 L / 3)",
-        "SA: y = F(LN(x)) + embedding_weight x0",
-        "CA: y = F(LN(x))",
-        "FFN: y = F(LN(b))",
-        "l > split: b = stream_weight b + other_weight y",
-        "x = stream_weight x + lane_weight y",
-        "l <= split: b = x",
-        "output LN((x + b) / 2)",
-    )
-    rewrites = (("final_norm", False, "LN((x + b) / 2)", "(x + b) / 2"),)
     code = "KellerJordan/modded-nanogpt@699e93c"
     verified = "authors' code, decoder alone: both lanes, activations, gradients; encoder and cross-attention: none"
     ships_in = "one of modded-nanogpt's records, February 2026"
     extension = "Lanes split after two thirds of each stack; cross-attention reads the lane of self-attention."
-    normalize_before = False
-    export_as = ""
     summation = "none"
 
     @dataclass(frozen=True)
-    class Config(PreLN.Config):
+    class Config(OptionalTopNorm.Config):
         split: Literal["two_thirds"] | int = option(
             "two_thirds", "the first layer with two lanes, from 0", minimum=0, maximum=MOST_LAYERS
         )
         start: Literal["published", "pre_ln"] = option("published", "where the scalars start", for_training=True)
         stream_rate: float = option(
             1.0, "factor on Adam's rate of r; modded-nanogpt: 5", minimum=1e-6, maximum=LARGEST, for_training=True
+        )
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (
+            "start: x0 = x; b = x",
+            o.where("split", "floor(2 L / 3)"),
+            "SA: y = F(LN(x)) + embedding_weight x0",
+            "CA: y = F(LN(x))",
+            "FFN: y = F(LN(b))",
+            "l > split: b = stream_weight b + other_weight y",
+            "x = stream_weight x + lane_weight y",
+            "l <= split: b = x",
+            "output LN((x + b) / 2)" if o.final_norm else "output (x + b) / 2",
         )
 
     def __init__(self, config: Any, shape: StackShape) -> None:

@@ -17,14 +17,140 @@ The authors mix in the embedding after the skip (``x0=true``, see ``x0_lambdas``
 With w = 1 and layers that start as the identity, the top holds 1 + L/2 embeddings. L/2 outputs stay alive.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fairseq_residuals.wirings.core.base import StackShape
-from fairseq_residuals.wirings.core.config import option
+import torch
+from torch import Tensor, nn
+
+from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream
+from fairseq_residuals.wirings.core.config import MOST_LAYERS, option
+from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants._long_skips import BACKOUT, LongSkips, middle_option
-from fairseq_residuals.wirings.variants.pre_ln import PreLN
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
+
+Gate = Literal["", "sigmoid", "none"]
+
+
+class LongSkipConnection(PreLNConnection):
+    """Add to the stream below a layer; other sub-layers than its first are Pre-LN."""
+
+    def __init__(self, site: Site, *, skip: int | None, gate: Gate, weights: tuple[float, float] | None) -> None:
+        """Make the scalars.
+
+        Args:
+            site: where the connection sits.
+            skip: the layer whose output is added first, if any.
+            gate: whether its weight is a sigmoid, which starts at 0.18, or plain, and starts at 1.
+            weights: where those of the stream and of the embedding start, if it is mixed in.
+        """
+        super().__init__(site)
+        self.source, self.gate = skip, gate
+        start = -1.5 if gate == "sigmoid" else 1.0
+        self.skip_weight = nn.Parameter(torch.tensor([start])) if skip is not None and site.first else None
+        stream, embedding = weights or (1.0, 0.0)
+        mixes = weights is not None and site.first
+        self.stream_weight = nn.Parameter(torch.tensor([stream])) if mixes else None
+        self.embedding_weight = nn.Parameter(torch.tensor([embedding])) if mixes else None
+
+    def read(self, s: Stream) -> tuple[Tensor, Stream]:
+        s = dict(s)
+        if self.skip_weight is not None:
+            weight = self.skip_weight.sigmoid() if self.gate == "sigmoid" else self.skip_weight
+            s["x"] = s["x"] + weight * s.pop(f"skip{self.source}")
+        if self.stream_weight is not None and self.embedding_weight is not None:
+            s["x"] = self.stream_weight * s["x"] + self.embedding_weight * s["x0"]
+        return super().read(s)
+
+
+MIXED = "first of a layer: x = stream_weight x + embedding_weight x0"
+
+
+def subtracted_middle(o: Any) -> tuple[str, ...]:
+    """Return the equations of the middle that is subtracted."""
+    return (
+        "after each layer: h[l] = x",
+        o.where("middle", "min(floor(L / 2), L - 2)"),
+        "after each layer, l = L, middle >= 0, middle < L: x = x - backout_weight h[middle + 1]",
+    )
+
+
+def middle_option() -> Literal["half"] | int:
+    """Return a field of a variant's options: which layer is the middle."""
+    text = "the layer whose output is subtracted, from 0; half: L / 2, but never the last"
+    return option("half", text, minimum=0, maximum=MOST_LAYERS)
+
+
+def partner(layer: int, depth: int, unpaired: Literal["middle", "last"]) -> int | None:
+    """Return the layer whose output is added below ``layer``; None in the lower half, and where it has no partner."""
+    half = depth // 2
+    below = (depth if unpaired == "middle" else 2 * half) - 1 - layer
+    return below if 0 <= below < half <= layer else None
+
+
+class LongSkips(OptionalTopNorm):
+    """Pre-LN with connections over many layers, of which each variant is one; they may be options of each other.
+
+    Stream: "x0", the embedding; "skip0", "skip1", ..., outputs of lower layers; "middle"; all (T, B, C).
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        shape: StackShape,
+        *,
+        gate: Gate = "",
+        unpaired: Literal["middle", "last"] = "middle",
+        weights: Literal["", "pre_ln", "nanochat"] = "",
+        backout: float | None = None,
+    ) -> None:
+        """Make the weight of the middle.
+
+        Args:
+            config: the options.
+            shape: the stack.
+            gate: kind of the skips' weights; empty: there are no skips.
+            unpaired: which of an odd number of layers has no partner.
+            weights: where those of the stream and of the embedding start; empty: it is not mixed in.
+            backout: start of the weight of the middle; None: it is not subtracted.
+        """
+        super().__init__(config, shape)
+        self.gate, self.unpaired, self.weights = gate, unpaired, weights
+        self.middle = min(shape.depth // 2, shape.depth - 2) if config.middle == "half" else config.middle
+        subtracts = backout is not None and 0 <= self.middle < shape.depth
+        self.backout_weight = nn.Parameter(torch.tensor([backout or 0.0])) if subtracts else None
+
+    def update_rules(self) -> dict[str, UpdateScale]:
+        own = ("skip_weight", "stream_weight", "embedding_weight", "backout_weight")
+        return super().update_rules() | dict.fromkeys(own, SPARED)
+
+    def source(self, layer: int) -> int | None:
+        """Return the layer whose output is added below ``layer``, if any."""
+        return partner(layer, self.shape.depth, self.unpaired) if self.gate else None
+
+    def connect(self, site: Site) -> Connection:
+        part = site.layer / max(site.depth - 1, 1)
+        start = {"": None, "pre_ln": (1.0, 0.0), "nanochat": (1.15 - 0.1 * part, 0.2 - 0.15 * part)}
+        return LongSkipConnection(site, skip=self.source(site.layer), gate=self.gate, weights=start[self.weights])
+
+    def open(self, x: Tensor) -> Stream:
+        return {"x": x, "x0": x} if self.weights else {"x": x}
+
+    def after_layer(self, i: int, s: Stream) -> Stream:
+        s = {key: value for key, value in s.items() if key != f"skip{self.source(i)}"}
+        if i in map(self.source, range(self.shape.depth)):
+            s[f"skip{i}"] = s["x"]
+        return s | {"middle": s["x"]} if self.backout_weight is not None and i == self.middle else s
+
+    def layer_output(self, s: Stream) -> Tensor:
+        if self.backout_weight is None or "middle" not in s:
+            return s["x"]
+        return s["x"] - self.backout_weight * s["middle"]
+
+    def close(self, s: Stream) -> Tensor:
+        return super().close({"x": self.layer_output(s)})
 
 
 @register_variant("unet_skip")
@@ -32,36 +158,35 @@ class UnetSkip(LongSkips):
     title = "U-net skips"
     paper = "Jordan et al. 2024, modded-nanogpt (code release)"
     year = 2024
-    equations = (
-        "start: x0 = x",
-        "first of a layer, l > ceil(L / 2): x = x + sigmoid(skip_weight) h[L - l + 1]",
-        "first of a layer: x = stream_weight x + embedding_weight x0",
-        "x = x + F(LN(x))",
-        "after each layer: h[l] = x",
-        "output LN(x)",
-    )
-    rewrites = (
-        ("unpaired", "last", "l > ceil(L / 2)", "l > floor(L / 2), l <= 2 floor(L / 2)"),
-        ("unpaired", "last", "h[L - l", "h[2 floor(L / 2) - l"),
-        ("gate", "none", "sigmoid(skip_weight)", "skip_weight"),
-        ("x0", False, "start: x0 = x\n", ""),
-        ("x0", False, "first of a layer: x = stream_weight x + embedding_weight x0\n", ""),
-        ("backout", True, "after each layer: h[l] = x", BACKOUT),
-    )
     code = "KellerJordan/modded-nanogpt@ba3e54f"
     verified = "authors' code, both gates, decoder alone: activations, gradients; encoder: none"
     ships_in = "modded-nanogpt's records since November 2024"
     extension = "Skips stay within a stack; of an odd number of layers the middle one has no partner."
 
     @dataclass(frozen=True)
-    class Config(PreLN.Config):
+    class Config(OptionalTopNorm.Config):
         gate: Literal["sigmoid", "none"] = option(
-            "sigmoid", "of a skip's weight: 0.18 at first, or none, and 1 at first"
+            "sigmoid", "gate of a skip's weight: 0.18 at first, or none, and 1 at first"
         )
         unpaired: Literal["middle", "last"] = option("middle", "which of an odd number of layers has no partner")
         x0: bool = option(False, "mix in the embedding after the skip; see x0_lambdas")
         backout: bool = option(False, "subtract the middle layer's output on top; see backout")
         middle: Literal["half"] | int = middle_option()
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        middle = o.unpaired == "middle"
+        upper = "l > ceil(L / 2)" if middle else "l > floor(L / 2), l <= 2 floor(L / 2)"
+        mirrored = f"h[{'L' if middle else '2 floor(L / 2)'} - l + 1]"
+        weight = "skip_weight" if o.gate == "none" else "sigmoid(skip_weight)"
+        return (
+            "start: x0 = x" if o.x0 else "",
+            f"first of a layer, {upper}: x = x + {weight} {mirrored}",
+            MIXED if o.x0 else "",
+            o.adds("F(LN(x))"),
+            *(subtracted_middle(o) if o.backout else ("after each layer: h[l] = x",)),
+            *cls.top(o),
+        )
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(

@@ -24,8 +24,8 @@ from fairseq_residuals.wirings.core.base import StackShape
 from fairseq_residuals.wirings.core.config import LARGEST, option
 from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants._long_skips import BACKOUT, LongSkips, middle_option
-from fairseq_residuals.wirings.variants.pre_ln import PreLN
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm
+from fairseq_residuals.wirings.variants.unet_skip import MIXED, LongSkips, middle_option, subtracted_middle
 
 
 @register_variant("x0_lambdas")
@@ -33,26 +33,23 @@ class X0Lambdas(LongSkips):
     title = "x0 and residual lambdas"
     paper = "Jordan et al. 2024, modded-nanogpt; Karpathy 2025, nanochat (code releases)"
     year = 2024
-    equations = (
-        "start: x0 = x",
-        "first of a layer: x = stream_weight x + embedding_weight x0",
-        "x = x + F(LN(x))",
-        "output LN(x)",
-    )
-    rewrites = (("backout", True, "x = x + F(LN(x))", f"x = x + F(LN(x))\n{BACKOUT}"),)
     code = "karpathy/nanochat@92d63d4"
     verified = "authors' code, nanochat and modded-nanogpt, decoder alone: activations, gradients; encoder: none"
     ships_in = "nanochat (start=nanochat, backout=true, norm_type=rms), modded-nanogpt's records since November 2024"
     extension = "Each stack has the weights and the embedding of its own; a decoder does not see its encoder's x0."
 
     @dataclass(frozen=True)
-    class Config(PreLN.Config):
+    class Config(OptionalTopNorm.Config):
         start: Literal["pre_ln", "nanochat"] = option("pre_ln", "where the weights start", for_training=True)
         backout: bool = option(False, "subtract the middle layer's output on top; see backout")
         middle: Literal["half"] | int = middle_option()
         stream_rate: float = option(
             1.0, "factor on Adam's rate of r; nanochat: 0.01", minimum=1e-6, maximum=LARGEST, for_training=True
         )
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return "start: x0 = x", MIXED, o.adds("F(LN(x))"), *(subtracted_middle(o) if o.backout else ()), *cls.top(o)
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape, weights=config.start, backout=0.2 if config.backout else None)

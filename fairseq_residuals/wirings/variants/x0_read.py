@@ -15,7 +15,7 @@ In the first layer x is x0, and only r + s matters. By our choice each stack has
 cross-attention reads the stream alone. Weight decay spares r and s.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -45,19 +45,22 @@ class X0Read(ResidualMultiplier):
     title = "x0 in the read"
     paper = "H Company 2026, NeoMME-260M (released weights)"
     year = 2026
-    equations = (
-        "start: x0 = x",
-        "SA: x = x + multiplier F(LN(lambdas[0] x + lambdas[1] x0))",
-        "else: x = x + multiplier F(LN(x))",
-        "where multiplier = scale_depth / sqrt(L)",
-        "output LN(x)",
-    )
     starts_as = "residual_multiplier"
     code = "huggingface/transformers@v5.23.0"
     verified = "NeoMME in transformers, as a decoder: activations, gradients"
     ships_in = "NeoMME-260M (norm_type=rms,multiplier=depth,scale_depth=0.7071)"
     extension = "Each stack has the embedding of its own; cross-attention reads the stream alone."
     export_as: ClassVar[Stock] = ""
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        return (
+            "start: x0 = x",
+            f"SA: {o.adds('multiplier F(LN(lambdas[0] x + lambdas[1] x0))')}",
+            f"else: {o.adds('multiplier F(LN(x))')}",
+            o.where("multiplier", "scale_depth / sqrt(L)"),
+            *cls.top(o),
+        )
 
     def connect(self, site: Site) -> Connection:
         connection = X0ReadConnection(site)

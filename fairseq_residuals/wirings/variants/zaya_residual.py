@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.base import Site, StackShape, Stream
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants.pre_ln import PreLN, PreLNConnection
+from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
 
 class Affine(nn.Module):
@@ -45,15 +45,10 @@ class ZayaConnection(PreLNConnection):
 
 
 @register_variant("zaya_residual")
-class ZayaResidual(PreLN):
+class ZayaResidual(OptionalTopNorm):
     title = "ZAYA1's residual scaling"
     paper = "Zyphra 2025, ZAYA1-8B (released weights)"
     year = 2025
-    equations = (
-        "start: x = (x + b_0) s_0",
-        "y = (F(LN(x)) + b_1) s_1; x = (x + b_2) s_2; x = x + y",
-        "output LN(x)",
-    )
     symbols: ClassVar[dict[str, str]] = {
         f"{short}_{i}": f"{owner}.{name}"
         for i, owner in enumerate(("of_embedding", "of_branch", "of_stream"))
@@ -64,9 +59,12 @@ class ZayaResidual(PreLN):
     verified = "ZAYA1 in transformers, decoder alone: activations, gradients"
     ships_in = "ZAYA1-8B (norm_type=rms), Doge (of_stream.scale alone)"
     extension = "Cross-attention is one more sub-layer with vectors of its own."
-    normalize_before = False
-    export_as = ""
     connection = ZayaConnection
+
+    @classmethod
+    def equations(cls, o: Any) -> tuple[str, ...]:
+        added = o.adds("y")
+        return "start: x = (x + b_0) s_0", f"y = (F(LN(x)) + b_1) s_1; x = (x + b_2) s_2; {added}", *cls.top(o)
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)

@@ -16,7 +16,7 @@ from torch.nn.functional import layer_norm, rms_norm, silu
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Values
 from fairseq_residuals.wirings.core.base import Connection, Site, Stream
 from fairseq_residuals.wirings.core.layer import CONNECTIONS, FAIRSEQ_NORMS
-from fairseq_residuals.wirings.variants._multi_stream import stack_streams, stream_keys
+from fairseq_residuals.wirings.variants._streams import stack_streams, stream_keys
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host import Host
 from tests.golden_check.hosts.host_recipe import HostRecipe

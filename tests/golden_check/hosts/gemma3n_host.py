@@ -17,7 +17,7 @@ from torch.nn.functional import gelu
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors
 from fairseq_residuals.wirings.core.base import RunLayer, Stream
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.variants._multi_stream import stack_streams, stream_keys
+from fairseq_residuals.wirings.variants._streams import stack_streams, stream_keys
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host import Host, add_norm
 from tests.golden_check.hosts.host_recipe import HostRecipe

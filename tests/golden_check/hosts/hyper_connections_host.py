@@ -17,9 +17,9 @@ from torch import Tensor
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Values
 from fairseq_residuals.wirings.core.base import Stream
 from fairseq_residuals.wirings.ops.rms_linear import rms_linear
-from fairseq_residuals.wirings.variants._multi_stream import StreamsConnection, stack_streams
-from fairseq_residuals.wirings.variants._stream_router import GatedRouter, Weights
+from fairseq_residuals.wirings.variants._streams import StreamsConnection, Weights, stack_streams
 from fairseq_residuals.wirings.variants.hyper_connections import HyperRouter
+from fairseq_residuals.wirings.variants.mhc import GatedRouter
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host import Host
 from tests.golden_check.hosts.plain_host import plain

@@ -10,8 +10,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.base import Stream
-from fairseq_residuals.wirings.variants._softmax_over_depth import SoftmaxOverDepth, sources_of
-from fairseq_residuals.wirings.variants.attention_residuals import AttentionResidualsConnection
+from fairseq_residuals.wirings.variants.attention_residuals import (
+    AttentionResidualsConnection,
+    SoftmaxOverDepth,
+    sources_of,
+)
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host import Host
 from tests.golden_check.hosts.plain_host import plain

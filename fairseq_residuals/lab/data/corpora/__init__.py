@@ -1,4 +1,7 @@
-"""The corpora, one module each; its ``CORPUS`` describes it. All but the last are those of the papers."""
+"""The corpora, one module each; its ``CORPUS`` describes it.
+
+Those of the papers come first, then text that people wrote, then :data:`SYNTHETIC` ones.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import importlib
 from fairseq_residuals.lab.data.pipeline.corpus import Corpus
 from fairseq_residuals.wirings.core.errors import UserError
 
-CORPORA = (
+PUBLISHED = (
     "wmt14_en_de",
     "wmt17_en_de",
     "wmt14_en_fr",
@@ -21,6 +24,9 @@ CORPORA = (
     "librispeech",
     "debian",
 )
+SYNTHETIC = ("cldr_en_de", "cldr_multilingual", "docstrings", "python_manual", "spoken_numbers")
+"""Made on the spot, from what is installed: a small twin of each corpus that a kind of model needs."""
+CORPORA = (*PUBLISHED, *SYNTHETIC)
 
 
 def find_corpus(name: str) -> Corpus:

@@ -4,7 +4,7 @@ It is prose that people wrote to inform, on hundreds of mirrors. The corpus is d
 files are pinned by their SHA-256; ``--release`` takes another, and the results say so. Examples are divided by source
 package, and no sentence of the training data is in validation or test data
 (:mod:`fairseq_residuals.lab.data.text.held_out`); what is done to the text is in
-:mod:`fairseq_residuals.lab.data.text.descriptions`. docs/DEBIAN_TEXT.md has counts and reasons.
+:mod:`fairseq_residuals.lab.data.sources.debian_descriptions`. docs/DEBIAN_TEXT.md has counts and reasons.
 """
 
 from __future__ import annotations
@@ -108,9 +108,11 @@ class Extraction:
         listed = debian.in_release(codename)
         path = self.job.downloads.fetch(listed)
         with self.job.trusting(listed):
+            verified = None
             if self.job.stand_in is None:
-                print(f"prepare: {debian.check_signature(path)}", file=sys.stderr, flush=True)
-            return debian.read_release(path, codename)
+                sentence, verified = debian.check_signature(path)
+                print(f"prepare: {sentence}", file=sys.stderr, flush=True)
+            return debian.read_release(path, codename, verified)
 
     def _check(self, folder: Path) -> None:
         offered = self._offered(self.release.codename)

@@ -42,13 +42,19 @@ def plan(job: Job) -> tuple[Step, ...]:
                     check_digest(unpacked / name, DIGESTS[split])
                 share(unpacked / name, folder / split)
 
+    unpacked = job.unpacked(ARTICLES, tuple(FILES.values()))
+    text = Step("text", take, {"lines": lines}, (unpacked,))
+    return (text, binary(job, text))
+
+
+def binary(job: Job, text: Step) -> Step:
+    """Return the step from the text, a file a split, to binary data."""
+
     def make(folder: Path, text: Path) -> None:
         files = [f"--{split}pref={text / split}" for split in FILES]
         binarize(folder, ["--only-source", *files], job.workers)
 
-    unpacked = job.unpacked(ARTICLES, tuple(FILES.values()))
-    text = Step("text", take, {"lines": lines}, (unpacked,))
-    return (text, Step("data-bin", make, {"flags": ["--only-source"]}, (text,)))
+    return Step("data-bin", make, {"flags": ["--only-source"]}, (text,))
 
 
 CORPUS = Corpus(

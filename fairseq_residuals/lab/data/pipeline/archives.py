@@ -6,7 +6,6 @@ import bz2
 import errno
 import fnmatch
 import gzip
-import io
 import lzma
 import posixpath
 import shutil
@@ -14,31 +13,28 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
+from typing import IO, Any, NamedTuple
 
 from fairseq_residuals.wirings.core.errors import UserError
 from modern_fairseq.free_space import check_space
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 DAMAGE = (
     EOFError,
     tarfile.TarError,
     zipfile.BadZipFile,
     zlib.error,
-    gzip.BadGzipFile,
     lzma.LZMAError,
-    # a method of compression that zipfile does not have; a header with numbers that are none
+    # of zip: a password is needed; a method of compression that it does not have; a header with numbers that are none
+    RuntimeError,
     NotImplementedError,
     ValueError,
+    # a name that is a file's and a folder's
+    FileExistsError,
+    NotADirectoryError,
+    IsADirectoryError,
 )
-TIMES = 100
-"""How much larger than itself an archive may become; text becomes about 4 times larger."""
-ALWAYS = 64 << 20
-"""Bytes that the smallest archive may become."""
 
 
 class Member(NamedTuple):
@@ -60,11 +56,15 @@ def reading(archive: Path) -> Iterator[Files]:
     Links and devices are passed over. Iterated to its end, the archive is read to its end, checksums included.
 
     Raises:
-        UserError: the archive is truncated or damaged, encrypted, of another kind, names a file outside of itself, or
-            unpacks to more than :data:`TIMES` its size.
+        UserError: the archive is truncated or damaged, encrypted, of another kind, or names a file outside of itself.
     """
-    with _refusing_damage(archive):
-        yield _walk(archive)
+    with _refusing_damage(archive), archive.open("rb") as file:
+        start = file.read(4)
+        file.seek(0)
+        if start.startswith(b"PK"):
+            yield _walk_zip(archive, file)
+        else:
+            yield _walk_tar(archive, file, zipped=start.startswith(b"\x1f\x8b"))
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def decompressed(file: Path) -> Iterator[IO[bytes]]:
     """
     kinds: dict[str, Callable[..., Any]] = {".xz": lzma.open, ".bz2": bz2.open, ".gz": gzip.open}
     with _refusing_damage(file), kinds[file.suffix](file) as unpacked:
-        yield io.BufferedReader(_Bounded(file, cast(IO[bytes], unpacked)), 1 << 20)
+        yield unpacked
 
 
 @contextmanager
@@ -84,105 +84,28 @@ def _refusing_damage(archive: Path) -> Iterator[None]:
     try:
         yield
     except (*DAMAGE, OSError) as error:
-        # bzip2 tells of damage by an OSError without a number, a seek to a place before the file by EINVAL
-        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+        # bzip2 and gzip tell of damage by an OSError without a number, a seek to a place before the file by EINVAL
+        if isinstance(error, OSError) and not isinstance(error, DAMAGE) and error.errno not in (None, errno.EINVAL):
             raise
         raise UserError(f"{archive} is truncated or damaged ({error}): remove it and get it again") from error
 
 
-class _Bounded(io.RawIOBase):
-    """What a file unpacks to, as far as an archive of its size may become."""
-
-    def __init__(self, archive: Path, unpacked: IO[bytes]) -> None:
-        super().__init__()
-        self._archive, self._unpacked, self._left = archive, unpacked, _bound(archive)
-
-    def read(self, size: int = -1) -> bytes:
-        block = self._unpacked.read(self._left + 1 if size < 0 else min(size, self._left + 1))
-        self._left -= len(block)
-        if self._left < 0:
-            raise _too_large(self._archive)
-        return block
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        view = memoryview(buffer)
-        block = self.read(len(view))
-        view[: len(block)] = block
-        return len(block)
-
-
-def _bound(archive: Path) -> int:
-    return max(ALWAYS, TIMES * archive.stat().st_size)
-
-
-def _too_large(archive: Path) -> UserError:
-    return UserError(f"{archive} unpacks to more than {_bound(archive):,} bytes, which no corpus does: it is not used")
-
-
-def has_its_end(archive: Path) -> bool:
-    """Return whether the file is an archive that is whole by its own account.
-
-    gzip ends with a checksum, zip with its directory. Others have nothing at their end that tells.
-    """
-    try:
-        with archive.open("rb") as file:
-            start = file.read(4)
-            file.seek(0)
-            if start.startswith(b"PK"):
-                return zipfile.is_zipfile(file)
-            if start.startswith(b"\x1f\x8b"):
-                with gzip.open(file) as unzipped:
-                    while unzipped.read(1 << 20):
-                        pass
-                return True
-    except DAMAGE:
-        pass
-    return False
-
-
-def _walk(archive: Path) -> Files:
-    with archive.open("rb") as file:
-        start = file.read(4)
-        file.seek(0)
-        if start.startswith(b"PK"):
-            yield from _walk_zip(archive, file)
-        elif start.startswith(b"\x1f\x8b"):
-            with gzip.open(file) as unzipped:
-                bounded = cast(IO[bytes], _Bounded(archive, cast(IO[bytes], unzipped)))
-                yield from _walk_tar(archive, bounded)
-                while bounded.read(1 << 20):  # the checksum comes last
-                    pass
-        else:
-            yield from _walk_tar(archive, file)
-
-
-def _walk_tar(archive: Path, file: IO[bytes]) -> Files:
-    left = _bound(archive)
-    with tarfile.open(fileobj=file, mode="r|", errorlevel=2) as tar:
-        for member in tar:
-            name = _inside(archive, member.name)
-            contents = tar.extractfile(member) if member.isreg() else None
-            if contents is not None:
-                left -= member.size  # a sparse file's is larger than what the archive has of it
-                if left < 0:
-                    raise _too_large(archive)
-                yield Member(name, member.size, contents)
+def _walk_tar(archive: Path, file: IO[bytes], zipped: bool) -> Files:
+    with gzip.open(file) if zipped else nullcontext(file) as unzipped:
+        with tarfile.open(fileobj=unzipped, mode="r|", errorlevel=2) as tar:
+            for member in tar:
+                name = _inside(archive, member.name)
+                contents = tar.extractfile(member) if member.isreg() else None
+                if contents is not None:
+                    yield Member(name, member.size, contents)
+        while unzipped.read(1 << 20):  # the checksum comes last
+            pass
 
 
 def _walk_zip(archive: Path, file: IO[bytes]) -> Files:
     with zipfile.ZipFile(file) as pack:
-        # a member that has more than it says is cut off where it says, and its checksum tells
-        if sum(info.file_size for info in pack.infolist()) > _bound(archive):
-            raise _too_large(archive)
         for info in pack.infolist():
-            if not info.filename:
-                raise zipfile.BadZipFile("a file without a name")
             name = _inside(archive, info.filename)
-            if info.flag_bits & 1:
-                raise UserError(f"{archive} is encrypted: get the archive that needs no password")
             is_link = (info.external_attr >> 16) & 0o170000 == 0o120000
             if not info.is_dir() and not is_link:
                 with pack.open(info) as contents:
@@ -233,15 +156,11 @@ def _place(name: str, want: str) -> str | None:
 
 
 def _store(archive: Path, member: Member, path: Path, zipped: bool) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        check_space(archive, member.size, path.parent)
-        out = path.open("wb")
-    except (FileExistsError, NotADirectoryError, IsADirectoryError):
-        raise UserError(f"{archive} has {path.name} as a file and as a folder: it is not used") from None
-    with out:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    check_space(archive, member.size, path.parent)
+    with path.open("wb") as out:
         if zipped:
             with gzip.open(member.contents) as unzipped:
-                shutil.copyfileobj(_Bounded(archive, cast(IO[bytes], unzipped)), out, 1 << 20)
+                shutil.copyfileobj(unzipped, out, 1 << 20)
         else:
             shutil.copyfileobj(member.contents, out, 1 << 20)

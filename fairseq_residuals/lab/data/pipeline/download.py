@@ -3,39 +3,36 @@
 A digest that is known is demanded; of the others the SHA-256 is noted in ``SHA256SUMS`` beside the downloads (in the
 format of ``sha256sum``) the first time, and demanded ever after. A folder of the user's, the mirror, stands in for any
 address, and is where files lie that cannot be downloaded. A mirror may also be an address below which files lie by
-name.
+name. The program curl downloads: it resumes, follows redirections, and knows proxies and certificates.
 """
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
-import re
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-from urllib.error import HTTPError
+from typing import NamedTuple
 from urllib.parse import urlsplit
-from urllib.request import Request, url2pathname, urlopen
+from urllib.request import url2pathname
 
-from fairseq_residuals.lab.data.pipeline.archives import has_its_end
 from fairseq_residuals.lab.data.pipeline.file_digests import differs_from, digest_of
-from fairseq_residuals.lab.data.pipeline.parallel_map import progress
 from fairseq_residuals.plugin.folders import locked
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.utils.documents import read_record, read_text
+from fairseq_residuals.wirings.utils.documents import read_text
 from modern_fairseq.atomic_write import atomic_write
 
 SUMS = "SHA256SUMS"
-BLOCK = 1 << 20
 ATTEMPTS = 5
-_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
-GONE = (401, 403, 404, 410)
+GONE = ("401", "403", "404", "410")
 """Answers that another attempt will not change."""
+TOLD = "%{http_code} %{content_type}\n%{errormsg}"
+"""What curl prints when it is done."""
+NO_RANGES = 33
+"""Exit status of curl where a server cannot go on where an earlier call broke off."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +104,10 @@ class Downloads:
         Raises:
             UserError: it cannot be had, or is not what it was or should be; nothing is left that looks like it then.
         """
-        with locked(self.folder, wait=True):  # preparations that run side by side share the folder
+        with locked(self.folder, wait=True) as lock:  # preparations that run side by side share the folder
             path = self._in_mirror(source) or self.folder / source.name
             if not path.is_file():
-                self._download(source, path)
+                self._download(source, path, lock)
             elif source.name not in self._verified:
                 wrong = self._differs(source, path)
                 if wrong:
@@ -146,47 +143,36 @@ class Downloads:
         there = Path.is_dir if source.is_folder else Path.is_file
         return next((path for place in source.places() if there(path := self.mirror / place)), None)
 
-    def _download(self, source: Source, path: Path) -> None:
+    def _download(self, source: Source, path: Path, lock: int) -> None:
         urls = (*(f"{address.rstrip('/')}/{source.name}" for address in self.addresses), *source.urls)
         if not urls:
             raise UserError(self._where_to_put(source))
-        part = path.with_name(f"{path.name}.part")
-        part.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         reasons: dict[str, str] = {}
-        promising = list(urls)
-        for attempt in range(ATTEMPTS):
-            for url in tuple(promising):
-                try:
-                    length_known = transfer(url, part)
-                    # what is compared with a digest proves itself; of the rest the first download has to be whole
-                    if not length_known and not self._digest_known(source) and not has_its_end(part):
-                        _forget(part)
-                        raise OSError("the server does not say how long the file is, so that it may have broken off")
-                    reasons[url] = self._differs(source, part)
-                    if not reasons[url]:
-                        os.replace(part, path)
-                        _forget(part)
-                        return
-                    _forget(part)
-                    promising.remove(url)
-                except (OSError, http.client.HTTPException) as error:
-                    reasons[url] = str(error) or type(error).__name__
-                    if isinstance(error, HTTPError) and error.code in GONE:
-                        promising.remove(url)
+        for number, url in enumerate(urls):
+            # what another address began may be another file
+            part = path.with_name(f"{path.name}.{number}.part")
+            for attempt in range(ATTEMPTS):
+                begun = part.is_file()
+                got = transfer(url, part, lock)
+                reasons[url] = got.wrong or self._differs(source, part)
+                if not reasons[url]:
+                    os.replace(part, path)
+                    return
+                if got.status in (0, NO_RANGES):
+                    part.unlink(missing_ok=True)
                 print(f"prepare: {url}: {reasons[url]}", file=sys.stderr, flush=True)
-            if not promising:
-                break
-            if attempt + 1 < ATTEMPTS:
-                time.sleep(self.patience * 2**attempt)
+                # what was wrong may be in the part that an earlier attempt left
+                if got.answer in GONE or (got.status == 0 and not begun):
+                    break
+                if attempt + 1 < ATTEMPTS:
+                    time.sleep(self.patience * 2**attempt)
         told = "; ".join(f"{url}: {reason}" for url, reason in reasons.items())
         elsewhere = f" ({source.terms})" if source.terms else ""
         raise UserError(f"{source.name} could not be downloaded{elsewhere}: {told}")
 
     def _stated(self, source: Source) -> str:
         return source.digest if self.digests is None else self.digests.get(source.name, "")
-
-    def _digest_known(self, source: Source) -> bool:
-        return bool(self._stated(source)) or source.name in self._recorded()
 
     def _differs(self, source: Source, path: Path) -> str:
         """Return what is wrong with the file, in words that follow its name, or ""; a new digest is noted."""
@@ -221,67 +207,36 @@ def _belongs(name: str, source: Source) -> bool:
     return name.startswith(source.name) if source.is_folder else name == source.name
 
 
-def transfer(url: str, part: Path) -> bool:
-    """Fetch ``url`` into ``part``, going on where an earlier call broke off if the server's file is still the same.
+class Transfer(NamedTuple):
+    """What came of a call of curl."""
 
-    Returns:
-        Whether the server said where the file ends, so that all of it has arrived.
+    status: int
+    """Exit status of curl."""
+    answer: str
+    """The server's status, such as 404."""
+    wrong: str
+    """What is wrong; "" where nothing seems to be."""
+
+
+def transfer(url: str, part: Path, lock: int) -> Transfer:
+    """Let curl fetch ``url`` into ``part``, going on where an earlier call broke off.
+
+    Args:
+        lock: a descriptor that curl holds too: if this process is killed, no other one writes beside it.
 
     Raises:
-        OSError, HTTPException: it failed; what has arrived is kept.
+        UserError: curl is not installed.
     """
-    note = _note(part)
-    begun = read_record(note) if note.is_file() and part.is_file() else {}
-    headers = {"User-Agent": "fairseq-residuals"}
-    if begun.get("url") == url and "version" in begun:
-        headers |= {"Range": f"bytes={part.stat().st_size}-", "If-Range": begun["version"]}
-    with _open(url, headers, part) as response:
-        if response.headers.get_content_type() == "text/html":
-            raise OSError("a web page came instead of the file")
-        done = part.stat().st_size if response.status == 206 else 0
-        span = _RANGE.fullmatch(response.headers.get("Content-Range", "")) if done else None
-        if done and (span is None or int(span[1]) != done):
-            raise OSError("the server went on at another place than where it was asked to")
-        total = _whole_length(response, done, span[2] if span else "*")
-        # of a body in chunks the last one is empty; http.client raises where it is missing
-        length_known = total is not None or getattr(response, "chunked", False)
-        version = response.headers.get("ETag") or response.headers.get("Last-Modified")
-        if done == 0:
-            note.unlink(missing_ok=True)
-            part.unlink(missing_ok=True)
-            if version and not version.startswith("W/"):  # a weak one does not promise the same bytes
-                note.write_text(json.dumps({"url": url, "version": version}), encoding="utf-8")
-        with part.open("ab") as out, progress(total, part.name.removesuffix(".part"), "B") as bar:
-            bar.update(done)
-            while block := response.read(BLOCK):
-                out.write(block)
-                bar.update(len(block))
-    if total is not None and part.stat().st_size != total:
-        raise OSError(f"broke off after {part.stat().st_size:,} of {total:,} bytes")
-    return length_known
-
-
-def _whole_length(response: Any, done: int, of_range: str) -> int | None:
-    """Return bytes of the whole file, of which ``done`` were there before; None where the server does not say."""
-    length = response.headers.get("Content-Length") or ""
-    if length.isdecimal():
-        return done + int(length)
-    return int(of_range) if of_range.isdecimal() else None
-
-
-def _open(url: str, headers: dict[str, str], part: Path) -> Any:
+    shown = ["--progress-bar"] if sys.stderr.isatty() else ["--silent"]
+    limits = ["--connect-timeout", "60", "--speed-limit", "1", "--speed-time", "60", "--proto-redir", "=http,https"]
+    command = ["curl", "--fail", "--location", "--continue-at", "-", *shown, *limits, "--output", str(part)]
+    command += ["--user-agent", "fairseq-residuals", "--write-out", TOLD, "--url", url]
     try:
-        return urlopen(Request(url, headers=headers), timeout=60)
-    except HTTPError as error:
-        if error.code == 416:  # there is nothing beyond what has arrived: it cannot be told whether that is right
-            _forget(part)
-        raise
-
-
-def _note(part: Path) -> Path:
-    return part.with_name(f"{part.name}.json")
-
-
-def _forget(part: Path) -> None:
-    part.unlink(missing_ok=True)
-    _note(part).unlink(missing_ok=True)
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, pass_fds=(lock,), check=False)
+    except FileNotFoundError:
+        raise UserError("curl, which downloads, is not installed: install it, or name a --mirror") from None
+    said, _, wrong = done.stdout.partition("\n")
+    answer, _, kind = said.partition(" ")
+    if done.returncode == 0:
+        wrong = "a web page came instead of the file" if kind.startswith("text/html") else ""
+    return Transfer(done.returncode, answer, wrong)

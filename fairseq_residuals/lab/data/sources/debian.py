@@ -90,8 +90,11 @@ def apt_mirrors() -> tuple[str, ...]:
     return tuple(dict.fromkeys(a for a in addresses if a.startswith(("http://", "https://"))))
 
 
-def read_release(path: Path, codename: str) -> Release:
+def read_release(path: Path, codename: str, verified: str | None = None) -> Release:
     """Read what an ``InRelease`` says, from its signed part alone.
+
+    Args:
+        verified: what gpgv put out of it; nothing else is read then.
 
     Raises:
         UserError: the file is no signed list of this release, or the signature is not Debian's.
@@ -100,7 +103,7 @@ def read_release(path: Path, codename: str) -> Release:
     signed = _CLEARSIGNED.fullmatch(content)
     if signed is None:
         raise UserError(f"{path} is no signed list of files: give another mirror")
-    text = signed["text"]
+    text = signed["text"] if verified is None else verified
     fields = dict(re.findall(r"^([A-Z][\w-]*): (.*)$", text, re.MULTILINE))
     if (fields.get("Origin"), fields.get("Codename")) != ("Debian", codename):
         told = f"{fields.get('Origin', 'an unnamed origin')} {fields.get('Codename', '')}".rstrip()
@@ -117,11 +120,11 @@ def read_release(path: Path, codename: str) -> Release:
     return Release(codename, fields.get("Version", "testing"), fields.get("Date", ""), files, sizes)
 
 
-def check_signature(path: Path) -> str:
+def check_signature(path: Path) -> tuple[str, str | None]:
     """Check that Debian's archive has signed a list of files, where this machine has what that takes.
 
     Returns:
-        What was checked, in a sentence.
+        What was checked, in a sentence, and the text that is signed; None where nothing was checked.
 
     Raises:
         UserError: it has not.
@@ -129,14 +132,14 @@ def check_signature(path: Path) -> str:
     keyring = next((file for name in KEYRINGS if (file := KEYRING_FOLDER / name).is_file()), None)
     if shutil.which("gpgv") is None or keyring is None:
         missing = "gpgv" if keyring else f"{KEYRINGS[0]} (package debian-archive-keyring)"
-        return f"the signature of {path.name} was not checked, because {missing} is not installed"
-    command = ["gpgv", "--status-fd", "1", "--keyring", str(keyring), str(path)]
-    answer = subprocess.run(command, capture_output=True, text=True)
+        return f"the signature of {path.name} was not checked, because {missing} is not installed", None
+    command = ["gpgv", "--status-fd", "2", "--keyring", str(keyring), "--output", "-", str(path)]
+    answer = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
     # one key that this machine does not know yet makes gpgv fail, although the others have signed
-    verdicts = {line.split()[1] for line in answer.stdout.splitlines() if line.startswith("[GNUPG:] ")}
+    verdicts = {line.split()[1] for line in answer.stderr.splitlines() if line.startswith("[GNUPG:] ")}
     if "GOODSIG" not in verdicts or "BADSIG" in verdicts:
         raise UserError(f"{path} is not signed by a key of {keyring}: give another mirror ({answer.stderr.strip()})")
-    return f"the signature of {path.name} is that of Debian's archive"
+    return f"the signature of {path.name} is that of Debian's archive", answer.stdout
 
 
 def difference(pinned: Release, offered: Release, names: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fairseq_residuals.lab.data.corpora.debian import LANGUAGES
 from fairseq_residuals.lab.data.pipeline.corpus import STAND_IN
-from fairseq_residuals.lab.data.synthetic.random_text import random_lines
+from fairseq_residuals.lab.data.synthetic.published_layouts import random_lines
 
 BOILERPLATE = {
     "en": "This package contains the development files.",

@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from fairseq_residuals.lab.data.synthetic import debian_mirror
-from fairseq_residuals.lab.data.synthetic.published_layouts import Files, StandIn, plain, sgm, text
-from fairseq_residuals.lab.data.synthetic.random_text import random_lines
+from fairseq_residuals.lab.data.synthetic.published_layouts import Files, StandIn, plain, random_lines, sgm, text
 from fairseq_residuals.wirings.core.errors import UserError
 
 NEWS = {"newstest2010": 4, "newstest2011": 5, "newstest2012": 6, "newstest2013": 7, "newstest2014": 8}

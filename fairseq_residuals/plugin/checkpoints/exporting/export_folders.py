@@ -12,9 +12,9 @@ from fairseq_residuals.plugin.checkpoints.exporting import to_hf
 from fairseq_residuals.plugin.checkpoints.exporting.portable_checkpoint import PortableCheckpoint, read_portable
 from fairseq_residuals.plugin.checkpoints.exporting.stock_form import form_for_transformers
 from fairseq_residuals.plugin.folders import new_folder
+from fairseq_residuals.wirings.blocks.model import PortableModel
+from fairseq_residuals.wirings.blocks.settings import EOS, PAD
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.export.model import PortableModel
-from fairseq_residuals.wirings.export.settings import EOS, PAD
 
 FORMATS = ("hf", "onnx", "torch_export")
 TOLERANCE = 1e-4

@@ -21,11 +21,11 @@ from fairseq_residuals.plugin.models.fixnorm import length, uses_fixnorm
 from fairseq_residuals.plugin.models.language_model import LANGUAGE_MODEL
 from fairseq_residuals.plugin.models.speech_to_text import SPEECH
 from fairseq_residuals.plugin.models.translation import TRANSLATION
+from fairseq_residuals.wirings.blocks.feed_forward import ACTIVATIONS
+from fairseq_residuals.wirings.blocks.model import PortableModel
+from fairseq_residuals.wirings.blocks.settings import ModelSettings, StackSettings
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.core.feed_forward import ACTIVATIONS
 from fairseq_residuals.wirings.core.wiring import Wiring
-from fairseq_residuals.wirings.export.model import PortableModel
-from fairseq_residuals.wirings.export.settings import ModelSettings, StackSettings
 
 REFUSED = {
     "adaptive_input": "an adaptive input, whose embeddings have several widths",

@@ -14,12 +14,12 @@ from fairseq_residuals.plugin.checkpoints.fairseq_config import Settings
 from fairseq_residuals.plugin.checkpoints.importing.model_sizes import sharing
 from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found
 from fairseq_residuals.plugin.checkpoints.transformers_classes import Reason, TransformersClass, fitting_class
+from fairseq_residuals.wirings.blocks.model import PortableModel
+from fairseq_residuals.wirings.blocks.settings import StackSettings
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.stack import Stack
 from fairseq_residuals.wirings.core.state_dict_names import fairseq_name
 from fairseq_residuals.wirings.core.wiring import Wiring
-from fairseq_residuals.wirings.export.model import PortableModel
-from fairseq_residuals.wirings.export.settings import StackSettings
 
 FAIRSEQ_HAS = {"norm_type": "layer", "norm_eps": 0.0, "fixnorm": False, "value_residual": "none", "gpas": "none"}
 """Options of every variant that fairseq's own models leave no choice."""

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
+from fairseq_residuals.wirings.blocks.model import PortableModel
+from fairseq_residuals.wirings.blocks.settings import EOS, ModelSettings
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.export.decoder_steps import (
     CACHE,
@@ -25,8 +27,6 @@ from fairseq_residuals.wirings.export.decoder_steps import (
     empty_cache,
 )
 from fairseq_residuals.wirings.export.graphs import DECODER, ENCODER, write_settings
-from fairseq_residuals.wirings.export.model import PortableModel
-from fairseq_residuals.wirings.export.settings import EOS, ModelSettings
 
 Programs = dict[str, ExportedProgram]
 """The decoder's step, and of a pair the encoder, by the names of their files."""

@@ -13,10 +13,10 @@ from fairseq_residuals.plugin.checkpoints import transformers_classes
 from fairseq_residuals.plugin.checkpoints.exporting.portable_checkpoint import PortableCheckpoint
 from fairseq_residuals.plugin.checkpoints.safetensors_file import without_copies, write_tensors
 from fairseq_residuals.plugin.checkpoints.transformers_classes import TransformersClass
+from fairseq_residuals.wirings.blocks.settings import EOS, PAD, ModelSettings
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.export.assemble import assemble
 from fairseq_residuals.wirings.export.pieces import CONTINUED, FILES, WORD_START, read_codes, read_dictionary
-from fairseq_residuals.wirings.export.settings import EOS, PAD, ModelSettings
 
 MODELING, TOKENIZER = "modeling_fairseq_residuals", "tokenization_fairseq_residuals"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"

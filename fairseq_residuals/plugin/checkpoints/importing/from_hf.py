@@ -26,10 +26,10 @@ from fairseq_residuals.plugin.checkpoints.importing.model_sizes import (
 from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found, sides
 from fairseq_residuals.plugin.checkpoints.safetensors_file import NO_TRAINING_STATE, read_tensors
 from fairseq_residuals.plugin.checkpoints.transformers_classes import CLASSES, from_transformers, settings_of
+from fairseq_residuals.wirings.blocks.model import PortableModel
+from fairseq_residuals.wirings.blocks.settings import ModelSettings, StackSettings
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.state_dict_names import fairseq_name
-from fairseq_residuals.wirings.export.model import PortableModel
-from fairseq_residuals.wirings.export.settings import ModelSettings, StackSettings
 from fairseq_residuals.wirings.utils.documents import read_object
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"

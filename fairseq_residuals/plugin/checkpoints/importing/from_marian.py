@@ -23,8 +23,8 @@ from torch import Tensor
 
 from fairseq_residuals.plugin.checkpoints.fairseq_config import Settings
 from fairseq_residuals.plugin.checkpoints.transformers_classes import activation_of
+from fairseq_residuals.wirings.blocks.settings import PAD
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.export.settings import PAD
 from fairseq_residuals.wirings.utils.documents import read_object
 
 VOCABULARY = "vocab.json"

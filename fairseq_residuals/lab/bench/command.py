@@ -1,0 +1,244 @@
+"""``fairseq-residuals bench``: what the variants cost beside stock fairseq and other libraries, measured in turns.
+
+The report for readers, a table in Markdown, goes to stdout; ``--csv`` keeps all that was measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+
+from fairseq_residuals.lab.bench.entries import ENTRIES, STOCK, cases, chosen
+from fairseq_residuals.lab.bench.fairseq_models import settings_of
+from fairseq_residuals.lab.bench.rounds import Line, measure
+from fairseq_residuals.lab.look.output import MISTAKE_STATUS
+from fairseq_residuals.lab.look.subjects import device_of
+from fairseq_residuals.lab.utils.machine import machine
+from fairseq_residuals.lab.utils.tables import Cell, csv_text, markdown_table
+from fairseq_residuals.plugin.checkpoints.output_check import check_output
+from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.registry import VARIANTS
+from modern_fairseq.atomic_write import atomic_write
+
+HELP = "measure speed and memory of the variants beside stock fairseq and other libraries, in turns"
+TRAINED = ("stock", "stock-lean", "x-transformers")
+HALVES = ("fp32", "bf16", "fp16")
+THEMES = {
+    "train": "tokens per second and memory of training, with forward and backward pass and optimizer apart",
+    "generate": "tokens per second of beam search with hypotheses of one length",
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    themes = parser.add_subparsers(dest="theme", required=True, metavar="THEME")
+    for theme, words in THEMES.items():
+        _configure(themes.add_parser(theme, help=words, description=words, allow_abbrev=False), theme)
+    parser.set_defaults(mistake_status=MISTAKE_STATUS, further=[])
+
+
+def _configure(parser: argparse.ArgumentParser, theme: str) -> None:
+    generate = theme == "generate"
+    beside = ("stock", "stock-lean", "ctranslate2") if generate else TRAINED
+    who = parser.add_argument_group("entries")
+    who.add_argument(
+        "--variants",
+        nargs="*",
+        default=[name for name in VARIANTS if f"transformer_{name}" in ARCHITECTURES],
+        metavar="NAME",
+        help="of the plugin; NAME/k=v,... gives one its options (all)",
+    )
+    who.add_argument(
+        "--beside",
+        nargs="*",
+        default=list(beside),
+        metavar="NAME",
+        help=f"of {', '.join(ENTRIES)} ({' '.join(beside)})",
+    )
+    who.add_argument(
+        "--also",
+        nargs="+",
+        default=[],
+        metavar="'LABEL=NAME ...'",
+        help="a NAME with variables of its process (VAR=value) and flags (--flag=value) of its own; NAME may also be"
+        " MODULE:FUNCTION, which makes the model",
+    )
+    sizes = parser.add_argument_group("sizes", "every combination of --layers, --dims and --precision is measured")
+    sizes.add_argument(
+        "--layers", nargs="+", default=["6"], metavar="N", help="of each stack, or 12-6 for encoder and decoder (6)"
+    )
+    sizes.add_argument(
+        "--dims", nargs="+", default=["base"], metavar="SIZE", help="base, big, or 512x2048x8: dim, FFN, heads (base)"
+    )
+    precisions = (*HALVES, "int8") if generate else HALVES
+    sizes.add_argument("--precision", nargs="+", choices=precisions, default=["fp32"], help="(fp32)")
+    sizes.add_argument("--tokens", default="64x32", metavar="BxT", help="sentences x tokens a side (%(default)s)")
+    sizes.add_argument("--vocabulary", type=int, default=32768, metavar="N", help="shared by both sides (%(default)s)")
+    sizes.add_argument("--seed", type=int, default=1, metavar="N", help="of weights and batch (%(default)s)")
+    if generate:
+        sizes.add_argument("--beam", type=int, default=4, metavar="N", help="%(default)s")
+    how = parser.add_argument_group("measuring")
+    how.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:1 (%(default)s)")
+    how.add_argument("--repeats", type=int, default=5, metavar="N", help="rounds, a process each (%(default)s)")
+    how.add_argument("--steps", type=int, default=3, metavar="N", help="timed in each process (%(default)s)")
+    how.add_argument("--warmup", type=int, default=2, metavar="N", help="steps before, not timed (%(default)s)")
+    how.add_argument(
+        "--timeout", type=float, default=3600, metavar="S", help="seconds that one process may take (%(default)g)"
+    )
+    how.add_argument("--csv", type=Path, metavar="FILE", help="write everything that was measured, after each round")
+    if not generate:
+        parser.set_defaults(beam=1)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status 0, also where some entries could not be measured; 1 where none could.
+
+    Raises:
+        UserError: there is nothing of the kind to measure, or nowhere to write.
+    """
+    if args.csv:
+        check_output(args.csv, ())
+    device = device_of(args.device)
+    entries = chosen(args)
+    all_cases = cases(args)
+    for entry in entries:
+        # refused now, not after an hour
+        settings_of(entry, all_cases[0])
+    # PyTorch's models do not compute in int8
+    lines = [Line(e, case) for case in all_cases for e in entries if case.precision != "int8" or not e.network]
+    if not lines:
+        raise UserError("there is nothing to measure: --precision int8 is for ctranslate2 alone")
+    report = Report(args.theme, lines, device)
+    for _ in measure(lines, args.theme, args.repeats, args.timeout):
+        # a run of hours that is stopped keeps the rounds that it has made
+        if args.csv:
+            _write(args.csv, report.csv())
+    print(report.markdown(), end="")
+    return 0 if any(line.found for line in lines) else 1
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        with atomic_write(path) as partial:
+            partial.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from error
+
+
+MIB = 2**20
+WHO = ("entry", "layers", "dims", "precision")
+SPEED = ("tokens/s", "least", "most", "step s")
+PHASES = ("forward", "backward", "optimizer")
+COLUMNS = {
+    "train": (*WHO, *SPEED, *(f"{phase} s" for phase in PHASES), "peak MiB", "parameters", "x stock", "x memory"),
+    "generate": (*WHO, *SPEED, "peak MiB", "x stock", "x memory"),
+}
+LEGEND = {
+    "tokens/s": "target tokens per second: those of the median round, with the least and the most of any round",
+    "step s": "the median round's median step (a search is one), and the phases of that same step",
+    "peak MiB": "the most memory of its process (on a GPU: of PyTorch's tensors)",
+    "x stock": "speed, as a multiple of stock fairseq's (int8: of its fp32)",
+    "x memory": "the peak memory, as a multiple of stock fairseq's",
+}
+
+
+def cells(line: Line, lines: Sequence[Line]) -> dict[str, Cell]:
+    """Return the numbers of a line by column; a column that is not there has none.
+
+    Args:
+        lines: those of the table, among which stock fairseq at the same case is looked for.
+    """
+    row: dict[str, Cell] = dict(
+        zip(WHO, (line.entry.name, line.case.layers, line.case.dimensions, line.case.precision), strict=True)
+    )
+    if not line.found:
+        return row
+    middle, peak = line.middle(), line.median("peak_bytes")
+    steps = {"tokens/s": middle["step"], "least": max(m["step"] for m in line.found)}
+    steps["most"] = min(m["step"] for m in line.found)
+    row |= {name: middle["tokens"] / step for name, step in steps.items()}
+    row |= {"step s": middle["step"], "parameters": middle.get("parameters")}
+    row |= {f"{phase} s": middle.get(phase) for phase in PHASES}
+    if peak:
+        row["peak MiB"] = round(peak / MIB, 1)
+    case = replace(line.case, precision="fp32") if line.case.precision == "int8" else line.case
+    stock = next((x for x in lines if x.entry.name == STOCK.name and x.case == case), None)
+    if stock is not None and stock.found:
+        row["x stock"] = stock.middle()["step"] / middle["step"]
+        if peak and (theirs := stock.median("peak_bytes")):
+            row["x memory"] = peak / theirs
+    return row
+
+
+class Report:
+    """What a run of the benchmark tells."""
+
+    def __init__(self, theme: str, lines: Sequence[Line], device: torch.device) -> None:
+        self.theme, self.lines = theme, lines
+        self.columns = COLUMNS[theme]
+        self.machine = machine(device) | {"date": datetime.date.today().isoformat()}
+
+    def head(self) -> list[str]:
+        """Return on what, when and how it was measured."""
+        first = self.lines[0].case
+        work = f"{first.sentences} sentences of {first.tokens} tokens a side, vocabulary {first.vocabulary}"
+        beam = f", beam {first.beam}" if self.theme == "generate" else ""
+        rounds = max(len(line.found) for line in self.lines)
+        how = f"rounds: {rounds}, each of {first.steps} timed steps after {first.warmup} that are not"
+        head = [
+            ", ".join(f"{name} {value}" for name, value in self.machine.items()),
+            f"{work}{beam}; {how}",
+            f"command: {shlex.join(['fairseq-residuals', *sys.argv[1:]])}",
+        ]
+        if not torch.cuda.is_available():
+            head.append("This machine has no GPU that PyTorch can use: none was measured.")
+        return head
+
+    def remarks(self) -> list[str]:
+        """Return what the columns mean, what is not in the table, and why."""
+        remarks = [f"{name}: {words}." for name, words in LEGEND.items() if name in self.columns]
+        for entry in {line.entry.name: line.entry for line in self.lines}.values():
+            if about := "; ".join(filter(None, (entry.about, entry.own))):
+                remarks.append(f"{entry.name}: {about}.")
+        return remarks + self._failures()
+
+    def _failures(self) -> list[str]:
+        """Return each failure once, with its cases unless it holds for all of its entry's."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for line in self.lines:
+            if line.failure:
+                found.setdefault((line.entry.name, line.failure), []).append(str(line.case))
+        cases = len({line.case for line in self.lines})
+        return [
+            f"{name}: {failure}." if len(where) == cases > 1 else f"{name} ({'; '.join(where)}): {failure}."
+            for (name, failure), where in found.items()
+        ]
+
+    def rows(self) -> list[list[Cell]]:
+        """Return the cells of every line, None where there is no number."""
+        found = [cells(line, self.lines) for line in self.lines]
+        return [[row.get(column) for column in self.columns] for row in found]
+
+    def markdown(self) -> str:
+        """Return the table for readers, between how it was measured and what its columns mean."""
+        # of large numbers no fractions
+        shown = [[round(c) if isinstance(c, float) and c >= 1000 else c for c in row] for row in self.rows()]
+        table = markdown_table(self.columns, shown)
+        listed = [[f"- {line}" for line in lines] for lines in (self.head(), self.remarks())]
+        return "\n".join([f"# bench {self.theme}", "", *listed[0], "", table, "", *listed[1]]) + "\n"
+
+    def csv(self) -> str:
+        """Return every cell with all its digits, and with what the head and the remarks tell of its line."""
+        sizes = [asdict(line.case) for line in self.lines]
+        more = [[len(line.found), line.failure or None, line.entry.own or None] for line in self.lines]
+        head = [*self.columns, "rounds", "failure", "environment and flags"]
+        head += [*(f"case {key}" for key in sizes[0]), *self.machine]
+        rows = zip(self.rows(), more, sizes, strict=True)
+        return csv_text(head, [[*row, *own, *size.values(), *self.machine.values()] for row, own, size in rows])

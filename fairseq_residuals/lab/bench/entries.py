@@ -1,0 +1,203 @@
+"""What is measured: the work (a case), and the models that do it (entries).
+
+An entry is asked for as NAME or NAME/k=v,... (a variant with options). NAME is one of :data:`ENTRIES`, a variant, or
+MODULE:FUNCTION, which is imported in the entry's process and makes the model: so further ones need no change here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from fairseq_residuals.lab.look.models import sources
+from fairseq_residuals.wirings.core.errors import UserError
+
+DIMENSIONS = {"base": (512, 2048, 8), "big": (1024, 4096, 16)}
+"""Model dimension, width of the FFNs, heads: the two sizes of Vaswani et al. 2017, table 3."""
+HERE = "fairseq_residuals.lab.bench"
+_MAKER = re.compile(r"\w+(\.\w+)+:[A-Za-z_]\w*")
+"""A reference with a dot, which a list of variants has not."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of work. Source and target have ``sentences`` sequences of ``tokens`` tokens each, without padding."""
+
+    layers: str
+    """Layers of each stack, or 12-6 for encoder and decoder."""
+    dim: int
+    ffn_dim: int
+    heads: int
+    vocabulary: int
+    """Words, shared by both sides, whose embeddings are also the output's."""
+    sentences: int
+    tokens: int
+    precision: str
+    """fp32, bf16, fp16, or int8, which only generates."""
+    device: str
+    warmup: int
+    """Steps that are not timed, of each process."""
+    steps: int
+    """Timed steps of each process."""
+    seed: int
+    beam: int = 1
+
+    @property
+    def depths(self) -> tuple[int, int]:
+        """Layers of the encoder and of the decoder."""
+        encoder, _, decoder = self.layers.partition("-")
+        return int(encoder), int(decoder or encoder)
+
+    @property
+    def target_tokens(self) -> int:
+        """Target tokens of one step."""
+        return self.sentences * self.tokens
+
+    @property
+    def dimensions(self) -> str:
+        """Sizes as ``--dims`` takes them."""
+        own = (self.dim, self.ffn_dim, self.heads)
+        return next((name for name, sizes in DIMENSIONS.items() if sizes == own), "x".join(map(str, own)))
+
+    def arguments(self) -> Namespace:
+        """Return arguments as the commands of analyses have them, for what this package shares with them."""
+        return Namespace(**asdict(self))
+
+    def __str__(self) -> str:
+        return f"{self.layers} layers, {self.dimensions}, {self.precision}"
+
+
+def cases(args: Any) -> list[Case]:
+    """Return every combination of ``--dims``, ``--precision`` and ``--layers``.
+
+    Raises:
+        UserError: a size is none.
+    """
+    for flag, least in {"vocabulary": 5, "warmup": 1, "steps": 1, "repeats": 1, "beam": 1, "timeout": 1}.items():
+        if getattr(args, flag) < least:
+            raise UserError(f"--{flag} must be at least {least}, not {getattr(args, flag)}")
+    if wrong := next((text for text in args.layers if not re.fullmatch(r"[1-9]\d*(-[1-9]\d*)?", text)), None):
+        raise UserError(f"--layers must be numbers such as 18, or 12-6 for encoder and decoder, not {wrong}")
+    sentences, tokens = _numbers("--tokens", args.tokens, 2, "64x32, sentences x tokens")
+    return [
+        Case(layers, *sizes, args.vocabulary, sentences, tokens, precision, args.device, args.warmup, args.steps,
+             args.seed, args.beam)
+        for sizes, precision, layers in itertools.product(
+            [_sizes(text) for text in args.dims], args.precision, args.layers
+        )
+    ]  # fmt: skip
+
+
+def _sizes(text: str) -> tuple[int, int, int]:
+    if text in DIMENSIONS:
+        return DIMENSIONS[text]
+    dim, ffn_dim, heads = _numbers("--dims", text, 3, "base, big, or 512x2048x8, dimension x FFN's width x heads")
+    if dim % (2 * heads):
+        raise UserError(f"--dims {text}: the dimension {dim} has to be even, and a multiple of the {heads} heads")
+    return dim, ffn_dim, heads
+
+
+def _numbers(flag: str, text: str, count: int, example: str) -> list[int]:
+    if not re.fullmatch("x".join([r"0*[1-9]\d*"] * count), text):
+        raise UserError(f"{flag} {text} is not understood; valid is such as {example}")
+    return [int(number) for number in text.split("x")]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a table. ``network`` and ``search`` are MODULE:FUNCTION, called with the entry and a case."""
+
+    name: str
+    network: str = ""
+    """Returns :class:`fairseq_residuals.lab.bench.fairseq_models.Network`; empty where there is nothing to train."""
+    search: str = ""
+    """Returns a function that generates once, and gives how many tokens; empty where it has no beam search."""
+    arch: str = "transformer"
+    flags: tuple[str, ...] = ()
+    """Flags of fairseq-train, after those that a case makes: the last one wins."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that its process has beside this one's."""
+    about: str = ""
+    """For readers of a table, what its name does not say."""
+
+    @property
+    def own(self) -> str:
+        """Its variables and flags, as a command line."""
+        return shlex.join([*(f"{name}={value}" for name, value in self.environment.items()), *self.flags])
+
+
+SEARCH = f"{HERE}.fairseq_models:search"
+STOCK = Entry(
+    "stock",
+    f"{HERE}.fairseq_models:stock",
+    f"{HERE}.fairseq_models:search_stock",
+    about="fairseq 0.12.2's Post-LN as it ships, with a second, dead copy of its encoder layers' weights, and in"
+    " evaluation their fused kernel",
+)
+ENTRIES = {
+    entry.name: entry
+    for entry in (
+        STOCK,
+        Entry("stock-lean", f"{HERE}.fairseq_models:network", SEARCH, about="stock without the copy and the kernel"),
+        Entry("x-transformers", f"{HERE}.others:x_transformers", about="its own default, Pre-LN with GELU; attn_flash"),
+        Entry("ctranslate2", search=f"{HERE}.others:ctranslate2", about="the plugin's Post-LN, exported"),
+    )
+}
+
+
+def chosen(args: Any) -> list[Entry]:
+    """Return what ``--beside``, ``--variants`` and ``--also`` ask for, each name once.
+
+    Raises:
+        UserError: one of them is unknown, or two have one name.
+    """
+    entries = [parse(text) for text in (*args.beside, *args.variants)] + [parse_also(text) for text in args.also]
+    names = [entry.name for entry in entries]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UserError(f"{twice!r} is asked for twice; `--also 'LABEL={twice} ...'` gives it another name")
+    if not entries:
+        raise UserError("there is nothing to measure: name something in --variants, --beside or --also")
+    return [replace(entry, flags=(*entry.flags, *args.further)) for entry in entries]
+
+
+def parse(text: str) -> Entry:
+    """Return the entry that ``text`` names.
+
+    Raises:
+        UserError: it is none; the message says what is valid.
+    """
+    if text in ENTRIES:
+        return ENTRIES[text]
+    if _MAKER.fullmatch(text):
+        return Entry(text, text, SEARCH)
+    sizes = dict.fromkeys(("dim", "ffn_dim", "heads"), None) | {"sentences": 1, "tokens": 1, "vocabulary": 5}
+    try:
+        (source,) = sources(Namespace(variants=[text], arch=None, checkpoint=None, task="translation", **sizes))
+    except UserError as error:
+        raise UserError(f"{error}; beside variants there are {', '.join(ENTRIES)}") from error
+    except ValueError:
+        raise UserError(f"{text!r} must be one entry; blanks, not commas, stand between several") from None
+    return Entry(text, f"{HERE}.fairseq_models:network", SEARCH, source.arch, source.flags)
+
+
+def parse_also(text: str) -> Entry:
+    """Parse ``LABEL=NAME [VARIABLE=VALUE ...] [--flag=value ...]``.
+
+    Raises:
+        UserError: it is not of this form, or NAME is unknown.
+    """
+    label, equals, rest = text.partition("=")
+    words = shlex.split(rest)
+    variables = {w.partition("=")[0]: w.partition("=")[2] for w in words[1:] if re.match(r"[A-Za-z_]\w*=", w)}
+    flags = tuple(w for w in words[1:] if w.startswith("--"))
+    if not (label.strip() and equals and words) or len(variables) + len(flags) < len(words) - 1:
+        raise UserError(
+            f"--also {text!r} is not understood; valid is such as 'LABEL=pre_ln OMP_NUM_THREADS=1 --dropout=0.3'"
+        )
+    entry = parse(words[0])
+    return replace(entry, name=label.strip(), flags=(*entry.flags, *flags), environment=variables)

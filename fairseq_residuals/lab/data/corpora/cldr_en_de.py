@@ -1,0 +1,68 @@
+"""Translation from English to German: dates, prices, countries, ... as the Unicode CLDR has them in both languages.
+
+The sentences are made on the spot (:mod:`fairseq_residuals.lab.data.synthetic.cldr`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+from fairseq_residuals.lab.data.corpora.wmt14_en_de import B2T
+from fairseq_residuals.lab.data.pipeline.corpus import Corpus, Job, Variant
+from fairseq_residuals.lab.data.pipeline.download import Source
+from fairseq_residuals.lab.data.pipeline.parallel_text import Bpe, Parallel, Part, Pipeline
+from fairseq_residuals.lab.data.pipeline.steps import Step
+from fairseq_residuals.lab.data.synthetic.cldr import make_corpus, write_corpus
+from fairseq_residuals.lab.data.text.moses import Function
+
+SENTENCES = Source("sentences")
+
+
+def part(split: str) -> tuple[Part, ...]:
+    return (Part(SENTENCES, f"{split}.{{lang}}"),)
+
+
+def untreated(language: str) -> tuple[Function, ...]:
+    return ()
+
+
+TOKENIZED = replace(
+    B2T,
+    train=part("train"),
+    valid=part("valid"),
+    tests={"test": part("test")},
+    dictionary=("--joined-dictionary",),
+    lines={},
+)
+PLAIN = replace(TOKENIZED, treat_train=untreated, treat_held_out=untreated, limits=None, limits_encoded=None)
+
+
+def made(recipe: Parallel, pairs: int, held_out: int, merges: int, summary: str) -> Variant:
+    """Return the variant of so many pairs to train on, and of so many to validate on and to test.
+
+    Args:
+        recipe: :data:`TOKENIZED`, or :data:`PLAIN` for sentences that are only split into subwords.
+        merges: of the BPE of both languages together.
+    """
+    counts = {"train": pairs, "valid": held_out, "test": held_out}
+
+    def make(folder: Path) -> None:
+        write_corpus(folder, make_corpus(counts))
+
+    def plan(job: Job) -> tuple[Step, ...]:
+        step = Step("work/sentences", make, {"counts": counts, "Babel": version("Babel")})
+        return Pipeline(replace(recipe, bpe=Bpe(merges)), job, {SENTENCES: step}).results()
+
+    return Variant(plan, (), summary, {"test": "test"})
+
+
+CORPUS = Corpus(
+    "cldr_en_de",
+    {
+        "made": made(TOKENIZED, 30_000, 300, 1000, "30,000 pairs, tokenized"),
+        "plain": made(PLAIN, 30_000, 1000, 1000, "30,000 pairs, not tokenized"),
+        "tiny": made(TOKENIZED, 100, 10, 90, "100 pairs, to try every step"),
+    },
+)

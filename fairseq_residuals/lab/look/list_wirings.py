@@ -1,0 +1,152 @@
+"""``fairseq-residuals list``: the variants, or the architectures made of them."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Iterable
+from importlib.util import find_spec
+
+import torch
+
+from fairseq_residuals.wirings.core.base import Kind, Site, StackShape, Variant
+from fairseq_residuals.wirings.core.config import options_of, show_value
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.registry import VARIANTS, list_variants
+
+MOST_EQUATIONS = 8
+"""Most equations in a row of README's table; of a wiring with more, it has those with the sub-layer and the output."""
+SENTENCES, ACTIVATIONS, EQUATIONS = "to the generated sentence", "activations and gradients", "equations"
+"""How far a wiring is compared."""
+HELP = "list the variants, or with --architectures every name for --arch"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--format",
+        choices=("text", "markdown", "summary"),
+        default="text",
+        help="markdown: the table of docs/VARIANTS.md; summary: that of README.md",
+    )
+    parser.add_argument("--architectures", action="store_true", help="list the names for --arch instead")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.architectures:
+        if find_spec("fairseq") is None:
+            raise UserError("architectures are names for fairseq, which is not installed; list without the flag")
+        from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
+
+        print("\n".join(sorted(ARCHITECTURES)))
+    else:
+        print({"text": text_table, "markdown": markdown_table, "summary": summary_table}[args.format]())
+    return 0
+
+
+def own_options(variant: type[Variant]) -> list[str]:
+    """Return the options that not all variants have, with their defaults, and the common ones that start elsewhere."""
+    common = {(o.name, o.default) for o in options_of(Variant.Config).values()}
+    own = [o for o in options_of(variant.Config).values() if (o.name, o.default) not in common]
+    return [f"{o.name}={show_value(o.default)}" for o in own]
+
+
+def text_table() -> str:
+    """Return some lines per variant: name and paper, equations, released models, options."""
+    width = max(map(len, VARIANTS))
+    lines = []
+    for name in list_variants():
+        variant = VARIANTS[name]
+        lines.append(f"{name:{width}}  {variant.paper}")
+        lines += [f"{'':{width}}  {line}" for line in variant.equations_of(variant.Config())]
+        if variant.ships_in:
+            lines.append(f"{'':{width}}  ships in: {variant.ships_in}")
+        if options := own_options(variant):
+            lines.append(f"{'':{width}}  options: {', '.join(options)}")
+    common = ", ".join(f"{o.name}={show_value(o.default)}" for o in options_of(Variant.Config).values())
+    return "\n".join([*lines, "", f"options of every variant: {common}"])
+
+
+def evidence(variant: type[Variant]) -> str:
+    """Return how far a variant is compared with code that others published: the words of ``verified`` say it."""
+    if variant.verified.startswith("re-implementation") or "gradients" not in variant.verified:
+        return EQUATIONS
+    return SENTENCES if "generation" in variant.verified else ACTIVATIONS
+
+
+def _compared(variant: type[Variant]) -> str:
+    """Return how far, and with what."""
+    if evidence(variant) == EQUATIONS:
+        return variant.verified
+    source = variant.verified.partition(":")[0]
+    is_code_of_source = source.startswith("authors'") or variant.code.startswith("huggingface/")
+    return f"{evidence(variant)}: {source}{f' (`{variant.code}`)' if is_code_of_source else ''}"
+
+
+def summary_table() -> str:
+    """Return what README.md has of the variants: how many are compared how far, and a table of four columns."""
+    far = Counter(evidence(VARIANTS[name]) for name in list_variants())
+    lines = [
+        f"Of {far.total()} wirings, {far[SENTENCES]} equal their authors' code to the generated sentence,"
+        f" {far[ACTIVATIONS]} equal published code in",
+        f"activations and gradients (the table says whose, and of which stack), and {far[EQUATIONS]} follow equations"
+        " alone.",
+        "",
+        "| Variant | Paper | Equations | Compared |",
+        "|---|---|---|---|",
+    ]
+    for name in list_variants():
+        v = VARIANTS[name]
+        paper = v.paper.split(",")[0]
+        equations = list(v.equations_of(v.Config()))
+        if len(equations) > MOST_EQUATIONS:
+            equations = [*(line for line in equations if re.search(r"\bF'?\(|\boutput\b", line)), "..."]
+        lines.append(f"| `{name}` | {paper} | {_cell(equations)} | {_compared(v)} |")
+    return "\n".join(lines)
+
+
+def _cell(lines: Iterable[str]) -> str:
+    return "<br>".join(f"`{line}`" for line in lines)
+
+
+def markdown_table() -> str:
+    """Return the table of variants in docs/VARIANTS.md."""
+    lines = [
+        "| Year | Variant | Paper | Wiring | Options, defaults | Ships in | Authors' code | Compared with"
+        " | Our choice | Parameters |",
+        "|--:|---|---|---|---|---|---|---|---|--:|",
+    ]
+    least = wiring_parameters(VARIANTS["post_ln"])
+    for name in list_variants():
+        v = VARIANTS[name]
+        options, equations = _cell(own_options(v)) or "-", _cell(v.equations_of(v.Config()))
+        code = f"`{v.code}`" if v.code else "none published"
+        more = wiring_parameters(v) - least
+        lines.append(
+            f"| {v.year} | `{name}` | {v.paper} | {equations} | {options} | {v.ships_in or '-'} | {code}"
+            f" | {v.verified} | {v.extension or '-'} | {more:+,} |"
+        )
+    return "\n".join(lines)
+
+
+def wiring_parameters(variant: type[Variant]) -> int:
+    """Count the parameters of norms, gains and whatever else the wiring has, less those of FFNs whose place it takes.
+
+    The model has 6 + 6 layers and the widths of fairseq's ``transformer``.
+    """
+    total = 0
+    for stack, kinds in (("encoder", ("self", "ffn")), ("decoder", ("self", "cross", "ffn"))):
+        shape = StackShape(stack, depth=6, dim=512, ffn_dim=2048, heads=8, enc_depth=6, dec_depth=6, cross=True)  # type: ignore[arg-type]
+        kept: list[Kind] = [kind for kind in kinds if variant.has_ffn or kind != "ffn"]  # type: ignore[misc]
+        with torch.device("meta"):
+            built = variant(variant.Config(), shape)
+            connections = [
+                built.connect(Site(**dataclasses.asdict(shape), kind=kind, layer=i, index=index, n_sub=len(kept)))
+                for i in range(shape.depth)
+                for index, kind in enumerate(kept)
+            ]
+        total += sum(p.numel() for p in torch.nn.ModuleList([built, *connections]).parameters())
+        if not variant.has_ffn:
+            total -= shape.depth * (2 * shape.dim * shape.ffn_dim + shape.dim + shape.ffn_dim)
+    return total

@@ -1,0 +1,51 @@
+"""``fairseq-residuals show VARIANT``: paper, equation, options, and where paper and code part."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import sys
+from importlib.util import find_spec
+from itertools import zip_longest
+
+from fairseq_residuals.wirings.core.config import options_of, show_value
+from fairseq_residuals.wirings.core.registry import find_variant
+
+HELP = "show a variant: description, equations, paper, options with their defaults, architectures"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("variant", metavar="VARIANT", help="a name that `fairseq-residuals list` prints")
+
+
+def run(args: argparse.Namespace) -> int:
+    variant = find_variant(args.variant)
+    description = inspect.cleandoc(sys.modules[variant.__module__].__doc__ or "").replace("::\n", "").replace("``", "")
+    print(f"{variant.name}\n\n{description}\n")
+    equations = variant.equations_of(variant.Config())
+    for label, equation in zip_longest(("Equations:",), equations, fillvalue=""):
+        print(f"{label:15}{equation}")
+    # options bring some of the names
+    used = {name for equation in equations for name in re.findall(r"\w+", equation)}
+    if symbols := [f"{name} is {parameter}" for name, parameter in variant.symbols.items() if name in used]:
+        print(f"{'in which':15}{', '.join(symbols)}")
+    if variant.starts_as:
+        print(f"{'At the start:':15}the output of {variant.starts_as}")
+    print(f"{'Paper:':15}{variant.paper}\n{'Code:':15}{variant.code or 'none published'}")
+    print(f"{'Compared with:':15}{variant.verified}")
+    if variant.ships_in:
+        print(f"{'Ships in:':15}{variant.ships_in}")
+    if variant.extension:
+        print(f"{'Our choice:':15}{variant.extension}")
+    print("Options:")
+    for option in options_of(variant.Config).values():
+        print(f"  {option.name}={show_value(option.default)}\n      {option.help}; valid: {option.describe()}")
+    if find_spec("fairseq") is None:
+        print("Architectures: none, as fairseq is not installed; fairseq_residuals.build_stack builds it without")
+        return 0
+    from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
+
+    names = [name for name, complete in ARCHITECTURES.items() if complete.keywords["variant"] == variant.name]
+    print(f"Architectures: {len(names)}, for example {names[0]}; `fairseq-residuals list --architectures` prints all")
+    return 0

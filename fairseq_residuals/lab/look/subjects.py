@@ -1,0 +1,141 @@
+"""What the commands of analyses take: their flags, and the models that these name.
+
+A command calls :func:`add_flags` and iterates over :func:`subjects`. Models of Python files need PyTorch alone; what
+fairseq builds and loads is :mod:`fairseq_residuals.lab.look.models`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+from argparse import Namespace
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from fairseq_residuals.lab.look.probes import ModelAndLoss, Subject, stacks
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.utils.progress import say
+
+PREFIXES = {"translation": "transformer", "language_modeling": "transformer_lm", "speech_to_text": "s2t_transformer"}
+"""How architectures of each task begin."""
+PRECISIONS = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def add_size_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how large models and batch are."""
+    sizes = parser.add_argument_group("sizes", "of models, where the architecture's are not wanted, and of the batch")
+    sizes.add_argument("--task", choices=tuple(PREFIXES), default="translation", help="of variants (%(default)s)")
+    sizes.add_argument("--layers", metavar="N", help="of each stack, or 12-6 for encoder and decoder")
+    for flag, words in (("dim", "model dimension"), ("ffn-dim", "width of the FFNs"), ("heads", "attention heads")):
+        sizes.add_argument(f"--{flag}", type=int, metavar="N", help=f"{words} of each stack")
+    sizes.add_argument("--sentences", type=int, default=16, metavar="N", help="in the batch (%(default)s)")
+    sizes.add_argument("--tokens", type=int, default=20, metavar="N", help="synthetic, per sentence (%(default)s)")
+    sizes.add_argument("--vocabulary", type=int, default=1000, metavar="N", help="synthetic words (%(default)s)")
+    sizes.add_argument("--seed", type=int, default=1, metavar="N", help="of weights, batch and dropout (%(default)s)")
+    # what is meant for the models must not be taken for an abbreviation of these
+    parser.allow_abbrev = False
+    parser.set_defaults(further=[])
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose models, their batch, device and precision.
+
+    What a parser does not know is meant for the models (``--residual-args``, ``--dropout``, ...) and for the task of
+    ``--data`` (``--source-lang``, ...).
+    """
+    models = parser.add_argument_group("models", "default: --variants post_ln pre_ln b2t; all may be combined")
+    models.add_argument(
+        "--variants",
+        nargs="+",
+        metavar="NAME",
+        help="variants, in --task, or all of them (all); NAME/k=v,... gives one its options; lists such as"
+        " post_ln:0-5,pre_ln:6-17 are valid",
+    )
+    models.add_argument("--arch", nargs="+", metavar="ARCH", help="architectures of this plugin, of any task")
+    models.add_argument(
+        "--checkpoint", nargs="+", type=Path, metavar="[LABEL=]FILE", help="trained models of this plugin"
+    )
+    models.add_argument(
+        "--python",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="Python files, which are run, that define `model` with a wired stack in it and `loss`, a function without"
+        " arguments that runs it on a batch; fairseq is not needed",
+    )
+    models.add_argument("--training", action="store_true", help="with dropout on, as in training; default: off")
+    add_size_flags(parser)
+    data = parser.add_argument_group("corpus")
+    data.add_argument("--data", type=Path, metavar="DIR", help="binarized corpus; default: synthetic tokens")
+    data.add_argument("--split", default="valid", metavar="NAME", help="of --data (%(default)s)")
+    machine = parser.add_argument_group("machine")
+    machine.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:1 (%(default)s)")
+    machine.add_argument("--precision", choices=tuple(PRECISIONS), default="fp32", help="%(default)s")
+
+
+def subjects(args: Namespace) -> Iterator[Subject]:
+    """Yield the models asked for, one at a time: each may be forgotten before the next is built.
+
+    Raises:
+        UserError: nothing of the kind can be built or loaded; the message says what is valid.
+    """
+    taken: set[str] = set()
+    for subject, name in _all(args):
+        if subject.label in taken:
+            subject.label += f" ({name})"
+        while subject.label in taken:
+            subject.label += "'"
+        taken.add(subject.label)
+        yield subject
+
+
+def _all(args: Namespace) -> Iterator[tuple[Subject, str]]:
+    """Yield models, each with what tells it from others of its label."""
+    for file in args.python or ():
+        say(str(file))
+        yield of_python_file(file, args.training), str(file)
+    if args.python and not (args.variants or args.arch or args.checkpoint):
+        return
+    if find_spec("fairseq") is None:
+        raise UserError(
+            "fairseq is not installed, which variants, architectures and checkpoints need; --python does not"
+        )
+    from fairseq_residuals.lab.look.models import fairseq_subjects
+
+    yield from fairseq_subjects(args)
+
+
+def of_python_file(file: Path, training: bool = False) -> ModelAndLoss:
+    """Run a Python file, and return the model and the loss that it defines.
+
+    Raises:
+        UserError: there is no such file, or it defines no model with a wired stack, or no loss.
+    """
+    if not file.is_file():
+        raise UserError(f"there is no file {file}")
+    defined = runpy.run_path(str(file))
+    model, loss = defined.get("model"), defined.get("loss")
+    if not isinstance(model, nn.Module) or not callable(loss):
+        raise UserError(
+            f"{file} must define `model`, a module, and `loss`, a function without arguments that runs it on a batch"
+        )
+    wiring = stacks(model)[-1].segments()[0][0].name
+    return ModelAndLoss(model.train(training), loss, file.stem, wiring)
+
+
+def device_of(name: str) -> torch.device:
+    """Return the device of this name.
+
+    Raises:
+        UserError: there is no such device on this machine.
+    """
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError):
+        raise UserError(f"--device {name} is not there: valid are cpu, and where there is a GPU cuda") from None
+    return device

@@ -1,0 +1,157 @@
+"""``fairseq-residuals reproduce EXPERIMENT/TABLE``: rows of a paper's table, from the corpus to the score."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairseq_residuals.lab.recipes.machine import AUTO
+from fairseq_residuals.lab.utils.checkout import CONFIGS, require_checkout
+from fairseq_residuals.wirings.core.errors import UserError
+
+if TYPE_CHECKING:
+    from fairseq_residuals.lab.recipes.job import Job
+
+HELP = "reproduce rows of a paper's table: prepare, train, average, generate, score, record"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("table", metavar="EXPERIMENT/TABLE", help="such as b2t/table1")
+    parser.add_argument(
+        "--rows", nargs="+", metavar="ROW", help="as the table calls them, or patterns such as '18L*'; default: all"
+    )
+    parser.add_argument("--columns", nargs="+", metavar="COLUMN", help="likewise, such as 'En-De*'; default: all")
+    parser.add_argument("--dry-run", action="store_true", help="print every command and run none")
+    parser.add_argument(
+        "--smoke", action="store_true", help="every step within minutes, by tiny models on synthetic stand-ins"
+    )
+    machine = parser.add_argument_group("machine")
+    machine.add_argument("--gpus", type=int, metavar="N", help="per node and run; 0: the CPU; default: all")
+    machine.add_argument("--nodes", type=int, default=1, metavar="N", help="that train together; default: 1")
+    machine.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side; default: 1")
+    machine.add_argument("--rendezvous", metavar="HOST:PORT", help="of the first node; default: this one, port 29400")
+    machine.add_argument("--precision", choices=("fp16", "bf16", "fp32"), help="default: the recipe's; on a CPU fp32")
+    machine.add_argument(
+        "--max-tokens",
+        type=_tokens,
+        metavar=f"N|{AUTO}",
+        help=f"of a pass, as many as fit on a GPU; {AUTO} estimates it; the effective batch stays",
+    )
+    folders = parser.add_argument_group("files")
+    folders.add_argument("--data", type=Path, default=Path("data"), metavar="DIR", help="corpora; default: data")
+    folders.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="models; default: runs")
+    folders.add_argument("--results", type=Path, metavar="FILE", help="default: results/reproduced.csv of the checkout")
+    folders.add_argument("--configs", type=Path, default=CONFIGS, metavar="DIR", help="default: the checkout's")
+    recipe = parser.add_argument_group("changes to the recipe")
+    recipe.add_argument("--seeds", nargs="+", type=int, metavar="N", help="default: the paper's number of seeds")
+    recipe.add_argument("--max-update", type=int, metavar="N", help="train for fewer updates")
+    recipe.add_argument(
+        "--override", nargs="+", default=[], metavar="KEY=VALUE", help="as hydra takes them, such as model.dropout=0.1"
+    )
+
+
+def _tokens(text: str) -> int | str:
+    if text == AUTO:
+        return text
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of tokens nor {AUTO}")
+    return int(text)
+
+
+def _cores_by_slurm() -> int | None:
+    """Return the cores that Slurm gave to each task; None where it does not say."""
+    said = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    return int(said) if said.isdecimal() else None
+
+
+def _too_short_to_average(updates: int, work: Iterable[Job]) -> str:
+    """Return what a shorter training may lack, said before hours of it; "" where nothing is averaged."""
+    for job in work:
+        if job.recipe.average:
+            last, unit = job.recipe.average
+            return (
+                f"--max-update {updates}: {job.name} averages its last {last} {unit} checkpoints; "
+                "a training that has fewer is not scored. --smoke tries every step"
+            )
+    return ""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status 0.
+
+    Raises:
+        UserError: an unknown table, row or setting, or a step that failed.
+    """
+    import torch
+
+    from fairseq_residuals.lab.recipes import reproduce
+    from fairseq_residuals.lab.recipes.job import Settings
+    from fairseq_residuals.lab.recipes.machine import Machine
+    from fairseq_residuals.lab.recipes.runner import INTERRUPTED, Runner, environments
+    from fairseq_residuals.lab.recipes.smoke import smoke
+    from fairseq_residuals.lab.recipes.tables.cells import load_table
+
+    if args.configs == CONFIGS:
+        require_checkout(CONFIGS)
+    for name in ("nodes", "jobs", "max_tokens", "max_update"):
+        value = getattr(args, name)
+        if isinstance(value, int) and value < 1:
+            raise UserError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+    for name in ("dry_run", "results", "seeds", "max_update"):
+        if args.smoke and getattr(args, name):
+            raise UserError(f"--smoke chooses for itself what --{name.replace('_', '-')} says: leave one of them out")
+    there = torch.cuda.device_count()
+    if args.gpus is None and 0 < there < args.jobs:
+        raise UserError(f"--jobs {args.jobs}: this machine has {there} GPUs; --gpus 0 trains on the CPU")
+    gpus = there // args.jobs if args.gpus is None else args.gpus
+    if gpus < 0:
+        raise UserError(f"--gpus must be at least 0, not {gpus}; 0 trains on the CPU")
+    if gpus == 0 and args.nodes > 1:
+        raise UserError(f"--gpus {gpus} with --nodes {args.nodes}: several nodes need at least one GPU each")
+    if args.jobs > 1 and args.nodes > 1:
+        raise UserError(f"--jobs {args.jobs} with --nodes {args.nodes}: runs of several nodes are made one at a time")
+    if not args.dry_run and gpus * args.jobs > there:
+        raise UserError(f"--gpus {gpus}" + f" --jobs {args.jobs}" * (args.jobs > 1) + f": this machine has {there}")
+    if args.max_tokens == AUTO and (gpus == 0 or args.nodes > 1):
+        raise UserError(f"--max-tokens {AUTO} fills the memory of GPUs of one node; give a number")
+    machine = Machine(
+        gpus,
+        args.nodes,
+        rendezvous=args.rendezvous or f"{socket.gethostname()}:29400",
+        slurm="SLURM_JOB_ID" in os.environ,
+        cores=_cores_by_slurm(),
+        memory=min((torch.cuda.get_device_properties(i).total_memory for i in range(min(gpus, there))), default=None),
+    )
+    updates = [] if args.max_update is None else [f"optimization.max_update={args.max_update}"]
+    settings = Settings(
+        configs=args.configs.resolve(),
+        data=args.data.resolve(),
+        out=args.out.resolve(),
+        machine=machine,
+        precision=args.precision,
+        max_tokens=args.max_tokens,
+        overrides=(*updates, *args.override),
+    )
+    table = load_table(settings.configs, args.table)
+    runner = Runner(environments(args.jobs, gpus), echo=True)
+    try:
+        if args.smoke:
+            print(f"smoke: {smoke(table, settings, runner, args.rows, args.columns)}")
+            return 0
+        work = reproduce.jobs_of(table, settings, args.rows, args.seeds, args.columns)
+        if args.max_update is not None and (note := _too_short_to_average(args.max_update, work)):
+            print(f"reproduce: {note}", file=sys.stderr, flush=True)
+        if args.dry_run:
+            print("\n".join(reproduce.show(work)))
+            return 0
+        reproduce.run(table, work, args.results, runner)
+    except KeyboardInterrupt:
+        print("reproduce: interrupted; repeat the command to go on with what is unfinished", file=sys.stderr)
+        return INTERRUPTED
+    print(f"fairseq-residuals table {args.table} shows what is on record")
+    return 0

@@ -1,0 +1,240 @@
+"""The scheme of a layer as SVG, drawn from its traced wiring.
+
+Streams are lanes from the bottom to the top, sub-layers boxes at their right, norms bars; what is learned is green.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from dataclasses import dataclass, field
+from html import escape
+
+from fairseq_residuals.lab.look.trace import COSTS, Graph
+
+ROW, LANE, GAP = 34, 34, 16
+"""Pixels between rows, between lanes, and between columns."""
+FUNCTIONS = {"rsqrt": "RMS", "tensordot": "W", "sum": "Σ", "concat": "join", "stack": "join"}
+"""Names for functions of PyTorch."""
+SILENT = ("linalg_vector_norm", "square", "+ ", "÷ ", "× ", "- ")
+"""Beginnings of labels that a chain of operations leaves out: a root mean square and its constants."""
+
+
+@dataclass
+class Box:
+    """A part of the scheme; the edges that lead to it, with the factor on each."""
+
+    label: str
+    kind: str
+    """A kind of :class:`.Node`, or tie: several streams side by side."""
+    inputs: list[tuple[int, str]]
+    learned: bool = False
+    lanes: list[str] = field(default_factory=list)
+    x: float = 0
+    y: float = 0
+    half: float = 0
+    """Half the width."""
+
+
+def condense(graph: Graph, classes: dict[str, str]) -> dict[int, Box]:
+    """Return the boxes of a graph: sums of sums are one, factors stand at edges, chains of operations are one box.
+
+    Args:
+        classes: the class of each module that the graph names.
+    """
+    boxes = {n.number: Box(n.label, n.kind, [(i, "") for i in n.inputs], n.kind == "module") for n in graph.nodes}
+    for box in boxes.values():
+        if box.kind == "sum" and box.label == "-" and len(box.inputs) == 2:
+            box.label, box.inputs[1] = "+", (box.inputs[1][0], "-")
+    for number, box in list(boxes.items()):
+        first = box.inputs[0][0] if box.inputs else -1
+        if box.kind == "operation" and box.label in ("stack", "concat") and len(box.inputs) == 1:
+            _replace(boxes, number, [(first, "")])
+        elif box.kind == "operation" and box.label == "stack":
+            box.kind = "tie"
+        elif box.kind == "module":
+            box.label = classes.get(box.label.split(".")[0], box.label)
+        elif box.kind == "operation" and re.match("[×÷] ", box.label) and len(box.inputs) == 1:
+            users = _users(boxes, number)
+            if len(users) == 1 and boxes[users[0]].kind == "sum":
+                _replace(boxes, number, [(first, box.label.removeprefix("× "))])
+            box.learned = bool(re.search("[a-z]", box.label))
+        elif box.kind == "operation" and box.label == "×" and len(_users(boxes, first)) > 3:
+            users = _users(boxes, number)
+            if boxes[first].kind == "operation" and len(users) == 1 and boxes[users[0]].kind == "sum":
+                _replace(boxes, number, box.inputs)
+    for number, box in list(boxes.items()):
+        users = _users(boxes, number)
+        if len(users) != 1 or (number, "") not in boxes[users[0]].inputs:
+            continue
+        user = boxes[users[0]]
+        if box.kind == user.kind == "sum":
+            _replace(boxes, number, box.inputs)
+        elif box.kind == user.kind == "operation" and len(box.inputs) == len(user.inputs) == 1:
+            user.learned |= box.learned or bool(re.match("× [a-z]", box.label + user.label))
+            user.label = f"{box.label} → {user.label}"
+            _replace(boxes, number, box.inputs)
+    for box in boxes.values():
+        parts = [FUNCTIONS.get(part, part) for part in box.label.split(" → ") if not part.startswith(SILENT)]
+        box.label = " → ".join(parts) or box.label
+        if box.kind == "sum":
+            box.inputs = list(dict.fromkeys(box.inputs))
+            box.label = "Σ" if len(box.inputs) > 3 else box.label
+    return boxes
+
+
+def _users(boxes: dict[int, Box], number: int) -> list[int]:
+    return [n for n, box in boxes.items() if any(i == number for i, _ in box.inputs)]
+
+
+def _replace(boxes: dict[int, Box], number: int, by: list[tuple[int, str]]) -> None:
+    """Remove a box; its edges lead to what used it."""
+    del boxes[number]
+    for box in boxes.values():
+        parts = [(by if i == number else [(i, factor)]) for i, factor in box.inputs]
+        box.inputs = [edge for part in parts for edge in part]
+
+
+def _way(boxes: dict[int, Box], start: int, end: int) -> list[int]:
+    """Return the way of a stream through a layer, which avoids sub-layers and norms; empty where there is none."""
+    queue: list[tuple[int, tuple[int, ...]]] = [(0, (end,))]
+    seen = set()
+    while queue:
+        cost, way = heapq.heappop(queue)
+        if way[-1] == start:
+            return list(way)
+        if way[-1] not in seen:
+            seen.add(way[-1])
+            for n, _ in boxes[way[-1]].inputs:
+                heapq.heappush(queue, (cost + COSTS.get(boxes[n].kind, 1), (*way, n)))
+    return []
+
+
+def draw(graph: Graph, title: str, classes: dict[str, str]) -> str:
+    """Return the scheme of a layer as an element ``svg``."""
+    boxes = condense(graph, classes)
+    ends = {k: {b.label: n for n, b in boxes.items() if b.kind == k} for k in ("in", "out")}
+    names = sorted(
+        ends["in"] | ends["out"], key=lambda key: (key in ends["in"] and key in ends["out"], key == "x", key)
+    )
+    streams = sorted(key for key in names if re.fullmatch(r"x\d*", key) and (key == "x" or key in ends["out"]))
+    others = [key for key in names if key not in streams]
+    for key in [*streams, *others]:
+        start, end = ends["in"].get(key), ends["out"].get(key)
+        for n in _way(boxes, start, end) if start is not None and end is not None else [start, end]:
+            if n is not None and boxes[n].kind != "sublayer" and (key in streams or not boxes[n].lanes):
+                boxes[n].lanes.append(key)
+    names = [*others, *streams]
+    columns = _place(boxes, names)
+    width = columns["channel"]
+    lines, width = _route(boxes, width)
+    height = max(box.y for box in boxes.values()) + ROW / 2
+    drawn = [_draw(box) for box in boxes.values()]
+    return (
+        f'<svg class="scheme" role="img" aria-label="{escape(title)}" viewBox="0 0 {width:.0f} {height:.0f}"'
+        f' width="{width:.0f}" height="{height:.0f}">{"".join(lines)}{"".join(drawn)}</svg>'
+    )
+
+
+def _place(boxes: dict[int, Box], names: list[str]) -> dict[str, float]:
+    """Set the places of all boxes; return those of the columns, by name."""
+    for box in boxes.values():
+        text = 3.6 * len(box.label) + 8
+        box.half = {"sum": 9, "tie": 0, "in": text, "out": text, "norm": max(16, text)}.get(box.kind, max(14, text))
+    columns, x = {}, 6.0
+    for name in [*names, "branch", "learned"]:
+        own = [b for b in boxes.values() if (b.lanes == [name] if name in names else _column(b) == name)]
+        half = max([b.half for b in own], default=0 if name not in names else 8)
+        columns[name] = x + half if own else x
+        x += max(2 * half + GAP, LANE if name in names else 0) if own else 0
+    columns["channel"] = x
+    inner = [b for b in boxes.values() if b.kind not in ("in", "out")]
+    for box in boxes.values():
+        at = [columns[lane] for lane in box.lanes] or [columns[_column(box)]]
+        box.x = (min(at) + max(at)) / 2
+        box.half = max(box.half, (max(at) - min(at)) / 2 + (12 if len(at) > 1 else 0))
+    for i, box in enumerate(inner):
+        box.y = ROW * (len(inner) - i + 0.5)
+    for box in boxes.values():
+        if box.kind in ("in", "out"):
+            box.y = ROW * (0.5 if box.kind == "out" else len(inner) + 1.5)
+    return columns
+
+
+def _column(box: Box) -> str:
+    return "" if box.lanes else "learned" if box.kind == "module" or "→" in box.label else "branch"
+
+
+def _route(boxes: dict[int, Box], width: float) -> tuple[list[str], float]:
+    """Return the lines of all edges, and the width with the channels for those that pass beside boxes."""
+    lines, channels = [], [0.0]
+    for end in boxes.values():
+        below = [e for e in end.inputs if not (set(boxes[e[0]].lanes) & set(end.lanes))]
+        for number, factor in end.inputs:
+            start = boxes[number]
+            shared = [lane for lane in start.lanes if lane in end.lanes]
+            if shared and not _blocked(boxes, start, end, start.x):
+                xs = [start.x] if len(start.lanes) == 1 else [end.x] if len(end.lanes) == 1 else _lanes(start, end)
+                for x in xs:
+                    lines.append(_line([(x, start.y - _high(start)), (x, end.y + _high(end))]))
+                lines.append(_factor(factor, xs[0] + 4, (start.y + end.y) / 2 if end.kind != "sum" else end.y + 19))
+                continue
+            into_side = end.kind == "sum" or (bool(end.lanes) and end.kind != "out")
+            level = end.y if into_side else end.y + _high(end) + 7
+            x = start.x + (start.half if len(start.lanes) > 1 or start.kind == "tie" else 0)
+            points = [(x, start.y - (_high(start) if x == start.x else 0))]
+            if _blocked(boxes, start, end, x):
+                out = start.y - _high(start) - 5
+                lane = next(c for c in range(99) if c == len(channels) or channels[c] >= start.y)
+                channels[lane : lane + 1] = [end.y]
+                points += [(x, out), (width + 10 * lane, out), (width + 10 * lane, level)]
+            else:
+                points.append((x, level))
+            if into_side:
+                side = 1 if points[-1][0] > end.x else -1
+                points.append((end.x + side * end.half, level))
+            else:
+                spread = 0 if len(below) < 2 else 10 * (below.index((number, factor)) - (len(below) - 1) / 2)
+                points += [(end.x + spread, level), (end.x + spread, end.y + _high(end))]
+            lines += [_line(points), _factor(factor, min(points[-2][0], points[-1][0]) + 4, level - 4)]
+    return lines, width + 10 * len(channels) + 6
+
+
+def _lanes(start: Box, end: Box) -> list[float]:
+    """Return where several streams pass from one box to the next."""
+    inner, lanes = start.half - 12, sorted(set(start.lanes) & set(end.lanes))
+    return [start.x - inner + 2 * inner * i / (len(lanes) - 1) for i in range(len(lanes))]
+
+
+def _blocked(boxes: dict[int, Box], start: Box, end: Box, x: float) -> bool:
+    between = (b for b in boxes.values() if end.y < b.y < start.y)
+    return any(abs(b.x - x) < b.half + 2 for b in between)
+
+
+def _high(box: Box) -> float:
+    return {"sum": 9, "norm": 7, "tie": 1, "in": 9, "out": 9}.get(box.kind, 11)
+
+
+def _line(points: list[tuple[float, float]]) -> str:
+    return f'<path class="line" d="M{" L".join(f"{x:.0f} {y:.0f}" for x, y in points)}"/>'
+
+
+def _factor(factor: str, x: float, y: float) -> str:
+    kind = "factor learned" if re.search("[a-z]", factor) else "factor"
+    return f'<text class="{kind}" x="{x:.0f}" y="{y:.0f}">{escape(factor)}</text>' if factor else ""
+
+
+def _draw(box: Box) -> str:
+    kind, high = f"{box.kind}{' learned' if box.learned else ''}", _high(box)
+    label = f"{box.label}\N{PRIME}" if box.kind == "out" else box.label
+    if label == "matmul":
+        label = "mix" if box.lanes else "read"
+    text = f'<text class="{kind}" x="{box.x:.0f}" y="{box.y + 4:.0f}">{escape(label)}</text>'
+    if box.kind in ("in", "out"):
+        return text
+    if box.kind == "sum" and len(box.lanes) < 2:
+        return f'<circle class="{kind}" cx="{box.x:.0f}" cy="{box.y:.0f}" r="9"/>{text}'
+    if box.kind == "tie":
+        return f'<path class="tie" d="M{box.x - box.half:.0f} {box.y:.0f} h{2 * box.half:.0f}"/>'
+    place = f'x="{box.x - box.half:.0f}" y="{box.y - high:.0f}" width="{2 * box.half:.0f}" height="{2 * high:.0f}"'
+    return f'<rect class="{kind}" {place} rx="{7 if box.kind == "norm" else 2}"/>{text}'

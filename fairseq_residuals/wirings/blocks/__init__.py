@@ -1,0 +1,1 @@
+"""Sub-layers and whole models on PyTorch alone, which any wiring connects."""

@@ -1,0 +1,199 @@
+"""A Transformer's encoder or decoder on PyTorch alone: sub-layers with fairseq's names, and their stack."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_residuals.wirings.blocks.attention import MultiheadAttention
+from fairseq_residuals.wirings.blocks.cache import DecoderCache
+from fairseq_residuals.wirings.blocks.feed_forward import Activation, FeedForward
+from fairseq_residuals.wirings.core.base import StackShape, Variant
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.layer import Context
+from fairseq_residuals.wirings.core.packing import Packing
+from fairseq_residuals.wirings.core.stack import Stack
+
+
+class SubLayers(nn.Module):
+    """The sub-layers of one layer, before a wiring takes them over; fairseq's names, and its order of random draws."""
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        ffn_dim: int,
+        *,
+        memory_dim: int | None,
+        activation: Activation,
+        dropout: float,
+        attention_dropout: float,
+        activation_dropout: float,
+    ) -> None:
+        """Draw the weights.
+
+        Args:
+            dim, heads, ffn_dim: channels, heads, inner channels of the FFN.
+            memory_dim: channels of what cross-attention reads; None: a layer without it.
+            activation: of the FFN.
+            dropout: after each sub-layer.
+            attention_dropout: on the weights of attention.
+            activation_dropout: after the activation.
+        """
+        super().__init__()
+        self.self_attn = MultiheadAttention(dim, heads, dropout=attention_dropout)
+        self.encoder_attn = (
+            None if memory_dim is None else MultiheadAttention(dim, heads, kdim=memory_dim, dropout=attention_dropout)
+        )
+        ffn = FeedForward(dim, ffn_dim, activation, activation_dropout)
+        self.fc1, self.fc2 = ffn.fc1, ffn.fc2
+        self.activation_fn = ffn.activation_fn
+        self.activation_dropout_module = ffn.activation_dropout_module
+        self.dropout_module = nn.Dropout(dropout)
+
+
+class TransformerStack(Stack):
+    """An encoder or decoder between its embeddings and its output projection."""
+
+    def __init__(
+        self,
+        built: Sequence[SubLayers],
+        variant: Variant,
+        shape: StackShape,
+        *,
+        layerdrop: float = 0.0,
+        batch_first: bool = False,
+    ) -> None:
+        """Take the sub-layers over; see :class:`.Stack`.
+
+        Args:
+            batch_first: whether ``x``, ``memory`` and what is returned have sentences before positions.
+        """
+        super().__init__(list(built), variant, shape, layerdrop=layerdrop)
+        self.causal = shape.stack == "decoder"
+        self.batch_first = batch_first
+
+    def forward(  # type: ignore[override]
+        self,
+        x: Tensor,
+        *,
+        padding_mask: Tensor | None = None,
+        memory: Tensor | None = None,
+        memory_padding_mask: Tensor | None = None,
+        cache: DecoderCache | None = None,
+        cu_seqlens: Tensor | None = None,
+        memory_cu_seqlens: Tensor | None = None,
+    ) -> Tensor:
+        """Run all layers. A decoder masks the future itself.
+
+        With ``batch_first``, the first two dimensions of ``x``, of ``memory`` and of the output change places; masks
+        and lengths stay as they are.
+
+        Args:
+            x: (T, B, C), embeddings; packed (total, 1, C).
+            padding_mask: (B, T), True at padding; None where nothing is padded.
+            memory: (S, B, C of the memory), the encoder's output, for a decoder of a pair; packed (total, 1, C).
+            memory_padding_mask: (B, S).
+            cache: of the positions before ``x``, which it is given to keep.
+            cu_seqlens: (n + 1), cumulative lengths of the n sentences that are packed in ``x``, from 0 to the total.
+            memory_cu_seqlens: the same of ``memory``.
+
+        Returns:
+            (T, B, C), shaped as ``x``.
+
+        Raises:
+            UserError: inputs that this stack cannot have, or that contradict each other.
+        """
+        self._check(x, memory, cache, cu_seqlens, padding_mask)
+        if self.batch_first and (cu_seqlens is not None or memory_cu_seqlens is not None):
+            raise UserError("packed sentences are end to end, in no batch: build the stack with batch_first=False")
+        if self.batch_first:
+            x, memory = x.transpose(0, 1), None if memory is None else memory.transpose(0, 1)
+        if cache is not None and cache.rows not in (None, x.size(1)):
+            raise UserError(f"the cache holds {cache.rows} sentences, and x has {x.size(1)}; {self._order()}")
+        if cu_seqlens is None:
+            _check_mask("padding_mask", padding_mask, x, self._order())
+        if memory is not None and memory_cu_seqlens is None and cache is None:
+            self._check_memory(x, memory, memory_padding_mask)
+        packing = None if cu_seqlens is None else Packing(cu_seqlens)
+        memory_packing = None if memory_cu_seqlens is None else Packing(memory_cu_seqlens)
+        for name, row, packed in (("x", x, packing), ("memory", memory, memory_packing)):
+            if packed is not None and (row is None or row.shape[:2] != (packed.total, 1)):
+                shape = None if row is None else tuple(row.shape)
+                raise UserError(f"a packed {name} must be ({packed.total}, 1, C), as its lengths say, not {shape}")
+        if memory_packing is not None:
+            memory_padding_mask = memory_packing.padding_mask
+        new, past = (x.size(0), 0) if packing is None else (packing.longest, 0)
+        if packing is not None:
+            padding_mask = packing.padding_mask
+        if cache is not None:
+            cache.belong_to(self)
+            past = cache.positions
+            padding_mask = cache.with_past(padding_mask, x.size(1), new, x.device)
+        context = Context(
+            padding_mask=padding_mask,
+            self_attn_mask=self._future_mask(x, past, new),
+            memory=memory,
+            memory_padding_mask=memory_padding_mask,
+            cache=cache,
+            packing=packing,
+            memory_packing=memory_packing,
+        )
+        out, _ = super().forward(x, context)
+        if cache is not None:
+            cache.advance(new, padding_mask)
+        return out.transpose(0, 1) if self.batch_first else out
+
+    def _order(self) -> str:
+        order = "(sentences, positions, C)" if self.batch_first else "(positions, sentences, C)"
+        return f"with batch_first={self.batch_first} x and memory are {order}"
+
+    def _future_mask(self, x: Tensor, past: int, new: int) -> Tensor | None:
+        """Return (new, past + new), -inf where a position would see a later one; None where none can."""
+        if not self.causal or (past and new == 1):
+            return None
+        return torch.full((new, past + new), -torch.inf, dtype=x.dtype, device=x.device).triu(1 + past)
+
+    def _check(self, x: Tensor, memory: Any, cache: Any, cu_seqlens: Any, padding_mask: Any) -> None:
+        if x.dim() != 3 or x.size(-1) != self.shape.dim:
+            first = "sentences, positions" if self.batch_first else "positions, sentences"
+            raise UserError(f"x must be ({first}, {self.shape.dim}), not {tuple(x.shape)}")
+        reads_memory = self.causal and self.shape.cross
+        if reads_memory and memory is None:
+            raise UserError(
+                "a decoder of a pair needs memory, its encoder's output; language_model is the task without"
+            )
+        if memory is not None and not reads_memory:
+            raise UserError("only a decoder of a pair reads a memory; this stack has no cross-attention")
+        if cache is not None and not self.causal:
+            raise UserError("an encoder's positions see later ones, so it cannot run from a cache")
+        if cu_seqlens is not None and (cache is not None or padding_mask is not None):
+            raise UserError("packed input has neither padding nor a cache; give cu_seqlens alone")
+
+    def _check_memory(self, x: Tensor, memory: Tensor, memory_padding_mask: Tensor | None) -> None:
+        channels = self[0].encoder_attn.kdim
+        # of an encoder that makes one memory for each layer (transparent_attention), as wide as all of them
+        widths = (channels, channels * len(self))
+        if memory.dim() != 3 or memory.size(1) != x.size(1) or memory.size(-1) not in widths:
+            raise UserError(
+                f"memory must be (positions, sentences, channels), here (S, {x.size(1)}, {channels}), not"
+                f" {tuple(memory.shape)}; with batch_first=True the first two change places"
+            )
+        _check_mask("memory_padding_mask", memory_padding_mask, memory, self._order())
+
+
+def _check_mask(name: str, mask: Tensor | None, x: Tensor, order: str) -> None:
+    """Compare a mask (B, T) with what it is of, (T, B, C).
+
+    Raises:
+        UserError: they do not fit, or the mask is of numbers, whose sense nobody can tell.
+    """
+    if mask is not None and mask.dtype != torch.bool:
+        raise UserError(f"{name} must be of torch.bool, True at padding, not {mask.dtype}; 1 at words is mask == 0")
+    if mask is not None and mask.shape != (x.size(1), x.size(0)):
+        raise UserError(
+            f"{name} must be (sentences, positions), here ({x.size(1)}, {x.size(0)}), not {tuple(mask.shape)}; {order}"
+        )

@@ -1,0 +1,132 @@
+"""Start a wiring where it computes what the model computed before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_residuals.wirings.build import Options
+from fairseq_residuals.wirings.core.layer import CONNECTIONS
+from fairseq_residuals.wirings.rewire.rewiring import Rewiring
+
+Value = float | Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Start:
+    """Options and values with which a wiring adds to a Pre-LN model nothing but what can be learned."""
+
+    options: Options = field(default_factory=dict)
+    """Those that the user did not choose."""
+    values: Mapping[str, Value] = field(default_factory=dict)
+    """By the ends of parameters' names, a number or a function of the parameter."""
+    copies: Mapping[str, float] = field(default_factory=dict)
+    """By the ends of norms' names, the factor on the gain that the model's norm has at that place."""
+
+
+def _newest(weight: Tensor) -> Tensor:
+    """Return weights (layers + 1, layers + 1, ...) by which each layer reads what is right below it."""
+    return torch.eye(len(weight)).unsqueeze(-1).expand_as(weight)
+
+
+STARTS = {
+    "backout": Start(values={"backout_weight": 0.0}),
+    "dlcl_pre": Start({"norm": False}, {"weight": _newest}),
+    # half of what each norm returns is read at the start
+    "gated_residual": Start(copies={"norms.*": 2.0}),
+    "layer_scale": Start({"gain": 1.0}),
+    # all streams are alike then, and mixing them changes nothing
+    "mhc": Start(values={"router.scale": 0.0}),
+    "mudd": Start(copies={"k_norm": 1.0, "v_norm": 1.0}),
+    "re_zero": Start(values={"gain": 1.0}),
+    "unet_skip": Start({"gate": "none"}, {"skip_weight": 0.0}),
+}
+"""By wiring; those that start as Pre-LN by themselves need nothing."""
+OF_OPTIONS: Mapping[str, Value] = {"value_residual.first_weight": 0.0, "value_residual.own_weight": 1.0}
+"""Of options that every wiring has."""
+EPS = ("eps", "variance_epsilon")
+ALIKE = 0.01
+"""How far, of its size, what a norm is given may be from a multiple of what it was given, to be taken for one."""
+
+
+@torch.no_grad()
+def start_values(rewiring: Rewiring) -> None:
+    """Set the parameters of each wiring of a stack where it starts as the model that was."""
+    for variant, layers in rewiring.segments():
+        start = STARTS.get(variant.name, Start())
+        _set(variant, start, {"": rewiring.top_norm})
+        for layer in layers:
+            wired: Any = layer.wiring
+            norms = {CONNECTIONS[kind]: sub.norm for kind, sub in wired.described.items()}
+            _set(wired, start, {name: layer.get_submodule(norm) if norm else None for name, norm in norms.items()})
+
+
+def _set(wiring: nn.Module, start: Start, norms: Mapping[str, nn.Module | None]) -> None:
+    """Set what a wiring owns of a layer, or above the layers.
+
+    Args:
+        norms: of the model, by the names of the connections that normalise in their place.
+    """
+    values = {**OF_OPTIONS, **start.values}
+    for name, parameter in wiring.named_parameters():
+        for value in (value for ending, value in values.items() if f".{name}".endswith(f".{ending}")):
+            parameter.copy_(value(parameter) if callable(value) else torch.full_like(parameter, value))
+    for owner, norm in norms.items():
+        if norm is None:
+            continue
+        own: Any
+        for name, own in wiring.get_submodule(owner).named_modules():
+            for factor in (factor for ending, factor in start.copies.items() if fnmatch(f".{name}", f"*.{ending}")):
+                gain, bias = gain_and_bias(norm, own.weight)
+                own.weight.copy_(factor * gain)
+                if bias is not None:
+                    own.bias.copy_(factor * bias)
+
+
+def gain_and_bias(norm: Any, like: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return what a norm of the model multiplies by, and adds; some keep the distance of the gain from 1."""
+    if getattr(norm, "bias", None) is not None:
+        return norm.weight, norm.bias
+    eps = next(iter(eps_of(norm).values()), 0.0)
+    return type(norm).forward(norm, torch.ones_like(like)) * (1 + eps) ** 0.5, None
+
+
+def calibrate(rewiring: Rewiring, before: Mapping[str, list[Tensor]], seen: Mapping[str, list[Tensor]]) -> None:
+    """Scale the eps of norms that are given a multiple of what they were given.
+
+    Streams are added up, and sources averaged, before the norms of some wirings: norm(r x) with r^2 eps is norm(x).
+
+    Args:
+        before: by name of a norm, what it was given by the model that was.
+        seen: what the wiring gives it.
+    """
+    for name, moved in rewiring.moved_norms().items():
+        ratios = {ratio(before[name][0], given) for given in seen[name]}
+        r = (ratios.pop() if len(ratios) == 1 else None) or 1.0
+        for attribute, eps in eps_of(moved.norm).items():
+            setattr(moved.norm, attribute, eps * r**2)
+
+
+def ratio(x: Tensor, y: Tensor) -> float | None:
+    """Return the number r of three digits for which y is r x; None where there is none, or r is 1.
+
+    Args:
+        x: (B, T, C).
+        y: the same, or several of them, (B, T, n, C).
+    """
+    x, y = x.double(), y.double()
+    x = x.unsqueeze(-2).expand_as(y) if y.dim() > x.dim() else x
+    r = float((x * y).sum() / x.square().sum())
+    alike = torch.linalg.vector_norm(y - r * x) <= ALIKE * torch.linalg.vector_norm(y)
+    rounded = float(f"{r:.3g}")
+    return rounded if alike and rounded > 0 and rounded != 1.0 else None
+
+
+def eps_of(norm: nn.Module) -> dict[str, float]:
+    """Return what a norm calls its eps, and its value."""
+    return {name: getattr(norm, name) for name in EPS if isinstance(getattr(norm, name, None), float)}

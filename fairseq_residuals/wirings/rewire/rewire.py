@@ -1,0 +1,343 @@
+"""Rewire a model that somebody else wrote, in place: :func:`rewire`, and :func:`load` for what it made."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_residuals.wirings.build import Options, parse_wiring
+from fairseq_residuals.wirings.core.base import StackShape, Variant
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.wiring import Wiring
+from fairseq_residuals.wirings.rewire.blocks import Blocks, find_blocks
+from fairseq_residuals.wirings.rewire.keep import EPS, STARTS, Start, calibrate, eps_of, start_values
+from fairseq_residuals.wirings.rewire.rewiring import Rewiring, width_of
+
+Model = TypeVar("Model", bound=nn.Module)
+SETTINGS = "fairseq_residuals"
+"""Attribute of a config of transformers: how the model is wired."""
+TOLERANCE = 1e-3
+"""Largest difference of an output, of their standard deviation, that rounding is taken to explain."""
+
+
+def rewire(
+    model: Model,
+    variant: str,
+    options: Options | None = None,
+    *,
+    start: Literal["keep", "paper"] = "keep",
+    batch: Any = None,
+    blocks: Blocks | Sequence[Blocks] | None = None,
+) -> Model:
+    """Wire the layers of a model of transformers, timm or one's own, in place.
+
+    The framework's loop, modules and names of parameters stay. Its norms are called where the wiring has norms, and new
+    parameters have ``.wiring.`` in their names.
+
+    Args:
+        model: whose layers are known (:mod:`.blocks`), or described by ``blocks``.
+        variant: as for :func:`.build_stack`.
+        options: of the variant, as for :func:`.build_stack`.
+        start: ``keep``: the model computes what it computed, with options and values chosen for it; ``paper``: the
+            wiring starts as its authors have it. Weights of the model stay as they are either way.
+        batch: what the model is called with to compare its outputs, a dictionary of keyword arguments, a tuple of
+            positional ones, or a tensor; by default, for models of transformers, random words or pixels.
+        blocks: where the layers are, of the encoder first.
+
+    Returns:
+        ``model``.
+
+    Raises:
+        UserError: the layers are not known, or do not compute what is known of them; the wiring cannot start from this
+            model, or needs what its sub-layers do not show. The model is then as it was.
+    """
+    if start not in ("keep", "paper"):
+        raise UserError(f"start={start!r} is unknown; valid are keep, paper")
+    if any(isinstance(module, Rewiring) for module in model.modules()):
+        raise UserError("this model is rewired already; rewire a fresh one")
+    known = find_blocks(model) if blocks is None else [blocks] if isinstance(blocks, Blocks) else list(blocks)
+    _check_layers(model, known)
+    wiring = choose_wiring(model, known, variant, options, start)
+    batch = _example(model) if batch is None else batch
+    with _evaluation(model):
+        norms = {name: model.get_submodule(name) for name in _norms(model, known)}
+        with _recorded(norms) as given:
+            before = _output(model, batch)
+        known = _confirmed(model, known, batch, before)
+        stacks = attach(model, known, wiring, start)
+        try:
+            _settle(model, stacks, wiring, start, batch, before, given)
+        except Exception:
+            for stack in stacks:
+                stack.detach()
+            raise
+    if hasattr(model, "save_pretrained"):
+        eps = {name: eps_of(norm.norm) for stack in stacks for name, norm in stack.moved_norms().items()}
+        record = {"variant": wiring.name, "options": wiring.args, "start": start, "eps": eps}
+        setattr(model.config, SETTINGS, record | {"blocks": [asdict(blocks) for blocks in known]})
+    return model
+
+
+def load(path: str | Path, **kwargs: Any) -> Any:
+    """Load a rewired model of transformers from the folder that its ``save_pretrained`` wrote.
+
+    Args:
+        path: of the folder.
+        kwargs: of ``from_pretrained``, such as ``dtype``.
+
+    Raises:
+        UserError: the folder has no config, or one of no rewired model.
+    """
+    try:
+        config = json.loads((Path(path) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is no folder of a model of transformers: {error}") from None
+    if SETTINGS not in config:
+        raise UserError(f"the model in {path} was not rewired; from_pretrained of transformers loads it")
+    name = (config.get("architectures") or [""])[0]
+    transformers = importlib.import_module("transformers")
+    base: Any = getattr(transformers, name, None)
+    if not (isinstance(base, type) and issubclass(base, transformers.PreTrainedModel)):
+        raise UserError(f"transformers has no model {name!r}, of which {path} is one")
+
+    def initialise(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+        super(wired, self).__init__(config, *args, **kwargs)
+        _restore(self, getattr(config, SETTINGS))
+
+    wired: Any = type(name, (base,), {"__init__": initialise, "__module__": base.__module__})
+    model = wired.from_pretrained(path, **kwargs)
+    model.__class__ = base
+    return model
+
+
+def choose_wiring(
+    model: nn.Module, known: Sequence[Blocks], variant: str, options: Options | None, start: str
+) -> Wiring:
+    """Return the wiring with the options that a model needs where the user named none.
+
+    Raises:
+        UserError: the variant or an option is unknown, or has no meaning in layers of somebody else.
+    """
+    wiring = parse_wiring(variant, options)
+    norms = [model.get_submodule(name) for name in _norms(model, known)]
+    if norms and not any(getattr(norm, "bias", None) is not None for norm in norms):
+        wiring = wiring.with_default("norm_type", "rms")
+    for part in wiring.parts:
+        keep = STARTS.get(part.name, Start()) if start == "keep" else Start()
+        eps = {"norm_eps": next(iter(eps_of(norms[0]).values()))} if keep.copies and norms else {}
+        for option, value in {**keep.options, **eps}.items():
+            wiring = wiring.with_default(option, value)
+        if drawing := part.given & {"init", "init_scale"}:
+            raise UserError(f"option {min(drawing)} draws the weights of sub-layers, and the model has its own already")
+        if part.name == "admin":
+            raise UserError("admin profiles a stack of its own before training: use build_stack")
+        if part.variant.evaluate is not Variant.evaluate:
+            raise UserError(f"{part.name} runs a layer several times, which would fill its cache as often")
+        if not part.variant.has_ffn:
+            raise UserError(f"{part.name} takes the place of the FFN, which the layers of this model have")
+    return wiring
+
+
+def _check_layers(model: nn.Module, known: Sequence[Blocks]) -> None:
+    """Refuse layers that do not all run, or not in one place, for the stream is no argument of theirs."""
+    for blocks in known:
+        owner = model.get_submodule(blocks.layers.rpartition(".")[0])
+        if getattr(owner, "layerdrop", 0):
+            raise UserError(f"{type(owner).__name__} skips layers in training: set its layerdrop to 0 before rewire")
+        if len({p.device for p in model.get_submodule(blocks.layers).parameters()}) > 1:
+            raise UserError(f"{blocks.layers} are on several devices; a wiring needs its stack on one")
+
+
+def attach(model: nn.Module, known: Sequence[Blocks], wiring: Wiring, start: str) -> list[Rewiring]:
+    """Wire the layers; weights of the wiring start as its authors have it.
+
+    Args:
+        start: ``paper``: norms of the model where the wiring has none are left out.
+    """
+    depths: dict[str, int] = {
+        blocks.stack: len(list(model.get_submodule(blocks.layers).children())) for blocks in known
+    }
+    stacks = [Rewiring(model, blocks, wiring, _shape(model, blocks, depths, len(known) == 2)) for blocks in known]
+    for stack in stacks:
+        stack.attach(stay=start == "keep")
+    return stacks
+
+
+def _settle(
+    model: nn.Module, stacks: list[Rewiring], wiring: Wiring, start: str, batch: Any, before: Tensor, given: Any
+) -> None:
+    """Start the wiring, and see that it runs.
+
+    Raises:
+        UserError: it does not compute what the model computed, where it should.
+    """
+    moved = {name: norm for stack in stacks for name, norm in stack.moved_norms().items()}
+    if start == "paper":
+        _output(model, batch)
+        return
+    for stack in stacks:
+        start_values(stack)
+    for norm in moved.values():
+        norm.seen = []
+    _output(model, batch)
+    eps = {name: eps_of(norm.norm) for name, norm in moved.items()}
+    seen = {name: norm.seen or [] for name, norm in moved.items()}
+    for norm in moved.values():
+        norm.seen = None
+    for stack in stacks:
+        calibrate(stack, given, seen)
+    difference = _difference(before, _output(model, batch))
+    if difference <= _tolerance(model):
+        return
+    for name, norm in moved.items():
+        vars(norm.norm).update(eps[name])
+    raise UserError(
+        f"{wiring.name} cannot start as the model that was: outputs differ by {difference:.1e} of their standard"
+        ' deviation; start="paper" wires it nevertheless'
+    )
+
+
+def _restore(model: nn.Module, settings: Mapping[str, Any]) -> None:
+    """Wire a model as ``settings`` of its config say; its weights are to be loaded."""
+    known = [Blocks.of(blocks) for blocks in settings["blocks"]]
+    wiring = Wiring.parse(settings["variant"], settings["options"])
+    stacks = attach(model, known, wiring, settings["start"])
+    for name, norm in ((name, norm.norm) for stack in stacks for name, norm in stack.moved_norms().items()):
+        for attribute, value in settings["eps"].get(name, {}).items():
+            if attribute in EPS:
+                setattr(norm, attribute, float(value))
+
+
+def _confirmed(model: nn.Module, known: list[Blocks], batch: Any, before: Tensor) -> list[Blocks]:
+    """Return the description by which the model computes what it does: norms before sub-layers, or after sums.
+
+    Raises:
+        UserError: neither.
+    """
+    differences = []
+    for post in (known[0].post_norm, not known[0].post_norm):
+        described = [replace(blocks, post_norm=post) for blocks in known]
+        plain = parse_wiring("post_ln" if post else "pre_ln", None)
+        stacks = attach(model, described, plain, "keep")
+        try:
+            differences.append(_difference(before, _output(model, batch)))
+        finally:
+            for stack in stacks:
+                stack.detach()
+        if differences[-1] <= _tolerance(model):
+            return described
+    raise UserError(
+        f"the layers of {type(model).__name__} do not compute x + F(norm(x)), nor norm(x + F(x)): outputs would differ"
+        f" by {min(differences):.1e} of their standard deviation; describe the layers by blocks="
+    )
+
+
+def _shape(model: nn.Module, blocks: Blocks, depths: Mapping[str, int], pair: bool) -> StackShape:
+    layer = next(_layers(model, blocks))
+    width = next((_norm_width(layer, name) for sub in blocks.sublayers for name in (sub.norm, sub.leave) if name), 0)
+    inner = next((width_of(layer.get_submodule(sub.inner)) for sub in blocks.sublayers[::-1] if sub.inner), 0)
+    return StackShape(
+        stack=blocks.stack,
+        depth=depths[blocks.stack],
+        dim=width,
+        ffn_dim=inner or 4 * width,
+        heads=blocks.heads or _heads(model, layer),
+        enc_depth=depths.get("encoder", 0),
+        dec_depth=depths.get("decoder", 0),
+        cross=pair,
+    )
+
+
+def _norm_width(layer: nn.Module, name: str) -> int:
+    return next(layer.get_submodule(name).parameters()).numel()
+
+
+def _heads(model: nn.Module, layer: nn.Module) -> int:
+    names = ("num_attention_heads", "num_heads", "n_head", "n_heads")
+    owners = (getattr(model, "config", None), *layer.modules())
+    return next((h for m in owners for n in names if isinstance(h := getattr(m, n, None), int)), 1)
+
+
+def _layers(model: nn.Module, blocks: Blocks) -> Iterator[nn.Module]:
+    return model.get_submodule(blocks.layers).children()
+
+
+def _norms(model: nn.Module, known: Sequence[Blocks]) -> list[str]:
+    names = []
+    for blocks in known:
+        for i, _ in enumerate(_layers(model, blocks)):
+            names += [f"{blocks.layers}.{i}.{sub.norm}" for sub in blocks.sublayers if sub.norm]
+        names += [blocks.norm] if blocks.norm else []
+    return names
+
+
+@contextmanager
+def _recorded(norms: Mapping[str, nn.Module]) -> Iterator[dict[str, list[Tensor]]]:
+    """Record what norms are given."""
+    given: dict[str, list[Tensor]] = {name: [] for name in norms}
+    handles = [
+        norm.register_forward_pre_hook(lambda _, args, name=name: given[name].append(args[0].detach()))
+        for name, norm in norms.items()
+    ]
+    try:
+        yield given
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _evaluation(model: nn.Module) -> Iterator[None]:
+    """Run the model without gradients and without dropout, and leave the mode of its modules as it was."""
+    modes, usual = {module: module.training for module in model.modules()}, model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module in model.modules():
+            module.training = modes.get(module, usual)
+
+
+def _output(model: nn.Module, batch: Any) -> Tensor:
+    args = batch if isinstance(batch, tuple) else () if isinstance(batch, Mapping) else (batch,)
+    output = model(*args, **(batch if isinstance(batch, Mapping) else {}))
+    if not isinstance(output, Tensor):
+        output = output.logits if hasattr(output, "logits") else output[0]
+    return output.float()
+
+
+def _difference(before: Tensor, after: Tensor) -> float:
+    return float((after - before).abs().max() / before.std())
+
+
+def _example(model: nn.Module) -> dict[str, Tensor]:
+    """Return random words or pixels that a model of transformers can be called with.
+
+    Raises:
+        UserError: it is another kind of model.
+    """
+    config: Any = getattr(model, "config", None)
+    name = getattr(model, "main_input_name", "")
+    like = next(model.parameters())
+    seed = torch.Generator().manual_seed(1)
+    if name == "input_ids":
+        words = torch.randint(config.get_text_config().vocab_size, (2, 12), generator=seed).to(like.device)
+        pair = {"decoder_input_ids": words[:, :9]} if config.is_encoder_decoder else {}
+        return {"input_ids": words, **pair}
+    if name == "pixel_values":
+        size = (config.image_size, config.image_size) if isinstance(config.image_size, int) else config.image_size
+        return {name: torch.randn(2, config.num_channels, *size, generator=seed).to(like.device, like.dtype)}
+    raise UserError(f"give batch=, what {type(model).__name__} is to be called with to compare its outputs")
+
+
+def _tolerance(output_of: nn.Module) -> float:
+    return max(TOLERANCE, 16 * torch.finfo(next(output_of.parameters()).dtype).eps)

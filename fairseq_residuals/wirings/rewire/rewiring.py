@@ -1,0 +1,420 @@
+"""Run a wiring inside the layers that somebody else wrote.
+
+A layer computes ``x + F(norm(x))``, or ``norm(x + F(x))``, by code of its own. Hooks stand at both ends of each F: what
+goes in is replaced by what the wiring reads, and what comes out is what the wiring writes. The sums in between, which
+the layer's code goes on to make, are of no use, and nothing reads them. Norms stay where they are as modules, but pass
+on what they are given: the wiring calls them at its own places. So the framework keeps its loop, its arguments, its
+cache and the names of its parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout
+
+from fairseq_residuals.wirings.core.attention import Edit
+from fairseq_residuals.wirings.core.base import Connection, Kind, StackShape, Stream, Variant
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.layer import CONNECTIONS, Layer, keys_and_values
+from fairseq_residuals.wirings.core.norms import is_norm
+from fairseq_residuals.wirings.core.wiring import Wiring
+from fairseq_residuals.wirings.rewire.blocks import Blocks, SubLayerNames
+from fairseq_residuals.wirings.wrap import NAMES, PLACES
+
+INSIDE = {"edit_query": "query", "edit_key": "key", "edit_value": "value"}
+"""What a wiring edits, and the projection whose output it is."""
+
+
+def pass_on(x: Tensor) -> Tensor:
+    """Return ``x``: the forward of a norm that the wiring calls elsewhere."""
+    return x
+
+
+class MovedNorm:
+    """A norm of the framework, called where the wiring has its own; it has no parameters of its own."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        self.norm = norm
+        self.seen: list[Tensor] | None = None
+        """Inputs, where somebody records them."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(..., C) -> (..., C)"""
+        if self.seen is not None:
+            self.seen.append(x.detach())
+        return type(self.norm).forward(self.norm, x)  # type: ignore[no-any-return]
+
+
+def width_of(linear: nn.Module) -> int:
+    """Return the inputs of a linear map; the matrix of transformers' own class for GPT-2 is transposed."""
+    return int(getattr(linear, "in_features", 0) or len(linear.weight))  # type: ignore[arg-type]
+
+
+def take_over(norm: nn.Module, owner: nn.Module, stays: bool) -> bool:
+    """Have a wiring normalise in place of a norm of the framework, which passes on what it is given from then on.
+
+    Args:
+        owner: a connection, or a variant: its "norm" becomes that of the framework.
+        stays: whether ``norm`` is to stay a part of the sub-layer where ``owner`` has no norms.
+
+    Returns:
+        False where it stays.
+    """
+    if getattr(owner, "norm", None) is not None:
+        del owner.norm
+        owner.norm = MovedNorm(norm)  # type: ignore[assignment]
+    elif stays and not any(is_norm(module) for module in owner.modules()):
+        return False
+    else:
+        norm.requires_grad_(False)  # nothing calls it
+    norm.forward = pass_on
+    return True
+
+
+@dataclass
+class Pass:
+    """What a pass along the depth holds; it is emptied above the last layer."""
+
+    stream: Stream = field(default_factory=dict)
+    below: int = -1
+    """Layer that ran last; -1: none."""
+
+
+class Seen(NamedTuple):
+    """What a wiring asks of the inside of a sub-layer."""
+
+    key: Tensor
+    value: Tensor
+    edits: dict[str, Edit]
+
+
+class Attend:
+    """An attention backend that notes what a connection asks for, and returns what the framework has computed."""
+
+    def __init__(self) -> None:
+        self.asked: Seen | None = None
+        self.output: Tensor | None = None
+
+    def __call__(
+        self, attn: nn.Module, query: Tensor, key: Tensor, value: Tensor, **edits: Edit
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the output, or the query in its place while it is not there."""
+        self.asked = Seen(key, value, edits)
+        return query if self.output is None else self.output, None
+
+
+class LayerWiring(Layer):
+    """The connections of one layer of the framework, registered in it under the name ``wiring``."""
+
+    layer: Any
+    stack: Rewiring
+
+    def __init__(
+        self, layer: nn.Module, described: Blocks, variant: Variant, place: int, stack: Rewiring, index: int
+    ) -> None:
+        """Connect the sub-layers; :meth:`attach` then makes the layer run so.
+
+        Args:
+            layer: of the framework.
+            variant: what wires it, and ``place`` which of its layers it is.
+            stack: what the layer is part of, and ``index`` which of its layers it is.
+        """
+        super().__init__()
+        # neither is a child: the layer has this module, and so has the stack
+        self.__dict__.update(layer=layer, stack=stack)
+        self.index = index
+        self.described = {sub.kind: sub for sub in described.sublayers}
+        self.post_norm, self.wired_by = described.post_norm, variant.name
+        self.handles: list[Any] = []
+        self.hooked: dict[str, nn.Module] = {}
+        self.moved: list[nn.Module] = []
+        self.attends: dict[Kind, Attend] = {}
+        self.kept: Stream = {}
+        for kind, site in self.sites(variant, place, self.described).items():
+            connection = self.connect(variant, site)
+            connection.attention = self.attends[kind] = Attend()
+            self.add_module(CONNECTIONS[kind], connection)
+        self.add_options(variant, place)
+
+    def attach(self, stay: bool) -> None:
+        """Make the layer run by this wiring.
+
+        Args:
+            stay: whether the norms of the layer stay parts of the sub-layers where the wiring has no norms; else they
+                normalise nothing from now on.
+        """
+        for kind, sub in self.described.items():
+            connection, norm = self.connection(kind), self.layer.get_submodule(sub.norm) if sub.norm else None
+            stays = stay and not self.post_norm and connection.summation != "post"
+            if norm is None:
+                if stays and hasattr(connection, "norm"):
+                    connection.norm = nn.Identity()
+            elif take_over(norm, connection, stays):
+                self.moved.append(norm)
+            else:
+                # part of the sub-layer
+                self.described[kind] = replace(sub, enter=sub.norm, leave=sub.leave or sub.enter)
+        self.hook()
+        self.layer.forward = self.run_layer
+
+    def detach(self) -> None:
+        """Undo :meth:`attach`."""
+        for handle in self.handles:
+            handle.remove()
+        for norm in self.moved:
+            del norm.forward
+            norm.requires_grad_(True)
+        del self.layer.forward
+
+    def hook(self) -> None:
+        """Put hooks on the modules that the description names, where others have taken their places since."""
+        for handle in self.handles:
+            handle.remove()
+        self.handles = []
+        for kind, sub in self.described.items():
+            enter, leave = self._module(sub.enter), self._module(sub.leave or sub.enter)
+            self.handles += [
+                enter.register_forward_pre_hook(partial(self.enter, kind), with_kwargs=True),
+                leave.register_forward_hook(partial(self.leave, kind)),
+            ]
+            if self.edits_inside(kind):
+                self._hook_inside(kind, sub)
+
+    def _hook_inside(self, kind: Kind, sub: SubLayerNames) -> None:
+        for edit, place in INSIDE.items():
+            if name := getattr(sub, place):
+                edits, feeds = partial(self.edit_output, kind, edit), partial(self.feed, kind, place)
+                self.handles.append(self._module(name).register_forward_hook(edits))
+                self.handles.append(self._module(name).register_forward_pre_hook(feeds))
+        if sub.inner:
+            self.handles.append(self._module(sub.inner).register_forward_pre_hook(partial(self.edit_inner, kind)))
+
+    def _module(self, name: str) -> nn.Module:
+        self.hooked[name] = self.layer.get_submodule(name)
+        return self.hooked[name]
+
+    def edits_inside(self, kind: Kind) -> bool:
+        """Return whether the wiring may have to see into a sub-layer."""
+        connection = type(self.connection(kind))
+        if kind == "ffn":
+            return connection.inner is not Connection.inner
+        return connection.attend is not Connection.attend or (kind == "self" and self.value_residual is not None)
+
+    def run_layer(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the framework's layer in place of its own forward, with its arguments and results."""
+        if any(self.layer.get_submodule(name) is not module for name, module in self.hooked.items()):
+            self.hook()  # adapters have been put around linear maps, or taken away
+        self.stack.start(self.index, args[0] if args else kwargs["hidden_states"])
+        if getattr(self.layer, "gradient_checkpointing", False) and self.layer.training:
+            out = self._run_checkpointed(args, kwargs)
+        else:
+            out = type(self.layer).forward(self.layer, *args, **kwargs)
+        x = self.stack.finish(self.index)
+        return (x, *out[1:]) if isinstance(out, tuple) else x
+
+    def _run_checkpointed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Checkpoint the layer together with the stream, which the framework's own checkpoint does not know."""
+        # as the framework does: a layer that runs twice would write its keys and values into a cache twice
+        kwargs |= {name: None for name in ("past_key_values", "use_cache") if name in kwargs}
+        plain = type(self.layer).forward.__wrapped__  # type: ignore[attr-defined]
+        keys, n = list(self.stack.run.stream), len(args)
+        keys_after, is_tuple = keys, False
+
+        def run(*given: Any) -> tuple[Any, ...]:
+            nonlocal keys_after, is_tuple
+            self.stack.run.stream = dict(zip(keys, given[n:], strict=True))
+            out = plain(self.layer, *given[:n], **kwargs)
+            is_tuple, rest = isinstance(out, tuple), out[1:] if isinstance(out, tuple) else ()
+            keys_after = list(self.stack.run.stream)
+            streams, self.stack.run.stream = tuple(self.stack.run.stream.values()), {}
+            return (*streams, *rest)
+
+        results = self.layer._gradient_checkpointing_func(run, *args, *self.stack.run.stream.values())
+        self.stack.run.stream = dict(zip(keys_after, results[: len(keys_after)], strict=True))
+        return (None, *results[len(keys_after) :]) if is_tuple else None
+
+    def enter(self, kind: Kind, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Feed a sub-layer what the wiring reads, in place of its input."""
+        connection = self.connection(kind)
+        given = args[0] if args else kwargs["hidden_states"]
+        h, s = connection.read(self.stack.run.stream)
+        if given.shape != h.shape:
+            raise UserError(
+                f"{NAMES[kind]} was called with {tuple(given.shape)} where the stream is {tuple(h.shape)}: a wiring"
+                " needs all positions at once, not chunks of them"
+            )
+        self.stack.run.stream = s
+        if kind != "ffn" and self.edits_inside(kind):
+            self._ask(kind, module, h, s)
+        return ((h, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": h})
+
+    def _ask(self, kind: Kind, module: nn.Module, h: Tensor, s: Stream) -> None:
+        """Note what the wiring does inside of attention; its hooks do it.
+
+        Raises:
+            UserError: the attention does not show it.
+        """
+        attend, self.kept, edits = self.attends[kind], {}, {}
+        attend.output = None
+        if kind == "self" and self.value_residual is not None:
+            edits = self.value_residual.edits(s, self.kept)
+        key, value = keys_and_values(h, s) if kind == "self" else (h, h)
+        with torch.no_grad():
+            self.connection(kind).attend(module, h, key, value, s, **edits)
+        assert attend.asked is not None
+        sub = self.described[kind]
+        wanted = {edit: INSIDE.get(edit, "inner" if edit == "edit_heads" else "") for edit in attend.asked.edits}
+        if unseen := [PLACES[edit] for edit, place in wanted.items() if not (place and getattr(sub, place))]:
+            raise self._unseen(" and ".join(unseen), kind, module)
+        if (attend.asked.key is not h or attend.asked.value is not h) and not (sub.key and sub.value):
+            raise self._unseen("what keys and values are made of", kind, module)
+        width = width_of(self.layer.get_submodule(sub.inner)) if "edit_heads" in wanted else h.size(-1)
+        if width != h.size(-1):
+            raise UserError(f"{self.wired_by} needs heads as wide as the stream, {h.size(-1)}, which here are {width}")
+
+    def _unseen(self, place: str, kind: Kind, module: nn.Module) -> UserError:
+        return UserError(
+            f"{self.wired_by} has to see {place} of {NAMES[kind]}, which {type(module).__name__} does not show; choose"
+            " another wiring"
+        )
+
+    def feed(self, kind: Kind, place: str, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Feed the projection of keys or values what the wiring makes them of."""
+        asked = self.attends[kind].asked
+        if kind == "self" and asked is not None and place != "query":
+            return (getattr(asked, place), *args[1:])
+        return args
+
+    def edit_output(self, kind: Kind, edit: str, module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        """Edit what a projection returns."""
+        asked = self.attends[kind].asked
+        return output if asked is None or edit not in asked.edits else asked.edits[edit](output)
+
+    def edit_inner(self, kind: Kind, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Edit what the last linear map of a sub-layer is fed."""
+        if kind == "ffn":
+            return (self.connection(kind).inner(args[0]), *args[1:])
+        asked = self.attends[kind].asked
+        edit = pass_on if asked is None else asked.edits.get("edit_heads", pass_on)
+        return (edit(args[0]), *args[1:])
+
+    def leave(self, kind: Kind, module: nn.Module, args: Any, output: Any) -> None:
+        """Write what a sub-layer returns into the stream."""
+        connection, s = self.connection(kind), self.stack.run.stream
+        y = output[0] if isinstance(output, tuple) else output
+        if kind != "ffn" and self.edits_inside(kind):
+            attend = self.attends[kind]
+            attend.output = y
+            y, _, s = connection.attend(module, y, *keys_and_values(y, s), s)
+            attend.asked, attend.output = None, None
+            s, self.kept = s | self.kept, {}
+        y = self._drop(kind, connection.outer(y))
+        if self.gpas is not None and connection.summation == "post":
+            s = s | {"x": self.gpas(s["x"], connection.site.index)}
+        s = connection.write(s, y)
+        if self.gpas is not None and connection.summation == "pre":
+            s = s | {"x": self.gpas(s["x"], connection.site.index)}
+        self.stack.run.stream = s
+
+    def _drop(self, kind: Kind, y: Tensor) -> Tensor:
+        name = self.described[kind].dropout
+        drop = getattr(self.layer, name) if name else 0.0
+        return drop(y) if isinstance(drop, nn.Module) else dropout(y, drop, self.layer.training)
+
+
+class Rewiring(nn.Module):
+    """The wiring of one stack of the framework, registered beside its layers under the name ``wiring``."""
+
+    layers: list[Any]
+    parent: Any
+    wired: list[LayerWiring]
+    top_norm: nn.Module | None
+    """That of the framework; None where it has none."""
+
+    def __init__(self, model: nn.Module, blocks: Blocks, wiring: Wiring, shape: StackShape) -> None:
+        """Connect all layers; :meth:`attach` then makes them run so."""
+        super().__init__()
+        self.blocks, self.shape, self.run = blocks, shape, Pass()
+        self.variant = wiring.build(shape)
+        layers = list(model.get_submodule(blocks.layers).children())
+        parent = model.get_submodule(blocks.layers.rpartition(".")[0])
+        wired = [LayerWiring(layer, blocks, *self.variant.at(i), self, i) for i, layer in enumerate(layers)]
+        # these are children of others
+        self.__dict__.update(layers=layers, parent=parent, wired=wired)
+        self.__dict__["top_norm"] = model.get_submodule(blocks.norm) if blocks.norm else None
+
+    def attach(self, stay: bool) -> None:
+        """Make the layers run by this wiring; see :meth:`LayerWiring.attach`."""
+        topmost, norm = self.variant.at(len(self.layers) - 1)[0], self.top_norm
+        if norm is None:
+            if stay and hasattr(topmost, "norm"):
+                topmost.norm = nn.Identity()
+        else:
+            take_over(norm, topmost, stay)
+        like = next(p for p in self.layers[0].parameters() if p.is_floating_point())
+        for layer, wired in zip(self.layers, self.wired, strict=True):
+            wired.attach(stay)
+            layer.wiring = wired.to(like.device, like.dtype).train(layer.training)
+        self.parent.wiring = self.to(like.device, like.dtype).train(self.parent.training)
+
+    def detach(self) -> None:
+        """Undo :meth:`attach`."""
+        for layer, wired in zip(self.layers, self.wired, strict=True):
+            wired.detach()
+            del layer.wiring
+        if self.top_norm is not None and "forward" in vars(self.top_norm):
+            del self.top_norm.forward
+            self.top_norm.requires_grad_(True)
+        del self.parent.wiring
+
+    def start(self, index: int, x: Tensor) -> None:
+        """Begin layer ``index``.
+
+        Args:
+            x: what the framework passes to the layer; of the first, the embeddings.
+
+        Raises:
+            UserError: the layer below did not run before.
+        """
+        if index == 0:
+            self.run.stream = self.variant.open(x)
+        elif self.run.below != index - 1:
+            raise UserError(
+                f"layer {index} of {self.blocks.layers} runs without the layer below it, as where layers are skipped or"
+                " checkpointed from outside; a wiring needs all of them, in order"
+            )
+        self.run.below = index
+
+    def finish(self, index: int) -> Tensor:
+        """End layer ``index``: what the framework passes on, (B, T, C)."""
+        s = self.variant.after_layer(index, self.run.stream)
+        if index < len(self.layers) - 1:
+            self.run.stream = s
+            return s["x"]
+        self.run.stream, self.run.below = {}, -1
+        out = self.variant.close(s)
+        if out.shape != s["x"].shape:
+            raise UserError(f"{self.blocks.layers} would return {tuple(out.shape)} in place of {tuple(s['x'].shape)}")
+        return out
+
+    def moved_norms(self) -> dict[str, MovedNorm]:
+        """Return the norms of the framework that the wiring calls, by their names in the model."""
+        owners: dict[str, Any] = {self.blocks.norm: self.variant.at(len(self.layers) - 1)[0]}
+        for i, wired in enumerate(self.wired):
+            for kind, sub in wired.described.items():
+                owners[f"{self.blocks.layers}.{i}.{sub.norm}"] = wired.connection(kind)
+        norms = {name: getattr(owner, "norm", None) for name, owner in owners.items()}
+        return {name: norm for name, norm in norms.items() if isinstance(norm, MovedNorm)}
+
+    def segments(self) -> list[tuple[Variant, nn.ModuleList]]:
+        """Return the variants of this stack from the bottom, each with the layers that it wires."""
+        of = [self.variant.at(i)[0] for i in range(len(self.layers))]
+        return [
+            (variant, nn.ModuleList(layer for layer, owner in zip(self.layers, of, strict=True) if owner is variant))
+            for variant in dict.fromkeys(of)
+        ]

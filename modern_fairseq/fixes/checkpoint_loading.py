@@ -1,0 +1,236 @@
+"""Loading a checkpoint: what was read passes an ordered list of steps before a model or a trainer takes anything over.
+
+fairseq's own functions have no place for this. Each is wrapped once: the one that reads a file, the one that makes an
+ensemble of several, and the one by which a trainer goes on.
+"""
+
+import contextvars
+import copy
+import dataclasses
+import functools
+import re
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fairseq_residuals_errors import UserError
+from modern_fairseq.proxies import override
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What a checkpoint is read for, where that is known."""
+
+    task: Any = None
+    """Settings of the task that an ensemble is to serve."""
+    kinds: dict[str, str] | None = None
+    """Kind of each model of an ensemble so far, by its file; None outside of ensembles."""
+    trainer: Any = None
+    """Trainer that goes on from it."""
+    reset_optimizer: bool = False
+    """Whether the state of the optimizer is left aside."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """A checkpoint that was read."""
+
+    filename: str
+    state: dict[str, Any]
+    own: dict[str, Any] | None
+    """Settings (``cfg`` and ``args``) as the file has them, where ``--model-overrides`` or the like gave others."""
+    request: Request
+
+
+Step = Callable[[Loaded], None]
+"""Looks at a checkpoint, may change its state, and raises UserError where it is not what it should be."""
+_request = contextvars.ContextVar("request", default=Request())  # noqa: B039 (it is frozen)
+
+
+def check_what_is_read(module: types.ModuleType) -> None:
+    """Take each checkpoint through :data:`steps`, and name the file that does not fit (checkpoint_utils.py:300, :393).
+
+    Files of an ensemble are handed on one by one, which is what the original does with them too, so that it is known
+    which one failed. Can stay as long as fairseq sets whatever settings it is given, and lets torch's RuntimeError
+    through.
+    """
+    load, load_all = module.load_checkpoint_to_cpu, module.load_model_ensemble_and_task
+
+    @functools.wraps(load)
+    def load_checkpoint_to_cpu(path: str, arg_overrides: Any = None, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        if path is None:
+            raise UserError(
+                "the model is to begin with another checkpoint, which its own does not choose: name it by the setting"
+                " (such as w2v_path) in --model-overrides"
+            )
+        read, own = module.torch.load, {}
+
+        def read_and_remember(*args: Any, **kwargs: Any) -> dict[str, Any]:
+            state: dict[str, Any] = read(*args, **kwargs)
+            own.update(copy.deepcopy({key: state.get(key) for key in ("cfg", "args")}))
+            return state
+
+        override(module, "torch", load=read_and_remember if arg_overrides else read)
+        try:
+            state: dict[str, Any] = load(path, arg_overrides, *args, **kwargs)
+        finally:
+            override(module, "torch", load=read)
+        for step in steps:
+            step(Loaded(path, state, own if arg_overrides else None, _request.get()))
+        return state
+
+    @functools.wraps(load_all)
+    def load_model_ensemble_and_task(
+        filenames: Sequence[str], arg_overrides: Any = None, task: Any = None, *args: Any, **kwargs: Any
+    ) -> tuple[list[Any], Any, Any]:
+        ensemble, cfg = [], None
+        asked = getattr(task, "cfg", None) or getattr(task, "args", None)
+        token = _request.set(Request(task=asked, kinds={}))
+        try:
+            for filename in filenames:
+                try:
+                    models, cfg, task = load_all([filename], arg_overrides, task, *args, **kwargs)
+                except RuntimeError as error:
+                    raise misfit(error, filename) or error from error
+                ensemble.extend(models)
+        finally:
+            _request.reset(token)
+        return ensemble, cfg, task
+
+    module.load_checkpoint_to_cpu = load_checkpoint_to_cpu  # type: ignore[attr-defined]
+    module.load_model_ensemble_and_task = load_model_ensemble_and_task  # type: ignore[attr-defined]
+
+
+def check_what_is_resumed(module: types.ModuleType) -> None:
+    """Tell the steps which trainer goes on, and say why it cannot, which trainer.py:579 hides.
+
+    The optimizer state of a checkpoint of stock fairseq 0.12.2 counts the dead parameters of every encoder layer (see
+    :mod:`modern_fairseq.fixes.layers`) and fits no model without them. Can stay as long as fairseq raises "Cannot load
+    model parameters".
+    """
+    original = module.Trainer.load_checkpoint
+
+    @functools.wraps(original)
+    def load_checkpoint(self: Any, filename: str, reset_optimizer: bool = False, *args: Any, **kwargs: Any) -> Any:
+        asked = self.cfg.checkpoint.get("restore_file")
+        # unless asked for by name, a run begins where there is none
+        if asked == filename and not module.PathManager.isfile(filename):
+            raise UserError(f"there is no checkpoint {filename} to go on from")
+        token = _request.set(Request(trainer=self, reset_optimizer=reset_optimizer))
+        try:
+            extra_state = original(self, filename, reset_optimizer, *args, **kwargs)
+        except Exception as error:
+            if "parameter group that doesn't match" in str(error):
+                raise _other_optimizer(filename) from error
+            raise misfit(error.__context__, filename) or error from error
+        finally:
+            _request.reset(token)
+        # --fp16 keeps all parameters in one: torch finds no mismatch before the first update
+        for parameter, state in getattr(getattr(self._optimizer, "optimizer", None), "state", {}).items():
+            if "exp_avg" in state and state["exp_avg"].shape != parameter.shape:
+                raise _other_optimizer(filename)
+        return extra_state
+
+    module.Trainer.load_checkpoint = load_checkpoint
+
+
+def _other_optimizer(filename: str) -> UserError:
+    return UserError(
+        f"{filename} holds the optimizer state of other parameters than the model has (stock fairseq 0.12.2 "
+        "kept a second copy of each encoder layer's weights): pass --reset-optimizer to go on from its "
+        "weights alone"
+    )
+
+
+_MISFITS = (
+    ("lacks", r"Missing key\(s\) in state_dict: (.*)", r'"([^"]+)"'),
+    ("has in excess", r"Unexpected key\(s\) in state_dict: (.*)", r'"([^"]+)"'),
+    ("has another shape of", r"(?s)(size mismatch for .*)", r"size mismatch for (\S+):"),
+)
+
+
+def misfit(error: BaseException | None, filename: str) -> UserError | None:
+    """Return the sentence for torch's refusal to load a state dict; None where ``error`` is something else."""
+    if isinstance(error, UserError):
+        return error
+    if not isinstance(error, RuntimeError) or not str(error).startswith("Error(s) in loading state_dict"):
+        return None
+    reasons = []
+    for verb, section, name in _MISFITS:
+        found = re.search(section, str(error))
+        if found:
+            reasons.append(f"{verb} {_some(re.findall(name, found[1]))}")
+    return UserError(f"{filename} does not fit the model: it {'; it '.join(reasons)}")
+
+
+def _some(names: Sequence[str], most: int = 3) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def begin_moving_average(loaded: Loaded) -> None:
+    """Let ``--store-ema`` begin at the weights of a checkpoint that has no average.
+
+    fairseq means to do so (trainer.py:647-649) with weights that it has deleted by then (:578).
+    """
+    trainer = loaded.request.trainer
+    if trainer is not None and trainer.cfg.ema.store_ema and "model" in loaded.state:
+        loaded.state["extra_state"].setdefault("ema", loaded.state["model"])
+
+
+def check_kind(loaded: Loaded) -> None:
+    """Refuse models of several kinds in one ensemble, and of another kind than the task's, which end in tracebacks.
+
+    Raises:
+        UserError: a language model is to be one of sequence to sequence, or the other way round.
+    """
+    path, settings, asked, kinds = loaded.filename, _of_task(loaded.state), loaded.request.task, loaded.request.kinds
+    name = _setting(settings, "_name") or _setting(settings, "task")
+    if kinds is None or name is None:
+        return
+    kinds[path] = _kind(name)
+    for other, kind in kinds.items():
+        if kind != kinds[path]:
+            raise UserError(
+                f"{other} is a {kind} and {path} a {kinds[path]}: an ensemble is of models of one task; a language"
+                " model beside a translation goes to --lm-path"
+            )
+    requested = _setting(asked, "_name")
+    if requested is not None and _kind(requested) != kinds[path]:
+        raise UserError(f"{path} was trained for --task {name}, a {kinds[path]}, and cannot serve --task {requested}")
+
+
+def check_direction(loaded: Loaded) -> None:
+    """Refuse a model of another direction, which translates all the same where the dictionary is joined.
+
+    fairseq-validate takes the checkpoint's task and changes in it what its own flags say.
+
+    Raises:
+        UserError: source and target language are exchanged, or one of them is another.
+    """
+    sides, trained = ("source_lang", "target_lang"), _of_task(loaded.own or loaded.state)
+    others = [loaded.request.task] if loaded.request.kinds is not None else []
+    for asked in others + ([_of_task(loaded.state)] if loaded.own is not None else []):
+        was, wanted = (tuple(_setting(part, side) for side in sides) for part in (trained, asked))
+        if None not in (*was, *wanted) and was != wanted and set(was) & set(wanted):
+            raise UserError(
+                f"{loaded.filename} translates from {was[0]} to {was[1]}, and not from {wanted[0]} to {wanted[1]}:"
+                f" give --source-lang {was[0]} --target-lang {was[1]}"
+            )
+
+
+def _of_task(state: dict[str, Any]) -> Any:
+    """Return the settings of the task that a checkpoint was trained for."""
+    cfg = state.get("cfg")
+    return cfg.get("task") if cfg is not None else state.get("args")
+
+
+def _setting(settings: Any, key: str) -> Any:
+    return settings.get(key) if hasattr(settings, "get") else getattr(settings, key, None)
+
+
+def _kind(task_name: Any) -> str:
+    return "language model" if "language_modeling" in str(task_name) else "model of sequence to sequence"
+
+
+steps: list[Step] = [check_kind, check_direction, begin_moving_average]
+"""What each checkpoint passes, in this order; a plugin adds its own."""

@@ -1,0 +1,139 @@
+"""Analyses of models of Python files and of the library, where fairseq cannot be imported."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairseq_residuals.__main__ import main
+from fairseq_residuals.lab.look import explain, subjects
+from fairseq_residuals.lab.look.subjects import of_python_file
+
+MODEL = """
+import torch
+from torch import nn
+from fairseq_residuals import TokenEmbedding, build_stack
+
+torch.manual_seed(1)
+embed = TokenEmbedding(50, 16)
+stack = build_stack("b2t", depth=4, dim=16, heads=2, ffn_dim=32, task="language_model", dropout=0.5)
+model, tokens = nn.ModuleList([embed, stack]), torch.randint(4, 50, (3, 8))
+
+def loss():
+    logits = stack(embed(tokens)) @ embed.embed_tokens.weight.T
+    return nn.functional.cross_entropy(logits.flatten(0, 1), tokens.T.flatten())
+"""
+WITHOUT = """
+import importlib.util, sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("fairseq", "fairseq_cli", "hydra", "omegaconf"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name == "fairseq" else find_spec(name, package)
+sys.meta_path.insert(0, Blocked())
+from fairseq_residuals.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "mine.py").write_text(MODEL)
+    return tmp_path / "mine.py"
+
+
+def bare(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WITHOUT, *arguments, "--out", str(folder)]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "MODERN_FAIRSEQ": "0"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("command", "rows"),
+    [("gradients", 4), ("gradients --parts --at decoder:1,4", 14), ("similarity", 16)],
+)
+def test_a_python_file_is_analysed(command: str, rows: int, file: Path, tmp_path: Path) -> None:
+    done = bare(*command.split(), "--python", str(file), folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    name = command.split()[0]
+    found = list(csv.DictReader((tmp_path / f"{name}.csv").read_text().splitlines()))
+    assert len(found) == rows and {row["model"] for row in found} == {"mine"}
+    assert (tmp_path / f"{name}.png").exists()
+
+
+def test_the_numbers_are_those_of_the_files_model(file: Path, tmp_path: Path) -> None:
+    assert main(["gradients", "--python", str(file), "--out", str(tmp_path)]) == 0
+    subject = of_python_file(file)
+    assert not subject.model.training and of_python_file(file, training=True).model.training
+    subject.compute_loss().backward()
+    layer = subject.model[1][2]
+    norm = torch.cat([p.grad.flatten() for p in layer.parameters()]).norm().item()
+    row = list(csv.DictReader((tmp_path / "gradients.csv").read_text().splitlines()))[2]
+    assert float(row["gradient_norm"]) == pytest.approx(norm, rel=1e-5)
+    assert (row["model"], row["wiring"], row["stack"], row["layer"]) == ("mine", "b2t", "decoder", "3")
+
+
+def test_explain(file: Path, tmp_path: Path) -> None:
+    sizes = ["--layers", "3-2", "--dim", "16", "--heads", "2", "--ffn-dim", "32"]
+    done = bare("explain", str(file), "resi_dual/alpha=2", *sizes, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = list(csv.DictReader((tmp_path / "explain.csv").read_text().splitlines()))
+    own = [(row["model"], row["stack"]) for row in rows if row["layer"].isdigit()]
+    variant = "resi_dual/alpha=2"
+    assert own == [("mine", "decoder")] * 4 + [(variant, "encoder")] * 3 + [(variant, "decoder")] * 2
+    assert "dual' =" in done.stdout
+    # as fairseq builds the same
+    assert main(["explain", variant, *sizes, "--out", str(tmp_path / "fairseq")]) == 0
+    theirs = list(csv.DictReader((tmp_path / "fairseq/explain.csv").read_text().splitlines()))
+    assert [row for row in rows if row["model"] == variant] == theirs
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["gradients", "--variants", "b2t"], "fairseq is not installed"),
+        (["gradients", "--python", "none.py"], "there is no file none.py"),
+        (["explain", "b3t"], "unknown variant 'b3t'"),
+        (["explain", "b2t", "--layers", "1-2-3"], "--layers must be a number such as 18"),
+        (["explain", "b2t", "--task", "speech_to_text"], "--task speech_to_text needs fairseq"),
+    ],
+)
+def test_mistakes(
+    arguments: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for module in (explain, subjects):
+        monkeypatch.setattr(module, "find_spec", lambda name: None)
+    assert main([*arguments, "--out", str(tmp_path / "out")]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and sentence in captured.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"), [("x = 1", "must define `model`"), (MODEL.replace("def loss", "def loose"), "and `loss`")]
+)
+def test_a_file_that_defines_too_little(
+    text: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "little.py").write_text(text)
+    assert main(["change", "--python", str(tmp_path / "little.py"), "--out", str(tmp_path)]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_layers_of_ones_own_are_not_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrapped = 'model = wrap("b2t", [(nn.Identity(), nn.Identity())], dim=8, heads=1, ffn_dim=8)'
+    (tmp_path / "own.py").write_text(
+        f"from torch import nn\nfrom fairseq_residuals import wrap\n{wrapped}\nloss = lambda: 0"
+    )
+    assert main(["explain", str(tmp_path / "own.py"), "--out", str(tmp_path)]) == 2
+    assert "explain draws stacks of build_stack" in capsys.readouterr().err

@@ -1,0 +1,111 @@
+"""Small models of transformers, randomly initialised and moved away from there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers", reason="the extra hf is not installed")
+
+DECODER: dict[str, Any] = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "attention_dropout": 0.0,
+}
+PAIR: dict[str, Any] = {
+    "vocab_size": 50,
+    "d_model": 32,
+    "encoder_layers": 3,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "decoder_start_token_id": 0,
+    "dropout": 0.0,
+}
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+def _gemma() -> Any:
+    own = {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 4}
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    return transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(**DECODER, **own, layer_types=kinds))
+
+
+def _t5() -> Any:
+    sizes = {"vocab_size": 50, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 3, "num_heads": 4}
+    own = {"decoder_start_token_id": 0, "dropout_rate": 0.0}
+    return transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, **own))
+
+
+def _gpt2() -> Any:
+    sizes = {"vocab_size": 50, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64}
+    own = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **own, attn_pdrop=0.0))
+
+
+def _vit() -> Any:
+    sizes = {name: DECODER[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers")}
+    own = {"num_attention_heads": 4, "image_size": 16, "patch_size": 4}
+    return transformers.ViTForImageClassification(transformers.ViTConfig(**sizes, **own, **NO_DROPOUT))
+
+
+def _causal(family: str, **own: Any) -> Callable[[], Any]:
+    config, model = getattr(transformers, f"{family}Config"), getattr(transformers, f"{family}ForCausalLM")
+    return lambda: model(config(**DECODER, **own))
+
+
+BUILDERS: dict[str, Callable[[], Any]] = {
+    "llama": _causal("Llama", num_key_value_heads=2),
+    "mistral": _causal("Mistral", num_key_value_heads=2, sliding_window=4),
+    # heads wider than the stream
+    "qwen3": _causal("Qwen3", num_key_value_heads=2, head_dim=16),
+    "olmo2": _causal("Olmo2"),
+    "gemma3": _gemma,
+    "gpt2": _gpt2,
+    "vit": _vit,
+    "bert": lambda: transformers.BertForMaskedLM(transformers.BertConfig(**DECODER, **NO_DROPOUT)),
+    "t5": _t5,
+    "bart": lambda: transformers.BartForConditionalGeneration(transformers.BartConfig(**PAIR)),
+    "marian": lambda: transformers.MarianMTModel(transformers.MarianConfig(**PAIR)),
+}
+POST_NORM = ("bert", "bart", "marian")
+"""Models whose norms follow the sums."""
+
+
+def tiny(name: str, seed: int = 0) -> Any:
+    """A model in evaluation; every parameter has a random part."""
+    torch.manual_seed(seed)
+    model = BUILDERS[name]().eval()
+    perturb(model)
+    return model
+
+
+@torch.no_grad()
+def perturb(model: torch.nn.Module, names: str = "") -> None:
+    """Move the parameters with ``names`` in their names away from where they are."""
+    for name, p in model.named_parameters():
+        if names in name:
+            p.add_(0.1 * torch.randn(p.shape))
+
+
+def example(name: str) -> dict[str, torch.Tensor]:
+    """What the model is trained on."""
+    torch.manual_seed(3)
+    if name == "vit":
+        return {"pixel_values": torch.randn(2, 3, 16, 16), "labels": torch.tensor([0, 1])}
+    words = torch.randint(3, 50, (2, 9))
+    return {"input_ids": words, "labels": words, "attention_mask": torch.ones_like(words)}

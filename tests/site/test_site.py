@@ -1,0 +1,222 @@
+"""The site: complete for every wiring, without broken links, and at work in a browser, from files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+from browser import CHROMIUM, Browser
+
+from fairseq_residuals.lab import site
+from fairseq_residuals.lab.site import facts
+from fairseq_residuals.lab.site.mathml import typeset
+from fairseq_residuals.lab.utils.checkout import ROOT
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.registry import VARIANTS, list_variants
+
+WIDTHS = (400, 1400)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("site") / "site"
+    site.write(out, ROOT)
+    return out
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed: apt-get install chromium")
+    with Browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+class Reader(HTMLParser):
+    """The links, the names that links can lead to, and the text of a page."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.names: set[str] = set()
+        self.text = ""
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for key, value in attrs:
+            if key in ("href", "src") and value:
+                self.links.append(value)
+            elif key == "id" and value:
+                self.names.add(value)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_every_wiring_has_a_page_in_the_same_order(written: Path) -> None:
+    headings = ["Scheme", "Equations", "Code", "How to use it", "Options", "Costs and curves", "Evidence"]
+    headings += ["Paper and code", "Cite"]
+    assert {page.stem for page in (written / "wiring").glob("*.html")} == set(VARIANTS)
+    for name in VARIANTS:
+        text = (written / f"wiring/{name}.html").read_text(encoding="utf-8")
+        assert re.findall("<h2>(.*?)</h2>", text) == headings, name
+        assert text.count("<svg") >= 1 and "<math" in text and "@misc{" in text, name
+        assert VARIANTS[name].title in text.replace("&#39;", "'"), name
+
+
+def test_no_link_is_broken_and_none_needs_a_network_to_show_a_page(written: Path) -> None:
+    pages = {page: Reader(page) for page in written.rglob("*.html") if "files" not in page.relative_to(written).parts}
+    assert len(pages) > len(VARIANTS)
+    broken = []
+    for page, reader in pages.items():
+        for link in reader.links:
+            path, _, mark = unquote(link).partition("#")
+            if re.match("https?:|data:|mailto:", link):
+                continue
+            target = (page.parent / path).resolve() if path else page
+            is_state = target.name == "compare.html" and re.fullmatch(r"a=\w+&b=\w+", mark)
+            if not target.exists() or (mark and not is_state and mark not in pages[target].names):
+                broken.append(f"{page.relative_to(written)}: {link}")
+        raw = page.read_text(encoding="utf-8")
+        assert not re.search(r"<(?:script|img|link)[^>]*(?:src|href)=.https?:", raw), page
+    assert broken == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_page_renders_without_an_error_and_fits(written: Path, browser: Browser, width: int) -> None:
+    browser.errors.clear()
+    wrong = []
+    for page in sorted(written.rglob("*.html")):
+        if "files" in page.relative_to(written).parts:
+            continue
+        browser.show(page, width=width)
+        wide = browser.value("document.documentElement.scrollWidth")
+        heading = browser.value("document.querySelector('h1')?.getBoundingClientRect().height || 0")
+        if wide > width or heading == 0 or browser.errors:
+            wrong.append((str(page.relative_to(written)), wide, heading, browser.errors[:1]))
+            browser.errors.clear()
+    assert wrong == []
+
+
+SHOWN = """[...document.querySelectorAll('#wirings tbody tr')].filter(row => !row.hidden)
+    .map(row => row.querySelector('code').textContent)"""
+
+
+@pytest.mark.parametrize(
+    ("mark", "expected"),
+    [
+        ("", set(VARIANTS)),
+        ("#text=Takase", {"b2t", "b2t_no_ln"}),
+        ("#stack=encoder+of+a+pair", {"transparent_attention", "ode_rk2", "ode_rk4"}),
+        ("#proof=equations&ships=yes", {n for n in VARIANTS if VARIANTS[n].ships_in} & {"keel", "laurel_lr"}),
+        ("#text=NeoMME", {"x0_read"}),
+    ],
+)
+def test_the_list_filters(written: Path, browser: Browser, mark: str, expected: set[str]) -> None:
+    browser.show(written / "index.html", mark=mark)
+    assert set(browser.value(SHOWN)) == expected
+    assert int(browser.value("document.getElementById('count').textContent")) == len(expected)
+
+
+def test_the_list_filters_as_one_types(written: Path, browser: Browser) -> None:
+    browser.show(written / "index.html")
+    browser.value(
+        "const f = document.forms[0].elements; f.post.value = 'yes';"
+        "f.post.dispatchEvent(new Event('input', {bubbles: true}))"
+    )
+    shown = set(browser.value(SHOWN))
+    assert {"post_ln", "b2t", "admin", "deepnet"} <= shown and not {"pre_ln", "t_fixup", "re_zero"} & shown
+    assert browser.value("location.hash") == "#post=yes"
+
+
+def test_two_wirings_side_by_side(written: Path, browser: Browser) -> None:
+    browser.show(written / "compare.html", mark="#a=post_ln&b=pre_ln")
+    rows = browser.value("[...document.querySelectorAll('#lines tr')].map(r => [r.className, r.innerText.trim()])")
+    assert sorted(rows) == [["only", "output LN(x)"], ["only", "x = LN(x + F(x))"], ["only", "x = x + F(LN(x))"]]
+    browser.show(written / "compare.html", mark="#a=sandwich_ln&b=peri_ln")
+    kinds = browser.value("[...document.querySelectorAll('#lines tr')].map(r => r.className)")
+    assert sorted(kinds) == ["only", "same", "same"]  # Peri-LN also normalizes the embedding
+    assert browser.value("document.querySelectorAll('#schemes svg').length") == 2
+    assert browser.value("[...document.querySelectorAll('#pair select')].map(s => s.value)") == [
+        "sandwich_ln",
+        "peri_ln",
+    ]
+    assert "def write" in browser.value("document.getElementById('code').innerText")
+
+
+def test_search(written: Path, browser: Browser) -> None:
+    browser.show(written / "search.html", mark="#text=doubly+stochastic")
+    found = browser.value("[...document.querySelectorAll('#found a')].map(a => a.getAttribute('href'))")
+    assert "wiring/mhc.html" in found
+
+
+@pytest.mark.parametrize("name", list_variants())
+def test_a_scheme_has_every_sublayer_and_stream(name: str) -> None:
+    _, layers = facts.traced(name)
+    for number, graph in layers:
+        drawn = facts.scheme.draw(graph, name, {})
+        labels = re.findall(r"<text[^>]*>([^<]*)</text>", drawn)
+        for kind in ("sublayer", "in", "out", "norm"):
+            mark = "\N{PRIME}" if kind == "out" else ""
+            expected = sorted(node.label + mark for node in graph.nodes if node.kind == kind)
+            found = sorted(re.findall(rf'<text class="{kind}[^>]*>([^<]*)</text>', drawn))
+            assert found == expected, (name, number, kind)
+        assert labels and "nan" not in drawn
+
+
+def test_schemes_tell_wirings_of_several_streams_apart() -> None:
+    parents, results = facts.family(), facts.Results.read()
+    hyper, manifold = (facts.page(name, results, parents)["schemes"] for name in ("hyper_connections", "mhc"))
+    assert "tanh" in str(hyper) and "sinkhorn" not in str(hyper) and "sinkhorn" in str(manifold)
+    assert str(hyper).count(">mix<") == 2  # one for each sub-layer
+
+
+def test_layers_of_different_structure_are_drawn() -> None:
+    """U-net skips are in the upper half only."""
+    assert [number for number, _ in facts.traced("unet_skip")[1]] == [2, 4]
+    assert [number for number, _ in facts.traced("pre_ln")[1]] == [2]
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("x = LN(x + F(x))", ["<mi>LN</mi>", '<mi mathvariant="normal">F</mi>']),
+        ("last of a layer: x = LN(x_in + x)", ["last of a layer", "<msub><mi>x</mi><mtext>in</mtext></msub>"]),
+        ("x = sum_{j=0..l} w[l,j] y[j]", ["<munderover><mo>&#x2211;</mo>", "<mi>j</mi><mo>=</mo><mn>0</mn>"]),
+        ("where alpha = (2 L)^(1/4)", ["α", "<msup>"]),
+        ("y = F(x) with q = LN_q(q) per head", ["&#xA0;with&#xA0;", "<mtext>q</mtext>"]),
+        ("k <= floor(L / 2): x = x", ["k &lt;= floor(L / 2)"]),
+    ],
+)
+def test_equations_are_typeset(line: str, parts: list[str]) -> None:
+    set_ = typeset(line)
+    assert [part for part in parts if part not in set_] == []
+    reader = set_.replace("&#x", "")
+    for tag in ("math", "mrow", "msub", "msup", "munderover", "mo", "mi"):
+        assert reader.count(f"<{tag}>") + reader.count(f"<{tag} ") == reader.count(f"</{tag}>"), tag
+
+
+def test_a_wiring_without_a_row_in_the_family_is_an_error(tmp_path: Path) -> None:
+    rows = facts.FAMILY.read_text().splitlines()
+    (tmp_path / "family.csv").write_text("\n".join(row for row in rows if not row.startswith("keel,")))
+    with pytest.raises(UserError, match="no row for keel"):
+        facts.family(tmp_path / "family.csv")
+    (tmp_path / "family.csv").write_text("\n".join([*rows, "mine,post_lm"]))
+    with pytest.raises(UserError, match="names mine, post_lm"):
+        facts.family(tmp_path / "family.csv")
+
+
+def test_nobody_descends_from_a_younger_one() -> None:
+    parents = facts.family()
+    assert [n for n in parents for p in parents[n] if VARIANTS[p].year > VARIANTS[n].year] == []
+
+
+def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match="is no empty folder"):
+        site.write(tmp_path, ROOT)
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"

@@ -1,0 +1,287 @@
+"""Models of transformers that are rewired: what they compute, before and after."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fairseq_residuals import Blocks, SubLayerNames, UserError, build_stack, rewire
+from fairseq_residuals.wirings.core.registry import list_variants
+from fairseq_residuals.wirings.rewire.blocks import find_blocks
+from fairseq_residuals.wirings.rewire.rewiring import Rewiring
+from tests.models_of_transformers import POST_NORM, example, perturb, tiny
+
+KEPT = [
+    "attention_residuals",
+    "backout",
+    "delta_attnres",
+    "dense_former",
+    "dlcl_pre",
+    "frac_connections",
+    "gated_residual",
+    "hyper_connections",
+    "identity_hc",
+    "laurel_lr",
+    "laurel_pa",
+    "laurel_rw",
+    "layer_scale",
+    "mhc",
+    "mudd",
+    "pre_ln",
+    "re_zero",
+    "t_fixup",
+    "unet_skip",
+    "x0_lambdas",
+    "zaya_residual",
+]
+"""Wirings that start as a Pre-LN model by options and values, or of themselves."""
+SOME = ("attention_residuals", "hyper_connections", "mudd")
+REASONS = (
+    "cannot be used there",
+    "has to see",
+    "use build_stack",
+    "several times",
+    "the place of the FFN",
+)
+"""Why a wiring has no meaning in layers of somebody else."""
+NOT_OF_GPT2 = ("mudd",)
+"""Those that have to see queries, keys or values, which one matrix makes there."""
+
+
+def outputs(model: Any, name: str) -> Tensor:
+    with torch.no_grad():
+        return model(**example(name)).logits  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [
+        *((name, variant) for name in ("llama", "t5") for variant in KEPT),
+        *((name, variant) for name in ("mistral", "qwen3", "gemma3", "gpt2", "vit") for variant in SOME),
+    ],
+)
+def test_a_wiring_starts_as_the_model(name: str, variant: str) -> None:
+    model = tiny(name)
+    before, parameters = outputs(model, name), {key: value.clone() for key, value in model.state_dict().items()}
+    if name == "gpt2" and variant in NOT_OF_GPT2:
+        with pytest.raises(UserError, match="which GPT2Attention does not show"):
+            rewire(model, variant)
+        return
+    assert rewire(model, variant) is model
+    after = outputs(model, name)
+    assert (after - before).abs().max() <= 1e-3 * before.std()
+    # names and values of the model's own parameters stay
+    own = {key: value for key, value in model.state_dict().items() if ".wiring." not in f".{key}"}
+    assert own.keys() == parameters.keys()
+    assert all(torch.equal(own[key], parameters[key]) for key in own)
+    # and what is new is not idle
+    new = [parameter for key, parameter in model.named_parameters() if ".wiring." in f".{key}"]
+    if new:
+        perturb(model, "wiring.")
+        assert not torch.allclose(outputs(model, name), before, rtol=1e-2)
+
+
+@pytest.mark.parametrize("name", [*POST_NORM, "olmo2"])
+def test_norms_elsewhere(name: str) -> None:
+    """Post-LN models start as Post-LN alone; those with norms on branches alone as streams that need no norm."""
+    model, before = tiny(name), outputs(tiny(name), name)
+    kept, refused = ("post_ln", "hyper_connections") if name in POST_NORM else ("hyper_connections", "post_ln")
+    with pytest.raises(UserError, match=f"{refused} cannot start as the model that was: outputs differ by"):
+        rewire(model, refused)
+    rewire(model, kept)
+    torch.testing.assert_close(outputs(model, name), before, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", list_variants())
+@pytest.mark.parametrize("name", ["qwen3", "bart"])
+def test_refused_or_kept(name: str, variant: str) -> None:
+    """A refusal leaves the model as it was."""
+    model = tiny(name)
+    before, keys, config = outputs(model, name), list(model.state_dict()), model.config.to_dict()
+    try:
+        rewire(model, variant)
+    except UserError:
+        assert torch.equal(outputs(model, name), before)
+        assert list(model.state_dict()) == keys
+        assert model.config.to_dict() == config
+        assert all(p.requires_grad for p in model.parameters())
+    else:
+        assert (outputs(model, name) - before).abs().max() <= 1e-3 * before.std()
+
+
+@pytest.mark.parametrize("variant", list_variants())
+@pytest.mark.parametrize("name", ["llama", "bert"])
+def test_a_wiring_starts_as_the_paper_has_it(name: str, variant: str) -> None:
+    model = tiny(name)
+    reason = ""
+    try:
+        rewire(model, variant, start="paper")
+    except UserError as error:
+        reason = str(error)
+    if reason:
+        assert any(known in reason for known in REASONS)
+        return
+    model.train()
+    model(**example(name)).loss.backward()
+    idle = [key for key, p in model.named_parameters() if p.requires_grad and p.grad is None]
+    # of two_lane and others, what only acts above; never a sub-layer
+    assert not [key for key in idle if ".wiring." not in f".{key}"]
+
+
+@pytest.mark.parametrize(
+    "variant", ["b2t", "sandwich_ln", "hyper_connections", "mudd", "sub_ln", "attention_residuals"]
+)
+def test_it_is_the_librarys_wiring(variant: str) -> None:
+    """Sub-layers of GPT-2's form, in a loop of somebody else: what build_stack computes of the same weights."""
+    stack: Any = build_stack(variant, depth=2, dim=16, heads=2, ffn_dim=32, task="language_model").eval()
+    perturb(stack)
+    model = Framework(stack).eval()
+    wired = rewire(model, variant, start="paper", batch=torch.randn(2, 5, 16), blocks=described())
+    theirs = {f"wiring.variant.{key.removeprefix('wiring.')}": v for key, v in stack.state_dict().items()}
+    for i in range(2):
+        for key, value in stack[i].state_dict().items():
+            theirs[f"blocks.{i}.wiring.{key}"] = value
+    with torch.no_grad():
+        for key, p in wired.named_parameters():
+            if ".wiring." in f".{key}":
+                p.copy_(theirs[key])
+        for i, block in enumerate(wired.blocks):
+            for kind, norm in (("self_attn", block.norm1), ("ffn", block.norm2)):
+                copy_norm(stack[i].get_submodule(f"{kind}_connection"), norm)
+        copy_norm(stack.wiring, wired.norm)
+    x = torch.randn(2, 5, 16)
+    torch.testing.assert_close(wired(x), stack(x.transpose(0, 1)).transpose(0, 1), rtol=1e-4, atol=1e-5)
+
+
+def copy_norm(owner: nn.Module, norm: nn.Module) -> None:
+    if isinstance(owner._modules.get("norm"), nn.Module):
+        norm.load_state_dict(owner.norm.state_dict())  # type: ignore[union-attr,operator]
+        norm.eps = owner.norm.eps  # type: ignore[assignment,union-attr]
+
+
+class Attention(nn.Module):
+    """Causal attention, batch first, with the weights of the library's."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__()
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = own.q_proj, own.k_proj, own.v_proj, own.out_proj
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (p(x).unflatten(-1, (2, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        heads = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out_proj(heads.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    def __init__(self, own: Any) -> None:
+        super().__init__()
+        self.attn, self.fc1, self.fc2 = Attention(own.self_attn), own.fc1, own.fc2
+        self.norm1, self.norm2 = nn.LayerNorm(16), nn.LayerNorm(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attn(self.norm1(x))
+        return x + self.fc2(self.fc1(self.norm2(x)).relu())  # type: ignore[no-any-return]
+
+
+class Framework(nn.Module):
+    def __init__(self, stack: Any) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(copy.deepcopy(Block(stack[i])) for i in range(2))
+        self.norm = nn.LayerNorm(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x)  # type: ignore[no-any-return]
+
+
+def described() -> Blocks:
+    inside = {"query": "attn.q_proj", "key": "attn.k_proj", "value": "attn.v_proj", "inner": "attn.out_proj"}
+    attention = SubLayerNames("self", "attn", norm="norm1", **inside)
+    return Blocks("blocks", (attention, SubLayerNames("ffn", "fc1", "fc2", "norm2", inner="fc2")), "norm", heads=2)
+
+
+def test_layers_that_compute_something_else_are_refused() -> None:
+    """Granite multiplies its branches, and has the names of Llama."""
+    transformers = pytest.importorskip("transformers", reason="the extra hf is not installed")
+    sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    config = transformers.GraniteConfig(**sizes, num_attention_heads=4, residual_multiplier=0.2)
+    model = transformers.GraniteForCausalLM(config).eval()
+    for start in ("keep", "paper"):
+        with pytest.raises(UserError, match="do not compute x \\+ F\\(norm\\(x\\)\\), nor norm\\(x \\+ F\\(x\\)\\)"):
+            rewire(model, "hyper_connections", start=start)  # type: ignore[arg-type]
+
+
+def framework() -> Framework:
+    return Framework(build_stack("pre_ln", depth=2, dim=16, heads=2, ffn_dim=32))
+
+
+def bart_that_skips() -> Any:
+    model = tiny("bart")
+    model.model.encoder.layerdrop = 0.1
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "message"),
+    [
+        (lambda: tiny("llama"), {"start": "same"}, "start='same' is unknown; valid are keep, paper"),
+        (lambda: nn.Linear(2, 2), {}, "Linear has no layers of a structure that is known"),
+        (lambda: nn.ModuleList([tiny("llama"), tiny("gpt2")]), {}, "ModuleList has layers in several places"),
+        (lambda: rewire(tiny("llama"), "pre_ln"), {}, "rewired already"),
+        (lambda: tiny("llama"), {"options": {"init": "xavier"}}, "option init draws the weights of sub-layers"),
+        (
+            lambda: Framework(build_stack("pre_ln", depth=2, dim=16, heads=2, ffn_dim=32)),
+            {"blocks": described()},
+            "give batch=",
+        ),
+        (bart_that_skips, {}, "BartEncoder skips layers in training"),
+    ],
+)
+def test_refused(make: Callable[[], Any], arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        rewire(make(), "hyper_connections", **arguments)
+
+
+def test_chunks_of_positions_are_refused() -> None:
+    model = rewire(tiny("bert"), "post_ln")
+    model.bert.encoder.layer[0].chunk_size_feed_forward = 3
+    with pytest.raises(UserError, match="a wiring needs all positions at once"):
+        outputs(model, "bert")
+
+
+def test_layers_out_of_order_are_refused() -> None:
+    model = rewire(tiny("llama"), "hyper_connections")
+    model.model.layers = nn.ModuleList([model.model.layers[0], model.model.layers[2]])
+    with pytest.raises(UserError, match=r"layer 2 of model.layers runs without the layer below it"):
+        outputs(model, "llama")
+
+
+def test_the_inside_of_attention_has_to_be_shown() -> None:
+    attention, ffn = described().sublayers
+    hidden = replace(described(), sublayers=(replace(attention, query="", value=""), ffn))
+    model = framework().eval()
+    with pytest.raises(UserError, match="hybrid_norm has to see the queries after their projection and the values"):
+        rewire(model, "hybrid_norm", start="paper", batch=torch.randn(2, 5, 16), blocks=hidden)
+
+
+def test_several_wirings_in_one_stack() -> None:
+    model, before = tiny("llama"), outputs(tiny("llama"), "llama")
+    rewire(model, "pre_ln:0-0,hyper_connections:1-2", {"pre_ln.final_norm": False})
+    assert (outputs(model, "llama") - before).abs().max() <= 1e-3 * before.std()
+
+
+def test_the_models_are_known() -> None:
+    places = {name: [blocks.layers for blocks in find_blocks(tiny(name))] for name in ("llama", "t5", "bert")}
+    assert places == {
+        "llama": ["model.layers"],
+        "t5": ["encoder.block", "decoder.block"],
+        "bert": ["bert.encoder.layer"],
+    }
+    assert sum(isinstance(m, Rewiring) for m in rewire(tiny("t5"), "hyper_connections").modules()) == 2

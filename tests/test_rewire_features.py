@@ -1,0 +1,168 @@
+"""What a framework does with its models works with rewired ones."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fairseq_residuals import UserError, load, parameter_groups, rewire
+from tests.models_of_transformers import example, perturb, tiny
+
+transformers = pytest.importorskip("transformers", reason="the extra hf is not installed")
+
+CASES = [
+    ("llama", "hyper_connections", {}),
+    ("gemma3", "attention_residuals", {}),
+    ("qwen3", "pre_ln", {"value_residual": "learnable", "gpas": "layer"}),
+    ("llama", "mudd", {}),
+    ("t5", "hyper_connections", {}),
+    ("bart", "post_ln", {}),
+]
+REWIRED = pytest.mark.parametrize(("name", "variant", "options"), CASES)
+
+
+def rewired(name: str, variant: str, options: dict[str, Any]) -> Any:
+    """A model whose wiring has learned something."""
+    model = rewire(tiny(name), variant, options)
+    perturb(model, "wiring.")
+    return model
+
+
+def gradients(model: Any, name: str) -> dict[str, Tensor]:
+    model.train()
+    model(**example(name)).loss.backward()
+    return {key: p.grad for key, p in model.named_parameters() if p.grad is not None}
+
+
+@REWIRED
+def test_generation(name: str, variant: str, options: dict[str, Any]) -> None:
+    model = rewired(name, variant, options)
+    batch = {key: value for key, value in example(name).items() if key != "labels"}
+    for beams in (1, 3):
+        given = {**batch, "max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False, "num_beams": beams}
+        cached, plain = (model.generate(**given, use_cache=use_cache) for use_cache in (True, False))
+        assert torch.equal(cached, plain)
+
+
+@REWIRED
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_gradient_checkpointing(name: str, variant: str, options: dict[str, Any], reentrant: bool) -> None:
+    model = rewired(name, variant, options)
+    other = copy.deepcopy(model)
+    other.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    expected, found = gradients(model, name), gradients(other, name)
+    assert found.keys() == expected.keys() == {key for key, p in model.named_parameters() if p.requires_grad}
+    for key in expected:
+        torch.testing.assert_close(found[key], expected[key], rtol=1e-4, atol=1e-6)
+
+
+@REWIRED
+def test_saving_and_loading(name: str, variant: str, options: dict[str, Any], tmp_path: Path) -> None:
+    model = rewired(name, variant, options)
+    model.save_pretrained(tmp_path)
+    loaded = load(tmp_path)
+    assert type(loaded) is type(model)
+    assert loaded.state_dict().keys() == model.state_dict().keys()
+    batch = example(name)
+    torch.testing.assert_close(loaded(**batch).logits, model(**batch).logits, rtol=1e-5, atol=1e-5)
+
+
+@REWIRED
+def test_copies(name: str, variant: str, options: dict[str, Any]) -> None:
+    model, batch = rewired(name, variant, options), example(name)
+    expected = model(**batch).logits
+    other = pickle.loads(pickle.dumps(copy.deepcopy(model)))
+    perturb(model)
+    torch.testing.assert_close(other(**batch).logits, expected)
+
+
+@pytest.mark.parametrize(("name", "variant", "options"), CASES[:3])
+def test_one_graph(name: str, variant: str, options: dict[str, Any]) -> None:
+    model, batch = rewired(name, variant, options), example(name)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(**batch, use_cache=False).logits, model(**batch).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_hidden_states() -> None:
+    model = rewired(*CASES[0])
+    out = model(**example("llama"), output_hidden_states=True)
+    assert [tuple(h.shape) for h in out.hidden_states] == [(2, 9, 32)] * 4
+    torch.testing.assert_close(model.lm_head(out.hidden_states[-1]), out.logits)
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "targets"), [("llama", "mudd", ["k_proj", "v_proj"]), ("bart", "post_ln", ["fc1", "fc2"])]
+)
+def test_adapters(name: str, variant: str, targets: list[str]) -> None:
+    """Adapters act where the wiring sees into sub-layers, and where its hooks stand."""
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    model, batch = rewired(name, variant, {}), example(name)
+    before = model(**batch).logits
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=targets, init_lora_weights=False)).eval()
+    logits = adapted(**batch).logits
+    assert (logits - before).abs().max() > 1e-2
+    torch.testing.assert_close(adapted.merge_and_unload()(**batch).logits, logits, rtol=1e-4, atol=1e-4)
+
+
+def test_a_module_in_the_place_of_another_is_used() -> None:
+    class Twice(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * self.inner(x)  # type: ignore[no-any-return]
+
+    model, batch = rewired("bart", "post_ln", {}), example("bart")
+    plain = tiny("bart")
+    for each in (model, plain):
+        for layer in each.model.decoder.layers:
+            layer.fc2 = Twice(layer.fc2)
+    torch.testing.assert_close(model(**batch).logits, plain(**batch).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_the_trainer(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="accelerate, which transformers' Trainer needs, is not installed")
+    model, batch = rewired(*CASES[0]), example("llama")
+    rows = [{key: value[i] for key, value in batch.items()} for i in range(2)] * 4
+    settings = {"max_steps": 4, "per_device_train_batch_size": 2, "use_cpu": True, "report_to": "none"}
+    arguments = transformers.TrainingArguments(tmp_path, **settings, gradient_checkpointing=True)
+    before = model(**batch).loss.item()
+    transformers.Trainer(model=model, args=arguments, train_dataset=rows).train()
+    assert model.eval()(**batch).loss.item() < before
+
+
+def test_precision_and_mode() -> None:
+    model = rewire(tiny("llama").bfloat16().train(), "hyper_connections")
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+    assert all(module.training for module in model.modules())
+    model = rewired(*CASES[1])
+    with torch.autocast("cpu", torch.bfloat16):
+        model(**example("gemma3")).loss.backward()
+
+
+def test_an_optimizers_groups() -> None:
+    model = rewire(tiny("llama"), "pre_ln", {"depth_mup": True}, start="paper")
+    groups = parameter_groups(model, lr=1.0, weight_decay=0.1, eps=1e-8, matrices=True)
+    grouped = [p for group in groups for p in group["params"]]
+    assert len(grouped) == len(set(grouped)) == sum(p.requires_grad for p in model.parameters())
+    matrices = {p for group in groups if group["matrices"] for p in group["params"]}
+    assert matrices == {m.weight for m in model.model.layers.modules() if isinstance(m, nn.Linear)}
+    scaled = {p for group in groups if group.get("eps") == pytest.approx(1e-8 / 1.5) for p in group["params"]}
+    assert scaled == {p for p in model.model.layers.parameters() if p not in matrices}
+
+
+@pytest.mark.parametrize("folder", ["", "plain"])
+def test_folders_that_are_refused(folder: str, tmp_path: Path) -> None:
+    if folder:
+        tiny("llama").save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="was not rewired" if folder else "is no folder of a model of transformers"):
+        load(tmp_path)

@@ -1,0 +1,192 @@
+"""What of PyTorch works with each wiring, as a table: ``python -m tests.what_works results/library/what_works.csv``.
+
+A cell is empty where it works, and the first sentence of the error where it does not. A row takes about half a minute.
+"""
+
+from __future__ import annotations
+
+import copy
+import csv
+import pickle
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from fairseq_residuals.wirings.core.transformer import TransformerStack
+from torch import Tensor, distributed
+from torch.distributed.fsdp import fully_shard
+from torch.export import Dim, export
+from torch.func import functional_call, grad, vmap
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from fairseq_residuals import UserError, build_stack, list_variants
+from fairseq_residuals.wirings.core.registry import VARIANTS
+
+DIM = 8
+
+
+def stack_of(name: str) -> TransformerStack:
+    """A decoder alone, or an encoder where the wiring is for no other stack, trained by one batch; numbers moved."""
+    alone = VARIANTS[name].refusal(alone=True, topmost=True)
+    other = {"task": "encoder", "other_depth": 2} if alone else {"task": "language_model"}
+    torch.manual_seed(1)
+    stack = build_stack(name, depth=2, dim=DIM, heads=2, ffn_dim=16, activation="gelu", **other)  # type: ignore[arg-type]
+    stack(drawn(3))  # Admin measures its omegas
+    with torch.no_grad():
+        for parameter in stack.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return stack
+
+
+def drawn(length: int, sentences: int = 2) -> Tensor:
+    return torch.randn((length, sentences, DIM), generator=torch.Generator().manual_seed(length))
+
+
+def same_step(found: Callable[[Tensor], Tensor], stack: TransformerStack, lengths: tuple[int, ...] = (4,)) -> None:
+    """Check output and gradient against those of the stack itself."""
+    for length in lengths:
+        x = drawn(length).requires_grad_()
+        outs = found(x), stack(x)
+        torch.testing.assert_close(*outs, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(*(torch.autograd.grad(o.pow(2).sum(), x)[0] for o in outs), rtol=1e-3, atol=1e-4)
+
+
+def autocast(name: str) -> None:
+    stack, x = stack_of(name), drawn(4)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = stack(x)
+    out.float().pow(2).mean().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in stack.parameters())
+    torch.testing.assert_close(out.float(), stack(x), rtol=0.1, atol=0.2)
+
+
+def compiled(name: str) -> None:
+    stack = stack_of(name)
+    same_step(torch.compile(stack, fullgraph=True, backend="aot_eager"), stack)
+
+
+def compiled_in_evaluation(name: str) -> None:
+    stack, x = stack_of(name).eval(), drawn(4)
+    with torch.no_grad():
+        found = torch.compile(stack, fullgraph=True, backend="aot_eager")(x)
+        torch.testing.assert_close(found, stack(x), rtol=1e-4, atol=1e-5)
+
+
+def compiled_for_all_sizes(name: str) -> None:
+    stack = stack_of(name)
+    same_step(torch.compile(stack, fullgraph=True, dynamic=True, backend="aot_eager"), stack, (4, 6))
+
+
+def exported(name: str) -> None:
+    stack = stack_of(name).eval()
+    program = export(stack, (drawn(5),), dynamic_shapes={"x": {0: Dim("length", min=2, max=64)}})
+    torch.testing.assert_close(program.module()(drawn(9)), stack(drawn(9)), rtol=1e-4, atol=1e-5)
+
+
+def checkpointed(name: str) -> None:
+    stack = stack_of(name)
+    same_step(lambda x: checkpoint(stack, x, use_reentrant=False), stack)
+
+
+def built_without_memory(name: str) -> None:
+    stack = stack_of(name).eval()
+    with torch.device("meta"):
+        empty = copy.deepcopy(stack).to("meta").to_empty(device="cpu")
+    for tensor in (*empty.parameters(), *empty.buffers()):
+        tensor.data.fill_(torch.nan)
+    empty.load_state_dict(stack.state_dict())
+    torch.testing.assert_close(empty(drawn(4)), stack(drawn(4)), rtol=0, atol=0)
+
+
+def copied(name: str) -> None:
+    stack = stack_of(name).eval()
+    for twin in (copy.deepcopy(stack), pickle.loads(pickle.dumps(stack))):
+        torch.testing.assert_close(twin(drawn(4)), stack(drawn(4)), rtol=0, atol=0)
+
+
+def transformed(name: str) -> None:
+    stack, x = stack_of(name).eval(), drawn(4, 3)
+    state = dict(stack.named_parameters())
+
+    def loss(state: dict[str, Tensor], sentence: Tensor) -> Tensor:
+        return functional_call(stack, state, (sentence.unsqueeze(1),)).pow(2).mean()  # type: ignore[no-any-return]
+
+    each = vmap(grad(loss), in_dims=(None, 1))(state, x)
+    expected = torch.autograd.grad(loss(state, x[:, 0]), list(state.values()), materialize_grads=True)
+    torch.testing.assert_close([g[0] for g in each.values()], list(expected), rtol=1e-3, atol=1e-5)
+
+
+def in_data_parallel(name: str) -> None:
+    """Two steps, of which the second refuses parameters that the first did not use."""
+    stack = stack_of(name)
+    parallel = DistributedDataParallel(copy.deepcopy(stack))
+    for _ in range(2):
+        parallel(drawn(4)).pow(2).sum().backward()
+    stack(drawn(4)).pow(2).sum().backward()
+    for found, expected in zip(parallel.module.parameters(), stack.parameters(), strict=True):
+        if expected.grad is not None:
+            torch.testing.assert_close(found.grad, 2 * expected.grad, rtol=1e-3, atol=1e-4)
+
+
+def sharded(name: str) -> None:
+    stack, plain = stack_of(name), stack_of(name)
+    for layer in stack:
+        fully_shard(layer)
+    fully_shard(stack)
+    stack(drawn(4)).pow(2).sum().backward()
+    plain(drawn(4)).pow(2).sum().backward()
+    for found, expected in zip(stack.parameters(), plain.parameters(), strict=True):
+        if expected.grad is not None:
+            assert found.grad is not None
+            torch.testing.assert_close(found.grad.full_tensor(), expected.grad, rtol=1e-3, atol=1e-4)
+
+
+CHECKS: dict[str, Callable[[str], None]] = {
+    "autocast to bfloat16": autocast,
+    "compile, fullgraph": compiled,
+    "compile, no_grad": compiled_in_evaluation,
+    "compile, dynamic": compiled_for_all_sizes,
+    "export, open length": exported,
+    "recomputation": checkpointed,
+    "start on meta": built_without_memory,
+    "deepcopy and pickle": copied,
+    "torch.func": transformed,
+    "DDP": in_data_parallel,
+    "FSDP2": sharded,
+}
+
+
+def outcome(check: Callable[[str], None], name: str) -> str:
+    """Return an empty text where a check passes, and otherwise the first line of its error."""
+    torch.compiler.reset()
+    try:
+        check(name)
+    except Exception as error:  # whatever PyTorch raises is the finding
+        lines = str(error).strip().splitlines() or [""]
+        reason = lines[0] if isinstance(error, UserError) else f"{type(error).__name__}: {lines[0]}"
+        return reason[:200]
+    return ""
+
+
+def main(path: str) -> int:
+    """Write the table."""
+    warnings.simplefilter("ignore")
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    names = list_variants()
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["wiring", *CHECKS])
+        for i, name in enumerate(names, 1):
+            row = [outcome(check, name) for check in CHECKS.values()]
+            print(f"{i} of {len(names)}: {name}: {', '.join(filter(None, row)) or 'all work'}", file=sys.stderr)
+            writer.writerow([name, *row])
+    distributed.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
