@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fairseq_residuals.wirings.blocks.cache import DecoderCache
     from fairseq_residuals.wirings.blocks.embedding import TokenEmbedding
     from fairseq_residuals.wirings.blocks.feed_forward import FeedForward
+    from fairseq_residuals.wirings.blocks.models import EncoderDecoder, LanguageModel
     from fairseq_residuals.wirings.build import build_stack
     from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Variant
     from fairseq_residuals.wirings.core.errors import UserError
@@ -37,7 +38,9 @@ __all__ = [
     "Connection",
     "Contributions",
     "DecoderCache",
+    "EncoderDecoder",
     "FeedForward",
+    "LanguageModel",
     "MultiheadAttention",
     "Site",
     "Stack",
@@ -62,7 +65,9 @@ _HOME = {
     "Connection": "wirings.core.base",
     "Contributions": "lab.look.contributions",
     "DecoderCache": "wirings.blocks.cache",
+    "EncoderDecoder": "wirings.blocks.models",
     "FeedForward": "wirings.blocks.feed_forward",
+    "LanguageModel": "wirings.blocks.models",
     "MultiheadAttention": "wirings.blocks.attention",
     "Site": "wirings.core.base",
     "Stack": "wirings.core.stack",

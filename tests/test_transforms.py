@@ -25,8 +25,9 @@ def stack_of(name: str, dtype: torch.dtype = torch.float64) -> TransformerStack:
     """A decoder alone, or an encoder where the wiring is for no other stack; in evaluation, with every number moved."""
     alone = VARIANTS[name].refusal(alone=True, topmost=True)
     other = {"task": "encoder", "other_depth": 2} if alone else {"task": "language_model"}
+    other |= {"ffn": "gelu"} if VARIANTS[name].has_ffn else {}
     torch.manual_seed(1)
-    return perturb(build_stack(name, depth=2, dim=8, heads=2, ffn_dim=16, activation="gelu", **other)).to(dtype).eval()  # type: ignore[arg-type]
+    return perturb(build_stack(name, depth=2, dim=8, heads=2, ffn_dim=16, **other)).to(dtype).eval()  # type: ignore[arg-type]
 
 
 def drawn(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
+import torch
 from torch import nn
 
 from fairseq_residuals.wirings.admin_measurement import ProfileFirstBatch, take_from_files, unprofiled
-from fairseq_residuals.wirings.blocks.feed_forward import Activation
-from fairseq_residuals.wirings.blocks.transformer import SubLayers, TransformerStack
+from fairseq_residuals.wirings.blocks.feed_forward import Activation, activation_named
+from fairseq_residuals.wirings.blocks.transformer import LayerSettings, TransformerStack, build_layers
 from fairseq_residuals.wirings.core.base import StackShape
-from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.errors import UserError, did_you_mean
 from fairseq_residuals.wirings.core.initialization import initialise
+from fairseq_residuals.wirings.core.norms import NormType, is_norm
 from fairseq_residuals.wirings.core.stack import Stack
 from fairseq_residuals.wirings.core.wiring import Wiring
 
@@ -31,13 +34,11 @@ def build_stack(
     options: Options | None = None,
     other_depth: int | None = None,
     memory_dim: int | None = None,
-    activation: Activation = "relu",
-    dropout: float = 0.0,
-    attention_dropout: float = 0.0,
-    activation_dropout: float = 0.0,
-    layerdrop: float = 0.0,
     embed_tokens: nn.Embedding | None = None,
     batch_first: bool = False,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    **layers: Unpack[LayerOptions],
 ) -> TransformerStack:
     """Build the layers of a Transformer, wired and initialised as a paper has it.
 
@@ -55,43 +56,110 @@ def build_stack(
         other_depth: layers of the other stack of an encoder-decoder pair, on which some constants depend; of a decoder
             by default its own. An encoder without it stands alone.
         memory_dim: channels of the encoder's output that a decoder reads; by default ``dim``.
-        activation: of the FFN.
-        dropout: after each sub-layer.
-        attention_dropout: on the weights of attention.
-        activation_dropout: after the activation.
-        layerdrop: probability of skipping a layer in training (Fan et al. 2020).
         embed_tokens: the embedding below the stack, which rules of initialisation reach (T-Fixup's, ``lipschitz``).
         batch_first: whether ``x``, ``memory`` and the output are (sentences, positions, channels). Padding masks are
             (sentences, positions) either way.
+        device, dtype: where the stack goes, and the precision that it gets, once its weights are drawn.
+        layers: what else the layers are made of, each as :class:`LayerOptions` says.
 
     Raises:
-        UserError: a variant, an option or a number that is not valid; the message says what is.
+        UserError: a variant, an option or a number that is not valid, or that would do nothing; the message says what
+            is.
     """
     if memory_dim is not None:
         check_sizes(memory_dim=memory_dim)
-    dropouts = {"dropout": dropout, "attention_dropout": attention_dropout, "activation_dropout": activation_dropout}
-    check_probabilities(**dropouts, layerdrop=layerdrop)
     shape = stack_shape(task, depth, dim, heads, ffn_dim, other_depth)
     if memory_dim is not None and task != "decoder":
         raise UserError(f"memory_dim has no meaning for task={task}, which reads no memory")
+    settings, options = layer_settings(dim, heads, ffn_dim, options, **layers)
     wiring = parse_wiring(variant, options)
-    # before the wiring draws numbers of its own, as under fairseq
-    built = [
-        SubLayers(
-            dim,
-            heads,
-            ffn_dim,
-            memory_dim=(memory_dim or dim) if task == "decoder" else None,
-            activation=activation,
-            **dropouts,
-        )
-        for _ in range(depth)
-    ]
-    stack = TransformerStack(built, wiring.build(shape), shape, layerdrop=layerdrop, batch_first=batch_first)
+    memory = (memory_dim or dim) if task == "decoder" else None
+    stack = build_layers(settings, wiring, shape, memory, batch_first=batch_first)
+    check_effects(stack, settings, options)
     below = {} if embed_tokens is None else {"embed_tokens": embed_tokens}
     initialise([(nn.ModuleDict({**below, "layers": stack}), stack)])
     start_omegas(stack)
-    return stack
+    return stack.to(device=device, dtype=dtype)
+
+
+class LayerOptions(TypedDict, total=False):
+    """What layers are made of beside their wiring; the defaults are fairseq's."""
+
+    ffn: Activation
+    """The FFN: an activation between two matrices ("relu"), or a gated one ("swiglu", "geglu")."""
+    rotary: bool | float
+    """Whether self-attention has rotary positions, or the base of their rates; True: 10,000."""
+    kv_heads: int
+    """Heads of keys and values, which divide those of queries; by default as many."""
+    qk_norm: bool
+    """Whether each head's queries and keys are normed, by norms of the wiring's kind without biases."""
+    norm_type: NormType
+    """The kind of every norm; the option of that name."""
+    norm_eps: float
+    """The eps of every norm; the option of that name."""
+    bias: bool
+    """Whether linear maps of sub-layers have biases, which they do by default."""
+    window: int
+    """How many positions on either side self-attention sees, a position's own included; by default all."""
+    dropout: float
+    """Probability of dropping a channel of what a sub-layer gives."""
+    attention_dropout: float
+    """Probability of dropping a weight of attention."""
+    activation_dropout: float
+    """Probability of dropping an inner channel of the FFN."""
+    layerdrop: float
+    """Probability of skipping a layer in training (Fan et al. 2020)."""
+
+
+def layer_settings(
+    dim: int, heads: int, ffn_dim: int, options: Options | None, **layers: Unpack[LayerOptions]
+) -> tuple[LayerSettings, Options | None]:
+    """Check what layers are made of, and return it, with the wiring's options.
+
+    Raises:
+        UserError: a value is not valid, is unknown, or is said twice.
+    """
+    if unknown := layers.keys() - LayerOptions.__annotations__.keys():
+        name = min(unknown)
+        valid = LayerOptions.__annotations__
+        raise UserError(
+            f"there is no argument {name!r}{did_you_mean(name, valid)}; those of layers are {', '.join(valid)}"
+        )
+    given: dict[str, Any] = dict(layers)
+    for name in ("norm_type", "norm_eps"):
+        if name in given:
+            if not isinstance(options, Mapping | None) or name in (options or {}):
+                raise UserError(f"{name} is an argument, so options must be a dictionary without it, not {options!r}")
+            options = {**(options or {}), name: given.pop(name)}
+    check_probabilities(**{name: value for name, value in given.items() if name.endswith(("dropout", "layerdrop"))})
+    check_sizes(**{name: given[name] for name in ("kv_heads", "window") if name in given})
+    for name in ("qk_norm", "bias"):
+        if not isinstance(given.get(name, True), bool):
+            raise UserError(f"{name} must be True or False, not {given[name]!r}")
+    rotary = given.pop("rotary", False)
+    base = 1e4 if rotary is True else rotary or 0.0
+    if isinstance(base, bool) or not isinstance(base, int | float) or (base and not 1 < base < math.inf):
+        raise UserError(f"rotary must be True, False or a base of rates larger than 1, not {rotary!r}")
+    if base and dim // heads % 2:
+        raise UserError(f"rotary positions turn pairs of channels, and a head has {dim // heads}")
+    if "ffn" in given:
+        activation_named(given["ffn"])
+        given["activation"] = given.pop("ffn")
+    return LayerSettings(dim=dim, heads=heads, ffn_dim=ffn_dim, rotary=float(base), **given), options
+
+
+def check_effects(stack: Stack, settings: LayerSettings, options: Options | None) -> None:
+    """Check that what was asked of layers does something in a stack.
+
+    Raises:
+        UserError: it has no FFN, no norm, or none with an eps.
+    """
+    if settings.activation != "relu" and not any("ffn" in stack[i].kinds for i in range(len(stack))):
+        raise UserError(f"this wiring takes the place of the FFN, so ffn={settings.activation!r} would do nothing")
+    norms = [module for module in stack.modules() if is_norm(module)]
+    for name in (options or {}).keys() & {"norm_type", "norm_eps"}:
+        if not norms or (name == "norm_eps" and not any(hasattr(norm, "eps") for norm in norms)):
+            raise UserError(f"this wiring has no norm{' with an eps' if norms else ''}, so {name} would do nothing")
 
 
 def start_omegas(stack: Stack) -> None:

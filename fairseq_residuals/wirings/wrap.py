@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.wirings.blocks.attention import MultiheadAttention
 from fairseq_residuals.wirings.blocks.feed_forward import FeedForward
+from fairseq_residuals.wirings.blocks.transformer import SubLayers
 from fairseq_residuals.wirings.build import Options, Task, check_probabilities, parse_wiring, stack_shape, start_omegas
 from fairseq_residuals.wirings.core.attention import Edit, run_attention
 from fairseq_residuals.wirings.core.base import Connection, Kind, Stream, Variant
@@ -26,7 +27,6 @@ from fairseq_residuals.wirings.core.gpas import ActivationScaling
 from fairseq_residuals.wirings.core.initialization import initialise
 from fairseq_residuals.wirings.core.layer import CONNECTIONS, Context, Layer, keys_and_values
 from fairseq_residuals.wirings.core.stack import Stack
-from fairseq_residuals.wirings.core.transformer import SubLayers
 from fairseq_residuals.wirings.core.value_residual import ValueResidual
 from fairseq_residuals.wirings.core.wiring import Wiring
 

@@ -6,6 +6,7 @@
 FIGURE="$(basename "$0" .sh)"
 OUT="${OUT:-figures}"
 if [ "${1:-}" = --paper ]; then
+    shift
     size=(--dims 512x2048x8 --vocabulary 32768 --tokens 32x30 --device cuda)
     depths=(6-6 10-6 15-6 20-6 25-6 30-6 6-4 6-8)
 else
@@ -15,4 +16,4 @@ fi
 mkdir -p "$OUT"
 # shellcheck disable=SC2086
 exec fairseq-residuals bench generate --variants ${VARIANTS:-dlcl_pre pre_ln} --beside --layers "${depths[@]}" "${size[@]}" \
-    --beam 4 --csv "$OUT/$FIGURE.csv"
+    --beam 4 --csv "$OUT/$FIGURE.csv" "$@"

@@ -100,7 +100,9 @@ def test_explain(file: Path, tmp_path: Path) -> None:
     [
         (["gradients", "--variants", "b2t"], "fairseq is not installed"),
         (["gradients", "--python", "none.py"], "there is no file none.py"),
-        (["explain", "b3t"], "unknown variant 'b3t'"),
+        (["change", "--python", "a.py", "--ffn-dim", "8"], "--ffn-dim has no meaning for --python"),
+        (["change", "--python", "a.py", "--dropout", "0.1"], "--dropout has no meaning for --python"),
+        (["explain", "b3t"], "unknown wiring 'b3t'"),
         (["explain", "b2t", "--layers", "1-2-3"], "--layers must be a number such as 18"),
         (["explain", "b2t", "--task", "speech_to_text"], "--task speech_to_text needs fairseq"),
     ],

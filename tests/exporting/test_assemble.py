@@ -12,7 +12,7 @@ import pytest
 from fairseq_residuals.wirings.core.registry import VARIANTS
 from fairseq_residuals.wirings.export.assemble import assemble
 
-MODEL = "fairseq_residuals.wirings.blocks.model"
+MODEL = "fairseq_residuals.wirings.blocks.halves"
 
 
 def package(folder: Path, monkeypatch: pytest.MonkeyPatch, **modules: str) -> None:

@@ -15,10 +15,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from fairseq_residuals.wirings.blocks.models import SETTINGS_FILE, write_settings
 from fairseq_residuals.wirings.blocks.settings import EOS, ModelSettings, StackSettings
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.wiring import Wiring
-from fairseq_residuals.wirings.export.graphs import SETTINGS_FILE, Graphs, load_onnx, load_torch_export, write_settings
+from fairseq_residuals.wirings.export.graphs import Graphs, load_onnx, load_torch_export
 
 LOADERS = {"onnx": load_onnx, "torch_export": load_torch_export}
 SUFFIX = {"onnx": "onnx", "torch_export": "pt2"}

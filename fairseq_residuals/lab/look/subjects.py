@@ -95,10 +95,13 @@ def subjects(args: Namespace) -> Iterator[Subject]:
 
 def _all(args: Namespace) -> Iterator[tuple[Subject, str]]:
     """Yield models, each with what tells it from others of its label."""
+    alone = args.python and not (args.variants or args.arch or args.checkpoint)
+    if alone and (flags := _flags_of_others(args)):
+        raise UserError(f"{flags[0]} has no meaning for --python, whose model and batch are what the file says")
     for file in args.python or ():
         say(str(file))
         yield of_python_file(file, args.training), str(file)
-    if args.python and not (args.variants or args.arch or args.checkpoint):
+    if alone:
         return
     if find_spec("fairseq") is None:
         raise UserError(
@@ -107,6 +110,14 @@ def _all(args: Namespace) -> Iterator[tuple[Subject, str]]:
     from fairseq_residuals.lab.look.models import fairseq_subjects
 
     yield from fairseq_subjects(args)
+
+
+def _flags_of_others(args: Namespace) -> list[str]:
+    """Return the flags that were given and choose sizes, batch, device or precision of models that are built here."""
+    sizes = dict.fromkeys(("data", "layers", "dim", "ffn_dim", "heads"))
+    defaults = {"device": "cpu", "precision": "fp32"} | sizes
+    given = [f"--{name.replace('_', '-')}" for name, value in defaults.items() if getattr(args, name) != value]
+    return [*given, *args.further]
 
 
 def of_python_file(file: Path, training: bool = False) -> ModelAndLoss:

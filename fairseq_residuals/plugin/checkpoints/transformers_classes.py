@@ -21,7 +21,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fairseq_residuals.wirings.blocks.model import sinusoids
+from fairseq_residuals.wirings.blocks.embedding import sinusoids
 from fairseq_residuals.wirings.blocks.settings import EOS, PAD, ModelSettings, StackSettings
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.state_dict_names import fairseq_name

@@ -1,21 +1,64 @@
-"""Multi-head attention on PyTorch alone, with the parameters, random draws and results of fairseq's module.
+"""Multi-head attention on PyTorch alone: fairseq's module, and what decoders of today have in its place.
 
-Vaswani et al. 2017, "Attention Is All You Need", section 3.2.2. Written after facebookresearch/fairseq@3d262bb
-(``modules/multihead_attention.py``): a checkpoint of one is a checkpoint of the other, the same seed draws the same
-weights, and on a CPU the results are equal bit for bit.
+Vaswani et al. 2017, "Attention Is All You Need", section 3.2.2. As it is by default, it has the parameters, the random
+draws and the results of facebookresearch/fairseq@3d262bb (``modules/multihead_attention.py``): a checkpoint of one is a
+checkpoint of the other, the same seed draws the same weights, and on a CPU the results are equal bit for bit.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fairseq_residuals.wirings.core.attention import open_attention
+from fairseq_residuals.wirings.core.attention import open_attention, share_heads, split_heads
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.utils.torch_private import has_hooks
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Rotary positions: queries and keys are turned by angles that grow with the position.
+
+    Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding", Eq. 34.
+    """
+
+    base: float = 1e4
+    """The base of the geometric series of rates."""
+    style: Literal["half", "interleaved"] = "half"
+    """Which channels of a head turn together: i and i + half (LLaMA, GPT-NeoX), or 2i and 2i + 1 (RoFormer, GPT-J)."""
+    channels: int = 0
+    """How many channels of each head turn, from the first; 0: all."""
+
+    def table(self, heads: Tensor, first: int) -> tuple[Tensor, Tensor]:
+        """Return cosines and sines, (T, half of the channels that turn), in single precision at least.
+
+        Args:
+            heads: (N, H, T, channels of a head).
+            first: number of the first position.
+        """
+        channels = self.channels or heads.size(-1)
+        exact: dict[str, Any] = {"dtype": torch.promote_types(heads.dtype, torch.float32), "device": heads.device}
+        rates = self.base ** (-torch.arange(0, channels, 2, **exact) / channels)
+        angles = torch.outer(torch.arange(first, first + heads.size(-2), **exact), rates)
+        return angles.cos(), angles.sin()
+
+    def __call__(self, heads: Tensor, first: int = 0) -> Tensor:
+        """Turn queries or keys, (N, H, T, channels of a head) -> the same.
+
+        Args:
+            first: number of the first position.
+        """
+        channels = self.channels or heads.size(-1)
+        cos, sin = (value.to(heads.dtype) for value in self.table(heads, first))
+        pairs, side = ((-1, 2), -1) if self.style == "interleaved" else ((2, -1), -2)
+        a, b = heads[..., :channels].unflatten(-1, pairs).unbind(side)
+        turned = torch.stack([a * cos - b * sin, b * cos + a * sin], side).flatten(-2)
+        return torch.cat([turned, heads[..., channels:]], -1)
 
 
 class MultiheadAttention(nn.Module):
@@ -27,7 +70,17 @@ class MultiheadAttention(nn.Module):
     beam_size = 1
     """How many neighbours in a batch bring the same memory; fairseq's beam search sets it on fairseq's modules."""
 
-    def __init__(self, embed_dim: int, num_heads: int, *, kdim: int | None = None, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        kdim: int | None = None,
+        dropout: float = 0.0,
+        kv_heads: int | None = None,
+        bias: bool = True,
+        rotary: Rotary | None = None,
+    ) -> None:
         """Draw the weights as fairseq does: Xavier uniform, for queries, keys and values of one width by 1/sqrt(2).
 
         Args:
@@ -35,12 +88,18 @@ class MultiheadAttention(nn.Module):
             num_heads: heads H.
             kdim: channels of keys and values; None: ``embed_dim``.
             dropout: probability with which a weight of attention is dropped in training.
+            kv_heads: heads of keys and values, which divide ``num_heads`` (Ainslie et al. 2023, "GQA"); None: H.
+            bias: whether the projections have biases.
+            rotary: positions, of queries and keys from one sequence.
 
         Raises:
-            UserError: the heads do not divide the channels.
+            UserError: the heads do not divide the channels, or those of keys and values do not divide the heads.
         """
         if embed_dim % num_heads:
             raise UserError(f"embed_dim={embed_dim} is not divisible by num_heads={num_heads}")
+        kv_heads = num_heads if kv_heads is None else kv_heads
+        if kv_heads < 1 or num_heads % kv_heads:
+            raise UserError(f"kv_heads={kv_heads} does not divide the {num_heads} heads of queries")
         super().__init__()
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.kdim = embed_dim if kdim is None else kdim
@@ -48,20 +107,36 @@ class MultiheadAttention(nn.Module):
         self.scaling = self.head_dim**-0.5
         self.dropout_module = nn.Dropout(dropout)
         # the order of fairseq's draws
-        self.k_proj = nn.Linear(self.kdim, embed_dim)
-        self.v_proj = nn.Linear(self.kdim, embed_dim)
-        self.q_proj = nn.Linear(embed_dim, embed_dim)
-        self.out_proj = nn.Linear(embed_dim, embed_dim)
+        self.k_proj = nn.Linear(self.kdim, kv_heads * self.head_dim, bias)
+        self.v_proj = nn.Linear(self.kdim, kv_heads * self.head_dim, bias)
+        self.q_proj = nn.Linear(embed_dim, embed_dim, bias)
+        self.out_proj = nn.Linear(embed_dim, embed_dim, bias)
         gain = 1 / math.sqrt(2) if self.kdim == embed_dim else 1.0
         for projection in (self.k_proj, self.v_proj, self.q_proj):
             nn.init.xavier_uniform_(projection.weight, gain=gain)
         nn.init.xavier_uniform_(self.out_proj.weight)
-        nn.init.zeros_(self.out_proj.bias)
+        if bias:
+            nn.init.zeros_(self.out_proj.bias)
+        self.rotary = rotary
+        self.q_norm: nn.Module | None = None
+        """A norm of each head's queries, below rotary positions (Henry et al. 2020, "Query-Key Normalization")."""
+        self.k_norm: nn.Module | None = None
 
-    def is_plain(self) -> bool:
-        """Return whether weights and biases say all of the projections: no adapter, no hook, no other numbers."""
+    def place_heads(self, heads: Tensor, norm: nn.Module | None, first: int) -> Tensor:
+        """Return queries or keys as they are compared, (N, H, T, channels of a head) -> the same: normed, turned.
+
+        Args:
+            norm: :attr:`q_norm` or :attr:`k_norm`.
+            first: number of the first position.
+        """
+        heads = heads if norm is None else norm(heads)
+        return heads if self.rotary is None else self.rotary(heads, first)
+
+    def is_stock(self) -> bool:
+        """Return whether weights and biases of fairseq's shapes say all: no adapter, hook, norm, or other numbers."""
         projections = (self.q_proj, self.k_proj, self.v_proj, self.out_proj)
-        return all(type(p) is nn.Linear and p.bias is not None and not has_hooks(p) for p in projections)
+        plain = all(type(p) is nn.Linear and p.bias is not None and not has_hooks(p) for p in projections)
+        return plain and self.rotary is None and self.q_norm is None and self.k_proj.out_features == self.embed_dim
 
     def forward(
         self,
@@ -75,7 +150,7 @@ class MultiheadAttention(nn.Module):
         need_weights: bool = False,
         need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend, by PyTorch's fused kernel where the keys are no fixed memory and the projections are plain.
+        """Attend, by one of PyTorch's fused kernels where neither weights are asked for nor the keys a fixed memory.
 
         Args:
             query: (T, B, C).
@@ -85,12 +160,13 @@ class MultiheadAttention(nn.Module):
             static_kv: whether keys and values are a memory that never changes, for which fairseq has no fused kernel.
                 (Adapters, hooks and quantized linears in place of a projection are run as modules, also without it.)
             need_weights: return the mean weights of the heads.
-            need_head_weights: return the weights of each head, which the fused kernel averages all the same.
+            need_head_weights: return the weights of each head, which fairseq's fused kernel averages all the same.
 
         Returns:
             output (T, B, C); weights (B, T, S), of a fixed memory per head (H, B, T, S), or None.
         """
-        if static_kv or not self.is_plain():
+        stock = self.is_stock()
+        if static_kv or (not stock and (need_weights or need_head_weights)):
             return open_attention(
                 self,
                 query,
@@ -102,6 +178,8 @@ class MultiheadAttention(nn.Module):
                 need_weights=need_weights,
                 need_head_weights=need_head_weights,
             )
+        if not stock:
+            return self._fused(query, key, value, key_padding_mask, attn_mask), None
         return F.multi_head_attention_forward(
             query,
             key,
@@ -125,3 +203,27 @@ class MultiheadAttention(nn.Module):
             k_proj_weight=self.k_proj.weight,
             v_proj_weight=self.v_proj.weight,
         )
+
+    def _fused(
+        self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, attn_mask: Tensor | None
+    ) -> Tensor:
+        """As :func:`.open_attention`, by PyTorch's fused kernel: (T, B, C) -> (T, B, C)."""
+        q, k, v = (
+            split_heads(projection(x), self.head_dim)
+            for projection, x in ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value))
+        )
+        q, k = self.place_heads(q, self.q_norm, 0), self.place_heads(k, self.k_norm, 0)
+        mask = attn_mask
+        if padding is not None:
+            # not infinity: a query that may see padding alone is to have some weights
+            mask = q.new_zeros(1, 1) if mask is None else mask
+            mask = mask.masked_fill(padding.bool()[:, None, None], torch.finfo(q.dtype).min)
+        heads = F.scaled_dot_product_attention(
+            q,
+            share_heads(k, self.num_heads),
+            share_heads(v, self.num_heads),
+            mask,
+            dropout_p=self.dropout_module.p if self.training else 0.0,
+            scale=self.scaling,
+        )
+        return self.out_proj(heads.permute(2, 0, 1, 3).flatten(2))  # type: ignore[no-any-return]

@@ -26,7 +26,7 @@ class DecoderCache:
         self.padding: Tensor | None = None
         """(B, positions), True at padding; None where there is none."""
         self.words: dict[Any, tuple[Tensor, Tensor]] = {}
-        """By attention module, keys and values (B, H, positions, channels of a head)."""
+        """By attention module, keys and values (B, heads of these, positions, channels of a head)."""
         self.memories: dict[Any, KeysValues] = {}
         """By module of cross-attention, keys and values of the encoder's output."""
         self.stack: nn.Module | None = None
@@ -35,7 +35,7 @@ class DecoderCache:
     @property
     def rows(self) -> int | None:
         """How many rows the batch has; None before the first pass."""
-        return next((len(keys) for keys, _ in self.words.values()), None)
+        return next((keys.size(0) for keys, _ in self.words.values()), None)
 
     def with_past(self, padding: Tensor | None, rows: int, new: int, device: torch.device) -> Tensor | None:
         """Return the padding of the positions so far and of new ones, (B, positions + new); None where there is none.

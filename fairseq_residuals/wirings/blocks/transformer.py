@@ -3,56 +3,77 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.blocks.attention import MultiheadAttention
+from fairseq_residuals.wirings.blocks.attention import MultiheadAttention, Rotary
 from fairseq_residuals.wirings.blocks.cache import DecoderCache
-from fairseq_residuals.wirings.blocks.feed_forward import Activation, FeedForward
-from fairseq_residuals.wirings.core.base import StackShape, Variant
+from fairseq_residuals.wirings.blocks.feed_forward import FeedForward
+from fairseq_residuals.wirings.core.base import Connection, StackShape, Variant
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.layer import Context
 from fairseq_residuals.wirings.core.packing import Packing
 from fairseq_residuals.wirings.core.stack import Stack
+from fairseq_residuals.wirings.core.wiring import Wiring
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerSettings:
+    """The sub-layers of a stack's layers, as plain values."""
+
+    dim: int
+    """Channels of the stream."""
+    heads: int
+    """Heads of attention, which divide the channels."""
+    ffn_dim: int
+    """Channels that the FFN's second matrix reads."""
+    activation: str = "relu"
+    """One of :data:`.ACTIVATIONS`."""
+    dropout: float = 0.0
+    """Probability of dropping a channel of what a sub-layer gives."""
+    attention_dropout: float = 0.0
+    """Probability of dropping a weight of attention."""
+    activation_dropout: float = 0.0
+    """Probability of dropping an inner channel of the FFN."""
+    layerdrop: float = 0.0
+    """Probability of skipping a layer in training (Fan et al. 2020)."""
+    rotary: float = 0.0
+    """Base of the rates of rotary positions in self-attention; 0: none."""
+    kv_heads: int = 0
+    """Heads of keys and values; 0: as many as of queries."""
+    qk_norm: bool = False
+    """Whether each head's queries and keys are normed, by norms of the wiring's kind without biases."""
+    bias: bool = True
+    """Whether linear maps have biases."""
+    window: int = 0
+    """How many positions on either side self-attention sees, a position's own included; 0: all."""
 
 
 class SubLayers(nn.Module):
     """The sub-layers of one layer, before a wiring takes them over; fairseq's names, and its order of random draws."""
 
-    def __init__(
-        self,
-        dim: int,
-        heads: int,
-        ffn_dim: int,
-        *,
-        memory_dim: int | None,
-        activation: Activation,
-        dropout: float,
-        attention_dropout: float,
-        activation_dropout: float,
-    ) -> None:
+    def __init__(self, settings: LayerSettings, memory_dim: int | None) -> None:
         """Draw the weights.
 
         Args:
-            dim, heads, ffn_dim: channels, heads, inner channels of the FFN.
             memory_dim: channels of what cross-attention reads; None: a layer without it.
-            activation: of the FFN.
-            dropout: after each sub-layer.
-            attention_dropout: on the weights of attention.
-            activation_dropout: after the activation.
         """
         super().__init__()
-        self.self_attn = MultiheadAttention(dim, heads, dropout=attention_dropout)
-        self.encoder_attn = (
-            None if memory_dim is None else MultiheadAttention(dim, heads, kdim=memory_dim, dropout=attention_dropout)
+        s = settings
+        attention = partial(
+            MultiheadAttention, s.dim, s.heads, dropout=s.attention_dropout, kv_heads=s.kv_heads or None, bias=s.bias
         )
-        ffn = FeedForward(dim, ffn_dim, activation, activation_dropout)
+        self.self_attn = attention(rotary=Rotary(s.rotary) if s.rotary else None)
+        self.encoder_attn = None if memory_dim is None else attention(kdim=memory_dim)
+        ffn = FeedForward(s.dim, s.ffn_dim, s.activation, s.activation_dropout, bias=s.bias)  # type: ignore[arg-type]
         self.fc1, self.fc2 = ffn.fc1, ffn.fc2
         self.activation_fn = ffn.activation_fn
         self.activation_dropout_module = ffn.activation_dropout_module
-        self.dropout_module = nn.Dropout(dropout)
+        self.dropout_module = nn.Dropout(s.dropout)
 
 
 class TransformerStack(Stack):
@@ -66,15 +87,18 @@ class TransformerStack(Stack):
         *,
         layerdrop: float = 0.0,
         batch_first: bool = False,
+        window: int = 0,
     ) -> None:
         """Take the sub-layers over; see :class:`.Stack`.
 
         Args:
             batch_first: whether ``x``, ``memory`` and what is returned have sentences before positions.
+            window: as :attr:`LayerSettings.window`.
         """
         super().__init__(list(built), variant, shape, layerdrop=layerdrop)
         self.causal = shape.stack == "decoder"
         self.batch_first = batch_first
+        self.window = window
 
     def forward(  # type: ignore[override]
         self,
@@ -135,7 +159,7 @@ class TransformerStack(Stack):
             padding_mask = cache.with_past(padding_mask, x.size(1), new, x.device)
         context = Context(
             padding_mask=padding_mask,
-            self_attn_mask=self._future_mask(x, past, new),
+            self_attn_mask=self._mask(x, past, new),
             memory=memory,
             memory_padding_mask=memory_padding_mask,
             cache=cache,
@@ -151,11 +175,17 @@ class TransformerStack(Stack):
         order = "(sentences, positions, C)" if self.batch_first else "(positions, sentences, C)"
         return f"with batch_first={self.batch_first} x and memory are {order}"
 
-    def _future_mask(self, x: Tensor, past: int, new: int) -> Tensor | None:
-        """Return (new, past + new), -inf where a position would see a later one; None where none can."""
-        if not self.causal or (past and new == 1):
+    def _mask(self, x: Tensor, past: int, new: int) -> Tensor | None:
+        """Return (new, past + new), -inf where a position does not see another; None where it sees all."""
+        if not self.window and (not self.causal or (past and new == 1)):
             return None
-        return torch.full((new, past + new), -torch.inf, dtype=x.dtype, device=x.device).triu(1 + past)
+        # of comparisons alone, which every format of graphs can hold
+        other = torch.arange(past + new, device=x.device)
+        own = other[past:, None]
+        hidden = other > own if self.causal else torch.zeros_like(other > own)
+        if self.window:
+            hidden = hidden | ((other - own).abs() >= self.window)
+        return torch.zeros(new, past + new, dtype=x.dtype, device=x.device).masked_fill(hidden, -torch.inf)
 
     def _check(self, x: Tensor, memory: Any, cache: Any, cu_seqlens: Any, padding_mask: Any) -> None:
         if x.dim() != 3 or x.size(-1) != self.shape.dim:
@@ -183,6 +213,51 @@ class TransformerStack(Stack):
                 f" {tuple(memory.shape)}; with batch_first=True the first two change places"
             )
         _check_mask("memory_padding_mask", memory_padding_mask, memory, self._order())
+
+
+def build_layers(
+    settings: LayerSettings, wiring: Wiring, shape: StackShape, memory_dim: int | None, *, batch_first: bool = False
+) -> TransformerStack:
+    """Build wired layers, their weights drawn as fairseq draws them.
+
+    Args:
+        memory_dim: channels of what cross-attention reads; None: layers without it.
+
+    Raises:
+        UserError: the wiring has no meaning in such a stack, or not with such sub-layers.
+    """
+    # before the wiring draws numbers of its own, as under fairseq
+    built = [SubLayers(settings, memory_dim) for _ in range(shape.depth)]
+    stack = TransformerStack(
+        built,
+        wiring.build(shape),
+        shape,
+        layerdrop=settings.layerdrop,
+        batch_first=batch_first,
+        window=settings.window,
+    )
+    for variant, layers in stack.segments():
+        for attention in (m for m in layers.modules() if isinstance(m, MultiheadAttention)):
+            if settings.qk_norm:
+                attention.q_norm, attention.k_norm = (
+                    variant.shape.new_norm(attention.head_dim, bias=False) for _ in range(2)
+                )
+    _check_norms(settings, wiring, stack)
+    return stack
+
+
+def _check_norms(settings: LayerSettings, wiring: Wiring, stack: Stack) -> None:
+    """Check that a wiring with norms of its own on queries and keys can have such sub-layers.
+
+    Raises:
+        UserError: it cannot.
+    """
+    own = [norm for m in stack.modules() if isinstance(m, Connection) and (norm := getattr(m, "q_norm", None))]
+    if own and settings.qk_norm:
+        raise UserError(f"wiring {wiring.name!r} norms queries and keys itself: leave out qk_norm")
+    whole = [norm for norm in own if norm.normalized_shape[-1] == settings.dim != settings.dim // settings.heads]
+    if whole and settings.kv_heads not in (0, settings.heads):
+        raise UserError(f"wiring {wiring.name!r} norms queries and keys over all heads, so kv_heads cannot be fewer")
 
 
 def _check_mask(name: str, mask: Tensor | None, x: Tensor, order: str) -> None:

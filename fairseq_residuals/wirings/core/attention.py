@@ -67,6 +67,16 @@ def weigh_values(probs: Tensor, values: Tensor, cache: KVCache | None = None) ->
     return heads.permute(2, 0, 1, 3).flatten(2)
 
 
+def split_heads(x: Tensor, head_dim: int) -> Tensor:
+    """(positions, N, channels of all heads) -> (N, H, positions, channels of a head)."""
+    return x.unflatten(-1, (-1, head_dim)).permute(1, 2, 0, 3)
+
+
+def share_heads(x: Tensor, heads: int) -> Tensor:
+    """(N, heads of keys and values, S, channels of a head) -> (N, ``heads``, S, ...), neighbours sharing one."""
+    return x if x.size(1) == heads else x.repeat_interleave(heads // x.size(1), 1)
+
+
 def needs_opening(cache: KVCache | None, arguments: dict[str, Any]) -> bool:
     """Return whether the module itself cannot do it: there is an edit, a packed row, or a cache of another kind."""
     opening = ("edit_", "packing", "key_packing")
@@ -137,10 +147,13 @@ def open_attention(
 
     def split(x: Tensor, edit: Edit | None, packed: Packing | None) -> Tensor:
         x = x if edit is None else edit(x)
-        x = x if packed is None else packed.unpack(x)
-        return x.unflatten(-1, (attn.num_heads, attn.head_dim)).permute(1, 2, 0, 3)
+        return split_heads(x if packed is None else packed.unpack(x), attn.head_dim)
 
-    q = split(attn.q_proj(query), edit_query, packing) * attn.scaling
+    # the library's module may have norms of queries and keys, and rotary positions
+    place = getattr(attn, "place_heads", None)
+    first = 0 if cache is None or static_kv or place is None else cache.positions  # type: ignore[attr-defined]
+    q = split(attn.q_proj(query), edit_query, packing)
+    q = (q if place is None else place(q, attn.q_norm, first)) * attn.scaling
     attended = cache.recall(attn) if cache is not None and static_kv else None
     if attended is None:
         copies = attn.beam_size if cache is None else cache.copies(attn)
@@ -148,11 +161,13 @@ def open_attention(
             key, value = key[:, ::copies], value[:, ::copies]
             key_padding_mask = None if key_padding_mask is None else key_padding_mask[::copies]
         k = split(attn.k_proj(key), edit_key, key_packing)
+        k = k if place is None else place(k, attn.k_norm, first)
         v = split(attn.v_proj(value), edit_value, key_packing)
         attended = KeysValues(k, v, attn_mask, key_padding_mask)
         if cache is not None:
             attended = (cache.remember if static_kv else cache.extend)(attn, attended)
     k, v, attn_mask, key_padding_mask = attended
+    k, v = share_heads(k, attn.num_heads), share_heads(v, attn.num_heads)
     if cache is not None:
         q = cache.group(q)
 

@@ -1,4 +1,4 @@
-"""Exported graphs to run: beam search over :mod:`.steps`, whatever computes them."""
+"""Exported graphs to run, with a beam search over :mod:`.decoder_steps`."""
 
 from __future__ import annotations
 
@@ -9,32 +9,19 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 from zipfile import is_zipfile
 
 import torch
 from torch import Tensor
 
+from fairseq_residuals.wirings.blocks.models import read_settings
+from fairseq_residuals.wirings.blocks.search import Hypothesis, beam_search, check_tokens
 from fairseq_residuals.wirings.blocks.settings import EOS, PAD, ModelSettings, StackSettings
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.utils import torch_private
-from fairseq_residuals.wirings.utils.documents import parse_json
 
-SETTINGS_FILE = "model.json"
 ENCODER, DECODER = "encoder", "decoder"
 Graph = Callable[..., Sequence[Tensor]]
-
-
-class Hypothesis(NamedTuple):
-    """A finished sentence.
-
-    Attributes:
-        tokens: with the end, without what the search began with.
-        score: sum of log-probabilities over length to the power of the penalty.
-    """
-
-    tokens: list[int]
-    score: float
 
 
 @dataclass(frozen=True)
@@ -44,7 +31,7 @@ class Graphs:
     Attributes:
         settings: of the model.
         encode: None of a language model.
-        decode: one step, as :mod:`.steps` describes it.
+        decode: one step, as :mod:`.decoder_steps` describes it.
     """
 
     settings: ModelSettings
@@ -54,15 +41,14 @@ class Graphs:
     def logits(self, tokens: Tensor, source: Tensor | None = None) -> Tensor:
         """Return the logits of given tokens in one step, (B, T) -> (B, T, words)."""
         rows = tokens.size(0)
-        return self.decode(tokens, *self.empty_cache(rows), *self._memory(source, rows))[0]
+        return self.decode(tokens, *self.empty_cache(rows), *self.memory(source, rows))[0]
 
     def empty_cache(self, rows: int) -> tuple[Tensor, Tensor]:
         """Return keys and values of no positions."""
         s = self.settings.decoder
-        shape = s.layers, rows, s.heads, 0, s.dim // s.heads
+        shape = s.layers, rows, s.kv_heads or s.heads, 0, s.dim // s.heads
         return torch.zeros(shape), torch.zeros(shape)
 
-    @torch.no_grad()
     def search(
         self,
         source: Tensor | None = None,
@@ -89,50 +75,18 @@ class Graphs:
         """
         if beam < 1 or longest < 0:
             raise UserError(f"beam must be at least 1 and longest at least 0, not {beam} and {longest}")
-        self._check(torch.tensor(prompt), self.settings.decoder, "prompt")
+        prompts = torch.tensor([list(prompt)])
+        _check("prompt", prompts[0], self.settings.decoder)
         if source is not None and self.settings.encoder is not None:
-            self._check(source, self.settings.encoder, "source")
+            _check("source", source, self.settings.encoder)
         longest = min(longest, self.settings.decoder.max_positions - len(prompt))
-        memory = self._memory(None if source is None else source[None], beam)
-        tokens = torch.tensor([list(prompt)] * beam)
-        keys, values = self.empty_cache(beam)
-        words, scores = torch.zeros(beam, 0, dtype=torch.long), torch.zeros(beam)
-        finished: list[Hypothesis] = []
-        for step in range(longest + 1):
-            logits, keys, values = self.decode(tokens, keys, values, *memory)
-            totals = scores[:, None] + _allowed(logits[:, -1].log_softmax(-1), first=step == 0, last=step == longest)
-            if step == 0:
-                totals = totals[:1]  # all rows are the same yet
-            best, places = totals.flatten().topk(min(2 * beam, totals.numel() - 1))
-            rows, new = places // totals.size(1), places % totals.size(1)
-            ends = new.eq(EOS)
-            for rank in range(min(beam, len(new))):
-                if ends[rank] and best[rank] > -torch.inf and len(finished) < beam:
-                    sentence = [*words[rows[rank]].tolist(), EOS]
-                    finished.append(Hypothesis(sentence, float(best[rank]) / len(sentence) ** length_penalty))
-            if len(finished) == beam or step == longest:
-                break
-            go_on = ends.logical_not().nonzero().flatten()[:beam]
-            rows, tokens, scores = rows[go_on], new[go_on, None], best[go_on]
-            words = torch.cat([words[rows], tokens], 1)
-            keys, values = keys[:, rows], values[:, rows]
-        return sorted(finished, key=lambda hypothesis: -hypothesis.score)
+        steps = GraphSteps(self, None if source is None else source[None], beam)
+        (found,) = beam_search(
+            steps, prompts, beam=beam, longest=longest, length_penalty=length_penalty, padding=PAD, end=EOS
+        )
+        return found
 
-    @staticmethod
-    def _check(tokens: Tensor, stack: StackSettings, name: str) -> None:
-        """Check what a user gives, of which a graph would say less.
-
-        Raises:
-            UserError: tokens are not in a row, or not those of the model.
-        """
-        if tokens.dim() != 1 or tokens.is_floating_point() or not len(tokens):
-            raise UserError(f"{name} must be the numbers of one sentence's tokens in a row, not {tuple(tokens.shape)}")
-        if tokens.min() < 0 or tokens.max() >= stack.words:
-            raise UserError(f"{name} has tokens {tokens.min()} to {tokens.max()}, and the model {stack.words} words")
-        if len(tokens) > stack.max_positions:
-            raise UserError(f"{name} has {len(tokens)} tokens, and the model reads at most {stack.max_positions}")
-
-    def _memory(self, source: Tensor | None, rows: int) -> tuple[Tensor, ...]:
+    def memory(self, source: Tensor | None, rows: int) -> tuple[Tensor, ...]:
         """Return what a decoder of a pair is given of its source, for as many rows."""
         if (source is None) != (self.encode is None):
             raise UserError("a model of translation needs a source, and a language model has none")
@@ -147,16 +101,33 @@ class Graphs:
         )
 
 
-def _allowed(lprobs: Tensor, *, first: bool, last: bool) -> Tensor:
-    """fairseq's rules: no padding, no empty sentence, and an end at the last position."""
-    lprobs[:, PAD] = -torch.inf
-    if first:
-        lprobs[:, EOS] = -torch.inf
-    if last:
-        end = lprobs[:, EOS].clone()
-        lprobs[:] = -torch.inf
-        lprobs[:, EOS] = end
-    return lprobs
+class GraphSteps:
+    """The :class:`~.search.Steps` of two graphs, whose caches are tensors."""
+
+    def __init__(self, graphs: Graphs, source: Tensor | None, rows: int) -> None:
+        """Encode the source (1, S) of a pair."""
+        self.decode, self.memory = graphs.decode, graphs.memory(source, rows)
+        self.keys, self.values = graphs.empty_cache(rows)
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Read new tokens, (rows, T), and return the logits behind the last of them, (rows, words)."""
+        logits, self.keys, self.values = self.decode(tokens, self.keys, self.values, *self.memory)
+        return logits[:, -1]
+
+    def reorder(self, rows: Tensor) -> None:
+        """Go on with other rows; all have one memory."""
+        self.keys, self.values = self.keys[:, rows], self.values[:, rows]
+
+
+def _check(name: str, tokens: Tensor, stack: StackSettings) -> None:
+    """Check what a user gives, of which a graph would say less.
+
+    Raises:
+        UserError: tokens are not in a row, not those of the model, or too many.
+    """
+    check_tokens(name, tokens, stack, dims=1)
+    if len(tokens) > stack.max_positions:
+        raise UserError(f"{name} has {len(tokens)} tokens, and the model reads at most {stack.max_positions}")
 
 
 def load_torch_export(folder: str | Path) -> Graphs:
@@ -166,7 +137,7 @@ def load_torch_export(folder: str | Path) -> Graphs:
         UserError: the folder holds something else, or another version's files, or lacks one.
     """
     folder = Path(folder)
-    settings = read_settings(folder, "torch_export")
+    settings = read_settings(folder, "torch_export", "export --to torch_export")
 
     def graph(name: str) -> Graph:
         path = _file(folder, f"{name}.pt2")
@@ -242,7 +213,7 @@ def load_onnx(folder: str | Path) -> Graphs:
         UserError: the folder holds something else, or another version's files, or lacks one; or onnxruntime is missing.
     """
     folder = Path(folder)
-    settings = read_settings(folder, "onnx")
+    settings = read_settings(folder, "onnx", "export --to onnx")
     try:
         import onnxruntime
         from onnxruntime.capi import onnxruntime_pybind11_state as errors
@@ -274,24 +245,3 @@ def _file(folder: Path, name: str) -> Path:
     if not (folder / name).is_file():
         raise UserError(f"there is no {name} in {folder}; export the checkpoint again")
     return folder / name
-
-
-def write_settings(settings: ModelSettings, kind: str, folder: Path, **more: Any) -> None:
-    """Write what :func:`read_settings` reads."""
-    content = {"format": kind, "model": settings.to_json(), **more}
-    (folder / SETTINGS_FILE).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def read_settings(folder: Path, kind: str) -> ModelSettings:
-    """Read the settings of exported graphs.
-
-    Raises:
-        UserError: the folder holds none of this kind, or those of another version.
-    """
-    try:
-        content = parse_json((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder} holds no exported model: {SETTINGS_FILE} cannot be read: {error}") from error
-    if not isinstance(content, dict) or content.get("format") != kind:
-        raise UserError(f"{folder} was not written by export --to {kind}")
-    return ModelSettings.of_json(content.get("model"))

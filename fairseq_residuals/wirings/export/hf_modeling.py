@@ -14,7 +14,7 @@ from transformers import GenerationMixin, LogitsProcessor, PreTrainedConfig, Pre
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, Seq2SeqLMOutput
 
 from fairseq_residuals.wirings.blocks.cache import DecoderCache
-from fairseq_residuals.wirings.blocks.model import Encoder, build_halves
+from fairseq_residuals.wirings.blocks.halves import Encoder, build_halves, open_all_attention
 from fairseq_residuals.wirings.blocks.settings import EOS, PAD, ModelSettings
 
 
@@ -65,14 +65,10 @@ class ResidualModel(PreTrainedModel, GenerationMixin):
         super().__init__(config)
         settings = ModelSettings.of_json(config.model_settings)
         encoder, self.decoder = build_halves(settings)
-        tied = {}
-        if settings.share_input_output:
-            tied["decoder.output_projection.weight"] = "decoder.embed_tokens.weight"
         if encoder is not None:
             self.encoder = encoder
-            if settings.share_all:
-                tied["encoder.embed_tokens.weight"] = "decoder.embed_tokens.weight"
-        self._tied_weights_keys = tied
+        open_all_attention(self)
+        self._tied_weights_keys = settings.tied
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -169,7 +165,6 @@ class ResidualForSeq2Seq(ResidualModel):
             memory,
             None if attention_mask is None else attention_mask.eq(0),
             cache,
-            None if cache is None else cache.padding,
         )
         return Seq2SeqLMOutput(
             loss=self._loss(logits, labels),
@@ -216,9 +211,7 @@ class ResidualForCausalLM(ResidualModel):
             labels: (B, T), the input itself, -100 where there is no loss.
         """
         cache = GenerationCache() if past_key_values is None and use_cache else past_key_values
-        logits = self.decoder(
-            _padded(input_ids, attention_mask), cache=cache, past_padding=None if cache is None else cache.padding
-        )
+        logits = self.decoder(_padded(input_ids, attention_mask), cache=cache)
         loss = None if labels is None else self._loss(logits[:, :-1], labels[:, 1:])
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache)
 

@@ -122,4 +122,5 @@ class DeepNet(Variant):
                 module.reset_parameters()
                 if scaled:
                     module.weight.mul_(beta)
-                    module.bias.mul_(beta)
+                    if module.bias is not None:
+                        module.bias.mul_(beta)

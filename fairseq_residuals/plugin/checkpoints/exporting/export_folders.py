@@ -12,7 +12,7 @@ from fairseq_residuals.plugin.checkpoints.exporting import to_hf
 from fairseq_residuals.plugin.checkpoints.exporting.portable_checkpoint import PortableCheckpoint, read_portable
 from fairseq_residuals.plugin.checkpoints.exporting.stock_form import form_for_transformers
 from fairseq_residuals.plugin.folders import new_folder
-from fairseq_residuals.wirings.blocks.model import PortableModel
+from fairseq_residuals.wirings.blocks.models import TransformerModel
 from fairseq_residuals.wirings.blocks.settings import EOS, PAD
 from fairseq_residuals.wirings.core.errors import UserError
 
@@ -125,7 +125,7 @@ def _tokenizer_files(checkpoint: PortableCheckpoint, options: Options) -> to_hf.
     return to_hf.TokenizerFiles(source, target, options.codes, options.sentencepiece)
 
 
-def random_input(model: PortableModel, sentences: int = 3) -> tuple[Tensor | None, Tensor]:
+def random_input(model: TransformerModel, sentences: int = 3) -> tuple[Tensor | None, Tensor]:
     """Return a source (None of a language model) and what a decoder is given, padded to the right."""
     generator = torch.Generator().manual_seed(1)
     settings = model.settings

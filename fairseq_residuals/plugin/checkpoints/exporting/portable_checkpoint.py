@@ -22,7 +22,7 @@ from fairseq_residuals.plugin.models.language_model import LANGUAGE_MODEL
 from fairseq_residuals.plugin.models.speech_to_text import SPEECH
 from fairseq_residuals.plugin.models.translation import TRANSLATION
 from fairseq_residuals.wirings.blocks.feed_forward import ACTIVATIONS
-from fairseq_residuals.wirings.blocks.model import PortableModel
+from fairseq_residuals.wirings.blocks.models import TransformerModel
 from fairseq_residuals.wirings.blocks.settings import ModelSettings, StackSettings
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.wiring import Wiring
@@ -50,7 +50,7 @@ class PortableCheckpoint:
 
     path: Path
     fairseq_model: nn.Module
-    model: PortableModel
+    model: TransformerModel
     settings: Settings
 
 
@@ -96,7 +96,7 @@ def portable_of(path: Path, args: Namespace, fairseq_model: nn.Module, settings:
         UserError: the model has parts that only fairseq has.
     """
     wirings = wirings_of(args)
-    portable = PortableModel(_settings(path, args, wirings, fairseq_model))
+    portable = TransformerModel(_settings(path, args, wirings, fairseq_model))
     # the same names, since the modules are the same; those of a state dict would be fairseq's
     weights: dict[str, Tensor] = dict(fairseq_model.named_parameters(remove_duplicate=False))
     if uses_fixnorm(wirings):

@@ -14,7 +14,7 @@ from fairseq_residuals.plugin.checkpoints.fairseq_config import Settings
 from fairseq_residuals.plugin.checkpoints.importing.model_sizes import sharing
 from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found
 from fairseq_residuals.plugin.checkpoints.transformers_classes import Reason, TransformersClass, fitting_class
-from fairseq_residuals.wirings.blocks.model import PortableModel
+from fairseq_residuals.wirings.blocks.models import TransformerModel
 from fairseq_residuals.wirings.blocks.settings import StackSettings
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.stack import Stack
@@ -94,7 +94,7 @@ def form_for_transformers(checkpoint: PortableCheckpoint) -> tuple[PortableCheck
     fit = fitting_class(plain)
     if not isinstance(fit, TransformersClass):
         return fit
-    model = PortableModel(plain)
+    model = TransformerModel(plain)
     model.load_state_dict({name: state[fairseq_name(name)].float() for name in model.state_dict()})
     return PortableCheckpoint(checkpoint.path, checkpoint.fairseq_model, model.eval(), checkpoint.settings), fit
 

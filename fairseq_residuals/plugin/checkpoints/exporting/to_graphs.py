@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
-from fairseq_residuals.wirings.blocks.model import PortableModel
+from fairseq_residuals.wirings.blocks.halves import open_all_attention
+from fairseq_residuals.wirings.blocks.models import TransformerModel, write_settings
 from fairseq_residuals.wirings.blocks.settings import EOS, ModelSettings
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.export.decoder_steps import (
@@ -26,7 +27,7 @@ from fairseq_residuals.wirings.export.decoder_steps import (
     LanguageModelGraph,
     empty_cache,
 )
-from fairseq_residuals.wirings.export.graphs import DECODER, ENCODER, write_settings
+from fairseq_residuals.wirings.export.graphs import DECODER, ENCODER
 
 Programs = dict[str, ExportedProgram]
 """The decoder's step, and of a pair the encoder, by the names of their files."""
@@ -115,8 +116,9 @@ def _quiet() -> Iterator[None]:
 
 
 @torch.no_grad()
-def trace_graphs(model: PortableModel) -> Programs:
+def trace_graphs(model: TransformerModel) -> Programs:
     """Trace the graphs of a model, with any numbers of sentences and positions."""
+    open_all_attention(model)
     tokens = torch.full((_ROWS, _NEW), EOS + 2)
     keys, values = empty_cache(model.decoder, _ROWS, _PAST)
     rows, new, past, source = Dim.DYNAMIC, Dim.DYNAMIC, Dim.DYNAMIC, Dim.DYNAMIC

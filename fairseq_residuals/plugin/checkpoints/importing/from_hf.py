@@ -26,7 +26,7 @@ from fairseq_residuals.plugin.checkpoints.importing.model_sizes import (
 from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found, sides
 from fairseq_residuals.plugin.checkpoints.safetensors_file import NO_TRAINING_STATE, read_tensors
 from fairseq_residuals.plugin.checkpoints.transformers_classes import CLASSES, from_transformers, settings_of
-from fairseq_residuals.wirings.blocks.model import PortableModel
+from fairseq_residuals.wirings.blocks.models import TransformerModel
 from fairseq_residuals.wirings.blocks.settings import ModelSettings, StackSettings
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.state_dict_names import fairseq_name
@@ -121,7 +121,7 @@ def _compare(folder: Path, settings: ModelSettings, args: Namespace, model: nn.M
     checkpoint = portable_of(folder, args, model, {})
     if _sizes(checkpoint.model.settings) != _sizes(settings):  # before a model of these sizes is built
         raise UserError(f"{folder} cannot be imported: its {CONFIG} has other sizes than its {WEIGHTS}")
-    theirs = PortableModel(settings)
+    theirs = TransformerModel(settings)
     theirs.load_state_dict(checkpoint.model.state_dict())
     check_logits(replace(checkpoint, model=theirs.eval()), "imported:")
 

@@ -1,0 +1,435 @@
+"""Whole models on PyTorch alone: a language model, and an encoder with a decoder, wired as any paper has it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self, TypedDict, Unpack, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fairseq_residuals.wirings.blocks.cache import DecoderCache
+from fairseq_residuals.wirings.blocks.embedding import Positions
+from fairseq_residuals.wirings.blocks.halves import Decoder, Encoder, build_halves, tie
+from fairseq_residuals.wirings.blocks.search import beam_search, check_tokens, sample
+from fairseq_residuals.wirings.blocks.settings import EOS, PAD, ModelSettings, StackSettings
+from fairseq_residuals.wirings.build import (
+    LayerOptions,
+    Options,
+    check_effects,
+    check_sizes,
+    layer_settings,
+    parse_wiring,
+    start_omegas,
+)
+from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.initialization import initialise
+from fairseq_residuals.wirings.utils.documents import parse_json
+
+SETTINGS_FILE, WEIGHTS_FILE = "model.json", "model.safetensors"
+
+
+class EmbeddingOptions(LayerOptions, total=False):
+    """What a model is made of beside its sizes and its wiring; the defaults are fairseq's."""
+
+    positions: Positions
+    """How positions are embedded; by default not at all where they are rotary, else by sinusoids."""
+    max_positions: int
+    """The longest sentence where positions are learned; by default 1,024."""
+    scale: float
+    """Factor on the embeddings of tokens; by default sqrt(dim)."""
+    input_dim: int
+    """Channels of the embeddings of tokens, which are projected where these are not ``dim``."""
+    norm_embedding: bool
+    """Whether a LayerNorm follows the sum of embeddings."""
+
+
+class SearchOptions(TypedDict, total=False):
+    """How sentences are continued."""
+
+    longest: int
+    """Tokens at most, by default 100; fewer where no more positions were learned."""
+    beam: int
+    """Hypotheses at a time, by default 1: the most probable token is taken each time."""
+    length_penalty: float
+    """Power of the length by which a beam search divides scores, by default 1."""
+    temperature: float
+    """What logits are divided by before a token is drawn; by default 0: none is drawn."""
+    top_k: int
+    """How many tokens are drawn from, by default all."""
+    top_p: float
+    """Probability of the tokens that are drawn from, by default 1."""
+
+
+class TransformerModel(nn.Module):
+    """A model as its settings say; its weights are yet to be loaded, or to be drawn as its wirings ask."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.encoder, self.decoder = build_halves(settings)
+        tie(settings, self.encoder, self.decoder)
+
+    def save(self, folder: str | Path) -> None:
+        """Write settings and weights to a folder, which is made if it is not there.
+
+        Raises:
+            UserError: the package safetensors is missing.
+            OSError: a file cannot be written.
+        """
+        safetensors, folder, tied = _safetensors(), Path(folder), self.settings.tied
+        folder.mkdir(parents=True, exist_ok=True)
+        weights = {name: value.contiguous() for name, value in self.state_dict().items() if name not in tied}
+        safetensors.torch.save_file(weights, folder / WEIGHTS_FILE)
+        write_settings(self.settings, "weights", folder)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Return the model that :meth:`save` has written, on the CPU and in evaluation; nothing in its files is run.
+
+        Raises:
+            UserError: a file is missing or damaged, or is of another model; or the package safetensors is missing.
+        """
+        safetensors, folder = _safetensors(), Path(folder)
+        settings = read_settings(folder, "weights", f"{cls.__name__}.save")
+        if issubclass(cls, EncoderDecoder if settings.encoder is None else LanguageModel):
+            raise UserError(f"{folder} holds another kind of model than {cls.__name__}")
+        model = cls.__new__(cls)
+        TransformerModel.__init__(model, settings)
+        try:
+            weights = safetensors.torch.load_file(folder / WEIGHTS_FILE)
+            weights |= {name: weights[other] for name, other in settings.tied.items()}
+            model.to(weights["decoder.embed_tokens.weight"].dtype).load_state_dict(weights)
+        except (OSError, RuntimeError, LookupError, safetensors.SafetensorError) as error:
+            reason = " ".join(str(error).split())
+            raise UserError(f"{folder / WEIGHTS_FILE} is missing, damaged, or of another model: {reason}") from error
+        return model.eval()
+
+    def _start(self, options: Options | None, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
+        """Draw the weights as papers have it, for training."""
+        halves = [half for half in (self.encoder, self.decoder) if half is not None]
+        for half in halves:
+            check_effects(half.layers, half.settings, options)
+        initialise([(half, half.layers) for half in halves])
+        for half in halves:
+            start_omegas(half.layers)
+        self.to(device=device, dtype=dtype)
+
+    @torch.no_grad()
+    def _continue(
+        self,
+        prompts: Tensor,
+        source: Tensor | None = None,
+        *,
+        longest: int = 100,
+        beam: int = 1,
+        length_penalty: float = 1.0,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+    ) -> list[list[int]]:
+        """Continue prompts, (B, T), given what an encoder reads, (B, S)."""
+        decoder, end = self.decoder.settings, self.settings.end
+        check_sizes(longest=longest, beam=beam)
+        if temperature < 0 or top_k < 0 or not 0 < top_p <= 1:
+            raise UserError("temperature and top_k must be at least 0, and top_p above 0 and at most 1")
+        if not temperature and (top_k or top_p < 1):
+            raise UserError("top_k and top_p say what is drawn from: give a temperature, such as 1.0, too")
+        if beam > 1 and temperature:
+            raise UserError("a beam is searched and not drawn: leave out beam, or temperature")
+        if beam > 1 and end < 0:
+            raise UserError("beam search needs a token that ends sentences: build the model with end=")
+        if decoder.positions == "learned":
+            longest = min(longest, decoder.max_positions - prompts.size(1))
+        tokens = {"padding": decoder.padding, "end": end}
+        with _evaluating(self):
+            steps = DecoderSteps(self.decoder, self.encoder, source, beam)
+            if beam == 1:
+                draw = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+                return sample(steps, prompts, longest=longest, **draw, **tokens)  # type: ignore[arg-type]
+            # the end is the last of the tokens
+            sizes = {"beam": beam, "longest": longest - 1}
+            found = beam_search(steps, prompts, **sizes, length_penalty=length_penalty, **tokens)
+        return [hypotheses[0].tokens for hypotheses in found]
+
+
+class LanguageModel(TransformerModel):
+    """A decoder alone, with its embeddings and its output matrix."""
+
+    def __init__(
+        self,
+        variant: str,
+        *,
+        vocab: int,
+        depth: int,
+        dim: int,
+        heads: int,
+        ffn_dim: int,
+        options: Options | None = None,
+        tied: bool = True,
+        padding: int | None = None,
+        end: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **parts: Unpack[EmbeddingOptions],
+    ) -> None:
+        """Build it, wired and initialised as a paper has it.
+
+        Args:
+            variant, depth, dim, heads, ffn_dim, options, device, dtype: as for :func:`.build_stack`.
+            vocab: size of the vocabulary.
+            tied: whether the output matrix is the embedding.
+            padding: the token that pads sentences; None: none does.
+            end: the token behind which :meth:`generate` stops; None: none.
+            parts: what else the model is made of, as :class:`EmbeddingOptions` and :class:`.LayerOptions` say.
+
+        Raises:
+            UserError: as :func:`.build_stack`.
+        """
+        sizes = {"words": vocab, "layers": depth, "dim": dim, "heads": heads, "ffn_dim": ffn_dim}
+        stack, options = _stack_settings(variant, options, sizes, _token("padding", padding, vocab), **parts)
+        settings = ModelSettings(
+            encoder=None,
+            decoder=stack,
+            output_dim=stack.input_dim if tied else dim,
+            share_input_output=tied,
+            share_all=False,
+            end=_token("end", end, vocab),
+        )
+        super().__init__(settings)
+        self._start(options, device, dtype)
+
+    def forward(self, tokens: Tensor, *, cache: DecoderCache | None = None) -> Tensor:
+        """Return logits, (B, T) -> (B, T, words).
+
+        Args:
+            cache: of the tokens before, to which those given are added.
+        """
+        return self.decoder(tokens, cache=cache)  # type: ignore[no-any-return]
+
+    def loss(self, tokens: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+        """Return the mean cross entropy of each token after the first, (B, T) -> (); padding counts for nothing."""
+        return _loss(self(tokens[:, :-1]), tokens[:, 1:], self.decoder, label_smoothing)
+
+    def generate(self, prompts: Tensor, **search: Unpack[SearchOptions]) -> list[list[int]]:
+        """Continue prompts: greedily, by draws at a temperature, or by a beam search.
+
+        Args:
+            prompts: (B, T), padded on the left.
+            search: how, as :class:`SearchOptions` says.
+
+        Returns:
+            The new tokens of each sentence, with its end if it has one.
+
+        Raises:
+            UserError: an argument is not valid.
+        """
+        check_tokens("prompts", prompts, self.decoder.settings, dims=2)
+        padding = self.decoder.padding_of(prompts)
+        if padding is not None and padding[:, -1].any():
+            raise UserError("prompts must be padded on the left: what follows the last column is generated")
+        return self._continue(prompts, **search)
+
+
+class EncoderDecoder(TransformerModel):
+    """An encoder and a decoder that reads its output, each with its embeddings, and the output matrix."""
+
+    encoder: Encoder
+
+    def __init__(
+        self,
+        variant: str,
+        *,
+        vocab: int | tuple[int, int],
+        depth: int | tuple[int, int],
+        dim: int,
+        heads: int,
+        ffn_dim: int,
+        options: Options | None = None,
+        tied: bool = True,
+        padding: int = PAD,
+        end: int = EOS,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **parts: Unpack[EmbeddingOptions],
+    ) -> None:
+        """Build it, wired and initialised as a paper has it.
+
+        Args:
+            variant, dim, heads, ffn_dim, options, device, dtype: as for :func:`.build_stack`, of both stacks.
+            vocab: size of the vocabulary that source and target share, or of theirs.
+            depth: layers of both stacks, or of the encoder and of the decoder.
+            tied: whether the output matrix is the decoder's embedding, and the encoder's of a vocabulary that they
+                share.
+            padding: the token that pads sentences.
+            end: the token that ends sentences, with which the decoder begins.
+            parts: what else the model is made of, as :class:`EmbeddingOptions` and :class:`.LayerOptions` say.
+
+        Raises:
+            UserError: as :func:`.build_stack`.
+        """
+        (words, target_words), (layers, target_layers) = (x if isinstance(x, tuple) else (x, x) for x in (vocab, depth))
+        sizes = {"dim": dim, "heads": heads, "ffn_dim": ffn_dim}
+        _token("padding", padding, min(words, target_words))
+        encoder, decoder = (
+            _stack_settings(variant, options, {"words": w, "layers": n, **sizes}, padding, **parts)
+            for w, n in ((words, layers), (target_words, target_layers))
+        )
+        super().__init__(
+            ModelSettings(
+                encoder[0],
+                decoder[0],
+                decoder[0].input_dim if tied else dim,
+                share_input_output=tied,
+                share_all=tied and isinstance(vocab, int),
+                end=_token("end", end, min(words, target_words)),
+            )
+        )
+        self._start(decoder[1], device, dtype)
+
+    def forward(self, source: Tensor, tokens: Tensor, *, cache: DecoderCache | None = None) -> Tensor:
+        """Return logits, (B, S) and (B, T) -> (B, T, words).
+
+        Args:
+            tokens: what the decoder is given, which begins with the end of a sentence.
+            cache: of the tokens before, to which those given are added.
+        """
+        return self.decoder(tokens, self.encoder(source), self.encoder.padding_of(source), cache)  # type: ignore[no-any-return]
+
+    def loss(self, source: Tensor, target: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+        """Return the mean cross entropy of the target's tokens, (B, S) and (B, T) -> (); padding counts for nothing.
+
+        Args:
+            source, target: sentences with their ends, padded on the right.
+        """
+        begin = torch.full_like(target[:, :1], self.settings.end)
+        return _loss(self(source, torch.cat([begin, target[:, :-1]], 1)), target, self.decoder, label_smoothing)
+
+    def generate(self, source: Tensor, **search: Unpack[SearchOptions]) -> list[list[int]]:
+        """Return targets of sources: greedily, by draws at a temperature, or by a beam search.
+
+        Args:
+            source: (B, S), sentences with their ends, padded on the right.
+            search: how, as :class:`SearchOptions` says.
+
+        Returns:
+            The tokens of each target, with its end if it was reached.
+
+        Raises:
+            UserError: an argument is not valid.
+        """
+        check_tokens("source", source, self.encoder.settings, dims=2)
+        return self._continue(torch.full_like(source[:, :1], self.settings.end), source, **search)
+
+
+class DecoderSteps:
+    """The :class:`~.search.Steps` of a decoder with its cache."""
+
+    def __init__(self, decoder: Decoder, encoder: Encoder | None, source: Tensor | None, beam: int) -> None:
+        """Encode the source (B, S) of a pair, of which each sentence gets ``beam`` rows."""
+        self.decoder, self.cache = decoder, DecoderCache()
+        self.memory = self.padding = None
+        if encoder is not None and source is not None:
+            self.memory = encoder(source).repeat_interleave(beam, 1)
+            padding = encoder.padding_of(source)
+            self.padding = None if padding is None else padding.repeat_interleave(beam, 0)
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Read new tokens, (rows, T), and return the logits behind the last of them, (rows, words)."""
+        return self.decoder(tokens, self.memory, self.padding, self.cache)[:, -1]  # type: ignore[no-any-return]
+
+    def reorder(self, rows: Tensor) -> None:
+        """Go on with other rows; those of a sentence have one memory."""
+        self.cache.reorder(rows)
+
+
+def _stack_settings(
+    variant: str, options: Options | None, sizes: dict[str, int], padding: int, **parts: Unpack[EmbeddingOptions]
+) -> tuple[StackSettings, Options | None]:
+    """Return the settings of a stack with its embeddings, and the wiring's options."""
+    dim, heads, ffn_dim = (sizes[name] for name in ("dim", "heads", "ffn_dim"))
+    check_sizes(vocab=sizes["words"], depth=sizes["layers"], dim=dim, heads=heads, ffn_dim=ffn_dim)
+    if dim % heads:
+        raise UserError(f"dim={dim} is not divisible by heads={heads}")
+    given: dict[str, Any] = dict(parts)
+    positions = given.pop("positions", "none" if given.get("rotary") else "sinusoidal")
+    if positions not in get_args(Positions):
+        raise UserError(f"positions={positions!r} is unknown; valid are {', '.join(get_args(Positions))}")
+    own: dict[str, Any] = {
+        "max_positions": given.pop("max_positions", 1024),
+        "input_dim": given.pop("input_dim", dim),
+        "embed_scale": float(given.pop("scale", dim**0.5)),
+        "norm_embedding": given.pop("norm_embedding", False),
+    }
+    check_sizes(max_positions=own["max_positions"], input_dim=own["input_dim"])
+    layers, options = layer_settings(dim, heads, ffn_dim, options, **given)
+    wiring = parse_wiring(variant, options)
+    own |= {"residual": wiring.name, "residual_args": wiring.args, "positions": positions, "padding": padding}
+    return StackSettings(**asdict(layers) | sizes | own), options
+
+
+def _token(name: str, token: int | None, words: int) -> int:
+    """Return the number of a token, -1 for None.
+
+    Raises:
+        UserError: the vocabulary has no such token.
+    """
+    if token is not None and not 0 <= token < words:
+        raise UserError(f"{name}={token} is no token of a vocabulary of {words}")
+    return -1 if token is None else token
+
+
+def _loss(logits: Tensor, target: Tensor, decoder: Decoder, label_smoothing: float) -> Tensor:
+    """Return the mean cross entropy, (B, T, words) and (B, T) -> ()."""
+    ignored = decoder.padding_idx if decoder.padding_idx >= 0 else -100
+    return cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=ignored, label_smoothing=label_smoothing)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Have a model in evaluation within this context."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.torch
+    except ModuleNotFoundError as error:
+        raise UserError("this needs the package safetensors: pip install safetensors") from error
+    return safetensors
+
+
+def write_settings(settings: ModelSettings, kind: str, folder: Path, **more: Any) -> None:
+    """Write what :func:`read_settings` reads."""
+    content = {"format": kind, "model": settings.to_json(), **more}
+    (folder / SETTINGS_FILE).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def read_settings(folder: Path, kind: str, written_by: str) -> ModelSettings:
+    """Read the settings of a model that a folder holds.
+
+    Args:
+        kind: the format of the rest.
+        written_by: what writes such folders, for messages.
+
+    Raises:
+        UserError: the folder holds none of this kind, or those of another version.
+    """
+    try:
+        content = parse_json((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder} holds no exported model: {SETTINGS_FILE} cannot be read: {error}") from error
+    if not isinstance(content, dict) or content.get("format") != kind:
+        raise UserError(f"{folder} was not written by {written_by}")
+    return ModelSettings.of_json(content.get("model"))
