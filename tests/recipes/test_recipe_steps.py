@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 from recipe_files import job_of, read_table
 
-from fairseq_residuals.lab.recipes import reproduce, runner, stages, workspace
+from fairseq_residuals.lab.recipes import reproduce, runner, stages
 from fairseq_residuals.lab.recipes.evaluate import measure
 from fairseq_residuals.lab.recipes.job import Job
 from fairseq_residuals.lab.recipes.machine import Machine
 from fairseq_residuals.lab.recipes.runner import Run, Runner
 from fairseq_residuals.lab.recipes.stages import Diverged, Stages
 from fairseq_residuals.lab.recipes.tables import read_records
+from fairseq_residuals.lab.utils import checkout
 from fairseq_residuals.wirings.core.errors import UserError
 
 
@@ -223,8 +224,8 @@ def test_the_commit_on_record_is_dirty_where_more_than_results_was_changed(
             ["git", *who, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True
         ).stdout
 
-    monkeypatch.setattr(workspace, "ROOT", tmp_path)
-    assert workspace.commit().startswith("release 0.")
+    monkeypatch.setattr(checkout, "ROOT", tmp_path)
+    assert checkout.commit().startswith("release 0.")
     (tmp_path / "results").mkdir()
     code, results = tmp_path / "code.py", tmp_path / "results/reproduced.csv"
     code.touch()
@@ -234,6 +235,6 @@ def test_the_commit_on_record_is_dirty_where_more_than_results_was_changed(
     git("commit", "-q", "-m", "Begin")
     head = git("rev-parse", "HEAD").strip()
     results.write_text("a score\n")
-    assert workspace.commit() == head
+    assert checkout.commit() == head
     code.write_text("another\n")
-    assert workspace.commit() == f"{head}-dirty"
+    assert checkout.commit() == f"{head}-dirty"

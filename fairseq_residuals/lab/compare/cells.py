@@ -23,8 +23,7 @@ from fairseq_residuals.lab.recipes.losses import final_loss
 from fairseq_residuals.lab.recipes.machine import Machine
 from fairseq_residuals.lab.recipes.runner import CommandFailed, Run, Runner
 from fairseq_residuals.lab.recipes.stages import Diverged, Stages, hours, usage
-from fairseq_residuals.lab.recipes.workspace import commit
-from fairseq_residuals.lab.utils.checkout import CONFIGS
+from fairseq_residuals.lab.utils.checkout import CONFIGS, commit
 from fairseq_residuals.lab.utils.machine import processor
 from fairseq_residuals.lab.utils.tables import csv_text
 from fairseq_residuals.wirings.core.errors import UserError

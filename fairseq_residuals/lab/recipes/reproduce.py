@@ -25,7 +25,7 @@ from fairseq_residuals.lab.recipes.runner import CommandFailed, Run, Runner
 from fairseq_residuals.lab.recipes.stages import Diverged, Stages, hours, is_prepared, release
 from fairseq_residuals.lab.recipes.tables import FAILED, Record, append, read_records
 from fairseq_residuals.lab.recipes.tables.cells import Cell, TableRecipe
-from fairseq_residuals.lab.recipes.workspace import commit
+from fairseq_residuals.lab.utils.checkout import commit
 from fairseq_residuals.lab.utils.machine import processor
 from fairseq_residuals.wirings.core.errors import UserError
 

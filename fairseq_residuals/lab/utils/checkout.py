@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
+import fairseq_residuals
 from fairseq_residuals_errors import UserError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -22,3 +24,16 @@ def require_checkout(path: Path) -> None:
             f"there is no {path}: it comes with a checkout of the repository and not with an installed package;"
             " clone the repository and install it by pip install -e ."
         )
+
+
+def commit() -> str:
+    """Return the commit of this checkout, "-dirty" where more than results was changed, or the release installed."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "--no-optional-locks", "-C", str(ROOT), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+    # the first score on record changes a file of results, and no later score by that
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":(top,exclude)results")
+    described = git("rev-parse", "HEAD")
+    return f"{described}{'-dirty' if changed else ''}" if described else f"release {fairseq_residuals.__version__}"
