@@ -43,6 +43,8 @@ _MESSAGES: tuple[tuple[type[Exception], str, str], ...] = (
         r"gradients are Nan/Inf|Minimum loss scale reached .*",
         "training diverged: {0}; `fairseq-residuals diagnose LOG` says where it began",
     ),
+    (Exception, r"Incorrect encoding detected in (.*), please rebuild the dataset", "{1} is not UTF-8"),
+    (ValueError, r"Empty manifest: (.*)", "the manifest {1} has no recordings"),
     (ImportError, r"Failed to import --user-dir=.*", "{0}"),
     (UnicodeDecodeError, r"'utf-8' codec can't decode .*", "a file that was read is not UTF-8 text ({0})"),
     (Exception, r"Cannot find dataset: (.*)", "there is no data set {1}; fairseq-preprocess makes data sets"),

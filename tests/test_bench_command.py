@@ -104,7 +104,7 @@ def test_nothing_measured_is_status_1() -> None:
     ("flags", "sentence"),
     [
         (["--variants", "b3t"], "unknown wiring 'b3t' (did you mean b2t?)"),
-        (["--beside", "stok"], "beside variants there are stock, stock-lean, x-transformers"),
+        (["--beside", "stok"], "beside wirings there are stock, stock-lean, x-transformers"),
         (["--variants", "post_ln,pre_ln"], "must be one entry"),
         (["--variants", "--beside"], "there is nothing to measure"),
         (["--also", "x=b2t oops"], "--also 'x=b2t oops' is not understood"),

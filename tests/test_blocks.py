@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq_residuals.lab.utils.perturbation import perturb
+from perturbation import perturb
 from torch import Tensor, nn
 from torch.nn import functional as F
 

@@ -30,7 +30,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"\n{name} " in f"\n{text}" and f"| `{name}` |" in markdown
         for option in options_of(variant.Config).keys() - options_of(Variant.Config).keys():
             assert f"{option}=" in text and f"`{option}=" in markdown
-    assert "options of every variant: init=fairseq, init_scale=1" in text
+    assert "options of every wiring: init=fairseq, init_scale=1" in text
     # a common option that starts elsewhere than in most
     assert "options: init=fairseq_0.8, profile=auto" in text and "`init=fairseq_0.8`" in markdown
     assert len({line.count("|") for line in markdown.splitlines()}) == 1

@@ -8,7 +8,7 @@ import pytest
 
 from fairseq_residuals.__main__ import main
 from fairseq_residuals.lab.compare.cells import read_results
-from fairseq_residuals.lab.data.audio.utterances import read_texts
+from fairseq_residuals.lab.data.corpora.librispeech import read_texts
 from fairseq_residuals.lab.data.pipeline.corpus import STAND_IN
 from fairseq_residuals.lab.recipes.tables import load_published, read_records
 from fairseq_residuals.wirings.core.errors import UserError

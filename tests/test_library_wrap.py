@@ -212,7 +212,7 @@ def test_attention_of_pytorch(task: str, variant: str) -> None:
         theirs.append([own, ffn])
     other, reason = attempt(variant, theirs)
     if other is None:
-        assert f"variant '{variant}' has to see" in reason and "of attention" in reason
+        assert f"wiring '{variant}' has to see" in reason and "of attention" in reason
         return
     other.load_state_dict(wiring_of(stack), strict=False)
     x = torch.randn(5, 3, 16)
@@ -280,7 +280,7 @@ def test_weights_of_ones_own_stay(caplog: pytest.LogCaptureFixture) -> None:
     layers = of_ones_own(ours("encoder"))
     before = {name: p.clone() for name, p in nn.ModuleList(map(nn.ModuleList, layers)).named_parameters()}
     wrap("deepnet", layers, **SIZES)
-    assert "variant deepnet also scales the weights of sub-layers at initialisation" in caplog.text
+    assert "wiring deepnet also scales the weights of sub-layers at initialisation" in caplog.text
     after = dict(nn.ModuleList(map(nn.ModuleList, layers)).named_parameters())
     assert all(torch.equal(after[name], p) for name, p in before.items())
     with pytest.raises(UserError, match="option init_scale draws the weights of sub-layers"):

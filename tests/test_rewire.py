@@ -285,3 +285,60 @@ def test_the_models_are_known() -> None:
         "bert": ["bert.encoder.layer"],
     }
     assert sum(isinstance(m, Rewiring) for m in rewire(tiny("t5"), "hyper_connections").modules()) == 2
+
+
+class NanoBlock(nn.Module):
+    """With the names of nanoGPT."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ln_1, self.attn, self.ln_2 = nn.LayerNorm(16), nn.Linear(16, 16), nn.LayerNorm(16)
+        self.mlp = nn.Sequential(nn.Linear(16, 16), nn.GELU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attn(self.ln_1(x))
+        return x + self.mlp(self.ln_2(x))  # type: ignore[no-any-return]
+
+
+class TimmBlock(nn.Module):
+    """With the names of timm's ViT."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.attn, self.norm2, self.mlp = (
+            make(16) for make in (nn.LayerNorm, square, nn.LayerNorm, square)
+        )
+        self.ls1, self.drop_path1, self.ls2, self.drop_path2 = (nn.Identity() for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.drop_path1(self.ls1(self.attn(self.norm1(x))))
+        return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))  # type: ignore[no-any-return]
+
+
+def square(width: int) -> nn.Linear:
+    return nn.Linear(width, width)
+
+
+@pytest.mark.parametrize(
+    ("block", "norm", "container"), [(NanoBlock, "ln_f", nn.ModuleList), (TimmBlock, "norm", nn.Sequential)]
+)
+def test_blocks_by_structure(block: Any, norm: str, container: Any) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            blocks = [block() for _ in range(3)]
+            self.h = container(*blocks) if container is nn.Sequential else container(blocks)
+            self.add_module(norm, nn.LayerNorm(16))
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.h:
+                x = layer(x)
+            return self.get_submodule(norm)(x)  # type: ignore[no-any-return]
+
+    model, x = Model(), torch.randn(2, 5, 16)
+    perturb(model)
+    before = model(x)
+    rewire(model, "hyper_connections", batch=x)
+    torch.testing.assert_close(model(x), before, rtol=1e-4, atol=1e-4)
+    perturb(model, "wiring.")
+    assert not torch.allclose(model(x), before, rtol=1e-2)

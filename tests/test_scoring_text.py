@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,15 @@ def test_the_best_of_several_hypotheses_and_an_empty_one() -> None:
 def test_output_that_is_not_whole(lines: list[str], words: str) -> None:
     with pytest.raises(UserError, match=words):
         parse_generation(lines)
+
+
+def test_a_long_line_takes_no_longer_than_its_length() -> None:
+    begin = time.process_time()
+    with pytest.raises(UserError, match="has no hypotheses"):
+        parse_generation(["1," * 200_000])
+    with pytest.raises(UserError, match="has 0 times a"):
+        perplexity_of_validate("valid on 'valid' subset | " * 20_000)
+    assert time.process_time() - begin < 2
 
 
 def test_plain_text_is_no_generation() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq_residuals.lab.utils.perturbation import perturb
+from perturbation import perturb
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 

@@ -7,6 +7,7 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from tiny import TASKS, batch, build, common_options, logits, perturb, settings, stacks
 
+from fairseq_residuals import build_stack
 from fairseq_residuals.wirings.core.base import StackShape
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.wiring import Wiring
@@ -37,6 +38,11 @@ def test_a_segment_is_a_stack_of_its_own() -> None:
     assert (below.depth, below.enc_depth, below.dec_depth) == (6, 6, 6)
     assert (above.depth, above.enc_depth, above.dec_depth) == (12, 12, 6)
     assert [segments.at(i)[1] for i in (0, 5, 6, 17)] == [0, 5, 0, 11]
+
+
+def test_a_list_of_wirings_can_be_printed() -> None:
+    stack = build_stack("post_ln:0,pre_ln:1", depth=2, dim=16, heads=2, ffn_dim=32)
+    assert "post_ln: x = LN(x + F(x))" in repr(stack) and "pre_ln: x = x + F(LN(x)); output LN(x)" in repr(stack)
 
 
 def test_an_option_in_parentheses_may_be_a_path() -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.wirings.blocks.attention import MultiheadAttention
 from fairseq_residuals.wirings.blocks.feed_forward import FeedForward
-from fairseq_residuals.wirings.blocks.transformer import SubLayers
+from fairseq_residuals.wirings.blocks.transformer import LayerSettings, SubLayers
 from fairseq_residuals.wirings.build import Options, Task, check_probabilities, parse_wiring, stack_shape, start_omegas
 from fairseq_residuals.wirings.core.attention import Edit, run_attention
 from fairseq_residuals.wirings.core.base import Connection, Kind, Stream, Variant
@@ -195,7 +195,7 @@ def _size(name: str, modules: list[nn.Module]) -> int | None:
     if name == "heads":
         own = [m.num_heads for m in modules if isinstance(m, MultiheadAttention | nn.MultiheadAttention)]
     else:
-        own = [m.fc1.out_features for m in modules if isinstance(m, FeedForward)]
+        own = [m.fc2.in_features for m in modules if isinstance(m, FeedForward)]
     return own[0] if own else None
 
 
@@ -236,9 +236,8 @@ def _warn(stack: WrappedStack, wiring: Wiring) -> None:
 @torch.no_grad()
 def _scales(variant: Variant, depth: int) -> bool:
     """Return whether a wiring would scale, or draw, weights of sub-layers with the library's names."""
-    sizes = {"activation": "relu", "dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
     with torch.random.fork_rng():
-        probe = nn.ModuleList(SubLayers(4, 1, 4, memory_dim=4, **sizes) for _ in range(depth))  # type: ignore[arg-type]
+        probe = nn.ModuleList(SubLayers(LayerSettings(dim=4, heads=1, ffn_dim=4), memory_dim=4) for _ in range(depth))
         before = [p.clone() for p in probe.parameters()]
         variant.init_weights(probe, None)
     return any(not torch.equal(p, q) for p, q in zip(before, probe.parameters(), strict=True))
@@ -332,14 +331,14 @@ class WrappedLayer(Layer):
     def run_sublayers(self, s: Stream, context: WrappedContext) -> tuple[Stream, None]:
         """Return the stream after this layer; weights of attention stay with the sub-layer."""
         for kind, name, connects in self.slots:
-            connection: Any = self.get_submodule(connects)
             arguments = context.arguments[kind][self.index] if kind in context.arguments else {}
-            sublayer = partial(self._sublayer, kind, name, connection, arguments, context.rehearsal)
-            if self.gpas is None:
-                s, _ = connection(s, sublayer)
-            else:
-                s, _ = self.gpas.around(connection, s, sublayer)
+            sublayer = partial(self._sublayer, kind, name, self.connection(connects), arguments, context.rehearsal)
+            s, _ = self.run(connects, s, sublayer)  # type: ignore[arg-type]
         return s, None
+
+    def connection(self, kind: str) -> Connection:
+        """Return the connection of a kind of sub-layer, the first one, or the connection of that name."""
+        return getattr(self, CONNECTIONS.get(kind, kind))  # type: ignore[call-overload,no-any-return]
 
     def _sublayer(
         self,

@@ -68,6 +68,18 @@ def test_a_python_file_is_analysed(command: str, rows: int, file: Path, tmp_path
     assert (tmp_path / f"{name}.png").exists()
 
 
+@pytest.mark.parametrize("task", ["translation", "language_modeling"])
+def test_wirings_are_analysed(task: str, tmp_path: Path) -> None:
+    sizes = ["--layers", "3", "--dim", "16", "--heads", "2", "--ffn-dim", "32", "--vocabulary", "50", "--task", task]
+    done = bare("gradients", "--variants", "pre_ln", "hyper_connections/n=2", *sizes, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = list(csv.DictReader((tmp_path / "gradients.csv").read_text().splitlines()))
+    stacks = ("encoder", "decoder") if task == "translation" else ("decoder",)
+    places = [(wiring, stack) for wiring in ("pre_ln", "hyper_connections") for stack in stacks for _ in range(3)]
+    assert [(row["wiring"], row["stack"]) for row in rows] == places
+    assert all(float(row["gradient_norm"]) > 0 for row in rows)
+
+
 def test_the_numbers_are_those_of_the_files_model(file: Path, tmp_path: Path) -> None:
     assert main(["gradients", "--python", str(file), "--out", str(tmp_path)]) == 0
     subject = of_python_file(file)
@@ -98,7 +110,10 @@ def test_explain(file: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["gradients", "--variants", "b2t"], "fairseq is not installed"),
+        (["gradients", "--arch", "transformer_b2t"], "fairseq is not installed"),
+        (["gradients", "--variants", "b2t", "--residual-args", "x=1"], "--residual-args is no flag of this command"),
+        (["gradients", "--vocabulary", "4"], "--vocabulary must be at least 5"),
+        (["gradients", "--task", "speech_to_text"], "--task speech_to_text needs fairseq"),
         (["gradients", "--python", "none.py"], "there is no file none.py"),
         (["change", "--python", "a.py", "--ffn-dim", "8"], "--ffn-dim has no meaning for --python"),
         (["change", "--python", "a.py", "--dropout", "0.1"], "--dropout has no meaning for --python"),

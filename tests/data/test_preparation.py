@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -152,6 +153,20 @@ def test_what_is_done_is_not_done_again(clean: Prepared, capsys: pytest.CaptureF
     assert {path: path.stat().st_mtime_ns for path in clean.out.rglob("*") if path.name != ".lock"} == before
 
 
+@pytest.mark.parametrize("edit", ["removed", "changed"])
+def test_what_was_edited_is_not_ready(edit: str, clean: Prepared, tmp_path: Path) -> None:
+    shutil.copytree(clean.out, tmp_path / "out")
+    file = next(iter(sorted((tmp_path / "out/data-bin").glob("*.bin"))))
+    if edit == "removed":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:-1] + b"\1")
+    with pytest.raises(UserError, match=f"{file} was changed or removed since it was made: remove {file.parent}"):
+        run(CORPUS, tmp_path / "out", clean.mirror)
+    shutil.rmtree(file.parent)
+    assert run(CORPUS, tmp_path / "out", clean.mirror).files() == clean.files()
+
+
 def test_the_number_of_processes_does_not_matter(clean: Prepared, tmp_path: Path) -> None:
     assert run(CORPUS, tmp_path / "out", clean.mirror, workers=3).files() == clean.files()
 
@@ -197,7 +212,6 @@ def test_a_folder_that_holds_another_variant_is_left_as_it_is(tmp_path: Path) ->
 def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "fairseq_residuals.lab.data.corpora.librispeech"
     monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.delitem(sys.modules, "fairseq_residuals.lab.data.audio.utterances", raising=False)
     monkeypatch.setitem(sys.modules, "soundfile", None)
     with pytest.raises(UserError, match=r"librispeech needs the library soundfile, .* pip install"):
         find_corpus("librispeech")

@@ -216,7 +216,7 @@ def _by_our_names(path: Path, description: dict[str, Any], recipe: GoldenRecipe,
     parameters, gradients, initial = (arrays.under(prefix) for prefix in ("param/", "grad/", "init/"))
 
     def ours(values: Values) -> Values:
-        return translate({name: value for name, value in values.items() if not unused.match(name)}, authors)
+        return _joined(translate({name: value for name, value in values.items() if not unused.match(name)}, authors))
 
     try:
         return {
@@ -231,6 +231,17 @@ def _by_our_names(path: Path, description: dict[str, Any], recipe: GoldenRecipe,
             f"{path}: its parameters do not have the names and shapes of {authors.repository or 'its repository'}"
             f" ({str(error).splitlines()[0]})"
         ) from error
+
+
+def _joined(values: Values) -> Values:
+    """Join the first matrices of a gated FFN, ``fc1.gate`` and ``fc1.up``, to one."""
+    joined = {}
+    for name, value in values.items():
+        if ".fc1.gate." in name:
+            value = torch.cat([value, values[name.replace(".gate.", ".up.")]])
+        if ".fc1.up." not in name:
+            joined[name.replace(".fc1.gate.", ".fc1.")] = value
+    return joined
 
 
 def _generations(sidecar: Path, description: dict[str, Any], arrays: _Arrays) -> dict[str, Generation]:

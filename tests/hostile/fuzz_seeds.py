@@ -9,7 +9,7 @@ from pathlib import Path
 from archive_cases import tar_of, zip_of
 from command_lines import SIZES
 from object_cases import pid, rebuilt
-from pickle_cases import checkpoint, legacy
+from pickle_cases import checkpoint, legacy, text
 
 from fairseq_residuals.lab.compare.cells import HEADER
 
@@ -124,7 +124,8 @@ def _table(*lines: tuple[str, ...], separator: str) -> bytes:
 @functools.cache
 def corpus() -> dict[str, tuple[bytes, ...]]:
     """Good inputs by kind."""
-    state = checkpoint(rebuilt(pid("0", 16), 0, (4, 4), (4, 1)))
+    old = checkpoint(b"}" + text("w") + rebuilt(pid("0", 16, view=b"N"), 0, (4, 4), (4, 1)) + b"s")
+    state = checkpoint(b"}" + text("w") + rebuilt(pid("0", 16), 0, (4, 4), (4, 1)) + b"s")
     files = tuple(ARCHIVE.items())
     reproduced = (ROOT / "results/reproduced.csv").read_text().splitlines()[0].split(",")
     result = dict.fromkeys(HEADER, "1") | {"ended": "learned", "curve": "10:2.5 20:nan"}
@@ -141,7 +142,7 @@ def corpus() -> dict[str, tuple[bytes, ...]]:
         "perplexity": (EVAL_LM, VALIDATE),
         "generation": (GENERATED,),
         "pickle": (state,),
-        "legacy": (legacy(checkpoint(rebuilt(pid("0", 16, view=b"N"), 0, (4, 4), (4, 1))), {"0": bytes(64)}),),
+        "legacy": (legacy(old, {"0": bytes(64)}),),
         "archive": (tar_of(*files), zip_of(*files), zip_of(*files, method=8)),
         "profile": (json.dumps(profile).encode(),),
         "record": (b'{"key": "a", "lines": {"train": 3}}',),

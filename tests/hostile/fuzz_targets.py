@@ -15,7 +15,7 @@ from forked import PLUGIN
 from pickle_cases import zipped
 
 from fairseq_residuals.lab.compare.cells import read_results
-from fairseq_residuals.lab.data.audio.utterances import read_texts
+from fairseq_residuals.lab.data.corpora.librispeech import read_texts
 from fairseq_residuals.lab.data.pipeline.archives import unpack
 from fairseq_residuals.lab.data.text import bpe
 from fairseq_residuals.lab.data.text.sgm import sentences

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from hostile_files import cases
 
-from fairseq_residuals.lab.data.audio.utterances import read_texts
+from fairseq_residuals.lab.data.corpora.librispeech import read_texts
 from fairseq_residuals.lab.data.pipeline.archives import unpack
 from fairseq_residuals.lab.data.text.sgm import sentences
 from fairseq_residuals.lab.recipes.tables.published import load_published

@@ -62,7 +62,7 @@ def test_which_designs_come_in_other_sizes() -> None:
         ("preln_rms", wrong("out/decoder_features", (1, 5, 15), 5e-5), {"activations decoder_features"}),
         ("preln_rms", wrong("out/logits", (0, 0, 0), 5e-5), {"logits evaluation", "logits training"}),
         ("preln_rms", wrong("loss/train", (), 1e-3), {"loss train"}),
-        ("lns", wrong("grad/model.layers.1.mlp.up_proj.weight", (31, 15), 0.1), {"gradients layers.1.fc1.up.weight"}),
+        ("lns", wrong("grad/model.layers.1.mlp.up_proj.weight", (31, 15), 0.1), {"gradients layers.1.fc1.weight"}),
         ("rezero", wrong("out/dec_layer0", (1, 5, 0)), {"activations dec_layer0"}),
         ("rezero", wrong("init/layers.1.resweight"), {"initial layers.1.self_attn_connection.gain"}),
         (

@@ -1,4 +1,4 @@
-"""``fairseq-residuals bench``: what the variants cost beside stock fairseq and other libraries, measured in turns.
+"""``fairseq-residuals bench``: what the wirings cost beside stock fairseq and other libraries, measured in turns.
 
 The report for readers, a table in Markdown, goes to stdout; ``--csv`` keeps all that was measured.
 """
@@ -28,7 +28,7 @@ from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS
 from modern_fairseq.atomic_write import atomic_write
 
-HELP = "measure speed and memory of the variants beside stock fairseq and other libraries, in turns"
+HELP = "measure speed and memory of the wirings beside stock fairseq and other libraries, in turns"
 TRAINED = ("stock", "stock-lean", "x-transformers")
 HALVES = ("fp32", "bf16", "fp16")
 THEMES = {

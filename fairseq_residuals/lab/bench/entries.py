@@ -1,6 +1,6 @@
 """What is measured: the work (a case), and the models that do it (entries).
 
-An entry is asked for as NAME or NAME/k=v,... (a variant with options). NAME is one of :data:`ENTRIES`, a variant, or
+An entry is asked for as NAME or NAME/k=v,... (a wiring with options). NAME is one of :data:`ENTRIES`, a wiring, or
 MODULE:FUNCTION, which is imported in the entry's process and makes the model: so further ones need no change here.
 """
 
@@ -21,7 +21,7 @@ DIMENSIONS = {"base": (512, 2048, 8), "big": (1024, 4096, 16)}
 """Model dimension, width of the FFNs, heads: the two sizes of Vaswani et al. 2017, table 3."""
 HERE = "fairseq_residuals.lab.bench"
 _MAKER = re.compile(r"\w+(\.\w+)+:[A-Za-z_]\w*")
-"""A reference with a dot, which a list of variants has not."""
+"""A reference with a dot, which a list of wirings has not."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def parse(text: str) -> Entry:
     try:
         (source,) = sources(Namespace(variants=[text], arch=None, checkpoint=None, task="translation", **sizes))
     except UserError as error:
-        raise UserError(f"{error}; beside variants there are {', '.join(ENTRIES)}") from error
+        raise UserError(f"{error}; beside wirings there are {', '.join(ENTRIES)}") from error
     except ValueError:
         raise UserError(f"{text!r} must be one entry; blanks, not commas, stand between several") from None
     return Entry(text, f"{HERE}.fairseq_models:network", SEARCH, source.arch, source.flags)

@@ -11,11 +11,10 @@ from fairseq import utils
 from fairseq.data import Dictionary
 from torch import Tensor
 
+from fairseq_residuals.lab.look.subjects import SPECIAL
 from fairseq_residuals.plugin.checkpoints.fairseq_config import synthetic_dictionary
 from fairseq_residuals.wirings.core.errors import UserError
 
-SPECIAL = 4
-"""Dictionaries begin with bos, pad, eos and unk."""
 SOUND_FEATURES = 80
 """Features of a frame; fairseq's recipes for speech have as many."""
 FRAMES_PER_POSITION = 4
@@ -45,13 +44,7 @@ class Batch:
 
 
 def synthetic_task(settings: Namespace, sizes: dict[str, int]) -> Namespace:
-    """Return what a model asks of its task, for dictionaries of these sizes ("source" may be missing).
-
-    Raises:
-        UserError: there is no room for a word.
-    """
-    if min(sizes.values()) <= SPECIAL:
-        raise UserError(f"--vocabulary must be at least {SPECIAL + 1}: {SPECIAL} symbols are special")
+    """Return what a model asks of its task, for dictionaries of these sizes ("source" may be missing)."""
     target = synthetic_dictionary(sizes["target"])
     source = synthetic_dictionary(sizes["source"]) if "source" in sizes else target
     return Namespace(source_dictionary=source, target_dictionary=target, args=settings)

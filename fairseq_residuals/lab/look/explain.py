@@ -23,11 +23,10 @@ from torch import Tensor, nn
 from fairseq_residuals.lab.look import plots
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
 from fairseq_residuals.lab.look.probes import stacks
-from fairseq_residuals.lab.look.subjects import add_size_flags, of_python_file
+from fairseq_residuals.lab.look.subjects import add_size_flags, library_model, of_python_file
 from fairseq_residuals.lab.look.trace import Graph, Node, run_below, trace_layer
 from fairseq_residuals.lab.utils.tables import Cell, text_table
 from fairseq_residuals.wirings.blocks.transformer import TransformerStack
-from fairseq_residuals.wirings.build import Task, build_stack
 from fairseq_residuals.wirings.core.base import Variant
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.stack import Stack
@@ -119,7 +118,7 @@ BYTES_PER_PARAMETER = 4
 
 @dataclass
 class Drawn:
-    """A variant in one stack of one model."""
+    """A wiring in one stack of one model."""
 
     variant: Variant
     stack: str
@@ -135,7 +134,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "arch",
         nargs="+",
         metavar="ARCH",
-        help="architectures, variants as --variants names them, or Python files as --python of `gradients` takes them",
+        help="architectures, wirings as --variants names them, or Python files as --python of `gradients` takes them",
     )
     parser.add_argument("--stack", choices=("encoder", "decoder"), help="only this one")
     add_size_flags(parser)
@@ -196,7 +195,7 @@ def _stacks(args: argparse.Namespace) -> Iterator[tuple[str, Stack]]:
     """Yield the stacks that are named, without storage: even the largest is built at once.
 
     Raises:
-        UserError: a name is that of no variant or architecture, or of a file without a stack that can be drawn.
+        UserError: a name is that of no wiring or architecture, or of a file without a stack that can be drawn.
     """
     logging.disable(logging.INFO)  # what building prints says nothing here
     try:
@@ -219,11 +218,13 @@ def _named_stacks(name: str, args: argparse.Namespace) -> Iterator[tuple[str, St
             yield file.stem, stack.to("meta")
     elif file.is_file():
         raise UserError(
-            f"{name} is a file: explain takes an architecture, such as transformer_b2t_6l, or a variant, such"
+            f"{name} is a file: explain takes an architecture, such as transformer_b2t_6l, or a wiring, such"
             " as b2t; or a Python file that ends in .py"
         )
     elif find_spec("fairseq") is None:
-        yield from _library_stacks(name, args)
+        with torch.device("meta"):
+            model = library_model(name, args)
+        yield from ((name, stack) for stack in stacks(model))
     else:
         yield from _fairseq_stacks(name, args)
 
@@ -240,25 +241,8 @@ def _fairseq_stacks(name: str, args: argparse.Namespace) -> Iterator[tuple[str, 
         yield from ((source.arch if known["arch"] else name, stack) for stack in stacks(model))
 
 
-def _library_stacks(name: str, args: argparse.Namespace) -> Iterator[tuple[str, Stack]]:
-    """Build a variant by :func:`build_stack`, with the sizes of fairseq's ``transformer`` where no flag says others."""
-    if args.task == "speech_to_text":
-        raise UserError("--task speech_to_text needs fairseq, which is not installed")
-    depths = [int(n) for n in (args.layers or "6").split("-") if n.isdigit()]
-    tasks: tuple[Task, ...] = ("encoder", "decoder") if args.task == "translation" else ("language_model",)
-    if not 1 <= len(depths) <= len(tasks):
-        raise UserError(f"--layers must be a number such as 18, or 12-6 for encoder and decoder, not {args.layers!r}")
-    variant, _, given = name.partition("/")
-    settings: dict[str, Any] = {"dim": args.dim or 512, "ffn_dim": args.ffn_dim or 2048, "heads": args.heads or 8}
-    settings |= {"options": dict(text.partition("=")[::2] for text in given.split(",") if text), "dropout": 0.1}
-    for task, depth, other in zip(tasks, (depths[0], depths[-1]), (depths[-1], depths[0]), strict=False):
-        other_depth = other if len(tasks) == 2 else None
-        with torch.device("meta"):
-            yield name, build_stack(variant, depth=depth, other_depth=other_depth, task=task, **settings)
-
-
 def _drawn(stack: Stack) -> Iterator[Drawn]:
-    """Draw each variant of a stack by its second layer: in the first, what comes from below may be missing."""
+    """Draw each wiring of a stack by its second layer: in the first, what comes from below may be missing."""
     below = 0
     for variant, layers in stack.segments():
         place = below + min(1, len(layers) - 1)

@@ -1,4 +1,4 @@
-"""``fairseq-residuals list``: the variants, or the architectures made of them."""
+"""``fairseq-residuals list``: the wirings, or the architectures made of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_EQUATIONS = 8
 """Most equations in a row of README's table; of a wiring with more, it has those with the sub-layer and the output."""
 SENTENCES, ACTIVATIONS, EQUATIONS = "to the generated sentence", "activations and gradients", "equations"
 """How far a wiring is compared."""
-HELP = "list the variants, or with --architectures every name for --arch"
+HELP = "list the wirings, or with --architectures every name for --arch"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -46,14 +46,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def own_options(variant: type[Variant]) -> list[str]:
-    """Return the options that not all variants have, with their defaults, and the common ones that start elsewhere."""
+    """Return the options that not all wirings have, with their defaults, and the common ones that start elsewhere."""
     common = {(o.name, o.default) for o in options_of(Variant.Config).values()}
     own = [o for o in options_of(variant.Config).values() if (o.name, o.default) not in common]
     return [f"{o.name}={show_value(o.default)}" for o in own]
 
 
 def text_table() -> str:
-    """Return some lines per variant: name and paper, equations, released models, options."""
+    """Return some lines per wiring: name and paper, equations, released models, options."""
     width = max(map(len, VARIANTS))
     lines = []
     for name in list_variants():
@@ -65,11 +65,11 @@ def text_table() -> str:
         if options := own_options(variant):
             lines.append(f"{'':{width}}  options: {', '.join(options)}")
     common = ", ".join(f"{o.name}={show_value(o.default)}" for o in options_of(Variant.Config).values())
-    return "\n".join([*lines, "", f"options of every variant: {common}"])
+    return "\n".join([*lines, "", f"options of every wiring: {common}"])
 
 
 def evidence(variant: type[Variant]) -> str:
-    """Return how far a variant is compared with code that others published: the words of ``verified`` say it."""
+    """Return how far a wiring is compared with code that others published: the words of ``verified`` say it."""
     if variant.verified.startswith("re-implementation") or "gradients" not in variant.verified:
         return EQUATIONS
     return SENTENCES if "generation" in variant.verified else ACTIVATIONS
@@ -85,7 +85,7 @@ def _compared(variant: type[Variant]) -> str:
 
 
 def summary_table() -> str:
-    """Return what README.md has of the variants: how many are compared how far, and a table of four columns."""
+    """Return what README.md has of the wirings: how many are compared how far, and a table of four columns."""
     far = Counter(evidence(VARIANTS[name]) for name in list_variants())
     lines = [
         f"Of {far.total()} wirings, {far[SENTENCES]} equal their authors' code to the generated sentence,"
@@ -111,7 +111,7 @@ def _cell(lines: Iterable[str]) -> str:
 
 
 def markdown_table() -> str:
-    """Return the table of variants in docs/VARIANTS.md."""
+    """Return the table of wirings in docs/VARIANTS.md."""
     lines = [
         "| Year | Variant | Paper | Wiring | Options, defaults | Ships in | Authors' code | Compared with"
         " | Our choice | Parameters |",

@@ -1,4 +1,4 @@
-"""Models that fairseq builds and checkpoints that it loads, of any variant and task, each with a batch to run it on."""
+"""Models that fairseq builds and checkpoints that it loads, of any wiring and task, each with a batch to run it on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torch import nn
 from fairseq_residuals.lab.look import batches
 from fairseq_residuals.lab.look.batches import Batch
 from fairseq_residuals.lab.look.probes import Subject, stacks
-from fairseq_residuals.lab.look.subjects import PRECISIONS, PREFIXES, device_of
+from fairseq_residuals.lab.look.subjects import DEFAULT, PRECISIONS, PREFIXES, check_sizes, device_of
 from fairseq_residuals.plugin.checkpoints.importing.model_sizes import dictionary_sizes
 from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
@@ -85,9 +85,9 @@ class ModelSource:
     flags: tuple[str, ...] = ()
     file: Path | None = None
     name: str = ""
-    """What tells it from others of the same variant; may be empty."""
+    """What tells it from others of the same wiring; may be empty."""
     label: str = ""
-    """The user's; empty: the title of its variant."""
+    """The user's; empty: the title of its wiring."""
 
 
 @dataclass
@@ -123,13 +123,11 @@ def sources(args: Namespace) -> list[ModelSource]:
     """Return what the options name, in the order of ``--variants``, ``--arch``, ``--checkpoint``.
 
     Raises:
-        UserError: an unknown variant or architecture, or numbers that are none.
+        UserError: an unknown wiring or architecture, or numbers that are none.
     """
-    for key in ("sentences", "tokens", "vocabulary", "dim", "ffn_dim", "heads"):
-        if getattr(args, key) is not None and getattr(args, key) < 1:
-            raise UserError(f"--{key.replace('_', '-')} must be at least 1, not {getattr(args, key)}")
+    check_sizes(args)
     found = []
-    variants = args.variants or ([] if args.arch or args.checkpoint else ["post_ln", "pre_ln", "b2t"])
+    variants = args.variants or ([] if args.arch or args.checkpoint else list(DEFAULT))
     if variants == ["all"]:
         variants = [name for name in list_variants() if f"{PREFIXES[args.task]}_{name}" in ARCHITECTURES]
     for item in variants:
@@ -139,7 +137,7 @@ def sources(args: Namespace) -> list[ModelSource]:
             first = Wiring.parse(name, given).parts[0].name
             if f"{PREFIXES[args.task]}_{first}" not in ARCHITECTURES:
                 reason = find_variant(first).refusal(alone=args.task == "language_modeling", topmost=True)
-                raise UserError(f"variant {first!r} cannot be used for --task {args.task}: {reason}")
+                raise UserError(f"wiring {first!r} cannot be used for --task {args.task}: {reason}")
             own = ("--residual", name) if name != first else ()
             flags = (*own, *(("--residual-args", given) if given else ()))
             found.append(ModelSource(args.task, f"{PREFIXES[args.task]}_{first}", flags, name=given or name))
@@ -157,7 +155,7 @@ def sources(args: Namespace) -> list[ModelSource]:
             label, path = "", str(file)
         found.append(ModelSource(file=Path(path), name="/".join(Path(path).parts[-2:]), label=label))
     if not found:
-        raise UserError("no model is named: give a variant, such as b2t; `fairseq-residuals list` prints them")
+        raise UserError("no model is named: give a wiring, such as b2t; `fairseq-residuals list` prints them")
     return found
 
 
@@ -188,7 +186,7 @@ def make_subject(source: ModelSource, args: Namespace, device: torch.device) -> 
 
 
 def label_and_wiring(settings: Namespace) -> tuple[str, str]:
-    """Return the titles of the variants of a model's stacks, and the name of its decoder's variant."""
+    """Return the titles of the wirings of a model's stacks, and the name of its decoder's wiring."""
     wirings = [Wiring.parse(settings.residual, settings.residual_args)]
     wirings += [Wiring.parse(settings.decoder_residual, settings.decoder_residual_args)]
     return " / ".join(dict.fromkeys(wiring.title for wiring in wirings)), wirings[-1].name

@@ -1,6 +1,6 @@
 """One style for every picture.
 
-A picture is as wide as a column of a paper, colour-blind readers can tell its colours apart, and each variant has the
+A picture is as wide as a column of a paper, colour-blind readers can tell its colours apart, and each wiring has the
 same style in all of them.
 """
 
@@ -61,12 +61,12 @@ STYLES: dict[str, tuple[str, Any]] = {
     "stock": (BLACK, DASHED),
 }
 REFERENCES = {"post_ln": "0.45", "pre_ln": "0.72"}
-"""Shades of grey in which these variants stand behind each of many panels."""
+"""Shades of grey in which these wirings stand behind each of many panels."""
 MARKERS = ("", "o", "s", "^", "D", "v")
 
 
 def style(wiring: str) -> tuple[str, Any]:
-    """Return colour and dashes of a variant (or of a list of them), the same in every picture."""
+    """Return colour and dashes of a wiring (or of a list of them), the same in every picture."""
     if wiring in STYLES:
         return STYLES[wiring]
     dashes = (DASHDOT, DOTTED, LONG, TWO_DOTS, SHORT, TWO_LENGTHS, SPARSE)
@@ -77,7 +77,7 @@ def style(wiring: str) -> tuple[str, Any]:
 
 
 def line_styles(wirings: Iterable[str]) -> list[dict[str, Any]]:
-    """Return keyword arguments of ``Axes.plot`` for lines of these variants; where one comes again, it has markers."""
+    """Return keyword arguments of ``Axes.plot`` for lines of these wirings; where one comes again, it has markers."""
     found: list[dict[str, Any]] = []
     count: dict[str, int] = {}
     for wiring in wirings:

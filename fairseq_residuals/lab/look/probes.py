@@ -1,6 +1,6 @@
 """What an analysis is given, a model with wired stacks and a loss, and hooks that watch it run and leave it as it was.
 
-Nothing here knows a variant: what is seen is what every stack has, layers that take and give a stream, and connections
+Nothing here knows a wiring: what is seen is what every stack has, layers that take and give a stream, and connections
 that read from it, run a sub-layer and write to it.
 """
 
@@ -37,7 +37,7 @@ class Subject:
     label: str
     """For legends and tables; unique among the subjects of a command."""
     wiring: str
-    """What chooses its style in plots: the name of its decoder's variant."""
+    """What chooses its style in plots: the name of its decoder's wiring."""
     loss_scale: float = 1.0
     """Gradients are computed of the loss times this, and told without it."""
 

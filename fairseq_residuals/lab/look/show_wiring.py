@@ -12,7 +12,7 @@ from itertools import zip_longest
 from fairseq_residuals.wirings.core.config import options_of, show_value
 from fairseq_residuals.wirings.core.registry import find_variant
 
-HELP = "show a variant: description, equations, paper, options with their defaults, architectures"
+HELP = "show a wiring: description, equations, paper, options with their defaults, architectures"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -1,34 +1,43 @@
 """What the commands of analyses take: their flags, and the models that these name.
 
-A command calls :func:`add_flags` and iterates over :func:`subjects`. Models of Python files need PyTorch alone; what
-fairseq builds and loads is :mod:`fairseq_residuals.lab.look.models`.
+A command calls :func:`add_flags` and iterates over :func:`subjects`. Models of Python files need PyTorch alone, and so
+do wirings where fairseq is not installed; what fairseq builds and loads is :mod:`fairseq_residuals.lab.look.models`.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import runpy
 from argparse import Namespace
 from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from fairseq_residuals.lab.look.probes import ModelAndLoss, Subject, stacks
+from fairseq_residuals.wirings.blocks.models import EncoderDecoder, LanguageModel
 from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.wiring import Wiring
 from fairseq_residuals.wirings.utils.progress import say
 
 PREFIXES = {"translation": "transformer", "language_modeling": "transformer_lm", "speech_to_text": "s2t_transformer"}
 """How architectures of each task begin."""
+DEFAULT = ("post_ln", "pre_ln", "b2t")
+"""Wirings that are analysed where none is named."""
+SPECIAL = 4
+"""Symbols with which dictionaries begin: bos, pad, eos and unk."""
 PRECISIONS = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def add_size_flags(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how large models and batch are."""
     sizes = parser.add_argument_group("sizes", "of models, where the architecture's are not wanted, and of the batch")
-    sizes.add_argument("--task", choices=tuple(PREFIXES), default="translation", help="of variants (%(default)s)")
+    sizes.add_argument("--task", choices=tuple(PREFIXES), default="translation", help="of wirings (%(default)s)")
     sizes.add_argument("--layers", metavar="N", help="of each stack, or 12-6 for encoder and decoder")
     for flag, words in (("dim", "model dimension"), ("ffn-dim", "width of the FFNs"), ("heads", "attention heads")):
         sizes.add_argument(f"--{flag}", type=int, metavar="N", help=f"{words} of each stack")
@@ -47,12 +56,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     What a parser does not know is meant for the models (``--residual-args``, ``--dropout``, ...) and for the task of
     ``--data`` (``--source-lang``, ...).
     """
-    models = parser.add_argument_group("models", "default: --variants post_ln pre_ln b2t; all may be combined")
+    models = parser.add_argument_group("models", f"default: --variants {' '.join(DEFAULT)}; all may be combined")
     models.add_argument(
         "--variants",
         nargs="+",
         metavar="NAME",
-        help="variants, in --task, or all of them (all); NAME/k=v,... gives one its options; lists such as"
+        help="wirings, in --task, or all of them (all); NAME/k=v,... gives one its options; lists such as"
         " post_ln:0-5,pre_ln:6-17 are valid",
     )
     models.add_argument("--arch", nargs="+", metavar="ARCH", help="architectures of this plugin, of any task")
@@ -104,12 +113,64 @@ def _all(args: Namespace) -> Iterator[tuple[Subject, str]]:
     if alone:
         return
     if find_spec("fairseq") is None:
-        raise UserError(
-            "fairseq is not installed, which variants, architectures and checkpoints need; --python does not"
-        )
+        yield from _library_subjects(args)
+        return
     from fairseq_residuals.lab.look.models import fairseq_subjects
 
     yield from fairseq_subjects(args)
+
+
+def _library_subjects(args: Namespace) -> Iterator[tuple[Subject, str]]:
+    """Yield wirings in models of PyTorch alone, each with a batch of synthetic tokens."""
+    if args.arch or args.checkpoint or args.data:
+        raise UserError("fairseq is not installed, which --arch, --checkpoint and --data need")
+    check_sizes(args)
+    device = device_of(args.device)
+    for name in args.variants or DEFAULT:
+        say(name)
+        model = library_model(name, args).to(device, PRECISIONS[args.precision]).train(args.training)
+        shape, generator = (2, args.sentences, args.tokens), torch.Generator().manual_seed(args.seed)
+        source, target = torch.randint(SPECIAL, args.vocabulary, shape, generator=generator).to(device)
+        loss = partial(model.loss, source, target) if isinstance(model, EncoderDecoder) else partial(model.loss, target)
+        wiring = Wiring.parse(*name.partition("/")[::2])
+        yield ModelAndLoss(model, loss, wiring.title, wiring.name), name
+
+
+def check_sizes(args: Namespace) -> None:
+    """Check the sizes of models and batch.
+
+    Raises:
+        UserError: one of them is less than 1, or there is no room for a word.
+    """
+    for key in ("sentences", "tokens", "vocabulary", "dim", "ffn_dim", "heads"):
+        if getattr(args, key) is not None and getattr(args, key) < 1:
+            raise UserError(f"--{key.replace('_', '-')} must be at least 1, not {getattr(args, key)}")
+    if args.vocabulary <= SPECIAL:
+        raise UserError(f"--vocabulary must be at least {SPECIAL + 1}: {SPECIAL} symbols are special")
+
+
+def library_model(name: str, args: Namespace) -> EncoderDecoder | LanguageModel:
+    """Build a wiring's model on PyTorch alone, with the sizes of fairseq's ``transformer`` where no flag says others.
+
+    Raises:
+        UserError: there is no such wiring, or flags that need fairseq.
+    """
+    if args.task == "speech_to_text":
+        raise UserError("--task speech_to_text needs fairseq, which is not installed")
+    if args.further:
+        raise UserError(
+            f"{args.further[0]} is no flag of this command; models of fairseq may have it, which is missing"
+        )
+    depths = re.split("[-,]", args.layers or "6")
+    if not all(n.isdigit() and int(n) > 0 for n in depths) or len(depths) > 1 + (args.task == "translation"):
+        raise UserError(f"--layers must be a number such as 18, or 12-6 for encoder and decoder, not {args.layers!r}")
+    variant, _, given = name.partition("/")
+    settings: dict[str, Any] = {"dim": args.dim or 512, "ffn_dim": args.ffn_dim or 2048, "heads": args.heads or 8}
+    settings |= {"options": dict(text.partition("=")[::2] for text in given.split(",") if text), "dropout": 0.1}
+    torch.manual_seed(args.seed)
+    if args.task == "translation":
+        return EncoderDecoder(variant, vocab=args.vocabulary, depth=(int(depths[0]), int(depths[-1])), **settings)
+    return LanguageModel(variant, vocab=args.vocabulary, depth=int(depths[0]), **settings)
 
 
 def _flags_of_others(args: Namespace) -> list[str]:

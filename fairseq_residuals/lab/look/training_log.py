@@ -77,7 +77,7 @@ class Log:
     troubles: list[tuple[int, str]] = field(default_factory=list)
     """Lines about overflows, errors and the like, each with the last update that was logged before it."""
     wirings: dict[str, str] = field(default_factory=dict)
-    """Name of the variant by stack."""
+    """Name of the wiring by stack."""
     options: set[tuple[str, str]] = field(default_factory=set)
     """Stack and ``option=value``, as a run of this plugin writes them."""
     choices: set[str] = field(default_factory=set)
@@ -151,7 +151,7 @@ class Log:
 
     @property
     def wiring(self) -> str:
-        """Return what chooses its style in plots: the variant, or both where the stacks differ.
+        """Return what chooses its style in plots: the wiring, or both where the stacks differ.
 
         It is empty where the log does not say.
         """

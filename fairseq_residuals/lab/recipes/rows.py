@@ -16,7 +16,6 @@ fairseq-hydra-train without a file of its own.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -73,8 +72,3 @@ def override(key: str, value: str | int | bool | list[int]) -> str:
     if "'" in text:
         raise UserError(f"{text}: hydra cannot be given a path with a quotation mark; choose another folder")
     return f"{key}='{text}'"
-
-
-if __name__ == "__main__":  # CONFIGS NAME: a line each for --config-name and the overrides
-    primary, of_row = as_command_line(Path(sys.argv[1]), sys.argv[2])
-    print(primary, *of_row, sep="\n")

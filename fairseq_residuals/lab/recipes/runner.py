@@ -1,4 +1,7 @@
-"""Runs and their child processes: several runs at a time, a log for each command, no child that outlives its parent."""
+"""Runs and their child processes: several runs at a time, a log for each command, no child that outlives its parent.
+
+Where runs are stands on stderr: bars on a terminal, a line now and then elsewhere. stdout has nothing but results.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -21,9 +24,12 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
 from fairseq_residuals.lab.look.training_log import TRAIN, VALID, Log
-from fairseq_residuals.lab.recipes.progress_bars import display
 from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.utils.progress import say
 
 STARTED = "# started "
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -31,20 +37,16 @@ LOG_LINES_SHOWN = 15
 INTERRUPTED = 130
 """The exit status of a program that Ctrl-C ended."""
 MIB = 2**20
+SECONDS_BETWEEN_LINES = 10.0
+MOST_BARS = 12
+"""Of more runs than these, only those that are under way have a bar."""
+Refresh = Callable[[], None]
+"""What to call often."""
 
 
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def default_jobs() -> int:
-    """Return one run more than there are cores.
-
-    Three runs on two cores then end after one and a half times what one takes alone; with the third waiting, a core
-    would idle while it runs.
-    """
-    return cores() + 1
 
 
 def environments(jobs: int, gpus: int) -> list[dict[str, str]]:
@@ -117,6 +119,60 @@ class Run:
         return log.records[-1].update, ", ".join(said)
 
 
+@contextmanager
+def lines(runs: Sequence[Run]) -> Iterator[Refresh]:
+    """Print for logs and pipes: now and then a line for each run that got on, and one when it has ended."""
+    said: dict[int, tuple[int, str]] = {}
+    last: set[int] = set()
+    due = time.monotonic() + SECONDS_BETWEEN_LINES
+
+    def refresh() -> None:
+        nonlocal due
+        is_due = time.monotonic() >= due
+        if is_due:
+            due = time.monotonic() + SECONDS_BETWEEN_LINES
+        for number, run in enumerate(runs):
+            if number in last or not (is_due or run.ended):
+                continue
+            if run.ended:
+                last.add(number)
+            progress = run.progress()
+            if said.get(number, (0, "waiting")) != progress:
+                said[number] = progress
+                update, text = progress
+                say(f"{run.name}: update {update}/{run.updates}, {text}" if update else f"{run.name}: {text}")
+
+    yield refresh
+    refresh()
+
+
+@contextmanager
+def bars(runs: Sequence[Run]) -> Iterator[Refresh]:
+    """Draw for terminals: a bar for each run, redrawn in place."""
+    columns = (TextColumn("{task.description}"), BarColumn(12), MofNCompleteColumn(), TextColumn("{task.fields[text]}"))
+    with Progress(*columns, TimeElapsedColumn(), refresh_per_second=2, console=Console(stderr=True)) as bar:
+        tasks = {bar.add_task(run.name, total=run.updates, text="", start=False): run for run in runs}
+
+        def refresh() -> None:
+            for task, run in tasks.items():
+                update, text = run.progress()
+                if text != "waiting":
+                    bar.start_task(task)
+                if run.ended:
+                    bar.stop_task(task)
+                visible = len(runs) <= MOST_BARS or not (text == "waiting" or run.ended)
+                bar.update(task, completed=update, text=text, visible=visible)
+
+        refresh()
+        yield refresh
+        refresh()
+
+
+def display(runs: Sequence[Run]) -> AbstractContextManager[Refresh]:
+    """Return what suits stderr."""
+    return bars(runs) if sys.stderr.isatty() else lines(runs)
+
+
 class Runner:
     """Runs commands, from several threads too.
 
@@ -135,11 +191,6 @@ class Runner:
         self._running: set[int] = set()
         self._stopping = False
         self._lock = threading.Lock()
-
-    @classmethod
-    def on_cpu(cls, jobs: int) -> Runner:
-        """Return a runner for ``jobs`` runs at a time, one thread each."""
-        return cls([dict.fromkeys(THREADS, "1")] * jobs)
 
     def say(self, text: str) -> None:
         """Print ``text`` where commands are printed."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -122,14 +121,6 @@ class Stages:
             _write_json(failed, {"reason": reasons[-1], "last_attempt": asdict(failure.usage)})
             raise Diverged(reasons[-1], failure.usage) from None
         _write_json(_trained(self.job), {"hours": hours(self.job), "last_attempt": asdict(usage)})
-
-    def forget(self) -> None:
-        """Remove what earlier attempts left, where a run is to be timed from its beginning to its end."""
-        for path in self.job.folder.iterdir():
-            if path.is_dir():
-                shutil.rmtree(path)
-            elif path.name != ".lock":
-                path.unlink()
 
     def average(self) -> None:
         """Average checkpoints, where the recipe does.

@@ -13,7 +13,7 @@ from fairseq_residuals.wirings.core.errors import UserError
 UNKNOWN = "UNKNOWNTOKENINREF"
 """A word outside the dictionary in a reference, which no hypothesis may match. fairseq writes ``<<unk>>``, of which
 ROUGE sees the letters only, and so the ``<unk>`` of a hypothesis would match."""
-SKIPPED = re.compile(r"([\d,]+) samples have invalid sizes and will be skipped")
+SKIPPED = re.compile(r"(?<![\d,])([\d,]++) samples have invalid sizes and will be skipped")
 """What fairseq warns of where a text is not evaluated whole."""
 _TRANSLATED = re.compile(r"Translated (\d[\d,]{0,17}) sentences? \(")
 _LOG = re.compile(r"\| (?:fairseq_cli\.)?generate \| ")

@@ -42,9 +42,10 @@ class Rotary:
             first: number of the first position.
         """
         channels = self.channels or heads.size(-1)
-        exact: dict[str, Any] = {"dtype": torch.promote_types(heads.dtype, torch.float32), "device": heads.device}
-        rates = self.base ** (-torch.arange(0, channels, 2, **exact) / channels)
-        angles = torch.outer(torch.arange(first, first + heads.size(-2), **exact), rates)
+        dtype, device = torch.promote_types(heads.dtype, torch.float32), heads.device
+        rates = self.base ** (-torch.arange(0, channels, 2, dtype=dtype, device=device) / channels)
+        positions = torch.arange(first, first + heads.size(-2), dtype=dtype, device=device)
+        angles = torch.outer(positions, rates)
         return angles.cos(), angles.sin()
 
     def __call__(self, heads: Tensor, first: int = 0) -> Tensor:

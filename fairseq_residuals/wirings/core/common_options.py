@@ -1,4 +1,4 @@
-"""The options that all wirings have: what they are, where they contradict, and what they add to the equations."""
+"""The options that all wirings have: what they are, and what they add to the equations."""
 
 from __future__ import annotations
 

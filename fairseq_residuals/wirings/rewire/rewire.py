@@ -152,6 +152,8 @@ def _check_layers(model: nn.Module, known: Sequence[Blocks]) -> None:
         owner = model.get_submodule(blocks.layers.rpartition(".")[0])
         if getattr(owner, "layerdrop", 0):
             raise UserError(f"{type(owner).__name__} skips layers in training: set its layerdrop to 0 before rewire")
+        if any(isinstance(module, nn.Sequential) for module in (owner, *_layers(model, blocks))):
+            raise UserError(f"a layer of {blocks.layers}, or what holds them, is nn.Sequential, which runs all it has")
         if len({p.device for p in model.get_submodule(blocks.layers).parameters()}) > 1:
             raise UserError(f"{blocks.layers} are on several devices; a wiring needs its stack on one")
 

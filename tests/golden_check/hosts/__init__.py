@@ -7,8 +7,8 @@ file's sidecar has for it; one module per family has a dictionary ``RECIPES`` of
 
 The fields of ``HostRecipe`` and ``GoldenRecipe`` say what a recipe can tell. Parameters get these names:
 ``embed_tokens``,
-``layers.0.self_attn.q_proj``, ``layers.0.self_attn_layer_norm`` (a connection's ``norm``), ``layers.0.fc1`` or for a
-gated FFN ``fc1.gate`` and ``fc1.up``, ``layers.0.fc2``, ``layers.0.final_layer_norm``,
+``layers.0.self_attn.q_proj``, ``layers.0.self_attn_layer_norm`` (a connection's ``norm``), ``layers.0.fc1`` (of a
+gated FFN, ``fc1.gate`` and ``fc1.up`` are joined to it), ``layers.0.fc2``, ``layers.0.final_layer_norm``,
 ``layers.0.ffn_connection.gain`` (what else a connection has), ``layers.wiring.weight`` (what else the variant has),
 ``layer_norm`` (its ``norm``), ``output_projection``. An ``in_proj_weight`` of queries, keys and values, in this order,
 is split. Biases, widths, depth and whether the head is tied are seen in the parameters.

@@ -26,13 +26,12 @@ class HostRecipe(GoldenRecipe):
     """The names of the authors' parameters, made those of a checkpoint of :class:`.host.Host`; or what knows them by
     the file's description."""
     activation: Callable[[Tensor], Tensor] = torch.relu
-    """Of the FFN; of a gated one: of what ``fc1`` gives, gate and value side by side."""
+    """Of the FFN; of a gated one it is a :class:`.Gated`."""
     rotary: Literal["", "half", "interleaved"] = ""
     """Which channels of a head rotary positions turn together: i and i + half, or 2i and 2i + 1."""
-    rotary_at: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj")
-    """The modules of a layer whose output they turn."""
     query_key_norm: Literal["", "all_heads", "per_head"] = ""
-    """Norms of the surroundings on queries and keys (``q_proj.norm``), below rotary positions."""
+    """Norms of the surroundings on queries and keys (``q_norm``, over all heads ``q_proj.norm``), below rotary
+    positions."""
     causal: bool = True
     top_norm: bool = False
     """A norm (``top_norm``) on top of the stack that is no part of the wiring."""

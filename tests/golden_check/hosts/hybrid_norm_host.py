@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors, Values
-from tests.golden_check.hosts.host import swiglu
+from fairseq_residuals.wirings.blocks.feed_forward import ACTIVATIONS
 from tests.golden_check.hosts.host_recipe import HostRecipe
 
 
@@ -40,9 +40,8 @@ OLMO = Authors(
 olmo = partial(
     HostRecipe,
     authors=OLMO,
-    activation=swiglu,
+    activation=ACTIVATIONS["swiglu"],
     rotary="half",
-    rotary_at=("self_attn_connection.q_norm", "self_attn_connection.k_norm"),
     eps=1e-5,
 )
 RECIPES = {

@@ -9,8 +9,8 @@ import re
 from functools import partial
 
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors, Values
+from fairseq_residuals.wirings.blocks.feed_forward import ACTIVATIONS
 from tests.golden_check.fixtures import Golden
-from tests.golden_check.hosts.host import swiglu
 from tests.golden_check.hosts.host_recipe import HostRecipe
 
 PRE_NORMS = {"input_layernorm": "self_attn_layer_norm", "post_attention_layernorm": "final_layer_norm"}
@@ -48,12 +48,14 @@ LLAMA = Authors(
         (r"\.mlp\.gate_proj\.", ".fc1.gate."),
         (r"\.mlp\.up_proj\.", ".fc1.up."),
         (r"\.mlp\.down_proj\.", ".fc2."),
-        (r"\.([qk])_norm\.", r".\1_proj.norm."),
     ),
 )
 
 
-llama = partial(HostRecipe, authors=LLAMA, activation=swiglu, rotary="half")
+llama = partial(HostRecipe, authors=LLAMA, activation=ACTIVATIONS["swiglu"], rotary="half")
+
+
+ALL_HEADS = Authors(LLAMA.repository, LLAMA.convert, ((r"\.([qk])_norm\.", r".\1_proj.norm."), *LLAMA.renames))
 
 
 def _mix_ln(golden: Golden) -> str:
@@ -71,5 +73,5 @@ RECIPES = {
     "lns": llama("layernorm_scaling(norm=rms)"),
     "sandwich": llama("sandwich_ln(norm=rms)"),
     "mixln": llama(_mix_ln),
-    "olmo2_postsub": llama("post_sublayer_norm(norm=rms)", query_key_norm="all_heads"),
+    "olmo2_postsub": llama("post_sublayer_norm(norm=rms)", query_key_norm="all_heads", authors=ALL_HEADS),
 }

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors
+from fairseq_residuals.wirings.blocks.feed_forward import ACTIVATIONS
 from tests.golden_check.fixtures import Golden
-from tests.golden_check.hosts.host import Host, Rotary, swiglu
+from tests.golden_check.hosts.host import Host
 from tests.golden_check.hosts.host_recipe import HostRecipe
+from tests.golden_check.hosts.surroundings import AuthorsRotary
 from tests.golden_check.tolerances import SHIPPED
 
 MUDDFORMER = Authors(
@@ -22,7 +22,7 @@ MUDDFORMER = Authors(
         (r"^dynamic_dense\.(\d+)\.w([12])\.weight$", r"layers.wiring.w\2.\1"),
         (r"\.attention\.w([qkv])\.", r".self_attn.\1_proj."),
         (r"\.attention\.wo\.", ".self_attn.out_proj."),
-        (r"\.attention\.([qk])_norm\.", r".self_attn.\1_proj.norm."),
+        (r"\.attention\.([qk])_norm\.", r".self_attn.\1_norm."),
         (r"\.attention_norm\.", ".self_attn_layer_norm."),
         (r"\.attention_norms\.0\.", ".self_attn_layer_norm."),
         (r"\.attention_norms\.1\.", ".self_attn_connection.k_norm."),
@@ -47,16 +47,14 @@ class CoarselyTurned(Host):
     def __init__(self, golden: Golden) -> None:
         super().__init__(golden, RECIPES["muddformer"])
         for i in range(len(self.layers)):
-            attention: Any = self.layers[i].self_attn
-            for projection in (attention.q_proj, attention.k_proj):
-                projection.register_forward_hook(Rotary(attention.head_dim, "half", table=torch.bfloat16))
+            self.layers[i].self_attn.rotary = AuthorsRotary(rounded=torch.bfloat16)
 
 
 RECIPES = {
     "muddformer": HostRecipe(
         _wiring,
         MUDDFORMER,
-        activation=swiglu,
+        activation=ACTIVATIONS["swiglu"],
         query_key_norm="per_head",
         model=CoarselyTurned,
         tolerances=SHIPPED,

@@ -260,7 +260,7 @@ RECIPES = {
         surroundings=(
             normalised_input,
             plain_norms(*QUERIES_AND_KEYS, eps=EPS),
-            rotary("half", direction=-1, table=torch.bfloat16),
+            rotary("half", direction=-1, rounded=torch.bfloat16),
             _shared_value_weights,
             softcapped(30.0),
         ),

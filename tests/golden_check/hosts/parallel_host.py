@@ -7,8 +7,8 @@ from typing import Any
 from torch.nn.functional import gelu
 
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors, Values
+from fairseq_residuals.wirings.blocks.feed_forward import ACTIVATIONS
 from tests.golden_check.fixtures import Golden
-from tests.golden_check.hosts.host import swiglu
 from tests.golden_check.hosts.host_recipe import HostRecipe
 from tests.golden_check.hosts.llama_host import LLAMA
 from tests.golden_check.hosts.surroundings import logits_by, number, rope_setting, rotary
@@ -69,7 +69,7 @@ RECIPES = {
     "parallel_cohere": HostRecipe(
         "parallel",
         COHERE,
-        activation=swiglu,
+        activation=ACTIVATIONS["swiglu"],
         fixed={r".*layer_norm\.bias": 0.0},
         surroundings=(rotary("interleaved"), logits_by(lambda x, golden: number(golden, "logit_scale") * x)),
         tolerances=SHIPPED,

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu
 
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors
+from fairseq_residuals.wirings.blocks.feed_forward import Gated
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host import Host, linear
 from tests.golden_check.hosts.llama_host import LLAMA, llama
@@ -24,11 +25,8 @@ from tests.golden_check.hosts.surroundings import (
 )
 from tests.golden_check.tolerances import SHIPPED
 
-
-def geglu(x: Tensor) -> Tensor:
-    """Return the activation of a gated FFN in Gemma, GELU by its fit with tanh: (..., 2 F) -> (..., F)."""
-    gate, up = x.chunk(2, -1)
-    return gelu(gate, approximate="tanh") * up
+geglu = Gated(partial(gelu, approximate="tanh"))
+"""The activation of the FFN in Gemma, GELU by its fit with tanh."""
 
 
 def _gated_heads(host: Host, golden: Golden) -> None:

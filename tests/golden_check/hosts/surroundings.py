@@ -9,15 +9,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from fairseq_residuals.wirings.blocks.attention import Rotary
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.layer import Layer
 from tests.golden_check.fixtures import Golden
-from tests.golden_check.hosts.host import Host, Rotary, add_norm
+from tests.golden_check.hosts.host import Host, add_norm
 
 Surrounding = Callable[[Host, Golden], None]
 QUERIES_AND_KEYS = ("self_attn.q_proj", "self_attn.k_proj")
@@ -91,6 +93,20 @@ def softcapped(limit: float) -> Surrounding:
     return logits_by(lambda x, golden: limit * torch.tanh(x / limit))
 
 
+@dataclass(frozen=True)
+class AuthorsRotary(Rotary):
+    """Rotary positions as some authors' code has them."""
+
+    direction: Literal[1, -1] = 1
+    """-1: by the negative angles."""
+    rounded: torch.dtype | None = None
+    """What sines and cosines are rounded to."""
+
+    def table(self, heads: Tensor, first: int) -> tuple[Tensor, Tensor]:
+        cos, sin = (value.to(self.rounded or value.dtype) for value in super().table(heads, first))
+        return cos, self.direction * sin
+
+
 def rotary(
     style: Literal["half", "interleaved"],
     channels: Callable[[Golden, int], int] = lambda golden, head: head,
@@ -103,13 +119,14 @@ def rotary(
     Args:
         channels: of a head that has so many.
         base: where the sidecar has no ``rope_theta``.
-        more: of :class:`Rotary`.
+        more: of :class:`AuthorsRotary`.
     """
 
     def surround(host: Host, golden: Golden) -> None:
-        head = host.layers.shape.dim // host.layers.shape.heads
         theta = rope_setting(golden, "rope_theta", base)
-        on_outputs(host, QUERIES_AND_KEYS, Rotary(head, style, theta, channels=channels(golden, head), **more))
+        for layer in layers_of(host):
+            turned = channels(golden, layer.self_attn.head_dim)
+            layer.self_attn.rotary = AuthorsRotary(theta, style, turned, **more)
 
     return surround
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors
+from fairseq_residuals.wirings.blocks.attention import Rotary
+from fairseq_residuals.wirings.core.attention import open_attention
+from fairseq_residuals.wirings.core.base import Connection
 from fairseq_residuals.wirings.core.layer import Context
 from fairseq_residuals.wirings.core.stack import Stack
 from tests.golden_check.fixtures import Golden
-from tests.golden_check.hosts.host import Attention, HostModel, Rotary, build_stack, future_mask
+from tests.golden_check.hosts.host import HostModel, build_stack, future_mask
 from tests.golden_check.hosts.host_recipe import HostRecipe
 from tests.golden_check.hosts.scaled_residual_host import geglu
 from tests.golden_check.tolerances import SHIPPED
@@ -58,13 +62,11 @@ class Pair(HostModel):
         self.encoder_embed_tokens = nn.Embedding(source, self.dim)
         self.decoder_embed_tokens = nn.Embedding(target, self.dim)
         self.output_projection = nn.Linear(self.dim, target, bias=False)
-        for attention in (module for module in self.modules() if isinstance(module, Attention)):
-            attention.edit_scores = bounded_scores
+        for connection in (module for module in self.modules() if isinstance(module, Connection)):
+            connection.attention = partial(open_attention, edit_scores=bounded_scores)
         for stack in (self.encoder, self.decoder):
-            turn = Rotary(self.dim // stack.shape.heads, "half")
             for i in range(len(stack)):
-                for name in ("q_proj", "k_proj"):
-                    stack[i].self_attn.get_submodule(name).register_forward_hook(turn)
+                stack[i].self_attn.rotary = Rotary()
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Run the model.

@@ -6,15 +6,26 @@ The features take about 110 GB; the recordings are read out of the archives and 
 
 from __future__ import annotations
 
+import csv
 import dataclasses
-from collections.abc import Mapping
-from pathlib import Path
+import io
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, NamedTuple
 
-from fairseq_residuals.lab.data.audio.utterances import pack_librispeech, read_texts, settings
+import numpy as np
+import soundfile
+import yaml
+
+from fairseq_residuals.lab.data.pipeline import archives
 from fairseq_residuals.lab.data.pipeline.corpus import Corpus, Job, Variant, check_lines
 from fairseq_residuals.lab.data.pipeline.download import Source
+from fairseq_residuals.lab.data.pipeline.parallel_map import ordered, progress
 from fairseq_residuals.lab.data.pipeline.steps import Step
 from fairseq_residuals.lab.data.text.sentence_pieces import Pieces
+from fairseq_residuals.wirings.core.errors import UserError
+from modern_fairseq.compat.audio import convert_waveform, fbank
 
 UTTERANCES = {
     "train-clean-100": 28_539,
@@ -54,6 +65,138 @@ SOURCES = {
 }
 PIECES = Pieces("unigram", 10000)
 ZIP, TABLE = "fbank80.zip", "utterances.tsv"
+COLUMNS = ("id", "audio", "n_frames", "tgt_text", "speaker")
+MEL_BINS = 80
+SIXTEEN_BITS = 2**15
+"""Kaldi computes features of samples in the range of 16-bit integers."""
+SPECAUGMENT_LD = {
+    "time_wrap_W": 0,
+    "freq_mask_N": 2,
+    "freq_mask_F": 27,
+    "time_mask_N": 2,
+    "time_mask_T": 100,
+    "time_mask_p": 1.0,
+}
+"""The policy called LibriSpeech double."""
+
+
+class Features(NamedTuple):
+    """An utterance's features: frames x 80, as numpy stores them."""
+
+    name: str
+    frames: int
+    stored: bytes
+
+
+def features_of(recording: tuple[str, bytes]) -> Features:
+    """Return the features of a recording, given its name and its file's contents.
+
+    Raises:
+        UserError: the file cannot be read as sound.
+    """
+    name, contents = recording
+    try:
+        samples, rate = soundfile.read(io.BytesIO(contents), dtype="float32", always_2d=True)
+    except soundfile.LibsndfileError as error:
+        raise UserError(f"{name} cannot be read as sound: {error.error_string.rstrip('.')}") from error
+    waveform, rate = convert_waveform(samples.T, rate, to_mono=True)
+    features = fbank(np.asarray(waveform) * SIXTEEN_BITS, rate, MEL_BINS)
+    buffer = io.BytesIO()
+    np.save(buffer, features)
+    return Features(name, len(features), buffer.getvalue())
+
+
+def librispeech_id(stem: str) -> str:
+    """Return fairseq's name of an utterance: LibriSpeech's SPEAKER-CHAPTER-0001 without the zeros."""
+    return "-".join(str(int(number)) for number in stem.split("-"))
+
+
+def pack_librispeech(archive: Path, features: Path, table: Path, place: str, workers: int) -> None:
+    """Write the features of all utterances of an archive, and the table that says where each begins in the zip.
+
+    Args:
+        place: how the table names the zip.
+
+    Raises:
+        UserError: the archive is damaged, or an utterance lacks its words or its sound.
+    """
+    texts: dict[str, str] = {}
+    rows: dict[str, dict[str, Any]] = {}
+    with archives.reading(archive) as files, zipfile.ZipFile(features, "w", zipfile.ZIP_STORED) as pack:
+        for name, frames, stored in ordered(features_of, _recordings(files, texts), workers):
+            # a fixed date, so that the same features make the same file
+            pack.writestr(zipfile.ZipInfo(f"{librispeech_id(name)}.npy"), stored)
+            assert pack.fp is not None
+            audio = f"{place}:{pack.fp.tell() - len(stored)}:{len(stored)}"
+            speaker = int(name.partition("-")[0])
+            rows[name] = {"id": librispeech_id(name), "audio": audio, "n_frames": frames, "speaker": speaker}
+    odd = sorted(texts.keys() ^ rows.keys())
+    if odd:
+        raise UserError(f"{archive} has {odd[0]} (and {len(odd) - 1} more) without either its words or its sound")
+    if not rows:
+        raise UserError(f"{archive} has no recordings: LibriSpeech's are called SPEAKER-CHAPTER-UTTERANCE.flac")
+    write_table(table, ({**rows[name], "tgt_text": texts[name].lower()} for name in sorted(rows)))
+
+
+def _recordings(files: archives.Files, texts: dict[str, str]) -> Iterator[tuple[str, bytes]]:
+    """Yield the recordings of an archive; what is said in them goes to ``texts``."""
+    with progress(None, "features", "utterance") as bar:
+        for name, _, contents in files:
+            path = PurePosixPath(name)
+            if path.name.endswith(".trans.txt"):
+                for line in filter(None, contents.read().decode("utf-8").split("\n")):
+                    utterance, _, words = line.partition(" ")
+                    texts[utterance] = words
+            elif path.suffix == ".flac":
+                yield path.stem, contents.read()
+                bar.update()
+
+
+def write_table(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write a manifest as fairseq reads it: tab-separated, nothing quoted."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(
+            file, COLUMNS, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE, escapechar="\\", quotechar=None
+        )
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def read_texts(path: Path) -> list[str]:
+    """Return the words of each utterance of a manifest.
+
+    Raises:
+        UserError: the file is no manifest.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows: IO[str] = file
+            reader = csv.DictReader(
+                rows, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE, escapechar="\\", quotechar=None
+            )
+            texts = [row.get("tgt_text") for row in reader]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is no manifest in UTF-8, whose columns are {', '.join(COLUMNS)}: {error}") from None
+    known = [text for text in texts if text is not None]
+    if not known or len(known) < len(texts):
+        raise UserError(f"{path} is no manifest: each line has to have the columns {', '.join(COLUMNS)}")
+    return known
+
+
+def settings(dictionary: str, model: Path, audio_root: Path) -> str:
+    """Return config.yaml as fairseq's prep_librispeech_data.py writes it, but the folder of features named once."""
+    transforms: dict[str, Sequence[str]] = {"_train": ["utterance_cmvn", "specaugment"], "*": ["utterance_cmvn"]}
+    return yaml.safe_dump(
+        {
+            "audio_root": str(audio_root),
+            "bpe_tokenizer": {"bpe": "sentencepiece", "sentencepiece_model": str(model)},
+            "input_channels": 1,
+            "input_feat_per_channel": MEL_BINS,
+            "specaugment": SPECAUGMENT_LD,
+            "transforms": transforms,
+            "vocab_filename": dictionary,
+        }
+    )
 
 
 def plan(job: Job) -> tuple[Step, ...]:

@@ -164,6 +164,13 @@ def prepare(corpus: Corpus, variant_name: str | None, job: Job) -> Path:
                     f" {corpus.name}, variant {chosen}"
                 )
             if known["key"] == key and all(map(steps.done, results)):
+                for name, digest in known.get("sha256", {}).items():
+                    if not (job.out / name).is_file() or digest_of(job.out / name) != digest:
+                        folder = (job.out / name).parent
+                        raise UserError(
+                            f"{job.out / name} was changed or removed since it was made: remove {folder}, and what is"
+                            " missing is made again"
+                        )
                 return summary
             summary.unlink()
         for step in results:

@@ -1,0 +1,58 @@
+"""The examples of docs/PYTORCH_AND_HUGGING_FACE.md, run as they stand there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.test_rewire import KEPT
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "PYTORCH_AND_HUGGING_FACE.md"
+
+
+def run(name: str) -> dict[str, Any]:
+    """Run the code below a mark in the document, and return its names."""
+    code = re.search(rf"<!-- example: {name} -->\n```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    assert code is not None
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(code[1], str(DOCUMENT), "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize("name", ["rewire", "blocks"])
+def test_rewire(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(name)
+    printed = set(capsys.readouterr().out.split())
+    assert printed == {"True"}
+
+
+def test_optimizer() -> None:
+    names = run("optimizer")
+    model = names["model"]
+    words = torch.randint(100, (2, 7))
+    model(input_ids=words, labels=words).loss.backward()
+    before = [p.clone() for p in model.parameters()]
+    names["muon"].step()
+    names["adamw"].step()
+    moved = [not torch.equal(p, was) for p, was in zip(model.parameters(), before, strict=True) if p.grad.any()]
+    assert all(moved) and len(moved) > 20
+
+
+def test_wrap() -> None:
+    names = run("wrap")
+    assert names["y"].shape == (2, 7, 32)
+    assert names["stack"][0].self_attn_connection.norm is names["layers"][0].norm1
+
+
+def test_the_list_of_wirings() -> None:
+    listed = DOCUMENT.read_text().partition("these start as the model that was:")[2].partition("`re_zero` and")[0]
+    assert re.findall(r"`(\w+)`", listed) == sorted(KEPT)
+
+
+def test_the_length() -> None:
+    assert len(DOCUMENT.read_text().split()) <= 1100
