@@ -92,14 +92,14 @@ def run(args: argparse.Namespace) -> int:
         _prepare(comparison, plan, args.data)
     with locked(comparison.folder), terminable():
         results = _known(comparison, args.merge or ())
+        jobs = environments(args.gpus, 1) if args.gpus else [dict.fromkeys(THREADS, "1")] * (args.jobs or cores())
         with _quiet():
             starts = look(comparison, list(plan.entries), say)
+            estimates = _estimates(comparison, starts)
+            text = report.plan_text(comparison, plan, starts, estimates, len(jobs))
         if args.show or args.merge:
             return _conclude(comparison, plan, results, starts)
-        estimates = _estimates(comparison, starts)
-        gpus = args.gpus
-        jobs = environments(gpus, 1) if gpus else [dict.fromkeys(THREADS, "1")] * (args.jobs or cores())
-        print(report.plan_text(comparison, plan, starts, estimates, len(jobs)), flush=True)
+        print(text, flush=True)
         if args.dry_run:
             return 0
         try:
