@@ -6,7 +6,7 @@
 . "$(dirname "${BASH_SOURCE[0]}")/trained.sh"
 small checkpoints/checkpoint_last.pt 6 pre_ln depthwise_lstm
 if [ "$GIVEN" = 0 ]; then
-    fit=(--data "$OUT/$FIGURE-6/data-copy-6000/copy/data-bin")
+    fit=(--data "$OUT/$FIGURE-6/data/copy/data-bin")
 else
     fit=(--data "${DATA:?names the binarized corpus}" --lenpen 0 --fit 200 --updates "${UPDATES:-1000}" --device "${DEVICE:-cpu}")
 fi

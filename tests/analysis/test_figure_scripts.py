@@ -17,7 +17,7 @@ from fairseq_residuals.lab.look import models
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = [p for p in sorted((ROOT / "scripts/figures").glob("*.sh")) if "exec fairseq-residuals" in p.read_text()]
-ANALYSES = [p for p in SCRIPTS if "/../setup.sh" in p.read_text()]
+ANALYSES = [p for p in SCRIPTS if "/../setup.sh" in p.read_text() and "--name" in p.read_text()]
 
 
 def called(script: Path, folder: Path, *flags: str) -> list[str]:
@@ -47,14 +47,17 @@ def test_a_figures_command_is_valid(script: Path, tmp_path: Path) -> None:
         assert not further
 
 
+@pytest.mark.parametrize("flags", [(), ("--paper",)])
+def test_the_table_of_speeds_is_by_a_valid_command(flags: tuple[str, ...], tmp_path: Path) -> None:
+    command = called(ROOT / "scripts/figures/dlcl_figure4.sh", tmp_path, *flags)
+    args, further = build_parser().parse_known_args(command)
+    assert args.command == "bench" and not further
+    assert ("cuda" in command) == bool(flags)
+
+
 def test_the_figures_that_need_no_training_are_there() -> None:
     expected = {f"b2t_figure{n}" for n in (2, 3, 4, 7)} | {f"resi_dual_figure{n}" for n in ("1", "2a", "2b", "3")}
-    assert {p.stem for p in ANALYSES} >= expected | {
-        "depthwise_lstm_figures1-4",
-        "dlcl_figure1",
-        "dlcl_figure2",
-        "dlcl_figure4",
-    }
+    assert {p.stem for p in ANALYSES} >= expected | {"depthwise_lstm_figures1-4", "dlcl_figure1", "dlcl_figure2"}
 
 
 def test_scripts_of_the_gallery_exist() -> None:

@@ -24,7 +24,7 @@ class Twin(PreLN):
     connection = PreLNConnection
 """
 """Pre-LN under another name."""
-TINY = ["--task", "copy", "--depth", "1", "--dim", "16", "--updates", "16", "--tokens", "300", "--pairs", "300"]
+TINY = ["--task", "copy", "--depth", "1", "--dim", "16", "--updates", "16", "--tokens", "300"]
 TINY += ["--rates", "0.01", "--seeds", "2", "--baseline-seeds", "2", "--jobs", "2"]
 MEASURED = ("entry", "lr", "seed", "ended", "valid_loss", "train_loss", "unigram_loss", "parameters", "curve")
 
@@ -124,14 +124,14 @@ def check_the_runs(path: Path) -> None:
 
 
 def check_what_is_printed(printed: str) -> None:
-    plan, _, report = printed.partition("Wirings compared on copy")
+    plan, _, report = printed.partition("# Wirings compared on copy")
     assert "1 layers, 16 wide, 16 updates of 300 tokens" in plan
     assert "paired t-test" in plan and "standard deviations of a run is found with 80% probability" in plan
     starts = {line[:4]: line.split() for line in plan.splitlines() if line.startswith("twin#")}
     assert starts["twin"][5] == "yes" and starts["twin"][2] == "1.000"
     assert ": not distinguishable from pre_ln: +0.000 bits per token" in report
-    null = [line for line in report.splitlines() if line.startswith("twin#") and " seconds " in line]
-    assert len(null) == 1 and null[0].endswith("not distinguishable")
+    null = [line for line in report.splitlines() if line.startswith("| twin#") and " seconds " in line]
+    assert len(null) == 1 and null[0].endswith("not distinguishable |")
     assert "Noise floor: pre_ln varies by" in report
 
 
@@ -149,15 +149,14 @@ def check_the_report(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        (["pre_nl", "--task", "copy"], "unknown variant 'pre_nl' (did you mean pre_ln?)"),
+        (["pre_nl", "--task", "copy"], "unknown wiring 'pre_nl' (did you mean pre_ln?)"),
         (["--task", "copy"], "name a wiring to compare with pre_ln"),
         (["b2t"], "give one of --task (copy, cldr, debian_en_it, debian_lm) and --data DIR"),
         (["b2t", "--task", "copy", "--seeds", "0"], "--seeds must be at least 1, not 0"),
         (["b2t", "--task", "copy", "--rates", "0"], "--rates and --hours must be more than 0"),
         (["b2t", "--data", "/nowhere"], "--data /nowhere is no binarized folder"),
-        (["b2t", "--task", "debian_lm", "--pairs", "9"], "--pairs is for the tasks that are made on the spot"),
         (["post_ln:0-5,pre_ln:6-17", "--task", "copy"], "'post_ln:0-5,pre_ln:6-17' must name each layer of"),
-        (["transparent_attention", "--task", "debian_lm"], "variant 'transparent_attention' cannot be used there"),
+        (["transparent_attention", "--task", "debian_lm"], "wiring 'transparent_attention' cannot be used there"),
         (
             ["b2t", "--task", "copy", "--override", "model.dropuot=1"],
             "unknown key dropuot under model (did you mean dropout?)",

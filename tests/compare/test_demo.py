@@ -25,7 +25,7 @@ TOY = [
     "--baseline-seeds",
     "1",
 ]
-TOY += ["--keep-checkpoints", "--jobs", "2", "--depth", "2", "--pairs", "300", "--updates", "10"]
+TOY += ["--keep-checkpoints", "--jobs", "2", "--depth", "2", "--updates", "10", "--override", "recipe.variant=tiny"]
 
 
 def test_the_demo_scores_and_leaves_models(tmp_path: Path) -> None:
@@ -44,24 +44,24 @@ def check_bleu(out: Path, score: float | None, signature: str) -> None:
     (generated,) = out.glob("cldr-*/runs/compare/cldr/b2t-*/seed1/evaluated/*.log")
     numbered = dict(re.findall(r"^D-(\d+)\t\S+\t(.*)$", generated.read_text("utf-8"), re.MULTILINE))
     hypotheses = [numbered[str(i)] for i in range(len(numbered))]
-    (references,) = out.glob("data-*/cldr_en_de/plain/raw/test.de")
+    (references,) = out.glob("data/cldr_en_de/tiny/raw/test.de")
     metric = BLEU()
     expected = metric.corpus_score(hypotheses, [references.read_text("utf-8").splitlines()])
-    assert len(hypotheses) == 30
+    assert len(hypotheses) == 10
     assert score == expected.score
     assert str(metric.get_signature()) in signature
 
 
 def check_the_models_that_the_documents_name(out: Path) -> None:
     """The patterns in the commands of README and docs/CHECKPOINTS.md."""
-    commands = "DATA=$(echo demo_out/data-*/cldr_en_de/plain) RUNS=$(echo demo_out/cldr-*/runs/compare/cldr)\n"
+    commands = "DATA=demo_out/data/cldr_en_de/plain RUNS=$(echo demo_out/cldr-*/runs/compare/cldr)\n"
     for document in ("README.md", "docs/CHECKPOINTS.md"):
         text = (ROOT / document).read_text(encoding="utf-8")
         assert commands in text
         block = text.split(commands)[1].split("```")[0]
         named = re.findall(r"\$DATA/([\w/-]+)|\$RUNS/((?:b2t|pre_ln)-[\w*/.-]+)", block)
         patterns = {
-            f"data-*/cldr_en_de/plain/{data}" if data else f"cldr-*/runs/compare/cldr/{run}" for data, run in named
+            f"data/cldr_en_de/tiny/{data}" if data else f"cldr-*/runs/compare/cldr/{run}" for data, run in named
         }
         assert len(patterns) == 4
         assert {pattern: len(list(out.glob(pattern))) for pattern in patterns} == dict.fromkeys(patterns, 1)

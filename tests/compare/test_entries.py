@@ -68,8 +68,9 @@ def test_a_changed_file_has_another_copy(tmp_path: Path) -> None:
 def test_registered_wirings_of_a_file_have_their_own_names_and_options(tmp_path: Path) -> None:
     text = TEN_LINES.replace("class HalfPreLN", '@register_variant("my_half")\nclass HalfPreLN') + (
         '    title = "Half"\n    paper = "Unpublished 2026"\n    year = 2026\n'
-        '    equations = ("x = x + F(LN(x)) / 2",)\n'
-        '    verified = "nothing"\n    code = ""\n    export_as = None\n    normalize_before = True\n'
+        '    verified = "nothing"\n'
+        '    equations = classmethod(lambda cls, o: ("x = x + F(LN(x)) / 2",))\n'
+        '    code = ""\n    export_as = None\n    normalize_before = True\n'
     )
     text = "from fairseq_residuals import register_variant\n" + text
     entries, _ = read_entries([file(tmp_path, "registering.py", text), "my_half/norm_type=rms"], tmp_path)
@@ -90,9 +91,9 @@ def test_what_papers_train_without_warm_up_is_also_compared_so(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["pre_nl"], r"unknown variant 'pre_nl' \(did you mean pre_ln\?\)"),
+        (["pre_nl"], r"unknown wiring 'pre_nl' \(did you mean pre_ln\?\)"),
         (["b2t", "b2t"], "b2t is named twice"),
-        (["pre_ln/depth=3"], "variant 'pre_ln' has no option 'depth'"),
+        (["pre_ln/depth=3"], "wiring 'pre_ln' has no option 'depth'"),
         (["nowhere.py"], "nowhere.py cannot be read"),
     ],
 )
@@ -107,7 +108,7 @@ def test_mistakes(texts: list[str], message: str, tmp_path: Path) -> None:
         ("none", "x = 1\n", "none.py defines no wirings"),
         ("two", f"{TEN_LINES}\n\nclass Other(PreLN):\n    connection = Half\n", "two.py defines 2 wirings"),
         ("wrong", "1 / 0\n", "wrong.py fails: ZeroDivisionError: division by zero"),
-        ("b2t", TEN_LINES, "b2t.py fails: ValueError: a variant named 'b2t' is registered already"),
+        ("b2t", TEN_LINES, "b2t.py fails: ValueError: a wiring named 'b2t' is registered already"),
     ],
 )
 def test_mistakes_in_a_file(name: str, text: str, message: str, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from fairseq_residuals.lab.compare.cells import (
 from fairseq_residuals.lab.compare.checks import Start, look
 from fairseq_residuals.lab.compare.entries import read_entries
 from fairseq_residuals.lab.compare.schedule import Plan, next_cells
-from fairseq_residuals.lab.compare.tasks import RUNGS, TASKS, Rung, Task, folder_task, link_folder
+from fairseq_residuals.lab.compare.tasks import RUNGS, TASKS, Rung, Task, folder_task, link_folder, make_copy
 from fairseq_residuals.lab.recipes.machine import Machine
 from fairseq_residuals.lab.recipes.runner import THREADS, Run, Runner, cores, environments, terminable
 from fairseq_residuals.lab.recipes.stages import Stages
@@ -60,7 +60,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ("dim", "width; the FFN is four times as wide"),
         ("updates", "updates of a run"),
         ("tokens", "tokens of an update"),
-        ("pairs", "training pairs of copy and cldr"),
     ):
         what.add_argument(f"--{flag}", type=int, metavar="N", help=words)
     what.add_argument("--override", nargs="+", default=[], metavar="KEY=VALUE", help="settings, as hydra takes them")
@@ -90,17 +89,17 @@ def run(args: argparse.Namespace) -> int:
     deadline = time.monotonic() + 3600 * args.hours
     with _quiet():
         comparison, plan = _asked(args)
+        _prepare(comparison, plan, args.data)
     with locked(comparison.folder), terminable():
-        _prepare(comparison, plan)
         results = _known(comparison, args.merge or ())
+        jobs = environments(args.gpus, 1) if args.gpus else [dict.fromkeys(THREADS, "1")] * (args.jobs or cores())
         with _quiet():
             starts = look(comparison, list(plan.entries), say)
+            estimates = _estimates(comparison, starts)
+            text = report.plan_text(comparison, plan, starts, estimates, len(jobs))
         if args.show or args.merge:
             return _conclude(comparison, plan, results, starts)
-        estimates = _estimates(comparison, starts)
-        gpus = args.gpus
-        jobs = environments(gpus, 1) if gpus else [dict.fromkeys(THREADS, "1")] * (args.jobs or cores())
-        print(report.plan_text(comparison, plan, starts, estimates, len(jobs)), flush=True)
+        print(text, flush=True)
         if args.dry_run:
             return 0
         try:
@@ -126,7 +125,7 @@ def _quiet() -> Iterator[None]:
 
 def _asked(args: argparse.Namespace) -> tuple[Comparison, Plan]:
     """Return what the options ask for, before anything is written but copies of the user's files."""
-    for name in ("depth", "dim", "updates", "tokens", "pairs", "seeds", "baseline_seeds", "jobs"):
+    for name in ("depth", "dim", "updates", "tokens", "seeds", "baseline_seeds", "jobs"):
         if (value := getattr(args, name)) is not None and value < 1:
             raise UserError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
     if args.gpus < 0 or min(args.rates or [1.0]) <= 0 or args.hours <= 0:
@@ -137,8 +136,6 @@ def _asked(args: argparse.Namespace) -> tuple[Comparison, Plan]:
     if len(texts) < 2:
         raise UserError(f"name a wiring to compare with {args.baseline}; `fairseq-residuals list` prints them")
     task = TASKS[args.task] if args.task else folder_task(args.data)
-    if args.pairs and task.make is None:
-        raise UserError("--pairs is for the tasks that are made on the spot, copy and cldr")
     entries, user_dir = read_entries(texts, args.out.resolve())
     rung, depth = _rung(task, args), args.depth or task.depth
     for entry in entries:
@@ -162,7 +159,7 @@ def _asked(args: argparse.Namespace) -> tuple[Comparison, Plan]:
     name = f"{task.name}-{depth}l-{rung.dim}-{comparison.shared[:6]}"
     rates = tuple(dict.fromkeys(args.rates or (task.lr, task.lr / 2, task.lr * 2)))
     plan = Plan(entries, rates, not args.rates, args.seeds, args.baseline_seeds)
-    return replace(comparison, folder=comparison.folder / name, data=_data(task, args)), plan
+    return replace(comparison, folder=comparison.folder / name), plan
 
 
 def _rung(task: Task, args: argparse.Namespace) -> Rung:
@@ -174,17 +171,13 @@ def _rung(task: Task, args: argparse.Namespace) -> Rung:
     return replace(rung, updates=updates, tokens=tokens)
 
 
-def _data(task: Task, args: argparse.Namespace) -> Path:
-    """Return the folder of the data, which are made on the spot where the task has its own."""
-    out = args.out.resolve()
-    if args.data:
-        return link_folder(args.data, out)
-    return task.make(out, args.pairs) if task.make else out / "data"
-
-
-def _prepare(comparison: Comparison, plan: Plan) -> None:
-    """Prepare a corpus that is not made on the spot."""
-    if not comparison.data_bin.exists():
+def _prepare(comparison: Comparison, plan: Plan, folder: Path | None) -> None:
+    """Make or prepare the data where they are not there yet; ``folder`` has them already."""
+    with locked(comparison.data, wait=True):
+        if folder or comparison.task.name == "copy":
+            if not comparison.data_bin.exists():
+                link_folder(folder, comparison.data_bin) if folder else make_copy(comparison.data_bin)
+            return
         runner, job = Runner(), comparison.job(Cell(plan.baseline, 1.0, 1))
         runner.run_all([Run("data", lambda run: Stages(job, runner, run).prepare())])
 

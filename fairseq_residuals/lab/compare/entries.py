@@ -29,7 +29,7 @@ _LOADED = "compared_"
 _FILLED_IN = {
     "paper": "Unpublished, from a file of the user",
     "year": 2026,
-    "equations": ("as the file has them",),
+    "equations": classmethod(lambda cls, options: ("as the file has them",)),
     "verified": "nothing",
 }
 """What a class in a user's file need not say of itself."""

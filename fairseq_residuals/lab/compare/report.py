@@ -290,14 +290,7 @@ def write(comparison: Comparison, plan: Plan, results: Sequence[Result], starts:
     for name, text in (("report.md", _markdown(parts)), ("report.html", _html(parts))):
         with atomic_write(comparison.folder / name) as new:
             new.write_text(text, encoding="utf-8")
-    return f"\n{_text(parts[:3])}\nWritten to {comparison.folder}: report.html, report.md, runs.csv."
-
-
-def _text(parts: Iterable[Section]) -> str:
-    return "\n".join(
-        "\n".join([part.title, *part.lines, *([text_table(part.head, part.rows)] if part.rows else []), ""])
-        for part in parts
-    )
+    return f"\n{_markdown(parts[:3])}\nWritten to {comparison.folder}: report.html, report.md, runs.csv."
 
 
 def _markdown(parts: Sequence[Section]) -> str:

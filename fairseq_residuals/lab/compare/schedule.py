@@ -34,12 +34,6 @@ class Plan:
     def seeds_of(self, entry: Entry) -> int:
         return max(self.seeds, self.baseline_seeds) if entry == self.baseline else self.seeds
 
-    @property
-    def cells(self) -> int:
-        """Number of cells where no grid grows by more than two rates."""
-        rates = len(self.rates) + (2 if self.grows else 0)
-        return sum(rates + self.seeds_of(entry) - 1 for entry in self.entries)
-
 
 def rate_losses(entry: Entry, results: Sequence[Result]) -> dict[float, float]:
     """Return the loss at each rate with the first seed, infinite where it diverged."""

@@ -1,0 +1,57 @@
+"""``--data``: a folder that fairseq-preprocess has made, for translation or for a language model."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fairseq_residuals.__main__ import main
+from fairseq_residuals.lab.compare.tasks import data_digest, folder_task, make_copy, unigram_loss_of
+from fairseq_residuals.lab.data.pipeline.binarize import binarize
+
+WORDS = ["a", "b", "a", "c", "a", "b", "a", "a"]
+TINY = ["--depth", "1", "--dim", "16", "--updates", "8", "--tokens", "300", "--dry-run"]
+
+
+def language_model(folder: Path) -> Path:
+    for split, lines in (("train", 60), ("valid", 20)):
+        (folder / split).write_text(f"{' '.join(WORDS)}\n" * lines)
+    binarize(folder / "lm", ["--only-source", "--trainpref", folder / "train", "--validpref", folder / "valid"], 1)
+    return folder / "lm"
+
+
+def test_a_language_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = language_model(tmp_path)
+    assert main(["compare", "b2t", "--data", str(folder), "--out", str(tmp_path / "out"), *TINY]) == 0
+    assert "language model on lm. 1 layers, 16 wide, 8 updates of 300 tokens" in capsys.readouterr().out
+
+
+def test_the_unigram_loss_by_hand(tmp_path: Path) -> None:
+    """60 lines of training, one count more for each of the dictionary's words, which are padded to a multiple of 8."""
+    counts = Counter(WORDS) + Counter({"</s>": 1})
+    total = 60 * counts.total() + 8
+    bits = sum(n * -math.log2((60 * n + 1) / total) for n in counts.values()) / counts.total()
+    assert unigram_loss_of(language_model(tmp_path)) == pytest.approx(bits)
+
+
+def test_translation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_copy(tmp_path / "copied" / "data-bin")
+    folder = tmp_path / "copied" / "data-bin"
+    task = folder_task(folder)
+    assert not task.is_language_model
+    assert {"task.source_lang=src", "task.target_lang=tgt"} < set(task.overrides)
+    assert main(["compare", "b2t", "--data", str(folder), "--out", str(tmp_path / "out"), *TINY]) == 0
+    assert "src to tgt of data-bin" in capsys.readouterr().out
+
+
+def test_the_digest_is_of_what_the_files_hold(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        make_copy(tmp_path / name / "data-bin")
+    one, other = (tmp_path / name / "data-bin" for name in ("one", "other"))
+    assert data_digest(one) == data_digest(other)
+    with (other / "valid.src-tgt.tgt.bin").open("ab") as file:
+        file.write(b"\0")
+    assert data_digest(one) != data_digest(other)
