@@ -17,8 +17,7 @@ def check(file: IO[bytes], size: int) -> dict[str, int]:
     """Read the archive once, all of it.
 
     An archive whose checksums are all 0 has none (``torch.serialization.set_crc32_options(False)``); only its
-    structure is checked. For 500 MB in the page cache this takes from half as long as ``torch.load`` to as long
-    (``python tests/hostile/measure_loading.py``).
+    structure is checked.
 
     Returns:
         The bytes of each record by its name, without the folder that all records are in.
