@@ -36,11 +36,15 @@ COMMANDS = {
     "compare": "fairseq_residuals.lab.compare.command",
     "linearize": "fairseq_residuals.lab.look.linearize",
     "bench": "fairseq_residuals.lab.bench.command",
+    "conformance": "fairseq_residuals.wirings.conformance",
     "site": "fairseq_residuals.lab.site",
 }
 
 
-WITHOUT_FAIRSEQ = ("list", "show", "explain", "gradients", "similarity", "change", "weights", "condition")
+WITHOUT_FAIRSEQ = (
+    *("list", "show", "explain", "gradients", "similarity", "change", "weights", "condition"),
+    "conformance",
+)
 """Commands that need PyTorch alone, and those with a picture matplotlib."""
 
 
