@@ -158,11 +158,6 @@ for found in pkgutil.walk_packages(fairseq_residuals.wirings.__path__, "fairseq_
 for name in fairseq_residuals.__all__:
     getattr(fairseq_residuals, name)
 assert "fairseq" not in sys.modules and "modern_fairseq.finder" not in sys.modules
-import fairseq_residuals.plugin.speed
-for found in pkgutil.iter_modules(fairseq_residuals.plugin.speed.__path__, "fairseq_residuals.plugin.speed."):
-    if not found.name.endswith(".fast_dropout"):  # a form of a module of fairseq's
-        importlib.import_module(found.name)
-assert "fairseq" not in sys.modules
 try:
     fairseq_residuals.register()
 except ModuleNotFoundError as error:

@@ -226,7 +226,7 @@ def test_a_schedule_can_be_chosen_by_its_file(dry_run) -> None:
         (("b2t/table1", "--gpus", "1", "--override", "schedule=3"), "Config group override must be a string or a list"),
         (
             ("b2t/table1", "--gpus", "1", "--override", "optimization.lr=0.0005"),
-            "b2t/table1/6l_post_ln: optimization.lr: it must be a list, such as [1]",
+            "b2t/table1/6l_post_ln: optimization.lr: Invalid value assigned",
         ),
         (
             ("b2t/table1", "--gpus", "1", "--override", "optimization.max_update=many"),
