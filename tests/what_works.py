@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from fairseq_residuals.wirings.core.transformer import TransformerStack
+from fairseq_residuals.wirings.blocks.transformer import TransformerStack
 from torch import Tensor, distributed
 from torch.distributed.fsdp import fully_shard
 from torch.export import Dim, export
