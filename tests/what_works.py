@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from fairseq_residuals.wirings.blocks.transformer import TransformerStack
 from torch import Tensor, distributed
 from torch.distributed.fsdp import fully_shard
 from torch.export import Dim, export
@@ -23,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_residuals import UserError, build_stack, list_variants
+from fairseq_residuals.wirings.blocks.transformer import TransformerStack
 from fairseq_residuals.wirings.core.registry import VARIANTS
 
 DIM = 8

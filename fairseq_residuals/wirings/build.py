@@ -12,7 +12,7 @@ from torch import nn
 from fairseq_residuals.wirings.admin_measurement import ProfileFirstBatch, take_from_files, unprofiled
 from fairseq_residuals.wirings.blocks.feed_forward import Activation, activation_named
 from fairseq_residuals.wirings.blocks.transformer import LayerSettings, TransformerStack, build_layers
-from fairseq_residuals.wirings.core.base import StackShape
+from fairseq_residuals.wirings.core.base import Connection, StackShape, Variant
 from fairseq_residuals.wirings.core.errors import UserError, did_you_mean
 from fairseq_residuals.wirings.core.initialization import initialise
 from fairseq_residuals.wirings.core.norms import NormType, is_norm
@@ -21,10 +21,12 @@ from fairseq_residuals.wirings.core.wiring import Wiring
 
 Task = Literal["encoder", "decoder", "language_model"]
 Options = Mapping[str, bool | int | float | str]
+Named = str | type[Connection] | type[Variant]
+"""A wiring: its name, or the class of one that need not be registered."""
 
 
 def build_stack(
-    variant: str,
+    variant: Named,
     *,
     depth: int,
     dim: int,
@@ -45,7 +47,8 @@ def build_stack(
     The same seed draws the weights that fairseq draws for a stack of the same sizes (docs/PYTHON.md says where not).
 
     Args:
-        variant: a name of :func:`list_variants`, or a list with layers such as ``post_ln:0-5,pre_ln:6-17``.
+        variant: a name of :func:`list_variants`, a list with layers such as ``post_ln:0-5,pre_ln:6-17``, or a class of
+            one's own, a :class:`.Connection` or a :class:`.Variant`, which need not be registered.
         depth: layers.
         dim: channels of the stream.
         heads: of attention; they divide ``dim``.
@@ -173,15 +176,18 @@ def start_omegas(stack: Stack) -> None:
         stack.register_forward_pre_hook(ProfileFirstBatch(), with_kwargs=True)
 
 
-def parse_wiring(variant: str, options: Options | None) -> Wiring:
+def parse_wiring(variant: Named, options: Options | None) -> Wiring:
     """Return the wiring of a variant with its options as values.
 
     Raises:
-        UserError: as :meth:`.Wiring.parse`.
+        UserError: as :meth:`.Wiring.parse`; ``variant`` is neither a name nor a class.
     """
+    own = isinstance(variant, type) and issubclass(variant, Connection | Variant)
+    if not own and not isinstance(variant, str):
+        raise UserError(f"a wiring is a name, or a class that derives from Connection or Variant, not {variant!r:.80}")
     if not isinstance(options, Mapping | None):
         raise UserError(f'options must be a dictionary such as {{"norm_type": "rms"}}, not {options!r}')
-    wiring = Wiring.parse(variant, options)
+    wiring = Wiring.parse(variant, options) if isinstance(variant, str) else Wiring.of(variant, options)
     if any(part.config.fixnorm for part in wiring.parts):
         raise UserError(
             "option fixnorm is of embeddings and of the output matrix, which a stack by itself does not have; divide"

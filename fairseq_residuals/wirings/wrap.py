@@ -19,7 +19,15 @@ from torch import Tensor, nn
 from fairseq_residuals.wirings.blocks.attention import MultiheadAttention
 from fairseq_residuals.wirings.blocks.feed_forward import FeedForward
 from fairseq_residuals.wirings.blocks.transformer import LayerSettings, SubLayers
-from fairseq_residuals.wirings.build import Options, Task, check_probabilities, parse_wiring, stack_shape, start_omegas
+from fairseq_residuals.wirings.build import (
+    Named,
+    Options,
+    Task,
+    check_probabilities,
+    parse_wiring,
+    stack_shape,
+    start_omegas,
+)
 from fairseq_residuals.wirings.core.attention import Edit, run_attention
 from fairseq_residuals.wirings.core.base import Connection, Kind, Stream, Variant
 from fairseq_residuals.wirings.core.errors import UserError
@@ -53,7 +61,7 @@ Arguments = Mapping[str, Any]
 
 
 def wrap(
-    variant: str,
+    variant: Named,
     layers: Sequence[Sequence[nn.Module] | nn.Module],
     *,
     dim: int,
@@ -119,7 +127,7 @@ def wrap(
     built = [SubModules(list(zip(kinds, layer.modules, strict=False)), dropout, i) for i, layer in enumerate(taken)]
     stack = WrappedStack(built, wiring.build(shape), shape, layerdrop=layerdrop)
     for name in (name for name, size in known.items() if size is None):
-        _check_unused(stack, name, variant)
+        _check_unused(stack, name, wiring.name)
     stack.rehearse()
     if ours:
         initialise([(stack, stack)])

@@ -49,7 +49,9 @@ def register_variant(name: str) -> Callable[[type[Variant]], type[Variant]]:
     def register(cls: type[Variant]) -> type[Variant]:
         if not re.fullmatch("[a-z][a-z0-9_]*", name):
             raise ValueError(f"{name!r} is no name of a wiring: lower-case letters, digits and _ make one")
-        if name in _REGISTERED:
+        known = _REGISTERED.get(name)
+        # a cell of a notebook that runs again defines the class anew
+        if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ValueError(f"a wiring named {name!r} is registered already: {_REGISTERED[name]}")
         if not issubclass(cls.Config, Variant.Config):
             raise TypeError(f"the Config of wiring {name!r} must derive from Variant.Config")

@@ -37,10 +37,12 @@ class Segment:
     first: int = 0
     last: int | None = None
     """Counted from 0, included; None: the last layer there is."""
+    unregistered: type[Variant] | None = None
+    """The class of a wiring that has no name in the registry."""
 
     @property
     def variant(self) -> type[Variant]:
-        return VARIANTS[self.name]
+        return self.unregistered or VARIANTS[self.name]
 
     @property
     def equations(self) -> tuple[str, ...]:
@@ -97,6 +99,23 @@ class Wiring:
                 for name, first, last in places
             )
         )
+
+    @classmethod
+    def of(cls, own: type[Connection] | type[Variant], options: Given = None) -> Wiring:
+        """Return the wiring of a class that need not be registered, nor say anything of itself.
+
+        Raises:
+            UserError: an option is unknown or out of range.
+        """
+        variant: Any = own
+        if issubclass(own, Connection):
+            silent = classmethod(lambda cls, o: ())  # it says no equations
+            variant = type(
+                own.__name__, (Variant,), {"connection": own, "summation": own.summation, "equations": silent}
+            )
+        name = own.__name__
+        chosen = parse_options(f"wiring {name!r}", variant.Config, given_options(options))
+        return cls((Segment(name, *chosen, unregistered=variant),))
 
     @property
     def name(self) -> str:

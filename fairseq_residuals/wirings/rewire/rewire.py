@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.build import Options, parse_wiring
+from fairseq_residuals.wirings.build import Named, Options, parse_wiring
 from fairseq_residuals.wirings.core.base import StackShape, Variant
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.wiring import Wiring
@@ -30,7 +30,7 @@ TOLERANCE = 1e-3
 
 def rewire(
     model: Model,
-    variant: str,
+    variant: Named,
     options: Options | None = None,
     *,
     start: Literal["keep", "paper"] = "keep",
@@ -119,7 +119,7 @@ def load(path: str | Path, **kwargs: Any) -> Any:
 
 
 def choose_wiring(
-    model: nn.Module, known: Sequence[Blocks], variant: str, options: Options | None, start: str
+    model: nn.Module, known: Sequence[Blocks], variant: Named, options: Options | None, start: str
 ) -> Wiring:
     """Return the wiring with the options that a model needs where the user named none.
 

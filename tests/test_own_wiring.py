@@ -1,0 +1,110 @@
+"""A wiring in a notebook: a class is enough to build, wrap, rewire and train; registering is for publishing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fairseq_residuals import Connection, Site, UserError, Variant, build_stack, register_variant, rewire, wrap
+from fairseq_residuals.wirings.core import registry
+from fairseq_residuals.wirings.core.base import Stream
+from fairseq_residuals.wirings.core.config import option
+
+SIZES: dict[str, Any] = {"depth": 2, "dim": 16, "heads": 2, "ffn_dim": 32}
+
+
+class Halved(Connection):
+    """Pre-LN whose branches start at half of their size."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self.norm = site.new_norm()
+        self.gain = nn.Parameter(torch.tensor(0.5))
+
+    def read(self, s: Stream) -> tuple[Tensor, Stream]:
+        return self.norm(s["x"]), s
+
+    def write(self, s: Stream, y: Tensor) -> Stream:
+        return s | {"x": s["x"] + self.gain * y}
+
+
+class Scaled(Variant):
+    connection = Halved
+
+    @dataclass(frozen=True)
+    class Config(Variant.Config):
+        factor: float = option(1.0, "on the output", minimum=0.0, maximum=10.0)
+
+    def close(self, s: Stream) -> Tensor:
+        return self.config.factor * s["x"]  # type: ignore[no-any-return]
+
+
+def test_a_connection_is_enough() -> None:
+    torch.manual_seed(1)
+    stack: Any = build_stack(Halved, **SIZES)
+    torch.manual_seed(1)
+    plain: Any = build_stack("pre_ln", **SIZES, options={"final_norm": False})
+    x = torch.randn(5, 3, 16)
+    for module in stack.modules():
+        if isinstance(module, Halved):
+            module.gain.data.fill_(1.0)
+    torch.testing.assert_close(stack(x), plain(x))
+    stack(x).square().mean().backward()
+    assert all(p.grad is not None for p in stack.parameters())
+    assert "Halved" in repr(stack)
+
+
+def test_options_of_a_class() -> None:
+    x = torch.randn(5, 3, 16)
+    outputs = []
+    for factor in (1.0, 2.0):
+        torch.manual_seed(1)
+        outputs.append(build_stack(Scaled, **SIZES, options={"factor": factor, "norm_type": "rms"})(x))
+    torch.testing.assert_close(outputs[1], 2 * outputs[0])
+    with pytest.raises(UserError, match="wiring 'Scaled' has no option 'size'"):
+        build_stack(Scaled, **SIZES, options={"size": 1})
+    with pytest.raises(UserError, match="a wiring is a name, or a class that derives from Connection or Variant"):
+        build_stack(nn.Linear, **SIZES)  # type: ignore[arg-type]
+
+
+def test_wrap_and_rewire_take_classes() -> None:
+    from tests.test_rewire import NanoBlock
+
+    layers = [[nn.Linear(16, 16), nn.Linear(16, 16)]]
+    assert wrap(Halved, layers, dim=16)(torch.randn(5, 3, 16)).shape == (5, 3, 16)
+    model = nn.Module()
+    model.h = nn.ModuleList([NanoBlock(), NanoBlock()])
+    model.forward = lambda x: model.h[1](model.h[0](x))  # type: ignore[method-assign,index]
+    x = torch.randn(2, 5, 16)
+    before = model(x)
+    rewire(model, Halved, batch=x, start="paper")
+    assert not torch.allclose(model(x), before)
+    model.get_parameter("h.0.wiring.self_attn_connection.gain").data.fill_(1.0)
+    for name, p in model.named_parameters():
+        if name.endswith("gain"):
+            p.data.fill_(1.0)
+    torch.testing.assert_close(model(x), before)
+
+
+def test_a_cell_may_run_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
+
+    def cell(factor: float) -> type[Variant]:
+        @register_variant("of_a_cell")
+        class Cell(Variant):
+            title, paper, year, verified = "Cell", "none", 2026, "none"
+            connection = Halved
+
+            @classmethod
+            def equations(cls, o: Any) -> tuple[str, ...]:
+                return (f"x = x + {factor} F(x)",)
+
+        return Cell
+
+    cell(1.0)
+    again = cell(2.0)
+    assert registry.VARIANTS["of_a_cell"] is again
