@@ -43,6 +43,12 @@ _MESSAGES: tuple[tuple[type[Exception], str, str], ...] = (
         r"gradients are Nan/Inf|Minimum loss scale reached .*",
         "training diverged: {0}; `fairseq-residuals diagnose LOG` says where it began",
     ),
+    (
+        AssertionError,
+        r"Sentences lengths should not exceed max_tokens=(\d+)",
+        "--max-tokens {1} is less than the longest sentence has; raise it, or leave long ones out by"
+        " --max-source-positions, --max-target-positions and --skip-invalid-size-inputs-valid-test",
+    ),
     (Exception, r"Incorrect encoding detected in (.*), please rebuild the dataset", "{1} is not UTF-8"),
     (ValueError, r"Empty manifest: (.*)", "the manifest {1} has no recordings"),
     (ImportError, r"Failed to import --user-dir=.*", "{0}"),

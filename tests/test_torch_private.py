@@ -34,7 +34,7 @@ def private_names(path: Path) -> list[str]:
 
 def test_they_are_called_in_one_file() -> None:
     users = {str(p.relative_to(ROOT)) for p in ROOT.rglob("*.py") if private_names(p)}
-    assert users == {"utils/torch_private.py"}
+    assert users == {"wirings/utils/torch_private.py"}
 
 
 def test_the_gradient_of_log_softmax(monkeypatch: pytest.MonkeyPatch) -> None:

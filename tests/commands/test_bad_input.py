@@ -240,7 +240,6 @@ def test_architecture_that_is_unknown(command, data_of, trained, tmp_path):
     [
         (("--arch", "transformer_lm_b2t_6l"), ("transformer_lm_b2t_6l", "--task language_modeling")),
         (("--arch", "s2t_transformer_b2t_s"), ("s2t_transformer_b2t_s", "--task speech_to_text")),
-        (("--arch", "transformer_b2t_6l", "--ddp-backend", "fully_sharded"), ("fully_sharded", "pytorch_ddp")),
     ],
 )
 def test_choices_that_do_not_go_together(flags, named, data_of, tmp_path):

@@ -21,15 +21,6 @@ class HalfPreLN(PreLN):
 """
 
 
-@pytest.fixture(autouse=True)
-def _registry_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget wirings of files after each test."""
-    from fairseq_residuals.wirings.core import registry
-
-    assert VARIANTS
-    monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
-
-
 def file(folder: Path, name: str, text: str = TEN_LINES) -> str:
     (folder / name).write_text(text)
     return str(folder / name)

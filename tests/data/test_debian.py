@@ -134,7 +134,7 @@ def test_another_release_from_an_address_is_taken_and_recorded(
     address: str, italian: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     """As the mirror has it; one that is too small for the corpus's own sizes is refused."""
-    monkeypatch.setattr(debian, "check_signature", lambda path: f"{path.name} was looked at")
+    monkeypatch.setattr(debian, "check_signature", lambda path: (f"{path.name} was looked at", None))
     arguments = ["prepare", "debian", str(tmp_path), "--mirror", address, "--workers", "1", "--release", "bookworm"]
     assert main(arguments) != 0
     assert "Debian 12.99 has too few descriptions: valid is empty" in capsys.readouterr().err
@@ -150,7 +150,7 @@ def test_another_release_from_an_address_is_taken_and_recorded(
 def test_the_pinned_release_refuses_another_one(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr(debian, "check_signature", lambda path: "")
+    monkeypatch.setattr(debian, "check_signature", lambda path: ("", None))
     assert main(["prepare", "debian", str(tmp_path), "--mirror", address, "--workers", "1"]) != 0
     told = capsys.readouterr().err
     assert "the mirror has Debian 12.99 of Sat, 01 Jan 2028 00:00:00 UTC" in told and "--release bookworm" in told

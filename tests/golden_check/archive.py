@@ -16,6 +16,7 @@ import json
 import re
 import zipfile
 import zlib
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def read_description(path: Path) -> dict[str, Any]:
         UserError: the file is missing or is something else.
     """
     try:
-        description = read_json(path) if path.is_file() else _together(path.parent)[path.stem]
+        description = read_json(path) if path.is_file() else deepcopy(_together(path.parent)[path.stem])
     except (OSError, KeyError):
         raise UserError(f"there is no {path} that could be read") from None
     if not isinstance(description, dict):

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 from wired_sublayers import assert_close, wired
 
-from fairseq_residuals.lab.look.list_wirings import markdown_table
 from fairseq_residuals.lab.look.show_wiring import run as show
 from fairseq_residuals.wirings.core.base import Site
 from fairseq_residuals.wirings.core.layer import CONNECTIONS
@@ -245,7 +244,6 @@ def test_norms_of_queries_and_keys_of_cross_attention() -> None:
 
 
 def test_our_choices_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = {line.split("|")[2].strip(" `"): line for line in markdown_table().splitlines()}
     others = (
         "dense_former",
         "attention_residuals",
@@ -257,7 +255,7 @@ def test_our_choices_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     )
     for name in (*SIMPLE, *others):
         extension = VARIANTS[name].extension
-        assert extension.endswith(".") and f"| {extension} |" in rows[name]
+        assert extension.endswith(".")
         show(Namespace(variant=name))
         assert extension in capsys.readouterr().out
     assert VARIANTS["pre_ln"].extension == ""
