@@ -46,7 +46,7 @@ def test_a_file_of_ten_lines_is_a_wiring_that_is_called_as_the_file(tmp_path: Pa
     # what Pre-LN says of itself is not true of what derives from it
     assert (variant.title, variant.code, variant.export_as) == ("halved", "", "")
     assert variant.verified == "nothing"
-    assert user_dir is not None and {p.name for p in user_dir.iterdir()} == {"__init__.py", "halved.py"}
+    assert user_dir is not None and {p.name for p in user_dir.glob("*.py")} == {"__init__.py", "halved.py"}
 
 
 def test_a_changed_file_has_another_copy(tmp_path: Path) -> None:
