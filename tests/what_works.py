@@ -33,7 +33,7 @@ def stack_of(name: str) -> TransformerStack:
     alone = VARIANTS[name].refusal(alone=True, topmost=True)
     other = {"task": "encoder", "other_depth": 2} if alone else {"task": "language_model"}
     torch.manual_seed(1)
-    stack = build_stack(name, depth=2, dim=DIM, heads=2, ffn_dim=16, activation="gelu", **other)  # type: ignore[arg-type]
+    stack = build_stack(name, depth=2, dim=DIM, heads=2, ffn_dim=16, ffn="gelu", **other)  # type: ignore[arg-type]
     stack(drawn(3))  # Admin measures its omegas
     with torch.no_grad():
         for parameter in stack.parameters():
