@@ -38,12 +38,14 @@ def read_sidecar(path: Path) -> dict[str, Any]:
     """Read the description beside the golden file ``path``.
 
     Raises:
-        UserError: either file is missing, or the sidecar is not a JSON object.
+        UserError: ``path`` is no ``X.npz``, either file is missing, or the sidecar is not a JSON object.
     """
     sidecar = path.with_suffix(".json")
+    if path.suffix != ".npz":
+        raise UserError(f"{path} is no golden file, which is an X.npz: give {path.with_suffix('.npz')}")
     for file in (path, sidecar):
         there = file.is_file() or (file == sidecar and path.stem in _together(path.parent))
-        if not there or path.suffix != ".npz":
+        if not there:
             raise UserError(f"there is no {file}; a golden file is an X.npz with its description X.json beside it")
     return read_description(sidecar)
 

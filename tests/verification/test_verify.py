@@ -32,7 +32,8 @@ def test_files_that_are_missing_or_damaged(tmp_path: Path, capsys: pytest.Captur
     assert f"{path} is damaged" in complaint(path)
     path.with_suffix(".json").write_text("{")
     assert "is not valid JSON" in complaint(path)
-    assert "X.npz with its description" in complaint(path.with_suffix(".json"))
+    asked = complaint(path.with_suffix(".json"))
+    assert f"{path.with_suffix('.json')} is no golden file" in asked and asked.endswith(f"give {path}\n")
 
 
 @pytest.mark.parametrize(
