@@ -27,7 +27,8 @@ for a stack alone, whose L is layers times loops. The abstract is all that was r
 with, and nothing here runs layers more than once: the constants alone are offered. In a pair the same exponent, and a
 quarter of it in the encoder, are our extrapolation.
 
-MiniMax-Text-01 and M1 are this, RMSNorms, on embeddings that pass a norm.
+MiniMax-Text-01 and M1 are this, RMSNorms, on embeddings that pass a norm; so is GLM-130B, by LayerNorms and with
+``exponent=0.5`` (THUDM/SwissArmyTransformer@c23a8bf, ``glm130B_model.py``, read and not run).
 """
 
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ class DeepNet(Variant):
         "authors' code (torchscale, Transformer-Clinic): activations, gradients, generation, initialisation; MiniMax in"
         " transformers: activations, gradients; exponent and loops: none"
     )
-    ships_in = "GLM-130B; MiniMax-Text-01 and M1 (norm_type=rms,norm_eps=1e-5, on normed embeddings)"
+    ships_in = "on normed embeddings: GLM-130B (exponent=0.5); MiniMax-Text-01 and M1 (norm_type=rms,norm_eps=1e-5)"
     extension = "exponent and loops are DeepLoop's constants alone, and in a pair our extrapolation."
     export_as = "post_ln"
     draws_weights = True
