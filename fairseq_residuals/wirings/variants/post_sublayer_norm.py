@@ -55,7 +55,7 @@ class PostSublayerNorm(OptionalTopNorm):
     title = "Post-sub-layer norm (OLMo 2)"
     paper = "Team OLMo 2024, 2 OLMo 2 Furious"
     year = 2024
-    code = "allenai/OLMo-core@fa6c501"
+    code = "huggingface/transformers@v5.23.0"
     verified = "authors' port to transformers, decoder alone: activations, gradients; cross-attention: none"
     ships_in = (
         "OLMo 2, OLMo 3, FlexOlmo, Olmo-Hybrid's attention layers (qk_norm=true, norm_type=rms); EXAONE 4 and 4.5"

@@ -67,7 +67,7 @@ class SandwichLN(OptionalTopNorm):
     title = "Sandwich-LN"
     paper = "Ding et al. 2021, CogView: Mastering Text-to-Image Generation via Transformers"
     year = 2021
-    code = "THUDM/CogView@189a12b"
+    code = "huggingface/transformers@v5.23.0"
     verified = "T5Gemma, encoder and decoder, Trinity (AFMoE) and LayerNorm-Scaling's code: activations, gradients"
     ships_in = (
         "CogView; norm_type=rms: Gemma 2 and 3, T5Gemma, GLM-4-0414, GLM-4.1V, GLM-Image, GLM-OCR, Kolibri-1, LFM3;"
