@@ -39,6 +39,9 @@ def embeddings() -> Tensor:
         ("residual_gate", {}, "peri_ln", 1e-5),
         ("identity_hc", {"start": "hy4", "close": "learned"}, "pre_ln", 2e-3),
         ("gated_residual", {}, "pre_ln", 1e-5),
+        ("frac_connections", {"m": 4}, "pre_ln", 1e-12),
+        ("attention_residuals", {"heads": 4}, "pre_ln", 1e-4),
+        ("attention_residuals", {"heads": 2, "block": 3}, "pre_ln", 1e-4),
     ],
 )
 def test_starts_of_wirings_with_norms_of_rms(variant: str, options: dict[str, str], other: str, near: float) -> None:
@@ -46,6 +49,38 @@ def test_starts_of_wirings_with_norms_of_rms(variant: str, options: dict[str, st
     same_sublayers(plain, ours)
     expected = plain(embeddings())
     assert (ours(embeddings()) - expected).abs().max() <= near * expected.abs().max()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("variant", "options"), [("identity_hc", {"start": "hy4", "close": "learned"}), ("mhc", {}), ("mhc", {"n": 3})]
+)
+def test_routers_whose_matrices_are_zero_leave_pre_ln(variant: str, options: dict[str, str]) -> None:
+    plain, ours = language_model("pre_ln", norm_type="rms"), language_model(variant, norm_type="rms", **options)
+    same_sublayers(plain, ours)
+    matrices = [p for name, p in ours.named_parameters() if name.endswith("logits.weight")]
+    assert len(matrices) == 2 * len(ours) + ("close" in options)
+    for matrix in matrices:
+        matrix.zero_()
+    expected = plain(embeddings())
+    assert (ours(embeddings()) - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+@torch.no_grad()
+def test_gains_of_a_half_are_what_gated_residual_is_without_matrices() -> None:
+    """Of the norm on top, too: of the released start, whose gains are 1."""
+    plain, ours = (
+        language_model("pre_ln", norm_type="rms"),
+        language_model("gated_residual", norm_type="rms", start="qwen"),
+    )
+    same_sublayers(plain, ours)
+    for name, p in ours.named_parameters():
+        if name.endswith((".down", ".up", ".inject")):
+            p.zero_()
+    for name, p in plain.named_parameters():
+        if name.endswith("norm.weight"):
+            p.fill_(0.5)
+    torch.testing.assert_close(ours(embeddings()), plain(embeddings()), rtol=0, atol=1e-12)
 
 
 @torch.no_grad()
