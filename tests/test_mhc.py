@@ -18,7 +18,7 @@ from tiny import batch, build, logits, perturb
 from torch import nn
 
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.ops.sinkhorn import sinkhorn_reference
+from fairseq_residuals.wirings.ops.hyper_mix import sinkhorn_reference
 from fairseq_residuals.wirings.variants._streams import ROUTER_EPS, stack_streams, stream_keys
 
 LM = "language_modeling"

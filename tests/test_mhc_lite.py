@@ -20,7 +20,7 @@ from test_mhc import spread_after_training
 from tiny import build, perturb, stacks
 from torch import Tensor
 
-from fairseq_residuals.wirings.ops.sinkhorn import sinkhorn_reference
+from fairseq_residuals.wirings.ops.hyper_mix import sinkhorn_reference
 from fairseq_residuals.wirings.variants._streams import ROUTER_EPS, stream_keys
 from fairseq_residuals.wirings.variants.mhc_lite import mean_of_permutations, permutation_matrices
 

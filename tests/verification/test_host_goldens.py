@@ -251,7 +251,7 @@ def test_a_mixing_matrix_that_is_not_transposed_shows() -> None:
 @pytest.mark.parametrize(("steps", "shows"), [(5, True), (19, True), (20, False)])
 def test_fewer_steps_of_sinkhorn_show(steps: int, shows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the paper's steps, without the eps of the released code, which moves the logits by less."""
-    monkeypatch.setattr("fairseq_residuals.wirings.ops.sinkhorn.STEPS", steps)
+    monkeypatch.setattr("fairseq_residuals.wirings.ops.hyper_mix.STEPS", steps)
     assert ("logits evaluation" in measure_as("glm5_mhc_mean_close", surroundings=()).failures()) == shows
 
 

@@ -6,8 +6,7 @@ Each sub-layer F has a router, which says with which weights it is connected::
     branch               y = F(LN(u))
     depth connection     X_j = X'_j + write_j y
 
-Each stream is a tensor of its own, "x", "x1", "x2", ... (T, B, C), so that fairseq's hidden states are the first; they
-are stacked only within a connection.
+Each stream is a tensor of its own, "x", "x1", "x2", ... (T, B, C), so that fairseq's hidden states are the first.
 """
 
 from __future__ import annotations
@@ -53,19 +52,13 @@ class Weights(NamedTuple):
 
 
 class StreamLogits(nn.Module):
-    """Multiply the root-mean-square norm of all streams of a position by a matrix, scale it and add a bias."""
+    """Multiply the root-mean-square norm of all streams of a position by a matrix, scale it and add a bias.
+
+    The standard deviation of the matrix starts at ``std`` (n C)^-0.5, the bias at 0. With ``gain`` the norm has a gain,
+    of which "gamma" is the distance from 1.
+    """
 
     def __init__(self, n: int, dim: int, outputs: int, std: float, gain: bool = False, eps: float = ROUTER_EPS) -> None:
-        """Draw the matrix; the bias starts at 0.
-
-        Args:
-            n: streams.
-            dim: channels of each.
-            outputs: logits per position.
-            std: standard deviation of the matrix, times (n dim)^-0.5.
-            gain: whether the norm has a gain, of which "gamma" is the distance from 1.
-            eps: added by the norm to the mean square.
-        """
         super().__init__()
         self.eps = eps
         self.gamma = nn.Parameter(torch.zeros(n * dim)) if gain else None
@@ -73,10 +66,7 @@ class StreamLogits(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, streams: Tensor, scale: Tensor) -> Tensor:
-        """Return logits in single precision at least, (T, B, n, C), (outputs) -> (outputs, T, B).
-
-        Positions are last, so that what follows runs as few large kernels.
-        """
+        """Return logits in single precision at least, positions last: (T, B, n, C), (outputs) -> (outputs, T, B)."""
         matrix = self.weight if self.gamma is None else at_least_fp32(self.weight) * (1 + at_least_fp32(self.gamma))
         logits = rms_linear(streams.flatten(-2), matrix, centred=False, eps=self.eps)
         bias, scale = (at_least_fp32(p)[:, None, None] for p in (self.bias, scale))
@@ -129,9 +119,6 @@ class StreamsVariant(TopNorm):
     def layer_output(self, s: Stream) -> Tensor:
         return stack_streams(s, self.config.n).sum(-2)
 
-    def close(self, s: Stream) -> Tensor:
-        return super().close({"x": self.layer_output(s)})
-
 
 class LearnedSum(nn.Module):
     """Weigh each stream by a sigmoid and add them up, as the read-out of DeepSeek-V4 does."""
@@ -149,22 +136,14 @@ class LearnedSum(nn.Module):
             return (weights @ streams.to(weights.dtype)).squeeze(-2).to(streams.dtype)
 
 
-def sum_of_streams(streams: str, o: Any) -> str:
-    """Return the sum at the top in the equations; ``close=learned`` gives each stream a weight of its own."""
-    logit = f"scale[0] dot(weight[j], RMS([{streams}[i] for i = 0..n-1])) + bias[j]"
-    weight = f"(sigmoid({logit}) + 10^-6) " if o.close == "learned" else ""
-    return f"sum_{{j=0..n-1}} {weight}{streams}[j]"
-
-
 class ReadOutVariant(StreamsVariant):
-    """Offer as an end the norm of the sum, or of what a read-out makes of the streams."""
+    """Offer as an end the norm of the sum, or of a learned sum, whose matrix starts as ``router`` says."""
 
     @dataclass(frozen=True)
     class Config(StreamsVariant.Config):
         close: Literal["sum", "learned"] = option("sum", "the streams at the top; learned: as in DeepSeek-V4")
 
     def __init__(self, config: Any, shape: StackShape, router: float = 1.0) -> None:
-        """Make the read-out, whose matrix starts with the standard deviation ``router`` times (n C)^-0.5."""
         super().__init__(config, shape)
         self.read_out = LearnedSum(config.n, shape, router) if config.close == "learned" else None
 
@@ -172,3 +151,10 @@ class ReadOutVariant(StreamsVariant):
         if self.read_out is None:
             return super().layer_output(s)
         return self.read_out(stack_streams(s, self.config.n))  # type: ignore[no-any-return]
+
+    @staticmethod
+    def total(streams: str, o: Any) -> str:
+        """Return the sum in the equations."""
+        logit = f"scale[0] dot(weight[j], RMS([{streams}[i] for i = 0..n-1])) + bias[j]"
+        weight = f"(sigmoid({logit}) + 10^-6) " if o.close == "learned" else ""
+        return f"sum_{{j=0..n-1}} {weight}{streams}[j]"

@@ -31,7 +31,7 @@ from fairseq_residuals.wirings.core.config import LARGEST, option
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.ops.rms_linear import rms_linear
 from fairseq_residuals.wirings.utils.precision import at_least_fp32
-from fairseq_residuals.wirings.variants._streams import ReadOutVariant, StreamsConnection, Weights, sum_of_streams
+from fairseq_residuals.wirings.variants._streams import ReadOutVariant, StreamsConnection, Weights
 
 
 class TanhRouter(nn.Module):
@@ -116,7 +116,7 @@ class HyperConnections(ReadOutVariant):
             f"w[j] = static[j,n+1]{written} for j = 0..n-1",
             "y = F(LN(sum_{i=0..n-1} W[i,0] H[i]))",
             "H[j] = w[j] y + sum_{i=0..n-1} W[i,j+1] H[i] for j = 0..n-1",
-            f"output LN({sum_of_streams('H', o)})",
+            f"output LN({cls.total('H', o)})",
         )
 
     def connect(self, site: Site) -> Connection:

@@ -28,12 +28,10 @@ from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.variants._streams import (
     ROUTER_EPS,
-    LearnedSum,
+    ReadOutVariant,
     StreamLogits,
     StreamsConnection,
-    StreamsVariant,
     stack_streams,
-    sum_of_streams,
 )
 from fairseq_residuals.wirings.variants.mhc import GATES, GatedRouter
 
@@ -54,7 +52,7 @@ class IdentityRouter(GatedRouter):
 
 
 @register_variant("identity_hc")
-class IdentityHC(StreamsVariant):
+class IdentityHC(ReadOutVariant):
     title = "Identity-HC"
     paper = "Reports of 2026, of mHC (Xie et al. 2025) with H_res = I"
     year = 2026
@@ -62,17 +60,19 @@ class IdentityHC(StreamsVariant):
     code = "huggingface/transformers@v5.23.0"
     verified = "Hy4-preview in transformers (start=hy4,close=learned), decoder alone: activations, gradients"
     ships_in = "Hy4-preview (start=hy4,close=learned,norm_type=rms,norm_eps=1e-5)"
-    extension = f"{StreamsVariant.extension} start=spread, that of Megatron-LM's #6716, and close=mean."
+    extension = f"{ReadOutVariant.extension} start=spread, that of Megatron-LM's #6716, and close=mean."
 
     @dataclass(frozen=True)
-    class Config(StreamsVariant.Config):
+    class Config(ReadOutVariant.Config):
         spread: float = option(
             1.0, "the biases of post start from minus this to this", minimum=0.01, maximum=10.0, for_training=True
         )
         start: Literal["spread", "hy4"] = option(
             "spread", "what tells streams apart; hy4: the router's matrix alone", for_training=True
         )
-        close: Literal["mean", "learned"] = option("mean", "the streams at the top; learned: as in Hy4 and DeepSeek-V4")
+        close: Literal["mean", "learned"] = option(  # type: ignore[assignment]
+            "mean", "the streams at the top; learned: as in Hy4 and DeepSeek-V4"
+        )
 
     @classmethod
     def equations(cls, o: Any) -> tuple[str, ...]:
@@ -82,13 +82,13 @@ class IdentityHC(StreamsVariant):
             *GATES,
             "y = F(LN(sum_{i=0..n-1} pre[i] X[i]))",
             "X[j] = X[j] + post[j] y for j = 0..n-1",
-            f"output LN({sum_of_streams('X', o)})" if o.close == "learned" else "output LN(sum_{j=0..n-1} X[j] / n)",
+            f"output LN({cls.total('X', o)})" if o.close == "learned" else "output LN(sum_{j=0..n-1} X[j] / n)",
         )
 
     def __init__(self, config: Any, shape: StackShape) -> None:
-        super().__init__(config, shape)
-        self.std = HY4_STD * (config.n * shape.dim) ** 0.5 if config.start == "hy4" else 0.0
-        self.read_out = LearnedSum(config.n, shape, self.std) if config.close == "learned" else None
+        std = HY4_STD * (config.n * shape.dim) ** 0.5 if config.start == "hy4" else 0.0
+        super().__init__(config, shape, std)
+        self.std = std
         if self.read_out is not None:
             self.read_out.logits.bias.data.fill_(-math.log(max(config.n - 1, 1)))
 
@@ -97,5 +97,4 @@ class IdentityHC(StreamsVariant):
         return StreamsConnection(site, n, IdentityRouter(site, n, spread, self.std))
 
     def layer_output(self, s: Stream) -> Tensor:
-        streams = stack_streams(s, self.config.n)
-        return streams.mean(-2) if self.read_out is None else self.read_out(streams)
+        return stack_streams(s, self.config.n).mean(-2) if self.read_out is None else super().layer_output(s)

@@ -5,20 +5,17 @@
     X_1..X_n ─┬─► Σ pre_i X_i ─► LN ─► F ─► · post_j ─► + ─► X'_1..X'_n        output: LN(Σ X_j)
               └─► Σ_i res_ji X_i ───────────────────────┘
 
-Xie et al. 2025, "mHC: Manifold-Constrained Hyper-Connections", Eq. 7 to 9 and 14 to 19. From the root-mean-square norm
-of all n C numbers of a position, one matrix makes three groups of logits, each times a learned scale (at first 0.01)
-plus a learned bias: pre = sigmoid, post = 2 sigmoid, and res = exp, columns and rows normalised in turn 20 times
-(Sinkhorn and Knopp). Rows then sum to one, columns nearly. No code was published.
-
-The paper tells neither how the matrix and the biases start nor how the streams end; ours: N(0, ``router``^2 / (n C)),
-zero, the sum; also that cross-attention has a router too, and each stack streams of its own. ``mixing=identity`` starts
-the biases of res at 4 I, ``close=learned`` is the read-out of DeepSeek-V4 (huggingface/transformers 5.23.0,
-``deepseek_v4``). GLM-5.3-Flash ends in the mean (``glm5_next``), which the norm on top does not tell from the sum. Both
-add 1e-6 to pre and within Sinkhorn's steps. Motif 3 (post without its 2, bounded logits) and openPangu-2.0-Flash (mHC
-around a sandwich) are not this.
+Xie et al. 2025, Eq. 7 to 9 and 14 to 19. From the root-mean-square norm of all n C numbers of a position, one matrix
+makes three groups of logits, each times a learned scale (at first 0.01) plus a learned bias: pre = sigmoid, post = 2
+sigmoid, and res = exp, columns and rows normalised in turn 20 times (Sinkhorn and Knopp). Rows then sum to one, columns
+nearly. No code was published, nor how the matrix and the biases start, nor how the streams end; ours: N(0, ``router``^2
+/ (n C)), zero, the sum. ``mixing=identity`` starts the biases of res at 4 I. ``close=learned`` is the read-out of
+DeepSeek-V4 (huggingface/transformers 5.23.0, ``deepseek_v4``). GLM-5.3-Flash ends in the mean (``glm5_next``), which
+the norm on top does not tell from the sum. Both add 1e-6 to pre and within Sinkhorn's steps. Motif 3 (post without its
+2, bounded logits) and openPangu-2.0-Flash (mHC around a sandwich) are not this.
 
 Streams that start alike and are treated alike stay alike but for rounding; only the matrix tells them apart, so it may
-not start at zero, nor close to it. In the first sub-layer they are still alike, and mixing them does nothing.
+not start close to zero. In the first sub-layer they are still alike, and mixing them does nothing.
 """
 
 from __future__ import annotations
@@ -33,19 +30,17 @@ from fairseq_residuals.wirings.core.base import Connection, Site, StackShape
 from fairseq_residuals.wirings.core.config import LARGEST, option
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.ops.sinkhorn import sinkhorn
+from fairseq_residuals.wirings.ops.hyper_mix import sinkhorn
 from fairseq_residuals.wirings.variants._streams import (
     ROUTER_EPS,
     ReadOutVariant,
     StreamLogits,
     StreamsConnection,
     Weights,
-    sum_of_streams,
 )
 
 LEAST_ROUTER = 0.01
-"""With it the streams of a small model differed by 8e-4 of their size after 300 updates of Adam. With less they part
-later, and where the matrix is no more than rounding, never."""
+"""With it the streams of a small model differed by 8e-4 of their size after 300 updates of Adam."""
 GATES = (
     "pre[i] = sigmoid(scale[0] z[i] + bias[i]) for i = 0..n-1",
     "post[j] = 2 sigmoid(scale[1] z[n+j] + bias[n+j]) for j = 0..n-1",
@@ -80,8 +75,6 @@ class GatedRouter(nn.Module):
 
 
 class MHCRouter(GatedRouter):
-    """Make the mixing matrix of n n logits, row by row."""
-
     def __init__(self, site: Site, n: int, std: float, identity: bool) -> None:
         super().__init__(n, StreamLogits(n, site.dim, n * (n + 2), std, eps=site.eps(ROUTER_EPS)))
         if identity:
@@ -131,7 +124,7 @@ class MHC(ReadOutVariant):
             "res = sinkhorn(r)",
             "y = F(LN(sum_{i=0..n-1} pre[i] X[i]))",
             "X[j] = post[j] y + sum_{i=0..n-1} res[j,i] X[i] for j = 0..n-1",
-            f"output LN({sum_of_streams('X', o)})",
+            f"output LN({cls.total('X', o)})",
         )
 
     def __init__(self, config: Any, shape: StackShape) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from fairseq_residuals.wirings.core.base import Connection, Site, Stream
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.ops.sinkhorn import sinkhorn
+from fairseq_residuals.wirings.ops.hyper_mix import sinkhorn
 from fairseq_residuals.wirings.variants._streams import (
     ROUTER_EPS,
     StreamLogits,

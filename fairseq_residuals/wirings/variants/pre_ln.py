@@ -54,7 +54,8 @@ class TopNorm(Variant):
         return ("output LN(x)",) if cls.has_top(o) else ()
 
     def close(self, s: Stream) -> Tensor:
-        return s["x"] if self.norm is None else self.norm(s["x"])
+        x = self.layer_output(s)
+        return x if self.norm is None else self.norm(x)  # type: ignore[no-any-return]
 
 
 class OptionalTopNorm(TopNorm):

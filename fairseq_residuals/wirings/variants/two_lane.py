@@ -108,6 +108,3 @@ class TwoLane(OptionalTopNorm):
 
     def layer_output(self, s: Stream) -> Tensor:
         return (s["x"] + s["b"]) / 2 if "b" in s else s["x"]
-
-    def close(self, s: Stream) -> Tensor:
-        return super().close({"x": self.layer_output(s)})

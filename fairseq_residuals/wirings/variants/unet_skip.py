@@ -149,9 +149,6 @@ class LongSkips(OptionalTopNorm):
             return s["x"]
         return s["x"] - self.backout_weight * s["middle"]
 
-    def close(self, s: Stream) -> Tensor:
-        return super().close({"x": self.layer_output(s)})
-
 
 @register_variant("unet_skip")
 class UnetSkip(LongSkips):
