@@ -148,6 +148,7 @@ class Comparison:
             f"dataset.max_tokens={rung.tokens // passes}",
             f"optimization.update_freq=[{passes}]",
             f"optimization.max_update={rung.updates}",
+            f"lr_scheduler.warmup_updates={min(self.task.warmup, rung.updates // 6)}",
             f"common.log_interval={math.ceil(rung.updates / LOGGED)}",
             f"dataset.validate_interval_updates={validated}",
             f"checkpoint.save_interval_updates={validated}",
