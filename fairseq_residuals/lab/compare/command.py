@@ -23,6 +23,7 @@ from fairseq_residuals.lab.compare.cells import (
     write_results,
 )
 from fairseq_residuals.lab.compare.checks import Start, look
+from fairseq_residuals.lab.compare.cluster import CLUSTERS, carry_out_there, require_submitit
 from fairseq_residuals.lab.compare.entries import read_entries
 from fairseq_residuals.lab.compare.schedule import Plan, next_cells
 from fairseq_residuals.lab.compare.tasks import RUNGS, TASKS, Rung, Task, folder_task, link_folder, make_copy
@@ -74,6 +75,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--out", type=Path, default=Path("compare_out"), metavar="DIR", help="folder (%(default)s)")
     where.add_argument("--jobs", type=int, metavar="N", help="runs at a time, one thread each (as many as cores)")
     where.add_argument("--gpus", type=int, default=0, metavar="N", help="runs at a time, one GPU each (0: the CPU)")
+    where.add_argument("--cluster", choices=CLUSTERS, help="each run is a job there, --jobs or --gpus at a time")
     where.add_argument("--precision", choices=("fp32", "fp16", "bf16"), help="fp32 on a CPU")
     where.add_argument("--merge", nargs="+", type=Path, metavar="DIR", help="add the runs of these folders")
     where.add_argument("--dry-run", action="store_true", help="print the plan and train nothing")
@@ -103,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
         if args.dry_run:
             return 0
         try:
-            _train(comparison, plan, results, estimates, jobs, deadline)
+            _train(comparison, plan, results, estimates, jobs, deadline, args.cluster)
         finally:
             _conclude(comparison, plan, results, starts)
     return 0
@@ -132,6 +134,8 @@ def _asked(args: argparse.Namespace) -> tuple[Comparison, Plan]:
         raise UserError("--rates and --hours must be more than 0, and --gpus 0 or more")
     if (args.data is None) == (args.task is None):
         raise UserError(f"give one of --task ({', '.join(TASKS)}) and --data DIR")
+    if args.cluster:
+        require_submitit()
     texts = list(dict.fromkeys([args.baseline, *args.entries]))
     if len(texts) < 2:
         raise UserError(f"name a wiring to compare with {args.baseline}; `fairseq-residuals list` prints them")
@@ -210,16 +214,20 @@ def _train(
     estimates: Mapping[str, float],
     jobs: list[dict[str, str]],
     deadline: float,
+    cluster: str | None,
 ) -> None:
     """Train cells until all are done, or none would end before the deadline; ``results`` grows."""
     runner = Runner(jobs)
     made: dict[Run, Result] = {}
 
     def work(cell: Cell, run: Run) -> None:
-        if time.monotonic() + estimates[cell.entry.name] <= deadline:
-            made[run] = carry_out(comparison, cell, runner, run)
-        else:
+        seconds = estimates[cell.entry.name]
+        if time.monotonic() + seconds > deadline:
             run.begin("left for another call")
+        elif cluster:
+            made[run] = carry_out_there(cluster, comparison, cell, runner, run, seconds)
+        else:
+            made[run] = carry_out(comparison, cell, runner, run)
 
     def keep(run: Run) -> None:
         if run in made:
