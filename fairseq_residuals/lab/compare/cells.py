@@ -138,8 +138,6 @@ class Comparison:
         """Return how a cell is trained and scored."""
         rung, wide = self.rung, {"embed_dim": self.rung.dim, "ffn_embed_dim": self.rung.ffn}
         wide |= {"attention_heads": rung.heads, "layers": self.depth}
-        if self.task.is_language_model:
-            wide |= {"input_dim": rung.dim, "output_dim": rung.dim}
         stacks = ("decoder",) if self.task.is_language_model else ("encoder", "decoder")
         passes = math.ceil(rung.tokens / MOST_IN_A_PASS)
         validated = math.ceil(rung.updates / VALIDATED)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from fairseq_residuals.lab.compare import report
+from fairseq_residuals.lab.compare import report, today
 from fairseq_residuals.lab.compare.cells import (
     MOST_IN_A_PASS,
     Cell,
@@ -63,6 +63,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ("tokens", "tokens of an update"),
     ):
         what.add_argument(f"--{flag}", type=int, metavar="N", help=words)
+    what.add_argument(
+        "--blocks",
+        choices=("fairseq", "today"),
+        default="fairseq",
+        help="sub-layers of language models: fairseq's, or rotary positions, SwiGLU, RMSNorm, no biases (%(default)s)",
+    )
     what.add_argument("--override", nargs="+", default=[], metavar="KEY=VALUE", help="settings, as hydra takes them")
     runs = parser.add_argument_group("runs")
     runs.add_argument("--rates", nargs="+", type=float, metavar="X", help="these learning rates, and no others")
@@ -140,7 +146,12 @@ def _asked(args: argparse.Namespace) -> tuple[Comparison, Plan]:
     if len(texts) < 2:
         raise UserError(f"name a wiring to compare with {args.baseline}; `fairseq-residuals list` prints them")
     task = TASKS[args.task] if args.task else folder_task(args.data)
-    entries, user_dir = read_entries(texts, args.out.resolve())
+    if args.blocks == "today":
+        if not task.is_language_model:
+            raise UserError("--blocks today is for language models: --task debian_lm, or --data with one")
+        about = f"{task.about}, of today's blocks"
+        task = replace(task, about=about, overrides=(*task.overrides, f"model._name={today.MODEL}"))
+    entries, user_dir = read_entries(texts, args.out.resolve(), args.blocks == "today")
     rung, depth = _rung(task, args), args.depth or task.depth
     for entry in entries:
         for stack in ("decoder",) if task.is_language_model else ("encoder", "decoder"):
