@@ -102,8 +102,9 @@ def run(args: argparse.Namespace) -> int:
         results = _known(comparison, args.merge or ())
         jobs = environments(args.gpus, 1) if args.gpus else [dict.fromkeys(THREADS, "1")] * (args.jobs or cores())
         with _quiet():
-            starts = look(comparison, list(plan.entries), say)
-            estimates = _estimates(comparison, starts)
+            here = 0 if args.gpus or args.cluster else len(jobs)
+            starts = look(comparison, list(plan.entries), say, min(here, cores()))
+            estimates = _estimates(comparison, starts, max(1.0, here / cores()))
             text = report.plan_text(comparison, plan, starts, estimates, len(jobs))
         if args.show or args.merge:
             return _conclude(comparison, plan, results, starts)
@@ -252,10 +253,10 @@ def _train(
             return
 
 
-def _estimates(comparison: Comparison, starts: Mapping[str, Start]) -> dict[str, float]:
-    """Return the seconds of one run of each entry, from the passes that were timed."""
+def _estimates(comparison: Comparison, starts: Mapping[str, Start], on_a_core: float) -> dict[str, float]:
+    """Return the seconds of one run of each entry, from the passes that were timed, for so many runs on a core."""
     passes = comparison.rung.updates * math.ceil(comparison.rung.tokens / MOST_IN_A_PASS)
-    return {name: STARTING + VALIDATING * passes * start.seconds for name, start in starts.items()}
+    return {name: on_a_core * (STARTING + VALIDATING * passes * start.seconds) for name, start in starts.items()}
 
 
 def _conclude(comparison: Comparison, plan: Plan, results: Sequence[Result], starts: Mapping[str, Start]) -> int:

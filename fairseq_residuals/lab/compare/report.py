@@ -86,7 +86,8 @@ def plan_text(
     """Return the plan: what is compared, how it is decided, what it costs on this machine."""
     extra = 2 if plan.grows else 0
     runs = {e: len(plan.rates) + extra + plan.seeds_of(e) - 1 for e in plan.entries}
-    hours = sum(number * estimates[entry.name] for entry, number in runs.items()) / 3600
+    seconds = sum(number * estimates[entry.name] for entry, number in runs.items()) / jobs
+    takes = f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
     rung = comparison.rung
     return "\n".join(
         [
@@ -99,7 +100,7 @@ def plan_text(
             *rule(comparison, plan),
             "",
             f"About {sum(runs.values())} runs of {min(estimates.values()):.0f} to {max(estimates.values()):.0f}"
-            f" seconds, {jobs} at a time: {hours / jobs:.1f} hours. Everything is in {comparison.folder}.",
+            f" seconds, {jobs} at a time: {takes}. Everything is in {comparison.folder}.",
         ]
     )
 
