@@ -2,6 +2,7 @@
 # Tests on a GPU and then measures, in order of worth; a step that has ended well is not done again by the next call.
 #   OUT=DIR     the folder of logs and figures (default: gpu_out in the checkout)
 #   MINUTES=N   begin no step after so many minutes (default: 30)
+#   DATA=DIR    compare wirings on this binarized text (default: debian_lm, which is downloaded)
 #   SETUP=no    use the Python that PYTHON names (python3), with what is installed there, and install nothing
 set -euo pipefail
 if [ "${SETUP:-yes}" = no ]; then
@@ -51,14 +52,18 @@ graphs() { # wiring
 
 step tests "$VENV_PYTHON" -m pytest -q -p no:cacheprovider tests/test_on_gpu.py
 step goldens "$VENV_PYTHON" -m tests.golden_check --device cuda tests/golden/*_S.npz
+text="${DATA:+--data=$DATA}"
+for part in 1 2; do # the second goes on where the first ended
+    step "compare-$part" "$VENV_PYTHON" -m fairseq_residuals compare mudd mhc hyper_connections attention_residuals \
+        "${text:---task=debian_lm}" --size d512 --updates 300 --gpus 1 --precision bf16 --hours 0.13 --out "$OUT/compare"
+done
 for precision in bf16 fp16; do
     bench "train-$precision" train --tokens 112x32 --layers 18 --precision "$precision" \
         --beside stock --variants post_ln --also "$(graphs post_ln)"
 done
 bench big train --tokens 448x32 --layers 6 --dims big --precision bf16 --beside stock --variants --also "$(graphs post_ln)"
 bench deep train --tokens 112x32 --layers 100 --precision bf16 --beside --variants --also "$(graphs post_ln)"
-"$VENV_PYTHON" -c 'import fairseq_residuals as r; print(*r.list_variants(), sep="\n")' | grep -v '^post_ln$' |
-    xargs -n 6 >"$OUT/wirings.txt"
+"$VENV_PYTHON" -c 'import fairseq_residuals as r; print(*r.list_variants()[1:])' | xargs -n 6 >"$OUT/wirings.txt"
 part=0
 while read -r -a wirings; do
     part=$((part + 1))

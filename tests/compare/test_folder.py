@@ -7,8 +7,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 
 from fairseq_residuals.__main__ import main
+from fairseq_residuals.lab.compare.cells import read_results
 from fairseq_residuals.lab.compare.tasks import data_digest, folder_task, make_copy, unigram_loss_of
 from fairseq_residuals.lab.data.pipeline.binarize import binarize
 
@@ -27,6 +29,27 @@ def test_a_language_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     folder = language_model(tmp_path)
     assert main(["compare", "b2t", "--data", str(folder), "--out", str(tmp_path / "out"), *TINY]) == 0
     assert "language model on lm. 1 layers, 16 wide, 8 updates of 300 tokens" in capsys.readouterr().out
+
+
+def test_blocks_of_today_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rotary positions, SwiGLU and RMSNorm show in what a checkpoint holds, and in what it does not."""
+    flags = ["b2t", "--data", str(language_model(tmp_path)), "--blocks", "today", "--keep-checkpoints", *TINY[:-1]]
+    flags += ["--rates", "0.01", "--seeds", "1", "--baseline-seeds", "1", "--jobs", "2", "--out", str(tmp_path / "out")]
+    assert main(["compare", *flags]) == 0
+    assert "language model on lm, of today's blocks. 1 layers" in capsys.readouterr().out
+    (runs,) = (tmp_path / "out").glob("lm-*/runs.csv")
+    assert [len(result.points) for result in read_results(runs)] == [8, 8]
+    (path,) = runs.parent.glob("runs/compare/language_model/pre_ln-*/seed1/checkpoints/checkpoint_last.pt")
+    shapes = {name: tuple(w.shape) for name, w in torch.load(path, weights_only=False)["model"].items()}
+    assert not [name for name in shapes if name.endswith("bias") or "embed_positions" in name]
+    (twice, wide), (narrow, once) = (shapes[f"model.decoder.layers.0.fc{i}.weight"] for i in (1, 2))
+    assert wide == narrow == 16 and twice == 2 * once  # a gate beside what it lets through
+    assert abs(3 * once - 2 * 64) < 12  # as many numbers as fairseq's two matrices have, up to a multiple of eight
+
+
+def test_blocks_of_today_are_for_language_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "b2t", "--task", "copy", "--blocks", "today", "--out", str(tmp_path / "out")]) == 1
+    assert "--blocks today is for language models" in capsys.readouterr().err
 
 
 def test_the_unigram_loss_by_hand(tmp_path: Path) -> None:

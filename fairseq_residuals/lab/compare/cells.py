@@ -138,8 +138,6 @@ class Comparison:
         """Return how a cell is trained and scored."""
         rung, wide = self.rung, {"embed_dim": self.rung.dim, "ffn_embed_dim": self.rung.ffn}
         wide |= {"attention_heads": rung.heads, "layers": self.depth}
-        if self.task.is_language_model:
-            wide |= {"input_dim": rung.dim, "output_dim": rung.dim}
         stacks = ("decoder",) if self.task.is_language_model else ("encoder", "decoder")
         passes = math.ceil(rung.tokens / MOST_IN_A_PASS)
         validated = math.ceil(rung.updates / VALIDATED)
@@ -148,6 +146,7 @@ class Comparison:
             f"dataset.max_tokens={rung.tokens // passes}",
             f"optimization.update_freq=[{passes}]",
             f"optimization.max_update={rung.updates}",
+            f"lr_scheduler.warmup_updates={min(self.task.warmup, rung.updates // 6)}",
             f"common.log_interval={math.ceil(rung.updates / LOGGED)}",
             f"dataset.validate_interval_updates={validated}",
             f"checkpoint.save_interval_updates={validated}",

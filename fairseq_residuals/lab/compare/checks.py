@@ -7,8 +7,12 @@ and cannot differ; ``runs.csv`` has digests of them, by which results of several
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fairseq_residuals.lab.compare.cells import Cell, Comparison
 from fairseq_residuals.lab.compare.entries import Entry
 from fairseq_residuals.lab.look.probes import stacks
+from fairseq_residuals.lab.recipes.runner import THREADS
 from fairseq_residuals.wirings import admin_measurement
 from fairseq_residuals.wirings.core.errors import UserError
 
@@ -50,10 +55,12 @@ class Start:
     """Gradient norm of the lowest layer of the decoder, as a multiple of the highest one's."""
 
 
-def look(
-    comparison: Comparison, entries: list[Entry], say: Callable[[str], None] = lambda text: None
-) -> dict[str, Start]:
+def look(comparison: Comparison, entries: list[Entry], say: Callable[[str], None], cores: int) -> dict[str, Start]:
     """Return what each entry is at the start, by name; the first is the baseline.
+
+    Args:
+        say: is told what goes on.
+        cores: that runs keep busy at a time.
 
     Raises:
         UserError: an entry cannot be built, or one position depends on a later one.
@@ -61,12 +68,12 @@ def look(
     threads = torch.get_num_threads()
     torch.set_num_threads(1 if comparison.machine.gpus == 0 else threads)
     try:
-        return _look(comparison, entries, say)
+        return _look(comparison, entries, say, cores)
     finally:
         torch.set_num_threads(threads)
 
 
-def _look(comparison: Comparison, entries: list[Entry], say: Callable[[str], None]) -> dict[str, Start]:
+def _look(comparison: Comparison, entries: list[Entry], say: Callable[[str], None], cores: int) -> dict[str, Start]:
     config = comparison.job(Cell(entries[0], 1.0, 1)).config
     device = torch.device("cuda" if comparison.machine.gpus else "cpu")
     task = tasks.setup_task(config.task)
@@ -96,8 +103,25 @@ def _look(comparison: Comparison, entries: list[Entry], say: Callable[[str], Non
         starts[entry.name] = _measure(model, criterion, sample, same)
         models[entry.name] = model
     say("timing passes")
-    times = [{name: _time(model, criterion, sample) for name, model in models.items()} for _ in range(ROUNDS)]
+    with _busy(cores - 1):
+        times = [{name: _time(model, criterion, sample) for name, model in models.items()} for _ in range(ROUNDS)]
     return {name: replace(start, seconds=min(t[name] for t in times)) for name, start in starts.items()}
+
+
+@contextmanager
+def _busy(cores: int) -> Iterator[None]:
+    """Keep other cores busy with products of matrices, as runs side by side do: they share caches and memory."""
+    code = "import numpy; a = numpy.ones((1024, 1024), 'f'); print(flush=True)\nwhile True: a @ a"
+    own: dict[str, Any] = {"stdout": subprocess.PIPE, "env": os.environ | dict.fromkeys(THREADS, "1")}
+    others = [subprocess.Popen([sys.executable, "-c", code], **own) for _ in range(cores)]
+    try:
+        for pipe in filter(None, (other.stdout for other in others)):
+            pipe.readline()  # it has begun
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.communicate()
 
 
 def _profile(model: nn.Module, sample: Sample) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from fairseq_residuals.lab.compare import report
+from fairseq_residuals.lab.compare import report, today
 from fairseq_residuals.lab.compare.cells import (
     MOST_IN_A_PASS,
     Cell,
@@ -23,6 +23,7 @@ from fairseq_residuals.lab.compare.cells import (
     write_results,
 )
 from fairseq_residuals.lab.compare.checks import Start, look
+from fairseq_residuals.lab.compare.cluster import CLUSTERS, carry_out_there, require_submitit
 from fairseq_residuals.lab.compare.entries import read_entries
 from fairseq_residuals.lab.compare.schedule import Plan, next_cells
 from fairseq_residuals.lab.compare.tasks import RUNGS, TASKS, Rung, Task, folder_task, link_folder, make_copy
@@ -62,6 +63,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ("tokens", "tokens of an update"),
     ):
         what.add_argument(f"--{flag}", type=int, metavar="N", help=words)
+    what.add_argument(
+        "--blocks",
+        choices=("fairseq", "today"),
+        default="fairseq",
+        help="sub-layers of language models: fairseq's, or rotary positions, SwiGLU, RMSNorm, no biases (%(default)s)",
+    )
     what.add_argument("--override", nargs="+", default=[], metavar="KEY=VALUE", help="settings, as hydra takes them")
     runs = parser.add_argument_group("runs")
     runs.add_argument("--rates", nargs="+", type=float, metavar="X", help="these learning rates, and no others")
@@ -74,6 +81,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--out", type=Path, default=Path("compare_out"), metavar="DIR", help="folder (%(default)s)")
     where.add_argument("--jobs", type=int, metavar="N", help="runs at a time, one thread each (as many as cores)")
     where.add_argument("--gpus", type=int, default=0, metavar="N", help="runs at a time, one GPU each (0: the CPU)")
+    where.add_argument("--cluster", choices=CLUSTERS, help="each run is a job there, --jobs or --gpus at a time")
     where.add_argument("--precision", choices=("fp32", "fp16", "bf16"), help="fp32 on a CPU")
     where.add_argument("--merge", nargs="+", type=Path, metavar="DIR", help="add the runs of these folders")
     where.add_argument("--dry-run", action="store_true", help="print the plan and train nothing")
@@ -94,8 +102,9 @@ def run(args: argparse.Namespace) -> int:
         results = _known(comparison, args.merge or ())
         jobs = environments(args.gpus, 1) if args.gpus else [dict.fromkeys(THREADS, "1")] * (args.jobs or cores())
         with _quiet():
-            starts = look(comparison, list(plan.entries), say)
-            estimates = _estimates(comparison, starts)
+            here = 0 if args.gpus or args.cluster else len(jobs)
+            starts = look(comparison, list(plan.entries), say, min(here, cores()))
+            estimates = _estimates(comparison, starts, max(1.0, here / cores()))
             text = report.plan_text(comparison, plan, starts, estimates, len(jobs))
         if args.show or args.merge:
             return _conclude(comparison, plan, results, starts)
@@ -103,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
         if args.dry_run:
             return 0
         try:
-            _train(comparison, plan, results, estimates, jobs, deadline)
+            _train(comparison, plan, results, estimates, jobs, deadline, args.cluster)
         finally:
             _conclude(comparison, plan, results, starts)
     return 0
@@ -132,11 +141,18 @@ def _asked(args: argparse.Namespace) -> tuple[Comparison, Plan]:
         raise UserError("--rates and --hours must be more than 0, and --gpus 0 or more")
     if (args.data is None) == (args.task is None):
         raise UserError(f"give one of --task ({', '.join(TASKS)}) and --data DIR")
+    if args.cluster:
+        require_submitit()
     texts = list(dict.fromkeys([args.baseline, *args.entries]))
     if len(texts) < 2:
         raise UserError(f"name a wiring to compare with {args.baseline}; `fairseq-residuals list` prints them")
     task = TASKS[args.task] if args.task else folder_task(args.data)
-    entries, user_dir = read_entries(texts, args.out.resolve())
+    if args.blocks == "today":
+        if not task.is_language_model:
+            raise UserError("--blocks today is for language models: --task debian_lm, or --data with one")
+        about = f"{task.about}, of today's blocks"
+        task = replace(task, about=about, overrides=(*task.overrides, f"model._name={today.MODEL}"))
+    entries, user_dir = read_entries(texts, args.out.resolve(), args.blocks == "today")
     rung, depth = _rung(task, args), args.depth or task.depth
     for entry in entries:
         for stack in ("decoder",) if task.is_language_model else ("encoder", "decoder"):
@@ -210,16 +226,20 @@ def _train(
     estimates: Mapping[str, float],
     jobs: list[dict[str, str]],
     deadline: float,
+    cluster: str | None,
 ) -> None:
     """Train cells until all are done, or none would end before the deadline; ``results`` grows."""
     runner = Runner(jobs)
     made: dict[Run, Result] = {}
 
     def work(cell: Cell, run: Run) -> None:
-        if time.monotonic() + estimates[cell.entry.name] <= deadline:
-            made[run] = carry_out(comparison, cell, runner, run)
-        else:
+        seconds = estimates[cell.entry.name]
+        if time.monotonic() + seconds > deadline:
             run.begin("left for another call")
+        elif cluster:
+            made[run] = carry_out_there(cluster, comparison, cell, runner, run, seconds)
+        else:
+            made[run] = carry_out(comparison, cell, runner, run)
 
     def keep(run: Run) -> None:
         if run in made:
@@ -233,10 +253,10 @@ def _train(
             return
 
 
-def _estimates(comparison: Comparison, starts: Mapping[str, Start]) -> dict[str, float]:
-    """Return the seconds of one run of each entry, from the passes that were timed."""
+def _estimates(comparison: Comparison, starts: Mapping[str, Start], on_a_core: float) -> dict[str, float]:
+    """Return the seconds of one run of each entry, from the passes that were timed, for so many runs on a core."""
     passes = comparison.rung.updates * math.ceil(comparison.rung.tokens / MOST_IN_A_PASS)
-    return {name: STARTING + VALIDATING * passes * start.seconds for name, start in starts.items()}
+    return {name: on_a_core * (STARTING + VALIDATING * passes * start.seconds) for name, start in starts.items()}
 
 
 def _conclude(comparison: Comparison, plan: Plan, results: Sequence[Result], starts: Mapping[str, Start]) -> int:

@@ -65,18 +65,19 @@ class Entry:
         return own + ([f"lr_scheduler.warmup_updates={self.warmup}"] if self.warmup is not None else [])
 
 
-def read_entries(texts: Sequence[str], folder: Path) -> tuple[list[Entry], Path | None]:
-    """Return the entries, and the ``--user-dir`` of their trainings where a file defines some of them.
+def read_entries(texts: Sequence[str], folder: Path, of_today: bool = False) -> tuple[list[Entry], Path | None]:
+    """Return the entries, and the ``--user-dir`` of their trainings where the plugin alone does not do.
 
     Args:
         texts: as the command line has them.
         folder: where copies of files are kept, so that a run goes on with what it began with.
+        of_today: whether models have blocks of today, which fairseq learns of by the same package.
 
     Raises:
         UserError: an entry is not valid, or comes twice.
     """
     files = [Path(text) for text in texts if text.endswith(".py")]
-    user_dir = _user_dir(files, folder) if files else None
+    user_dir = _user_dir(files, folder) if files or of_today else None
     named: list[str] = []
     for text in texts:
         named += load(user_dir / Path(text).name) if user_dir and text.endswith(".py") else [text]
@@ -113,6 +114,7 @@ def _user_dir(files: Sequence[Path], folder: Path) -> Path:
     package.mkdir(parents=True, exist_ok=True)
     texts["__init__.py"] = (
         "from pathlib import Path\n\nimport fairseq_residuals\n"
+        "from fairseq_residuals.lab.compare import today\n"
         "from fairseq_residuals.lab.compare.entries import load\n\nfairseq_residuals.register()\n"
         f"for name in {sorted(texts)!r}:\n    load(Path(__file__).with_name(name))\n"
     )

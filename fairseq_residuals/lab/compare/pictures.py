@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import io
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fairseq_residuals.lab.compare.findings import Findings
 from fairseq_residuals.lab.compare.schedule import rate_losses
 from fairseq_residuals.lab.look import plots
-
-if TYPE_CHECKING:
-    from fairseq_residuals.lab.compare.report import Findings
 
 LOSS = "validation loss (bits per token)"
 

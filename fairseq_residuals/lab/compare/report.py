@@ -3,99 +3,24 @@
 from __future__ import annotations
 
 import html
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from markdown_it import MarkdownIt
 
 from fairseq_residuals.lab.compare import pictures
 from fairseq_residuals.lab.compare.cells import DID_NOT_LEARN_ABOVE, Comparison, Result
 from fairseq_residuals.lab.compare.checks import Start
 from fairseq_residuals.lab.compare.entries import Entry
-from fairseq_residuals.lab.compare.schedule import MOST_RATES, Plan, at_best_rate, is_edge, next_cells, rate_losses
-from fairseq_residuals.lab.compare.verdict import (
-    LEVEL,
-    POWER,
-    Verdict,
-    decide,
-    loss_at,
-    noise_floor,
-    smallest_difference,
-)
-from fairseq_residuals.lab.utils.tables import Cell, markdown_table, mean_and_spread, show, text_table
+from fairseq_residuals.lab.compare.findings import SAME_SPEED, Findings
+from fairseq_residuals.lab.compare.schedule import MOST_RATES, Plan, is_edge, next_cells, rate_losses
+from fairseq_residuals.lab.compare.verdict import LEVEL, POWER, noise_floor, smallest_difference
+from fairseq_residuals.lab.utils.tables import Cell, markdown_table, mean_and_spread, text_table
 from modern_fairseq.atomic_write import atomic_write
 
 START_HEAD = ("wiring", "parameters", "FLOPs", "passes/s", "kept MiB", "starts as baseline", "gradient", "bottom/top")
 EDGE = "*"
-SAME_SPEED = 0.05
-"""Share by which timed passes differ by chance."""
-
-
-@dataclass
-class Findings:
-    """What the results of a comparison say; losses in bits per token."""
-
-    plan: Plan
-    results: Sequence[Result]
-    starts: Mapping[str, Start]
-    chosen: dict[Entry, list[Result]] = field(init=False)
-    """By entry, the results at its best rate."""
-    at_updates: list[Verdict] = field(init=False)
-    at_seconds: list[Verdict] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.chosen = {entry: at_best_rate(entry, self.results) for entry in self.plan.entries}
-        others = self.plan.entries[1:]
-        self.at_updates = decide({entry.name: self._pairs(entry) for entry in others})
-        self.at_seconds = decide({entry.name: self._pairs(entry, self.cost(entry)) for entry in others})
-
-    def losses(self, entry: Entry, share: float = 1.0) -> dict[int, float]:
-        """Return losses by seed, of the runs that have one, after a share of their updates."""
-        found = [o for o in self.chosen[entry] if math.isfinite(o.loss)]
-        losses = {o.seed: o.loss if share == 1.0 else loss_at(o.points, share * o.updates) for o in found}
-        return {seed: loss for seed, loss in losses.items() if loss is not None}
-
-    def cost(self, entry: Entry) -> float:
-        """Return the seconds of a pass as a multiple of the baseline's; 1 where they differ by less than noise."""
-        ratio = self.starts[entry.name].seconds / self.starts[self.plan.baseline.name].seconds
-        return 1.0 if abs(ratio - 1) < SAME_SPEED else ratio
-
-    def _pairs(self, entry: Entry, cost: float = 1.0) -> list[tuple[float, float]]:
-        """Return losses of an entry and of the baseline with the same seeds, in the time that the faster one takes."""
-        own, reference = self.losses(entry, min(1.0, 1 / cost)), self.losses(self.plan.baseline, min(1.0, cost))
-        return [(own[seed], reference[seed]) for seed in sorted(own.keys() & reference.keys())]
-
-    def sentence(self, verdict: Verdict) -> str:
-        """Return what a verdict at equal updates says, in words."""
-        (entry,) = (e for e in self.plan.entries if e.name == verdict.entry)
-        grid = rate_losses(entry, self.results)
-        if not grid:
-            return f"{entry.name}: not run."
-        if not self.chosen[entry]:
-            return f"{entry.name}: diverged at every rate from {min(grid):g} to {max(grid):g}."
-        ended = [o.ended for o in self.chosen[entry]]
-        failed = "" if set(ended) == {"learned"} else f" Of {len(ended)} seeds {ended.count('learned')} learned."
-        text = f"{entry.name}: {verdict.word}"
-        if verdict.difference is None or verdict.interval is None or verdict.p is None:
-            return f"{text}: the test needs two seeds of both.{failed}"
-        (low, high), than = verdict.interval, self.plan.baseline.name
-        text += f" from {than}" if verdict.word == "not distinguishable" else f" than {than}"
-        text += f": {verdict.difference:+.3f} bits per token (95%: {low:+.3f} to {high:+.3f}; p = {verdict.p:.2g}, "
-        return f"{text}{verdict.pairs} seeds).{failed}"
-
-
-@dataclass
-class Section:
-    """A part of the report: text, a table, a picture."""
-
-    title: str
-    lines: Sequence[str] = ()
-    head: Sequence[str] = ()
-    rows: Sequence[Sequence[Cell]] = ()
-    figure: Any = None
-    """Picture, of matplotlib."""
-    name: str = ""
-    """Name of the picture's file, without its ending."""
 
 
 def rule(comparison: Comparison, plan: Plan) -> list[str]:
@@ -161,7 +86,8 @@ def plan_text(
     """Return the plan: what is compared, how it is decided, what it costs on this machine."""
     extra = 2 if plan.grows else 0
     runs = {e: len(plan.rates) + extra + plan.seeds_of(e) - 1 for e in plan.entries}
-    hours = sum(number * estimates[entry.name] for entry, number in runs.items()) / 3600
+    seconds = sum(number * estimates[entry.name] for entry, number in runs.items()) / jobs
+    takes = f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
     rung = comparison.rung
     return "\n".join(
         [
@@ -174,68 +100,89 @@ def plan_text(
             *rule(comparison, plan),
             "",
             f"About {sum(runs.values())} runs of {min(estimates.values()):.0f} to {max(estimates.values()):.0f}"
-            f" seconds, {jobs} at a time: {hours / jobs:.1f} hours. Everything is in {comparison.folder}.",
+            f" seconds, {jobs} at a time: {takes}. Everything is in {comparison.folder}.",
         ]
     )
 
 
-def sections(
+@dataclass(frozen=True)
+class Picture:
+    """A picture of the report."""
+
+    title: str
+    name: str
+    """Name of its file, without the ending."""
+    figure: Any
+    """Of matplotlib."""
+
+
+def blocks(
     comparison: Comparison, plan: Plan, results: Sequence[Result], starts: Mapping[str, Start]
-) -> list[Section]:
-    """Return the report of what is finished."""
+) -> list[str | Picture]:
+    """Return the report of what is finished: paragraphs in Markdown, and pictures; losses and verdicts come first."""
     findings = Findings(plan, results, starts)
-    rung, noise = comparison.rung, noise_floor(findings.losses(plan.baseline))
-    parts = [
-        Section(
-            f"Wirings compared on {comparison.task.name}",
-            [
-                f"{comparison.task.about}; {comparison.depth} layers, {rung.dim} wide, {rung.updates:,} updates of"
-                f" {rung.tokens:,} tokens. Losses in bits per target token on validation data; the unigram loss is"
-                f" {comparison.unigram_loss:.2f}.",
-                *map(findings.sentence, findings.at_updates),
-                f"Noise floor: {plan.baseline.name} varies by {noise:.4f} bits (standard deviation over"
-                f" {len(findings.losses(plan.baseline))} seeds)."
-                if noise is not None
-                else f"Noise floor: unknown, {plan.baseline.name} has fewer than two seeds.",
-            ],
-        ),
-        Section("Losses", (), LOSS_HEAD, [_loss_row(findings, entry) for entry in plan.entries]),
-        Section(
-            f"Against {plan.baseline.name}",
-            ["Differences of validation losses; less than 0 is better."],
-            VERDICT_HEAD,
-            [
-                (v.entry, at, v.pairs, _signed(v.difference), _interval(v), v.p, v.word)
-                for at, verdicts in (("updates", findings.at_updates), ("seconds", findings.at_seconds))
-                for v in verdicts
-            ],
-        ),
-        Section("The rule, as printed before training", rule(comparison, plan)),
-    ]
+    rung, baseline, unigram = comparison.rung, plan.baseline.name, comparison.unigram_loss
+    losses = findings.losses(plan.baseline)
+    noise = noise_floor(losses)
+    left = next_cells(plan, results)
+    missing = f"{', '.join(cell.name for cell in left[:20])}{', ...' if len(left) > 20 else ''}"
+    compared = [(f"equal {at}", v) for at in ("updates", "seconds") for v in getattr(findings, f"at_{at}")]
+    figures: list[str | Picture] = []
     if results:
-        parts += [
-            Section("Loss against rate", figure=pictures.rates(findings, comparison.unigram_loss), name="rates"),
-            Section("Curves", figure=pictures.curves(findings, comparison.unigram_loss), name="curves"),
+        figures += [
+            Picture("Loss against rate", "rates", pictures.rates(findings, unigram)),
+            Picture("Curves", "curves", pictures.curves(findings, unigram)),
         ]
     if any(v.interval for v in findings.at_updates):
-        parts += [
-            Section(f"Difference from {plan.baseline.name}", figure=pictures.forest(findings), name="forest"),
-            Section("Cost against gain", figure=pictures.costs(findings), name="costs"),
+        figures += [
+            Picture(f"Difference from {baseline}", "forest", pictures.forest(findings)),
+            Picture("Cost against gain", "costs", pictures.costs(findings)),
         ]
-    parts.append(Section("Before training", [start_note(starts)], START_HEAD, start_rows(starts)))
-    parts.append(Section("Other ends", _other_ends(results) or ["All runs learned."]))
-    left = next_cells(plan, results)
-    missing = ", ".join(cell.name for cell in left[:20])
-    parts.append(Section("Not run", [f"{missing}{', ...' if len(left) > 20 else ''}" if left else "Nothing is left."]))
-    parts.append(Section("Made by", _made_by(comparison, results)))
-    return parts
+    return [
+        f"# Wirings compared on {comparison.task.name}",
+        _list(
+            f"{comparison.task.about}; {comparison.depth} layers, {rung.dim} wide, {rung.updates:,} updates of"
+            f" {rung.tokens:,} tokens. Losses in bits per target token on validation data; the unigram loss is"
+            f" {unigram:.2f}.",
+            *map(findings.sentence, findings.at_updates),
+            f"Noise floor: {baseline} varies by {noise:.4f} bits (standard deviation over {len(losses)} seeds)."
+            if noise is not None
+            else f"Noise floor: unknown, {baseline} has fewer than two seeds.",
+        ),
+        "## Losses",
+        markdown_table(LOSS_HEAD, [_loss_row(findings, entry) for entry in plan.entries]),
+        f"## Against {baseline}",
+        "Differences of validation losses; less than 0 is better.",
+        markdown_table(
+            ("wiring", "at", "seeds", "difference", "95% interval", "p (Holm)", "verdict"),
+            [
+                (v.entry, at, v.pairs, _signed(v.difference), _signed(*v.interval or ()), v.p, v.word)
+                for at, v in compared
+            ],
+        ),
+        "## The rule, as printed before training",
+        _list(*rule(comparison, plan)),
+        *figures,
+        "## Before training",
+        start_note(starts),
+        markdown_table(START_HEAD, start_rows(starts)),
+        "## Other ends",
+        _list(*_other_ends(results)) or "All runs learned.",
+        "## Not run",
+        missing or "Nothing is left.",
+        "## Made by",
+        _list(*_made_by(comparison, results)),
+    ]
+
+
+def _list(*lines: str) -> str:
+    return "\n".join(f"- {line}" for line in lines)
 
 
 LOSS_HEAD = (
     *("wiring", "rate", "seeds", "valid loss", "train loss", "score", "CPU s", "MiB", "parameters"),
     "did not learn or diverged at",
 )
-VERDICT_HEAD = ("wiring", "at equal", "seeds", "difference", "95% interval", "p (Holm)", "verdict")
 
 
 def _loss_row(findings: Findings, entry: Entry) -> tuple[Cell, ...]:
@@ -255,12 +202,8 @@ def _loss_row(findings: Findings, entry: Entry) -> tuple[Cell, ...]:
     )
 
 
-def _signed(value: float | None) -> str | None:
-    return None if value is None else f"{value:+.4f}"
-
-
-def _interval(verdict: Verdict) -> str | None:
-    return None if verdict.interval is None else " to ".join(f"{x:+.4f}" for x in verdict.interval)
+def _signed(*values: float | None) -> str | None:
+    return " to ".join(f"{value:+.4f}" for value in values if value is not None) or None
 
 
 def _other_ends(results: Sequence[Result]) -> list[str]:
@@ -282,53 +225,38 @@ def _made_by(comparison: Comparison, results: Sequence[Result]) -> list[str]:
 
 def write(comparison: Comparison, plan: Plan, results: Sequence[Result], starts: Mapping[str, Start]) -> str:
     """Write the report, and return its first part and where it is."""
-    parts = sections(comparison, plan, results, starts)
+    parts = blocks(comparison, plan, results, starts)
     for part in parts:
-        if part.figure is not None:
+        if isinstance(part, Picture):
             with atomic_write(comparison.folder / f"{part.name}.png") as new:
                 part.figure.savefig(new, format="png")
-    for name, text in (("report.md", _markdown(parts)), ("report.html", _html(parts))):
+    texts = [f"## {p.title}\n\n![{p.title}]({p.name}.png)" if isinstance(p, Picture) else p for p in parts]
+    for name, text in (("report.md", "\n\n".join(texts) + "\n"), ("report.html", _html(parts))):
         with atomic_write(comparison.folder / name) as new:
             new.write_text(text, encoding="utf-8")
-    return f"\n{_markdown(parts[:3])}\nWritten to {comparison.folder}: report.html, report.md, runs.csv."
-
-
-def _markdown(parts: Sequence[Section]) -> str:
-    blocks = []
-    for number, part in enumerate(parts):
-        blocks.append(f"{'#' if number == 0 else '##'} {part.title}")
-        blocks += ["\n".join(f"- {line}" for line in part.lines)] if part.lines else []
-        blocks += [markdown_table(part.head, part.rows)] if part.rows else []
-        blocks += [f"![{part.title}]({part.name}.png)"] if part.figure is not None else []
-    return "\n\n".join(blocks) + "\n"
+    shown = "\n\n".join(texts[: texts.index("## The rule, as printed before training")])
+    return f"\n{shown}\n\nWritten to {comparison.folder}: report.html, report.md, runs.csv."
 
 
 _STYLE = (
-    "body{font:15px/1.5 sans-serif;max-width:62em;margin:2em auto;padding:0 1em;color:#222}"
-    "table{border-collapse:collapse;font-size:13px}"
-    "td,th{padding:.2em .6em;border-bottom:1px solid #ccc;text-align:left}"
-    "svg{max-width:100%;height:auto}.wide{overflow-x:auto}"
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:64rem;margin:2rem auto;padding:0 1rem;color:#111}"
+    "table{border-collapse:collapse;font-size:14px;display:block;overflow-x:auto}"
+    "td,th{padding:.2rem .7rem;border-bottom:1px solid #bbb;text-align:right;white-space:nowrap}"
+    "td:first-child,th:first-child{text-align:left}svg{max-width:100%;height:auto}"
 )
 
 
-def _html(parts: Sequence[Section]) -> str:
+def _html(parts: Sequence[str | Picture]) -> str:
     """Return one page that needs nothing but itself."""
-    title = html.escape(parts[0].title)
-    body = []
-    for number, part in enumerate(parts):
-        level = "h1" if number == 0 else "h2"
-        body.append(f"<{level}>{html.escape(part.title)}</{level}>")
-        body += [f"<p>{html.escape(line)}</p>" for line in part.lines]
-        if part.rows:
-            rows = [_row("th", part.head), *(_row("td", map(show, row)) for row in part.rows)]
-            body.append(f'<div class="wide"><table>{"".join(rows)}</table></div>')
-        if part.figure is not None:
-            body.append(pictures.svg(part.figure))
+    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
+    title = html.escape(str(parts[0])[2:])
+    body = [
+        f"<h2>{html.escape(part.title)}</h2>\n{pictures.svg(part.figure)}"
+        if isinstance(part, Picture)
+        else markdown.render(part)
+        for part in parts
+    ]
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         f"<style>{_STYLE}</style></head>\n<body>\n{chr(10).join(body)}\n</body></html>\n"
     )
-
-
-def _row(tag: str, cells: Iterable[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"

@@ -52,6 +52,8 @@ class Task:
     updates: int | None = None
     """Updates where the size does not say; likewise ``tokens``."""
     tokens: int | None = None
+    warmup: int = 400
+    """Updates of warm-up, or a sixth of all where that is less."""
     overrides: tuple[str, ...] = ()
 
     @property
@@ -83,8 +85,8 @@ def _sentence(words: random.Random) -> str:
 TASKS = {
     task.name: task
     for task in (
-        Task("copy", "copy short sentences of 20 words", "compare/copy", "xs", 2, 2e-3, 300, 400),
-        Task("cldr", "English to German: dates, prices, countries", "compare/cldr", "xs", 18, 1e-3, 800, 1500),
+        Task("copy", "copy short sentences of 20 words", "compare/copy", "xs", 2, 2e-3, 300, 400, 50),
+        Task("cldr", "English to German: dates, prices, countries", "compare/cldr", "xs", 18, 1e-3, 800, 1500, 100),
         Task("debian_en_it", "English to Italian: descriptions of packages", "compare/translation", "s", 6, 1e-3),
         Task("debian_lm", "English descriptions of packages, language model", "compare/language_model", "s", 12, 1e-3),
     )

@@ -82,9 +82,11 @@ def batch_on(asked: DictConfig, data: Path, machine: Machine, max_tokens: MaxTok
 
 def _at_once(asked: DictConfig, data: Path, machine: Machine, longest: int) -> int:
     """Return how many of the recipe's passes are one; 1 where they are no equal parts of an update, or of speech."""
-    size = size_of(asked, data)
     own, wanted = asked.dataset.max_tokens, effective_batch(asked)
-    if size.convolutions or machine.memory is None or machine.nodes > 1 or wanted % (own * machine.devices):
+    if machine.memory is None or machine.nodes > 1 or wanted % (own * machine.devices):
+        return 1
+    size = size_of(asked, data)
+    if size.convolutions:
         return 1
     passes = wanted // (own * machine.devices)
     longest = longest or asked.task.get("max_source_positions") or 1024
