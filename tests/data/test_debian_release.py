@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from debian_mirror import packages, write_mirror, write_release
 
 from fairseq_residuals.lab.data.sources import debian
 from fairseq_residuals.lab.data.sources.debian import (
@@ -15,7 +16,6 @@ from fairseq_residuals.lab.data.sources.debian import (
     in_release,
     read_release,
 )
-from fairseq_residuals.lab.data.synthetic.debian_mirror import packages, write_mirror, write_release
 from fairseq_residuals.wirings.core.errors import UserError
 
 

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from published_layouts import random_lines, text
 
 from fairseq_residuals.lab.data.pipeline import parallel_map
-from fairseq_residuals.lab.data.synthetic.published_layouts import random_lines, text
 from fairseq_residuals.lab.data.text import bpe
 from fairseq_residuals.lab.data.text.moses import Chain, Lowercase, Tokenize
 from fairseq_residuals.wirings.core.errors import UserError
