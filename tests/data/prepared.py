@@ -12,8 +12,8 @@ from published_layouts import STAND_IN
 from stand_ins import build
 
 from fairseq_residuals.lab.data.corpora import find_corpus
-from fairseq_residuals.lab.data.pipeline.corpus import Job, prepare
-from fairseq_residuals.lab.data.pipeline.download import Downloads
+from fairseq_residuals.lab.data.corpus import Job, prepare
+from fairseq_residuals.lab.data.download import Downloads
 
 
 @dataclass(frozen=True)

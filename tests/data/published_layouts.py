@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fairseq_residuals.lab.data.pipeline.archives import write_tar
+from fairseq_residuals.lab.data.archives import write_tar
 
 STAND_IN = "stand_in.json"
 """Beside the files, the sizes that they have."""

@@ -22,8 +22,8 @@ from stand_ins import SPLITS, build, flac, librispeech, wikitext103
 
 from fairseq_residuals.lab.data import corpora
 from fairseq_residuals.lab.data.corpora import find_corpus
-from fairseq_residuals.lab.data.pipeline.corpus import Job, prepare
-from fairseq_residuals.lab.data.pipeline.download import Downloads
+from fairseq_residuals.lab.data.corpus import Job, prepare
+from fairseq_residuals.lab.data.download import Downloads
 from fairseq_residuals.wirings.core.errors import UserError
 from modern_fairseq.compat.audio import fbank
 

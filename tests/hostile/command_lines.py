@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from forked import PLUGIN
 
-from fairseq_residuals.lab.data.corpora.iwslt14_de_en import TESTS
+from fairseq_residuals.lab.data.corpora.translation import IWSLT14_TESTS
 
 LANGUAGES = ("--task", "translation", "-s", "s", "-t", "t")
 SIZES = [
@@ -87,7 +87,7 @@ def _segments(file: Path, folder: Path) -> list[str]:
     mirror = file.with_name("mirror")
     mirror.mkdir()
     with tarfile.open(mirror / "iwslt14-de-en.tgz", "w:gz") as archive:
-        for test in TESTS:
+        for test in IWSLT14_TESTS:
             for language in ("de", "en"):
                 hostile = (test, language) == ("TED.dev2010", "de")
                 text = file if hostile else folder / "segments.xml"

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     """
     # These need libraries that not every command does.
     from fairseq_residuals.lab.data.corpora import find_corpus
-    from fairseq_residuals.lab.data.pipeline.corpus import Job, downloads_of, prepare
+    from fairseq_residuals.lab.data.corpus import Job, downloads_of, prepare
 
     corpus = find_corpus(args.corpus)
     if args.sources:

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from fairseq_residuals.lab.data.corpora import CORPORA, find_corpus
-from fairseq_residuals.lab.data.pipeline.corpus import downloads_of
+from fairseq_residuals.lab.data.corpus import downloads_of
 from fairseq_residuals.lab.recipes.costs import summary
 from fairseq_residuals.lab.recipes.effective_batch import longest_accepted
 from fairseq_residuals.lab.recipes.evaluate import Score, check_references, expected_metrics, score_commands

@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
+from fairseq_residuals.lab.data.archives import write_tar
 from fairseq_residuals.lab.data.corpora import librispeech
-from fairseq_residuals.lab.data.pipeline.archives import write_tar
-from fairseq_residuals.lab.data.pipeline.corpus import Corpus, Job, Variant
-from fairseq_residuals.lab.data.pipeline.steps import Step
-from fairseq_residuals.lab.data.text.sentence_pieces import Pieces
+from fairseq_residuals.lab.data.corpus import Corpus, Job, Variant
+from fairseq_residuals.lab.data.sentence_pieces import Pieces
+from fairseq_residuals.lab.data.steps import Step
 from fairseq_residuals.wirings.core.errors import UserError
 from modern_fairseq.compat.audio import convert_waveform
 
@@ -175,7 +175,7 @@ def write(folder: Path, counts: Mapping[str, int], voice: Voice) -> None:
             write_tar(zipped, read_aloud(split, lines, 100 * (i + 1), voice))
 
 
-CORPUS = Corpus(
+SPOKEN_NUMBERS = Corpus(
     "spoken_numbers",
     {
         "made": made(2000, 200, 45, "2,000 utterances, 45 pieces"),

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairseq_residuals.lab.data.pipeline import archives
-from fairseq_residuals.lab.data.pipeline.download import Downloads, Source, is_address, mirror_folder
-from fairseq_residuals.lab.data.pipeline.file_digests import differs_from, digest_of
-from fairseq_residuals.lab.data.pipeline.parallel_map import count_lines
-from fairseq_residuals.lab.data.pipeline.steps import STAMP, Step, Steps
+from fairseq_residuals.lab.data import archives
+from fairseq_residuals.lab.data.download import Downloads, Source, differs_from, digest_of, is_address, mirror_folder
+from fairseq_residuals.lab.data.parallel_map import count_lines
+from fairseq_residuals.lab.data.steps import STAMP, Step, Steps
 from fairseq_residuals.plugin.folders import locked
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.utils.documents import read_record
