@@ -14,8 +14,7 @@ from babel.numbers import get_currency_precision, parse_decimal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_residuals.lab.data.synthetic import __main__ as command
-from fairseq_residuals.lab.data.synthetic import cldr
+from fairseq_residuals.lab.data import synthetic as cldr
 
 # fmt: off
 GERMAN_MONTHS = [
@@ -214,12 +213,12 @@ def test_written_files_are_parallel(corpus, tmp_path: Path):
 
 
 def test_the_command_writes_every_split_or_says_why_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main([str(tmp_path / "new/text"), "--train", "20", "--held-out", "3"]) == 0
+    assert cldr.main([str(tmp_path / "new/text"), "--train", "20", "--held-out", "3"]) == 0
     lengths = {path.name: len(path.read_text().splitlines()) for path in (tmp_path / "new/text").iterdir()}
     assert lengths == {
         f"{split}.{lang}": n for split, n in (("train", 20), ("valid", 3), ("test", 3)) for lang in ("en", "de")
     }
-    assert command.main([str(tmp_path), "--train", "0"]) == 1
-    assert command.main([str(tmp_path / "new/text/train.en")]) == 1
+    assert cldr.main([str(tmp_path), "--train", "0"]) == 1
+    assert cldr.main([str(tmp_path / "new/text/train.en")]) == 1
     refused = capsys.readouterr().err.splitlines()
     assert "must be at least 1" in refused[0] and "cannot be written: File exists" in refused[1]

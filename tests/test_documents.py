@@ -9,7 +9,6 @@ import pytest
 from fairseq_residuals.__main__ import main
 from fairseq_residuals.lab.compare.cells import read_results
 from fairseq_residuals.lab.data.corpora.librispeech import read_texts
-from fairseq_residuals.lab.data.pipeline.corpus import STAND_IN
 from fairseq_residuals.lab.recipes.tables import load_published, read_records
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.utils.documents import read_record
@@ -46,10 +45,10 @@ def test_files_that_cannot_be_read(reader: str, content: str, tmp_path: Path) ->
         READERS[reader](file)
 
 
-@pytest.mark.parametrize("content", [*CONTENTS.values(), b'{"lines": [3]}', b'{"digests": 3}'])
-def test_descriptions_of_a_mirror(content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / STAND_IN).write_bytes(content)
-    assert main(["prepare", "iwslt14_de_en", str(tmp_path / "out"), "--stand-in", "--mirror", str(tmp_path)]) == 1
+@pytest.mark.parametrize("content", [*CONTENTS.values(), b'{"lines": [3]}', b'{"corpus": 3}'])
+def test_descriptions_of_what_was_prepared(content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "prepared.json").write_bytes(content)
+    assert main(["prepare", "iwslt14_de_en", str(tmp_path)]) == 1
     captured = capsys.readouterr()
-    assert str(tmp_path / STAND_IN) in captured.err and captured.err.count("\n") == 1
-    assert not (tmp_path / "out").exists()
+    assert str(tmp_path / "prepared.json") in captured.err and captured.err.count("\n") == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"prepared.json", ".lock"}

@@ -6,18 +6,20 @@ The files come from the mirror that apt names. Each English text counts once; no
 import sys
 from pathlib import Path
 
-from fairseq_residuals.lab.data.corpora.debian import BOOKWORM, CORPUS, LANGUAGES
-from fairseq_residuals.lab.data.pipeline.corpus import Mirror
-from fairseq_residuals.lab.data.sources import debian
-from fairseq_residuals.lab.data.sources.debian_descriptions import Descriptions
+from fairseq_residuals.lab.data.corpora import debian_release
+from fairseq_residuals.lab.data.corpora.debian import BOOKWORM, DEBIAN, LANGUAGES
+from fairseq_residuals.lab.data.corpora.debian_descriptions import Descriptions
+from fairseq_residuals.lab.data.corpus import downloads_of
 
 OTHERS = ("ru", "ja", "cs", "es", "pt")
 
 
 def main(folder: str, *languages: str) -> None:
     """Print a line for each language."""
-    downloads = Mirror.of(None, CORPUS).downloads(Path(folder))
-    release = debian.read_release(downloads.fetch(debian.in_release(BOOKWORM.codename)), BOOKWORM.codename)
+    downloads = downloads_of(DEBIAN, Path(folder), None)
+    release = debian_release.read_release(
+        downloads.fetch(debian_release.in_release(BOOKWORM.codename)), BOOKWORM.codename
+    )
     said = Descriptions(lambda name: downloads.fetch(release.source(name)))
     for language in languages or (*LANGUAGES, *OTHERS):
         print(language, f"{len({example.key for example in said.translated(language)}):,}", flush=True)

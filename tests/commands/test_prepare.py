@@ -9,29 +9,22 @@ from pathlib import Path
 import pytest
 from prepared import Prepared, run
 from running import environment, execute, kill_at, succeed
+from stand_ins import STAND_INS
 
 from fairseq_residuals.__main__ import main
 from fairseq_residuals.lab.data.corpora import PUBLISHED
-from fairseq_residuals.lab.data.synthetic.stand_ins import build
 
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
 COMMAND = "fairseq-residuals"
 
 
-@pytest.fixture(scope="module")
-def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("mirror")
-    build("iwslt14_de_en", folder)
-    return folder
-
-
-def test_a_killed_preparation_ends_with_the_same_bytes(mirror: Path, tmp_path: Path) -> None:
+def test_a_killed_preparation_ends_with_the_same_bytes(tmp_path: Path) -> None:
     """tests/data/test_preparation.py interrupts every step."""
-    flags = ["prepare", "iwslt14_de_en", tmp_path / "out", "--mirror", mirror, "--stand-in", "--workers", 2]
+    flags = ["prepare", "cldr_en_de", tmp_path / "out", "--variant", "tiny", "--workers", 2]
     kill_at(r"^prepare: work/encoded \.\.\.", COMMAND, *flags)
     assert not (tmp_path / "out/prepared.json").exists()
-    found = run("iwslt14_de_en", tmp_path / "out", mirror)
-    assert found.files() == run("iwslt14_de_en", tmp_path / "clean", mirror).files()
+    found = run("cldr_en_de", tmp_path / "out", variant="tiny")
+    assert found.files() == run("cldr_en_de", tmp_path / "clean", variant="tiny").files()
 
 
 def test_every_corpus_has_its_script() -> None:
@@ -40,27 +33,19 @@ def test_every_corpus_has_its_script() -> None:
     assert scripts == dict.fromkeys(PUBLISHED, SCRIPTS / "prepare.sh")
 
 
-def test_the_script_prepares(mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With this environment in place of the one that it would set up."""
-    (tmp_path / "scripts/iwslt14_de_en").mkdir(parents=True)
+def test_the_script_prepares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With this environment in place of the one that it would set up; from a folder of the user's."""
+    STAND_INS["zh_en"]().write(tmp_path / "mirror")
+    (tmp_path / "scripts/zh_en").mkdir(parents=True)
     (tmp_path / "scripts/setup.sh").write_text(f'set -euo pipefail; VENV="{sys.prefix}"\n')
-    shutil.copy(SCRIPTS / "iwslt14_de_en/prepare.sh", tmp_path / "scripts/iwslt14_de_en")
-    monkeypatch.setenv("MIRROR", mirror.as_uri())
-    assert environment()["MIRROR"] == mirror.as_uri()
-    ended = execute(["bash", str(tmp_path / "scripts/iwslt14_de_en/prepare.sh"), "out", "--stand-in"], cwd=tmp_path)
+    shutil.copy(SCRIPTS / "zh_en/prepare.sh", tmp_path / "scripts/zh_en")
+    monkeypatch.setenv("MIRROR", (tmp_path / "mirror").as_uri())
+    assert environment()["MIRROR"] == (tmp_path / "mirror").as_uri()
+    script = tmp_path / "scripts/zh_en/prepare.sh"
+    ended = execute(["bash", str(script), "out", "--variant", "large", "--workers", "1"], cwd=tmp_path)
     assert ended.status == 0, ended
-    assert f"prepare: the files of {mirror.as_uri()} stand in for the published ones\n" in ended.err
-    assert "out is ready:\n  test 15\n  train 50\n  valid 2\n" in ended.out
-    assert Prepared(tmp_path / "out", mirror).summary["lines"] == {"test": 15, "train": 50, "valid": 2}
-
-
-def test_files_that_stand_in_for_others_are_taken_where_that_is_asked_for(
-    mirror: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["prepare", "iwslt14_de_en", str(tmp_path / "out"), "--mirror", str(mirror)]) == 1
-    error = capsys.readouterr().err
-    assert "stand in for the published ones" in error and "--stand-in takes them" in error and error.count("\n") == 1
-    assert not (tmp_path / "out").exists()
+    assert "out is ready:\n  test 4\n  test1 4\n  train 50\n  valid 4\n" in ended.out
+    assert Prepared(tmp_path / "out").summary["lines"] == {"test": 4, "test1": 4, "train": 50, "valid": 4}
 
 
 @pytest.mark.parametrize(

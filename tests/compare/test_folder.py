@@ -12,7 +12,7 @@ import torch
 from fairseq_residuals.__main__ import main
 from fairseq_residuals.lab.compare.cells import read_results
 from fairseq_residuals.lab.compare.tasks import data_digest, folder_task, make_copy, unigram_loss_of
-from fairseq_residuals.lab.data.pipeline.binarize import binarize
+from fairseq_residuals.lab.data.binarize import binarize
 
 WORDS = ["a", "b", "a", "c", "a", "b", "a", "a"]
 TINY = ["--depth", "1", "--dim", "16", "--updates", "8", "--tokens", "300", "--dry-run"]

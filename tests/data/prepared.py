@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from fairseq.data import Dictionary, data_utils
+from published_layouts import STAND_IN
+from stand_ins import build
 
 from fairseq_residuals.lab.data.corpora import find_corpus
-from fairseq_residuals.lab.data.pipeline.corpus import STAND_IN, Job, prepare
-from fairseq_residuals.lab.data.pipeline.download import Downloads
-from fairseq_residuals.lab.data.synthetic.stand_ins import build
+from fairseq_residuals.lab.data.corpus import Job, prepare
+from fairseq_residuals.lab.data.download import Downloads
 
 
 @dataclass(frozen=True)
 class Prepared:
     out: Path
-    mirror: Path
+    mirror: Path | None = None
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -54,10 +55,10 @@ class Prepared:
         }
 
 
-def run(corpus: str, out: Path, mirror: Path, variant: str | None = None, workers: int = 1) -> Prepared:
-    """Prepares ``corpus`` from ``mirror`` as the command does."""
-    stand_in = json.loads((mirror / STAND_IN).read_text())
-    downloads = Downloads(out / "downloads", mirror, stand_in.get("digests", {}))
+def run(corpus: str, out: Path, mirror: Path | None = None, variant: str | None = None, workers: int = 1) -> Prepared:
+    """Prepares ``corpus``, from the files in ``mirror`` that stand in for the published ones."""
+    stand_in = json.loads((mirror / STAND_IN).read_text()) if mirror else None
+    downloads = Downloads(out / "downloads", mirror, stand_in.get("digests", {}) if stand_in else None)
     prepare(find_corpus(corpus), variant, Job(out, downloads, workers, stand_in))
     return Prepared(out, mirror)
 

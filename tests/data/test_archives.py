@@ -13,9 +13,9 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from published_layouts import pack
 
-from fairseq_residuals.lab.data.pipeline.archives import decompressed, unpack
-from fairseq_residuals.lab.data.synthetic.published_layouts import pack
+from fairseq_residuals.lab.data.archives import decompressed, unpack
 from fairseq_residuals.wirings.core.errors import UserError
 
 FILES = {"top/a.en": b"one\n" * 2000, "top/deep/b.de": b"zwei\n" * 2000, "c.txt": bytes(range(256)) * 100}

@@ -9,15 +9,15 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from debian_mirror import BOILERPLATE, Package, packages, write_mirror
 from prepared import Prepared, run
 
 from fairseq_residuals.__main__ import main
 from fairseq_residuals.lab.data.corpora import debian as corpus
+from fairseq_residuals.lab.data.corpora import debian_release as debian
 from fairseq_residuals.lab.data.corpora import find_corpus
-from fairseq_residuals.lab.data.pipeline.corpus import Job, prepare
-from fairseq_residuals.lab.data.pipeline.download import Downloads
-from fairseq_residuals.lab.data.sources import debian
-from fairseq_residuals.lab.data.synthetic.debian_mirror import BOILERPLATE, Package, packages, write_mirror
+from fairseq_residuals.lab.data.corpus import Job, prepare
+from fairseq_residuals.lab.data.download import Downloads
 from fairseq_residuals.wirings.core.errors import UserError
 
 SETS = ("train", "valid", "test")

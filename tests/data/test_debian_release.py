@@ -6,16 +6,16 @@ import os
 from pathlib import Path
 
 import pytest
+from debian_mirror import packages, write_mirror, write_release
 
-from fairseq_residuals.lab.data.sources import debian
-from fairseq_residuals.lab.data.sources.debian import (
+from fairseq_residuals.lab.data.corpora import debian_release as debian
+from fairseq_residuals.lab.data.corpora.debian_release import (
     apt_mirrors,
     check_signature,
     difference,
     in_release,
     read_release,
 )
-from fairseq_residuals.lab.data.synthetic.debian_mirror import packages, write_mirror, write_release
 from fairseq_residuals.wirings.core.errors import UserError
 
 

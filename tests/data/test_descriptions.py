@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from fairseq_residuals.lab.data.sources.debian_descriptions import (
+from fairseq_residuals.lab.data.corpora.debian_descriptions import (
+    Example,
     Unit,
     clean,
     cleaned,
@@ -15,9 +16,10 @@ from fairseq_residuals.lab.data.sources.debian_descriptions import (
     is_placeholder,
     pairs,
     paragraphs,
+    sentences,
+    split,
     units,
 )
-from fairseq_residuals.lab.data.text.held_out import Example, sentences, split
 
 DESCRIPTION = [
     "tool for alpha",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_residuals.lab.data.pipeline.download import ATTEMPTS, SUMS, Downloads, Source, mirror_folder
+from fairseq_residuals.lab.data.download import ATTEMPTS, SUMS, Downloads, Source, mirror_folder
 from fairseq_residuals.wirings.core.errors import UserError
 
 CONTENTS = bytes(range(256)) * 5000

@@ -17,13 +17,13 @@ import yaml
 from fairseq.data.audio.audio_utils import get_features_or_waveform
 from fairseq.tasks.speech_to_text import SpeechToTextTask
 from prepared import prepare_stand_in, run
+from published_layouts import random_lines
+from stand_ins import SPLITS, build, flac, librispeech, wikitext103
 
 from fairseq_residuals.lab.data import corpora
 from fairseq_residuals.lab.data.corpora import find_corpus
-from fairseq_residuals.lab.data.pipeline.corpus import Job, prepare
-from fairseq_residuals.lab.data.pipeline.download import Downloads
-from fairseq_residuals.lab.data.synthetic.published_layouts import random_lines
-from fairseq_residuals.lab.data.synthetic.stand_ins import SPLITS, build, flac, librispeech, wikitext103
+from fairseq_residuals.lab.data.corpus import Job, prepare
+from fairseq_residuals.lab.data.download import Downloads
 from fairseq_residuals.wirings.core.errors import UserError
 from modern_fairseq.compat.audio import fbank
 

@@ -11,11 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from published_layouts import random_lines, text
 
-from fairseq_residuals.lab.data.pipeline import parallel_map
-from fairseq_residuals.lab.data.synthetic.published_layouts import random_lines, text
-from fairseq_residuals.lab.data.text import bpe
-from fairseq_residuals.lab.data.text.moses import Chain, Lowercase, Tokenize
+from fairseq_residuals.lab.data import bpe, parallel_map
+from fairseq_residuals.lab.data.moses import Chain, Lowercase, Tokenize
 from fairseq_residuals.wirings.core.errors import UserError
 
 SUBWORD_NMT = Path(sys.executable).with_name("subword-nmt")
@@ -76,7 +75,7 @@ def test_work_is_read_only_a_little_ahead_and_done_by_other_processes() -> None:
 def test_processes_end_with_the_one_that_started_them() -> None:
     """Even if it is killed: the pipe that they all hold is closed then."""
     program = (
-        "import time\nfrom fairseq_residuals.lab.data.pipeline.parallel_map import ordered\n"
+        "import time\nfrom fairseq_residuals.lab.data.parallel_map import ordered\n"
         "def slow(number):\n    time.sleep(0.05)\n    return number\n"
         "for number in ordered(slow, range(10**6), 2):\n    print(number, flush=True)\n"
     )

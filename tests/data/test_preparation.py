@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from prepared import Prepared, prepare_stand_in, run
+from published_layouts import StandIn, pack
+from stand_ins import STAND_INS, build
 
+from fairseq_residuals.lab.data import steps
 from fairseq_residuals.lab.data.corpora import find_corpus
-from fairseq_residuals.lab.data.pipeline import steps
-from fairseq_residuals.lab.data.pipeline.corpus import Job, prepare
-from fairseq_residuals.lab.data.pipeline.download import SUMS, Downloads
-from fairseq_residuals.lab.data.synthetic.published_layouts import StandIn, pack
-from fairseq_residuals.lab.data.synthetic.stand_ins import STAND_INS, build
+from fairseq_residuals.lab.data.corpus import Job, prepare
+from fairseq_residuals.lab.data.download import SUMS, Downloads
 from fairseq_residuals.plugin import folders
 from fairseq_residuals.wirings.core.errors import UserError
 

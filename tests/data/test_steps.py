@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_residuals.lab.data.pipeline.steps import STAMP, Step, Steps, share
+from fairseq_residuals.lab.data.steps import STAMP, Step, Steps, share
 from fairseq_residuals.plugin.folders import locked
 from fairseq_residuals.wirings.core.errors import UserError
 from modern_fairseq.mistakes import explain

@@ -13,15 +13,13 @@ import soundfile
 from prepared import Prepared
 
 from fairseq_residuals.lab.data.corpora import (
-    cldr_en_de,
-    cldr_multilingual,
-    docstrings,
+    cldr,
     find_corpus,
-    python_manual,
+    python_library,
     spoken_numbers,
 )
-from fairseq_residuals.lab.data.pipeline.corpus import Job, prepare
-from fairseq_residuals.lab.data.pipeline.download import Downloads
+from fairseq_residuals.lab.data.corpus import Job, prepare
+from fairseq_residuals.lab.data.download import Downloads
 from fairseq_residuals.wirings.core.errors import UserError
 
 
@@ -36,9 +34,9 @@ def tone(words: str, speaker: spoken_numbers.Speaker) -> bytes:
 @pytest.fixture(scope="module", autouse=True)
 def part_of_the_library():
     """A sixth of the standard library: parsing it all takes seconds."""
-    modules = [module for i, module in enumerate(docstrings.library()) if i % 6 == 0]
+    modules = [module for i, module in enumerate(python_library.library()) if i % 6 == 0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(docstrings, "library", lambda: iter(modules))
+        patch.setattr(python_library, "library", lambda: iter(modules))
         patch.setattr(spoken_numbers, "installed_voice", lambda: tone)
         yield
 
@@ -74,20 +72,20 @@ def test_translation_has_the_pairs_that_are_stated_and_no_split_has_another_s(tm
 def test_plain_sentences_are_only_split_into_subwords(tmp_path: Path) -> None:
     variant = find_corpus("cldr_en_de").variants["plain"]
     assert "not tokenized" in variant.summary
-    corpus = cldr_en_de.Corpus("cldr_en_de", {"plain": cldr_en_de.made(cldr_en_de.PLAIN, 60, 6, 90, "small")})
+    corpus = cldr.Corpus("cldr_en_de", {"plain": cldr.made_pairs(cldr.PLAIN, 60, 6, 90, "small")})
     prepare(corpus, None, Job(tmp_path, Downloads(tmp_path / "downloads"), 1))
     raw = (tmp_path / "raw/test.de").read_text("utf-8")
     assert (tmp_path / "text/test.de").read_text("utf-8").replace("@@ ", "") == raw
 
 
 def test_multilingual_text_says_the_same_on_both_sides_and_nothing_in_two_pairs_or_splits(tmp_path: Path) -> None:
-    cldr_multilingual.write(tmp_path, ("de", "fr"), {"train": 40, "dev": 4, "test": 4})
+    cldr.write_pairs(tmp_path, ("de", "fr"), {"train": 40, "dev": 4, "test": 4})
     names = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*"))
     files = {name: (tmp_path / name).read_text("utf-8").splitlines() for name in names}
     said = [line for name, lines in files.items() if name.endswith(".en") for line in lines]
     assert len(said) == len(set(said)) == 2 * (40 + 4 + 4)
     assert len(files) == 2 * 3 * 2
-    stream = cldr_multilingual.sentences(0, ("de", "fr"))
+    stream = cldr.said_in(0, ("de", "fr"))
     by_english = {sentence["en"]: sentence for sentence in (next(stream) for _ in said)}
     for name, lines in files.items():
         language = name.rpartition(".")[2]
@@ -121,14 +119,14 @@ class C:
 
 
 def test_a_docstring_is_its_text_and_its_first_line_if_that_is_a_sentence():
-    assert list(docstrings.headlines_of(LIBRARY["a.py"])) == [
+    assert list(python_library.headlines_of(LIBRARY["a.py"])) == [
         ("it takes ## years , and then it is there .", "give the answer to it all ."),
         ("one two three four five six .", "ends with a stop , no blank line ."),
     ]
 
 
 def test_no_title_and_no_body_of_the_library_comes_twice():
-    splits = docstrings.collect(iter(LIBRARY.items()))
+    splits = python_library.divided(iter(LIBRARY.items()))
     titles = [pair.title for pairs in splits.values() for pair in pairs]
     assert sorted(titles) == ["ends with a stop , no blank line .", "give the answer to it all ."]
 
@@ -140,8 +138,8 @@ def test_the_library_is_split_by_file(tmp_path: Path) -> None:
         splits = [found.words(f"text/{split}.{side}") for split in ("train", "valid", "test")]
         assert len({line for split in splits for line in split}) == 120
     owners = {}
-    for name, source in docstrings.library():
-        for split, pairs in docstrings.collect(iter([(name, source)])).items():
+    for name, source in python_library.library():
+        for split, pairs in python_library.divided(iter([(name, source)])).items():
             if pairs:
                 owners.setdefault(name, set()).add(split)
     assert owners
@@ -151,14 +149,14 @@ def test_the_library_is_split_by_file(tmp_path: Path) -> None:
 
 def test_a_topic_is_in_one_split_and_a_paragraph_comes_once():
     articles = {f"topic{i}": f"Word{i} is new, here.\n\nThis is said in all." for i in range(16)}
-    splits = python_manual.collect(articles)
+    splits = python_library.paragraphs_of(articles)
     assert [len(splits[split]) for split in ("train", "valid", "test")] == [12 + 1, 2, 2]
     assert splits["valid"] == [["Word1", "is", "new", ",", "here", "."], ["Word3", "is", "new", ",", "here", "."]]
 
 
 def test_rare_words_are_unknown_whatever_the_held_out_text_says():
     splits = {"train": [["a", "a", "b"], ["c"]], "valid": [["c", "c", "a"]], "test": []}
-    assert python_manual.with_unknown(splits, least=2) == {
+    assert python_library.with_unknown(splits, least=2) == {
         "train": ["a a <unk>", "<unk>"],
         "valid": ["<unk> <unk> a"],
         "test": [],

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_residuals.lab.data.text import clean, sgm
-from fairseq_residuals.lab.data.text.bpe import Encode
-from fairseq_residuals.lab.data.text.clean import Limits
-from fairseq_residuals.lab.data.text.moses import (
+from fairseq_residuals.lab.data import clean, parallel_text
+from fairseq_residuals.lab.data.bpe import Encode
+from fairseq_residuals.lab.data.clean import Limits
+from fairseq_residuals.lab.data.moses import (
     Blanks,
     Chain,
     Detokenize,
@@ -119,26 +119,26 @@ def test_segments_of_sgm_files() -> None:
         '<seg id="4"></seg>',
         "</doc></refset>",
     ]
-    assert list(sgm.segments(lines)) == ["One &amp; two.", "Upper case", "over two lines", ""]
+    assert list(parallel_text.segments(lines)) == ["One &amp; two.", "Upper case", "over two lines", ""]
     with pytest.raises(UserError, match="not closed"):
-        list(sgm.segments(['<seg id="1">for ever']))
+        list(parallel_text.segments(['<seg id="1">for ever']))
 
 
 def test_a_file_without_segments_is_no_sgm_file(tmp_path: Path) -> None:
     (tmp_path / "x.sgm").write_text("plain text\n")
     with pytest.raises(UserError, match="has no <seg>"):
-        list(sgm.sentences(tmp_path / "x.sgm", "sgm"))
+        list(parallel_text.sentences(tmp_path / "x.sgm", "sgm"))
 
 
 def test_talks_lose_addresses_but_keep_titles() -> None:
     lines = ["<url>http://x</url>", "<talkid>9</talkid>", "<keywords>a</keywords>", "<title>T</title>"]
     lines += ["<description>D d</description>", " Said. ", "<reviewer>r</reviewer>"]
-    assert list(sgm.talks(lines)) == ["T", "D d", " Said. ", "<reviewer>r</reviewer>"]
+    assert list(parallel_text.talks(lines)) == ["T", "D d", " Said. ", "<reviewer>r</reviewer>"]
 
 
 def test_several_segments_in_a_line() -> None:
     lines = ['<seg id="1">One.</seg> <seg id="2">Two.</seg><SEG>Three', 'lines</seg ><seg id="4">Four.</seg>']
-    assert list(sgm.segments(lines)) == ["One.", "Two.", "Three lines", "Four."]
+    assert list(parallel_text.segments(lines)) == ["One.", "Two.", "Three lines", "Four."]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_several_segments_in_a_line() -> None:
 )
 def test_segments_that_would_be_lost(line: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        list(sgm.segments([line]))
+        list(parallel_text.segments([line]))
 
 
 @pytest.mark.parametrize("merges", ["#version: x\na b\n", "#version: 0.2\na b c\n", "a\n"])

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 from prepared import Prepared, prepare_stand_in, run
+from published_layouts import STAND_IN, random_lines
+from stand_ins import GOOGLE_CODES, NEWS, google_archive
 from subword_nmt.apply_bpe import BPE
 
 from fairseq_residuals.lab.data.corpora import PUBLISHED, find_corpus
-from fairseq_residuals.lab.data.pipeline.corpus import STAND_IN
-from fairseq_residuals.lab.data.synthetic.published_layouts import random_lines
-from fairseq_residuals.lab.data.synthetic.stand_ins import GOOGLE_CODES, NEWS, google_archive
 
 
 def tokenized(lines: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from forked import PLUGIN
 
-from fairseq_residuals.lab.data.corpora.iwslt14_de_en import TESTS
+from fairseq_residuals.lab.data.corpora.translation import IWSLT14_TESTS
 
 LANGUAGES = ("--task", "translation", "-s", "s", "-t", "t")
 SIZES = [
@@ -67,7 +67,7 @@ def _speech_training(data: Path) -> list[str]:
     return flags
 
 
-ALONE = ("--stand-in", "--workers", "1")
+ALONE = ("--workers", "1")
 
 
 def _speech_encoder(file: Path, folder: Path) -> list[str]:
@@ -86,9 +86,8 @@ def _segments(file: Path, folder: Path) -> list[str]:
     """The file in the place of a test set, in an archive whose other files are good."""
     mirror = file.with_name("mirror")
     mirror.mkdir()
-    (mirror / "stand_in.json").write_text('{"merges": 4, "lines": {}}')
     with tarfile.open(mirror / "iwslt14-de-en.tgz", "w:gz") as archive:
-        for test in TESTS:
+        for test in IWSLT14_TESTS:
             for language in ("de", "en"):
                 hostile = (test, language) == ("TED.dev2010", "de")
                 text = file if hostile else folder / "segments.xml"
@@ -99,11 +98,12 @@ def _segments(file: Path, folder: Path) -> list[str]:
     return ["fairseq-residuals", "prepare", "iwslt14_de_en", "out", "--mirror", str(mirror), *ALONE]
 
 
-def _stand_in(file: Path, folder: Path) -> list[str]:
-    mirror = file.with_name("mirror")
-    mirror.mkdir()
-    shutil.move(file, mirror / "stand_in.json")
-    return ["fairseq-residuals", "prepare", "iwslt14_de_en", "out", "--mirror", str(mirror), *ALONE]
+def _prepared(file: Path, folder: Path) -> list[str]:
+    """The file in the place of what an earlier preparation said of itself."""
+    out = file.with_name("out")
+    out.mkdir()
+    shutil.move(file, out / "prepared.json")
+    return ["fairseq-residuals", "prepare", "iwslt14_de_en", str(out), *ALONE]
 
 
 def _whole_config(file: Path, folder: Path) -> list[str]:
@@ -145,7 +145,7 @@ COMMANDS: dict[str, tuple[Command, ...]] = {
     "checkpoint": CHECKPOINTS,
     "archive": (Command("prepare", _from_mirror, "{}|lacks de-en/train"),),
     "whole": (Command("prepare", _from_mirror, "{}|lacks de-en/train"),),
-    "json": (Command("prepare", _stand_in, "{}|it is no JSON object; remove it"),),
+    "json": (Command("prepare", _prepared, "{}|it is no JSON object; remove it"),),
     "yaml": (
         Command("table", lambda file, folder: ["fairseq-residuals", "table", "--published", str(file), "x/y"]),
         Command("fairseq-hydra-train --config-name", _whole_config, "."),

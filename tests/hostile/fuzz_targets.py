@@ -15,10 +15,10 @@ from forked import PLUGIN
 from pickle_cases import zipped
 
 from fairseq_residuals.lab.compare.cells import read_results
+from fairseq_residuals.lab.data import bpe
+from fairseq_residuals.lab.data.archives import unpack
 from fairseq_residuals.lab.data.corpora.librispeech import read_texts
-from fairseq_residuals.lab.data.pipeline.archives import unpack
-from fairseq_residuals.lab.data.text import bpe
-from fairseq_residuals.lab.data.text.sgm import sentences
+from fairseq_residuals.lab.data.parallel_text import sentences
 from fairseq_residuals.lab.look.curves import chooser, groups
 from fairseq_residuals.lab.look.diagnose import rows
 from fairseq_residuals.lab.look.training_log import read_log

@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from hostile_files import cases
 
+from fairseq_residuals.lab.data.archives import unpack
 from fairseq_residuals.lab.data.corpora.librispeech import read_texts
-from fairseq_residuals.lab.data.pipeline.archives import unpack
-from fairseq_residuals.lab.data.text.sgm import sentences
+from fairseq_residuals.lab.data.parallel_text import sentences
 from fairseq_residuals.lab.recipes.tables.published import load_published
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.utils.documents import read_record

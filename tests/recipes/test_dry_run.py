@@ -236,10 +236,6 @@ def test_a_schedule_can_be_chosen_by_its_file(dry_run) -> None:
         (("b2t/table1", "--gpus", "1", "--override", "recipe.averge=1"), "unknown keys averge; valid: average, "),
         (("b2t/table1", "--gpus", "1", "--override", "model.dropuot=1"), "dropuot under model (did you mean dropout?)"),
         (("b2t/table4", "--gpus", "200"), "choose a number of devices out of"),
-        (
-            ("b2t/table4", "--gpus", "0", "--smoke"),
-            "--smoke chooses for itself what --dry-run says: leave one of them out",
-        ),
     ],
 )
 def test_mistakes_are_one_sentence(

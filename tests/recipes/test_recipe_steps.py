@@ -99,7 +99,7 @@ def test_an_evaluation_that_failed_leaves_nothing_that_looks_done(job: Job, prog
 
 
 def test_no_score_is_taken_of_files_that_stand_in_for_others(job: Job) -> None:
-    """Their preparation was asked for by hand: only smoke runs do so by themselves, and keep their scores apart."""
+    """Tests prepare such corpora."""
     job.corpus.mkdir(parents=True)
     (job.corpus / "prepared.json").write_text('{"stand_in": true}')
     with pytest.raises(UserError, match="stand in for the published ones, and its scores are not for this table"):

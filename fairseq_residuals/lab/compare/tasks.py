@@ -10,8 +10,8 @@ from pathlib import Path
 
 from fairseq.data import Dictionary, data_utils
 
-from fairseq_residuals.lab.data.pipeline.binarize import binarize
-from fairseq_residuals.lab.data.pipeline.file_digests import digest_of
+from fairseq_residuals.lab.data.binarize import binarize
+from fairseq_residuals.lab.data.download import digest_of
 from fairseq_residuals.lab.recipes.losses import unigram_loss
 from fairseq_residuals.plugin.folders import new_folder
 from fairseq_residuals.wirings.core.errors import UserError

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
 from fairseq_residuals.lab.data.corpora import CORPORA
@@ -26,12 +25,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "for files that cannot be downloaded; or an http address below which they lie by name (default: the "
         "environment's MIRROR; for debian what apt names)",
     )
-    parser.add_argument(
-        "--stand-in",
-        action="store_true",
-        help="take files of a mirror that stand in for the published ones, as tests do; prepared.json says so, and"
-        " `reproduce` records no score of them",
-    )
     parser.add_argument("--release", metavar="NAME", help="of debian: take this release as the mirror has it")
     parser.add_argument("--downloads", metavar="DIR", type=Path, help="where downloads are kept (OUT/downloads)")
     parser.add_argument(
@@ -48,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     """
     # These need libraries that not every command does.
     from fairseq_residuals.lab.data.corpora import find_corpus
-    from fairseq_residuals.lab.data.pipeline.corpus import Job, Mirror, prepare
+    from fairseq_residuals.lab.data.corpus import Job, downloads_of, prepare
 
     corpus = find_corpus(args.corpus)
     if args.sources:
@@ -65,11 +58,8 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--workers {args.workers}: at least one process is needed")
     if args.release and corpus.mirrors is None:
         raise UserError(f"--release {args.release}: {corpus.name} does not come in releases; leave it out")
-    mirror = Mirror.of(args.mirror, corpus, stand_in=args.stand_in)
-    if mirror.stand_in is not None:
-        print(f"prepare: the files of {args.mirror} stand in for the published ones", file=sys.stderr)
-    downloads = mirror.downloads(args.downloads or args.out / "downloads")
-    summary = prepare(corpus, args.variant, Job(args.out, downloads, args.workers, mirror.stand_in, args.release))
+    downloads = downloads_of(corpus, args.downloads or args.out / "downloads", args.mirror)
+    summary = prepare(corpus, args.variant, Job(args.out, downloads, args.workers, release=args.release))
     counts = read_record(summary, "lines")["lines"]
     print(f"{args.out} is ready:", *(f"{name} {count:,}" for name, count in counts.items()), sep="\n  ")
     return 0

@@ -27,9 +27,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--columns", nargs="+", metavar="COLUMN", help="likewise, such as 'En-De*'; default: all")
     parser.add_argument("--dry-run", action="store_true", help="print every command and run none")
-    parser.add_argument(
-        "--smoke", action="store_true", help="every step within minutes, by tiny models on synthetic stand-ins"
-    )
     machine = parser.add_argument_group("machine")
     machine.add_argument("--gpus", type=int, metavar="N", help="per node and run; 0: the CPU; default: all")
     machine.add_argument("--nodes", type=int, default=1, metavar="N", help="that train together; default: 1")
@@ -76,7 +73,7 @@ def _too_short_to_average(updates: int, work: Iterable[Job]) -> str:
             last, unit = job.recipe.average
             return (
                 f"--max-update {updates}: {job.name} averages its last {last} {unit} checkpoints; "
-                "a training that has fewer is not scored. --smoke tries every step"
+                "a training that has fewer is not scored"
             )
     return ""
 
@@ -93,7 +90,6 @@ def run(args: argparse.Namespace) -> int:
     from fairseq_residuals.lab.recipes.job import Settings
     from fairseq_residuals.lab.recipes.machine import Machine
     from fairseq_residuals.lab.recipes.runner import INTERRUPTED, Runner, environments
-    from fairseq_residuals.lab.recipes.smoke import smoke
     from fairseq_residuals.lab.recipes.tables.cells import load_table
 
     if args.configs == CONFIGS:
@@ -102,9 +98,6 @@ def run(args: argparse.Namespace) -> int:
         value = getattr(args, name)
         if isinstance(value, int) and value < 1:
             raise UserError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
-    for name in ("dry_run", "results", "seeds", "max_update"):
-        if args.smoke and getattr(args, name):
-            raise UserError(f"--smoke chooses for itself what --{name.replace('_', '-')} says: leave one of them out")
     there = torch.cuda.device_count()
     if args.gpus is None and 0 < there < args.jobs:
         raise UserError(f"--jobs {args.jobs}: this machine has {there} GPUs; --gpus 0 trains on the CPU")
@@ -140,9 +133,6 @@ def run(args: argparse.Namespace) -> int:
     table = load_table(settings.configs, args.table)
     runner = Runner(environments(args.jobs, gpus), echo=True)
     try:
-        if args.smoke:
-            print(f"smoke: {smoke(table, settings, runner, args.rows, args.columns)}")
-            return 0
         work = reproduce.jobs_of(table, settings, args.rows, args.seeds, args.columns)
         if args.max_update is not None and (note := _too_short_to_average(args.max_update, work)):
             print(f"reproduce: {note}", file=sys.stderr, flush=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_residuals.lab.data.text.bpe import Join
+from fairseq_residuals.lab.data.bpe import Join
 from fairseq_residuals.lab.look.training_log import VALID, Log
 from fairseq_residuals.lab.recipes.job import Evaluation, Job
 from fairseq_residuals.lab.recipes.recipe import Measurement

@@ -56,8 +56,6 @@ class Settings:
     """As hydra takes them."""
     label: str = ""
     """In the name of a run's folder, for people, where one configuration is trained with many overrides."""
-    mirror: Path | None = None
-    """A folder with files that stand in for the corpora's archives; None: what the environment's MIRROR says."""
     user_dir: Path = PLUGIN
     """What fairseq imports: the plugin, or a package that imports it and has wirings of its own."""
 
@@ -157,7 +155,6 @@ class Job:
     def prepare(self) -> list[str]:
         variant = ["--variant", self.recipe.variant] if self.recipe.variant else []
         release = ["--release", self.recipe.release] if self.recipe.release else []
-        mirror = ["--stand-in", "--mirror", str(self.settings.mirror)] if self.settings.mirror else []
         kept = ["--downloads", str(self.settings.downloads)]
         return [
             "fairseq-residuals",
@@ -167,7 +164,6 @@ class Job:
             *variant,
             *release,
             *kept,
-            *mirror,
         ]
 
     @property

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from fairseq_residuals.lab.data.corpora import CORPORA, find_corpus
-from fairseq_residuals.lab.data.pipeline.corpus import Mirror
+from fairseq_residuals.lab.data.corpus import downloads_of
 from fairseq_residuals.lab.recipes.costs import summary
 from fairseq_residuals.lab.recipes.effective_batch import longest_accepted
 from fairseq_residuals.lab.recipes.evaluate import Score, check_references, expected_metrics, score_commands
@@ -230,8 +230,7 @@ def why_unobtainable(job: Job) -> str:
         return ""
     corpus = find_corpus(job.recipe.corpus)
     _, variant = corpus.variant(job.recipe.variant)
-    setting = str(job.settings.mirror) if job.settings.mirror else os.environ.get("MIRROR")
-    downloads = Mirror.of(setting, corpus, stand_in=job.settings.mirror is not None).downloads(job.settings.downloads)
+    downloads = downloads_of(corpus, job.settings.downloads, os.environ.get("MIRROR"))
     return next(filter(None, map(downloads.unobtainable, variant.sources)), "")
 
 

@@ -65,7 +65,7 @@ class Stages:
             corpus.mkdir(parents=True, exist_ok=True)
             self.run.begin("preparing")
             self._command(self.job.prepare, corpus.parent / f"{corpus.name}.prepare.log")
-        if self.job.settings.mirror is None and read_json(_prepared(self.job)).get("stand_in"):
+        if read_json(_prepared(self.job)).get("stand_in"):
             raise UserError(
                 f"{self.job.corpus} was prepared from files that stand in for the published ones, and its scores are"
                 " not for this table; remove the folder, and prepare it from the published files"

@@ -16,7 +16,7 @@ def retokenize(lines: Iterable[str], language: str = "de") -> list[str]:
         UserError: sacremoses is not installed.
     """
     try:
-        from fairseq_residuals.lab.data.text.moses import Chain, Detokenize, ReplaceUnicodePunctuation, Tokenize
+        from fairseq_residuals.lab.data.moses import Chain, Detokenize, ReplaceUnicodePunctuation, Tokenize
     except ModuleNotFoundError as missing:
         raise UserError(f"this needs the package {missing.name}: pip install {missing.name}") from None
     treat = Chain((Detokenize(language), ReplaceUnicodePunctuation(), Tokenize(language)))

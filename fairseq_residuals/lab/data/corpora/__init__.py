@@ -1,4 +1,4 @@
-"""The corpora, one module each; its ``CORPUS`` describes it.
+"""The corpora: which module has which. A corpus has its name there, in capitals.
 
 Those of the papers come first, then text that people wrote, then :data:`SYNTHETIC` ones.
 """
@@ -7,26 +7,32 @@ from __future__ import annotations
 
 import importlib
 
-from fairseq_residuals.lab.data.pipeline.corpus import Corpus
+from fairseq_residuals.lab.data.corpus import Corpus
 from fairseq_residuals.wirings.core.errors import UserError
 
-PUBLISHED = (
-    "wmt14_en_de",
-    "wmt17_en_de",
-    "wmt14_en_fr",
-    "wmt15_cs_en",
-    "iwslt14_de_en",
-    "joeynmt_de_en",
-    "zh_en",
-    "opus100",
-    "gigaword",
-    "wikitext103",
-    "librispeech",
-    "debian",
-)
-SYNTHETIC = ("cldr_en_de", "cldr_multilingual", "docstrings", "python_manual", "spoken_numbers")
+PUBLISHED = {
+    "wmt14_en_de": "wmt",
+    "wmt17_en_de": "wmt",
+    "wmt14_en_fr": "wmt",
+    "wmt15_cs_en": "wmt",
+    "iwslt14_de_en": "translation",
+    "joeynmt_de_en": "translation",
+    "zh_en": "translation",
+    "opus100": "opus100",
+    "gigaword": "gigaword",
+    "wikitext103": "wikitext103",
+    "librispeech": "librispeech",
+    "debian": "debian",
+}
+SYNTHETIC = {
+    "cldr_en_de": "cldr",
+    "cldr_multilingual": "cldr",
+    "docstrings": "python_library",
+    "python_manual": "python_library",
+    "spoken_numbers": "spoken_numbers",
+}
 """Made on the spot, from what is installed: a small twin of each corpus that a kind of model needs."""
-CORPORA = (*PUBLISHED, *SYNTHETIC)
+CORPORA = PUBLISHED | SYNTHETIC
 
 
 def find_corpus(name: str) -> Corpus:
@@ -38,9 +44,10 @@ def find_corpus(name: str) -> Corpus:
     if name not in CORPORA:
         raise UserError(f"there is no corpus {name}: choose one of {', '.join(CORPORA)}")
     try:
-        corpus: Corpus = importlib.import_module(f"{__name__}.{name}").CORPUS
+        module = importlib.import_module(f"{__name__}.{CORPORA[name]}")
     except ModuleNotFoundError as error:
         raise UserError(
             f"{name} needs the library {error.name}, which is not there: pip install '.[text,speech]' in the clone"
         ) from error
+    corpus: Corpus = getattr(module, name.upper())
     return corpus

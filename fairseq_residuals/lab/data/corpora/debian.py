@@ -2,9 +2,8 @@
 
 It is prose that people wrote to inform, on hundreds of mirrors. The corpus is defined for one point release, whose
 files are pinned by their SHA-256; ``--release`` takes another, and the results say so. Examples are divided by source
-package, and no sentence of the training data is in validation or test data
-(:mod:`fairseq_residuals.lab.data.text.held_out`); what is done to the text is in
-:mod:`fairseq_residuals.lab.data.sources.debian_descriptions`. results/prepare/debian.md has counts and reasons.
+package, and no sentence of the training data is in validation or test data; that, and what is done to the text, is in
+:mod:`.debian_descriptions`. results/prepare/debian.md has counts and reasons.
 """
 
 from __future__ import annotations
@@ -15,21 +14,18 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
-from fairseq_residuals.lab.data.pipeline import joint_sentencepiece
-from fairseq_residuals.lab.data.pipeline.binarize import binarize
-from fairseq_residuals.lab.data.pipeline.corpus import Corpus, Job, Variant
-from fairseq_residuals.lab.data.pipeline.download import Source
-from fairseq_residuals.lab.data.pipeline.joint_sentencepiece import Pair
-from fairseq_residuals.lab.data.pipeline.parallel_map import map_lines
-from fairseq_residuals.lab.data.pipeline.parallel_text import Bpe, Parallel, Part, Pipeline
-from fairseq_residuals.lab.data.pipeline.steps import Step, share
-from fairseq_residuals.lab.data.sources import debian
-from fairseq_residuals.lab.data.sources.debian import Release
-from fairseq_residuals.lab.data.sources.debian_descriptions import PACKAGES, Descriptions, translation
-from fairseq_residuals.lab.data.text import bpe, clean
-from fairseq_residuals.lab.data.text.held_out import Example, split
-from fairseq_residuals.lab.data.text.moses import Function, Tokenize
-from fairseq_residuals.lab.data.text.sentence_pieces import Pieces
+from fairseq_residuals.lab.data import bpe, clean, sentence_pieces
+from fairseq_residuals.lab.data.binarize import binarize
+from fairseq_residuals.lab.data.corpora import debian_release
+from fairseq_residuals.lab.data.corpora.debian_descriptions import PACKAGES, Descriptions, Example, split, translation
+from fairseq_residuals.lab.data.corpora.debian_release import Release
+from fairseq_residuals.lab.data.corpus import Corpus, Job, Variant
+from fairseq_residuals.lab.data.download import Source
+from fairseq_residuals.lab.data.moses import Function, Tokenize
+from fairseq_residuals.lab.data.parallel_map import map_lines
+from fairseq_residuals.lab.data.parallel_text import Bpe, Parallel, Part, Pipeline
+from fairseq_residuals.lab.data.sentence_pieces import Pair, Pieces
+from fairseq_residuals.lab.data.steps import Step, share
 from fairseq_residuals.wirings.core.errors import UserError
 
 BOOKWORM = Release(
@@ -105,19 +101,19 @@ class Extraction:
         return self._offered(self.job.release or BOOKWORM.codename)
 
     def _offered(self, codename: str) -> Release:
-        listed = debian.in_release(codename)
+        listed = debian_release.in_release(codename)
         path = self.job.downloads.fetch(listed)
         with self.job.trusting(listed):
             verified = None
             if self.job.stand_in is None:
-                sentence, verified = debian.check_signature(path)
+                sentence, verified = debian_release.check_signature(path)
                 print(f"prepare: {sentence}", file=sys.stderr, flush=True)
-            return debian.read_release(path, codename, verified)
+            return debian_release.read_release(path, codename, verified)
 
     def _check(self, folder: Path) -> None:
         offered = self._offered(self.release.codename)
-        if wrong := debian.difference(self.release, offered, self.files):
-            self.job.downloads.forget(debian.in_release(self.release.codename))
+        if wrong := debian_release.difference(self.release, offered, self.files):
+            self.job.downloads.forget(debian_release.in_release(self.release.codename))
             raise UserError(wrong)
 
 
@@ -221,16 +217,16 @@ def many_languages(job: Job) -> tuple[Step, ...]:
         return (Pair.of(folder / f"en-{language}", "{split}.{language}") for language in LANGUAGES)
 
     step = Extraction(job, *LANGUAGES).step(everything, 4 * HELD_OUT, store)
-    return joint_sentencepiece.steps(job, step, pairs, PIECES, Source("examples"), both_directions=False)
+    return sentence_pieces.steps(job, step, pairs, PIECES, Source("examples"), both_directions=False)
 
 
 def sources(*languages: str) -> tuple[Source, ...]:
     """Return what the pinned release has of these languages."""
     names = (PACKAGES, translation("en"), *map(translation, languages))
-    return (debian.in_release(BOOKWORM.codename), *map(BOOKWORM.source, names))
+    return (debian_release.in_release(BOOKWORM.codename), *map(BOOKWORM.source, names))
 
 
-CORPUS = Corpus(
+DEBIAN = Corpus(
     "debian",
     {
         **{f"en_{language}": translate_to(language) for language in ("it", "da", "fr", "de", "sk")},
@@ -240,5 +236,5 @@ CORPUS = Corpus(
         "headlines": Variant(headlines, sources(), "long descriptions to synopses", {"test": "test"}),
         "lm": Variant(language_model, sources(), "all English text", {"test": "test"}),
     },
-    mirrors=debian.apt_mirrors,
+    mirrors=debian_release.apt_mirrors,
 )

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fairseq_residuals.lab.data.pipeline.corpus import Corpus
-from fairseq_residuals.lab.data.pipeline.download import Source
-from fairseq_residuals.lab.data.pipeline.parallel_text import Bpe, Parallel, Part
-from fairseq_residuals.lab.data.text.moses import Function
+from fairseq_residuals.lab.data.corpus import Corpus
+from fairseq_residuals.lab.data.download import Source
+from fairseq_residuals.lab.data.moses import Function
+from fairseq_residuals.lab.data.parallel_text import Bpe, Parallel, Part
 
 UNKNOWN = "<unk>"
 
@@ -91,7 +91,7 @@ LICENSED = replace(
 
 EXTENDED = replace(ORIGINAL, train=(*ORIGINAL.train, *files(EXTRA, "train")), lines={"valid": 189_651, "test": 1951})
 
-CORPUS = Corpus(
+GIGAWORD = Corpus(
     "gigaword",
     {
         "org_data": ORIGINAL.variant("UniLM's public copy, 3.8M pairs, '#' for digits"),

@@ -18,12 +18,12 @@ import numpy as np
 import soundfile
 import yaml
 
-from fairseq_residuals.lab.data.pipeline import archives
-from fairseq_residuals.lab.data.pipeline.corpus import Corpus, Job, Variant, check_lines
-from fairseq_residuals.lab.data.pipeline.download import Source
-from fairseq_residuals.lab.data.pipeline.parallel_map import ordered, progress
-from fairseq_residuals.lab.data.pipeline.steps import Step
-from fairseq_residuals.lab.data.text.sentence_pieces import Pieces
+from fairseq_residuals.lab.data import archives
+from fairseq_residuals.lab.data.corpus import Corpus, Job, Variant, check_lines
+from fairseq_residuals.lab.data.download import Source
+from fairseq_residuals.lab.data.parallel_map import ordered, progress
+from fairseq_residuals.lab.data.sentence_pieces import Pieces
+from fairseq_residuals.lab.data.steps import Step
 from fairseq_residuals.wirings.core.errors import UserError
 from modern_fairseq.compat.audio import convert_waveform, fbank
 
@@ -243,7 +243,7 @@ def steps(job: Job, wanted: Pieces, lines: Mapping[str, int], recorded: Step | N
 
 
 TEST_SETS = {split: split for split in ("dev-clean", "dev-other", "test-clean", "test-other")}
-CORPUS = Corpus(
+LIBRISPEECH = Corpus(
     "librispeech",
     {"960h": Variant(plan, tuple(SOURCES.values()), "all of it, 10,000 unigram pieces", TEST_SETS)},
 )

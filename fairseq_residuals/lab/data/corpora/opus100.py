@@ -12,12 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from fairseq_residuals.lab.data.pipeline import joint_sentencepiece
-from fairseq_residuals.lab.data.pipeline.corpus import Corpus, Job, Variant
-from fairseq_residuals.lab.data.pipeline.download import Source
-from fairseq_residuals.lab.data.pipeline.joint_sentencepiece import Pair
-from fairseq_residuals.lab.data.pipeline.steps import Step
-from fairseq_residuals.lab.data.text.sentence_pieces import Pieces
+from fairseq_residuals.lab.data import sentence_pieces
+from fairseq_residuals.lab.data.corpus import Corpus, Job, Variant
+from fairseq_residuals.lab.data.download import Source
+from fairseq_residuals.lab.data.sentence_pieces import Pair, Pieces
+from fairseq_residuals.lab.data.steps import Step
 
 ARCHIVE = Source(
     "opus-100-corpus-v1.0.tar.gz",
@@ -33,13 +32,13 @@ def pairs(unpacked: Path) -> Iterator[Pair]:
     """Yield the pairs that have all three data sets, by name."""
     for folder in sorted(unpacked.glob("**/supervised/*-*")):
         pair = Pair.of(folder, "opus.{pair}-{split}.{language}")
-        if all(pair.file(split, lang).is_file() for split in joint_sentencepiece.SPLITS for lang in pair.languages):
+        if all(pair.file(split, lang).is_file() for split in sentence_pieces.SPLITS for lang in pair.languages):
             yield pair
 
 
 def plan(job: Job) -> tuple[Step, ...]:
-    return joint_sentencepiece.steps(job, job.unpacked(ARCHIVE, ("*/supervised/*/opus.*",)), pairs, PIECES, ARCHIVE)
+    return sentence_pieces.steps(job, job.unpacked(ARCHIVE, ("*/supervised/*/opus.*",)), pairs, PIECES, ARCHIVE)
 
 
 # which directions there are is told by data-bin/lang_pairs.txt; the test set of each is called test
-CORPUS = Corpus("opus100", {"all": Variant(plan, (ARCHIVE,), "all languages that have test data", {})})
+OPUS100 = Corpus("opus100", {"all": Variant(plan, (ARCHIVE,), "all languages that have test data", {})})

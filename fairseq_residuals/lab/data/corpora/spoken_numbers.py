@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import random
@@ -16,11 +17,11 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
+from fairseq_residuals.lab.data.archives import write_tar
 from fairseq_residuals.lab.data.corpora import librispeech
-from fairseq_residuals.lab.data.pipeline.corpus import Corpus, Job, Variant
-from fairseq_residuals.lab.data.pipeline.steps import Step
-from fairseq_residuals.lab.data.synthetic.published_layouts import pack, text
-from fairseq_residuals.lab.data.text.sentence_pieces import Pieces
+from fairseq_residuals.lab.data.corpus import Corpus, Job, Variant
+from fairseq_residuals.lab.data.sentence_pieces import Pieces
+from fairseq_residuals.lab.data.steps import Step
 from fairseq_residuals.wirings.core.errors import UserError
 from modern_fairseq.compat.audio import convert_waveform
 
@@ -148,7 +149,7 @@ def read_aloud(split: str, lines: list[str], first: int, voice: Voice) -> dict[s
         where = f"LibriSpeech/{split}/{chapter.replace('-', '/')}/{chapter}"
         files[f"{where}-{i:04d}.flac"] = sound
         transcripts.setdefault(f"{where}.trans.txt", []).append(f"{chapter}-{i:04d} {line.upper()}")
-    return files | {name: text(told) for name, told in transcripts.items()}
+    return files | {name: "".join(f"{line}\n" for line in told).encode() for name, told in transcripts.items()}
 
 
 def made(utterances: int, held_out: int, pieces: int, summary: str) -> Variant:
@@ -170,10 +171,11 @@ def write(folder: Path, counts: Mapping[str, int], voice: Voice) -> None:
     stream = phrases(seed=0)
     for i, (split, count) in enumerate(counts.items()):
         lines = [next(stream) for _ in range(count)]
-        pack(read_aloud(split, lines, 100 * (i + 1), voice), folder / f"{split}.tar.gz")
+        with (folder / f"{split}.tar.gz").open("wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as zipped:
+            write_tar(zipped, read_aloud(split, lines, 100 * (i + 1), voice))
 
 
-CORPUS = Corpus(
+SPOKEN_NUMBERS = Corpus(
     "spoken_numbers",
     {
         "made": made(2000, 200, 45, "2,000 utterances, 45 pieces"),

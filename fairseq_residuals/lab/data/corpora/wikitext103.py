@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fairseq_residuals.lab.data.pipeline.binarize import binarize
-from fairseq_residuals.lab.data.pipeline.corpus import Corpus, Job, Variant, check_digest, check_lines
-from fairseq_residuals.lab.data.pipeline.download import Source
-from fairseq_residuals.lab.data.pipeline.steps import Step, share
+from fairseq_residuals.lab.data.binarize import binarize
+from fairseq_residuals.lab.data.corpus import Corpus, Job, Variant, check_digest, check_lines
+from fairseq_residuals.lab.data.download import Source
+from fairseq_residuals.lab.data.steps import Step, share
 
 ARTICLES = Source(
     "wikitext-103-v1.zip",
@@ -57,6 +57,6 @@ def binary(job: Job, text: Step) -> Step:
     return Step("data-bin", make, {"flags": ["--only-source"]}, (text,))
 
 
-CORPUS = Corpus(
+WIKITEXT103 = Corpus(
     "wikitext103", {"words": Variant(plan, (ARTICLES,), "all 267,735 words, no threshold", {"test": "test"})}
 )

@@ -11,19 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairseq_residuals.lab.data.pipeline import archives
-from fairseq_residuals.lab.data.pipeline.download import Downloads, Source, is_address, mirror_folder
-from fairseq_residuals.lab.data.pipeline.file_digests import differs_from, digest_of
-from fairseq_residuals.lab.data.pipeline.parallel_map import count_lines
-from fairseq_residuals.lab.data.pipeline.steps import STAMP, Step, Steps
+from fairseq_residuals.lab.data import archives
+from fairseq_residuals.lab.data.download import Downloads, Source, differs_from, digest_of, is_address, mirror_folder
+from fairseq_residuals.lab.data.parallel_map import count_lines
+from fairseq_residuals.lab.data.steps import STAMP, Step, Steps
 from fairseq_residuals.plugin.folders import locked
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.utils.documents import read_record
 from modern_fairseq.atomic_write import atomic_write
 
 SUMMARY = "prepared.json"
-STAND_IN = "stand_in.json"
-"""In a mirror: its files stand in for the published ones, and these are their sizes."""
 
 
 @dataclass
@@ -34,8 +31,8 @@ class Job:
     downloads: Downloads
     workers: int
     stand_in: Mapping[str, Any] | None = None
-    """What the files of a mirror that stand in for the published ones have instead: ``lines`` by data set, ``merges``
-    of a BPE, ``pieces`` and ``sha256`` of a SentencePiece model, ``held_out`` examples, ``digests`` by source."""
+    """In tests, whose files stand in for the published ones, what holds for these instead: ``lines`` by data set,
+    ``merges`` of a BPE, ``pieces`` and ``sha256`` of a SentencePiece model, ``held_out`` examples."""
     release: str | None = None
     """Of a corpus that comes in releases, another one than that for which it is defined."""
 
@@ -209,50 +206,17 @@ def _contents(out: Path, folders: list[Path]) -> dict[str, dict[str, Any]]:
     return {"lines": lines, "vocabulary": vocabulary, "sha256": digests}
 
 
-@dataclass(frozen=True)
-class Mirror:
-    """Where the files of a corpus are looked for first."""
+def downloads_of(corpus: Corpus, folder: Path, mirror: str | None) -> Downloads:
+    """Return the folder of downloads, and the mirror that is looked into first.
 
-    folder: Path | None = None
-    addresses: tuple[str, ...] = ()
-    """Below which files lie by name."""
-    stand_in: Mapping[str, Any] | None = None
-    """Of a folder whose files stand in for the published ones: their sizes and digests."""
+    Args:
+        mirror: a folder or an address; None or empty: what this machine knows of for the corpus.
 
-    @classmethod
-    def of(cls, setting: str | None, corpus: Corpus, *, stand_in: bool = False) -> Mirror:
-        """Return the mirror that the user names, or that this machine knows of for the corpus.
-
-        Args:
-            setting: a folder or an address; None or empty: none is named.
-            stand_in: whether files may stand in for the published ones, whose digests and sizes they do not have.
-
-        Raises:
-            UserError: there is no such folder, its files stand in for the published ones though that was not asked for,
-                or what it says of them is not valid.
-        """
-        if setting is None or not setting:
-            return cls(addresses=corpus.mirrors() if corpus.mirrors else ())
-        if is_address(setting):
-            return cls(addresses=(setting,))
-        folder = mirror_folder(setting)
-        path = folder / STAND_IN
-        if path.is_file() and not stand_in:
-            raise UserError(
-                f"{path} says that the files there stand in for the published ones, whose digests and sizes they do not"
-                " have; --stand-in takes them, for tests"
-            )
-        return cls(folder, stand_in=_read_stand_in(path) if path.is_file() else None)
-
-    def downloads(self, folder: Path) -> Downloads:
-        """Return the folder of downloads that takes from this mirror first."""
-        digests = None if self.stand_in is None else self.stand_in.get("digests", {})
-        return Downloads(folder, self.folder, digests, self.addresses)
-
-
-def _read_stand_in(path: Path) -> dict[str, Any]:
-    stand_in = read_record(path)
-    for key in ("lines", "digests"):
-        if not isinstance(stand_in.get(key, {}), dict):
-            raise UserError(f"{path}: {key} must be a JSON object, not {stand_in[key]!r}")
-    return stand_in
+    Raises:
+        UserError: there is no such folder.
+    """
+    if not mirror:
+        return Downloads(folder, addresses=corpus.mirrors() if corpus.mirrors else ())
+    if is_address(mirror):
+        return Downloads(folder, addresses=(mirror,))
+    return Downloads(folder, mirror_folder(mirror))

@@ -1,7 +1,4 @@
-"""Small archives with the layout of the published ones, and what a preparation has to cope with in them.
-
-They let every recipe run from end to end without a network, and are what the tests of the corpora prepare from.
-"""
+"""Small archives with the layout of the published ones, and what a preparation has to cope with in them."""
 
 from __future__ import annotations
 
@@ -11,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-
-from fairseq_residuals.lab.data.synthetic import debian_mirror
-from fairseq_residuals.lab.data.synthetic.published_layouts import Files, StandIn, plain, random_lines, sgm, text
-from fairseq_residuals.wirings.core.errors import UserError
+import soundfile
+from published_layouts import Files, StandIn, plain, random_lines, sgm, text
+from subword_nmt.apply_bpe import BPE
 
 NEWS = {"newstest2010": 4, "newstest2011": 5, "newstest2012": 6, "newstest2013": 7, "newstest2014": 8}
 GOOGLE_CODES = b"#version: 0.2\nk a\nka n\ni n\nin g</w>\n"
@@ -55,8 +51,6 @@ def wmt14_en_de() -> StandIn:
 
 def google_archive() -> StandIn:
     """Return the archive that is gone: tokenized, in subwords, flat; and the sources of test sets."""
-    from subword_nmt.apply_bpe import BPE  # no recipe needs it
-
     files: Files = {"bpe.32000": GOOGLE_CODES, "vocab.bpe.32000": b"ka@@\n"}
     lines = random_lines("train", 40, "en", "de")
     codes = BPE(io.StringIO(GOOGLE_CODES.decode()))
@@ -228,8 +222,6 @@ def wikitext103() -> StandIn:
 
 def flac(seconds: float, pitch: int) -> bytes:
     """Return a tone with noise as 16 kHz FLAC."""
-    import soundfile  # speech alone needs it
-
     time = np.arange(int(16000 * seconds)) / 16000
     noise = np.random.default_rng(pitch).normal(scale=0.01, size=time.shape)
     buffer = io.BytesIO()
@@ -277,18 +269,3 @@ def build(corpus: str, folder: Path) -> StandIn:
     stand_in = STAND_INS[corpus]()
     stand_in.write(folder)
     return stand_in
-
-
-def write_mirror(corpus: str, variant: str, folder: Path) -> None:
-    """Write a mirror from which a variant of any corpus can be prepared.
-
-    Raises:
-        UserError: a library that makes it is not installed.
-    """
-    try:
-        if corpus == "debian":
-            debian_mirror.write_mirror_for(variant, folder)
-        else:
-            build(corpus, folder)
-    except ModuleNotFoundError as error:
-        raise UserError(f"the stand-in of {corpus} needs the library {error.name}, which is not installed") from error

@@ -7,8 +7,10 @@ phrases with CLDR's list patterns. Non-breaking spaces become plain ones.
 
 from __future__ import annotations
 
+import argparse
 import datetime as dt
 import random
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +33,9 @@ from babel.numbers import (
 )
 from babel.units import format_unit
 
+from fairseq_residuals.wirings.core.errors import UserError
+
+PROGRAM = "fairseq_residuals.lab.data.synthetic"
 SOURCE, TARGET = Locale("en"), Locale("de")
 
 Join = Literal["standard", "or"]
@@ -292,3 +297,34 @@ def write_corpus(folder: Path, corpus: Mapping[str, Sequence[Pair]]) -> None:
         for language, lines in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
             text = "".join(f"{line}\n" for line in lines)
             (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write train, valid and test in both languages, and return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM,
+        description="Writes OUT/{train,valid,test}.{en,de}, a sentence a line: dates, prices, countries and "
+        "lists of them, as the Unicode CLDR has them in both languages. The same numbers make the same sentences.",
+    )
+    parser.add_argument("out", type=Path, metavar="OUT", help="the folder")
+    parser.add_argument("--train", type=int, default=20_000, metavar="N", help="pairs to train on (%(default)s)")
+    parser.add_argument(
+        "--held-out", type=int, default=500, metavar="N", help="pairs of valid, and of test (%(default)s)"
+    )
+    args = parser.parse_args(argv)
+    try:
+        if min(args.train, args.held_out) < 1:
+            raise UserError("--train and --held-out must be at least 1")
+        args.out.mkdir(parents=True, exist_ok=True)
+        write_corpus(args.out, make_corpus({"train": args.train, "valid": args.held_out, "test": args.held_out}))
+    except OSError as error:
+        print(f"{PROGRAM}: error: {args.out} cannot be written: {error.strerror}", file=sys.stderr)
+        return 1
+    except UserError as error:
+        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

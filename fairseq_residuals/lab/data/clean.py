@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_residuals.lab.data.pipeline.parallel_map import lines_of
+from fairseq_residuals.lab.data.parallel_map import lines_of
 from fairseq_residuals.wirings.core.errors import UserError
 
 LONGEST_WORD = 1000

@@ -14,7 +14,7 @@ from pathlib import Path
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 
-from fairseq_residuals.lab.data.pipeline.parallel_map import blocks, decode, ordered, progress
+from fairseq_residuals.lab.data.parallel_map import blocks, decode, ordered, progress
 from fairseq_residuals.wirings.core.errors import UserError
 
 JOIN = re.compile(r"@@( |$)")

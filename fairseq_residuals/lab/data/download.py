@@ -8,6 +8,7 @@ name. The program curl downloads: it resumes, follows redirections, and knows pr
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -19,7 +20,6 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from fairseq_residuals.lab.data.pipeline.file_digests import differs_from, digest_of
 from fairseq_residuals.plugin.folders import locked
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.utils.documents import read_text
@@ -33,6 +33,27 @@ TOLD = "%{http_code} %{content_type}\n%{errormsg}"
 """What curl prints when it is done."""
 NO_RANGES = 33
 """Exit status of curl where a server cannot go on where an earlier call broke off."""
+
+
+def digest_of(path: Path, algorithm: str = "sha256") -> str:
+    """Return the hexadecimal digits of a file's digest.
+
+    Args:
+        algorithm: a name that :mod:`hashlib` knows.
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
+
+
+def differs_from(stated: str, path: Path) -> str:
+    """Return how a file's digest differs from the one that is stated, in words that follow its name; "" if not.
+
+    Args:
+        stated: an algorithm, a colon, and hexadecimal digits.
+    """
+    algorithm, _, right = stated.partition(":")
+    found = digest_of(path, algorithm)
+    return "" if found == right else f"has the {algorithm} {found} and should have {right}"
 
 
 @dataclass(frozen=True)

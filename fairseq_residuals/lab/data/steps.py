@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairseq_residuals.plugin.folders import new_folder
 from fairseq_residuals.wirings.utils.documents import read_record
@@ -49,26 +49,11 @@ class Step:
         yield self
 
 
-class Cost(NamedTuple):
-    """What a step took."""
-
-    seconds: float
-    cpu_seconds: float
-    """Of all processes together."""
-
-
-def _clocks() -> Cost:
-    times = os.times()
-    return Cost(times.elapsed, sum(times[:4]))
-
-
 class Steps:
     """The steps of one folder."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
-        self.costs: dict[str, Cost] = {}
-        """Of each step that was done by this object."""
 
     def folder(self, step: Step) -> Path:
         return self.out / step.name
@@ -84,7 +69,7 @@ class Steps:
             return folder
         sources = [self.ensure(earlier) for earlier in step.after]
         print(f"prepare: {step.name} ...", file=sys.stderr, flush=True)
-        begin = _clocks()
+        begin = time.monotonic()
         if folder.exists():  # of other parameters; two of them might not fit on the disk
             shutil.rmtree(folder)
         with new_folder(folder) as partial:
@@ -92,9 +77,7 @@ class Steps:
             stamp = {"key": step.key, "parameters": step.parameters}
             text = json.dumps(stamp, sort_keys=True, default=repr, indent=1, ensure_ascii=False)
             (partial / STAMP).write_text(text, encoding="utf-8")
-        cost = Cost(*(end - start for start, end in zip(begin, _clocks(), strict=True)))
-        self.costs[step.name] = cost
-        print(f"prepare: {step.name} done in {cost.seconds:.1f} s", file=sys.stderr, flush=True)
+        print(f"prepare: {step.name} done in {time.monotonic() - begin:.1f} s", file=sys.stderr, flush=True)
         return folder
 
 

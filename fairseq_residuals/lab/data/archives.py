@@ -6,13 +6,14 @@ import bz2
 import errno
 import fnmatch
 import gzip
+import io
 import lzma
 import posixpath
 import shutil
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -164,3 +165,12 @@ def _store(archive: Path, member: Member, path: Path, zipped: bool) -> None:
                 shutil.copyfileobj(unzipped, out, 1 << 20)
         else:
             shutil.copyfileobj(member.contents, out, 1 << 20)
+
+
+def write_tar(file: IO[bytes] | gzip.GzipFile, files: Mapping[str, bytes]) -> None:
+    """Write files by name; the same files make the same bytes."""
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for name, contents in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(contents)
+            archive.addfile(member, io.BytesIO(contents))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import random
-import tarfile
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fairseq_residuals.lab.data.pipeline.corpus import STAND_IN
+from fairseq_residuals.lab.data.archives import write_tar
 
+STAND_IN = "stand_in.json"
+"""Beside the files, the sizes that they have."""
 STEMS = [a + b + c for a in ("k", "l", "m", "p", "r", "st") for b in "aeiou" for c in ("n", "s", "t")]
 ENDINGS = {"en": "ing", "de": "ung", "fr": "é", "cs": "ní", "zh": "的", "src": "ed", "tgt": "er"}
 Lines = dict[str, list[str]]
@@ -66,18 +66,10 @@ def pack(files: Mapping[str, bytes], path: Path) -> None:
                 archive.writestr(zipfile.ZipInfo(name), contents, zipfile.ZIP_DEFLATED)
     elif path.name.endswith(".tar"):
         with path.open("wb") as raw:
-            _write_tar(raw, files)
+            write_tar(raw, files)
     else:
         with path.open("wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, filename="") as zipped:
-            _write_tar(zipped, files)
-
-
-def _write_tar(file: io.RawIOBase | io.BufferedIOBase | gzip.GzipFile, files: Mapping[str, bytes]) -> None:
-    with tarfile.open(fileobj=file, mode="w") as archive:  # type: ignore[call-overload]
-        for name, contents in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(contents)
-            archive.addfile(member, io.BytesIO(contents))
+            write_tar(zipped, files)
 
 
 @dataclass
@@ -87,7 +79,7 @@ class StandIn:
     archives: dict[str, Files]
     """By name; folders by name with a ``/`` at the end."""
     described: Mapping[str, object] = field(default_factory=dict)
-    """What ``stand_in.json`` says of them: their sizes."""
+    """What :data:`STAND_IN` says of them."""
 
     def write(self, folder: Path) -> None:
         """Write the mirror."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fairseq_residuals.lab.data.pipeline.download import Source
+from fairseq_residuals.lab.data.download import Source
 from fairseq_residuals.wirings.core.errors import UserError
 
 KEYRINGS = ("debian-archive-keyring.gpg", "debian-archive-keyring.pgp")

@@ -9,9 +9,9 @@ import lzma
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from published_layouts import STAND_IN, random_lines
+
 from fairseq_residuals.lab.data.corpora.debian import LANGUAGES
-from fairseq_residuals.lab.data.pipeline.corpus import STAND_IN
-from fairseq_residuals.lab.data.synthetic.published_layouts import random_lines
 
 BOILERPLATE = {
     "en": "This package contains the development files.",
@@ -63,20 +63,6 @@ def packages(count: int, *languages: str) -> list[Package]:
             }
             listed.append(Package(f"{package.name}-dev", f"{package.name} (1.0)", described))
     return listed
-
-
-def write_mirror_for(variant: str, folder: Path) -> None:
-    """Write a mirror that is as large as a variant of the corpus needs: each of its data sets gets some sources.
-
-    A source goes to a held-out set only if it has at most a twentieth of its examples.
-    """
-    if variant == "multilingual":
-        listed = [package for package in packages(120, *LANGUAGES) if not package.name.endswith("-dev")]
-        write_mirror(folder, listed, held_out=800)
-    elif variant.startswith("en_"):
-        write_mirror(folder, packages(90, variant.removeprefix("en_")), held_out=120)
-    else:
-        write_mirror(folder, packages(90), held_out={"headlines": 40, "lm": 80}[variant])
 
 
 def write_mirror(

@@ -1,1 +1,0 @@
-"""The steps that lead from published files to data for fairseq."""

@@ -1,1 +1,0 @@
-"""Where published files lie."""

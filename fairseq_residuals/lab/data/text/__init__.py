@@ -1,1 +1,0 @@
-"""Treatment of text."""
