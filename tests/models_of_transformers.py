@@ -96,9 +96,9 @@ def tiny(name: str, seed: int = 0) -> Any:
 
 @torch.no_grad()
 def perturb(model: torch.nn.Module, names: str = "") -> None:
-    """Move the parameters with ``names`` in their names away from where they are."""
+    """Move the parameters with ``names`` in their names away from where they are; constants (sines) stay."""
     for name, p in model.named_parameters():
-        if names in name:
+        if names in name and p.requires_grad:
             p.add_(0.1 * torch.randn(p.shape))
 
 
