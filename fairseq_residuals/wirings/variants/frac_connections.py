@@ -5,10 +5,9 @@
     X_1..X_m ─┬─► [Σ_i read_ic X_i for c] ─► LN ─► F ─► y_c · write_c ─► + ─► X'_1..X'_m        output: LN([X_c])
               └─► Σ_i mix_ic X_i ────────────────────────────────────────┘
 
-Zhu et al. 2025, "Frac-Connections: Fractional Extension of Hyper-Connections" (2503.14125). The stream keeps its C
-channels, X_i is the i-th m-th of them. Of the LayerNorm of X_i two matrices make row i of read and mix, and the number
-write_i, by tanh, each added to a static value with a scale that starts at 0.01. The matrices start at 0, read and mix
-at the identity, and write at 1: exactly as Pre-LN.
+Zhu et al. 2025 (2503.14125). The stream keeps its C channels, X_i is the i-th m-th of them. Of the LayerNorm of X_i two
+matrices make row i of read and mix, and the number write_i, by tanh, each added to a static value with a scale that
+starts at 0.01. The matrices start at 0, read and mix at the identity, and write at 1: exactly as Pre-LN.
 
 No code was published; written after wdlctc/hyper-connection-factory@412aeba (``connections/hyper.py``), a
 third party's. ``num_fracs`` of hyper-connections 0.4.11 is something else: its second fraction is never read. By our
