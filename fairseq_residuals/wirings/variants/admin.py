@@ -32,11 +32,6 @@ class AdminConnection(Connection):
     summation: Summation = "post"
 
     def __init__(self, site: Site, profile: str) -> None:
-        """Make the omegas of one residual.
-
-        Args:
-            profile: the option.
-        """
         super().__init__(site)
         self.norm = site.new_norm()
         self.omega = nn.Parameter(torch.ones(site.dim))
