@@ -84,7 +84,7 @@ class LackedVariant(UserError):
 
 
 def read(path: Path) -> Golden:
-    """Read a golden file of this layout or an older one, with the recipe for its model.
+    """Read a golden file, with the recipe for its model.
 
     Raises:
         LackedVariant: this plugin lacks its variant.

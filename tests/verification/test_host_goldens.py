@@ -19,7 +19,6 @@ from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.variants import pre_ln
 from fairseq_residuals.wirings.variants._streams import Weights, stack_streams
 from fairseq_residuals.wirings.variants.deepnet import DeepNetConnection
-from fairseq_residuals.wirings.variants.frac_connections import FracRouter
 from fairseq_residuals.wirings.variants.hyper_connections import TanhRouter
 from fairseq_residuals.wirings.variants.identity_hc import IdentityHC
 from fairseq_residuals.wirings.variants.mhc import MHC, GatedRouter
@@ -165,9 +164,12 @@ def without_tanh(router: TanhRouter, streams: Tensor) -> Tensor:
     return torch.addcmul(router.static, router.product(streams).permute(1, 2, 3, 0), scale)
 
 
-def transposed(router: FracRouter, streams: Tensor) -> Tensor:
+weights_of = TanhRouter.forward
+
+
+def transposed(router: TanhRouter, streams: Tensor) -> Tensor:
     m = len(router.static)
-    read, mix, write = TanhRouter.forward(router, streams).split([m, m, 1], -1)
+    read, mix, write = weights_of(router, streams).split([m, m, 1], -1)
     return torch.cat([read.mT, mix.mT, write], -1)
 
 
@@ -221,7 +223,7 @@ gated = GatedRouter.forward
     ("name", "place", "wrong"),
     [
         ("frac_connections", "hyper_connections.TanhRouter.forward", without_tanh),
-        ("frac_connections", "frac_connections.FracRouter.forward", transposed),
+        ("frac_connections", "hyper_connections.TanhRouter.forward", transposed),
         ("hy4_ihc", "mhc.GatedRouter.forward", halved_post),
         ("hy4_ihc", "mhc.GatedRouter.forward", exchanged),
         ("hy4_ihc", "mhc.GatedRouter.forward", softmax_for_pre),

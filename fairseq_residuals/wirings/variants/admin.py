@@ -12,7 +12,7 @@ Checked against LiyuanLucasLiu/Transformer-Clinic@70f72b7 (``modules/transformer
 Paper and code: the paper counts the input as Var = 1; the code measures it, and the variance of every norm's output,
 over all positions of one batch, padding included: ω_1 = 1, ω_{i+1}² = Var[ω_i x] + Var[F_i(x)], ω_i already being
 applied. Encoder and decoder each start at 1. The omegas are trained (and decayed, if weights are). How they are
-measured is ``library/admin_measurement.py``; from then on they live in the checkpoint, and loading one measures
+measured is ``wirings/admin_measurement.py``; from then on they live in the checkpoint, and loading one measures
 nothing. ``init`` is that of the authors' fairseq by default.
 """
 
@@ -32,11 +32,6 @@ class AdminConnection(Connection):
     summation: Summation = "post"
 
     def __init__(self, site: Site, profile: str) -> None:
-        """Make the omegas of one residual.
-
-        Args:
-            profile: the option.
-        """
         super().__init__(site)
         self.norm = site.new_norm()
         self.omega = nn.Parameter(torch.ones(site.dim))

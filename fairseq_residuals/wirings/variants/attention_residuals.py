@@ -60,10 +60,8 @@ class SoftmaxOverDepth(nn.Module):
         """Make the query.
 
         Args:
-            width: C.
             normed: whether what is added up is normalized too; the norm then has no gain.
             scale: whether the logits are divided by sqrt(C).
-            eps: eps of the norm.
             heads: groups of channels with a softmax each; they divide C.
         """
         super().__init__()

@@ -6,9 +6,8 @@
        │ └─────────┘        └──────────┤
        └───────────────────────────────┘          (a decoder layer has cross-attention in between)
 
-Takase et al. 2023, "B2T Connection: Serving Stability and Performance in Deep Transformers", Eq. 5:
-x' = LN(x_in + x_ffn + FFN(x_ffn)), where x_in is the layer's input and x_ffn what its FFN is fed.
-Checked against takase/b2t_connection@c8e2ad4 (``fairseq/modules/transformer_layer.py``).
+Takase et al. 2023, Eq. 5: x' = LN(x_in + x_ffn + FFN(x_ffn)), where x_in is the layer's input and x_ffn what its FFN is
+fed. Checked against takase/b2t_connection@c8e2ad4 (``fairseq/modules/transformer_layer.py``).
 
 Paper and code: the repository's first release (c3dedea, June 2022) initialises as fairseq does; since 4d80167 (May
 2023) it multiplies every weight matrix of a layer, biases not, by L^-0.5 (``init_scale=depth``), which no table of

@@ -6,11 +6,10 @@
     X_1 ──┼─► Σ_j a[i,j] X_j = Y_i ─► layer i+1, a whole Pre-LN layer ─► X_{i+1}
     X_i ──┘
 
-Pagliardini et al. 2024, "DenseFormer: Enhancing Information Flow in Transformers via Depth Weighted Averaging",
-section 3: X_0 = Y_0 the embedding, X_i = layer_i(Y_{i-1}), Y_i = Σ a[i,j] X_j over j ≤ i with j ≡ i modulo the
-``dilation`` if the ``period`` divides i, else Y_i = X_i; the norm on top reads Y_L. Each row of a starts as
-(0, ..., 0, 1), so the model starts as Pre-LN, bit for bit. The weights are not normalised and may become negative.
-Checked against epfml/DenseFormer@c99a623 (``experiments/models/denseformer.py``).
+Pagliardini et al. 2024, section 3: X_0 = Y_0 the embedding, X_i = layer_i(Y_{i-1}), Y_i = Σ a[i,j] X_j over j ≤ i with
+j ≡ i modulo the ``dilation`` if the ``period`` divides i, else Y_i = X_i; the norm on top reads Y_L. Each row of a
+starts as (0, ..., 0, 1), so the model starts as Pre-LN, bit for bit. The weights are not normalised and may become
+negative. Checked against epfml/DenseFormer@c99a623 (``experiments/models/denseformer.py``).
 
 Paper and code: the package of the repository follows the paper. In the code of its experiments the period is another
 one: an average after every p-th layer, over the outputs of every p-th layer only. The weights are decayed there, as

@@ -31,7 +31,7 @@ from fairseq_residuals.wirings.core.config import MOST_LAYERS, option
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.ops.depth_sum import weighted_sum
 from fairseq_residuals.wirings.variants.post_ln import PostLNConnection
-from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection
+from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection, TopNorm
 
 
 def band(size: int, window: int) -> Tensor:
@@ -107,7 +107,7 @@ def combined(o: Any) -> str:
 
 
 @register_variant("dlcl_pre")
-class DLCLPre(DLCL):
+class DLCLPre(TopNorm, DLCL):
     title = "DLCL, Pre-LN"
     connection = PreLNConnection
     summation = "mixed"
@@ -123,16 +123,9 @@ class DLCLPre(DLCL):
             "output LN(x)",
         )
 
-    def __init__(self, config: Any, shape: StackShape) -> None:
-        super().__init__(config, shape)
-        self.norm = shape.new_norm()
-
     def after_layer(self, i: int, s: Stream) -> Stream:
         s = s | {f"y{i + 1}": self.normalize(i + 1, s["x"])}
         return s | {"x": self.combine(i + 1, s)}
-
-    def close(self, s: Stream) -> Tensor:
-        return self.norm(s["x"])
 
 
 @register_variant("dlcl_post")

@@ -5,10 +5,9 @@
     X_1..X_m ─┬─► [Σ_i read_ic X_i for c] ─► LN ─► F ─► y_c · write_c ─► + ─► X'_1..X'_m        output: LN([X_c])
               └─► Σ_i mix_ic X_i ────────────────────────────────────────┘
 
-Zhu et al. 2025, "Frac-Connections: Fractional Extension of Hyper-Connections" (2503.14125). The stream keeps its C
-channels, X_i is the i-th m-th of them. Of the LayerNorm of X_i two matrices make row i of read and mix, and the number
-write_i, by tanh, each added to a static value with a scale that starts at 0.01. The matrices start at 0, read and mix
-at the identity, and write at 1: exactly as Pre-LN.
+Zhu et al. 2025 (2503.14125). The stream keeps its C channels, X_i is the i-th m-th of them. Of the LayerNorm of X_i two
+matrices make row i of read and mix, and the number write_i, by tanh, each added to a static value with a scale that
+starts at 0.01. The matrices start at 0, read and mix at the identity, and write at 1: exactly as Pre-LN.
 
 No code was published; written after wdlctc/hyper-connection-factory@412aeba (``connections/hyper.py``), a
 third party's. ``num_fracs`` of hyper-connections 0.4.11 is something else: its second fraction is never read. By our
@@ -25,21 +24,9 @@ from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, St
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.utils.precision import at_least_fp32, without_autocast
+from fairseq_residuals.wirings.utils.precision import without_autocast
 from fairseq_residuals.wirings.variants.hyper_connections import TanhRouter
 from fairseq_residuals.wirings.variants.pre_ln import TopNorm
-
-
-class FracRouter(TanhRouter):
-    """Compute the weights of fractions, which are small: what is normalized may be kept for the gradient."""
-
-    def product(self, streams: Tensor) -> Tensor:
-        """Return LN(X) W, (T, B, m, C / m) -> (2 m + 1, T, B, m)."""
-        assert self.dynamic is not None
-        gain, bias, matrix = (at_least_fp32(p) for p in (self.gain, self.bias, self.dynamic))
-        centred = at_least_fp32(streams) - at_least_fp32(streams).mean(-1, keepdim=True)
-        normed = centred * (centred.square().mean(-1, keepdim=True) + self.eps).rsqrt()
-        return ((gain * normed + bias) @ matrix.T).movedim(-1, 0)
 
 
 class FracConnection(Connection):
@@ -49,15 +36,14 @@ class FracConnection(Connection):
         super().__init__(site)
         self.m = m
         static = torch.cat([torch.eye(m), torch.eye(m), torch.ones(m, 1)], 1)
-        self.router = FracRouter(static, site.dim // m, dynamic=True, eps=site.eps(1e-5))
+        self.router = TanhRouter(static, site.dim // m, dynamic=True, eps=site.eps(1e-5))
         self.norm = site.new_norm()
 
     def read(self, s: Stream) -> tuple[Tensor, Stream]:
         x = s["x"].unflatten(-1, (self.m, -1))
         with without_autocast(x):
-            weights = self.router(x)
-            read, mix, write = weights.split([self.m, self.m, 1], -1)
-            exact = x.to(weights.dtype)
+            read, mix, write = self.router(x).split([self.m, self.m, 1], -1)
+            exact = x.to(read.dtype)
             u, mixed = ((matrix.mT @ exact).to(x.dtype) for matrix in (read, mix))
             return self.norm(u.flatten(-2)), s | {"mixed": mixed, "write": write}
 

@@ -16,7 +16,6 @@ Pre-LN. Price: the streams part by the gradient of W_up alone, which W_down make
 alike. ``start=qwen`` parts them at once. Weight decay spares the gains.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,15 +23,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream, Variant
+from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale
 from fairseq_residuals.wirings.core.norms import scale_gain
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.utils.precision import at_least_fp32, without_autocast
-from fairseq_residuals.wirings.variants._streams import stream_keys
+from fairseq_residuals.wirings.variants._streams import StreamsVariant, stream_keys
 
 STD = 0.02
+GATED = "z = [LN[i](X[i]) for i = 0..n-1]; g = sigmoid(up(silu(down(z) / n)))"
+MEAN = "sum_{i=0..n-1} part(g, i, n) * part(z, i, n) / n"
 
 
 class GatedRead(nn.Module):
@@ -45,16 +46,17 @@ class GatedRead(nn.Module):
         self.down = nn.Parameter(STD * torch.randn(config.rank, width))
         self.up = nn.Parameter(STD * released * torch.randn(width, config.rank))
 
-    def forward(self, streams: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    def forward(self, s: Stream) -> tuple[Tensor, Tensor]:
         """Return what is read, (T, B, C), and the normalized streams in single precision at least, (T, B, n C)."""
-        z = at_least_fp32(torch.cat([norm(x) for norm, x in zip(self.norms, streams, strict=True)], -1))
+        normed = [norm(s[key]) for norm, key in zip(self.norms, stream_keys(self.n), strict=True)]
+        z = at_least_fp32(torch.cat(normed, -1))
         with without_autocast(z):
             gates = (silu(z @ at_least_fp32(self.down).T / self.n) @ at_least_fp32(self.up).T).sigmoid()
-            return (gates * z).unflatten(-1, (self.n, -1)).mean(-2).to(streams[0].dtype), z
+            return (gates * z).unflatten(-1, (self.n, -1)).mean(-2).to(s["x"].dtype), z
 
 
 class GatedResidualConnection(Connection):
-    """While the sub-layer runs the stream also has "gates" (T, B, n), of what is written."""
+    """While the sub-layer runs the stream also has "gates" (T, B, n, 1), of what is written."""
 
     def __init__(self, site: Site, config: Any) -> None:
         super().__init__(site)
@@ -63,19 +65,19 @@ class GatedResidualConnection(Connection):
         self.inject = nn.Parameter(std * torch.randn(config.n, config.n * site.dim))
 
     def read(self, s: Stream) -> tuple[Tensor, Stream]:
-        u, z = self.gated([s[key] for key in stream_keys(self.gated.n)])
+        u, z = self.gated(s)
         with without_autocast(z):
-            return u, s | {"gates": 2 * (z @ at_least_fp32(self.inject).T / self.gated.n).sigmoid()}
+            gates = 2 * (z @ at_least_fp32(self.inject).T / self.gated.n).sigmoid()
+        return u, s | {"gates": gates.unsqueeze(-1)}
 
     def write(self, s: Stream, y: Tensor) -> Stream:
-        s = dict(s)
-        gates = s.pop("gates").unsqueeze(-1).unbind(-2)
-        keys = stream_keys(self.gated.n)
+        s, keys = dict(s), stream_keys(self.gated.n)
+        gates = s.pop("gates").unbind(-2)
         return s | {key: (s[key] + gate * y).to(s[key].dtype) for key, gate in zip(keys, gates, strict=True)}
 
 
 @register_variant("gated_residual")
-class GatedResidual(Variant):
+class GatedResidual(StreamsVariant):
     title = "Gated residual"
     paper = "Qwen Team 2026, Qwen3.8-Flash-Next (released weights)"
     year = 2026
@@ -83,14 +85,10 @@ class GatedResidual(Variant):
     code = "huggingface/transformers@v5.23.0"
     verified = "Qwen3.8-Flash-Next in transformers, decoder alone: activations, gradients"
     ships_in = "Qwen3.8-Flash-Next (norm_type=rms, rank=320)"
-    extension = (
-        "Cross-attention is one more sub-layer with gates of its own; encoder and decoder each start with copies of"
-        " their embedding and end in a read of their own. start=pre_ln."
-    )
+    extension = f"{StreamsVariant.extension} start=pre_ln."
 
     @dataclass(frozen=True)
-    class Config(Variant.Config):
-        n: int = option(4, "streams", minimum=1, maximum=64)
+    class Config(StreamsVariant.Config):
         rank: int = option(64, "rows of W_down", minimum=1, maximum=65_536)
         start: Literal["pre_ln", "qwen"] = option("pre_ln", "where gains and matrices start", for_training=True)
 
@@ -98,12 +96,16 @@ class GatedResidual(Variant):
     def equations(cls, o: Any) -> tuple[str, ...]:
         return (
             "start: X[j] = x for j = 0..n-1",
-            "z = [LN[i](X[i]) for i = 0..n-1]; g = sigmoid(up(silu(down(z) / n))); b = 2 sigmoid(inject(z) / n)",
-            "y = F(sum_{i=0..n-1} part(g, i, n) * part(z, i, n) / n)",
+            f"{GATED}; b = 2 sigmoid(inject(z) / n)",
+            f"y = F({MEAN})",
             "X[j] = X[j] + part(b, j, n) * y for j = 0..n-1",
-            "after each layer, l = L: z = [LN[i](X[i]) for i = 0..n-1]; g = sigmoid(up(silu(down(z) / n)))",
-            "output sum_{i=0..n-1} part(g, i, n) * part(z, i, n) / n",
+            f"after each layer, l = L: {GATED}",
+            f"output {MEAN}",
         )
+
+    @classmethod
+    def has_top(cls, o: Any) -> bool:
+        return False
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
@@ -112,14 +114,8 @@ class GatedResidual(Variant):
     def connect(self, site: Site) -> Connection:
         return GatedResidualConnection(site, self.config)
 
-    def open(self, x: Tensor) -> Stream:
-        return dict.fromkeys(stream_keys(self.config.n), x)
-
     def layer_output(self, s: Stream) -> Tensor:
-        return self.last([s[key] for key in stream_keys(self.config.n)])[0]  # type: ignore[no-any-return]
-
-    def close(self, s: Stream) -> Tensor:
-        return self.layer_output(s)
+        return self.last(s)[0]  # type: ignore[no-any-return]
 
     def update_rules(self) -> dict[str, UpdateScale]:
         return super().update_rules() | {f"norms.{i}.weight": SPARED for i in range(self.config.n)}

@@ -5,12 +5,11 @@
     x ─┬─► LN ─► F ─► + ─► LN ─► x'        first layer: without α; its attention also without the norm after the sum
        └─► · α ───────┘
 
-Chen and Wei 2026, "Post-LayerNorm Is Back: Stable, ExpressivE, and Deep", section 3: x' = LN(α x + F(LN(x))), with α
-the number of sub-layers (attention and FFN). In the first layer α is 1, and its attention has no norm after the sum:
-x' = x + F(LN(x)). There is no norm on top of a stack: that of the last sub-layer is on the stream.
-No code was published. The paper's norms are RMSNorm without bias (``norm=rms``); of LayerNorm, those at the start of
-the branches have one unless ``branch_bias=false``, the others always. By our choice each stack has its own α and first
-layer, and cross-attention counts as a sub-layer.
+Chen and Wei 2026, section 3: x' = LN(α x + F(LN(x))), with α the number of sub-layers (attention and FFN). In the first
+layer α is 1, and its attention has no norm after the sum: x' = x + F(LN(x)). There is no norm on top of a stack: that
+of the last sub-layer is on the stream. No code was published. The paper's norms are RMSNorm without bias
+(``norm=rms``); of LayerNorm, those at the start of the branches have one unless ``branch_bias=false``, the others
+always. By our choice each stack has its own α and first layer, and cross-attention counts as a sub-layer.
 """
 
 from dataclasses import dataclass

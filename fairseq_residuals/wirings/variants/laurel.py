@@ -51,7 +51,6 @@ class AugmentedConnection(PreLNConnection):
         """Make the parameters.
 
         Args:
-            site: where the connection sits.
             weighs: whether the sub-layer's output and the rest have a weight each, which starts at 1.
             rank: rank of the linear map; 0: there is none.
             past: how many outputs of connections are added up, x among them; fewer where there are not as many.

@@ -13,12 +13,12 @@ Weights decay as any do in fairseq, gains too; the authors spare these. In the c
 starts at 1e-5, and a layer by itself at 1e-4. Its norms have eps 1e-6. By our choice cross-attention has gains of its
 own, and the deeper stack decides where gains start.
 
-``re_zero``: Bachlechner et al. 2020, "ReZero is All You Need: Fast Convergence at Large Depth": x' = x + a F(x),
-without any norm (so the option ``norm_type`` has nothing to choose), a number per layer that starts at 0 and that all
-sub-layers of the layer share. Checked against majumderb/rezero@e2c94a8 (``rezero/transformer/rztx.py``), whose weights
-are drawn as PyTorch does, here as fairseq does. In the first update nothing of the layers moves but these numbers, and
-of a pair only the decoder's: the loss does not see the encoder before. Cross-attention of Idefics and Mllama has such a
-number, too, but under tanh and around a norm: x' = x + tanh(a) F(LN(x)).
+``re_zero``: Bachlechner et al. 2020: x' = x + a F(x), without any norm (so the option ``norm_type`` has nothing to
+choose), a number per layer that starts at 0 and that all sub-layers of the layer share. Checked against
+majumderb/rezero@e2c94a8 (``rezero/transformer/rztx.py``), whose weights are drawn as PyTorch does, here as fairseq
+does. In the first update nothing of the layers moves but these numbers, and of a pair only the decoder's: the loss does
+not see the encoder before. Cross-attention of Idefics and Mllama has such a number, too, but under tanh and around a
+norm: x' = x + tanh(a) F(LN(x)).
 """
 
 from dataclasses import dataclass

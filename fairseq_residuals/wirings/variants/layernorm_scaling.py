@@ -5,11 +5,10 @@
     x ─┬─► LN ─► /√l ─► F ─► + ─► x'
        └─────────────────────┘
 
-Sun et al. 2025, "The Curse of Depth in Large Language Models", Eq. 12: x' = x + F(LN(x) / sqrt(l)), l counted from 1,
-the same for all sub-layers of a layer; the last norm is not scaled. So attention scores are l times smaller, values
-and what the FFN is fed sqrt(l) times.
-Checked against lmsdss/LayerNorm-Scaling@5d4dd11 (``modeling_llama.py``, ``NORM_TYPE=cod``). By our choice encoder and
-decoder each count from 1, and cross-attention is scaled as its layer is.
+Sun et al. 2025, Eq. 12: x' = x + F(LN(x) / sqrt(l)), l counted from 1, the same for all sub-layers of a layer; the last
+norm is not scaled. So attention scores are l times smaller, values and what the FFN is fed sqrt(l) times. Checked
+against lmsdss/LayerNorm-Scaling@5d4dd11 (``modeling_llama.py``, ``NORM_TYPE=cod``). By our choice encoder and decoder
+each count from 1, and cross-attention is scaled as its layer is.
 
 Paper and code: since 33c3899 the repository's own command builds a model whose layers do nothing (it compares the
 lower-cased name of the norm with "LNS"); 5d4dd11 does not. Until eb1a0a5 the code drew embeddings with a standard

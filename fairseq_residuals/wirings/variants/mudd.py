@@ -7,9 +7,8 @@
               ├─ mix_v ─► LN ─► v ─┘         │
               └─ mix_r ──────────────────────┘                     output: LN(mix of all)
 
-Xiao et al. 2025, "MUDDFormer: Breaking Residual Bottlenecks in Transformers via Multiway Dynamic Dense Connections":
-mix_c = Σ_j (w_cj + b_cj) X_j with w = W2 gelu(W1 RMS(X_l)) of the newest output, no gain and eps 1e-6; X_0 is the
-embedding, which all four are in the first layer. Checked against Caiyun-AI/MUDDFormer@fc067b2
+Xiao et al. 2025: mix_c = Σ_j (w_cj + b_cj) X_j with w = W2 gelu(W1 RMS(X_l)) of the newest output, no gain and eps
+1e-6; X_0 is the embedding, which all four are in the first layer. Checked against Caiyun-AI/MUDDFormer@fc067b2
 (``modeling_muddformer.py``).
 
 W1 starts at N(0, 1/C), W2 at 0, b at (0, ..., 0, 1), as in the authors' training code (their PyTorch class, for

@@ -6,10 +6,9 @@
        └──────────────────────────────────┘
 
 x' = x + y - (x·y / (x·x + 1e-6)) x with y = F(LN(x)), and a norm on top; products are over the channels of one token,
-and x is the stream before its norm. Oh et al. 2025, "Revisiting Residual Connections: Orthogonal Updates for Stable and
-Efficient Deep Networks" (2505.11881), whose experiments are on images. Checked against
-BootsofLagrangian/ortho-residual@4f663d3 (``llama/residual.py``, "feature"). The stream never shrinks, for
-|x'|^2 = |x|^2 + |y'|^2 with y' what is added.
+and x is the stream before its norm. Oh et al. 2025 (2505.11881), whose experiments are on images. Checked against
+BootsofLagrangian/ortho-residual@4f663d3 (``llama/residual.py``, "feature"). The stream never shrinks, for |x'|^2 =
+|x|^2 + |y'|^2 with y' what is added.
 
 The authors' "global", and ``orthog_residual`` of x-transformers, take one product for a whole sentence: a token then
 sees later ones. That is not here.

@@ -5,10 +5,9 @@
     x ─┬─► LN ─► F ─► LN ─► + ─► x'
        └────────────────────┘
 
-Kim et al. 2025, "Peri-LN: Revisiting Normalization Layer in the Transformer Architecture". No code was published, and
-the paper leaves open whether the embeddings are normalised; checked against HyperCLOVA X SEED Think in
-huggingface/transformers@v5.23.0 (``modeling_hyperclovax.py``), whose are not (``embed_norm=false``), and which
-multiplies branches by a constant (``multiplier``).
+Kim et al. 2025. No code was published, and the paper leaves open whether the embeddings are normalised; checked against
+HyperCLOVA X SEED Think in huggingface/transformers@v5.23.0 (``modeling_hyperclovax.py``), whose are not
+(``embed_norm=false``), and which multiplies branches by a constant (``multiplier``).
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     x ─┬─► F ─► + ─► LN ─► x'
        └────────┘
 
-Vaswani et al. 2017, "Attention Is All You Need", section 3.1: LayerNorm(x + Sublayer(x)); no norm on top of a stack.
-Checked against facebookresearch/fairseq@3d262bb (``modules/transformer_layer.py``, ``normalize_before=False``).
+Vaswani et al. 2017, section 3.1: LayerNorm(x + Sublayer(x)); no norm on top of a stack. Checked against
+facebookresearch/fairseq@3d262bb (``modules/transformer_layer.py``, ``normalize_before=False``).
 """
 
 from typing import Any

@@ -5,10 +5,9 @@
     x ─┬─► F ─► LN ─► + ─► x'
        └──────────────┘
 
-Team OLMo 2024, "2 OLMo 2 Furious", section 3.2: x' = x + RMSNorm(F(x)), and a norm on top of the stack; before it Liu
-et al. 2022, "Swin Transformer V2" (there res-post-norm). Written after allenai/OLMo-core@fa6c501
-(``nn/transformer/block.py``). Dropout is on what is added to the stream. By our choice cross-attention is one more
-sub-layer with a norm.
+Team OLMo 2024, section 3.2: x' = x + RMSNorm(F(x)), and a norm on top of the stack; before it Liu et al. 2022, "Swin
+Transformer V2" (there res-post-norm). Written after allenai/OLMo-core@fa6c501 (``nn/transformer/block.py``). Dropout is
+on what is added to the stream. By our choice cross-attention is one more sub-layer with a norm.
 
 OLMo 2 has norms of queries and keys as well, over all heads together (``qk_norm=true``; without bias, which softmax
 would not see in the keys). They are needed in deep stacks: the stream that attention reads grows, and scores with it.

@@ -5,8 +5,8 @@
     x ─┬─► LN ─► F ─► + ─► x'
        └──────────────┘
 
-Wang et al. 2019, "Learning Deep Transformer Models for Machine Translation", Eq. 4 (also tensor2tensor, 2018).
-Checked against facebookresearch/fairseq@3d262bb (``modules/transformer_layer.py``, ``normalize_before=True``).
+Wang et al. 2019, Eq. 4 (also tensor2tensor, 2018). Checked against facebookresearch/fairseq@3d262bb
+(``modules/transformer_layer.py``, ``normalize_before=True``).
 """
 
 from dataclasses import dataclass

@@ -6,12 +6,11 @@
                ▲   └► softmax ─► ·v ─► ...
         q·k/√d ┘
 
-He et al. 2021, "RealFormer: Transformer Likes Residual Attention", Eq. 5: S' = QK^T/sqrt(d) + S, attention
-softmax(S')V; around it Post-LN. Three chains, none connected to another: encoder self-attention, decoder
-self-attention, cross-attention; the first layer has nothing to add. No parameters of its own. The scores travel
-without masks, each layer masks for itself. For deep stacks the authors divide the sum by the number of layers in it
-before the softmax (``mean=true``; their README: 30 layers or more), and pass on the sum. Here layers that layer
-dropout skips count in that number.
+He et al. 2021, Eq. 5: S' = QK^T/sqrt(d) + S, attention softmax(S')V; around it Post-LN. Three chains, none connected to
+another: encoder self-attention, decoder self-attention, cross-attention; the first layer has nothing to add. No
+parameters of its own. The scores travel without masks, each layer masks for itself. For deep stacks the authors divide
+the sum by the number of layers in it before the softmax (``mean=true``; their README: 30 layers or more), and pass on
+the sum. Here layers that layer dropout skips count in that number.
 
 Checked against google-research/google-research@5b09c22 (``realformer/realformer.py``), a BERT encoder. No
 encoder-decoder was published; that decoder and cross-attention have chains of their own is the reading of later

@@ -6,9 +6,8 @@
        └──────│───┘
     d ────────└─► + ───────► d'          output: x_L + LN(d_L)
 
-Xie et al. 2023, "ResiDual: Transformer with Dual Residual Connections", section 2.2: x' = LN(x + F(x)), d' = d + F(x),
-y = x_L + LN(d_L).
-Checked against microsoft/ResiDual@8682f75 (``resi_dual.py``, ``resi_dual_layers.py``).
+Xie et al. 2023, section 2.2: x' = LN(x + F(x)), d' = d + F(x), y = x_L + LN(d_L). Checked against
+microsoft/ResiDual@8682f75 (``resi_dual.py``, ``resi_dual_layers.py``).
 
 Paper and code: the paper does not say where d starts (code: at the embedding), nor that the last norm has eps 1e-7.
 Against overflow in half precision d is kept smaller by a factor ``scale``, which the last norm takes out again up to

@@ -5,11 +5,10 @@
     x ─┬─► LN ─► q,k,v ─► heads ─► LN ─► W_O ─► + ─┬─► LN ─► fc1 ─► act ─► LN ─► fc2 ─► + ─► x'
        └───────────────────────────────────────────┘└────────────────────────────────────┘
 
-Wang et al. 2022, "Foundation Transformers", Figure 2. With N encoder and M decoder layers, FFN, values and
-attention's output are multiplied at initialisation, weights and biases, by sqrt(log(3M) log(2N) / 3) in the encoder
-of a pair, sqrt(log(3M)) in its decoder (cross-attention not), sqrt(log(2L)) where a stack is alone. Checked against
-microsoft/torchscale@4d1e0e8. There cross-attention has no inner norm, and the base initialisation is PyTorch's for
-all linear layers.
+Wang et al. 2022, Figure 2. With N encoder and M decoder layers, FFN, values and attention's output are multiplied at
+initialisation, weights and biases, by sqrt(log(3M) log(2N) / 3) in the encoder of a pair, sqrt(log(3M)) in its decoder
+(cross-attention not), sqrt(log(2L)) where a stack is alone. Checked against microsoft/torchscale@4d1e0e8. There
+cross-attention has no inner norm, and the base initialisation is PyTorch's for all linear layers.
 """
 
 import math

@@ -6,10 +6,9 @@
     h_1 ──┼─► Σ_i softmax(W)[i,j] h_i ─► cross-attention of decoder layer j
     h_N ──┘
 
-Bapna et al. 2018, "Training Deeper Neural Machine Translation Models with Transparent Attention", Eq. 6 and 7: W is
-(N + 1, M) for N encoder and M decoder layers, the softmax is over the encoder layers, h_0 the embedding; dropout on W
-in training. Both stacks are Post-LN. The decoder may be wired by any other variant: an encoder wired by this one
-hands each of its layers a memory of its own.
+Bapna et al. 2018, Eq. 6 and 7: W is (N + 1, M) for N encoder and M decoder layers, the softmax is over the encoder
+layers, h_0 the embedding; dropout on W in training. Both stacks are Post-LN. The decoder may be wired by any other
+variant: an encoder wired by this one hands each of its layers a memory of its own.
 
 No code was published by the authors. As in anoidgit/transformer (``transformer/TA``) the embedding passes a norm
 before it is h_0. W starts at 0, so that the mix starts as the mean (the paper does not say).

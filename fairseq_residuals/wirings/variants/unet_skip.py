@@ -41,7 +41,6 @@ class LongSkipConnection(PreLNConnection):
         """Make the scalars.
 
         Args:
-            site: where the connection sits.
             skip: the layer whose output is added first, if any.
             gate: whether its weight is a sigmoid, which starts at 0.18, or plain, and starts at 1.
             weights: where those of the stream and of the embedding start, if it is mixed in.
@@ -109,8 +108,6 @@ class LongSkips(OptionalTopNorm):
         """Make the weight of the middle.
 
         Args:
-            config: the options.
-            shape: the stack.
             gate: kind of the skips' weights; empty: there are no skips.
             unpaired: which of an odd number of layers has no partner.
             weights: where those of the stream and of the embedding start; empty: it is not mixed in.

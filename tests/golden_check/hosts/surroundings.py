@@ -1,7 +1,7 @@
 """What authors put around their wirings, beyond the fields of a recipe: hooks on the modules of a host.
 
-Each function returns an entry for :attr:`.recipe.HostRecipe.surroundings`. A number may be given as the name that the
-file's sidecar has for it.
+Each function returns an entry for :attr:`.host_recipe.HostRecipe.surroundings`. A number may be given as the name
+that the file's sidecar has for it.
 """
 
 from __future__ import annotations
