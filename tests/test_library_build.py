@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import logging
 from pathlib import Path
@@ -186,6 +187,30 @@ def test_what_stands_for_a_projection_is_run(name: str) -> None:
     expected = merged(x)
     torch.testing.assert_close(stack(x), expected)
     torch.testing.assert_close(hooked(x), expected)
+
+
+class Int8Linear(nn.Module):
+    """A map whose weight is of bytes, as quantizing libraries have it: only its forward knows what they mean."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.scale = linear.weight.detach().abs().amax(1, keepdim=True) / 127
+        self.weight = nn.Parameter((linear.weight / self.scale).round().to(torch.int8), requires_grad=False)
+        self.bias = linear.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight * self.scale, self.bias)
+
+
+def test_quantized_projections() -> None:
+    stack, rounded, x = language_model("pre_ln"), language_model("pre_ln"), vectors(5, 3)
+    before = stack(x)
+    for i, name in itertools.product(range(len(stack)), ("q_proj", "k_proj", "v_proj", "out_proj")):
+        quantized = Int8Linear(getattr(stack[i].self_attn, name))
+        setattr(stack[i].self_attn, name, quantized)
+        getattr(rounded[i].self_attn, name).weight.data = quantized.weight * quantized.scale
+    torch.testing.assert_close(stack(x), rounded(x))
+    assert 1e-4 < (stack(x) - before).abs().max() < 0.1
 
 
 def test_the_future_is_masked_in_decoders_alone() -> None:
