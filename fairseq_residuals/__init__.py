@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fairseq_residuals.lab.look.contributions import Contributions, contributions
+    from fairseq_residuals.lab.look.plot import plot
     from fairseq_residuals.wirings.blocks.attention import MultiheadAttention
     from fairseq_residuals.wirings.blocks.cache import DecoderCache
     from fairseq_residuals.wirings.blocks.embedding import TokenEmbedding
@@ -57,6 +58,7 @@ __all__ = [
     "load",
     "onednn_is_exact",
     "parameter_groups",
+    "plot",
     "products_by_onednn",
     "register",
     "register_norm",
@@ -87,6 +89,7 @@ _HOME = {
     "load": "wirings.rewire.rewire",
     "onednn_is_exact": "wirings.speed.matmul_backend",
     "parameter_groups": "wirings.parameter_groups",
+    "plot": "lab.look.plot",
     "products_by_onednn": "wirings.speed.matmul_backend",
     "register_norm": "wirings.core.norms",
     "register_variant": "wirings.core.registry",
