@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fairseq_residuals.lab.look.contributions import Contributions, contributions
+    from fairseq_residuals.lab.look.plot import plot
     from fairseq_residuals.wirings.blocks.attention import MultiheadAttention
     from fairseq_residuals.wirings.blocks.cache import DecoderCache
     from fairseq_residuals.wirings.blocks.embedding import TokenEmbedding
@@ -24,11 +25,13 @@ if TYPE_CHECKING:
     from fairseq_residuals.wirings.build import build_stack
     from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Variant
     from fairseq_residuals.wirings.core.errors import UserError
+    from fairseq_residuals.wirings.core.norms import register_norm
     from fairseq_residuals.wirings.core.registry import list_variants, register_variant
     from fairseq_residuals.wirings.core.stack import Stack
     from fairseq_residuals.wirings.parameter_groups import parameter_groups
     from fairseq_residuals.wirings.rewire.blocks import Blocks, SubLayerNames
     from fairseq_residuals.wirings.rewire.rewire import load, rewire
+    from fairseq_residuals.wirings.speed.matmul_backend import onednn_is_exact, products_by_onednn
     from fairseq_residuals.wirings.wrap import wrap
 
 __version__ = "0.2.0"
@@ -53,8 +56,12 @@ __all__ = [
     "contributions",
     "list_variants",
     "load",
+    "onednn_is_exact",
     "parameter_groups",
+    "plot",
+    "products_by_onednn",
     "register",
+    "register_norm",
     "register_variant",
     "rewire",
     "wrap",
@@ -80,7 +87,11 @@ _HOME = {
     "contributions": "lab.look.contributions",
     "list_variants": "wirings.core.registry",
     "load": "wirings.rewire.rewire",
+    "onednn_is_exact": "wirings.speed.matmul_backend",
     "parameter_groups": "wirings.parameter_groups",
+    "plot": "lab.look.plot",
+    "products_by_onednn": "wirings.speed.matmul_backend",
+    "register_norm": "wirings.core.norms",
     "register_variant": "wirings.core.registry",
     "rewire": "wirings.rewire.rewire",
     "wrap": "wirings.wrap",

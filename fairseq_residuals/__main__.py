@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from types import ModuleType
 
 from fairseq_residuals.wirings.core.errors import UserError
@@ -58,6 +59,12 @@ def build_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
         prog="fairseq-residuals",
         description="Norms and residual connections of deep Transformers, in fairseq.",
     )
+    parser.add_argument(
+        "--import",
+        metavar="FILE",
+        action="append",
+        help="a file of Python with wirings or norms of one's own, for any command that runs in one process",
+    )
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in names:
         module = _import(name)
@@ -92,10 +99,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     What a user did wrong is one sentence on stderr, with status 1 (2 where the command says so).
     """
     argv = sys.argv[1:] if argv is None else argv
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--import", dest="files", type=Path, action="append", default=[])
+    own, argv = first.parse_known_args(argv)
     command = next(iter(argv), "")
     known = command in COMMANDS
     bare = not known and not _has_fairseq()
     try:
+        if own.files:
+            from fairseq_residuals.lab.compare.entries import load  # needs PyTorch, which takes seconds
+
+            for path in own.files:
+                load(path, wirings=False)
         parser = build_parser([command] if known else WITHOUT_FAIRSEQ if bare else COMMANDS)
     except UserError as error:
         print(f"fairseq-residuals {command}: error: {error}", file=sys.stderr)

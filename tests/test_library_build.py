@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import logging
 from pathlib import Path
@@ -149,6 +150,11 @@ def test_the_order_of_sentences_and_positions_is_checked() -> None:
     stack(x, cache=cache)
     refused(stack, "the cache holds 3 sentences, and x has 1", x.transpose(0, 1)[:, :1], cache=cache)
     refused(language_model(), "this cache holds the keys and values of another stack", x[:1], cache=cache)
+    for again in (x, torch.cat([x, vectors(1, 3)])):
+        refused(stack, "x begins with the 5 positions that this cache was given first", again, cache=cache)
+    stack(x[:1], cache=cache)  # one word may come twice
+    cache.reorder(torch.tensor([2, 0]))
+    refused(stack, "x begins with the 5 positions", x[:, [2, 0]], cache=cache)
     refused(first, "in no batch", x[:1], cu_seqlens=torch.tensor([0, 3]))
 
 
@@ -181,6 +187,30 @@ def test_what_stands_for_a_projection_is_run(name: str) -> None:
     expected = merged(x)
     torch.testing.assert_close(stack(x), expected)
     torch.testing.assert_close(hooked(x), expected)
+
+
+class Int8Linear(nn.Module):
+    """A map whose weight is of bytes, as quantizing libraries have it: only its forward knows what they mean."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.scale = linear.weight.detach().abs().amax(1, keepdim=True) / 127
+        self.weight = nn.Parameter((linear.weight / self.scale).round().to(torch.int8), requires_grad=False)
+        self.bias = linear.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight * self.scale, self.bias)
+
+
+def test_quantized_projections() -> None:
+    stack, rounded, x = language_model("pre_ln"), language_model("pre_ln"), vectors(5, 3)
+    before = stack(x)
+    for i, name in itertools.product(range(len(stack)), ("q_proj", "k_proj", "v_proj", "out_proj")):
+        quantized = Int8Linear(getattr(stack[i].self_attn, name))
+        setattr(stack[i].self_attn, name, quantized)
+        getattr(rounded[i].self_attn, name).weight.data = quantized.weight * quantized.scale
+    torch.testing.assert_close(stack(x), rounded(x))
+    assert 1e-4 < (stack(x) - before).abs().max() < 0.1
 
 
 def test_the_future_is_masked_in_decoders_alone() -> None:

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals import Connection, Site, UserError, Variant, build_stack, register_variant, rewire, wrap
-from fairseq_residuals.wirings.core import registry
+from fairseq_residuals import (
+    Connection,
+    LanguageModel,
+    Site,
+    UserError,
+    Variant,
+    build_stack,
+    register_norm,
+    register_variant,
+    rewire,
+    wrap,
+)
+from fairseq_residuals.__main__ import main
+from fairseq_residuals.wirings.core import norms, registry
 from fairseq_residuals.wirings.core.base import Stream
 from fairseq_residuals.wirings.core.config import option
 
@@ -108,3 +121,85 @@ def test_a_cell_may_run_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     cell(1.0)
     again = cell(2.0)
     assert registry.VARIANTS["of_a_cell"] is again
+
+
+def test_a_command_imports_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
+    monkeypatch.setattr(norms, "_FACTORIES", {})
+    file = tmp_path / "of_a_file.py"
+    file.write_text(
+        "from torch import nn\nfrom fairseq_residuals import Variant, register_norm\n"
+        "from tests.test_own_wiring import Halved\nregister_norm('squared', nn.RMSNorm)\n"
+        "class Mine(Variant):\n    connection = Halved\n"
+    )
+    assert main(["show", "of_a_file", "--import", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert "as the file has them" in shown and "or derf or squared" in shown
+    assert main(["--import", str(tmp_path / "none.py"), "list"]) == 1
+    assert "none.py fails: FileNotFoundError" in capsys.readouterr().err
+
+
+class Centred(nn.Module):
+    """x minus its mean, times a gain: no argument but the channels."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * (x - x.mean(-1, keepdim=True))
+
+
+@pytest.fixture
+def _no_further_norms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(norms, "_FACTORIES", {})
+
+
+@pytest.mark.usefixtures("_no_further_norms")
+@pytest.mark.parametrize("way", ["argument", "option", "name"])
+def test_a_norm_of_ones_own(way: str) -> None:
+    if way == "name":
+        register_norm("middle", Centred)
+    kind: Any = "middle" if way == "name" else Centred
+    given: dict[str, Any] = {"options": {"norm_type": kind}} if way == "option" else {"norm_type": kind}
+    stack = build_stack("b2t", **SIZES, **given)
+    assert {type(m) for m in stack.modules() if norms.is_norm(m)} == {Centred}
+    x = torch.randn(5, 3, 16)
+    plain = build_stack("b2t", **SIZES)
+    plain.load_state_dict(stack.state_dict(), strict=False)
+    # whose norms are x minus its mean, too, where they divide by nothing
+    for module in plain.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.forward = lambda x: x - x.mean(-1, keepdim=True)  # type: ignore[method-assign]
+    torch.testing.assert_close(stack(x), plain(x))
+
+
+@pytest.mark.usefixtures("_no_further_norms")
+def test_a_norm_is_given_what_it_has_arguments_for() -> None:
+    seen = []
+
+    def make(width: int, eps: float = 0.5) -> nn.Module:
+        seen.append((width, eps))
+        return nn.RMSNorm(width, eps=eps)
+
+    register_norm("made", make)
+    build_stack("pre_ln", **SIZES, norm_type="made")
+    build_stack("pre_ln", **SIZES, norm_type="made", norm_eps=0.25)
+    assert set(seen) == {(16, 0.5), (16, 0.25)}
+    with pytest.raises(UserError, match="valid: layer or rms or scalenorm or dyt or derf or made"):
+        build_stack("pre_ln", **SIZES, norm_type="mad")
+    with pytest.raises(UserError, match="'rms' cannot name a norm"):
+        register_norm("rms", make)
+
+
+@pytest.mark.usefixtures("_no_further_norms")
+def test_a_norm_of_ones_own_is_saved_by_name(tmp_path: Path) -> None:
+    model = LanguageModel("pre_ln", vocab=20, **SIZES, norm_type=Centred).eval()
+    model.save(tmp_path)
+    words = torch.randint(1, 20, (2, 5))
+    torch.testing.assert_close(LanguageModel.load(tmp_path).eval()(words), model(words))
+    norms._FACTORIES.clear()
+    with pytest.raises(UserError, match="'Centred' is not valid for option 'norm_type'"):
+        LanguageModel.load(tmp_path)

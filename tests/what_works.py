@@ -1,6 +1,7 @@
 """What of PyTorch works with each wiring, as a table: ``python -m tests.what_works results/library/what_works.csv``.
 
-A cell is empty where it works, and the first sentence of the error where it does not. A row takes about half a minute.
+A cell is empty where it works, and the first line of the error where it does not. A row takes about half a minute;
+names of wirings after the path write their rows alone.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import csv
 import pickle
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -21,9 +23,10 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_residuals import UserError, build_stack, list_variants
+from fairseq_residuals import UserError, build_stack, list_variants, rewire
 from fairseq_residuals.wirings.blocks.transformer import TransformerStack
 from fairseq_residuals.wirings.core.registry import VARIANTS
+from tests.models_of_transformers import tiny
 
 DIM = 8
 
@@ -32,8 +35,10 @@ def stack_of(name: str) -> TransformerStack:
     """A decoder alone, or an encoder where the wiring is for no other stack, trained by one batch; numbers moved."""
     alone = VARIANTS[name].refusal(alone=True, topmost=True)
     other = {"task": "encoder", "other_depth": 2} if alone else {"task": "language_model"}
+    if VARIANTS[name].has_ffn:
+        other["ffn"] = "gelu"
     torch.manual_seed(1)
-    stack = build_stack(name, depth=2, dim=DIM, heads=2, ffn_dim=16, ffn="gelu", **other)  # type: ignore[arg-type]
+    stack = build_stack(name, depth=2, dim=DIM, heads=2, ffn_dim=16, **other)  # type: ignore[arg-type]
     stack(drawn(3))  # Admin measures its omegas
     with torch.no_grad():
         for parameter in stack.parameters():
@@ -132,16 +137,24 @@ def in_data_parallel(name: str) -> None:
 
 
 def sharded(name: str) -> None:
+    """Layer by layer; what several layers share is a group of its own, and comes first."""
     stack, plain = stack_of(name), stack_of(name)
-    for layer in stack:
-        fully_shard(layer)
-    fully_shard(stack)
+    layers = [dict(layer.named_modules()) for layer in stack]
+    shared = [module for module in layers[0].values() if any(module is other for other in layers[-1].values())]
+    inside = {child for module in shared for child in module.modules() if child is not module}
+    for module in (*(module for module in shared if module not in inside), *stack, stack):
+        fully_shard(module)
     stack(drawn(4)).pow(2).sum().backward()
     plain(drawn(4)).pow(2).sum().backward()
     for found, expected in zip(stack.parameters(), plain.parameters(), strict=True):
         if expected.grad is not None:
             assert found.grad is not None
             torch.testing.assert_close(found.grad.full_tensor(), expected.grad, rtol=1e-3, atol=1e-4)
+
+
+def kept(name: str) -> None:
+    """A model of transformers computes what it computed."""
+    rewire(tiny("llama"), name)
 
 
 CHECKS: dict[str, Callable[[str], None]] = {
@@ -156,6 +169,7 @@ CHECKS: dict[str, Callable[[str], None]] = {
     "torch.func": transformed,
     "DDP": in_data_parallel,
     "FSDP2": sharded,
+    "rewire, keep": kept,
 }
 
 
@@ -171,22 +185,43 @@ def outcome(check: Callable[[str], None], name: str) -> str:
     return ""
 
 
-def main(path: str) -> int:
-    """Write the table."""
-    warnings.simplefilter("ignore")
+@contextmanager
+def one_process() -> Iterator[None]:
+    """Be all processes of a distributed run."""
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    names = list_variants()
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["wiring", *CHECKS])
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
+
+
+def read(path: Path) -> dict[str, dict[str, str]]:
+    """Return the cells of a table, by wiring and check."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return {row.pop("wiring"): row for row in csv.DictReader(file)}
+
+
+def write(path: Path, table: dict[str, dict[str, str]]) -> None:
+    """Write a table in the order of the list of wirings."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, ["wiring", *CHECKS], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({"wiring": name, **table[name]} for name in list_variants() if name in table)
+
+
+def main(path: Path, names: list[str]) -> int:
+    """Write the rows of some wirings into a table; the others stay."""
+    warnings.simplefilter("ignore")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = read(path) if path.exists() else {}
+    with one_process():
         for i, name in enumerate(names, 1):
-            row = [outcome(check, name) for check in CHECKS.values()]
-            print(f"{i} of {len(names)}: {name}: {', '.join(filter(None, row)) or 'all work'}", file=sys.stderr)
-            writer.writerow([name, *row])
-    distributed.destroy_process_group()
+            table[name] = {check: outcome(run, name) for check, run in CHECKS.items()}
+            red = [f"{check}: {reason}" for check, reason in table[name].items() if reason]
+            print(f"{i} of {len(names)}: {name}: {'; '.join(red) or 'all work'}", file=sys.stderr)
+            write(path, table)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:] or list_variants()))

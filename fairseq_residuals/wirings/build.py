@@ -15,12 +15,13 @@ from fairseq_residuals.wirings.blocks.transformer import LayerSettings, Transfor
 from fairseq_residuals.wirings.core.base import Connection, StackShape, Variant
 from fairseq_residuals.wirings.core.errors import UserError, did_you_mean
 from fairseq_residuals.wirings.core.initialization import initialise
-from fairseq_residuals.wirings.core.norms import NormType, is_norm
+from fairseq_residuals.wirings.core.norms import NormFactory, is_norm, norm_type_of
 from fairseq_residuals.wirings.core.stack import Stack
 from fairseq_residuals.wirings.core.wiring import Wiring
 
 Task = Literal["encoder", "decoder", "language_model"]
-Options = Mapping[str, bool | int | float | str]
+Options = Mapping[str, Any]
+"""Values by the names of options: bool, int, float or str; of ``norm_type`` a class, too."""
 Named = str | type[Connection] | type[Variant]
 """A wiring: its name, or the class of one that need not be registered."""
 
@@ -96,8 +97,8 @@ class LayerOptions(TypedDict, total=False):
     """Heads of keys and values, which divide those of queries; by default as many."""
     qk_norm: bool
     """Whether each head's queries and keys are normed, by norms of the wiring's kind without biases."""
-    norm_type: NormType
-    """The kind of every norm; the option of that name."""
+    norm_type: str | NormFactory
+    """The kind of every norm; the option of that name, or a class or function as :func:`.register_norm` takes it."""
     norm_eps: float
     """The eps of every norm; the option of that name."""
     bias: bool
@@ -187,6 +188,7 @@ def parse_wiring(variant: Named, options: Options | None) -> Wiring:
         raise UserError(f"a wiring is a name, or a class that derives from Connection or Variant, not {variant!r:.80}")
     if not isinstance(options, Mapping | None):
         raise UserError(f'options must be a dictionary such as {{"norm_type": "rms"}}, not {options!r}')
+    options = {name: norm_type_of(value) if callable(value) else value for name, value in (options or {}).items()}
     wiring = Wiring.parse(variant, options) if isinstance(variant, str) else Wiring.of(variant, options)
     if any(part.config.fixnorm for part in wiring.parts):
         raise UserError(

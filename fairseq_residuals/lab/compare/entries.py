@@ -124,8 +124,11 @@ def _user_dir(files: Sequence[Path], folder: Path) -> Path:
     return package
 
 
-def load(path: Path) -> list[str]:
+def load(path: Path, *, wirings: bool = True) -> list[str]:
     """Execute a user's file, and return the names of the wirings that it adds; a second call executes nothing.
+
+    Args:
+        wirings: whether the file has to define one; without, it may have something else, such as norms.
 
     Raises:
         UserError: it fails, or defines no wiring.
@@ -139,7 +142,7 @@ def load(path: Path) -> list[str]:
             spec.loader.exec_module(module)
             classes = [value for value in vars(module).values() if getattr(value, "__module__", "") == module_name]
             variants = [value for value in classes if isinstance(value, type) and issubclass(value, Variant)]
-            if not set(variants) & set(VARIANTS.values()):
+            if not set(variants) & set(VARIANTS.values()) and (wirings or variants):
                 _register(path, variants)
         except UserError:
             del sys.modules[module_name]

@@ -29,6 +29,8 @@ class DecoderCache:
         """By attention module, keys and values (B, heads of these, positions, channels of a head)."""
         self.memories: dict[Any, KeysValues] = {}
         """By module of cross-attention, keys and values of the encoder's output."""
+        self.prefix: Tensor | None = None
+        """(positions, B, C), what the first pass was given."""
         self.stack: nn.Module | None = None
         """The decoder whose keys and values these are; None before the first pass."""
 
@@ -72,6 +74,7 @@ class DecoderCache:
             for attn, memory in self.memories.items()
         }
         self.padding = None if self.padding is None else self.padding[rows]
+        self.prefix = None if self.prefix is None else self.prefix[:, rows]
 
     def copies(self, attn: Any) -> int:
         """As :meth:`.KVCache.copies`: each row has a memory of its own."""
@@ -102,12 +105,23 @@ class DecoderCache:
         """As :meth:`.KVCache.ungroup`."""
         return x
 
-    def belong_to(self, stack: nn.Module) -> None:
+    def belong_to(self, stack: nn.Module, x: Tensor) -> None:
         """Belong to the stack that fills it first.
 
+        Args:
+            x: (T, B, C), the positions that are to be added.
+
         Raises:
-            UserError: the cache is another stack's.
+            UserError: the cache is another stack's, or ``x`` begins with what it was first given.
         """
         if self.stack not in (None, stack):
             raise UserError("this cache holds the keys and values of another stack; make a DecoderCache() for each")
         self.stack = stack
+        if self.prefix is None:
+            self.prefix = x.detach()
+        # one position may well come twice; a prefix that does is a mistake
+        elif 1 < len(self.prefix) <= len(x) and torch.equal(x[: len(self.prefix)], self.prefix):
+            raise UserError(
+                f"x begins with the {len(self.prefix)} positions that this cache was given first; give it those alone"
+                " that follow, or begin with a new DecoderCache()"
+            )

@@ -26,7 +26,7 @@ from fairseq_residuals.wirings.core.attention import AttentionBackend, run_atten
 from fairseq_residuals.wirings.core.common_options import STARTS_SMALLER, CommonOptions
 from fairseq_residuals.wirings.core.config import show_value
 from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale, layer_scale
-from fairseq_residuals.wirings.core.norms import NormType, build_norm
+from fairseq_residuals.wirings.core.norms import build_norm
 from fairseq_residuals.wirings.core.value_residual import value_equations
 
 Stream = dict[str, Tensor]
@@ -54,7 +54,7 @@ class StackShape:
     dec_depth: int
     cross: bool
     """Whether the stack is part of an encoder-decoder pair (a language model: False)."""
-    norm_type: NormType = field(default="layer", kw_only=True)
+    norm_type: str = field(default="layer", kw_only=True)
     """What :meth:`new_norm` makes."""
     norm_eps: float = field(default=0.0, kw_only=True)
     """What norms add to a mean square; 0: that of their kind, or of the wiring (:meth:`eps`)."""

@@ -7,7 +7,7 @@ from typing import Literal
 
 from fairseq_residuals.wirings.core.config import LARGEST, MOST_LAYERS, option, show_value
 from fairseq_residuals.wirings.core.gpas import GateScope
-from fairseq_residuals.wirings.core.norms import NormType
+from fairseq_residuals.wirings.core.norms import norm_types
 from fairseq_residuals.wirings.core.value_residual import Mixing
 
 Init = Literal["fairseq", "fairseq_0.8", "fairseq_0.9", "lipschitz", "ds_init", "ds_init_code", "xavier", "small"]
@@ -38,8 +38,8 @@ class CommonOptions:
         maximum=LARGEST,
         for_training=True,
     )
-    norm_type: NormType = option(
-        "layer", "kind of every norm (short: norm, unless the wiring has an option of that name)"
+    norm_type: str = option(
+        "layer", "kind of every norm (short: norm, unless the wiring has an option of that name)", choices=norm_types
     )
     norm_eps: float = option(
         0.0,

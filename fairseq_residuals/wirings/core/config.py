@@ -7,7 +7,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -36,9 +36,13 @@ class Option:
     maximum: float | None
     for_training: bool
     """Whether a trained model is the same whatever the value: it says how weights start, or what is dropped."""
+    choices: Callable[[], tuple[str, ...]] | None = None
+    """Returns the texts that are valid, where a program may add to them; None: the type says what is."""
 
     def describe(self) -> str:
         """Return the values that are valid, in words."""
+        if self.choices:
+            return " or ".join(self.choices())
         words = []
         for t in _alternatives(self.type):
             if get_origin(t) is Literal:
@@ -60,6 +64,8 @@ class Option:
         Raises:
             ValueError: it is not one of the valid values.
         """
+        if self.choices and text not in self.choices():
+            raise ValueError(text)
         for t in _alternatives(self.type):
             try:
                 value = _parse_as(t, text)
@@ -75,13 +81,19 @@ class Option:
 
 
 def option(
-    default: T, help: str, *, minimum: float | None = None, maximum: float | None = None, for_training: bool = False
+    default: T,
+    help: str,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    for_training: bool = False,
+    choices: Callable[[], tuple[str, ...]] | None = None,
 ) -> T:
     """Declare a field of a wiring's ``Config``; the other arguments are those of :class:`Option`.
 
     The field's annotation is bool, int, float, str, a Literal, or a union of them.
     """
-    said = {"help": help, "minimum": minimum, "maximum": maximum, "for_training": for_training}
+    said = {"help": help, "minimum": minimum, "maximum": maximum, "for_training": for_training, "choices": choices}
     return typing.cast(T, dataclasses.field(default=default, metadata=said))
 
 

@@ -12,31 +12,65 @@ LayerNorm without bias).
 ``derf``       Chen et al. 2025, "Stronger Normalization-Free Transformers": dynamic erf (zlab-princeton/Derf@8dd9ea3)
 =============  =======================================================================================================
 
-``layer`` is PyTorch's. fairseq's own LayerNorm is that too, unless apex is installed and there is a GPU: it is then a
-kernel of apex, with the same names and up to rounding the same numbers.
+:func:`register_norm` adds others. ``layer`` is PyTorch's. fairseq's own LayerNorm is that too, unless apex is installed
+and there is a GPU: it is then a kernel of apex, with the same names and up to rounding the same numbers.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+import inspect
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-NormType = Literal["layer", "rms", "scalenorm", "dyt", "derf"]
+from fairseq_residuals.wirings.core.errors import UserError
+
+NormFactory = Callable[..., nn.Module]
+"""Makes a norm of a number of channels; is also given ``eps`` and ``bias`` where it has arguments of these names."""
+_FACTORIES: dict[str, NormFactory] = {}
 
 
-def build_norm(norm_type: NormType, width: int, eps: float, bias: bool = True) -> nn.Module:
+def register_norm(name: str, factory: NormFactory) -> None:
+    """Make a norm known as ``norm_type=name`` to every wiring; a second call replaces what the first one registered.
+
+    Args:
+        name: letters, digits and underscores.
+        factory: a class, or a function, which is called with the number of channels and returns a module of
+            (..., C) -> (..., C) whose gain is its parameter ``weight``; with ``eps`` and ``bias``, too, where it has
+            arguments of these names, and ``eps`` where a wiring or an option asks for one.
+
+    Raises:
+        UserError: the name is that of a kind of norms of this package, or no name.
+    """
+    if not name.isidentifier() or name in OWN:
+        raise UserError(f"{name!r} cannot name a norm: give letters, digits or _, and none of {', '.join(OWN)}")
+    _FACTORIES[name] = factory
+
+
+def norm_types() -> tuple[str, ...]:
+    """Return the kinds of norms that there are."""
+    return (*OWN, *_FACTORIES)
+
+
+def norm_type_of(named: str | NormFactory) -> str:
+    """Return the name of a kind of norms; a class is registered under its own name."""
+    if isinstance(named, str):
+        return named
+    name = getattr(named, "__name__", "")
+    register_norm(name, named)
+    return name
+
+
+def build_norm(norm_type: str, width: int, eps: float, bias: bool = True) -> nn.Module:
     """Return a norm over the last ``width`` channels; ``eps`` 0 is that of its kind, and DyT and Derf have none."""
-    if norm_type == "rms":
-        return nn.RMSNorm(width, eps=eps or 1e-6)
-    if norm_type == "scalenorm":
-        return ScaleNorm(width, eps or 1e-5)
-    if norm_type == "dyt":
-        return DyT(width, bias)
-    if norm_type == "derf":
-        return Derf(width, bias)
-    return nn.LayerNorm(width, eps=eps or 1e-5, bias=bias)
+    factory = OWN.get(norm_type) or _FACTORIES[norm_type]
+    named = inspect.signature(factory).parameters
+    chosen = {"eps": eps or DEFAULT_EPS.get(norm_type), "bias": bias}
+    norm = factory(width, **{name: value for name, value in chosen.items() if name in named and value is not None})
+    if not is_norm(norm):
+        norm.normalized_shape = (width,)  # type: ignore[assignment]  # by which norms are known
+    return norm
 
 
 @torch.no_grad()
@@ -105,3 +139,13 @@ class Derf(DyT):
     def squash(self, x: Tensor) -> Tensor:
         """(..., C) -> (..., C), between -1 and 1."""
         return torch.erf(self.alpha * x + self.shift)
+
+
+OWN: dict[str, NormFactory] = {
+    "layer": nn.LayerNorm,
+    "rms": nn.RMSNorm,
+    "scalenorm": ScaleNorm,
+    "dyt": DyT,
+    "derf": Derf,
+}
+DEFAULT_EPS = {"layer": 1e-5, "rms": 1e-6, "scalenorm": 1e-5}

@@ -39,7 +39,7 @@ def onednn_is_exact() -> bool:
     not.
     """
     if not (torch.backends.mkldnn.is_available() and hasattr(torch.backends.mkldnn, "matmul")):
-        logger.warning("--fast-on-cpu: this PyTorch cannot multiply by oneDNN; products stay as they are")
+        logger.warning("this PyTorch cannot multiply by oneDNN; products stay as they are")
         return False
     generator = torch.Generator().manual_seed(1)
     left, right = torch.randn((2, 256, 256), generator=generator)
@@ -47,7 +47,7 @@ def onednn_is_exact() -> bool:
         error = (left @ right).double() - left.double() @ right.double()
     exact = bool(error.norm() < 1e-5 * 256)  # the product's norm is near 256 * sqrt(256)
     if not exact:
-        logger.info("--fast-on-cpu: oneDNN would round factors to bf16 here; products stay as they are")
+        logger.info("oneDNN would round factors to bf16 here; products stay as they are")
     return exact
 
 
@@ -67,7 +67,7 @@ def _products(precision: str) -> Iterator[None]:
 
 @contextmanager
 def products_by_onednn() -> Iterator[None]:
-    """Let oneDNN compute products in single precision; it may round factors: see :func:`onednn_is_exact`.
+    """Let oneDNN compute a model's products in single precision; it may round factors: see :func:`onednn_is_exact`.
 
     Those of many tiny matrices stay MKL's, which takes half of oneDNN's time for them.
     """
