@@ -27,25 +27,14 @@ def _reported(program: str) -> Iterator[None]:
         raise SystemExit(1) from None
 
 
-@contextlib.contextmanager
-def _interrupted(program: str) -> Iterator[None]:
-    """Say of Ctrl-C that it was; Python still ends by the signal, by which a shell knows to run nothing more."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        print(f"{program}: interrupted", file=sys.stderr, flush=True)
-        sys.excepthook = lambda *error: None
-        raise
-
-
 def one_sentence_errors(module: types.ModuleType) -> None:
-    """Print a UserError, and Ctrl-C, without a traceback, in every ``fairseq_cli.*.cli_main``.
+    """Print a UserError without a traceback, in every ``fairseq_cli.*.cli_main``.
 
     fairseq_cli/train.py:538-557 and its like catch nothing. Anything else that goes wrong keeps its traceback.
     Can stay as long as fairseq's commands let exceptions through.
     """
     program = table.COMMANDS[module.__name__]
-    module.cli_main = _interrupted(program)(_reported(program)(module.cli_main))  # type: ignore[attr-defined]
+    module.cli_main = _reported(program)(module.cli_main)  # type: ignore[attr-defined]
 
 
 def errors_in_hydra_job(module: types.ModuleType) -> None:

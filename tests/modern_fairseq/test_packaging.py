@@ -78,8 +78,8 @@ def test_install_and_uninstall(kind, source, empty, tmp_path):
     assert run(python, "-c", show) == "True _Trigger\n"
     assert run(python, "-I", "-c", show) == "True _Trigger\n"
     assert run(python, "-S", "-c", show).startswith("False")
-    # nothing is loaded before there is a fairseq: installed later, in another folder of sys.path or in the current one
-    look = "import importlib.util, sys; importlib.util.find_spec('fairseq'); print('modern_fairseq.table' in sys.modules)"
+    # nothing is loaded before there is a fairseq: it may lie in the current folder
+    look = "import importlib.util as u, sys; u.find_spec('fairseq'); print('modern_fairseq.table' in sys.modules)"
     assert run(python, "-c", look, cwd=tmp_path) == "False\n"
     (tmp_path / "fairseq").mkdir()
     (tmp_path / "fairseq/__init__.py").touch()
