@@ -65,6 +65,7 @@ _MESSAGES: tuple[tuple[type[Exception], str, str], ...] = (
         "MPLBACKEND is {1}, no backend",
     ),
     (Exception, r"Incorrect encoding detected in (.*), please rebuild the dataset", "{1} is not UTF-8"),
+    (ValueError, r"Empty manifest: (.*)", "the manifest {1} has no recordings"),
     (ImportError, r"Failed to import --user-dir=.*", "{0}"),
     (UnicodeDecodeError, r"'utf-8' codec can't decode .*", "a file that was read is not UTF-8 text ({0})"),
     (Exception, r"Cannot find dataset: (.*)", "there is no data set {1}; fairseq-preprocess makes data sets"),

@@ -106,6 +106,7 @@ def check_settings(settings: Any) -> None:
     Raises:
         Refused: there is such a setting.
     """
+    settings = vars(settings) if isinstance(settings, argparse.Namespace) else settings
     for text in _texts(settings):
         for _ in range(8):
             if not isinstance(text, str) or "${" not in text:

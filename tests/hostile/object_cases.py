@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import struct
 from collections.abc import Iterator
 
+import torch
 from pickle_cases import Case, checkpoint, doubled, legacy, name, number, text, zipped
+
+from fairseq_residuals.plugin.checkpoints.safetensors_file import FORMAT, METADATA, VERSION
+from modern_fairseq.loading.tensor_digest import digest
 
 LATIN = text("latin1")
 
@@ -241,6 +246,32 @@ def settings() -> Iterator[Case]:
     for label, (key, code, sentence) in cases.items():
         yield Case(label, "checkpoint", zipped(checkpoint(code, key)), sentence)
     yield Case("no-checkpoint", "checkpoint", zipped(pickle.dumps([1], 2)), "is not a fairseq checkpoint")
+
+
+def safetensors() -> Iterator[Case]:
+    """Settings in the metadata of tensors, which would be computed, and tensors that are no parameters."""
+    cases = {
+        "environment": ({"a": "${oc.env:HOME}"}, "F32", "which OmegaConf would compute"),
+        "growth": ({"a": "${b}${b}", "b": "${a}${a}"}, "F32", "which OmegaConf would compute"),
+        "endless": ({"a": "${b}", "b": "${a}"}, "F32", "refer to each other without end"),
+        "method": ({"_get_kwargs": "x"}, "F32", "the name of a method"),
+        "class": ({"__class__": "x"}, "F32", "the name of a method"),
+        "truth-values": ({}, "BOOL", r"is of type torch\.bool"),
+        "bytes": ({}, "I8", r"is of type torch\.int8"),
+    }
+    kinds = {"F32": torch.float32, "BOOL": torch.bool, "I8": torch.int8}
+    for label, (settings, kind, sentence) in cases.items():
+        tensor = torch.zeros(1, dtype=kinds[kind])
+        record = {"format": FORMAT, "version": VERSION, "shared": {}, "settings": settings}
+        record["digest"] = digest({"w": tensor})
+        place = {"dtype": kind, "shape": [1], "data_offsets": [0, tensor.nbytes]}
+        head = json.dumps({"__metadata__": {METADATA: json.dumps(record)}, "w": place}).encode()
+        yield Case(
+            f"safetensors-{label}",
+            "safetensors",
+            struct.pack("<Q", len(head)) + head + bytes(tensor.nbytes),
+            sentence,
+        )
 
 
 def _ordered(**state: bytes) -> bytes:

@@ -105,6 +105,7 @@ def test_a_missing_dictionary_tells_a_missing_folder_from_a_wrong_one(tmp_path):
     [
         (FileNotFoundError("Dataset not found: valid (data-bin)"), "valid (data-bin)"),
         (Exception("Incorrect encoding detected in dict.txt, please rebuild the dataset"), "dict.txt is not UTF-8"),
+        (ValueError("Empty manifest: a/valid.tsv"), "the manifest a/valid.tsv has no recordings"),
         (OSError("file MISSING not found"), "file MISSING not found"),
         (OSError("Model file not found: a/b.pt"), "there is no checkpoint a/b.pt"),
         (FileExistsError("bin/dict.de.txt"), "bin/dict.de.txt exists already"),
