@@ -123,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.further = further
     try:
         status: int = args.run(args)
-        sys.stdout.flush()
+        print(end="", flush=True)  # stdout may be closed, and None then
         return status
     except BrokenPipeError:
         # who reads the output (head) wants no more of it; Python would say so again when it closes stdout

@@ -3,8 +3,8 @@
 ``pip install`` puts a ``.pth`` file beside this package, so that every interpreter of the environment
 imports this module when it starts: spawned workers, torchrun and notebooks included.  That has to cost
 nothing, which is why only ``sys`` is imported here.  All the rest is loaded the moment that ``fairseq`` is
-first looked up, and each fairseq module is patched right after it has been executed (see
-:mod:`modern_fairseq.table` for the list of patches).
+first found, and each fairseq module is patched right after it has been executed (see
+:mod:`modern_fairseq.table` for the list of patches).  Where there is no fairseq, nothing is loaded or changed.
 
 Where ``.pth`` files are not read (``python -S``, ``pip install --target``), call :func:`install` before
 fairseq.
@@ -21,7 +21,9 @@ class _Trigger:
     @staticmethod
     def find_spec(name, path=None, target=None):
         if name in _NAMES:
-            install()
+            others = [finder for finder in sys.meta_path if finder is not _Trigger]
+            if any(finder.find_spec(name, path, target) for finder in others):
+                install()
         return None
 
 

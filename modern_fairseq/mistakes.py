@@ -3,7 +3,6 @@
 import errno
 import os
 import re
-import traceback
 
 from fairseq_residuals_errors import UserError
 
@@ -49,6 +48,22 @@ _MESSAGES: tuple[tuple[type[Exception], str, str], ...] = (
         "--max-tokens {1} is less than the longest sentence has; raise it, or leave long ones out by"
         " --max-source-positions, --max-target-positions and --skip-invalid-size-inputs-valid-test",
     ),
+    (Exception, r"Size of sample #\d+ is invalid .*", "{0}"),
+    (
+        Exception,
+        r"dropout probability has to be between 0 and 1, but got .*",
+        "a {0}: --dropout and its like are shares",
+    ),
+    (
+        UnicodeEncodeError,
+        r"'(\S+)' codec can't encode .*",
+        "the terminal's encoding, {1}, lacks a character of the output: set PYTHONUTF8=1",
+    ),
+    (
+        ValueError,
+        r"Key backend: '(.*)' is not a valid value.*",
+        "MPLBACKEND is {1}, no backend",
+    ),
     (Exception, r"Incorrect encoding detected in (.*), please rebuild the dataset", "{1} is not UTF-8"),
     (ValueError, r"Empty manifest: (.*)", "the manifest {1} has no recordings"),
     (ImportError, r"Failed to import --user-dir=.*", "{0}"),
@@ -76,12 +91,6 @@ _PATH_ERRORS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirec
 _NO_NAME = (errno.ENAMETOOLONG, errno.ELOOP)
 
 
-def _packages_of(error: BaseException) -> set[str]:
-    """Return the packages that an error went through."""
-    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-    return {str(frame.f_globals.get("__name__")).partition(".")[0] for frame in frames}
-
-
 def explain(error: BaseException) -> UserError | None:
     """Return the sentence for a user's mistake, or None for anything else, which is to keep its traceback."""
     if isinstance(error, UserError):
@@ -95,8 +104,6 @@ def explain(error: BaseException) -> UserError | None:
         return UserError(f"{missing[1]} is missing: give --{missing[1].replace('_', '-')}, or {missing[1]} in YAML")
     if isinstance(error, _PATH_ERRORS):
         return _explain_path(error)
-    if isinstance(error, RecursionError) and "yaml" in _packages_of(error):
-        return UserError("a YAML file is nested too deeply")
     if isinstance(error, OSError) and error.errno in _NO_NAME and error.filename is not None:
         return UserError(f"{os.fspath(error.filename):.60}...: {error.strerror}")
     reason = disk_error(error)
@@ -109,18 +116,9 @@ def _explain_path(error: OSError) -> UserError | None:
     if error.filename is None:
         return UserError(f"file not found: {error}") if isinstance(error, FileNotFoundError) else None
     path = os.fspath(error.filename)
-    if isinstance(error, NotADirectoryError | FileExistsError):
-        return UserError(f"{_file_on_the_way(path)} is a file, where a folder is needed: name another")
     folder, name = os.path.split(path)
     if isinstance(error, FileNotFoundError) and re.fullmatch(r"dict\..*txt", name):
         if not os.path.isdir(folder):
             return UserError(f"the data folder {folder} does not exist")
         return UserError(f"{folder} is no data folder of fairseq: it has no {name}, which fairseq-preprocess makes")
     return UserError(f"{path}: {error.strerror}")
-
-
-def _file_on_the_way(path: str) -> str:
-    """Return the part of a path that is a file and no folder."""
-    while not os.path.exists(path) and os.path.dirname(path) not in ("", path):
-        path = os.path.dirname(path)
-    return path

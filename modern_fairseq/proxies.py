@@ -1,6 +1,8 @@
-"""A module with a few names replaced, to be put into the globals of one other module."""
+"""Functions in the place of others, and modules of which a few names are replaced for one other module."""
 
+import functools
 import types
+from collections.abc import Callable
 from typing import Any
 
 
@@ -29,3 +31,19 @@ def override(module: types.ModuleType, name: str, **overrides: Any) -> None:
         current.__dict__.update(overrides)
     else:
         setattr(module, name, ModuleProxy(current, **overrides))
+
+
+def replaces(owner: Any, name: str) -> Callable[[Callable], Callable]:
+    """Put a function in the place of ``owner.name``, a function or a method, which it gets as its first argument."""
+
+    def put(function: Callable) -> Callable:
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            return function(original, *args, **kwargs)
+
+        setattr(owner, name, replacement)
+        return replacement
+
+    return put

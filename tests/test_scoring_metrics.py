@@ -152,6 +152,11 @@ def test_rouge_ignores_case_and_everything_but_letters_and_digits() -> None:
     assert score("rouge_unstemmed", ["данные"], ["данные"]).values["rouge1"] == 0
 
 
+def test_rouge_refuses_lines_whose_comparison_takes_gigabytes() -> None:
+    with pytest.raises(UserError, match="one line has 30,000 words, its reference 30,000: rouge compares sentences"):
+        value("rouge", ["a " * 30_000], ["a " * 30_000])
+
+
 def test_wer_counted_by_hand() -> None:
     """A substitution and a deletion in 4 words, nothing in 1: 2 of 5, and not the mean of 50% and 0%."""
     assert value("wer", ["a x c", "e"], ["a b c d", "e"]) == pytest.approx(100 * 2 / 5)

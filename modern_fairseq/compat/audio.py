@@ -1,6 +1,5 @@
 """Speech without torchaudio: soundfile reads, soxr resamples, kaldi-native-fbank computes the features."""
 
-import functools
 import importlib
 import types
 from typing import Any
@@ -9,6 +8,7 @@ import numpy as np
 import torch
 
 from fairseq_residuals_errors import UserError
+from modern_fairseq.proxies import replaces
 
 
 def _need(library: str) -> Any:
@@ -107,10 +107,9 @@ def without_torchaudio(module: types.ModuleType) -> None:
     ``get_fbank`` look both functions up when called.  Can go when fairseq > 0.12.2 reads audio without
     sox_effects.
     """
-    original = module.get_waveform
 
-    @functools.wraps(original)
-    def get_waveform(*args: Any, **kwargs: Any) -> Any:
+    @replaces(module, "get_waveform")
+    def get_waveform(original: Any, *args: Any, **kwargs: Any) -> Any:
         soundfile = _need("soundfile")
         try:
             return original(*args, **kwargs)
@@ -118,7 +117,6 @@ def without_torchaudio(module: types.ModuleType) -> None:
             reason = error.error_string.rstrip(".")
             raise UserError(f"{args[0]} cannot be read as sound: {reason}") from error
 
-    module.get_waveform = get_waveform  # type: ignore[attr-defined]
     module.convert_waveform = convert_waveform  # type: ignore[attr-defined]
     module._get_torchaudio_fbank = fbank  # type: ignore[attr-defined]
 

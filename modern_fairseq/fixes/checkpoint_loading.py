@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fairseq_residuals_errors import UserError
-from modern_fairseq.proxies import override
+from modern_fairseq.proxies import override, replaces
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,10 +108,11 @@ def check_what_is_resumed(module: types.ModuleType) -> None:
     :mod:`modern_fairseq.fixes.layers`) and fits no model without them. Can stay as long as fairseq raises "Cannot load
     model parameters".
     """
-    original = module.Trainer.load_checkpoint
 
-    @functools.wraps(original)
-    def load_checkpoint(self: Any, filename: str, reset_optimizer: bool = False, *args: Any, **kwargs: Any) -> Any:
+    @replaces(module.Trainer, "load_checkpoint")
+    def load_checkpoint(
+        original: Any, self: Any, filename: str, reset_optimizer: bool = False, *args: Any, **kwargs: Any
+    ) -> Any:
         asked = self.cfg.checkpoint.get("restore_file")
         # unless asked for by name, a run begins where there is none
         if asked == filename and not module.PathManager.isfile(filename):
@@ -130,8 +131,6 @@ def check_what_is_resumed(module: types.ModuleType) -> None:
             if "exp_avg" in state and state["exp_avg"].shape != parameter.shape:
                 raise _other_optimizer(filename)
         return extra_state
-
-    module.Trainer.load_checkpoint = load_checkpoint
 
 
 def _other_optimizer(filename: str) -> UserError:

@@ -13,7 +13,7 @@ import torch
 
 from fairseq_residuals_errors import UserError
 from modern_fairseq import mistakes
-from modern_fairseq.proxies import ModuleProxy, override
+from modern_fairseq.proxies import ModuleProxy, override, replaces
 
 _SPAWN_LOG = logging.getLogger("torch.multiprocessing.spawn")
 
@@ -102,10 +102,9 @@ def train_on_cpu(module: types.ModuleType) -> None:
     ``--distributed-init-method`` says otherwise.  torchrun and Slurm start the processes themselves.
     Can go when fairseq > 0.12.2 supports several processes on CPU.
     """
-    original = module.call_main
 
-    @functools.wraps(original)
-    def call_main(cfg: Any, main: Any, **kwargs: Any) -> Any:
+    @replaces(module, "call_main")
+    def call_main(original: Any, cfg: Any, main: Any, **kwargs: Any) -> Any:
         distributed = cfg.distributed_training
         if not _on_cpu(cfg):
             return original(cfg, main, **kwargs)
@@ -126,8 +125,6 @@ def train_on_cpu(module: types.ModuleType) -> None:
             )
             return original(cfg, main, **kwargs)
 
-    module.call_main = call_main  # type: ignore[attr-defined]
-
 
 def _launched(distributed: Any) -> bool:
     """Return whether torchrun or Slurm has started this process as one of several (the tests that fairseq makes)."""
@@ -142,10 +139,9 @@ def gather_on_cpu(module: types.ModuleType) -> None:
     Without it ``fairseq-validate --cpu --distributed-world-size 2``, and training with a criterion whose logs are
     not sums, end in a TypeError.  Can go when fairseq > 0.12.2 asks for the group's device.
     """
-    original = module.all_gather_list
 
-    @functools.wraps(original)
-    def all_gather_list(data: Any, group: Any = None, max_size: int = 16384) -> Any:
+    @replaces(module, "all_gather_list")
+    def all_gather_list(original: Any, data: Any, group: Any = None, max_size: int = 16384) -> Any:
         group = module.get_global_group() if group is None else group
         if torch.distributed.get_backend(group) == "gloo":
             # the original finds its buffers here, by the name that is now this function's
@@ -153,8 +149,6 @@ def gather_on_cpu(module: types.ModuleType) -> None:
             all_gather_list._buffer = torch.empty(size, dtype=torch.uint8)  # type: ignore[attr-defined]
             all_gather_list._cpu_buffer = torch.empty(max_size, dtype=torch.uint8)  # type: ignore[attr-defined]
         return original(data, group, max_size)
-
-    module.all_gather_list = all_gather_list  # type: ignore[attr-defined]
 
 
 def leave_when_done(module: types.ModuleType) -> None:
@@ -166,17 +160,14 @@ def leave_when_done(module: types.ModuleType) -> None:
     (as the default value of arguments).  A process that fails does not wait for this: its error is the one to report.
     Can go when fairseq > 0.12.2 destroys its process groups.
     """
-    original = module.distributed_main
 
-    @functools.wraps(original)
-    def distributed_main(*args: Any, **kwargs: Any) -> None:
+    @replaces(module, "distributed_main")
+    def distributed_main(original: Any, *args: Any, **kwargs: Any) -> None:
         importlib.import_module("torch.distributed.nn")  # while there is no group yet
         original(*args, **kwargs)
         vars(module.get_global_group).pop("_global_group", None)
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
-
-    module.distributed_main = distributed_main  # type: ignore[attr-defined]
 
 
 def ddp_on_cpu(module: types.ModuleType) -> None:

@@ -1,11 +1,10 @@
 """A run that has reached its end trains nothing more when it is started again."""
 
-import functools
 import math
 import types
 from typing import Any
 
-from modern_fairseq.proxies import override
+from modern_fairseq.proxies import override, replaces
 
 PATIENCE = "patience"
 """In the extra state of a checkpoint: the best validation (best), and how many after it were no better (num_runs)."""
@@ -22,7 +21,7 @@ def train_no_further(module: types.ModuleType) -> None:
     finished run added one. What --patience has counted (:217) was forgotten: it goes into the checkpoint now.
     Can go when fairseq > 0.12.2 asks before the first update, and saves the count.
     """
-    original, load, stopping = module.main, module.checkpoint_utils.load_checkpoint, module.should_stop_early
+    load, stopping = module.checkpoint_utils.load_checkpoint, module.should_stop_early
 
     def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> tuple[Any, Any]:
         extra_state, epoch_itr = load(cfg, trainer, **kwargs)
@@ -36,15 +35,14 @@ def train_no_further(module: types.ModuleType) -> None:
                 raise _Finished(reason)
         return extra_state, epoch_itr
 
-    @functools.wraps(original)
-    def main(cfg: Any) -> None:
+    @replaces(module, "main")
+    def main(original: Any, cfg: Any) -> None:
         try:
             original(cfg)
         except _Finished as finished:
             module.logger.info(f"this run is finished, so nothing is trained and nothing written: {finished}")
 
     override(module, "checkpoint_utils", load_checkpoint=load_checkpoint)
-    module.main = main  # type: ignore[attr-defined]
 
 
 def _reason(trainer: Any, epoch_itr: Any, validations_in_vain: int) -> str:

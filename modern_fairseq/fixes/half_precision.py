@@ -1,13 +1,12 @@
 """Half precision where there is no CUDA device."""
 
-import functools
 import importlib.util
 import types
 from typing import Any
 
 import torch
 
-from modern_fairseq.proxies import ModuleProxy, override
+from modern_fairseq.proxies import ModuleProxy, override, replaces
 
 
 def bf16_without_tpu(module: types.ModuleType) -> None:
@@ -16,17 +15,14 @@ def bf16_without_tpu(module: types.ModuleType) -> None:
     Without torch_xla every run, on CPU and GPU alike, ended in "'NoneType' object has no attribute
     'xla_device'". Can go when fairseq > 0.12.2 no longer derives ``tpu`` from ``bf16``.
     """
-    original = module.parse_args_and_arch
 
-    @functools.wraps(original)
-    def parse_args_and_arch(*args: Any, **kwargs: Any) -> Any:
+    @replaces(module, "parse_args_and_arch")
+    def parse_args_and_arch(original: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         namespace = result[0] if isinstance(result, tuple) else result
         if importlib.util.find_spec("torch_xla") is None:
             namespace.tpu = False
         return result
-
-    module.parse_args_and_arch = parse_args_and_arch  # type: ignore[attr-defined]
 
 
 def fp16_on_cpu(module: types.ModuleType) -> None:

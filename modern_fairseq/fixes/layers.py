@@ -1,12 +1,11 @@
 """fairseq 0.12.2's encoder layer without its fused inference path."""
 
-import functools
 import types
 from typing import Any
 
 import torch
 
-from modern_fairseq.proxies import override
+from modern_fairseq.proxies import override, replaces
 
 DEAD_PARAMETERS = (
     "in_proj_weight",
@@ -42,10 +41,9 @@ def no_dead_parameters(module: types.ModuleType) -> None:
     A checkpoint that has them still loads: they are left out.  Can go when fairseq > 0.12.2 drops them.
     """
     cls = module.TransformerEncoderLayerBase
-    original = cls.__init__
 
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+    @replaces(cls, "__init__")
+    def __init__(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         for name in DEAD_PARAMETERS:
             del self._parameters[name]
@@ -55,7 +53,6 @@ def no_dead_parameters(module: types.ModuleType) -> None:
             state_dict.pop(prefix + name, None)
         torch.nn.Module._load_from_state_dict(self, state_dict, prefix, *args)
 
-    cls.__init__ = __init__
     cls._load_from_state_dict = _load_from_state_dict
 
 

@@ -1,11 +1,12 @@
 """Half precision goes on from a checkpoint exactly where it was: with the weights in single precision."""
 
-import functools
 import logging
 import types
 from typing import Any
 
 import torch
+
+from modern_fairseq.proxies import replaces
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,26 +30,22 @@ def save_with_optimizer(module: types.ModuleType) -> None:
 
 
 def _save(mixin: Any, weights: bool) -> None:
-    original_state, original_load = mixin.state_dict, mixin.load_state_dict
-
-    @functools.wraps(original_state)
-    def state_dict(self: Any) -> dict[str, Any]:
-        state: dict[str, Any] = original_state(self)
+    @replaces(mixin, "state_dict")
+    def state_dict(original: Any, self: Any) -> dict[str, Any]:
+        state: dict[str, Any] = original(self)
         if self.scaler is not None:
             state[SCALER] = {name: getattr(self.scaler, name) for name in _COUNTS}
         if weights:
             state[WEIGHTS] = [weight.detach() for weight in _weights(self)]
         return state
 
-    @functools.wraps(original_load)
-    def load_state_dict(self: Any, state: dict[str, Any], optimizer_overrides: Any = None) -> None:
-        original_load(self, state, optimizer_overrides)
+    @replaces(mixin, "load_state_dict")
+    def load_state_dict(original: Any, self: Any, state: dict[str, Any], optimizer_overrides: Any = None) -> None:
+        original(self, state, optimizer_overrides)
         if self.scaler is not None and SCALER in state:
             vars(self.scaler).update({name: state[SCALER][name] for name in _COUNTS})
         if weights and WEIGHTS in state:
             _take(self, state[WEIGHTS])
-
-    mixin.state_dict, mixin.load_state_dict = state_dict, load_state_dict
 
 
 def _weights(optimizer: Any) -> list[torch.Tensor]:

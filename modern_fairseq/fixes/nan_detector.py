@@ -1,10 +1,11 @@
 """The search for the module that made a NaN, with which fairseq ends a training whose loss exploded."""
 
-import functools
 import types
 from typing import Any
 
 import torch
+
+from modern_fairseq.proxies import replaces
 
 
 def backward_hooks_on_leaves(module: types.ModuleType) -> None:
@@ -15,16 +16,13 @@ def backward_hooks_on_leaves(module: types.ModuleType) -> None:
     name of the module and without the reason. What a module makes, its leaves make.
     Can go when fairseq > 0.12.2 registers full backward hooks.
     """
-    original = module.NanDetector.add_hooks
 
-    @functools.wraps(original)
-    def add_hooks(self: Any, hooked: Any) -> None:
+    @replaces(module.NanDetector, "add_hooks")
+    def add_hooks(original: Any, self: Any, hooked: Any) -> None:
         wanted = self.backward
         self.backward = wanted and not any(True for _ in hooked.children())
         original(self, hooked)
         self.backward = wanted
-
-    module.NanDetector.add_hooks = add_hooks
 
 
 def look_without_gradients(module: types.ModuleType) -> None:

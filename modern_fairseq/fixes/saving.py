@@ -5,7 +5,6 @@ import contextlib
 import errno
 import fcntl
 import filecmp
-import functools
 import logging
 import os
 import shutil
@@ -22,6 +21,7 @@ from fairseq_residuals_errors import UserError
 from modern_fairseq.atomic_write import NO_LOCKS, atomic_write, is_at, open_own, remove_abandoned
 from modern_fairseq.loading import tensor_digest
 from modern_fairseq.mistakes import disk_error
+from modern_fairseq.proxies import replaces
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,10 +35,9 @@ def save_atomically(module: types.ModuleType) -> None:
     checkpoint_utils.py:567-574 goes on in the file where the last attempt broke off, takes it for whole, and renames it
     without syncing. Can go when fairseq > 0.12.2 seeks, truncates and syncs.
     """
-    original = module.torch_persistent_save
 
-    @functools.wraps(original)
-    def torch_persistent_save(obj: Any, filename: str, async_write: bool = False) -> None:
+    @replaces(module, "torch_persistent_save")
+    def torch_persistent_save(original: Any, obj: Any, filename: str, async_write: bool = False) -> None:
         if async_write or not module.PathManager.supports_rename(filename):
             original(obj, filename, async_write)
             return
@@ -53,7 +52,6 @@ def save_atomically(module: types.ModuleType) -> None:
 
         _write(filename, save, _check_archive)
 
-    module.torch_persistent_save = torch_persistent_save  # type: ignore[attr-defined]
     # what is left to the original goes to remote stores, whose files cannot be begun anew
     module._torch_persistent_save = torch.save  # type: ignore[attr-defined]
 
@@ -93,14 +91,11 @@ def begin_in_a_clean_folder(module: types.ModuleType) -> None:
     checkpoint_utils.py:842 looks at the folder when a run begins. Can stay as long as
     :mod:`modern_fairseq.atomic_write` writes the checkpoints.
     """
-    original = module.verify_checkpoint_directory
 
-    @functools.wraps(original)
-    def verify_checkpoint_directory(save_dir: str) -> None:
+    @replaces(module, "verify_checkpoint_directory")
+    def verify_checkpoint_directory(original: Any, save_dir: str) -> None:
         original(save_dir)
         remove_abandoned(save_dir)
-
-    module.verify_checkpoint_directory = verify_checkpoint_directory  # type: ignore[attr-defined]
 
 
 def one_training_in_a_folder(module: types.ModuleType) -> None:
@@ -109,10 +104,9 @@ def one_training_in_a_folder(module: types.ModuleType) -> None:
     fairseq_cli/train.py:71 looks only whether the folder can be written. The lock is the process's own: processes that
     load data do not inherit it, and a killed training leaves the folder free. Can go when fairseq > 0.12.2 locks it.
     """
-    original = module.main
 
-    @functools.wraps(original)
-    def main(cfg: Any) -> Any:
+    @replaces(module, "main")
+    def main(original: Any, cfg: Any) -> Any:
         if isinstance(cfg, argparse.Namespace):
             cfg = module.convert_namespace_to_omegaconf(cfg)
         folder = cfg.checkpoint.save_dir
@@ -131,8 +125,6 @@ def one_training_in_a_folder(module: types.ModuleType) -> None:
             finally:
                 with contextlib.suppress(OSError):  # where the disk is not writable any more, it may stay
                     path.unlink()
-
-    module.main = main  # type: ignore[attr-defined]
 
 
 def _is_ours(descriptor: int) -> bool:

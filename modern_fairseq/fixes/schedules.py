@@ -1,10 +1,10 @@
 """Schedules of the learning rate go on from a checkpoint exactly where they were."""
 
-import functools
 import types
 from typing import Any
 
 from fairseq_residuals_errors import UserError
+from modern_fairseq.proxies import replaces
 
 _BAD_EPOCHS = "num_bad_epochs"
 
@@ -16,19 +16,16 @@ def save_patience(module: types.ModuleType) -> None:
     saves it.
     """
     schedule = module.ReduceLROnPlateauLRSchedule
-    original_state, original_load = schedule.state_dict, schedule.load_state_dict
 
-    @functools.wraps(original_state)
-    def state_dict(self: Any) -> dict[str, Any]:
-        return {**original_state(self), _BAD_EPOCHS: self.lr_scheduler.num_bad_epochs}
+    @replaces(schedule, "state_dict")
+    def state_dict(original: Any, self: Any) -> dict[str, Any]:
+        return {**original(self), _BAD_EPOCHS: self.lr_scheduler.num_bad_epochs}
 
-    @functools.wraps(original_load)
-    def load_state_dict(self: Any, state: dict[str, Any]) -> None:
+    @replaces(schedule, "load_state_dict")
+    def load_state_dict(original: Any, self: Any, state: dict[str, Any]) -> None:
         _refuse_another_schedule(self, state)
-        original_load(self, state)
+        original(self, state)
         self.lr_scheduler.num_bad_epochs = state.get(_BAD_EPOCHS, 0)
-
-    schedule.state_dict, schedule.load_state_dict = state_dict, load_state_dict
 
 
 def refuse_another_schedule(module: types.ModuleType) -> None:
@@ -37,14 +34,11 @@ def refuse_another_schedule(module: types.ModuleType) -> None:
     The states of most schedules of fairseq are alike, and are exchanged as ever. Can stay as long as fairseq does not
     compare the names of schedules.
     """
-    original = module.FairseqLRScheduler.load_state_dict
 
-    @functools.wraps(original)
-    def load_state_dict(self: Any, state: dict[str, Any]) -> None:
+    @replaces(module.FairseqLRScheduler, "load_state_dict")
+    def load_state_dict(original: Any, self: Any, state: dict[str, Any]) -> None:
         _refuse_another_schedule(self, state)
         original(self, state)
-
-    module.FairseqLRScheduler.load_state_dict = load_state_dict
 
 
 def _refuse_another_schedule(schedule: Any, state: dict[str, Any]) -> None:
@@ -65,10 +59,9 @@ def step_after_last_validation(module: types.ModuleType) -> None:
     fairseq saves before the schedule learns of it (fairseq_cli/train.py:200-205), and forgets it on resuming
     (checkpoint_utils.py:250). Can go when fairseq > 0.12.2 saves after it.
     """
-    original = module.load_checkpoint
 
-    @functools.wraps(original)
-    def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> tuple[Any, Any]:
+    @replaces(module, "load_checkpoint")
+    def load_checkpoint(original: Any, cfg: Any, trainer: Any, **kwargs: Any) -> tuple[Any, Any]:
         extra_state, epoch_itr = original(cfg, trainer, **kwargs)
         if extra_state is None or cfg.reset_optimizer or cfg.reset_lr_scheduler or trainer.get_num_updates() == 0:
             return extra_state, epoch_itr
@@ -78,5 +71,3 @@ def step_after_last_validation(module: types.ModuleType) -> None:
             trainer.lr_step(ended)  # the epoch is what the schedule counts from
             trainer.lr_step(ended, validation)
         return extra_state, epoch_itr
-
-    module.load_checkpoint = load_checkpoint  # type: ignore[attr-defined]

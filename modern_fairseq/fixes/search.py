@@ -1,10 +1,11 @@
 """Beam search: flags that had no effect."""
 
-import functools
 import types
 from typing import Any
 
 import torch
+
+from modern_fairseq.proxies import replaces
 
 
 def ngrams_of_what_is_there(module: types.ModuleType) -> None:
@@ -14,12 +15,11 @@ def ngrams_of_what_is_there(module: types.ModuleType) -> None:
     So nothing was ever forbidden (fairseq issues 4709 and 5206).
     Can go when fairseq > 0.12.2 takes the words before ``step``.
     """
-    original = module.NGramRepeatBlock.forward
 
-    @functools.wraps(original)
-    def forward(self: Any, tokens: torch.Tensor, lprobs: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    @replaces(module.NGramRepeatBlock, "forward")
+    def forward(
+        original: Any, self: Any, tokens: torch.Tensor, lprobs: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> torch.Tensor:
         step = kwargs["step"] if "step" in kwargs else args[2]
         blocked: torch.Tensor = original(self, tokens[:, : step + 1], lprobs, *args, **kwargs)
         return blocked
-
-    module.NGramRepeatBlock.forward = forward

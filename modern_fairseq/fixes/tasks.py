@@ -1,13 +1,13 @@
 """Settings of tasks: complete in YAML files, and in checkpoints."""
 
 import argparse
-import functools
 import types
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fairseq_residuals_errors import UserError
+from modern_fairseq.proxies import replaces
 
 
 def tasks_without_dataclass_in_yaml(module: types.ModuleType) -> None:
@@ -17,17 +17,14 @@ def tasks_without_dataclass_in_yaml(module: types.ModuleType) -> None:
     infer task type".  Their own flags say what the defaults are.
     Can go when fairseq > 0.12.2 gives every task a dataclass.
     """
-    original = module.setup_task
 
-    @functools.wraps(original)
-    def setup_task(cfg: Any, **kwargs: Any) -> Any:
+    @replaces(module, "setup_task")
+    def setup_task(original: Any, cfg: Any, **kwargs: Any) -> Any:
         if isinstance(cfg, DictConfig) and cfg.get("task") is None:
             name = cfg.get("_name")
             if name in module.TASK_REGISTRY and name not in module.TASK_DATACLASS_REGISTRY:
                 _complete(cfg, name, module.TASK_REGISTRY[name])
         return original(cfg, **kwargs)
-
-    module.setup_task = setup_task  # type: ignore[attr-defined]
 
 
 def _complete(cfg: DictConfig, name: str, task: Any) -> None:
@@ -58,15 +55,12 @@ def record_languages(module: types.ModuleType) -> None:
     tasks/__init__.py:38 hands the task a copy, so that a model trained without ``-s`` and ``-t`` did not know its
     direction, and translated in the other one. Can go when fairseq > 0.12.2 records them.
     """
-    original = module.setup_task
 
-    @functools.wraps(original)
-    def setup_task(cfg: Any, **kwargs: Any) -> Any:
+    @replaces(module, "setup_task")
+    def setup_task(original: Any, cfg: Any, **kwargs: Any) -> Any:
         task = original(cfg, **kwargs)
         if isinstance(cfg, DictConfig):
             inferred = {key: getattr(task.cfg, key, None) for key in ("source_lang", "target_lang") if key in cfg}
             with open_dict(cfg):
                 cfg.update({key: value for key, value in inferred.items() if value is not None})
         return task
-
-    module.setup_task = setup_task  # type: ignore[attr-defined]

@@ -1,10 +1,11 @@
 """A plugin's models in the YAML files of fairseq-hydra-train."""
 
 import argparse
-import functools
 import sys
 import types
 from typing import Any
+
+from modern_fairseq.proxies import replaces
 
 
 def user_dir_before_compose(module: types.ModuleType) -> None:
@@ -13,10 +14,9 @@ def user_dir_before_compose(module: types.ModuleType) -> None:
     fairseq imports it in train.main, when hydra has already said "Could not find 'model/NAME'"
     (hydra_train.py:75-86). Can go when fairseq > 0.12.2 imports it first.
     """
-    original = module.cli_main
 
-    @functools.wraps(original)
-    def cli_main() -> Any:
+    @replaces(module, "cli_main")
+    def cli_main(original: Any) -> Any:
         from fairseq.utils import import_user_module
 
         prefix = "common.user_dir="
@@ -24,5 +24,3 @@ def user_dir_before_compose(module: types.ModuleType) -> None:
             if argument.lstrip("+").startswith(prefix):
                 import_user_module(argparse.Namespace(user_dir=argument.lstrip("+").removeprefix(prefix)))
         return original()
-
-    module.cli_main = cli_main  # type: ignore[attr-defined]

@@ -6,7 +6,6 @@ import errno
 import os
 import pickle
 import struct
-import tarfile
 import types
 import zipfile
 from typing import IO, Any
@@ -15,21 +14,17 @@ import torch
 from omegaconf import DictConfig
 
 from fairseq_residuals_errors import UserError
-from modern_fairseq.loading import safe_pickle, safe_zip, tensor_digest
-from modern_fairseq.loading.file_settings import harmless_settings
-from modern_fairseq.loading.safe_settings import check_settings, check_weight, with_configs
-from modern_fairseq.loading.safe_tensors import Storages
+from modern_fairseq.loading import tensor_digest
+from modern_fairseq.loading.reader import DAMAGED, read
+from modern_fairseq.loading.settings import check_settings, harmless_settings
 from modern_fairseq.loading.untrusted import Foreign, Refused
 
 TRUST = "FAIRSEQ_RESIDUALS_TRUST_CHECKPOINTS"
 """Environment variable; set to 1, checkpoints may hold any class, and loading one can run any code."""
 
-_DAMAGED = "is damaged (truncated?) or was not written by torch.save"
 _TOO_LARGE = "does not fit into the memory of this machine"
-_MAGIC = pickle.dumps(torch.serialization.MAGIC_NUMBER, protocol=2)
-"""How files of the format before torch 1.6 begin."""
 
-# What torch raises, depending on where it stumbles, for a file that is cut off or was never a checkpoint.
+# What Python raises, depending on where it stumbles, for a file that is cut off or was never a checkpoint.
 _PARSE_ERRORS = (
     pickle.UnpicklingError,
     zipfile.BadZipFile,
@@ -46,7 +41,7 @@ _PARSE_ERRORS = (
 
 
 def load(path_or_file: str | os.PathLike | IO[bytes], map_location: Any = None) -> Any:
-    """Load what ``torch.save`` wrote, admitting tensors, plain types and the classes of :mod:`safe_objects` only.
+    """Load what ``torch.save`` wrote, admitting tensors, plain types and the classes of :mod:`objects` only.
 
     The file calls, allocates and addresses nothing: whatever it names is made by small functions of our own, and its
     checksums, where it has some, are checked first.
@@ -56,8 +51,6 @@ def load(path_or_file: str | os.PathLike | IO[bytes], map_location: Any = None) 
             message names it.
     """
     name = _name(path_or_file)
-    if os.environ.get("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "").lower() in ("1", "y", "yes", "true"):
-        raise UserError("unset TORCH_FORCE_WEIGHTS_ONLY_LOAD: the unpickler that reads checkpoints calls even less")
     try:
         with _opened(path_or_file) as file:
             if os.environ.get(TRUST) == "1":
@@ -84,60 +77,29 @@ def _load_trusted(file: IO[bytes], name: str, map_location: Any) -> Any:
     try:
         return torch.load(file, map_location=map_location, weights_only=False)
     except (pickle.UnpicklingError, EOFError) as error:
-        raise _damaged(name) from error
+        raise UserError(f"{name} {DAMAGED}") from error
 
 
 def _load_restricted(file: IO[bytes], map_location: Any) -> Any:
-    """Read a checkpoint by the restricted unpickler.
-
-    Raises:
-        Refused: the file holds what it must not.
-        UserError: it is damaged.
-    """
     try:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(0)
-        start = file.read(len(_MAGIC))
-        records = safe_zip.check(file, size) if start.startswith(b"PK\x03\x04") else None
-        if records is None and (start != _MAGIC or _is_tar(file)):
-            raise Refused(_DAMAGED)
-        file.seek(0)
-        pickles = safe_pickle.module_for(Storages(size, records))
-        # not weights_only, which would call NumPy's and torch's own functions with whatever arguments the file has
-        state = torch.load(file, map_location=map_location, pickle_module=pickles, weights_only=False, mmap=False)
-        check_weight(state, size)
-        return with_configs(state, {})
+        return read(file, map_location)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        raise Refused(_DAMAGED) from error  # torch sought a place before the start of a short file
+        raise Refused(DAMAGED) from error  # a place before the start of the file was sought
     except MemoryError as error:
         raise Refused(_TOO_LARGE) from error
     except _PARSE_ERRORS as error:
         if "CUDA" in str(error):
             raise
         # what a file says of its own size has been checked
-        raise Refused(_TOO_LARGE if "allocate memory" in str(error) else _DAMAGED) from error
-
-
-def _is_tar(file: IO[bytes]) -> bool:
-    """Return whether torch would unpack the file, as it was written before torch 0.1.10, to a folder."""
-    file.seek(0)
-    try:
-        with tarfile.open(fileobj=file, mode="r:"):
-            return True
-    except tarfile.TarError:
-        return False
+        raise Refused(_TOO_LARGE if "allocate memory" in str(error) else DAMAGED) from error
 
 
 def _name(path_or_file: str | os.PathLike | IO[bytes]) -> str:
     if isinstance(path_or_file, str | os.PathLike):
         return os.fspath(path_or_file)
     return str(getattr(path_or_file, "name", "the file"))
-
-
-def _damaged(name: str) -> UserError:
-    return UserError(f"{name} {_DAMAGED}")
 
 
 _SHAPE: dict[str, type | types.UnionType] = {

@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import difflib
-import functools
 import os
 import re
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 
 from fairseq_residuals_errors import UserError, did_you_mean
 from modern_fairseq import mistakes, table
+from modern_fairseq.proxies import replaces
 
 
 @contextlib.contextmanager
@@ -27,25 +27,14 @@ def _reported(program: str) -> Iterator[None]:
         raise SystemExit(1) from None
 
 
-@contextlib.contextmanager
-def _interrupted(program: str) -> Iterator[None]:
-    """Say of Ctrl-C that it was; Python still ends by the signal, by which a shell knows to run nothing more."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        print(f"{program}: interrupted", file=sys.stderr, flush=True)
-        sys.excepthook = lambda *error: None
-        raise
-
-
 def one_sentence_errors(module: types.ModuleType) -> None:
-    """Print a UserError, and Ctrl-C, without a traceback, in every ``fairseq_cli.*.cli_main``.
+    """Print a UserError without a traceback, in every ``fairseq_cli.*.cli_main``.
 
     fairseq_cli/train.py:538-557 and its like catch nothing. Anything else that goes wrong keeps its traceback.
     Can stay as long as fairseq's commands let exceptions through.
     """
     program = table.COMMANDS[module.__name__]
-    module.cli_main = _interrupted(program)(_reported(program)(module.cli_main))  # type: ignore[attr-defined]
+    module.cli_main = _reported(program)(module.cli_main)  # type: ignore[attr-defined]
 
 
 def errors_in_hydra_job(module: types.ModuleType) -> None:
@@ -62,10 +51,9 @@ def missing_choices(module: types.ModuleType) -> None:
     options.py:153 says ``RuntimeError`` and :158 ``KeyError: None``.
     Can go when fairseq > 0.12.2 says so itself.
     """
-    original = module.parse_args_and_arch
 
-    @functools.wraps(original)
-    def parse_args_and_arch(*args: Any, **kwargs: Any) -> Any:
+    @replaces(module, "parse_args_and_arch")
+    def parse_args_and_arch(original: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return original(*args, **kwargs)
         except RuntimeError as error:
@@ -77,18 +65,17 @@ def missing_choices(module: types.ModuleType) -> None:
                 raise
             raise UserError("--task is missing: name the task, such as translation or language_modeling") from error
 
-    module.parse_args_and_arch = parse_args_and_arch  # type: ignore[attr-defined]
-
 
 def help_of_the_choice(module: types.ModuleType) -> None:
     """List the flags of ``--arch`` and ``--task`` in ``--help``, which options.py:136 prints before it adds them.
 
     Can go when fairseq > 0.12.2 adds them first.
     """
-    original = module.parse_args_and_arch
 
-    @functools.wraps(original)
-    def parse_args_and_arch(parser: argparse.ArgumentParser, input_args: Any = None, *args: Any, **kwargs: Any) -> Any:
+    @replaces(module, "parse_args_and_arch")
+    def parse_args_and_arch(
+        original: Any, parser: argparse.ArgumentParser, input_args: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         given = sys.argv[1:] if input_args is None else input_args
         chosen = [arg for arg in given if arg not in ("-h", "--help")]
         if chosen != given and any(arg.partition("=")[0] in ("--arch", "-a") for arg in given):
@@ -100,24 +87,19 @@ def help_of_the_choice(module: types.ModuleType) -> None:
             parser.parse_known_args = choose  # type: ignore[method-assign]
         return original(parser, input_args, *args, **kwargs)
 
-    module.parse_args_and_arch = parse_args_and_arch  # type: ignore[attr-defined]
-
 
 def short_refusals(module: types.ModuleType) -> None:
     """Name, of hundreds of valid choices (--arch), those that are near, not all (options.py:228, argparse).
 
     Can stay as long as fairseq's choices are argparse's.
     """
-    original = module.get_parser
 
-    @functools.wraps(original)
-    def get_parser(*args: Any, **kwargs: Any) -> argparse.ArgumentParser:
+    @replaces(module, "get_parser")
+    def get_parser(original: Any, *args: Any, **kwargs: Any) -> argparse.ArgumentParser:
         parser: Any = original(*args, **kwargs)
         refuse = parser.error
         parser.error = lambda message: refuse(_shortened(message))
         return parser  # type: ignore[no-any-return]
-
-    module.get_parser = get_parser  # type: ignore[attr-defined]
 
 
 def _shortened(message: str, most: int = 20) -> str:
@@ -135,10 +117,9 @@ def explain_data_folder(module: types.ModuleType) -> None:
     The only caller, tasks/translation.py:301, goes on to raise "Could not infer language pair".
     Can stay as long as fairseq's sentence does not name the folder.
     """
-    original = module.infer_language_pair
 
-    @functools.wraps(original)
-    def infer_language_pair(path: str) -> tuple[str, str]:
+    @replaces(module, "infer_language_pair")
+    def infer_language_pair(original: Any, path: str) -> tuple[str, str]:
         if not os.path.isdir(path):
             raise UserError(f"the data folder {path} does not exist")
         source, target = original(path)
@@ -149,8 +130,6 @@ def explain_data_folder(module: types.ModuleType) -> None:
             )
         return source, target
 
-    module.infer_language_pair = infer_language_pair  # type: ignore[attr-defined]
-
 
 def name_unknown_architectures(module: types.ModuleType) -> None:
     """Say that an architecture is unknown (models/__init__.py:100-104 trips over the braces in its own message).
@@ -158,10 +137,9 @@ def name_unknown_architectures(module: types.ModuleType) -> None:
     The commonest cause is a checkpoint of a plugin's model without ``--user-dir``.
     Can go when fairseq > 0.12.2 names the architecture and the way out.
     """
-    original = module.build_model
 
-    @functools.wraps(original)
-    def build_model(cfg: Any, *args: Any, **kwargs: Any) -> Any:
+    @replaces(module, "build_model")
+    def build_model(original: Any, cfg: Any, *args: Any, **kwargs: Any) -> Any:
         name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
         known = {*module.ARCH_MODEL_REGISTRY, *module.MODEL_DATACLASS_REGISTRY}
         if name and name not in known:
@@ -171,5 +149,3 @@ def name_unknown_architectures(module: types.ModuleType) -> None:
                 " or common.user_dir in YAML, or in Python import it first, as by `import fairseq_residuals`"
             )
         return original(cfg, *args, **kwargs)
-
-    module.build_model = build_model  # type: ignore[attr-defined]

@@ -1,13 +1,13 @@
 """The texts of fairseq-preprocess: refused before anything is written where they make no data set."""
 
 import argparse
-import functools
 import os
 import types
 from collections.abc import Iterator
 from typing import Any
 
 from fairseq_residuals_errors import UserError
+from modern_fairseq.proxies import replaces
 
 
 def check_texts(module: types.ModuleType) -> None:
@@ -16,14 +16,11 @@ def check_texts(module: types.ModuleType) -> None:
     It writes data sets of sides that do not belong together, or that are empty, without a word.
     Can go when fairseq > 0.12.2 refuses them.
     """
-    original = module.main
 
-    @functools.wraps(original)
-    def main(args: argparse.Namespace) -> Any:
+    @replaces(module, "main")
+    def main(original: Any, args: argparse.Namespace) -> Any:
         check(args)
         return original(args)
-
-    module.main = main  # type: ignore[attr-defined]
 
 
 def check(args: argparse.Namespace) -> None:

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import functools
 import inspect
 import math
 import os
@@ -10,6 +9,7 @@ import types
 from typing import Any
 
 from fairseq_residuals_errors import UserError
+from modern_fairseq.proxies import replaces
 
 
 def check_generation(module: types.ModuleType) -> None:
@@ -18,16 +18,13 @@ def check_generation(module: types.ModuleType) -> None:
     generate.py:370 prints as many hypotheses as there are, whatever --nbest says, and a penalty that is no number makes
     any order of them. Can go when fairseq > 0.12.2 refuses them.
     """
-    original = module.main
 
-    @functools.wraps(original)
-    def main(cfg: Any, *args: Any, **kwargs: Any) -> Any:
+    @replaces(module, "main")
+    def main(original: Any, cfg: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(cfg, argparse.Namespace):
             cfg = module.convert_namespace_to_omegaconf(cfg)
         _check_search(cfg.generation)
         return original(cfg, *args, **kwargs)
-
-    module.main = main  # type: ignore[attr-defined]
 
 
 def _check_search(generation: Any) -> None:
@@ -51,10 +48,9 @@ def lines_to_score(module: types.ModuleType) -> None:
 
     Can go when fairseq > 0.12.2 refuses them.
     """
-    original = module.cli_main
 
-    @functools.wraps(original)
-    def cli_main() -> Any:
+    @replaces(module, "cli_main")
+    def cli_main(original: Any) -> Any:
         args = module.get_parser().parse_args()
         if os.path.isfile(args.ref) and (args.sys == "-" or os.path.isfile(args.sys)):
             with module.open(args.ref) as reference:
@@ -67,8 +63,6 @@ def lines_to_score(module: types.ModuleType) -> None:
                     )
         return original()
 
-    module.cli_main = cli_main  # type: ignore[attr-defined]
-
 
 def check_batches(module: types.ModuleType) -> None:
     """Refuse sizes of batches of which none can be made (data/data_utils.py:300).
@@ -76,18 +70,15 @@ def check_batches(module: types.ModuleType) -> None:
     ``--batch-size 0`` and ``--max-tokens 0`` count as no limit there, negative ones as none that is satisfied.
     Can go when fairseq > 0.12.2 refuses them.
     """
-    original = module.batch_by_size
-    signature = inspect.signature(original)
+    signature = inspect.signature(module.batch_by_size)
 
-    @functools.wraps(original)
-    def batch_by_size(*args: Any, **kwargs: Any) -> Any:
+    @replaces(module, "batch_by_size")
+    def batch_by_size(original: Any, *args: Any, **kwargs: Any) -> Any:
         sizes = signature.bind(*args, **kwargs).arguments
         for flag, name in (("--max-tokens", "max_tokens"), ("--batch-size", "max_sentences")):
             if sizes.get(name) is not None and sizes[name] < 1:
                 raise UserError(f"{flag} must be at least 1, not {sizes[name]}")
         return original(*args, **kwargs)
-
-    module.batch_by_size = batch_by_size  # type: ignore[attr-defined]
 
 
 def sentences_to_iterate(module: types.ModuleType) -> None:
@@ -96,10 +87,9 @@ def sentences_to_iterate(module: types.ModuleType) -> None:
     Training on it does nothing for ever, and fairseq-eval-lm finds a perplexity of 1.
     Can go when fairseq > 0.12.2 refuses it.
     """
-    original = module.FairseqTask.get_batch_iterator
 
-    @functools.wraps(original)
-    def get_batch_iterator(self: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+    @replaces(module.FairseqTask, "get_batch_iterator")
+    def get_batch_iterator(original: Any, self: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         name = next((name for name, known in self.datasets.items() if known is dataset), None)
         if name is not None and not len(dataset):
             raise UserError(f"the data set {name} has no sentences: fairseq-preprocess it again from a text that has")
@@ -112,8 +102,6 @@ def sentences_to_iterate(module: types.ModuleType) -> None:
             )
         return iterator
 
-    module.FairseqTask.get_batch_iterator = get_batch_iterator  # type: ignore[attr-defined]
-
 
 def plugin_in_checkout(module: types.ModuleType) -> None:
     """Say which folder ``--user-dir`` means where it is given a checkout (utils.py:464-512).
@@ -121,10 +109,9 @@ def plugin_in_checkout(module: types.ModuleType) -> None:
     Python imports a folder without ``__init__.py`` as an empty package, which registers nothing: all of what a plugin
     has is then an "invalid choice". Can go when fairseq > 0.12.2 refuses such a folder.
     """
-    original = module.import_user_module
 
-    @functools.wraps(original)
-    def import_user_module(args: Any) -> None:
+    @replaces(module, "import_user_module")
+    def import_user_module(original: Any, args: Any) -> None:
         folder = getattr(args, "user_dir", None)
         if folder and os.path.isdir(folder) and not os.path.isfile(os.path.join(folder, "__init__.py")):
             plugin = os.path.join(folder, "fairseq_residuals")
@@ -132,5 +119,3 @@ def plugin_in_checkout(module: types.ModuleType) -> None:
             meant = f"; the plugin is the folder {plugin} inside" if known else ""
             raise UserError(f"--user-dir {folder} is no Python package, since it has no __init__.py{meant}")
         original(args)
-
-    module.import_user_module = import_user_module  # type: ignore[attr-defined]

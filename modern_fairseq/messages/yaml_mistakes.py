@@ -1,7 +1,6 @@
 """Configurations of fairseq-hydra-train: what is wrong with a YAML file or an override, in one sentence."""
 
 import contextlib
-import functools
 import os
 import types
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_residuals_errors import UserError, did_you_mean
 from modern_fairseq.plain_yaml import check_aliases
+from modern_fairseq.proxies import replaces
 
 GROUPS = ("task", "model", "criterion", "optimizer", "lr_scheduler")
 NOT_FAIRSEQS = ("recipe",)
@@ -41,10 +41,9 @@ def errors_in_hydra_config(module: types.ModuleType) -> None:
     hydra prints such errors in its own way, most of them with a traceback; its variable HYDRA_FULL_ERROR leaves them
     to the caller. Can stay as long as hydra does.
     """
-    original = module.cli_main
 
-    @functools.wraps(original)
-    def cli_main() -> Any:
+    @replaces(module, "cli_main")
+    def cli_main(original: Any) -> Any:
         with _hydra_raises(), _bounded_aliases():
             try:
                 return original()
@@ -52,8 +51,6 @@ def errors_in_hydra_config(module: types.ModuleType) -> None:
                 raise UserError(f"a file of the configuration is not UTF-8 text ({error})") from error
             except Exception as error:
                 raise sentence(error) or error from error
-
-    module.cli_main = cli_main  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
@@ -94,10 +91,9 @@ def names_of_groups(module: types.ModuleType) -> None:
     (tasks/__init__.py:44) or ends in a KeyError (registry.py:55); a key at the top that it does not know, which an
     override with a plus can add, is left aside without a word. Can go when fairseq > 0.12.2 names what is wrong.
     """
-    original = module._hydra_main
 
-    @functools.wraps(original)
-    def _hydra_main(cfg: Any, **kwargs: Any) -> Any:
+    @replaces(module, "_hydra_main")
+    def _hydra_main(original: Any, cfg: Any, **kwargs: Any) -> Any:
         try:
             _check_top(cfg)
             for group in GROUPS:
@@ -105,8 +101,6 @@ def names_of_groups(module: types.ModuleType) -> None:
             return original(cfg, **kwargs)
         except OmegaConfBaseException as error:
             raise sentence(error) or error from error
-
-    module._hydra_main = _hydra_main  # type: ignore[attr-defined]
 
 
 def _check_top(cfg: Any) -> None:

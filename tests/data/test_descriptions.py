@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import random
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from fairseq_residuals.lab.data.corpora.debian_descriptions import (
+    Descriptions,
     Example,
     Unit,
     clean,
@@ -165,3 +170,20 @@ def test_what_is_said_twice_is_kept_once_and_large_groups_are_trained_on() -> No
     assert [e.key for chosen in sets.values() for e in chosen].count("the same") == 1
     assert {e.group for e in sets["test"] + sets["valid"]}.isdisjoint({"large"})
     assert sum(e.group == "large" for e in sets["train"]) == 200
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [
+        lambda text: is_copy(f"a{text}a", "a"),
+        lambda text: Descriptions.group(SimpleNamespace(_sources={}), f"a{text}a"),  # type: ignore[arg-type]
+        lambda text: units(["a", *[" a"] * len(text)]),
+    ],
+    ids=["word", "name", "lines"],
+)
+@pytest.mark.parametrize("unit", ["!", "1", "1."])
+def test_long_descriptions_take_no_longer_than_their_length(reader: Callable[[str], Any], unit: str) -> None:
+    """At most some tenths of a second for a million characters or lines; the square of that would be minutes."""
+    began = time.process_time()
+    reader(unit * (1_000_000 // len(unit)))
+    assert time.process_time() - began < 10

@@ -143,6 +143,8 @@ CHECKPOINTS = (
 )
 COMMANDS: dict[str, tuple[Command, ...]] = {
     "checkpoint": CHECKPOINTS,
+    "safetensors": tuple(command for command in CHECKPOINTS if command.name in ("average", "import", "export")),
+    "log": tuple(command for command in CHECKPOINTS if command.name in ("diagnose", "curves", "score ppl")),
     "archive": (Command("prepare", _from_mirror, "{}|lacks de-en/train"),),
     "whole": (Command("prepare", _from_mirror, "{}|lacks de-en/train"),),
     "json": (Command("prepare", _prepared, "{}|it is no JSON object; remove it"),),

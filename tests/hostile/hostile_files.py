@@ -22,10 +22,12 @@ GROUPS = (
     object_cases.arrays,
     object_cases.tensors,
     object_cases.settings,
+    object_cases.safetensors,
     archive_cases.checkpoints,
     archive_cases.downloads,
     text_cases.documents,
     text_cases.texts,
+    text_cases.logs,
 )
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import struct
 from collections.abc import Iterator
 
+import torch
 from pickle_cases import Case, checkpoint, doubled, legacy, name, number, text, zipped
+
+from fairseq_residuals.plugin.checkpoints.safetensors_file import FORMAT, METADATA, VERSION
+from modern_fairseq.loading.tensor_digest import digest
 
 LATIN = text("latin1")
 
@@ -37,7 +42,7 @@ def arrays() -> Iterator[Case]:
     cases = {
         "object-by-ndarray": (
             name("builtins", "list") + NDARRAY + one + dtype("O8", "|") + address + b"\x87R\x85R",
-            "neither numbers, truth values nor text",
+            r"calls builtins\.list, which is not to be called",
         ),
         "ndarray-of-numbers": (NDARRAY + one + dtype("f8") + address + b"\x87R", "ndarray, which is not to be called"),
         "ndarray-new": (NDARRAY + one + dtype("f8") + address + b"\x87\x81", "ndarray, which is not to be called"),
@@ -51,9 +56,12 @@ def arrays() -> Iterator[Case]:
         "array-of-records": (array(dtype("V8", "|"), one, address), "neither numbers, truth values nor text"),
         "array-of-dates": (array(dtype("M8"), one, address), "neither numbers, truth values nor text"),
         "array-of-nothing": (array(dtype("U0"), one, raw(b"")), "neither numbers, truth values nor text"),
-        "dtype-built-twice": (dtype("f8") + b"(K\x03" + text("<") + b"NNNtb", "gives state to an object of type"),
+        "dtype-built-twice": (
+            dtype("f8") + b"(K\x03" + text("<") + b"NNNtb",
+            "gives state to what takes none",
+        ),
         "dtype-of-an-order": (dtype("f8", "x"), "without a byte order"),
-        "dtype-of-a-class": (name("numpy", "dtype") + name("builtins", "int") + b"\x85R", "neither numbers"),
+        "dtype-of-a-class": (name("numpy", "dtype") + name("builtins", "int") + b"\x85R", "without its contents"),
         "array-of-too-few-bytes": (array(dtype("f8"), b"K\x02\x85", address), "not as many as its shape says"),
         "array-of-too-many-bytes": (array(dtype("i1"), one, address), "not as many as its shape says"),
         "array-of-terabytes": (array(dtype("f8"), number(1 << 60) + b"\x85", address), "not as many as its shape says"),
@@ -66,7 +74,10 @@ def arrays() -> Iterator[Case]:
             r"a class that is not numpy\.ndarray",
         ),
         "array-of-numpy-1": (array(dtype("O8", "|"), one, address, module="numpy.core.multiarray"), "neither numbers"),
-        "array-built-twice": (array(dtype("f8"), one, address) + b"(K\x01tb", "an object of type ndarray"),
+        "array-built-twice": (
+            array(dtype("f8"), one, address) + b"(K\x01tb",
+            "gives state to what takes none",
+        ),
         "scalar-of-an-object": (scalar + dtype("O8", "|") + address + b"\x86R", "neither numbers"),
         "scalar-of-too-few-bytes": (scalar + dtype("f8") + raw(b"1") + b"\x86R", "not as many as its shape says"),
     }
@@ -126,12 +137,15 @@ def tensors() -> Iterator[Case]:
         "tensor-of-no-storage": (rebuilt(b"N", 0, (1,), (1,)), "a tensor without a storage"),
         "tensor-with-hooks": (rebuilt(good, 0, (1,), (1,), b"\x89" + text("hook")), "more than storage, shape"),
         "tensor-with-flags": (rebuilt(good, 0, (1,), (1,), b"\x89N}" + text("neg") + b"\x88s"), "more than storage"),
-        "tensor-built": (rebuilt(good, 0, (1,), (1,)) + b")b", "gives state to an object of type Tensor"),
+        "tensor-built": (
+            rebuilt(good, 0, (1,), (1,)) + b")b",
+            "gives state to an object of class torch",
+        ),
         "parameter-of-text": (
             name("torch._utils", "_rebuild_parameter") + text("a") + b"\x89N\x87R",
             "a parameter that is no tensor",
         ),
-        "storage-alone": (good, "an object of type TypedStorage among its data"),
+        "storage-alone": (good, "a storage among its data"),
         "storage-without-record": (pid("1", 4), "has not as many"),
         "storage-longer-than-record": (pid("0", 5), "has not as many"),
         "storage-shorter-than-record": (pid("0", 3), "has not as many"),
@@ -146,7 +160,7 @@ def tensors() -> Iterator[Case]:
         ),
         "module-source": (b"(" + text("module") + b"NNNNtQ", "something else than a storage"),
         "storage-by-number": (b"K\x01Q", "something else than a storage"),
-        "type-of-storage-alone": (name("torch", "FloatStorage"), "an object of type StorageType among its data"),
+        "type-of-storage-alone": (name("torch", "FloatStorage"), r"a class, torch\.FloatStorage, among its data"),
     }
     for label, (code, sentence) in cases.items():
         yield Case(label, "checkpoint", zipped(checkpoint(code), {"data/0": bytes(16)}), sentence)
@@ -157,7 +171,9 @@ def tensors() -> Iterator[Case]:
     view = rebuilt(pid("0", 4, view=text("v") + b"K\x02K\x03\x87"), 0, (1,), (1,))
     huge = rebuilt(pid("0", 1 << 40, view=b"N"), 0, (4,), (1,))
     yield Case("legacy-storage-unfilled", "checkpoint", legacy(checkpoint(old)), "does not fill every storage")
-    yield Case("legacy-storage-of-terabytes", "checkpoint", legacy(checkpoint(huge)), "more than the file")
+    yield Case(
+        "legacy-storage-of-terabytes", "checkpoint", legacy(checkpoint(huge), {"0": bytes(16)}), "more than the file"
+    )
     yield Case("legacy-view-beyond", "checkpoint", legacy(checkpoint(view), {"0": bytes(16)}), "reaches beyond it")
     other = legacy(checkpoint(old), {"1": bytes(16)})
     yield Case("legacy-storage-of-another-key", "checkpoint", other, "does not fill every storage")
@@ -199,7 +215,11 @@ def settings() -> Iterator[Case]:
             _stated("omegaconf.listconfig", "ListConfig", _content=b"K\x01"),
             "without contents",
         ),
-        "config-with-arguments": ("cfg", name("omegaconf.dictconfig", "DictConfig") + b"}\x85\x81", "with arguments"),
+        "config-with-arguments": (
+            "cfg",
+            name("omegaconf.dictconfig", "DictConfig") + b"}\x85\x81",
+            "gives arguments to an",
+        ),
         "namespace-method": (
             "args",
             _stated("argparse", "Namespace", _get_kwargs=text("x")),
@@ -211,7 +231,7 @@ def settings() -> Iterator[Case]:
         "namespace-in-itself": (
             "args",
             name("argparse", "Namespace") + b")\x81q\x00}" + text("x") + b"h\x00sb",
-            "without its contents",
+            "or in themselves",
         ),
         "meter-method": ("extra", _stated("fairseq.meters", "TimeMeter", reset=b"K\x01"), "a reset of its own"),
         "meter-of-text": (
@@ -226,6 +246,32 @@ def settings() -> Iterator[Case]:
     for label, (key, code, sentence) in cases.items():
         yield Case(label, "checkpoint", zipped(checkpoint(code, key)), sentence)
     yield Case("no-checkpoint", "checkpoint", zipped(pickle.dumps([1], 2)), "is not a fairseq checkpoint")
+
+
+def safetensors() -> Iterator[Case]:
+    """Settings in the metadata of tensors, which would be computed, and tensors that are no parameters."""
+    cases = {
+        "environment": ({"a": "${oc.env:HOME}"}, "F32", "which OmegaConf would compute"),
+        "growth": ({"a": "${b}${b}", "b": "${a}${a}"}, "F32", "which OmegaConf would compute"),
+        "endless": ({"a": "${b}", "b": "${a}"}, "F32", "refer to each other without end"),
+        "method": ({"_get_kwargs": "x"}, "F32", "the name of a method"),
+        "class": ({"__class__": "x"}, "F32", "the name of a method"),
+        "truth-values": ({}, "BOOL", r"is of type torch\.bool"),
+        "bytes": ({}, "I8", r"is of type torch\.int8"),
+    }
+    kinds = {"F32": torch.float32, "BOOL": torch.bool, "I8": torch.int8}
+    for label, (settings, kind, sentence) in cases.items():
+        tensor = torch.zeros(1, dtype=kinds[kind])
+        record = {"format": FORMAT, "version": VERSION, "shared": {}, "settings": settings}
+        record["digest"] = digest({"w": tensor})
+        place = {"dtype": kind, "shape": [1], "data_offsets": [0, tensor.nbytes]}
+        head = json.dumps({"__metadata__": {METADATA: json.dumps(record)}, "w": place}).encode()
+        yield Case(
+            f"safetensors-{label}",
+            "safetensors",
+            struct.pack("<Q", len(head)) + head + bytes(tensor.nbytes),
+            sentence,
+        )
 
 
 def _ordered(**state: bytes) -> bytes:

@@ -168,16 +168,19 @@ def instructions() -> Iterator[Case]:
         yield Case(f"instruction-{opcode}", "checkpoint", zipped(checkpoint(code)), f"pickle instruction {opcode},")
     yield Case("instruction-unknown", "checkpoint", zipped(checkpoint(b"\xff")), "pickle instruction 255,")
     misplaced = {
-        "reduce-of-a-number": (b"K\x01)R", "calls int, which is not to be called"),
-        "reduce-of-a-class": (name("builtins", "list") + b")R", "calls type, which is not to be called"),
-        "newobj-of-a-class": (name("builtins", "dict") + b")\x81", "calls type, which is not to be called"),
+        "reduce-of-a-number": (b"K\x01)R", "damaged|not written by torch.save"),
+        "reduce-of-a-class": (name("builtins", "list") + b")R", r"calls builtins\.list, which is not to be called"),
+        "newobj-of-a-class": (name("builtins", "dict") + b")\x81", r"calls builtins\.dict, which is not to be called"),
         "reduce-of-ndarray": (name("numpy", "ndarray") + b")R", r"calls numpy\.ndarray, which is not to be called"),
-        "reduce-without-arguments": (name("collections", "OrderedDict") + b"K\x01R", "arguments that are no tuple"),
-        "build-of-a-dict": (b"}}b", "gives state to an object of type dict"),
-        "build-of-a-class": (name("builtins", "int") + b"}b", "gives state to an object of type type"),
-        "build-of-a-function": (name("_codecs", "encode") + b"}b", "gives state to an object of type Call"),
-        "append-to-a-dict": (b"}K\x01a", "appends to an object of type dict"),
-        "append-to-text": (text("a") + b"(K\x01e", "appends to an object of type str"),
+        "reduce-without-arguments": (
+            name("collections", "OrderedDict") + b"K\x01R",
+            "damaged|not written by torch.save",
+        ),
+        "build-of-a-dict": (b"}}b", "gives state to what takes none"),
+        "build-of-a-class": (name("builtins", "int") + b"}b", "gives state to what takes none"),
+        "build-of-a-function": (name("_codecs", "encode") + b"}b", "gives state to what takes none"),
+        "append-to-a-dict": (b"}K\x01a", "damaged|not written by torch.save"),
+        "append-to-text": (text("a") + b"(K\x01e", "damaged|not written by torch.save"),
         "item-of-a-list": (b"]K\x01K\x01s", "sets items of an object of type list"),
         "item-of-a-class": (name("builtins", "int") + b"(K\x01K\x01u", "sets items of an object of type type"),
         "odd-items": (b"}(K\x01u", "damaged|not written by torch.save"),
@@ -185,8 +188,8 @@ def instructions() -> Iterator[Case]:
         "memo-that-is-not-there": (b"h\xff", "damaged|not written by torch.save"),
         "long-text": (b"X" + struct.pack("<I", (1 << 32) - 1), "damaged|not written by torch.save"),
         "text-that-is-not-utf-8": (b"X\x01\x00\x00\x00\xff", "damaged|not written by torch.save"),
-        "class-as-a-value": (name("numpy", "ndarray"), "an object of type Name among its data"),
-        "function-as-a-value": (name("_codecs", "encode"), "an object of type Call among its data"),
+        "class-as-a-value": (name("numpy", "ndarray"), r"a class, numpy\.ndarray, among its data"),
+        "function-as-a-value": (name("_codecs", "encode"), r"a class, _codecs\.encode, among its data"),
         "object-without-state": (name("argparse", "Namespace") + b")\x81", "without its contents"),
     }
     for label, (code, sentence) in misplaced.items():
@@ -234,7 +237,7 @@ def sizes() -> Iterator[Case]:
         "device-of-text": (name("torch", "device") + text("\n") + b"\x85R", "a device that torch does not have"),
         "defaultdict-of-a-function": (
             name("collections", "defaultdict") + name("_codecs", "encode") + b"\x85R",
-            "something else than plain types",
+            r"a class, _codecs\.encode, among its data",
         ),
     }
     for label, (code, sentence) in cases.items():

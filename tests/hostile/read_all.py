@@ -23,13 +23,17 @@ from hostile_files import cases
 from fairseq_residuals.lab.data.archives import unpack
 from fairseq_residuals.lab.data.corpora.librispeech import read_texts
 from fairseq_residuals.lab.data.parallel_text import sentences
+from fairseq_residuals.lab.look.training_log import read_log
 from fairseq_residuals.lab.recipes.tables.published import load_published
+from fairseq_residuals.plugin.checkpoints.checkpoint_file import read_checkpoint
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.utils.documents import read_record
 from modern_fairseq.loading.checkpoints import load_fairseq
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "checkpoint": lambda path: load_fairseq(path, map_location="cpu"),
+    "safetensors": read_checkpoint,
+    "log": read_log,
     "archive": lambda path: unpack(path, Path("unpacked"), ("wanted.txt",)),
     "whole": lambda path: unpack(path, Path("unpacked"), ("*",)),
     "json": lambda path: read_record(path),

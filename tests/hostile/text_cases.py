@@ -74,3 +74,17 @@ def texts() -> Iterator[Case]:
     }
     for label, (contents, sentence) in tsv.items():
         yield Case(f"tsv-{label}", "tsv", contents, sentence)
+
+
+def logs() -> Iterator[Case]:
+    """Lines of which a pattern that begins anywhere takes the square."""
+    heads = {
+        "": "",
+        "epoch": "epoch 001: ",
+        "table": "epoch 001 | num_updates ",
+        "score": "BLEU ",
+    }
+    for label, head in heads.items():
+        for piece in ("a", "1a", "1.", " ", '{"', "[", "a=", "num. shared model params: "):
+            contents = (head + piece * (1_000_000 // len(piece)) + "\n").encode()
+            yield Case(f"log-{label}-of-{piece[:3]!r}", "log", contents, "has no record of")

@@ -11,6 +11,8 @@ import time
 
 import pytest
 
+from fairseq_residuals.plugin.folders import locked
+from fairseq_residuals_errors import UserError
 from modern_fairseq import atomic_write as module
 from modern_fairseq.atomic_write import SUFFIX, atomic_write, remove_abandoned
 
@@ -159,3 +161,15 @@ def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(target):
     assert caught.value.filename == str(target)
     remove_abandoned(target.parent)
     assert theirs.read_text() == "kept" and target.read_text() == "old" and link.is_symlink()
+
+
+def test_links_under_the_names_of_locks_and_of_abandoned_files_are_not_followed(tmp_path):
+    theirs = tmp_path / "theirs"
+    theirs.write_text("kept")
+    links = [tmp_path / ".lock", tmp_path / f".NAME{SUFFIX}"]
+    for link in links:
+        link.symlink_to(theirs)
+    with pytest.raises(UserError, match="nothing can be written in"), locked(tmp_path):
+        pass
+    remove_abandoned(tmp_path)
+    assert theirs.read_text() == "kept" and all(link.is_symlink() for link in links)

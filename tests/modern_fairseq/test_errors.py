@@ -3,9 +3,6 @@
 import errno
 import io
 import os
-import signal
-import subprocess
-import sys
 import types
 
 import pytest
@@ -33,24 +30,6 @@ def test_a_users_mistake_is_printed_in_one_line_without_traceback(capsys):
         command(UserError("the depth is 0,\n  but must be at least 1"))()
     assert exit_.value.code == 1
     assert capsys.readouterr() == ("", "fairseq-train: error: the depth is 0, but must be at least 1\n")
-
-
-INTERRUPTED = """
-import types
-from modern_fairseq.messages import commands
-module = types.ModuleType("fairseq_cli.{name}")
-def cli_main():
-    raise KeyboardInterrupt
-module.cli_main = cli_main
-commands.one_sentence_errors(module)
-module.cli_main()
-"""
-
-
-@pytest.mark.parametrize(("name", "program"), [("train", "fairseq-train"), ("hydra_train", "fairseq-hydra-train")])
-def test_ctrl_c_is_said_in_one_line_and_ends_the_process_by_its_signal(name, program):
-    run = subprocess.run([sys.executable, "-c", INTERRUPTED.format(name=name)], capture_output=True, text=True)
-    assert (run.returncode, run.stderr) == (-signal.SIGINT, f"{program}: interrupted\n")
 
 
 @pytest.mark.parametrize("error", [RuntimeError("x"), AssertionError(), KeyError("a"), OSError(22, "Invalid argument")])
@@ -140,6 +119,16 @@ def test_a_missing_dictionary_tells_a_missing_folder_from_a_wrong_one(tmp_path):
             ValueError("--fp16-scale-window must be given explicitly when using a custom --update-freq schedule"),
             "--fp16",
         ),
+        (ValueError("dropout probability has to be between 0 and 1, but got 5"), "but got 5: --dropout and its like"),
+        (UnicodeEncodeError("ascii", "\u2113", 0, 1, "x"), "the terminal's encoding, ascii, lacks a character"),
+        (ValueError("Key backend: 'x' is not a valid value for backend; supported"), "MPLBACKEND is x, no backend"),
+        (
+            Exception(
+                "Size of sample #0 is invalid (=(9, 0)) since max_positions=(4, 4), skip this example with --skip"
+            ),
+            "since max_positions=(4, 4)",
+        ),
+        (NotADirectoryError(errno.ENOTDIR, "Not a directory", "a/b"), "a/b: Not a directory"),
         (FloatingPointError("gradients are Nan/Inf"), "training diverged: gradients are Nan/Inf; `fairseq-residuals"),
         (
             # as fairseq says it, with the end of the line

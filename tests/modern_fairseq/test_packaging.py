@@ -78,12 +78,12 @@ def test_install_and_uninstall(kind, source, empty, tmp_path):
     assert run(python, "-c", show) == "True _Trigger\n"
     assert run(python, "-I", "-c", show) == "True _Trigger\n"
     assert run(python, "-S", "-c", show).startswith("False")
-    # the first look at fairseq arms the hook, even where fairseq is missing
-    armed = (
-        "import importlib.util, sys; print(importlib.util.find_spec('fairseq'), "
-        "[type(f).__module__ for f in sys.meta_path][0])"
-    )
-    assert run(python, "-c", armed) == "None modern_fairseq.finder\n"
+    # nothing is loaded before there is a fairseq: it may lie in the current folder
+    look = "import importlib.util as u, sys; u.find_spec('fairseq'); print('modern_fairseq.table' in sys.modules)"
+    assert run(python, "-c", look, cwd=tmp_path) == "False\n"
+    (tmp_path / "fairseq").mkdir()
+    (tmp_path / "fairseq/__init__.py").touch()
+    assert run(python, "-c", look, cwd=tmp_path) == "True\n"
 
     run(*pip, "uninstall", "--yes", "fairseq-residuals")
     assert (contents(site), contents(site.parents[2] / "bin")) == before

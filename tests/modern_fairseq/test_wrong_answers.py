@@ -20,7 +20,6 @@ from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from fairseq_residuals_errors import UserError
-from modern_fairseq import mistakes
 
 ENGLISH, GERMAN = "a b c\nd e\nf\n", "x y\nz\nw v u\n"
 TINY = ["--encoder-layers", "1", "--decoder-layers", "1", "--encoder-embed-dim", "8", "--decoder-embed-dim", "8"]
@@ -258,15 +257,6 @@ def test_the_checkout_is_no_plugin(tmp_path: Path) -> None:
     (tmp_path / "fairseq_residuals/__init__.py").unlink()
     with pytest.raises(UserError, match=r"has no __init__\.py$"):
         utils.import_user_module(SimpleNamespace(user_dir=str(tmp_path)))
-
-
-@pytest.mark.parametrize("below", ["", "/dummy", "/deeper/dummy"])
-def test_a_file_where_a_folder_is_needed(below: str, tmp_path: Path) -> None:
-    file = tmp_path / "save"
-    file.touch()
-    with pytest.raises(OSError, match=r"exists|Not a directory") as caught:
-        Path(f"{file}{below}").mkdir()
-    assert str(mistakes.explain(caught.value)) == f"{file} is a file, where a folder is needed: name another"
 
 
 HOLD = """

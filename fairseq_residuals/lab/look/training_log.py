@@ -34,7 +34,7 @@ _WIRED = re.compile(
 )
 _DICTIONARY = re.compile(r"dictionary(?: size \([^()]*\))?: ([\d,]{1,18})(?: types)?$")
 _TARGET = re.compile(r"\btarget_lang'?(?:=|: )'(\w{1,32})'")
-_PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
+_PARAMETERS = re.compile(r"num\. shared model params: (\d[\d,]{0,17})(?![\d,])")
 _SETTING = re.compile(r"\b(?P<key>encoder_layers|decoder_layers|seed)'?(?:=|: )(?P<value>\d{1,18})\b")
 _CHOICE = re.compile(
     r"\b(?P<key>lr|warmup_updates|update_freq|max_tokens|batch_size|dropout|label_smoothing|weight_decay|clip_norm"

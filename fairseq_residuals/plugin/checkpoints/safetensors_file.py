@@ -93,6 +93,8 @@ def read_safetensors(path: Path) -> dict[str, Any]:
     for name, original in record["shared"].items():
         if name in parameters or not isinstance(original, str) or original not in parameters:
             raise UserError(f"{path} is damaged: {name[:80]!r} shares a tensor that it does not have")
+    if any(hasattr(Namespace, name) for name in record["settings"]):
+        raise UserError(f"{path} is damaged: a setting has the name of a method")
     parameters |= {name: parameters[original] for name, original in record["shared"].items()}
     return {"model": parameters, "args": Namespace(**record["settings"]), "cfg": None} | NO_TRAINING_STATE
 

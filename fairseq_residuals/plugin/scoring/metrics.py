@@ -29,6 +29,10 @@ from typing import Any
 
 from fairseq_residuals.wirings.core.errors import UserError
 
+_ROUGE_WORD = re.compile(r"[a-z0-9]+")
+_MOST_CELLS = 20_000_000
+"""Of the table of ROUGE-L, which has a number for each word of one text and each of the other."""
+
 
 class Metric(ABC):
     """One metric; an instance belongs to one evaluation."""
@@ -102,7 +106,14 @@ class Rouge(Metric):
         self.scorer = _need("rouge_score.rouge_scorer", "rouge-score").RougeScorer(self.KINDS, use_stemmer=stem)
 
     def statistics(self, hypothesis: str, *references: str) -> list[float]:
-        """Return F1 of ROUGE-1, -2 and -L, and 1."""
+        """Return F1 of ROUGE-1, -2 and -L, and 1.
+
+        Raises:
+            UserError: both texts are so long that ROUGE-L would take gigabytes.
+        """
+        first, second = (len(_ROUGE_WORD.findall(text.lower())) for text in (hypothesis, references[0]))
+        if first * second > _MOST_CELLS:
+            raise UserError(f"one line has {first:,} words, its reference {second:,}: {self.name} compares sentences")
         scores = self.scorer.score(*references, hypothesis)
         return [*(float(scores[kind].fmeasure) for kind in self.KINDS), 1.0]
 

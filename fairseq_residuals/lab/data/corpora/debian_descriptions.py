@@ -42,11 +42,13 @@ _LINK = re.compile(r"\[([^][]+)\]\(\w+://[^()\s]+\)")
 _EMPHASIS = re.compile(r"(?<![\w*_])(\*\*?|_)(?=[^\s*_])([^*_]*[^\s*_])\1(?![\w*_])")
 _DASHES = re.compile("(?<= )(?:--|[\u2013\u2014])(?= )")
 _LETTERS = re.compile(r"[^\W\d_]{2}")
-_WORD_EDGE = re.compile(r"^\W+|\W+$")
+_WITHOUT_EDGES = re.compile(r"\w(?:.*\w)?")
 PACKAGES = "binary-amd64/Packages"
 SHORTEST_BODY, LONGEST_BODY = 15, 400
 """Words of a long description that a synopsis is to be made of."""
 _VERSION = re.compile(r"[-.]?\d[\d.]*$")
+_LONGEST_NAME = 100
+"""Characters of a package's name that are looked at; the pattern takes the square of their number."""
 
 _SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+")
 _OTHER_THAN_WORDS = re.compile(r"\W+")
@@ -110,7 +112,7 @@ class Descriptions:
     def group(self, package: str) -> str:
         """Return the source package without a version at its end: gcc-11 and gcc-12 say the same of other versions."""
         source = self._sources.get(package, package)
-        return _VERSION.sub("", source) or source
+        return _VERSION.sub("", source[:_LONGEST_NAME]) or source
 
     def translated(self, language: str) -> Iterator[Example]:
         """Yield pairs of English and another language: the texts are a pair, the key is the English one."""
@@ -179,7 +181,7 @@ def paragraphs(lines: Iterable[str]) -> Iterator[Fields]:
 
 def units(lines: Sequence[str]) -> list[Unit]:
     """Split a description into its synopsis, paragraphs of prose, items of lists, and what is kept as it is."""
-    split = [Unit("synopsis", lines[0])]
+    split: list[tuple[Kind, list[str]]] = [("synopsis", [lines[0]])]
     inside: Kind | None = None
     for line in lines[1:]:
         body = line.strip()
@@ -188,13 +190,13 @@ def units(lines: Sequence[str]) -> list[Unit]:
             inside = None
         elif bullet := _BULLET.match(body):
             inside = "item"
-            split.append(Unit("item", body[bullet.end() :]))
+            split.append(("item", [body[bullet.end() :]]))
         elif inside is not None and indented == (inside != "prose"):
-            split[-1] = Unit(inside, f"{split[-1].text} {body}")
+            split[-1][1].append(body)
         else:
             inside = "verbatim" if indented else "prose"
-            split.append(Unit(inside, body))
-    return split
+            split.append((inside, [body]))
+    return [Unit(kind, " ".join(bodies)) for kind, bodies in split]
 
 
 def clean(text: str, language: str) -> str:
@@ -243,7 +245,8 @@ def is_copy(one: str, other: str) -> bool:
 
 
 def _words(text: str) -> Counter[str]:
-    return Counter(filter(None, (_WORD_EDGE.sub("", word.casefold()) for word in text.split())))
+    found = (_WITHOUT_EDGES.search(word.casefold()) for word in text.split())
+    return Counter(word[0] for word in found if word)
 
 
 def pairs(english: Sequence[Unit], other: Sequence[Unit]) -> Iterator[tuple[str, str]]:

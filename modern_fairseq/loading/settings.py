@@ -1,14 +1,18 @@
-"""The settings that a checkpoint holds: what they may not make a process do."""
+"""The settings that a checkpoint holds compute nothing, and name nothing that a process would open or start."""
 
 import argparse
 import contextlib
 import logging
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, open_dict
 
+from modern_fairseq.loading.untrusted import Refused
+
+_INTERPOLATION = re.compile(r"\$\{([a-zA-Z_]\w*(?:\.\w+)*)\}")
 logger = logging.getLogger(__name__)
 
 NAMES_OF_FILES = frozenset(
@@ -92,3 +96,42 @@ def _without_files(section: Any, keep_names: bool) -> set[str]:
                 del settings[key]
         settings.update({key: ACTIONS[key] for key in ACTIONS.keys() & content.keys()})
     return given
+
+
+def check_settings(settings: Any) -> None:
+    """Refuse settings that OmegaConf would compute: of ``${...}``, only the name of another setting is data.
+
+    ``${oc.env:NAME}`` reads the environment, and ``${a}${a}`` grows with every step.
+
+    Raises:
+        Refused: there is such a setting.
+    """
+    settings = vars(settings) if isinstance(settings, argparse.Namespace) else settings
+    for text in _texts(settings):
+        for _ in range(8):
+            if not isinstance(text, str) or "${" not in text:
+                break
+            name = _INTERPOLATION.fullmatch(text)
+            if name is None:
+                raise Refused(f"has the setting {text[:80]!r}, which OmegaConf would compute")
+            text = _look_up(settings, name[1].split("."))
+            if isinstance(text, Mapping | list):
+                raise Refused(f"has the setting {name[0]!r}, which stands for several others")
+        else:
+            raise Refused("has settings that refer to each other without end")
+
+
+def _texts(value: Any) -> Iterable[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, argparse.Namespace):
+        yield from _texts(vars(value))
+    elif isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts(part)
+
+
+def _look_up(settings: Any, path: list[str]) -> Any:
+    for name in path:
+        settings = settings.get(name) if isinstance(settings, Mapping) else None
+    return settings
