@@ -119,6 +119,7 @@ def check_the_runs(path: Path) -> None:
         assert f"num. shared model params: {result.parameters:,} " in log.read_text()
         assert [update for update, _ in result.points] == list(range(2, 17, 2))
         assert result.points[-1][1] == result.valid_loss
+        assert "configs" in result.command and str(path.parents[2]) not in result.command
         assert result.memory_mib > 50 and result.cpu_seconds > 0  # Python and PyTorch alone have more memory
     assert not list(path.parent.rglob("*.pt"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import shlex
 import shutil
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, fields, replace
@@ -199,7 +200,7 @@ def carry_out(comparison: Comparison, cell: Cell, runner: Runner, run: Run) -> R
     result = Result(
         *(cell.entry.name, cell.lr, cell.seed, "learned", "", None, None, None, ""),
         *(comparison.unigram_loss, None, comparison.rung.updates, 0.0, 0.0, 0.0, ""),
-        *(comparison.shared, comparison.data_digest, " ".join(job.train)),
+        *(comparison.shared, comparison.data_digest, _anywhere(comparison, job)),
         *(commit(), torch.__version__, _device(comparison.machine)),
     )
     with Stages.of(job, runner, run) as stages:
@@ -253,6 +254,15 @@ def _measured(result: Result, job: Job) -> Result:
         reason = f"validation loss {last:.2f}, the unigram loss is {result.unigram_loss:.2f}"
         return replace(result, ended="did not learn", reason=reason)
     return result
+
+
+def _anywhere(comparison: Comparison, job: Job) -> str:
+    """Return the command that trains a cell, with names in place of folders of this machine."""
+    names = {comparison.folder.parent: "$OUT", CONFIGS: "configs", PLUGIN: "$PLUGIN"}
+    command = shlex.join(job.train)
+    for folder, name in names.items():
+        command = command.replace(str(folder), name)
+    return command
 
 
 def _device(machine: Machine) -> str:

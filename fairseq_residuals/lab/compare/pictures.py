@@ -27,6 +27,7 @@ def rates(findings: Findings, unigram: float) -> Any:
     columns = min(4, len(entries))
     rows = math.ceil(len(entries) / columns)
     figure, axes = plots.new_figure(rows, columns, plots.PAGE, 0.4 + 1.7 * rows, sharex=True, sharey=True)
+    tried = sorted({result.lr for result in findings.results})
     behind = _finite(rate_losses(findings.plan.baseline, findings.results))
     for number, panel in enumerate(axes.flat):
         if number >= len(entries):
@@ -40,6 +41,7 @@ def rates(findings: Findings, unigram: float) -> Any:
         panel.plot(*zip(*seeds, strict=True), "+", color="black", markersize=5) if seeds else None
         panel.axhline(unigram, color="0.4", linewidth=0.8, linestyle=":")
         panel.set_xscale("log", base=2)
+        panel.set_xticks(tried, [f"{lr:g}" for lr in tried], rotation=60)
         last_row, first_column = number // columns == rows - 1, number % columns == 0
         plots.finish(panel, "rate" if last_row else "", LOSS if first_column and rows == 1 else "", entry.name)
     if rows > 1:
@@ -93,8 +95,8 @@ def forest(findings: Findings) -> Any:
             axes.plot(shown.interval, (y, y), color="black", linewidth=0.9)
             axes.plot(shown.difference, y, mark, color="black", markerfacecolor=filled, markersize=4)
     axes.set_yticks(range(len(tested)), [v.entry for v in reversed(tested)])
-    noted = "less is better; circles: at equal updates, squares: at equal seconds, filled: distinguishable"
-    plots.finish(axes, f"difference in bits per token ({noted})")
+    noted = "circles: at equal updates; squares: at equal seconds; filled: distinguishable"
+    plots.finish(axes, "difference in bits per token; less is better", title=noted)
     return figure
 
 

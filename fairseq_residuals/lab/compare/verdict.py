@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy
 from scipy import optimize, stats
 
 LEVEL = 0.05
@@ -105,9 +106,5 @@ def smallest_difference(pairs: int, entries: int, level: float = LEVEL, power: f
 
 def loss_at(curve: Sequence[tuple[int, float]], at: float) -> float | None:
     """Return a validation curve's loss after so many updates, between its points by a line; None before the first."""
-    before = [point for point in curve if point[0] <= at]
-    after = [point for point in curve if point[0] >= at]
-    if not before:
-        return None
-    (x0, y0), (x1, y1) = before[-1], after[0] if after else before[-1]
-    return y0 if x0 == x1 else y0 + (y1 - y0) * (at - x0) / (x1 - x0)
+    updates, losses = zip(*curve, strict=True) if curve else ((), ())
+    return float(numpy.interp(at, updates, losses)) if updates and updates[0] <= at else None
