@@ -134,3 +134,27 @@ def test_the_index_names_every_subcommand_and_page() -> None:
     commands = build_parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr]
     assert [c for c in commands if f"fairseq-residuals {c}`" not in index] == []
     assert [page.name for page in (ROOT / "docs").glob("[A-Z]*.md") if f"({page.name})" not in index] == ["README.md"]
+
+
+def test_a_wiring_is_called_so() -> None:
+    """In every help text and page; ``--variants`` is the older name of ``--wirings``, and corpora come in variants."""
+    commands = build_parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr]
+    texts = {name: parser.format_help() for name, parser in commands.items() if name != "prepare"}
+    texts |= {
+        path.name: re.sub(r"`[^`\n]+`|\]\(.*?\)", "", path.read_text()) for path in DOCUMENTS if path.name != "DATA.md"
+    }
+    texts = {
+        name: re.sub(r"^```.*?^```|--variants|register_variant", "", text, flags=re.S | re.M)
+        for name, text in texts.items()
+    }
+    found = {name: re.findall(r".*\b(?:variants?|sweeps?)\b.*", text) for name, text in texts.items()}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+PICTURES = sorted((ROOT / "docs/gallery").glob("*.png"))
+
+
+def test_pictures_of_the_gallery_are_shown_and_have_their_numbers_or_their_script() -> None:
+    """A picture that no page shows is left over; the commands that draw write NAME.csv beside NAME.png."""
+    pages = "".join(path.read_text(encoding="utf-8") for path in [*DOCUMENTS, *REPORTS])
+    assert [picture.name for picture in PICTURES if f"gallery/{picture.name}" not in pages] == []

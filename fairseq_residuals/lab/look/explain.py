@@ -135,7 +135,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "arch",
         nargs="+",
         metavar="ARCH",
-        help="architectures, wirings as --variants names them, or Python files as --python of `gradients` takes them",
+        help="architectures, wirings as --wirings names them, or Python files as --python of `gradients` takes them",
     )
     parser.add_argument("--stack", choices=("encoder", "decoder"), help="only this one")
     add_size_flags(parser)
