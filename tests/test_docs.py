@@ -134,3 +134,41 @@ def test_the_index_names_every_subcommand_and_page() -> None:
     commands = build_parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr]
     assert [c for c in commands if f"fairseq-residuals {c}`" not in index] == []
     assert [page.name for page in (ROOT / "docs").glob("[A-Z]*.md") if f"({page.name})" not in index] == ["README.md"]
+
+
+def test_a_wiring_is_called_so() -> None:
+    """In every help text and page; ``--variants`` is the older name of ``--wirings``, and corpora come in variants."""
+    commands = build_parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr]
+    texts = {name: parser.format_help() for name, parser in commands.items() if name != "prepare"}
+    texts |= {
+        path.name: re.sub(r"`[^`\n]+`|\]\(.*?\)", "", path.read_text()) for path in DOCUMENTS if path.name != "DATA.md"
+    }
+    texts = {
+        name: re.sub(r"^```.*?^```|--variants|register_variant", "", text, flags=re.S | re.M)
+        for name, text in texts.items()
+    }
+    found = {name: re.findall(r".*\b(?:variants?|sweeps?)\b.*", text) for name, text in texts.items()}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+GALLERY = ROOT / "docs/gallery"
+NUMBERS = {
+    "debian_translation": "debian/translation-18l-128.csv",
+    "gradients_all": "gradients-18l-512.csv",
+    "race": "small/variants-18l.csv",
+    "race_warmup": "small/variants-18l-no-warm-up.csv",
+    "rates_over_depth": "small/rates-over-depth/18l.csv",
+}
+"""Numbers under results/ of the pictures that results/ shows; of the others, NAME.csv lies beside NAME.png."""
+WITHOUT_NUMBERS = {"change", "curves", "gradients", "linearize", "parts", "similarity", "speed", "weights"}
+"""Pictures of an earlier day whose files of numbers were not kept; a picture that is made anew leaves this list."""
+
+
+def test_pictures_are_shown_and_have_their_numbers() -> None:
+    pages = "".join(path.read_text(encoding="utf-8") for path in [*DOCUMENTS, *REPORTS])
+    pictures = {picture.stem for picture in GALLERY.glob("*.png")}
+    assert {name for name in pictures if f"gallery/{name}.png" not in pages} == set()
+    files = {
+        name: ROOT / "results" / NUMBERS[name] if name in NUMBERS else GALLERY / f"{name}.csv" for name in pictures
+    }
+    assert {name for name, file in files.items() if not file.exists()} == WITHOUT_NUMBERS

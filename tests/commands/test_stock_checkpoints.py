@@ -42,3 +42,21 @@ def test_stock_checkpoint_trains_on_as_if_in_stock(job, arch, stock, data_of, tm
     a, b = (load(f / "checkpoint_last.pt")["model"] for f in (folder, tmp_path))
     assert set(a) == set(b)
     assert all(torch.equal(a[name], b[name]) for name in a if not name.endswith("._float_tensor"))
+
+
+def test_an_old_checkpoint_goes_to_transformers_and_back(stock, data_of, tmp_path):
+    """The commands at the top of docs/CHECKPOINTS.md: equal hypotheses, equal scores."""
+    folder, _ = stock(PAIRS[0][0])
+    data = data_of(TRANSLATION)
+    ours, model, back = (tmp_path / name for name in ("ours.pt", "model_hf", "back.pt"))
+    succeed("fairseq-residuals", "import", "--from", "fairseq", "--data", data, folder / "checkpoint_last.pt", ours)
+    succeed("fairseq-residuals", "export", "--to", "hf", "--data", data, ours, model)
+    succeed("fairseq-residuals", "import", "--from", "hf", model, back)
+    scores, hypotheses = [], []
+    for checkpoint in (ours, back):
+        printed = succeed("fairseq-generate", *TRANSLATION.use_flags(data, checkpoint), "--beam", "4").out
+        hypotheses.append([line.split("\t")[2] for line in printed.splitlines() if line.startswith("H-")])
+        (tmp_path / "generated.txt").write_text(printed)
+        scores.append(succeed("fairseq-residuals", "score", "sacrebleu", tmp_path / "generated.txt").out)
+    assert hypotheses[0] == hypotheses[1] and any(hypotheses[0])
+    assert scores[0] == scores[1] and "BLEU" in scores[0]

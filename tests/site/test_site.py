@@ -12,6 +12,7 @@ import pytest
 from browser import CHROMIUM, Browser
 
 from fairseq_residuals.lab import site
+from fairseq_residuals.lab.look.scheme import scheme_of
 from fairseq_residuals.lab.site import facts
 from fairseq_residuals.lab.site.mathml import typeset
 from fairseq_residuals.lab.utils.checkout import ROOT
@@ -155,24 +156,56 @@ def test_search(written: Path, browser: Browser) -> None:
 
 
 @pytest.mark.parametrize("name", list_variants())
-def test_a_scheme_has_every_sublayer_and_stream(name: str) -> None:
+def test_a_scheme_has_every_sublayer_stream_and_the_gradients_way(name: str) -> None:
     _, layers = facts.traced(name)
     for number, graph in layers:
-        drawn = facts.scheme.draw(graph, name, {})
-        labels = re.findall(r"<text[^>]*>([^<]*)</text>", drawn)
+        drawn = scheme_of(graph, {})
         for kind in ("sublayer", "in", "out", "norm"):
             mark = "\N{PRIME}" if kind == "out" else ""
             expected = sorted(node.label + mark for node in graph.nodes if node.kind == kind)
-            found = sorted(re.findall(rf'<text class="{kind}[^>]*>([^<]*)</text>', drawn))
-            assert found == expected, (name, number, kind)
-        assert labels and "nan" not in drawn
+            assert sorted(box.name for box in drawn.boxes if box.kind == kind) == expected, (name, number, kind)
+        way = [box.kind for box in drawn.boxes if box.on_way]
+        assert {"in", "out"} <= set(way) and way.count("norm") == graph.crossed("norm") and "sublayer" not in way
+        assert len([line for line in drawn.lines if line.on_way]) >= len(way) - 1
+        places = [p for line in drawn.lines for point in line.points for p in point]
+        places += [p for box in drawn.boxes for p in (box.x, box.y)]
+        assert min(places) >= 0 and max(places) <= max(drawn.width, drawn.height)
 
 
 def test_schemes_tell_wirings_of_several_streams_apart() -> None:
-    parents, results = facts.family(), facts.Results.read()
+    parents, results = facts.family(), facts.read_results()
     hyper, manifold = (facts.page(name, results, parents)["schemes"] for name in ("hyper_connections", "mhc"))
+    ((_, hyper),), ((_, manifold),) = hyper, manifold
+    hyper, manifold = ([box.name for box in scheme.boxes] for scheme in (hyper, manifold))
     assert "tanh" in str(hyper) and "sinkhorn" not in str(hyper) and "sinkhorn" in str(manifold)
-    assert str(hyper).count(">mix<") == 2  # one for each sub-layer
+    assert hyper.count("mix") == 2  # one for each sub-layer
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "refused"),
+    [
+        ("hyper_connections", "keep", ""),
+        ("mudd", "keep", ""),
+        ("b2t", "paper", ""),
+        ("admin", "", "use build_stack"),
+        ("realformer", "", "scores before the softmax"),
+    ],
+)
+def test_how_rewire_takes_a_wiring(name: str, start: str, refused: str) -> None:
+    found = facts.rewired(name)
+    assert found["rewired"] == start and refused in found["refused"] and bool(refused) == bool(found["refused"])
+
+
+def test_what_is_not_measured_is_named_so(written: Path) -> None:
+    text = (written / "wiring/keel.html").read_text(encoding="utf-8")
+    assert "Validation loss, English to Italian, 18 + 18 layers: not measured." in text
+    assert ": not measured." not in (written / "wiring/b2t.html").read_text(encoding="utf-8")
+
+
+def test_a_wiring_without_a_field_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(VARIANTS["keel"], "verified", "")
+    with pytest.raises(UserError, match="the page of keel has no verified: see fairseq_residuals"):
+        facts.page("keel", facts.read_results(), facts.family())
 
 
 def test_layers_of_different_structure_are_drawn() -> None:

@@ -49,7 +49,9 @@ def _configure(parser: argparse.ArgumentParser, theme: str) -> None:
     beside = ("stock", "stock-lean", "ctranslate2") if generate else TRAINED
     who = parser.add_argument_group("entries")
     who.add_argument(
+        "--wirings",
         "--variants",
+        dest="variants",
         nargs="*",
         default=[name for name in VARIANTS if f"transformer_{name}" in ARCHITECTURES],
         metavar="NAME",

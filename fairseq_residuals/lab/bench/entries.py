@@ -151,7 +151,7 @@ ENTRIES = {
 
 
 def chosen(args: Any) -> list[Entry]:
-    """Return what ``--beside``, ``--variants`` and ``--also`` ask for, each name once.
+    """Return what ``--beside``, ``--wirings`` and ``--also`` ask for, each name once.
 
     Raises:
         UserError: one of them is unknown, or two have one name.
@@ -161,7 +161,7 @@ def chosen(args: Any) -> list[Entry]:
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UserError(f"{twice!r} is asked for twice; `--also 'LABEL={twice} ...'` gives it another name")
     if not entries:
-        raise UserError("there is nothing to measure: name something in --variants, --beside or --also")
+        raise UserError("there is nothing to measure: name something in --wirings, --beside or --also")
     return [replace(entry, flags=(*entry.flags, *args.further)) for entry in entries]
 
 

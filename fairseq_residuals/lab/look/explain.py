@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import itertools
 import logging
 import string
 import textwrap
@@ -15,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 from fairseq_residuals.lab.look import plots
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
 from fairseq_residuals.lab.look.probes import stacks
+from fairseq_residuals.lab.look.scheme import Scheme, module_names, scheme_of
 from fairseq_residuals.lab.look.subjects import add_size_flags, library_model, of_python_file
 from fairseq_residuals.lab.look.trace import Graph, Node, run_below, trace_layer
 from fairseq_residuals.lab.utils.tables import Cell, text_table
@@ -127,6 +127,7 @@ class Drawn:
     of: str
     """Layers that it stands for; empty: all."""
     graph: Graph
+    scheme: Scheme
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -134,7 +135,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "arch",
         nargs="+",
         metavar="ARCH",
-        help="architectures, wirings as --variants names them, or Python files as --python of `gradients` takes them",
+        help="architectures, wirings as --wirings names them, or Python files as --python of `gradients` takes them",
     )
     parser.add_argument("--stack", choices=("encoder", "decoder"), help="only this one")
     add_size_flags(parser)
@@ -172,17 +173,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _picture(drawn: list[Drawn], notes: list[tuple[str, ...]]) -> Any:
-    needed = len(drawn) * max(picture_width(one.graph) for one in drawn)
-    width = max(needed, plots.COLUMN if len(drawn) <= 2 else plots.PAGE * max(1.0, len(drawn) / 4))
+    across, up = (max(getattr(one.scheme, side) for one in drawn) for side in ("width", "height"))
+    width = max(len(drawn) * (across / INCH + 0.1), plots.COLUMN if len(drawn) <= 2 else plots.PAGE)
     wrapped = [
         "\n".join(textwrap.fill(line, int(16 * width / len(drawn))) for line in (*_equations(one), *note))
         for one, note in zip(drawn, notes, strict=True)
     ]
-    rows = max(len(one.graph.nodes) for one in drawn)
     below = max(text.count("\n") for text in wrapped) + 1
-    figure, axes = plots.new_figure(1, len(drawn), width=width, height=0.5 + 0.1 * below + 0.25 * rows)
+    figure, axes = plots.new_figure(1, len(drawn), width=width, height=0.5 + 0.1 * below + up / INCH)
     for one, text, panel in zip(drawn, wrapped, axes[0], strict=True):
-        draw_graph(panel, one.graph, f"{one.variant.title}\n{one.stack}{one.of}", text)
+        draw_scheme(panel, one.scheme, f"{one.variant.title}\n{one.stack}{one.of}", text, (across, up))
     return figure
 
 
@@ -248,7 +248,8 @@ def _drawn(stack: Stack) -> Iterator[Drawn]:
         place = below + min(1, len(layers) - 1)
         several = f", layers {below + 1} to {below + len(layers)}" if len(layers) < len(stack) else ""
         graph = trace_layer(stack, place)
-        yield Drawn(variant, stack.shape.stack, place + 1, several, graph)
+        scheme = scheme_of(graph, module_names(type(variant), stack))
+        yield Drawn(variant, stack.shape.stack, place + 1, several, graph, scheme)
         below += len(layers)
 
 
@@ -284,17 +285,10 @@ def _grouped(costs: list[list[Cell]]) -> list[list[Cell]]:
     return lines
 
 
-FILL = {"sublayer": "#DCE9F4", "norm": "#F8E3B5", "module": "0.94", "operation": "0.94"}
+FILL = {"sublayer": "#DCE9F4", "norm": "#F8E3B5", "learned": "#D8F0DD", "tie": "0.35"}
 SIGNS = ("+", "-", "×", "÷")
-CIRCLE = 10
-"""Diameter of a sum, in points."""
-LANE = 0.28
-"""Between two lines that pass beside boxes; all lengths are in rows."""
-MARGIN = 0.2
-INCHES = 0.4
-"""Inches across of a length of 1."""
-CHARACTER = 0.064
-"""Half the width of one in a box."""
+INCH = 130
+"""Pixels of a scheme in an inch."""
 
 
 def as_text(graph: Graph) -> list[str]:
@@ -330,107 +324,35 @@ def _value(node: Node, arguments: list[str]) -> str:
     return f"{node.label}({', '.join(arguments)})"
 
 
-def picture_width(graph: Graph) -> float:
-    """Return the inches that a picture needs, so that labels fit into their boxes."""
-    return 2 * INCHES * (_lanes(graph)[1] + MARGIN)
-
-
-def draw_graph(axes: Any, graph: Graph, title: str, below: str) -> None:
-    """Draw boxes from the bottom to the top in the order in which they run.
-
-    The gradient's way is coloured, and where it passes beside boxes it does so at their left.
+def draw_scheme(axes: Any, scheme: Scheme, title: str, below: str, size: tuple[float, float]) -> None:
+    """Draw a scheme from the bottom to the top; the gradient's way is coloured and thicker.
 
     Args:
         below: what is written under the picture.
+        size: pixels across and up of the largest of several schemes.
     """
-    lines, reach = _lanes(graph)
-    for line in lines:
-        start, end = line.start, line.end
-        look = {"color": plots.VERMILION if line.marked else "0.35", "linewidth": 1.6 if line.marked else 0.8}
-        shrink = CIRCLE / 2 if end.kind == "sum" else 0
-        if line.x is None:
-            reach_up = 0.0 if end.kind == "sum" else 0.32
-            _arrow(axes, [(0, start.number + 0.3), (0, end.number - reach_up)], look, shrink)
-            continue
-        side = -1 if line.marked else 1
-        # in and out of a box at different heights, which tells them apart
-        low, high = start.number + _offset(start), end.number - _offset(end)
-        points = [(side * _half_width(start), low), (line.x, low), (line.x, high), (side * _half_width(end), high)]
-        _arrow(axes, points, look, shrink)
-    for node in graph.nodes:
-        _draw_node(axes, node, node.number in graph.path)
-    axes.set_xlim(-reach - MARGIN, reach + MARGIN)
-    axes.set_ylim(-0.6, len(graph.nodes) - 0.4)
+    from matplotlib.patches import Circle, FancyBboxPatch
+
+    for line in scheme.lines:
+        look = {"color": plots.VERMILION, "linewidth": 2.0} if line.on_way else {"color": "0.35", "linewidth": 0.8}
+        axes.plot(*zip(*line.points, strict=True), solid_joinstyle="round", **look)
+        axes.text(*line.beside, line.factor, fontsize=6, color=plots.GREEN if line.learned else "0.35", zorder=4)
+    for box in scheme.boxes:
+        edge = plots.VERMILION if box.on_way else plots.GREEN if box.learned else "0.2"
+        fill = FILL.get("learned" if box.learned else box.kind, "white")
+        style: Any = {"facecolor": fill, "edgecolor": edge, "linewidth": 1.4 if box.on_way else 0.8}
+        if box.kind == "sum" and len(box.lanes) < 2:
+            axes.add_patch(Circle((box.x, box.y), box.half, zorder=3, **style))
+        elif box.kind not in ("in", "out"):
+            corner, rounding = (box.x - box.half, box.y - box.high), 7 if box.kind == "norm" else 1
+            shape = f"round,pad=0,rounding_size={min(rounding, box.high)}"
+            axes.add_patch(FancyBboxPatch(corner, 2 * box.half, 2 * box.high, boxstyle=shape, zorder=3, **style))
+        text = "" if box.kind == "tie" else box.name
+        slant = "italic" if box.kind in ("in", "out") else "normal"
+        axes.text(box.x, box.y, text, ha="center", va="center", fontsize=6.5, fontstyle=slant, zorder=4)
+    middle = scheme.width / 2
+    axes.set(xlim=(middle - size[0] / 2, middle + size[0] / 2), ylim=(scheme.height, scheme.height - size[1]))
+    axes.set_aspect("equal")
     axes.set_title(title, fontsize=8)
     axes.text(0.5, -0.01, below, ha="center", va="top", fontsize=6, transform=axes.transAxes)
     axes.set_axis_off()
-
-
-class _Line(NamedTuple):
-    """A line from one box to another: straight up, or beside those between them at ``x``."""
-
-    start: Node
-    end: Node
-    marked: bool
-    x: float | None
-
-
-def _lanes(graph: Graph) -> tuple[list[_Line], float]:
-    """Return all lines, and how far the outermost is from the middle."""
-    on_way = set(itertools.pairwise(graph.path))
-    widest = max(_half_width(node) for node in graph.nodes) + LANE
-    reach = widest
-    taken: dict[bool, list[tuple[int, int, int]]] = {True: [], False: []}
-    edges = [(graph.nodes[n], node) for node in graph.nodes for n in node.inputs]
-    lines = []
-    for start, end in sorted(edges, key=lambda edge: edge[1].number - edge[0].number):
-        marked = (start.number, end.number) in on_way
-        x = None
-        if end.number != start.number + 1:
-            lane = _free_lane(taken[marked], start.number, end.number)
-            x = (-1 if marked else 1) * (widest + LANE * lane)
-            reach = max(reach, abs(x))
-        lines.append(_Line(start, end, marked, x))
-    return lines, reach
-
-
-def _half_width(node: Node) -> float:
-    if node.kind in FILL:
-        return max(1.25 if node.kind == "sublayer" else 0.75, 0.1 + CHARACTER * len(node.label))
-    return 0.0 if node.kind == "sum" else 0.15 + 0.09 * len(node.label)
-
-
-def _offset(node: Node) -> float:
-    return 0.13 if node.kind in FILL else 0.0
-
-
-def _free_lane(taken: list[tuple[int, int, int]], below: int, above: int) -> int:
-    """Return the nearest that no other line uses there; lines from one box share theirs."""
-    lane = 0
-    while any(t == lane and low < above and below < high and low != below for t, low, high in taken):
-        lane += 1
-    taken.append((lane, below, above))
-    return lane
-
-
-def _draw_node(axes: Any, node: Node, marked: bool) -> None:
-    colour = plots.VERMILION if marked else "0.2"
-    edge: dict[str, Any] = {"linewidth": 1.2 if marked else 0.7, "edgecolor": colour}
-    if node.kind == "sum":
-        axes.scatter([0], [node.number], s=CIRCLE**2, facecolor="white", zorder=3, **edge)
-    elif node.kind in FILL:
-        from matplotlib.patches import Rectangle
-
-        half = _half_width(node)
-        corner = (-half, node.number - 0.32)
-        axes.add_patch(Rectangle(corner, 2 * half, 0.64, facecolor=FILL[node.kind], zorder=3, **edge))
-    text = f"{node.label}'" if node.kind == "out" else node.label
-    slant = "italic" if node.kind in ("in", "out") else "normal"
-    axes.text(0, node.number, text, ha="center", va="center_baseline", fontsize=6.5, fontstyle=slant, zorder=4)
-
-
-def _arrow(axes: Any, points: list[tuple[float, float]], look: dict[str, Any], shrink: float) -> None:
-    """Draw a line through points with a head at its end, which stops ``shrink`` points before the last."""
-    axes.plot(*zip(*points[:-1], strict=True), solid_joinstyle="round", zorder=2, **look)
-    options = {"arrowstyle": "-|>", "mutation_scale": 5, "shrinkA": 0, "shrinkB": shrink, **look}
-    axes.annotate("", points[-1], points[-2], arrowprops=options, zorder=2)

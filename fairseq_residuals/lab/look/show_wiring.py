@@ -1,4 +1,4 @@
-"""``fairseq-residuals show VARIANT``: paper, equation, options, and where paper and code part."""
+"""``fairseq-residuals show WIRING``: paper, equation, options, and where paper and code part."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HELP = "show a wiring: description, equations, paper, options with their default
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("variant", metavar="VARIANT", help="a name that `fairseq-residuals list` prints")
+    parser.add_argument("variant", metavar="WIRING", help="a name that `fairseq-residuals list` prints")
 
 
 def run(args: argparse.Namespace) -> int:

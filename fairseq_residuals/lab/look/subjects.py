@@ -56,9 +56,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     What a parser does not know is meant for the models (``--residual-args``, ``--dropout``, ...) and for the task of
     ``--data`` (``--source-lang``, ...).
     """
-    models = parser.add_argument_group("models", f"default: --variants {' '.join(DEFAULT)}; all may be combined")
+    models = parser.add_argument_group("models", f"default: --wirings {' '.join(DEFAULT)}; all may be combined")
     models.add_argument(
+        "--wirings",
         "--variants",
+        dest="variants",
         nargs="+",
         metavar="NAME",
         help="wirings, in --task, or all of them (all); NAME/k=v,... gives one its options; lists such as"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -121,8 +121,20 @@ TIMES_ONE = {"mul", "rmul", "div", "truediv"}
 
 def trace_layer(stack: Stack, number: int) -> Graph:
     """Return the graph of layer ``number`` (from 0) of a stack whose tensors are on the device ``meta``."""
+    return _trace(stack, number, *run_below(stack, number, batch=2, length=3))[0]
+
+
+def trace_layers(stack: Stack) -> Iterator[Graph]:
+    """Yield the graphs of all layers from the lowest on, each run once."""
+    s, context = run_below(stack, 0, batch=2, length=3)
+    for number in range(len(stack)):
+        graph, s = _trace(stack, number, s, context)
+        yield graph
+
+
+def _trace(stack: Stack, number: int, s: Stream, context: Context) -> tuple[Graph, Stream]:
+    """Return the graph of a layer, and the stream above it."""
     layer, wiring = stack[number], stack.wiring
-    s, context = run_below(stack, number, batch=2, length=3)
     graph = Graph()
     recorder = _Recorder(graph, dict(wiring.at(number)[0].named_parameters()) | dict(layer.named_parameters()))
     # tensors of their own: what stands twice in a stream has two names in it
@@ -148,7 +160,7 @@ def trace_layer(stack: Stack, number: int) -> Graph:
         made_by = recorder.node_of(value)
         if made_by is not None and made_by >= before and _chain(key) in chains:
             graph.add(key, "out", [made_by])
-    return without_unused(graph)
+    return without_unused(graph), s
 
 
 def run_below(stack: Stack, number: int, batch: int, length: int) -> tuple[Stream, Context]:

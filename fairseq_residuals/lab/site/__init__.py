@@ -10,7 +10,6 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from fairseq_residuals.lab.site import facts
-from fairseq_residuals.lab.site.charts import tree
+from fairseq_residuals.lab.site import charts, facts
 from fairseq_residuals.lab.utils.checkout import ROOT, require_checkout
 from fairseq_residuals.wirings.core.errors import UserError
 
@@ -63,7 +61,7 @@ def write(out: Path, root: Path) -> None:
     require_checkout(root / "docs")
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / "wirings.js").exists())):
         raise UserError(f"{out} is no empty folder: name a new one")
-    parents, results = facts.family(), facts.Results.read()
+    parents, results = facts.family(), facts.read_results()
     pages: list[dict[str, Any]] = []
     for name in parents:
         print(f"\r{len(pages) + 1} of {len(parents)} wirings", end="", file=sys.stderr, flush=True)
@@ -74,7 +72,7 @@ def write(out: Path, root: Path) -> None:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
-    shared = {"titles": titles, "filters": FILTERS, "wirings": pages, "tags": tags, "uses": uses}
+    shared = {"titles": titles, "filters": FILTERS, "wirings": pages, "charts": charts}
     environment.globals.update(shared, highlight=lambda code: highlight(code, PythonLexer(), FORMATTER))
     index: list[dict[str, str]] = []
 
@@ -89,8 +87,9 @@ def write(out: Path, root: Path) -> None:
     put("index.html", "list.html", "Wirings of deep Transformers")
     put("compare.html", "compare.html", "Side by side")
     put("search.html", "search.html", "Search")
-    drawn = tree(parents, {page["name"]: page["year"] for page in pages}, titles)
-    put("tree.html", "base.html", "Family tree", body=Markup(f'<div class="wide">{drawn}</div>'))
+    years = {page["name"]: page["year"] for page in pages}
+    span = range(min(years.values()), max(years.values()) + 1)
+    put("tree.html", "tree.html", "Family tree", years=span, descents=charts.tree(parents, years))
     for page in pages:
         words = (page["name"], page["title"], page["paper"], page["sentence"], *page["description"], page["ships_in"])
         put(f"wiring/{page['name']}.html", "wiring.html", page["title"], " ".join(words), w=page)
@@ -99,39 +98,14 @@ def write(out: Path, root: Path) -> None:
         text = source.read_text(encoding="utf-8")
         put(name, "page.html", source.stem, text, body=guide(text, source, root, out))
     shown = ("name", "title", "sentence", "equations", "typeset", "code")
-    data = {page["name"]: {key: page[key] for key in shown} | {"scheme": page["schemes"][0][1]} for page in pages}
+    draw: Any = environment.get_template("drawings.html").module
+    first = {page["name"]: draw.scheme(page["schemes"][0][1], page["title"]) for page in pages}
+    data = {page["name"]: {key: page[key] for key in shown} | {"scheme": first[page["name"]]} for page in pages}
     (out / "wirings.js").write_text(f"const WIRINGS = {json.dumps(data)};\n", encoding="utf-8")
     (out / "pages.js").write_text(f"const PAGES = {json.dumps(index)};\n", encoding="utf-8")
     shutil.copy(TEMPLATES / "site.js", out)
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
     (out / "style.css").write_text(style + FORMATTER.get_style_defs(".highlight"), encoding="utf-8")
-
-
-def tags(page: dict[str, Any]) -> dict[str, str]:
-    """Return what the list filters a wiring by, and further words that its text field finds."""
-    yes: Callable[[object], str] = lambda value: "yes" if value else "no"  # noqa: E731
-    return {
-        "stack": "any model" if page["language_model"] else "encoder of a pair",
-        "post": yes(page["norm_after_sum"]),
-        "extra": "some" if page["parameters"] > 0 else "none",
-        "streams": "one" if page["streams"] == 1 else "several",
-        "ships": yes(page["ships_in"]),
-        "trained": yes(page["trained"]),
-        "proof": page["evidence"],
-        "text": f"{page['paper']} {page['ships_in']}",
-    }
-
-
-def uses(page: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return how a wiring is used, each with a label."""
-    name = page["name"]
-    task = 'task="language_model"' if page["language_model"] else "other_depth=6"
-    stack = f'from fairseq_residuals import build_stack\n\nstack = build_stack("{name}", depth=12, dim=512, heads=8, '
-    return [
-        ("A stack in PyTorch", f"{stack}ffn_dim=2048, {task})"),
-        ("In fairseq", f"fairseq-train data-bin --user-dir $PLUGIN --arch transformer_{name}_6l ..."),
-        ("In the terminal", f"fairseq-residuals show {name}\nfairseq-residuals explain {name}"),
-    ]
 
 
 def guide(text: str, source: Path, root: Path, out: Path) -> Any:

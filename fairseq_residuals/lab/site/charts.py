@@ -1,67 +1,76 @@
-"""Line charts and the family tree of wirings as SVG."""
+"""Where the lines of a chart and the names of the family tree stand; templates/drawings.html draws them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
+from dataclasses import dataclass
 
 Series = Sequence[tuple[float, float]]
-WIDTH, HEIGHT, LEFT, BELOW, RIGHT = 340, 220, 46, 36, 8
-LOOKS = ("this", "first", "second", "third")
-"""Classes of lines: the wiring at hand, then those that it is compared with."""
+WIDTH, HEIGHT, LEFT, BELOW, RIGHT, TOP = 340, 220, 46, 36, 8, 14
+YEAR, ROW = 90, 21
+"""Pixels between two years and two rows of the tree."""
 
 
-def chart(title: str, across: str, up: str, series: Mapping[str, Series], *, log: bool = False) -> str:
-    """Return lines over a common axis.
+@dataclass
+class Chart:
+    """Lines over common axes, in pixels."""
+
+    title: str
+    across: str
+    up: str
+    x_ticks: list[tuple[float, float]]
+    """Places and numbers."""
+    y_ticks: list[tuple[float, float]]
+    lines: dict[str, list[tuple[float, float]]]
+    """Points by label."""
+    log: bool
+
+
+def chart(title: str, across: str, up: str, series: Mapping[str, Series], *, log: bool = False) -> Chart:
+    """Return lines over common axes.
 
     Args:
         across, up: what the axes show.
-        series: points (x, y) by label; the first is drawn boldest.
-        log: whether the axis that goes up is logarithmic; what is not positive is left out.
+        series: points (x, y) by label.
+        log: whether the axis that goes up is logarithmic; its ticks are exponents, and what is not
+            positive is left out.
     """
     scale = math.log10 if log else float
     lines = {label: [(x, scale(y)) for x, y in points if not log or y > 0] for label, points in series.items()}
     points = [point for line in lines.values() for point in line]
     (left, right), (low, high) = ((min(v), max(v)) for v in zip(*points, strict=True))
     low, high = (math.floor(low), math.ceil(high)) if log else (min(low, 0.0), high * 1.05)
+    ticks = list(range(int(low), int(high) + 1)) if log else [low + (high - low) * i / 4 for i in range(5)]
 
-    def place(x: float, y: float) -> tuple[float, float]:
-        return (
-            LEFT + (x - left) / ((right - left) or 1) * (WIDTH - LEFT - RIGHT),
-            HEIGHT - BELOW - (y - low) / ((high - low) or 1) * (HEIGHT - BELOW - 14),
-        )
+    def across_at(x: float) -> float:
+        return LEFT + (x - left) / ((right - left) or 1) * (WIDTH - LEFT - RIGHT)
 
-    drawn = []
-    ticks = range(int(low), int(high) + 1) if log else [low + (high - low) * i / 4 for i in range(5)]
-    for tick in ticks:
-        _, y = place(left, tick)
-        text = f"10<tspan dy='-4'>{tick}</tspan>" if log else f"{tick:.3g}"
-        drawn.append(f'<path class="grid" d="M{LEFT} {y:.1f} H{WIDTH - RIGHT}"/>')
-        drawn.append(f'<text class="tick up" x="{LEFT - 5}" y="{y + 4:.1f}">{text}</text>')
-    for tick in (left, (left + right) / 2, right):
-        x, _ = place(tick, low)
-        drawn.append(f'<text class="tick" x="{min(x, WIDTH - 14):.1f}" y="{HEIGHT - 21}">{tick:.5g}</text>')
-    for look, (_, line) in reversed(list(zip(LOOKS, lines.items(), strict=False))):
-        path = " L".join(f"{x:.1f} {y:.1f}" for x, y in (place(*point) for point in line))
-        drawn.append(f'<path class="curve {look}" d="M{path}"/>' if line else "")
-    key = " ".join(
-        f'<span class="key {look}">{escape(label)}</span>' for look, label in zip(LOOKS, lines, strict=False)
-    )
-    drawn.append(f'<text class="tick" x="{(LEFT + WIDTH) / 2:.0f}" y="{HEIGHT - 4}">{escape(across)}</text>')
-    return (
-        f'<figure class="chart"><figcaption>{escape(title)} <small>({escape(up)})</small></figcaption>'
-        f'<svg role="img" aria-label="{escape(title)}" viewBox="0 0 {WIDTH} {HEIGHT}">{"".join(drawn)}</svg>'
-        f'<div class="keys">{key}</div></figure>'
-    )
+    def up_at(y: float) -> float:
+        return HEIGHT - BELOW - (y - low) / ((high - low) or 1) * (HEIGHT - BELOW - TOP)
+
+    placed = {label: [(across_at(x), up_at(y)) for x, y in line] for label, line in lines.items()}
+    x_ticks = [(across_at(x), x) for x in (left, (left + right) / 2, right)]
+    return Chart(title, across, up, x_ticks, [(up_at(y), y) for y in ticks], placed, log)
 
 
-def tree(parents: Mapping[str, Sequence[str]], years: Mapping[str, int], titles: Mapping[str, str]) -> str:
-    """Return all wirings, each right of and below the one that it came from, with links to their pages.
+@dataclass
+class Descent:
+    """A wiring in the family tree, right of and below the one that it came from."""
+
+    name: str
+    x: int
+    y: int
+    parent: tuple[int, int] | None
+    others: list[str]
+    """The further wirings that it came from."""
+
+
+def tree(parents: Mapping[str, Sequence[str]], years: Mapping[str, int]) -> list[Descent]:
+    """Return the wirings from the top to the bottom.
 
     Args:
         parents: the wirings that a wiring came from; below the first of these it is drawn.
-        years, titles: of the wirings.
     """
     order: list[str] = []
 
@@ -73,23 +82,8 @@ def tree(parents: Mapping[str, Sequence[str]], years: Mapping[str, int], titles:
 
     for root in (name for name in parents if not parents[name]):
         visit(root)
-    first, last = min(years.values()), max(years.values())
-    at = {name: (30 + 90 * (years[name] - first), 40 + 21 * row) for row, name in enumerate(order)}
-    height, width = 50 + 21 * len(order), 30 + 90 * (last - first) + 190
-    drawn = [
-        f'<text class="year" x="{30 + 90 * (year - first)}" y="16">{year}</text>'
-        f'<path class="grid" d="M{30 + 90 * (year - first)} 24 V{height}"/>'
-        for year in range(first, last + 1)
+    at = {name: (30 + YEAR * (years[name] - min(years.values())), 40 + ROW * i) for i, name in enumerate(order)}
+    return [
+        Descent(name, *at[name], at[parents[name][0]] if parents[name] else None, list(parents[name][1:]))
+        for name in order
     ]
-    for name, (x, y) in at.items():
-        for number, parent in enumerate(parents[name]):
-            from_x, from_y = at[parent]
-            if not number:
-                drawn.append(f'<path class="descent" d="M{from_x} {from_y} V{y} H{x}"/>')
-            else:
-                drawn.append(f'<path class="descent other" d="M{from_x} {from_y} L{x} {y}"/>')
-    for name, (x, y) in at.items():
-        drawn.append(f'<circle cx="{x}" cy="{y}" r="4"/>')
-        drawn.append(f'<a href="wiring/{name}.html"><text x="{x + 8}" y="{y + 4}">{escape(titles[name])}</text></a>')
-    size = f'width="{width}" height="{height}"'
-    return f'<svg class="tree" role="img" aria-label="Family tree" {size}>{"".join(drawn)}</svg>'

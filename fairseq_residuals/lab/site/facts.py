@@ -7,17 +7,18 @@ import functools
 import inspect
 import re
 import sys
+from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fairseq_residuals.lab.look.list_wirings import evidence, own_options, wiring_parameters
-from fairseq_residuals.lab.look.trace import Graph, trace_layer
-from fairseq_residuals.lab.site import scheme
-from fairseq_residuals.lab.site.charts import Series, chart
+from fairseq_residuals.lab.look.scheme import module_names, scheme_of
+from fairseq_residuals.lab.look.trace import Graph, trace_layers
+from fairseq_residuals.lab.site.charts import chart
 from fairseq_residuals.lab.site.mathml import typeset
 from fairseq_residuals.lab.utils.checkout import RESULTS, require_checkout
 from fairseq_residuals.wirings.build import build_stack
@@ -26,6 +27,7 @@ from fairseq_residuals.wirings.core.config import options_of, show_value
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS, list_variants
 from fairseq_residuals.wirings.core.stack import Stack
+from fairseq_residuals.wirings.rewire.rewire import rewire
 
 DEPTH = 6
 """Layers of the stacks whose layers are drawn."""
@@ -33,7 +35,34 @@ MOST_SCHEMES = 3
 FAMILY = Path(__file__).with_name("family.csv")
 RIVALS = ("post_ln", "pre_ln")
 """The wirings beside whose curves each other curve is drawn."""
-ROUTER_FUNCTIONS = ("tanh", "sigmoid", "sinkhorn", "permute", "softmax")
+TABLES = {
+    "rates": "small/variants-18l.csv",
+    "curves": "debian/translation-18l-128.csv",
+    "gradients": "gradients-18l-512.csv",
+    "costs": "bench/costs-18l-cpu-2026-11-21.csv",
+}
+"""What was measured: the small translation task at four learning rates, English to Italian, gradients before training,
+and speed and memory of training on a CPU."""
+Results = Mapping[str, list[dict[str, str]]]
+CHARTS = (
+    ("curves", "Validation loss, English to Italian, 18 + 18 layers", {"subset": "valid"}),
+    ("rates", "Validation loss after 400 updates, by learning rate", {"seed": "1"}),
+    ("gradients", "Gradient before training, decoder", {"stack": "decoder"}),
+    ("gradients", "Gradient before training, encoder", {"stack": "encoder"}),
+)
+"""Table, title, and which rows of the table."""
+AXES = {
+    "curves": ("wiring", "update", "nll_loss", "bits per token"),
+    "rates": ("row", "lr", "valid_loss", "bits"),
+    "gradients": ("wiring", "layer", "gradient_norm", "norm"),
+}
+"""By table: columns of the wiring, of x and of y, and what y is."""
+MAY_BE_EMPTY = (
+    *("description", "passes", "norm_after_sum", "symbols", "own", "parameters", "language_model", "source", "choice"),
+    *("ships_in", "starts_as", "came_from", "led_to", "charts", "unmeasured", "trained", "speed", "memory"),
+    *("rewired", "refused"),
+)
+"""Fields of a page for whose lack the page has words."""
 COMPARED = {"activations": "activations", "gradients": "gradients", "generation": "generated sentences"}
 COMPARED |= {"initialisation": "initial values"}
 """What can be compared, by its word in :attr:`.Variant.verified`."""
@@ -54,40 +83,21 @@ def family(path: Path = FAMILY) -> dict[str, list[str]]:
     return {name: rows[name] for name in list_variants()}
 
 
-@dataclass(frozen=True)
-class Results:
-    """What was measured, as the files under results/ have it."""
+def read_results(folder: Path = RESULTS) -> Results:
+    """Return the tables of :data:`TABLES`.
 
-    trained: list[dict[str, str]]
-    """Runs of the small translation task at four learning rates."""
-    curves: list[dict[str, str]]
-    """Validation losses of 18 + 18 layers on English to Italian."""
-    gradients: list[dict[str, str]]
-    """Norms of gradients by layer before training."""
-    costs: list[dict[str, str]]
-    """Speed and memory of training 18 + 18 layers on a CPU."""
-
-    @classmethod
-    def read(cls, folder: Path = RESULTS) -> Results:
-        """Read all tables.
-
-        Raises:
-            UserError: one is missing, as in an installed package.
-        """
-        names = (
-            "small/variants-18l",
-            "debian/translation-18l-128",
-            "gradients-18l-512",
-            "bench/costs-18l-cpu-2026-11-21",
-        )
-        tables = []
-        for name in names:
-            require_checkout(folder / f"{name}.csv")
-            with (folder / f"{name}.csv").open(encoding="utf-8", newline="") as file:
-                tables.append(list(csv.DictReader(file)))
-        return cls(*tables)
+    Raises:
+        UserError: one is missing, as in an installed package.
+    """
+    tables = {}
+    for name, path in TABLES.items():
+        require_checkout(folder / path)
+        with (folder / path).open(encoding="utf-8", newline="") as file:
+            tables[name] = list(csv.DictReader(file))
+    return tables
 
 
+@functools.cache
 def traced(name: str) -> tuple[Stack, list[tuple[int, Graph]]]:
     """Return a stack of a wiring without storage, and its layers of different structure above the first.
 
@@ -98,11 +108,12 @@ def traced(name: str) -> tuple[Stack, list[tuple[int, Graph]]]:
     with torch.device("meta"):
         stack = build(task="language_model") if alone else build(other_depth=DEPTH)
     different: dict[frozenset[tuple[str, ...]], tuple[int, Graph]] = {}
-    for number in range(1, DEPTH):
-        graph = trace_layer(stack, number)
+    for number, graph in enumerate(trace_layers(stack), start=1):
+        if number == 1:  # what comes from below may be missing
+            continue
         labels = [re.sub(r"[\d.]+", "", node.label) for node in graph.nodes]
         edges = {(labels[n], node.kind, labels[node.number]) for node in graph.nodes for n in node.inputs}
-        different.setdefault(frozenset(edges), (number + 1, graph))
+        different.setdefault(frozenset(edges), (number, graph))
     return stack, list(different.values())[:MOST_SCHEMES]
 
 
@@ -110,31 +121,31 @@ def page(name: str, results: Results, parents: Mapping[str, list[str]]) -> dict[
     """Return the fields of a wiring's page.
 
     Raises:
-        UserError: the module of the wiring has no description.
+        UserError: a field is empty that no page can do without.
     """
     variant = VARIANTS[name]
     module = sys.modules[variant.__module__]
     first, *paragraphs = inspect.cleandoc(module.__doc__ or "").split("\n\n")
-    if not first:
-        raise UserError(f"{module.__name__} has no docstring, whose first line the page of {name} begins with")
     stack, layers = traced(name)
     author, _, work = variant.paper.partition(", ")
     equations = variant.equations_of(variant.Config())
-    return {
+    names = module_names(variant, stack)
+    where = "decoder alone" if stack.shape.stack == "decoder" else "encoder"
+    fields: dict[str, object] = {
         "name": name,
         "title": variant.title,
         "year": variant.year,
         "paper": variant.paper,
         "sentence": first.replace("\n", " "),
         "description": [p for p in paragraphs if not re.search("[─│►]", p) and p != "::"],
-        "schemes": _schemes(name, stack, layers),
+        "schemes": [(f"Layer {n} of {DEPTH}, {where}", scheme_of(graph, names)) for n, graph in layers],
         "passes": layers[0][1].crossed("norm"),
         "streams": len({n.label for n in layers[0][1].nodes if n.kind == "in"}),
         "norm_after_sum": layers[0][1].crossed("norm") > 0,
         "equations": list(equations),
         "typeset": "".join(map(typeset, equations)),
         "symbols": {k: v for k, v in variant.symbols.items() if re.search(rf"\b{k}\b", " ".join(equations))},
-        "code": inspect.getsource(type(stack[1].self_attn_connection)),
+        "code": _code(stack[1].self_attn_connection, module.__name__),
         "module_source": inspect.getsource(module),
         "module": module.__name__,
         "own": own_options(variant),
@@ -152,7 +163,18 @@ def page(name: str, results: Results, parents: Mapping[str, list[str]]) -> dict[
         "led_to": [child for child, above in parents.items() if name in above],
         "bibtex": bibtex(name, author, work, variant),
         **_measured(name, results),
+        **rewired(name),
     }
+    if missing := [field for field, value in fields.items() if not value and field not in MAY_BE_EMPTY]:
+        raise UserError(f"the page of {name} has no {', '.join(missing)}: see {module.__name__}")
+    return fields
+
+
+def _code(connection: Any, module: str) -> str:
+    """Return the class of a connection, and those in it that are of the wiring's own module."""
+    inside = (type(part) for part in connection.modules())
+    classes = dict.fromkeys([type(connection), *(c for c in inside if c.__module__ == module)])
+    return "\n\n".join(map(inspect.getsource, classes))
 
 
 def bibtex(name: str, author: str, work: str, variant: type[Variant]) -> str:
@@ -163,44 +185,67 @@ def bibtex(name: str, author: str, work: str, variant: type[Variant]) -> str:
     return "\n".join([f"@misc{{{key}{variant.year}{name},", *(f"  {k} = {v}," for k, v in fields.items()), "}"])
 
 
-def _schemes(name: str, stack: Stack, layers: list[tuple[int, Graph]]) -> list[tuple[str, str]]:
-    """Return pairs of a caption and the scheme of a layer."""
-    equations = " ".join(VARIANTS[name].equations_of(VARIANTS[name].Config()))
-    inside = ", ".join(f for f in ROUTER_FUNCTIONS if f"{f}(" in equations)
-    classes = {}
-    for path, module in [*stack.wiring.named_modules(), *stack[1].named_modules()]:
-        words = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", type(module).__name__)
-        routes = words.endswith("Router") and inside
-        if type(module) is not nn.Sequential:
-            classes[path.split(".")[-1]] = f"{words}: {inside}" if routes else words
-    where = "decoder alone" if stack.shape.stack == "decoder" else "encoder"
-    captions = [f"Layer {number} of {DEPTH}, {where}" for number, _ in layers]
-    drawn = (scheme.draw(graph, VARIANTS[name].title, classes) for _, graph in layers)
-    return list(zip(captions, drawn, strict=True))
+class _Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.o_proj(self.q_proj(x) + self.k_proj(x) + self.v_proj(x))  # type: ignore[no-any-return]
+
+
+class _Layer(nn.Module):
+    """With the names of Llama's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.input_layernorm, self.post_attention_layernorm = nn.LayerNorm(16), nn.LayerNorm(16)
+        self.self_attn, self.mlp = _Attention(), nn.Sequential(OrderedDict(down_proj=nn.Linear(16, 16)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x))
+        return x + self.mlp(self.post_attention_layernorm(x))  # type: ignore[no-any-return]
+
+
+class _Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.norm = nn.ModuleList(_Layer() for _ in range(4)), nn.LayerNorm(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return self.norm(x)  # type: ignore[no-any-return]
+
+
+def rewired(name: str) -> dict[str, str]:
+    """Return how ``rewire`` starts a wiring in a Pre-LN model, or with what words it refuses it."""
+    refused = ""
+    for start in ("keep", "paper"):
+        try:
+            rewire(_Model().eval(), name, start=start, batch=torch.linspace(-1, 1, 96).view(2, 3, 16))  # type: ignore[arg-type]
+        except UserError as error:
+            refused = str(error)
+        else:
+            return {"rewired": start, "refused": ""}
+    return {"rewired": "", "refused": refused}
 
 
 def _measured(name: str, results: Results) -> dict[str, object]:
-    """Return charts and costs; what nobody measured is empty."""
+    """Return charts, titles of the charts that nobody measured, and costs."""
     shown = [name, *(rival for rival in RIVALS if rival != name)]
-
-    def lines(rows: list[dict[str, str]], key: str, x: str, y: str, **where: str) -> dict[str, Series]:
-        chosen = [row for row in rows if all(row[k] == v for k, v in where.items())]
-        points = {n: [(float(row[x]), float(row[y])) for row in chosen if row[key] == n and row[y]] for n in shown}
-        return {n: sorted(line) for n, line in points.items() if line}
-
-    charts = []
-    curves = lines(results.curves, "wiring", "update", "nll_loss", subset="valid")
-    if name in curves:
-        charts.append(chart("Validation loss, English to Italian, 18 + 18 layers", "update", "bits per token", curves))
-    rates = lines(results.trained, "row", "lr", "valid_loss", seed="1")
-    if name in rates:
-        charts.append(chart("Validation loss after 400 updates, by learning rate", "learning rate", "bits", rates))
-    for stack in ("decoder", "encoder"):
-        norms = lines(results.gradients, "wiring", "layer", "gradient_norm", stack=stack)
-        if name in norms:
-            charts.append(chart(f"Gradient before training, {stack}", "layer", "norm", norms, log=True))
-    costs = {row["contestant"].partition("+")[0]: row for row in results.costs}
+    charts, unmeasured = [], []
+    for table, title, where in CHARTS:
+        key, x, y, up = AXES[table]
+        rows = [row for row in results[table] if row[y] and all(row[k] == v for k, v in where.items())]
+        lines = {n: sorted((float(row[x]), float(row[y])) for row in rows if row[key] == n) for n in shown}
+        lines = {n: line for n, line in lines.items() if line}
+        if name in lines:
+            charts.append(chart(title, {"lr": "learning rate"}.get(x, x), up, lines, log=table == "gradients"))
+        else:
+            unmeasured.append(title)
+    costs = {row["contestant"].partition("+")[0]: row for row in results["costs"]}
     own, base = costs.get(name), costs["post_ln"]
-    speed = f"{float(own['tokens/s']) / float(base['tokens/s']):.2f}" if own else ""
-    memory = f"{float(own['peak MiB']) / float(base['peak MiB']):.2f}" if own else ""
-    return {"charts": charts, "trained": name in rates, "speed": speed, "memory": memory}
+    speed, memory = (f"{float(own[c]) / float(base[c]):.2f}" if own else "" for c in ("tokens/s", "peak MiB"))
+    trained = any(row["row"] == name for row in results["rates"])
+    return {"charts": charts, "unmeasured": unmeasured, "trained": trained, "speed": speed, "memory": memory}

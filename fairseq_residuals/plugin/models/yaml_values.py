@@ -52,7 +52,7 @@ def wanted(flag: Action, value: Any) -> str:
 
 def _wanted_of_a_wiring(key: str, value: Any) -> str:
     if key in _TEXTS and not isinstance(value, str):
-        return "the name of a variant"
+        return "the name of a wiring"
     if key in _OPTIONS and not isinstance(value, str | DictConfig):
         return "text, such as init_scale=0.5, or a mapping"
     return ""

@@ -27,7 +27,7 @@ def _record(work: Callable[[], Tensor], device: torch.device) -> Any:
     latest = _LATEST.get(device)
     with cuda_graphs.explained(
         "the layers of this decoder cannot be recorded as a CUDA graph ({}): while a beam is searched on a GPU, a"
-        " variant may not look at values of its tensors"
+        " wiring may not look at values of its tensors"
     ):
         graph = cuda_graphs.Graph(work, device, latest.graph.pool() if latest else cuda_graphs.new_pool())
     _LATEST[device] = graph

@@ -87,7 +87,7 @@ def load_fairseq_weights(stack: Stack, state: Mapping[str, Tensor], prefix: str 
         name = misfits[0]
         raise UserError(
             f"these weights are of another stack: {fairseq_name(name)} is {_shape(given, name)} in them and"
-            f" {_shape(own, name)} in the stack, and {len(misfits) - 1} more differ; build the stack of the variant,"
+            f" {_shape(own, name)} in the stack, and {len(misfits) - 1} more differ; build the stack of the wiring,"
             " the sizes and the options that were trained"
         )
     stack.load_state_dict(given)

@@ -45,7 +45,7 @@ def rewire(
     Args:
         model: whose layers are known (:mod:`.blocks`), or described by ``blocks``.
         variant: as for :func:`.build_stack`.
-        options: of the variant, as for :func:`.build_stack`.
+        options: of the wiring, as for :func:`.build_stack`.
         start: ``keep``: the model computes what it computed, with options and values chosen for it; ``paper``: the
             wiring starts as its authors have it. Weights of the model stay as they are either way.
         batch: what the model is called with to compare its outputs, a dictionary of keyword arguments, a tuple of

@@ -1,6 +1,6 @@
-"""The scheme of a layer as SVG, drawn from its traced wiring.
+"""The scheme of a layer: where the boxes and lines of its traced wiring stand. The site and ``explain`` draw it.
 
-Streams are lanes from the bottom to the top, sub-layers boxes at their right, norms bars; what is learned is green.
+Streams are lanes from the bottom to the top, sub-layers boxes at their right, norms bars.
 """
 
 from __future__ import annotations
@@ -8,12 +8,18 @@ from __future__ import annotations
 import heapq
 import re
 from dataclasses import dataclass, field
-from html import escape
+from itertools import pairwise
+
+from torch import nn
 
 from fairseq_residuals.lab.look.trace import COSTS, Graph
+from fairseq_residuals.wirings.core.base import Variant
+from fairseq_residuals.wirings.core.stack import Stack
 
 ROW, LANE, GAP = 34, 34, 16
 """Pixels between rows, between lanes, and between columns."""
+ROUTER_FUNCTIONS = ("tanh", "sigmoid", "sinkhorn", "permute", "softmax")
+"""Functions of equations that say what a router does."""
 FUNCTIONS = {"rsqrt": "RMS", "tensordot": "W", "sum": "Σ", "concat": "join", "stack": "join"}
 """Names for functions of PyTorch."""
 SILENT = ("linalg_vector_norm", "square", "+ ", "÷ ", "× ", "- ")
@@ -34,6 +40,60 @@ class Box:
     y: float = 0
     half: float = 0
     """Half the width."""
+    on_way: bool = False
+    """Whether the gradient's easiest way passes it."""
+
+    @property
+    def high(self) -> float:
+        """Half the height."""
+        return {"sum": 9, "norm": 7, "tie": 1, "in": 9, "out": 9}.get(self.kind, 11)
+
+    @property
+    def name(self) -> str:
+        """The text in the box."""
+        if self.label == "matmul":
+            return "mix" if self.lanes else "read"
+        return f"{self.label}\N{PRIME}" if self.kind == "out" else self.label
+
+
+@dataclass
+class Line:
+    """A line from one box to the next."""
+
+    points: list[tuple[float, float]]
+    on_way: bool
+    """Whether it is a part of the gradient's easiest way."""
+    factor: str
+    """Text beside the line: what the tensor is multiplied by."""
+    beside: tuple[float, float]
+    """Left end of that text."""
+
+    @property
+    def learned(self) -> bool:
+        """Whether the factor is a parameter."""
+        return bool(re.search("[a-z]", self.factor))
+
+
+@dataclass
+class Scheme:
+    """A drawing in pixels, y from the top to the bottom."""
+
+    boxes: list[Box]
+    lines: list[Line]
+    """The gradient's easiest way is the last of them, above the others."""
+    width: float
+    height: float
+
+
+def module_names(variant: type[Variant], stack: Stack) -> dict[str, str]:
+    """Return what a scheme calls the modules of a wiring: their classes, of a router also its functions."""
+    inside = ", ".join(f for f in ROUTER_FUNCTIONS if f"{f}(" in " ".join(variant.equations_of(variant.Config())))
+    names = {}
+    for path, module in [*stack.wiring.named_modules(), *stack[1].named_modules()]:
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", type(module).__name__)
+        if type(module) is not nn.Sequential:
+            names[path.split(".")[-1]] = f"{words}: {inside}" if words.endswith("Router") and inside else words
+    return names
 
 
 def condense(graph: Graph, classes: dict[str, str]) -> dict[int, Box]:
@@ -110,8 +170,12 @@ def _way(boxes: dict[int, Box], start: int, end: int) -> list[int]:
     return []
 
 
-def draw(graph: Graph, title: str, classes: dict[str, str]) -> str:
-    """Return the scheme of a layer as an element ``svg``."""
+def scheme_of(graph: Graph, classes: dict[str, str]) -> Scheme:
+    """Return the scheme of a layer.
+
+    Args:
+        classes: as :func:`module_names` returns them.
+    """
     boxes = condense(graph, classes)
     ends = {k: {b.label: n for n, b in boxes.items() if b.kind == k} for k in ("in", "out")}
     names = sorted(
@@ -124,20 +188,16 @@ def draw(graph: Graph, title: str, classes: dict[str, str]) -> str:
         for n in _way(boxes, start, end) if start is not None and end is not None else [start, end]:
             if n is not None and boxes[n].kind != "sublayer" and (key in streams or not boxes[n].lanes):
                 boxes[n].lanes.append(key)
-    names = [*others, *streams]
-    columns = _place(boxes, names)
-    width = columns["channel"]
-    lines, width = _route(boxes, width)
+    way = [n for n in graph.path if n in boxes]
+    for n in way:
+        boxes[n].on_way = True
+    lines, width = _route(boxes, set(pairwise(way)), _place(boxes, [*others, *streams]))
     height = max(box.y for box in boxes.values()) + ROW / 2
-    drawn = [_draw(box) for box in boxes.values()]
-    return (
-        f'<svg class="scheme" role="img" aria-label="{escape(title)}" viewBox="0 0 {width:.0f} {height:.0f}"'
-        f' width="{width:.0f}" height="{height:.0f}">{"".join(lines)}{"".join(drawn)}</svg>'
-    )
+    return Scheme(list(boxes.values()), sorted(lines, key=lambda line: line.on_way), width, height)
 
 
-def _place(boxes: dict[int, Box], names: list[str]) -> dict[str, float]:
-    """Set the places of all boxes; return those of the columns, by name."""
+def _place(boxes: dict[int, Box], names: list[str]) -> float:
+    """Set the places of all boxes; return where the channels right of them begin."""
     for box in boxes.values():
         text = 3.6 * len(box.label) + 8
         box.half = {"sum": 9, "tie": 0, "in": text, "out": text, "norm": max(16, text)}.get(box.kind, max(14, text))
@@ -147,7 +207,6 @@ def _place(boxes: dict[int, Box], names: list[str]) -> dict[str, float]:
         half = max([b.half for b in own], default=0 if name not in names else 8)
         columns[name] = x + half if own else x
         x += max(2 * half + GAP, LANE if name in names else 0) if own else 0
-    columns["channel"] = x
     inner = [b for b in boxes.values() if b.kind not in ("in", "out")]
     for box in boxes.values():
         at = [columns[lane] for lane in box.lanes] or [columns[_column(box)]]
@@ -158,33 +217,34 @@ def _place(boxes: dict[int, Box], names: list[str]) -> dict[str, float]:
     for box in boxes.values():
         if box.kind in ("in", "out"):
             box.y = ROW * (0.5 if box.kind == "out" else len(inner) + 1.5)
-    return columns
+    return x
 
 
 def _column(box: Box) -> str:
     return "" if box.lanes else "learned" if box.kind == "module" or "→" in box.label else "branch"
 
 
-def _route(boxes: dict[int, Box], width: float) -> tuple[list[str], float]:
+def _route(boxes: dict[int, Box], way: set[tuple[int, int]], width: float) -> tuple[list[Line], float]:
     """Return the lines of all edges, and the width with the channels for those that pass beside boxes."""
     lines, channels = [], [0.0]
-    for end in boxes.values():
+    for to, end in boxes.items():
         below = [e for e in end.inputs if not (set(boxes[e[0]].lanes) & set(end.lanes))]
         for number, factor in end.inputs:
-            start = boxes[number]
+            start, on_way = boxes[number], (number, to) in way
             shared = [lane for lane in start.lanes if lane in end.lanes]
             if shared and not _blocked(boxes, start, end, start.x):
                 xs = [start.x] if len(start.lanes) == 1 else [end.x] if len(end.lanes) == 1 else _lanes(start, end)
-                for x in xs:
-                    lines.append(_line([(x, start.y - _high(start)), (x, end.y + _high(end))]))
-                lines.append(_factor(factor, xs[0] + 4, (start.y + end.y) / 2 if end.kind != "sum" else end.y + 19))
+                beside = (xs[0] + 4, (start.y + end.y) / 2 if end.kind != "sum" else end.y + 19)
+                for i, x in enumerate(xs):
+                    points = [(x, start.y - start.high), (x, end.y + end.high)]
+                    lines.append(Line(points, on_way, "" if i else factor, beside))
                 continue
             into_side = end.kind == "sum" or (bool(end.lanes) and end.kind != "out")
-            level = end.y if into_side else end.y + _high(end) + 7
+            level = end.y if into_side else end.y + end.high + 7
             x = start.x + (start.half if len(start.lanes) > 1 or start.kind == "tie" else 0)
-            points = [(x, start.y - (_high(start) if x == start.x else 0))]
+            points = [(x, start.y - (start.high if x == start.x else 0))]
             if _blocked(boxes, start, end, x):
-                out = start.y - _high(start) - 5
+                out = start.y - start.high - 5
                 lane = next(c for c in range(99) if c == len(channels) or channels[c] >= start.y)
                 channels[lane : lane + 1] = [end.y]
                 points += [(x, out), (width + 10 * lane, out), (width + 10 * lane, level)]
@@ -195,8 +255,9 @@ def _route(boxes: dict[int, Box], width: float) -> tuple[list[str], float]:
                 points.append((end.x + side * end.half, level))
             else:
                 spread = 0 if len(below) < 2 else 10 * (below.index((number, factor)) - (len(below) - 1) / 2)
-                points += [(end.x + spread, level), (end.x + spread, end.y + _high(end))]
-            lines += [_line(points), _factor(factor, min(points[-2][0], points[-1][0]) + 4, level - 4)]
+                points += [(end.x + spread, level), (end.x + spread, end.y + end.high)]
+            beside = (min(points[-2][0], points[-1][0]) + 4, level - 4)
+            lines.append(Line(points, on_way, factor, beside))
     return lines, width + 10 * len(channels) + 6
 
 
@@ -209,32 +270,3 @@ def _lanes(start: Box, end: Box) -> list[float]:
 def _blocked(boxes: dict[int, Box], start: Box, end: Box, x: float) -> bool:
     between = (b for b in boxes.values() if end.y < b.y < start.y)
     return any(abs(b.x - x) < b.half + 2 for b in between)
-
-
-def _high(box: Box) -> float:
-    return {"sum": 9, "norm": 7, "tie": 1, "in": 9, "out": 9}.get(box.kind, 11)
-
-
-def _line(points: list[tuple[float, float]]) -> str:
-    return f'<path class="line" d="M{" L".join(f"{x:.0f} {y:.0f}" for x, y in points)}"/>'
-
-
-def _factor(factor: str, x: float, y: float) -> str:
-    kind = "factor learned" if re.search("[a-z]", factor) else "factor"
-    return f'<text class="{kind}" x="{x:.0f}" y="{y:.0f}">{escape(factor)}</text>' if factor else ""
-
-
-def _draw(box: Box) -> str:
-    kind, high = f"{box.kind}{' learned' if box.learned else ''}", _high(box)
-    label = f"{box.label}\N{PRIME}" if box.kind == "out" else box.label
-    if label == "matmul":
-        label = "mix" if box.lanes else "read"
-    text = f'<text class="{kind}" x="{box.x:.0f}" y="{box.y + 4:.0f}">{escape(label)}</text>'
-    if box.kind in ("in", "out"):
-        return text
-    if box.kind == "sum" and len(box.lanes) < 2:
-        return f'<circle class="{kind}" cx="{box.x:.0f}" cy="{box.y:.0f}" r="9"/>{text}'
-    if box.kind == "tie":
-        return f'<path class="tie" d="M{box.x - box.half:.0f} {box.y:.0f} h{2 * box.half:.0f}"/>'
-    place = f'x="{box.x - box.half:.0f}" y="{box.y - high:.0f}" width="{2 * box.half:.0f}" height="{2 * high:.0f}"'
-    return f'<rect class="{kind}" {place} rx="{7 if box.kind == "norm" else 2}"/>{text}'
