@@ -196,6 +196,14 @@ def test_how_rewire_takes_a_wiring(name: str, start: str, refused: str) -> None:
     assert found["rewired"] == start and refused in found["refused"] and bool(refused) == bool(found["refused"])
 
 
+def test_code_on_a_page_is_whole(written: Path) -> None:
+    """B2T reads by the class that it derives from; mHC differs from Hyper-Connections by its router."""
+    text = (written / "wiring/b2t.html").read_text(encoding="utf-8").partition("<details>")[0]
+    assert "BottomConnection</span>" in text and "MHCRouter" in (written / "wiring/mhc.html").read_text(
+        encoding="utf-8"
+    )
+
+
 def test_what_is_not_measured_is_named_so(written: Path) -> None:
     text = (written / "wiring/keel.html").read_text(encoding="utf-8")
     assert "Validation loss, English to Italian, 18 + 18 layers: not measured." in text

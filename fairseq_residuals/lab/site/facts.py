@@ -32,6 +32,7 @@ from fairseq_residuals.wirings.rewire.rewire import rewire
 DEPTH = 6
 """Layers of the stacks whose layers are drawn."""
 MOST_SCHEMES = 3
+VARIANTS_MODULES = "fairseq_residuals.wirings.variants."
 FAMILY = Path(__file__).with_name("family.csv")
 RIVALS = ("post_ln", "pre_ln")
 """The wirings beside whose curves each other curve is drawn."""
@@ -171,9 +172,10 @@ def page(name: str, results: Results, parents: Mapping[str, list[str]]) -> dict[
 
 
 def _code(connection: Any, module: str) -> str:
-    """Return the class of a connection, and those in it that are of the wiring's own module."""
-    inside = (type(part) for part in connection.modules())
-    classes = dict.fromkeys([type(connection), *(c for c in inside if c.__module__ == module)])
+    """Return the class of a connection, those of papers that it derives from, and what is in it of the own module."""
+    derived = [c for c in type(connection).__mro__ if c.__module__.startswith(VARIANTS_MODULES)]
+    inside = [type(part) for part in connection.modules()]
+    classes = dict.fromkeys([type(connection), *derived, *(c for c in inside if c.__module__ == module)])
     return "\n\n".join(map(inspect.getsource, classes))
 
 
