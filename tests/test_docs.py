@@ -160,7 +160,7 @@ NUMBERS = {
     "rates_over_depth": "small/rates-over-depth/18l.csv",
 }
 """Numbers under results/ of the pictures that results/ shows; of the others, NAME.csv lies beside NAME.png."""
-WITHOUT_NUMBERS = {"change", "curves", "gradients", "linearize", "parts", "similarity", "speed", "weights"}
+WITHOUT_NUMBERS = {"change", "curves", "gradients", "parts", "similarity", "weights"}
 """Pictures of an earlier day whose files of numbers were not kept; a picture that is made anew leaves this list."""
 
 
