@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from dataclasses import asdict, replace
 from importlib.util import find_spec
@@ -33,18 +34,18 @@ def parse_settings(options: str) -> str:
 
 
 def test_also() -> None:
-    found = parse_also("mine = stock MALLOC_ARENA_MAX=1 MALLOC_MMAP_MAX_=5 --dropout=0.3")
+    found = parse_also("mine = stock MALLOC_ARENA_MAX=1 MALLOC_MMAP_MAX_=5 --dropout=0.3", parse)
     assert found.name == "mine" and found.network == parse("stock").network
     assert found.environment == {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "5"}
     assert settings_of(found, TINY).dropout == 0.3
-    assert parse_also("m=a.b:c").network == "a.b:c"
+    assert parse_also("m=a.b:c", parse).network == "a.b:c"
 
 
 def test_flags_for_all_come_last() -> None:
     args = Namespace(beside=["stock-lean"], variants=["b2t"], also=["x=b2t --dropout=0.3"], further=["--dropout=0.2"])
-    assert [settings_of(c, TINY).dropout for c in chosen(args)] == [0.2] * 3
+    assert [settings_of(c, TINY).dropout for c in chosen(args, parse)] == [0.2] * 3
     with pytest.raises(UserError, match="'b2t' is asked for twice"):
-        chosen(Namespace(beside=["b2t"], variants=["b2t"], also=[], further=[]))
+        chosen(Namespace(beside=["b2t"], variants=["b2t"], also=[], further=[]), parse)
 
 
 @pytest.mark.parametrize("name", [name for name in VARIANTS if f"transformer_{name}" in ARCHITECTURES])
@@ -119,6 +120,7 @@ def test_a_library_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "x_transformers").mkdir()
     (tmp_path / "x_transformers/__init__.py").write_text("raise RuntimeError('operator nms does not exist')")
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "x_transformers", raising=False)  # where it is installed, and was imported
     with pytest.raises(UserError, match="cannot be imported here: RuntimeError: operator nms does not exist"):
         others.load("x_transformers", "")
 

@@ -93,7 +93,7 @@ def test_a_failure_is_a_line_and_a_remark() -> None:
 )
 def test_a_process_that_fails_says_why(maker: str, said: str, tmp_path: Path) -> None:
     folder = failing_package(tmp_path)
-    found = parse_also(f"x=failing.make:{maker} PYTHONPATH={folder} MALLOC_MMAP_MAX_=7")
+    found = parse_also(f"x=failing.make:{maker} PYTHONPATH={folder} MALLOC_MMAP_MAX_=7", parse)
     told = {"entry": {**vars(found)}, "case": vars(TINY)}
     with pytest.raises(Failed, match=said):
         work("train", told, 300, found.environment)

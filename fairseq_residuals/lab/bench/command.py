@@ -15,7 +15,8 @@ from pathlib import Path
 
 import torch
 
-from fairseq_residuals.lab.bench.entries import ENTRIES, STOCK, cases, chosen
+from fairseq_residuals.lab.bench import library as stacks
+from fairseq_residuals.lab.bench.entries import ENTRIES, STOCK, cases, chosen, parse
 from fairseq_residuals.lab.bench.fairseq_models import settings_of
 from fairseq_residuals.lab.bench.rounds import Line, measure
 from fairseq_residuals.lab.look.output import MISTAKE_STATUS
@@ -34,7 +35,10 @@ HALVES = ("fp32", "bf16", "fp16")
 THEMES = {
     "train": "tokens per second and memory of training, with forward and backward pass and optimizer apart",
     "generate": "tokens per second of beam search with hypotheses of one length",
+    "library": "tokens per second and memory of training stacks without fairseq, beside those of other libraries",
 }
+BASELINES = {"train": STOCK.name, "generate": STOCK.name, "library": "pre_ln"}
+"""The entries that the others are multiples of."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -45,44 +49,47 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _configure(parser: argparse.ArgumentParser, theme: str) -> None:
-    generate = theme == "generate"
-    beside = ("stock", "stock-lean", "ctranslate2") if generate else TRAINED
+    generate, library = theme == "generate", theme == "library"
+    known = stacks.ENTRIES if library else ENTRIES
+    beside = tuple(known) if library else ("stock", "stock-lean", "ctranslate2") if generate else TRAINED
+    wirings = [name for name in VARIANTS if f"transformer_{name}" in ARCHITECTURES]
     who = parser.add_argument_group("entries")
     who.add_argument(
         "--wirings",
         "--variants",
         dest="variants",
         nargs="*",
-        default=[name for name in VARIANTS if f"transformer_{name}" in ARCHITECTURES],
+        default=list(stacks.WIRINGS) if library else wirings,
         metavar="NAME",
-        help="of the plugin; NAME/k=v,... gives one its options (all)",
+        help=f"NAME/k=v,... gives one its options ({' '.join(stacks.WIRINGS) if library else 'all'})",
     )
     who.add_argument(
         "--beside",
         nargs="*",
         default=list(beside),
         metavar="NAME",
-        help=f"of {', '.join(ENTRIES)} ({' '.join(beside)})",
+        help=f"of {', '.join(known)} ({'all' if library else ' '.join(beside)})",
     )
     who.add_argument(
         "--also",
         nargs="+",
         default=[],
         metavar="'LABEL=NAME ...'",
-        help="a NAME with variables of its process (VAR=value) and flags (--flag=value) of its own; NAME may also be"
-        " MODULE:FUNCTION, which makes the model",
+        help="a NAME with variables of its process (VAR=value) and flags of its own"
+        + (f" ({', '.join(stacks.FLAGS)})" if library else "; NAME may also be MODULE:FUNCTION, which makes the model"),
     )
     sizes = parser.add_argument_group("sizes", "every combination of --layers, --dims and --precision is measured")
-    sizes.add_argument(
-        "--layers", nargs="+", default=["6"], metavar="N", help="of each stack, or 12-6 for encoder and decoder (6)"
-    )
+    layers = ("12", "of the stack (12)") if library else ("6", "of each stack, or 12-6 for encoder and decoder (6)")
+    sizes.add_argument("--layers", nargs="+", default=[layers[0]], metavar="N", help=layers[1])
     sizes.add_argument(
         "--dims", nargs="+", default=["base"], metavar="SIZE", help="base, big, or 512x2048x8: dim, FFN, heads (base)"
     )
-    precisions = (*HALVES, "int8") if generate else HALVES
+    precisions = (*HALVES, "int8") if generate else HALVES[:2] if library else HALVES
     sizes.add_argument("--precision", nargs="+", choices=precisions, default=["fp32"], help="(fp32)")
-    sizes.add_argument("--tokens", default="64x32", metavar="BxT", help="sentences x tokens a side (%(default)s)")
-    sizes.add_argument("--vocabulary", type=int, default=32768, metavar="N", help="shared by both sides (%(default)s)")
+    tokens = "8x128" if library else "64x32"
+    sizes.add_argument("--tokens", default=tokens, metavar="BxT", help="sentences x tokens a side (%(default)s)")
+    if not library:
+        sizes.add_argument("--vocabulary", type=int, default=32768, metavar="N", help="of both sides (%(default)s)")
     sizes.add_argument("--seed", type=int, default=1, metavar="N", help="of weights and batch (%(default)s)")
     if generate:
         sizes.add_argument("--beam", type=int, default=4, metavar="N", help="%(default)s")
@@ -97,6 +104,8 @@ def _configure(parser: argparse.ArgumentParser, theme: str) -> None:
     how.add_argument("--csv", type=Path, metavar="FILE", help="write everything that was measured, after each round")
     if not generate:
         parser.set_defaults(beam=1)
+    if library:
+        parser.set_defaults(vocabulary=5)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -108,11 +117,13 @@ def run(args: argparse.Namespace) -> int:
     if args.csv:
         check_output(args.csv, ())
     device = device_of(args.device)
-    entries = chosen(args)
+    library = args.theme == "library"
+    entries = chosen(args, stacks.parse if library else parse)
     all_cases = cases(args)
     for entry in entries:
         # refused now, not after an hour
-        settings_of(entry, all_cases[0])
+        for case in all_cases if library else all_cases[:1]:
+            (stacks.check if library else settings_of)(entry, case)
     # PyTorch's models do not compute in int8
     lines = [Line(e, case) for case in all_cases for e in entries if case.precision != "int8" or not e.network]
     if not lines:
@@ -138,24 +149,27 @@ MIB = 2**20
 WHO = ("entry", "layers", "dims", "precision")
 SPEED = ("tokens/s", "least", "most", "step s")
 PHASES = ("forward", "backward", "optimizer")
+TRAINING = (*WHO, *SPEED, *(f"{phase} s" for phase in PHASES), "peak MiB", "parameters")
 COLUMNS = {
-    "train": (*WHO, *SPEED, *(f"{phase} s" for phase in PHASES), "peak MiB", "parameters", "x stock", "x memory"),
+    "train": (*TRAINING, "x stock", "x memory"),
     "generate": (*WHO, *SPEED, "peak MiB", "x stock", "x memory"),
+    "library": (*TRAINING, "x pre_ln", "x memory"),
 }
 LEGEND = {
     "tokens/s": "target tokens per second: those of the median round, with the least and the most of any round",
     "step s": "the median round's median step (a search is one), and the phases of that same step",
     "peak MiB": "the most memory of its process (on a GPU: of PyTorch's tensors)",
     "x stock": "speed, as a multiple of stock fairseq's (int8: of its fp32)",
-    "x memory": "the peak memory, as a multiple of stock fairseq's",
+    "x pre_ln": "speed, as a multiple of pre_ln's in the same precision",
+    "x memory": "the peak memory, as a multiple of that same entry's",
 }
 
 
-def cells(line: Line, lines: Sequence[Line]) -> dict[str, Cell]:
+def cells(line: Line, lines: Sequence[Line], baseline: str) -> dict[str, Cell]:
     """Return the numbers of a line by column; a column that is not there has none.
 
     Args:
-        lines: those of the table, among which stock fairseq at the same case is looked for.
+        lines: those of the table, among which ``baseline`` at the same case is looked for.
     """
     row: dict[str, Cell] = dict(
         zip(WHO, (line.entry.name, line.case.layers, line.case.dimensions, line.case.precision), strict=True)
@@ -171,10 +185,10 @@ def cells(line: Line, lines: Sequence[Line]) -> dict[str, Cell]:
     if peak:
         row["peak MiB"] = round(peak / MIB, 1)
     case = replace(line.case, precision="fp32") if line.case.precision == "int8" else line.case
-    stock = next((x for x in lines if x.entry.name == STOCK.name and x.case == case), None)
-    if stock is not None and stock.found:
-        row["x stock"] = stock.middle()["step"] / middle["step"]
-        if peak and (theirs := stock.median("peak_bytes")):
+    base = next((x for x in lines if x.entry.name == baseline and x.case == case), None)
+    if base is not None and base.found:
+        row[f"x {baseline}"] = base.middle()["step"] / middle["step"]
+        if peak and (theirs := base.median("peak_bytes")):
             row["x memory"] = peak / theirs
     return row
 
@@ -190,7 +204,8 @@ class Report:
     def head(self) -> list[str]:
         """Return on what, when and how it was measured."""
         first = self.lines[0].case
-        work = f"{first.sentences} sentences of {first.tokens} tokens a side, vocabulary {first.vocabulary}"
+        work = f"{first.sentences} sentences of {first.tokens} tokens"
+        work += "" if self.theme == "library" else f" a side, vocabulary {first.vocabulary}"
         beam = f", beam {first.beam}" if self.theme == "generate" else ""
         rounds = max(len(line.found) for line in self.lines)
         how = f"rounds: {rounds}, each of {first.steps} timed steps after {first.warmup} that are not"
@@ -225,7 +240,7 @@ class Report:
 
     def rows(self) -> list[list[Cell]]:
         """Return the cells of every line, None where there is no number."""
-        found = [cells(line, self.lines) for line in self.lines]
+        found = [cells(line, self.lines, BASELINES[self.theme]) for line in self.lines]
         return [[row.get(column) for column in self.columns] for row in found]
 
     def markdown(self) -> str:

@@ -10,7 +10,7 @@ import itertools
 import re
 import shlex
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -150,13 +150,17 @@ ENTRIES = {
 }
 
 
-def chosen(args: Any) -> list[Entry]:
+def chosen(args: Any, parse: Callable[[str], Entry]) -> list[Entry]:
     """Return what ``--beside``, ``--wirings`` and ``--also`` ask for, each name once.
+
+    Args:
+        parse: returns the entry that a name stands for.
 
     Raises:
         UserError: one of them is unknown, or two have one name.
     """
-    entries = [parse(text) for text in (*args.beside, *args.variants)] + [parse_also(text) for text in args.also]
+    entries = [parse(text) for text in (*args.beside, *args.variants)]
+    entries += [parse_also(text, parse) for text in args.also]
     names = [entry.name for entry in entries]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UserError(f"{twice!r} is asked for twice; `--also 'LABEL={twice} ...'` gives it another name")
@@ -185,7 +189,7 @@ def parse(text: str) -> Entry:
     return Entry(text, f"{HERE}.fairseq_models:network", SEARCH, source.arch, source.flags)
 
 
-def parse_also(text: str) -> Entry:
+def parse_also(text: str, parse: Callable[[str], Entry]) -> Entry:
     """Parse ``LABEL=NAME [VARIABLE=VALUE ...] [--flag=value ...]``.
 
     Raises:

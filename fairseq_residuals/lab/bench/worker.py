@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from fairseq_residuals.lab.bench import library as stacks
 from fairseq_residuals.lab.bench.entries import Case, Entry
 from fairseq_residuals.lab.bench.fairseq_models import Training
 from fairseq_residuals.wirings.core.errors import UserError
@@ -40,11 +41,22 @@ def main() -> int:
 
 
 def train(entry: Mapping[str, Any], case: Mapping[str, Any]) -> Measured:
-    """Time steps; the phases that are reported are those of one step, the median by its whole time."""
+    """Time steps of fairseq's training."""
     who, what = Entry(**entry), Case(**case)
     make = _maker(who.network, f"{who.name} does not train")
+    return _timed(Training(make(who, what), what), what)
+
+
+def library(entry: Mapping[str, Any], case: Mapping[str, Any]) -> Measured:
+    """Time steps of a stack without fairseq."""
+    who, what = Entry(**entry), Case(**case)
+    torch.manual_seed(what.seed)
+    return _timed(stacks.Training(_maker(who.network, "")(who, what), what, tuple(who.flags)), what)
+
+
+def _timed(training: Training | stacks.Training, what: Case) -> Measured:
+    """Time steps; the phases that are reported are those of one step, the median by its whole time."""
     device = torch.device(what.device)
-    training = Training(make(who, what), what)
     for _ in range(1 + OVERFLOWS):
         if _step(training, device) is not None:
             break
@@ -65,7 +77,7 @@ def train(entry: Mapping[str, Any], case: Mapping[str, Any]) -> Measured:
     }
 
 
-def _step(training: Training, device: torch.device) -> tuple[float, float, float, float] | None:
+def _step(training: Training | stacks.Training, device: torch.device) -> tuple[float, float, float, float] | None:
     """Return seconds of the step, of its forward and backward pass and of the optimizer; None where fp16 overflowed."""
     began = now(device)
     loss = training.forward()
@@ -96,7 +108,7 @@ def generate(entry: Mapping[str, Any], case: Mapping[str, Any]) -> Measured:
     return {"step": sorted(timed)[(len(timed) - 1) // 2], "tokens": tokens, "peak_bytes": _peak(device)}
 
 
-MODES: dict[str, Callable[..., Measured]] = {"train": train, "generate": generate}
+MODES: dict[str, Callable[..., Measured]] = {"train": train, "generate": generate, "library": library}
 
 
 def _peak(device: torch.device) -> int | None:
