@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from recipe_files import CONFIGS, TABLES, read_job, read_table, uses
 
-from fairseq_residuals.lab.recipes.rows import NOTES, rows_of
+from fairseq_residuals.lab.recipes.compose import NOTES, rows_of
 
 ROOT = CONFIGS.parent
 REQUIRED = [

@@ -16,11 +16,17 @@ from omegaconf import DictConfig, OmegaConf
 
 import fairseq_residuals
 from fairseq_residuals.lab.data.corpora import CORPORA, find_corpus
-from fairseq_residuals.lab.recipes.compose import compose, plain, training_hash, whole_hash
+from fairseq_residuals.lab.recipes.compose import (
+    as_command_line,
+    compose,
+    override,
+    plain,
+    training_hash,
+    whole_hash,
+)
 from fairseq_residuals.lab.recipes.effective_batch import Batch, batch_on
 from fairseq_residuals.lab.recipes.machine import Machine, MaxTokens
 from fairseq_residuals.lab.recipes.recipe import Measurement, Recipe
-from fairseq_residuals.lab.recipes.rows import as_command_line, override
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.wirings.core.errors import UserError
 
