@@ -36,7 +36,7 @@ def test_the_demo_scores_and_leaves_models(tmp_path: Path) -> None:
     results = {result.entry: result for result in read_results(runs)}
     assert set(results) == {"pre_ln", "b2t"}
     check_bleu(out, results["b2t"].score, results["b2t"].signature)
-    check_the_models_that_the_documents_name(out)
+    check_the_models_that_the_readme_names(out)
 
 
 def check_bleu(out: Path, score: float | None, signature: str) -> None:
@@ -52,16 +52,13 @@ def check_bleu(out: Path, score: float | None, signature: str) -> None:
     assert str(metric.get_signature()) in signature
 
 
-def check_the_models_that_the_documents_name(out: Path) -> None:
-    """The patterns in the commands of README and docs/CHECKPOINTS.md."""
+def check_the_models_that_the_readme_names(out: Path) -> None:
+    """The patterns in its commands."""
     commands = "DATA=demo_out/data/cldr_en_de/plain RUNS=$(echo demo_out/cldr-*/runs/compare/cldr)\n"
-    for document in ("README.md", "docs/CHECKPOINTS.md"):
-        text = (ROOT / document).read_text(encoding="utf-8")
-        assert commands in text
-        block = text.split(commands)[1].split("```")[0]
-        named = re.findall(r"\$DATA/([\w/-]+)|\$RUNS/((?:b2t|pre_ln)-[\w*/.-]+)", block)
-        patterns = {
-            f"data/cldr_en_de/tiny/{data}" if data else f"cldr-*/runs/compare/cldr/{run}" for data, run in named
-        }
-        assert len(patterns) == 4
-        assert {pattern: len(list(out.glob(pattern))) for pattern in patterns} == dict.fromkeys(patterns, 1)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert commands in text
+    block = text.split(commands)[1].split("```")[0]
+    named = re.findall(r"\$DATA/([\w/-]+)|\$RUNS/((?:b2t|pre_ln)-[\w*/.-]+)", block)
+    patterns = {f"data/cldr_en_de/tiny/{data}" if data else f"cldr-*/runs/compare/cldr/{run}" for data, run in named}
+    assert len(patterns) == 4
+    assert {pattern: len(list(out.glob(pattern))) for pattern in patterns} == dict.fromkeys(patterns, 1)

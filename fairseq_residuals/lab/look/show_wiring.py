@@ -47,5 +47,8 @@ def run(args: argparse.Namespace) -> int:
     from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 
     names = [name for name, complete in ARCHITECTURES.items() if complete.keywords["variant"] == variant.name]
+    if not names:
+        print("Architectures: none, as the plugin had registered its own before this wiring")
+        return 0
     print(f"Architectures: {len(names)}, for example {names[0]}; `fairseq-residuals list --architectures` prints all")
     return 0
