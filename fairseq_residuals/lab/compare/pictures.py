@@ -95,6 +95,7 @@ def forest(findings: Findings) -> Any:
             axes.plot(shown.interval, (y, y), color="black", linewidth=0.9)
             axes.plot(shown.difference, y, mark, color="black", markerfacecolor=filled, markersize=4)
     axes.set_yticks(range(len(tested)), [v.entry for v in reversed(tested)])
+    axes.set_ylim(-0.5, len(tested) - 0.5)
     noted = "circles: at equal updates; squares: at equal seconds; filled: distinguishable"
     plots.finish(axes, "difference in bits per token; less is better", title=noted)
     return figure
