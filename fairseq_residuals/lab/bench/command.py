@@ -9,14 +9,14 @@ import argparse
 import datetime
 import shlex
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 
 from fairseq_residuals.lab.bench import library as stacks
-from fairseq_residuals.lab.bench.entries import ENTRIES, STOCK, cases, chosen, parse
+from fairseq_residuals.lab.bench.entries import ENTRIES, STOCK, Case, Entry, cases, chosen, parse
 from fairseq_residuals.lab.bench.fairseq_models import settings_of
 from fairseq_residuals.lab.bench.rounds import Line, measure
 from fairseq_residuals.lab.look.output import MISTAKE_STATUS
@@ -30,68 +30,113 @@ from fairseq_residuals.wirings.core.registry import VARIANTS
 from modern_fairseq.atomic_write import atomic_write
 
 HELP = "measure speed and memory of the wirings beside stock fairseq and other libraries, in turns"
-TRAINED = ("stock", "stock-lean", "x-transformers")
 HALVES = ("fp32", "bf16", "fp16")
+WIRINGS = [name for name in VARIANTS if f"transformer_{name}" in ARCHITECTURES]
+OF_PAIRS = "of each stack, or 12-6 for encoder and decoder"
+
+
+@dataclass(frozen=True)
+class Theme:
+    """What one kind of measuring offers, and where it begins."""
+
+    help: str
+    known: Mapping[str, Entry]
+    """Entries beside wirings."""
+    beside: Sequence[str]
+    """Those that are measured unless others are named."""
+    baseline: str
+    """The entry that the others are multiples of."""
+    precisions: Sequence[str]
+    wirings: Sequence[str] = tuple(WIRINGS)
+    all_wirings: str = "all"
+    also: str = "; NAME may also be MODULE:FUNCTION, which makes the model"
+    layers: str = "6"
+    of_layers: str = OF_PAIRS
+    tokens: str = "64x32"
+    parse: Callable[[str], Entry] = parse
+    refuse: Callable[[Entry, Case], object] = settings_of
+
+
 THEMES = {
-    "train": "tokens per second and memory of training, with forward and backward pass and optimizer apart",
-    "generate": "tokens per second of beam search with hypotheses of one length",
-    "library": "tokens per second and memory of training stacks without fairseq, beside those of other libraries",
+    "train": Theme(
+        "tokens per second and memory of training, with forward and backward pass and optimizer apart",
+        ENTRIES,
+        ("stock", "stock-lean", "x-transformers"),
+        STOCK.name,
+        HALVES,
+    ),
+    "generate": Theme(
+        "tokens per second of beam search with hypotheses of one length",
+        ENTRIES,
+        ("stock", "stock-lean", "ctranslate2"),
+        STOCK.name,
+        (*HALVES, "int8"),
+    ),
+    "library": Theme(
+        "tokens per second and memory of training stacks without fairseq, beside those of other libraries",
+        stacks.ENTRIES,
+        tuple(stacks.ENTRIES),
+        stacks.WIRINGS[0],
+        HALVES[:2],
+        stacks.WIRINGS,
+        " ".join(stacks.WIRINGS),
+        f" ({', '.join(stacks.FLAGS)})",
+        "12",
+        "of the stack",
+        "8x128",
+        stacks.parse,
+        stacks.check,
+    ),
 }
-BASELINES = {"train": STOCK.name, "generate": STOCK.name, "library": "pre_ln"}
-"""The entries that the others are multiples of."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     themes = parser.add_subparsers(dest="theme", required=True, metavar="THEME")
-    for theme, words in THEMES.items():
-        _configure(themes.add_parser(theme, help=words, description=words, allow_abbrev=False), theme)
+    for name, theme in THEMES.items():
+        _configure(themes.add_parser(name, help=theme.help, description=theme.help, allow_abbrev=False), name, theme)
     parser.set_defaults(mistake_status=MISTAKE_STATUS, further=[])
 
 
-def _configure(parser: argparse.ArgumentParser, theme: str) -> None:
-    generate, library = theme == "generate", theme == "library"
-    known = stacks.ENTRIES if library else ENTRIES
-    beside = tuple(known) if library else ("stock", "stock-lean", "ctranslate2") if generate else TRAINED
-    wirings = [name for name in VARIANTS if f"transformer_{name}" in ARCHITECTURES]
+def _configure(parser: argparse.ArgumentParser, name: str, theme: Theme) -> None:
     who = parser.add_argument_group("entries")
     who.add_argument(
         "--wirings",
         "--variants",
         dest="variants",
         nargs="*",
-        default=list(stacks.WIRINGS) if library else wirings,
+        default=list(theme.wirings),
         metavar="NAME",
-        help=f"NAME/k=v,... gives one its options ({' '.join(stacks.WIRINGS) if library else 'all'})",
+        help=f"NAME/k=v,... gives one its options ({theme.all_wirings})",
     )
     who.add_argument(
         "--beside",
         nargs="*",
-        default=list(beside),
+        default=list(theme.beside),
         metavar="NAME",
-        help=f"of {', '.join(known)} ({'all' if library else ' '.join(beside)})",
+        help=f"of {', '.join(theme.known)} ({' '.join(theme.beside)})",
     )
     who.add_argument(
         "--also",
         nargs="+",
         default=[],
         metavar="'LABEL=NAME ...'",
-        help="a NAME with variables of its process (VAR=value) and flags of its own"
-        + (f" ({', '.join(stacks.FLAGS)})" if library else "; NAME may also be MODULE:FUNCTION, which makes the model"),
+        help=f"a NAME with variables of its process (VAR=value) and flags of its own{theme.also}",
     )
     sizes = parser.add_argument_group("sizes", "every combination of --layers, --dims and --precision is measured")
-    layers = ("12", "of the stack (12)") if library else ("6", "of each stack, or 12-6 for encoder and decoder (6)")
-    sizes.add_argument("--layers", nargs="+", default=[layers[0]], metavar="N", help=layers[1])
+    sizes.add_argument(
+        "--layers", nargs="+", default=[theme.layers], metavar="N", help=f"{theme.of_layers} ({theme.layers})"
+    )
     sizes.add_argument(
         "--dims", nargs="+", default=["base"], metavar="SIZE", help="base, big, or 512x2048x8: dim, FFN, heads (base)"
     )
-    precisions = (*HALVES, "int8") if generate else HALVES[:2] if library else HALVES
-    sizes.add_argument("--precision", nargs="+", choices=precisions, default=["fp32"], help="(fp32)")
-    tokens = "8x128" if library else "64x32"
-    sizes.add_argument("--tokens", default=tokens, metavar="BxT", help="sentences x tokens a side (%(default)s)")
-    if not library:
+    sizes.add_argument("--precision", nargs="+", choices=theme.precisions, default=["fp32"], help="(fp32)")
+    sizes.add_argument("--tokens", default=theme.tokens, metavar="BxT", help="sentences x tokens a side (%(default)s)")
+    if name == "library":
+        parser.set_defaults(vocabulary=5)
+    else:
         sizes.add_argument("--vocabulary", type=int, default=32768, metavar="N", help="of both sides (%(default)s)")
     sizes.add_argument("--seed", type=int, default=1, metavar="N", help="of weights and batch (%(default)s)")
-    if generate:
+    if name == "generate":
         sizes.add_argument("--beam", type=int, default=4, metavar="N", help="%(default)s")
     how = parser.add_argument_group("measuring")
     how.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:1 (%(default)s)")
@@ -102,10 +147,8 @@ def _configure(parser: argparse.ArgumentParser, theme: str) -> None:
         "--timeout", type=float, default=3600, metavar="S", help="seconds that one process may take (%(default)g)"
     )
     how.add_argument("--csv", type=Path, metavar="FILE", help="write everything that was measured, after each round")
-    if not generate:
+    if name != "generate":
         parser.set_defaults(beam=1)
-    if library:
-        parser.set_defaults(vocabulary=5)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -117,13 +160,13 @@ def run(args: argparse.Namespace) -> int:
     if args.csv:
         check_output(args.csv, ())
     device = device_of(args.device)
-    library = args.theme == "library"
-    entries = chosen(args, stacks.parse if library else parse)
+    theme = THEMES[args.theme]
+    entries = chosen(args, theme.parse)
     all_cases = cases(args)
     for entry in entries:
         # refused now, not after an hour
-        for case in all_cases if library else all_cases[:1]:
-            (stacks.check if library else settings_of)(entry, case)
+        for case in all_cases:
+            theme.refuse(entry, case)
     # PyTorch's models do not compute in int8
     lines = [Line(e, case) for case in all_cases for e in entries if case.precision != "int8" or not e.network]
     if not lines:
@@ -240,7 +283,7 @@ class Report:
 
     def rows(self) -> list[list[Cell]]:
         """Return the cells of every line, None where there is no number."""
-        found = [cells(line, self.lines, BASELINES[self.theme]) for line in self.lines]
+        found = [cells(line, self.lines, THEMES[self.theme].baseline) for line in self.lines]
         return [[row.get(column) for column in self.columns] for row in found]
 
     def markdown(self) -> str:

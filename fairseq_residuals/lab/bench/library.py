@@ -104,10 +104,9 @@ def _first_of(attention: nn.Module, x: Tensor) -> Tensor:
 def hyper_connections(entry: Entry, case: Case) -> nn.Module:
     """Return the sub-layers of a Pre-LN stack of ours, in the connections of the library hyper-connections."""
     (library,) = load("hyper_connections", "")
-    manifold = entry.name.endswith("mhc")
-    make = library.mc_get_init_and_expand_reduce_stream_functions if manifold else (
-        library.get_init_and_expand_reduce_stream_functions
-    )  # fmt: skip
+    make = library.get_init_and_expand_reduce_stream_functions
+    if entry.name.endswith("mhc"):
+        make = library.mc_get_init_and_expand_reduce_stream_functions
     connect, expand, reduce = make(STREAMS, dim=case.dim)
     gpt2: Any = next(transformers(Entry("gpt2"), case).children())
     branches: list[nn.Module] = []
@@ -154,14 +153,12 @@ def check(entry: Entry, case: Case) -> None:
     """Refuse what no stack here does.
 
     Raises:
-        UserError: a flag is unknown, the depth is that of a pair, or the precision is fp16.
+        UserError: a flag is unknown, or the depth is that of a pair.
     """
     if unknown := [flag for flag in entry.flags if flag not in FLAGS]:
         raise UserError(f"{entry.name}: {unknown[0]} is not known; valid are {', '.join(FLAGS)}")
     if "-" in case.layers:
         raise UserError(f"--layers {case.layers} is for an encoder and a decoder; these stacks have one number")
-    if case.precision not in ("fp32", "bf16"):
-        raise UserError(f"--precision {case.precision} is not measured here; valid are fp32 and bf16")
 
 
 class Training:
