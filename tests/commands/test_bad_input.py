@@ -214,7 +214,8 @@ def test_mistake_in_a_spawned_process(tmp_path):
         "2",
     ]
     assert_one_sentence(execute(argv_of("fairseq-train", *flags)), str(tmp_path / "absent"))
-    assert not files_under(tmp_path)
+    # the spawner ends the other process by a signal; where that was the one with the lock, its empty file stays
+    assert {path.name for path in files_under(tmp_path)} <= {".lock"}
 
 
 @pytest.mark.parametrize("command", ["train", "hydra-train", "generate without the plugin"])
