@@ -89,6 +89,15 @@ TASKS = {
         Task("cldr", "English to German: dates, prices, countries", "compare/cldr", "xs", 18, 1e-3, 800, 1500, 100),
         Task("debian_en_it", "English to Italian: descriptions of packages", "compare/translation", "s", 6, 1e-3),
         Task("debian_lm", "English descriptions of packages, language model", "compare/language_model", "s", 12, 1e-3),
+        Task(
+            "manuals_lm",
+            "English manuals of programs, language model",
+            "compare/language_model",
+            "s",
+            12,
+            1e-3,
+            overrides=("recipe.variant=manuals",),
+        ),
     )
 }
 

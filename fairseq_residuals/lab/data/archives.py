@@ -52,7 +52,7 @@ Files = Iterator[Member]
 
 @contextmanager
 def reading(archive: Path) -> Iterator[Files]:
-    """Each regular file in a tar (also gzipped) or zip archive, to be read before the next.
+    """Each regular file in a tar (also gzipped) or zip archive or a package of Debian, to be read before the next.
 
     Links and devices are passed over. Iterated to its end, the archive is read to its end, checksums included.
 
@@ -64,6 +64,9 @@ def reading(archive: Path) -> Iterator[Files]:
         file.seek(0)
         if start.startswith(b"PK"):
             yield _walk_zip(archive, file)
+        elif start == b"!<ar":
+            with lzma.open(_data_of(archive, file)) as tar:
+                yield _walk_tar(archive, tar, zipped=False)
         else:
             yield _walk_tar(archive, file, zipped=start.startswith(b"\x1f\x8b"))
 
@@ -89,6 +92,17 @@ def _refusing_damage(archive: Path) -> Iterator[None]:
         if isinstance(error, OSError) and not isinstance(error, DAMAGE) and error.errno not in (None, errno.EINVAL):
             raise
         raise UserError(f"{archive} is truncated or damaged ({error}): remove it and get it again") from error
+
+
+def _data_of(archive: Path, file: IO[bytes]) -> IO[bytes]:
+    """Return a package's tar, still compressed; each file of an archive of ``ar`` has a header of 60 bytes."""
+    file.seek(8)
+    while header := file.read(60):
+        name, size = header[:16].decode("latin-1").rstrip(" /"), int(header[48:58])
+        if name == "data.tar.xz":
+            return io.BytesIO(file.read(size))
+        file.seek(size + size % 2, io.SEEK_CUR)
+    raise UserError(f"{archive} has no data.tar.xz: it is no package of this release")
 
 
 def _walk_tar(archive: Path, file: IO[bytes], zipped: bool) -> Files:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -19,6 +20,7 @@ from fairseq_residuals.lab.data.binarize import binarize
 from fairseq_residuals.lab.data.corpora import debian_release
 from fairseq_residuals.lab.data.corpora.debian_descriptions import PACKAGES, Descriptions, Example, split, translation
 from fairseq_residuals.lab.data.corpora.debian_release import Release
+from fairseq_residuals.lab.data.corpora.manuals import MANUALS, pages
 from fairseq_residuals.lab.data.corpus import Corpus, Job, Variant
 from fairseq_residuals.lab.data.download import Source
 from fairseq_residuals.lab.data.moses import Function, Tokenize
@@ -87,11 +89,8 @@ class Extraction:
             sources = [self.release.source(name) for name in self.files]
             paths = dict(zip(self.files, map(self.job.downloads.fetch, sources), strict=True))
             with self.job.trusting(*sources):
-                divided = split(list(examples(Descriptions(paths.__getitem__))), held_out)
-                for name, chosen in divided.items():
-                    if not chosen:
-                        raise UserError(f"Debian {self.release.version} has too few descriptions: {name} is empty")
-                    store(folder, name, chosen)
+                lacking = f"Debian {self.release.version} has too few descriptions"
+                divide(examples(Descriptions(paths.__getitem__)), held_out, partial(store, folder), lacking)
 
         return Step("work/examples", make, {"files": self.files, "held_out": held_out}, (self.checked,))
 
@@ -115,6 +114,20 @@ class Extraction:
         if wrong := debian_release.difference(self.release, offered, self.files):
             self.job.downloads.forget(debian_release.in_release(self.release.codename))
             raise UserError(wrong)
+
+
+def divide(
+    examples: Iterable[Example], held_out: int, store: Callable[[str, list[Example]], None], lacking: str
+) -> None:
+    """Store the examples of each data set.
+
+    Raises:
+        UserError: a data set is empty; ``lacking`` says of what there is too little.
+    """
+    for name, chosen in split(list(examples), held_out).items():
+        if not chosen:
+            raise UserError(f"{lacking}: {name} is empty")
+        store(name, chosen)
 
 
 def tokenized(language: str) -> tuple[Function, ...]:
@@ -162,11 +175,34 @@ def headlines(job: Job) -> tuple[Step, ...]:
 
 
 def language_model(job: Job) -> tuple[Step, ...]:
-    """Plan a text of a paragraph a line and a blank line after each source package, in subwords as for translation."""
+    return text_model(job, Extraction(job).step(Descriptions.text, HELD_OUT, store_text))
 
-    def store(folder: Path, name: str, chosen: list[Example]) -> None:
-        sources = (document for _, document in groupby(chosen, key=attrgetter("group")))
-        clean.write(((line,) for document in sources for line in (*_texts(document), "")), [folder / name])
+
+def manuals(job: Job) -> tuple[Step, ...]:
+    """Plan the same of manuals: a blank line after each page."""
+    if job.release:
+        raise UserError("--release: the manuals are those of Debian 12.15, whatever the release; leave it out")
+    held_out = job.size("held_out", HELD_OUT)
+
+    def make(folder: Path) -> None:
+        sources = [manual.source for manual in MANUALS]
+        archives = list(map(job.downloads.fetch, sources))
+        with job.trusting(*sources):
+            found = (one for manual, archive in zip(MANUALS, archives, strict=True) for one in pages(manual, archive))
+            divide(found, held_out, partial(store_text, folder), "the manuals have too few pages")
+
+    described = {"manuals": [(manual.source.name, manual.pages) for manual in MANUALS], "held_out": held_out}
+    return text_model(job, Step("work/examples", make, described))
+
+
+def store_text(folder: Path, name: str, chosen: list[Example]) -> None:
+    """Write a paragraph a line, and a blank line after each group."""
+    groups = (group for _, group in groupby(chosen, key=attrgetter("group")))
+    clean.write(((line,) for group in groups for line in (*_texts(group), "")), [folder / name])
+
+
+def text_model(job: Job, examples: Step) -> tuple[Step, ...]:
+    """Plan what comes after the text of three data sets: subwords as for translation, and data for fairseq."""
 
     def tokenize(folder: Path, made: Path) -> None:
         _map(Tokenize("en"), made, folder)
@@ -186,7 +222,6 @@ def language_model(job: Job) -> tuple[Step, ...]:
                 map_lines(function, [inputs / name], out, job.workers, name)
 
     merges = job.size("merges", MERGES)
-    examples = Extraction(job).step(Descriptions.text, HELD_OUT, store)
     words = Step("work/tokenized", tokenize, {}, (examples,))
     codes = Step("codes", learn, {"merges": merges}, (words,))
     text = Step("text", encode, {}, (words, codes))
@@ -235,6 +270,7 @@ DEBIAN = Corpus(
         ),
         "headlines": Variant(headlines, sources(), "long descriptions to synopses", {"test": "test"}),
         "lm": Variant(language_model, sources(), "all English text", {"test": "test"}),
+        "manuals": Variant(manuals, tuple(m.source for m in MANUALS), "manuals of 13 packages", {"test": "test"}),
     },
     mirrors=debian_release.apt_mirrors,
 )
