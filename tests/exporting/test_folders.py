@@ -103,7 +103,7 @@ def test_what_a_format_cannot_hold(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     _, path = write(tmp_path, task, variant, *flags)
-    for kind in ("hf", "onnx", "torch_export"):
+    for kind in ("hf", "onnx"):
         assert message in refused(capsys, tmp_path, "export", "--to", kind, path, tmp_path / "out")
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -189,25 +188,3 @@ def compiler_failures() -> tuple[type[Exception], ...]:
     """Return what torch.compile raises where a backend cannot make code."""
     error = getattr(torch._dynamo.exc, "BackendCompilerFailed", None)
     return (RuntimeError,) if error is None else (error,)
-
-
-# exported programs
-
-Operator = torch._ops.OpOverload
-"""An operator of PyTorch in one of its forms, as a graph calls it."""
-
-
-def archive_of(path: Path) -> Any:
-    """Return the reader by which ``torch.export.load`` reads, with get_all_records() and get_record(name).
-
-    Raises:
-        RuntimeError: the file is no archive.
-    """
-    return torch._C.PyTorchFileReader(str(path))
-
-
-def program_failures() -> tuple[type[Exception], ...]:
-    """Return what ``torch.export.load`` raises for a damaged graph, or one that calls what no exported program may."""
-    from torch._export.verifier import SpecViolationError
-
-    return SpecViolationError, RuntimeError

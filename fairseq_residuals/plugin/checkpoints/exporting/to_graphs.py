@@ -1,9 +1,8 @@
-"""``export --to torch_export`` and ``--to onnx``: encoder and decoder step as graphs, through ``torch.export``."""
+"""``export --to onnx``: encoder and decoder step as graphs, through ``torch.export``."""
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import io
 import logging
 import warnings
@@ -36,22 +35,6 @@ OPSET = 20
 OUTPUTS = {ENCODER: list(MEMORY), DECODER: ["logits", *(f"new_{name}" for name in CACHE)]}
 _ROWS, _NEW, _PAST, _SOURCE = 2, 3, 4, 5
 """Sizes to trace with, which do not stay in a graph: none is 1, and no two are equal, which would be remembered."""
-
-
-def write_torch_export(programs: Programs, settings: ModelSettings, folder: Path) -> None:
-    """Fill an empty folder with ``decoder.pt2``, ``encoder.pt2`` of a pair, and the settings.
-
-    Args:
-        programs: as :func:`trace_graphs` returns them.
-
-    Raises:
-        OSError: a file cannot be written.
-    """
-    for name, program in programs.items():
-        saved = copy.copy(program)
-        saved.example_inputs = None  # PyTorch would pickle them, and whoever loads the file unpickle them
-        torch.export.save(saved, folder / f"{name}.pt2")
-    write_settings(settings, "torch_export", folder, torch=torch.__version__)
 
 
 def write_onnx(programs: Programs, settings: ModelSettings, folder: Path) -> None:
