@@ -125,7 +125,7 @@ def test_every_feature_of_the_plugin_is_one() -> None:
         *("fast_on_cpu", "keep_freed_memory", "compile_stack", "cuda_graphs", "packed", "plain"),
     }
     assert all(EXTENSIONS[name].name == name for name in EXTENSIONS)
-    assert {"admin_profile", "resume_check"} < set(EXTENSIONS)
+    assert {"admin_profile", "update_scales"} < set(EXTENSIONS)
 
 
 def trace(model: nn.Module, events: list[str], name: str) -> None:
