@@ -229,7 +229,7 @@ def test_admin_starts_from_the_same_omegas() -> None:
     measured = []
     for pack in (lambda s: s, lambda s: pack_batch(s, PAD)):
         trainer = make_trainer(*SGD, "--packed", variant="admin")
-        measured.append(profile(trainer, [pack(sample())]))
+        measured.append(profile(trainer, pack(sample())))
     for stack, layers in measured[0].items():
         for layer, found in zip(layers, measured[1][stack], strict=True):
             assert found == pytest.approx(layer, rel=1e-6)
