@@ -252,7 +252,6 @@ def test_graphs_of_packed_batches_need_a_kernel(monkeypatch: pytest.MonkeyPatch)
 
 def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     refused("--packed may be same or full, not 'most'", packs="--packed most")
-    refused("--packed does not go with --compile-stack", "--compile-stack")
     refused("--packed is for --task translation, language_modeling, speech_to_text, not Task")
     monkeypatch.setitem(packed.TASKS, "tiny", Task)
     other = "label_smoothed_cross_entropy_with_alignment"

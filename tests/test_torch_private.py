@@ -82,12 +82,3 @@ def test_backward_passes_have_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not torch_private.numbers_backward_passes()
     with pytest.raises(RuntimeError, match="does not number"):
         torch_private.backward_pass_number()
-
-
-def test_a_compiler_keeps_more_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = torch._dynamo.config
-    with config.patch(recompile_limit=8):
-        torch_private.allow_recompilations(20)
-        assert config.recompile_limit == 20
-        torch_private.allow_recompilations(3)
-        assert config.recompile_limit == 20

@@ -165,26 +165,3 @@ def not_compiled(reason: str) -> Callable[[Function], Function]:
         return function
 
     return decorate
-
-
-def mark_dynamic(x: Tensor, dims: int) -> None:
-    """Ask torch.compile to make the first ``dims`` sizes of ``x`` symbols, if it can."""
-    mark = getattr(torch._dynamo, "maybe_mark_dynamic", None)
-    if mark is not None:
-        for i in range(dims):
-            mark(x, i)
-
-
-def allow_recompilations(most: int) -> None:
-    """Let torch.compile keep at least ``most`` codes for one function; beyond its limit it silently stops compiling."""
-    config = torch._dynamo.config
-    for name in ("recompile_limit", "cache_size_limit"):  # the latter until PyTorch 2.6
-        if hasattr(config, name):
-            setattr(config, name, max(getattr(config, name), most))
-            return
-
-
-def compiler_failures() -> tuple[type[Exception], ...]:
-    """Return what torch.compile raises where a backend cannot make code."""
-    error = getattr(torch._dynamo.exc, "BackendCompilerFailed", None)
-    return (RuntimeError,) if error is None else (error,)
