@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -205,8 +204,10 @@ def _fairseq_search(checkpoint: PortableCheckpoint, sentence: Tensor | None) -> 
     return best[0][0]["tokens"].tolist()  # type: ignore[no-any-return]
 
 
-def cases(variants: Iterable[str], tasks: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield wirings with those of the tasks that they have a meaning in."""
-    for task, variant in product(tasks, variants):
-        if not VARIANTS[variant].refusal(alone=task == ALONE, topmost=True):
-            yield variant, task
+def cases(variants: Iterable[str], tasks: Sequence[str]) -> list[tuple[str, str]]:
+    """Return each wiring with one of the tasks that it has a meaning in, these in turn."""
+    found = []
+    for i, variant in enumerate(variants):
+        meant = [task for task in tasks if not VARIANTS[variant].refusal(alone=task == ALONE, topmost=True)]
+        found.append((variant, meant[i % len(meant)]))
+    return found

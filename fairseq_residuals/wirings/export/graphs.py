@@ -35,13 +35,7 @@ class Graphs:
     def logits(self, tokens: Tensor, source: Tensor | None = None) -> Tensor:
         """Return the logits of given tokens in one step, (B, T) -> (B, T, words)."""
         rows = tokens.size(0)
-        return self.decode(tokens, *self.empty_cache(rows), *self.memory(source, rows))[0]
-
-    def empty_cache(self, rows: int) -> tuple[Tensor, Tensor]:
-        """Return keys and values of no positions."""
-        s = self.settings.decoder
-        shape = s.layers, rows, s.kv_heads or s.heads, 0, s.dim // s.heads
-        return torch.zeros(shape), torch.zeros(shape)
+        return self.decode(tokens, *empty_cache(self.settings.decoder, rows), *self.memory(source, rows))[0]
 
     def search(
         self,
@@ -95,13 +89,19 @@ class Graphs:
         )
 
 
+def empty_cache(s: StackSettings, rows: int, positions: int = 0) -> tuple[Tensor, Tensor]:
+    """Return keys and values of ``positions`` positions, zeros."""
+    shape = s.layers, rows, s.kv_heads or s.heads, positions, s.dim // s.heads
+    return torch.zeros(shape), torch.zeros(shape)
+
+
 class GraphSteps:
     """The :class:`~.search.Steps` of two graphs, whose caches are tensors."""
 
     def __init__(self, graphs: Graphs, source: Tensor | None, rows: int) -> None:
         """Encode the source (1, S) of a pair."""
         self.decode, self.memory = graphs.decode, graphs.memory(source, rows)
-        self.keys, self.values = graphs.empty_cache(rows)
+        self.keys, self.values = empty_cache(graphs.settings.decoder, rows)
 
     def __call__(self, tokens: Tensor) -> Tensor:
         """Read new tokens, (rows, T), and return the logits behind the last of them, (rows, words)."""

@@ -24,9 +24,8 @@ from fairseq_residuals.wirings.export.decoder_steps import (
     DecoderGraph,
     EncoderGraph,
     LanguageModelGraph,
-    empty_cache,
 )
-from fairseq_residuals.wirings.export.graphs import DECODER, ENCODER
+from fairseq_residuals.wirings.export.graphs import DECODER, ENCODER, empty_cache
 
 Programs = dict[str, ExportedProgram]
 """The decoder's step, and of a pair the encoder, by the names of their files."""
@@ -103,7 +102,7 @@ def trace_graphs(model: TransformerModel) -> Programs:
     """Trace the graphs of a model, with any numbers of sentences and positions."""
     open_all_attention(model)
     tokens = torch.full((_ROWS, _NEW), EOS + 2)
-    keys, values = empty_cache(model.decoder, _ROWS, _PAST)
+    keys, values = empty_cache(model.settings.decoder, _ROWS, _PAST)
     rows, new, past, source = Dim.DYNAMIC, Dim.DYNAMIC, Dim.DYNAMIC, Dim.DYNAMIC
     inputs: tuple[Tensor, ...] = (tokens, keys, values)
     shapes = {"tokens": {0: rows, 1: new}, "keys": {1: rows, 3: past}, "values": {1: rows, 3: past}}
