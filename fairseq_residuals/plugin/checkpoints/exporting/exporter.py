@@ -16,6 +16,7 @@ from fairseq_residuals.plugin.checkpoints.fairseq_config import complete, flat_s
 from fairseq_residuals.plugin.checkpoints.importing.model_sizes import dictionary_sizes, sharing
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import AUTHORS, translate
 from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found
+from fairseq_residuals.plugin.checkpoints.safetensors_file import NO_TRAINING_STATE
 from fairseq_residuals.plugin.models.builder import wirings_of
 from fairseq_residuals.plugin.models.language_model import LANGUAGE_MODEL
 from fairseq_residuals.plugin.models.speech_to_text import SPEECH
@@ -79,9 +80,7 @@ def export_checkpoint(path: Path) -> Exported:
             f"{path} cannot be exported: fairseq's own {stock} with the folded weights differs from it by"
             f" {deviation:.1e} of the largest logit on random input, and at most {TOLERANCE:g} is rounding"
         )
-    history = {"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}
-    whole = {"args": args, "cfg": None, "model": theirs.float().state_dict(), "optimizer_history": [history]}
-    whole |= {"task_state": {}, "extra_state": {"train_iterator": {"epoch": 1}}, "last_optimizer_state": None}
+    whole = {"args": args, "cfg": None, "model": theirs.float().state_dict()} | NO_TRAINING_STATE
     tables = [side for side in wirings if exactly.get(f"{side}_learned_pos")]
     return Exported(whole, stock, deviation, tables)
 
