@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 from torch import Tensor, nn
 
-from fairseq_residuals.plugin.checkpoints.checkpoint_file import read_checkpoint
+from fairseq_residuals.plugin.checkpoints.exporting.portable_checkpoint import read_own
 from fairseq_residuals.plugin.checkpoints.exporting.stock_form import fold_model
-from fairseq_residuals.plugin.checkpoints.fairseq_config import complete, flat_settings, load_model
+from fairseq_residuals.plugin.checkpoints.fairseq_config import complete, load_model
 from fairseq_residuals.plugin.checkpoints.importing.model_sizes import dictionary_sizes, sharing
-from fairseq_residuals.plugin.checkpoints.importing.parameter_names import AUTHORS, translate
 from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found
 from fairseq_residuals.plugin.checkpoints.safetensors_file import NO_TRAINING_STATE
 from fairseq_residuals.plugin.models.builder import wirings_of
@@ -49,16 +47,8 @@ def export_checkpoint(path: Path) -> Exported:
         UserError: the file is damaged or not this plugin's, its wiring or norms are none of fairseq's own, or the
             model for fairseq does not compute the same.
     """
-    checkpoint = read_checkpoint(path)
-    settings = flat_settings(checkpoint)
-    model_name = ARCH_MODEL_NAME_REGISTRY.get(settings.get("arch") or "")
-    if model_name not in STOCK:
-        raise UserError(
-            f"{path} is of architecture {settings.get('arch')!r}, which is none of this plugin's;"
-            " what is exported has to be a checkpoint of one of them"
-        )
-    found = Found(str(path), settings, translate(checkpoint["model"], AUTHORS["fairseq"]))
-    sizes = dictionary_sizes(found)
+    found, model_name = read_own(path)
+    settings, sizes = found.settings, dictionary_sizes(found)
     args, _ = complete(settings["arch"], settings, {})
     if args.activation_fn in PATCHED_IN:
         raise UserError(f"{path} cannot be exported: fairseq itself has no activation {args.activation_fn}")
