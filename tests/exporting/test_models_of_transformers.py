@@ -13,8 +13,6 @@ from torch import Tensor, nn
 
 from fairseq_residuals.__main__ import main
 from fairseq_residuals.plugin.checkpoints.checkpoint_file import read_checkpoint
-from fairseq_residuals.plugin.checkpoints.importing.from_hf import import_hf
-from fairseq_residuals.wirings.core.errors import UserError
 
 transformers = pytest.importorskip("transformers", reason="the extra hf is not installed")
 
@@ -74,32 +72,3 @@ def test_what_transformers_built_computes_the_same(build: Callable[[], Any], tmp
     expected = logits_of(theirs, inputs["src_tokens"], previous, pad=1)
     real = previous.ne(1)
     torch.testing.assert_close(ours(**inputs)[0][real], expected[real], rtol=0, atol=1e-5)
-
-
-def granite() -> Any:
-    sizes = {"hidden_size": DIM, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    return transformers.GraniteForCausalLM(transformers.GraniteConfig(vocab_size=WORDS, **sizes))
-
-
-def olmo2() -> Any:
-    sizes = {"hidden_size": DIM, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    return transformers.Olmo2ForCausalLM(transformers.Olmo2Config(vocab_size=WORDS, pad_token_id=1, **sizes))
-
-
-def t5gemma() -> Any:
-    sizes = {"hidden_size": DIM, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    half = {"vocab_size": WORDS, "num_key_value_heads": 2, "head_dim": 8, "layer_types": ["full_attention"], **sizes}
-    config = transformers.T5GemmaConfig(encoder=dict(half), decoder=dict(half), vocab_size=WORDS)
-    return transformers.T5GemmaForConditionalGeneration(config)
-
-
-@pytest.mark.parametrize("build", [granite, olmo2, t5gemma])
-def test_layers_that_fairseq_has_not(build: Callable[[], Any], tmp_path: Path) -> None:
-    """The reason is true of the model: it has rotary positions, gates in the FFN, and no biases."""
-    model = save(build, tmp_path)
-    names = [name for name, _ in model.named_parameters()]
-    assert any(".gate_proj." in name for name in names)
-    assert not any(name.endswith(".bias") or "position" in name for name in names)
-    assert any("rotary" in name for name, _ in model.named_modules())
-    with pytest.raises(UserError, match="rotary positions, gated FFNs and no biases"):
-        import_hf(tmp_path)

@@ -34,13 +34,6 @@ from fairseq_residuals.wirings.utils.documents import read_object
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 _MOST_BYTES_OF_CONFIG = 1 << 20
 OURS = "fairseq_residuals"
-ELSEWHERE = {
-    "t5gemma": "its layers have rotary positions, gated FFNs and no biases",
-    "granite": "its layers have rotary positions, gated FFNs and no biases",
-    "olmo2": "its layers have rotary positions, gated FFNs and no biases",
-    "marian": "its words have other numbers, and its logits a bias; rewire wires it where it is",
-}
-"""Models whose norms and residuals are wired as one of ours, and what else keeps them from fairseq's layers."""
 
 
 def import_hf(folder: Path, data: Path | None = None) -> Imported:
@@ -70,9 +63,8 @@ def import_hf(folder: Path, data: Path | None = None) -> Imported:
         )
         exactly = {"residual_args": "final_norm=true"} if wiring == "pre_ln" else {}
     else:
-        reason = ELSEWHERE.get(kind, "it is of another kind")
         raise UserError(
-            f"{folder} holds a model of type {kind[:40]!r}, which fairseq's layers cannot be: {reason};"
+            f"{folder} holds a model of type {kind[:40]!r}, which fairseq's layers cannot be;"
             f" what can be imported is {OURS}, {', '.join(CLASSES)}"
         )
     exactly |= dimensions(found, sides(found)) | sharing(found)
