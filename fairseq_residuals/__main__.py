@@ -21,7 +21,6 @@ COMMANDS = {
     "average": "fairseq_residuals.plugin.checkpoints.average",
     "import": "fairseq_residuals.plugin.checkpoints.importing.command",
     "export": "fairseq_residuals.plugin.checkpoints.exporting.command",
-    "profile-admin": "fairseq_residuals.plugin.training.admin_profile",
     "prepare": "fairseq_residuals.lab.data.command",
     "score": "fairseq_residuals.lab.scoring.command",
     "table": "fairseq_residuals.lab.recipes.tables.command",

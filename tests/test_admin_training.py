@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import batch, build
 from tiny_trainer import SGD, make_trainer, sample, update
 from torch import Tensor, nn
 
-from fairseq_residuals.plugin.training.admin_profile import profile, write_profile
-from fairseq_residuals.wirings.admin_measurement import measure, take_from_files, unprofiled
-from fairseq_residuals.wirings.admin_profile_file import Omegas, read_profile
+from fairseq_residuals.plugin.training.admin_profile import profile
+from fairseq_residuals.wirings.admin_measurement import start_from, unprofiled
 from fairseq_residuals.wirings.core.errors import UserError
 
 NOWHERE = "no_such_checkpoint.pt"
@@ -32,21 +30,21 @@ FLAGS: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS)
-def test_the_first_batch_gives_what_a_file_of_it_gives(flags: tuple[str, ...], tmp_path: Path) -> None:
-    """With a file, omegas are there before any copy of the parameters is; every number that follows is the same."""
+def test_the_first_batch_gives_what_omegas_from_the_beginning_give(flags: tuple[str, ...]) -> None:
+    """In the one case omegas come when copies of the parameters are made already; every number that follows is same."""
     batches = [sample(seed) for seed in range(2)]
-    omegas = profile(trainer_of(*flags), batches[:1])
-    write_profile(tmp_path / "omegas.json", omegas, {})
-    auto, file = trainer_of(*flags), trainer_of(*flags, "--residual-args", f"profile={tmp_path / 'omegas.json'}")
-    for trainer in (auto, file):
+    omegas = profile(trainer_of(*flags), batches[0])
+    auto, given = trainer_of(*flags), trainer_of(*flags)
+    start_from(unprofiled(given.get_model()), omegas)
+    for trainer in (auto, given):
         trainer.load_checkpoint(NOWHERE)
         _ = trainer.optimizer
-    assert bool(unprofiled(auto.get_model())) and not unprofiled(file.get_model())
+    assert bool(unprofiled(auto.get_model())) and not unprofiled(given.get_model())
     torch.rand(7)  # whatever a run has drawn until then, updates are seeded one by one
     for step in range(2):
-        logged = [update(trainer, *batches) for trainer in (auto, file)]
+        logged = [update(trainer, *batches) for trainer in (auto, given)]
         assert logged[0]["loss"] == logged[1]["loss"], step
-        assert_equal(states(auto), states(file))
+        assert_equal(states(auto), states(given))
     top = in_model(auto.get_model())["decoder.layers.1.ffn_connection.omega"].float().mean().item()
     assert top == pytest.approx(omegas["decoder"][1]["ffn"], rel=0.05) and top > 1.4
 
@@ -66,123 +64,26 @@ def test_other_variants_train_as_ever() -> None:
 
 
 def test_resumed(tmp_path: Path) -> None:
-    """Without the first batch, and without the file."""
-    write_profile(tmp_path / "omegas.json", profile(trainer_of(), [sample(0)]), {})
-    settings_ = ("--residual-args", f"profile={tmp_path / 'omegas.json'}")
-    for flags in ((), settings_):
-        whole = trainer_of(*flags)
-        whole.load_checkpoint(NOWHERE)
-        update(whole, sample(0))
-        iterator = {"epoch": 1, "iterations_in_epoch": 1, "version": 2}
-        whole.consolidate_optimizer()
-        whole.save_checkpoint(str(tmp_path / "checkpoint.pt"), {"train_iterator": iterator})
+    """Without the first batch; of a checkpoint that was trained from a file, without the file."""
+    whole = trainer_of()
+    whole.load_checkpoint(NOWHERE)
+    update(whole, sample(0))
+    iterator = {"epoch": 1, "iterations_in_epoch": 1, "version": 2}
+    whole.consolidate_optimizer()
+    whole.save_checkpoint(str(tmp_path / "checkpoint.pt"), {"train_iterator": iterator})
+    update(whole, sample(1))
+    for flags in ((), ("--residual-args", "profile=omegas.json")):
         resumed = trainer_of(*flags, seed=2)
-        if flags:
-            (tmp_path / "omegas.json").unlink()
         resumed.load_checkpoint(str(tmp_path / "checkpoint.pt"))
         assert "train_step" not in vars(resumed)
-        for trainer in (whole, resumed):
-            update(trainer, sample(1))
+        update(resumed, sample(1))
         assert_equal(states(whole), states(resumed))
 
 
-def test_a_file_for_the_encoder_and_the_first_batch_for_the_decoder(tmp_path: Path) -> None:
-    omegas = profile(trainer_of(), [sample(0)])
-    write_profile(tmp_path / "omegas.json", omegas, {})
-    flags = ("--residual-args", f"profile={tmp_path / 'omegas.json'}", "--decoder-residual-args", "profile=auto")
-    trainer = trainer_of(*flags)
-    trainer.load_checkpoint(NOWHERE)
-    assert list(unprofiled(trainer.get_model())) == ["decoder"]
-    assert profile(trainer, [sample(0)]) == {"decoder": omegas["decoder"]}
-
-
-def test_round_trip(tmp_path: Path) -> None:
-    omegas: Omegas = {"encoder": [{"self": 1.0, "ffn": 1.1723012924194336}, {}], "decoder": [{"self": 1e-3}]}
-    write_profile(tmp_path / "omegas.json", omegas, {"batches": 1})
-    assert read_profile(str(tmp_path / "omegas.json")) == omegas
-    assert [path.name for path in tmp_path.iterdir()] == ["omegas.json"]
-
-
-def test_missing(tmp_path: Path) -> None:
-    trainer = trainer_of("--residual-args", f"profile={tmp_path / 'none.json'}")
-    with pytest.raises(UserError, match=r"profile=.*none\.json: No such file or directory; valid: auto, or a file"):
+def test_files_of_omegas_are_read_no_more() -> None:
+    trainer = trainer_of("--residual-args", "profile=omegas.json")
+    with pytest.raises(UserError, match=r"profile=omegas\.json: files of omegas are read no more; valid: auto"):
         trainer.load_checkpoint(NOWHERE)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        "{}",
-        '{"omegas": []}',
-        '{"omegas": {"encoder": {"self": 1.0}}}',
-        '{"omegas": {"encoder": [{"self": "1.0"}]}}',
-        '{"omegas": {"encoder": [{"self": NaN}]}}',
-        '{"omegas": {"encoder": [{"self": -1.0}]}}',
-        '{"omegas": {"encoder": [{"self": true}]}}',
-        '{"omegas": {"encoder": [{"self": 1.0}',
-    ],
-)
-def test_damaged(text: str, tmp_path: Path) -> None:
-    (tmp_path / "omegas.json").write_text(text)
-    with pytest.raises(UserError, match=r"omegas\.json: the file is damaged or was not written by"):
-        read_profile(str(tmp_path / "omegas.json"))
-
-
-@pytest.mark.parametrize(
-    ("source", "target", "sentence"),
-    [
-        (
-            ("translation", ()),
-            ("translation", ("--encoder-layers", "3")),
-            r"for the encoder it has layers 0-1 \(self, ffn\), needed are layers 0-2 \(self, ffn\)",
-        ),
-        (
-            ("translation", ()),
-            ("language_modeling", ()),
-            r"for the decoder it has layers 0-1 \(self, cross, ffn\), needed are layers 0-1 \(self, ffn\)",
-        ),
-        (
-            ("language_modeling", ()),
-            ("speech", ()),
-            r"for the encoder it has nothing, needed are layers 0-1 \(self, ffn\)",
-        ),
-        (
-            ("translation", ("--residual", "admin:0-0,post_ln:1-1")),
-            ("translation", ("--residual", "post_ln:0-0,admin:1-1")),
-            r"for the encoder it has layers 0-0 \(self, ffn\), needed are layers 1-1 \(self, ffn\)",
-        ),
-    ],
-)
-def test_of_another_model(source: Any, target: Any, sentence: str, tmp_path: Path) -> None:
-    (task, flags), (other, other_flags) = source, target
-    model = build(task, "admin", *flags)
-    write_profile(tmp_path / "omegas.json", measure(model, lambda: model(**batch(task))), {})
-    needs = build(other, "admin", *other_flags, "--residual-args", f"profile={tmp_path / 'omegas.json'}")
-    before = in_model(needs)
-    with pytest.raises(UserError, match=sentence):
-        take_from_files(needs)
-    assert_equal(before, in_model(needs))
-
-
-def test_a_checkpoint_needs_no_file(tmp_path: Path) -> None:
-    """Nor do several in one process."""
-    file = tmp_path / "omegas.json"
-    inputs = batch("translation")
-    models = [build("translation", "admin", "--residual-args", f"profile={file}", seed=i) for i in (1, 2)]
-    for model in models:
-        write_profile(file, measure(model, lambda model=model: model(**inputs)), {})
-        take_from_files(model)
-        model.eval()
-    file.unlink()
-    loaded = [build("translation", "admin", "--residual-args", f"profile={file}", seed=i) for i in (3, 4)]
-    for model, other in zip(models, loaded, strict=True):
-        other.load_state_dict(model.state_dict())
-        take_from_files(other)
-        assert not unprofiled(other)
-        assert torch.equal(other(**inputs)[0], model(**inputs)[0])
-    assert not torch.equal(loaded[0](**inputs)[0], loaded[1](**inputs)[0])
 
 
 def in_model(model: nn.Module) -> dict[str, Tensor]:

@@ -259,7 +259,7 @@ def test_an_output_projection_that_stays_is_refused() -> None:
         cuda_graph_step.refuse_unrecordable(model, torch.device("cuda"))
 
 
-OTHERS = (("--encoder-layerdrop", "0.1"), ("--checkpoint-activations",), ("--compile-stack",))
+OTHERS = (("--encoder-layerdrop", "0.1"), ("--checkpoint-activations",))
 
 
 @pytest.mark.parametrize("flags", OTHERS, ids=" ".join)

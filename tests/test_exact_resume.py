@@ -13,6 +13,7 @@ from tiny_trainer import make_trainer, sample, update
 
 from fairseq_residuals.wirings.core.registry import VARIANTS
 from modern_fairseq.fixes import master_weights
+from tests.rotation import rotated
 
 ITERATOR = {"train_iterator": {"epoch": 1, "iterations_in_epoch": 2, "version": 2}}
 BEFORE, UPDATES = 2, 4
@@ -82,11 +83,10 @@ def tasks_of(variant: str) -> list[str]:
     return [task for task in TASKS if not VARIANTS[variant].refusal(alone=task == "language_modeling", topmost=True)]
 
 
-# each variant in each precision, tasks and optimizers in turn
+# tasks, precisions and optimizers in turn
 CASES = [
-    (variant, tasks_of(variant)[(i + j) % len(tasks_of(variant))], precision, OPTIMIZERS[(i + j) % 2])
-    for i, variant in enumerate(sorted(VARIANTS))
-    for j, precision in enumerate(PRECISIONS)
+    (variant, tasks_of(variant)[i // 3 % len(tasks_of(variant))], precision, optimizer)
+    for i, (variant, precision, optimizer) in enumerate(rotated(sorted(VARIANTS), [*PRECISIONS], OPTIMIZERS))
 ]
 
 

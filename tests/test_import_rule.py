@@ -281,8 +281,8 @@ def run_forked() -> Iterator[Callable[[str], None]]:
         "import fairseq_residuals.plugin.models.translation",
         "import fairseq_residuals.plugin.search.beam_search",
         "import fairseq_residuals.plugin.checkpoints.average",
-        "import fairseq_residuals.plugin.checkpoints.override_check",
-        "import fairseq_residuals.plugin.training.resume_check",
+        "import fairseq_residuals.plugin.checkpoints.wiring_check",
+        "import fairseq_residuals.plugin.training.layer_statistics",
         PARTLY,
     ),
 )

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-import json
 import logging
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,14 +86,10 @@ def test_admin_is_profiled_by_the_first_batch_of_training() -> None:
     assert torch.equal(loaded.state_dict()["1.ffn_connection.omega"], before["1.ffn_connection.omega"])
 
 
-def test_admin_is_profiled_by_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "profile.json"
-    omegas = {"decoder": [{"self": 1.0, "ffn": 2.0}, {"self": 3.0, "ffn": 4.0}]}
-    file.write_text(json.dumps({"omegas": omegas}))
-    stack = language_model("admin", options={"profile": str(file)})
-    assert stack[1].ffn_connection.omega.tolist() == [4.0] * 16
-    with pytest.raises(UserError, match="is of another model"):
-        language_model("admin", depth=3, options={"profile": str(file)})
+def test_files_of_omegas_are_read_no_more() -> None:
+    stack = language_model("admin", options={"profile": "omegas.json"})
+    with pytest.raises(UserError, match=r"profile=omegas\.json: files of omegas are read no more; valid: auto"):
+        stack.train()(vectors(5, 3))
 
 
 def test_settings_of_the_optimizer() -> None:

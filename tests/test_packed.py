@@ -229,7 +229,7 @@ def test_admin_starts_from_the_same_omegas() -> None:
     measured = []
     for pack in (lambda s: s, lambda s: pack_batch(s, PAD)):
         trainer = make_trainer(*SGD, "--packed", variant="admin")
-        measured.append(profile(trainer, [pack(sample())]))
+        measured.append(profile(trainer, pack(sample())))
     for stack, layers in measured[0].items():
         for layer, found in zip(layers, measured[1][stack], strict=True):
             assert found == pytest.approx(layer, rel=1e-6)
@@ -252,7 +252,6 @@ def test_graphs_of_packed_batches_need_a_kernel(monkeypatch: pytest.MonkeyPatch)
 
 def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     refused("--packed may be same or full, not 'most'", packs="--packed most")
-    refused("--packed does not go with --compile-stack", "--compile-stack")
     refused("--packed is for --task translation, language_modeling, speech_to_text, not Task")
     monkeypatch.setitem(packed.TASKS, "tiny", Task)
     other = "label_smoothed_cross_entropy_with_alignment"

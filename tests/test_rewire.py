@@ -16,6 +16,7 @@ from fairseq_residuals.wirings.core.registry import list_variants
 from fairseq_residuals.wirings.rewire.blocks import find_blocks
 from fairseq_residuals.wirings.rewire.rewiring import Rewiring
 from tests.models_of_transformers import POST_NORM, example, perturb, tiny
+from tests.rotation import rotated
 
 KEPT = [
     "attention_residuals",
@@ -98,8 +99,7 @@ def test_norms_elsewhere(name: str) -> None:
     torch.testing.assert_close(outputs(model, name), before, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("variant", list_variants())
-@pytest.mark.parametrize("name", ["qwen3", "bart"])
+@pytest.mark.parametrize(("variant", "name"), rotated(list_variants(), ["qwen3", "bart"]))
 def test_refused_or_kept(name: str, variant: str) -> None:
     """A refusal leaves the model as it was."""
     model = tiny(name)
@@ -115,8 +115,7 @@ def test_refused_or_kept(name: str, variant: str) -> None:
         assert (outputs(model, name) - before).abs().max() <= 1e-3 * before.std()
 
 
-@pytest.mark.parametrize("variant", list_variants())
-@pytest.mark.parametrize("name", ["llama", "bert"])
+@pytest.mark.parametrize(("variant", "name"), rotated(list_variants(), ["llama", "bert"]))
 def test_a_wiring_starts_as_the_paper_has_it(name: str, variant: str) -> None:
     model = tiny(name)
     reason = ""

@@ -134,6 +134,12 @@ def test_yaml(nested: bool) -> None:
     assert wired(again) == wired(model)
 
 
+def test_keys_of_earlier_versions_do_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    model, cfg = from_yaml(**TINY, compile_stack=True)
+    assert wired(model) == ["b2t", "b2t"] and "compile_stack" not in cfg
+    assert "--compile-stack is no flag of this plugin any more" in caplog.text
+
+
 def test_every_key_of_fairseqs_own_config_is_known_in_yaml() -> None:
     nested = {"encoder", "decoder", "quant_noise", "_name"}
     for field in fields(TransformerConfig):

@@ -20,7 +20,7 @@ def register() -> None:
 
     import_variants()
 
-    from fairseq_residuals.plugin.checkpoints import override_check  # noqa: F401
+    from fairseq_residuals.plugin.checkpoints import wiring_check  # noqa: F401
     from fairseq_residuals.plugin.models import architectures
     from fairseq_residuals.plugin.models.language_model import LANGUAGE_MODEL
     from fairseq_residuals.plugin.models.speech_to_text import SPEECH
@@ -39,7 +39,6 @@ def register() -> None:
         layer_statistics,
         optim,
         packed,
-        resume_check,
         update_scales,
         word_dropout,
     )

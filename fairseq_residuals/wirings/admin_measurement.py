@@ -6,9 +6,7 @@ sub-layers, in the order in which they run::
     omega := r;  r := sqrt(Var[omega x] + Var[F(x)])
 
 x is the residual, F(x) the sub-layer's output after dropout; variances are over all T * B * C numbers, padding
-included, in single precision. Layers further up see the omegas already set below them. Several batches are profiled one
-by one, and the omegas are the root of the mean of their squares: variances are what adds up along the depth, and so
-they are what is averaged.
+included, in single precision. Layers further up see the omegas already set below them.
 
 fairseq's trainer does this by itself (:mod:`fairseq_residuals.plugin.training.admin_profile`), and so does a stack of
 the library in its first pass in training mode (:class:`ProfileFirstBatch`). For another model of fairseq's in a
@@ -27,7 +25,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.admin_profile_file import Omegas, read_profile, refuse_misfit
 from fairseq_residuals.wirings.core.base import Stream, SubLayer
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.layer import CONNECTIONS, Layer
@@ -37,6 +34,8 @@ from fairseq_residuals.wirings.variants.admin import AdminConnection
 
 Connections = dict[str, list[dict[str, AdminConnection]]]
 """By stack, for each of its layers the connections by kind of sub-layer."""
+Omegas = dict[str, list[dict[str, float]]]
+"""By stack (encoder, decoder), for each of its layers omega by kind of sub-layer (self, cross, ffn)."""
 
 
 def unprofiled(model: nn.Module) -> Connections:
@@ -64,8 +63,12 @@ def measure(model: nn.Module, forward: Callable[[], object]) -> Omegas:
 
     Args:
         forward: runs ``model``, which is in training mode by then, on the batch.
+
+    Raises:
+        UserError: as :func:`refuse_files`.
     """
     connections = unprofiled(model)
+    refuse_files(connections)
     measured: Omegas = {stack: [{} for _ in layers] for stack, layers in connections.items()}
     with ExitStack() as undo:
         for stack in model.modules():
@@ -112,17 +115,6 @@ def _variance(x: Tensor) -> float:
     return x.float().var(correction=0).item()
 
 
-def average(profiles: list[Omegas]) -> Omegas:
-    """Return the root mean square of one profile per batch."""
-    return {
-        stack: [
-            {kind: (sum(p[stack][i][kind] ** 2 for p in profiles) / len(profiles)) ** 0.5 for kind in layer}
-            for i, layer in enumerate(layers)
-        ]
-        for stack, layers in profiles[0].items()
-    }
-
-
 @torch.no_grad()
 def start_from(connections: Connections, omegas: Omegas) -> None:
     """Set the omegas of ``connections``, which from now on count as profiled."""
@@ -133,18 +125,15 @@ def start_from(connections: Connections, omegas: Omegas) -> None:
                 connection.known = True
 
 
-def take_from_files(model: nn.Module) -> None:
-    """Set the omegas of the unprofiled stacks for which ``profile`` names a file.
+def refuse_files(connections: Connections) -> None:
+    """Refuse what earlier versions could be told; checkpoints that say so load, and need no file.
 
     Raises:
-        UserError: it is missing, damaged, or of another model.
+        UserError: the omegas are to start from a file.
     """
-    for stack, layers in unprofiled(model).items():
-        source = next(connection.profile for layer in layers for connection in layer.values())
-        if source != "auto":
-            omegas = read_profile(source)
-            refuse_misfit(source, stack, omegas.get(stack, []), [list(layer) for layer in layers])
-            start_from({stack: layers}, omegas)
+    sources = {c.profile for layers in connections.values() for layer in layers for c in layer.values()} - {"auto"}
+    if sources:
+        raise UserError(f"profile={min(sources)}: files of omegas are read no more; valid: auto, the first batch")
 
 
 MEASURES = (

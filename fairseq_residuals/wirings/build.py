@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict, Unpack, get_args
 import torch
 from torch import nn
 
-from fairseq_residuals.wirings.admin_measurement import ProfileFirstBatch, take_from_files, unprofiled
+from fairseq_residuals.wirings.admin_measurement import ProfileFirstBatch, unprofiled
 from fairseq_residuals.wirings.blocks.feed_forward import Activation, activation_named
 from fairseq_residuals.wirings.blocks.transformer import LayerSettings, TransformerStack, build_layers
 from fairseq_residuals.wirings.core.base import Connection, StackShape, Variant
@@ -167,12 +167,7 @@ def check_effects(stack: Stack, settings: LayerSettings, options: Options | None
 
 
 def start_omegas(stack: Stack) -> None:
-    """Give the connections of Admin, if there are any, the omegas of a file, or those of the first batch of training.
-
-    Raises:
-        UserError: the file is missing, damaged, or of another stack.
-    """
-    take_from_files(stack)
+    """Give the connections of Admin, if there are any, the omegas of the first batch of training."""
     if unprofiled(stack):
         stack.register_forward_pre_hook(ProfileFirstBatch(), with_kwargs=True)
 

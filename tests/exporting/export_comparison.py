@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from fairseq_residuals.plugin.checkpoints.exporting.stock_form import form_for_t
 from fairseq_residuals.plugin.checkpoints.fairseq_config import Settings, complete, synthetic_dictionary, task_of
 from fairseq_residuals.wirings.blocks.settings import EOS, PAD
 from fairseq_residuals.wirings.core.registry import VARIANTS
-from fairseq_residuals.wirings.export.graphs import Graphs, load_onnx, load_torch_export
+from fairseq_residuals.wirings.export.graphs import Graphs, load_onnx
 
 WORDS = 40
 BEAM, LONGEST = 4, 20
@@ -106,11 +105,6 @@ class Subject:
         self.sentences = sentences
 
     @cached_property
-    def programs(self) -> to_graphs.Programs:
-        """Its graphs."""
-        return to_graphs.trace_graphs(self.checkpoint.model)
-
-    @cached_property
     def logits(self) -> Tensor:
         """What fairseq computes of ``source`` and ``previous``, (B, T, words)."""
         return fairseq_logits(self.checkpoint, self.source, self.previous)
@@ -137,9 +131,8 @@ def compare(subject: Subject, kind: str, folder: Path) -> Row:
             holder, longest = fit.name, LONGEST
         run, search = _through_transformers(folder, pair=subject.source is not None, trusted=holder == OWN_FILE)
     else:
-        write, load = GRAPHS[kind]
-        write(subject.programs, settings, folder)
-        graphs = load(folder)
+        to_graphs.write_onnx(to_graphs.trace_graphs(subject.checkpoint.model), settings, folder)
+        graphs = load_onnx(folder)
         run, search = graphs.logits, _searcher(graphs)
     real = subject.previous.ne(PAD)
     with torch.no_grad():
@@ -155,10 +148,6 @@ def compare(subject: Subject, kind: str, folder: Path) -> Row:
     )
 
 
-GRAPHS: dict[str, tuple[Callable[..., None], Callable[[Path], Graphs]]] = {
-    "torch_export": (to_graphs.write_torch_export, load_torch_export),
-    "onnx": (to_graphs.write_onnx, load_onnx),
-}
 Search = Callable[[Tensor | None], list[int]]
 """The best hypothesis of a sentence, with its end."""
 
@@ -215,8 +204,10 @@ def _fairseq_search(checkpoint: PortableCheckpoint, sentence: Tensor | None) -> 
     return best[0][0]["tokens"].tolist()  # type: ignore[no-any-return]
 
 
-def cases(variants: Iterable[str], tasks: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield wirings with those of the tasks that they have a meaning in."""
-    for task, variant in product(tasks, variants):
-        if not VARIANTS[variant].refusal(alone=task == ALONE, topmost=True):
-            yield variant, task
+def cases(variants: Iterable[str], tasks: Sequence[str]) -> list[tuple[str, str]]:
+    """Return each wiring with one of the tasks that it has a meaning in, these in turn."""
+    found = []
+    for i, variant in enumerate(variants):
+        meant = [task for task in tasks if not VARIANTS[variant].refusal(alone=task == ALONE, topmost=True)]
+        found.append((variant, meant[i % len(meant)]))
+    return found

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
-import pickle
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +15,7 @@ from fairseq_residuals.wirings.blocks.models import SETTINGS_FILE, write_setting
 from fairseq_residuals.wirings.blocks.settings import EOS, ModelSettings, StackSettings
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.wiring import Wiring
-from fairseq_residuals.wirings.export.graphs import Graphs, load_onnx, load_torch_export
-
-LOADERS = {"onnx": load_onnx, "torch_export": load_torch_export}
-SUFFIX = {"onnx": "onnx", "torch_export": "pt2"}
+from fairseq_residuals.wirings.export.graphs import Graphs, load_onnx
 
 
 def settings() -> ModelSettings:
@@ -45,16 +38,15 @@ def settings() -> ModelSettings:
     return ModelSettings(None, decoder, 16, share_input_output=True, share_all=False)
 
 
-@pytest.mark.parametrize("kind", LOADERS)
-def test_folders_that_are_not_loaded(kind: str, tmp_path: Path) -> None:
+def test_folders_that_are_not_loaded(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
 
     def refused(because: str) -> None:
         with pytest.raises(UserError, match=because):
-            LOADERS[kind](tmp_path)
+            load_onnx(tmp_path)
 
     def rewrite(**changes: Any) -> None:
-        write_settings(settings(), kind, tmp_path)
+        write_settings(settings(), "onnx", tmp_path)
         content = json.loads((tmp_path / SETTINGS_FILE).read_text())
         (tmp_path / SETTINGS_FILE).write_text(json.dumps(content | changes))
 
@@ -62,15 +54,15 @@ def test_folders_that_are_not_loaded(kind: str, tmp_path: Path) -> None:
     (tmp_path / SETTINGS_FILE).write_text("[")
     refused("holds no exported model: .* cannot be read")
     rewrite(format="hf")
-    refused(f"was not written by export --to {kind}")
+    refused("was not written by export --to onnx")
     rewrite(model=replace(settings(), version=2).to_json())
     refused("of version 2, and this program reads version 1; export the checkpoint again")
     rewrite(model=settings().to_json() | {"decoder": None})
     refused("decoder must be an object")
     rewrite()
-    refused(rf"there is no decoder\.{SUFFIX[kind]} in ")
-    (tmp_path / f"decoder.{SUFFIX[kind]}").write_bytes(b"half a file")
-    refused({"onnx": r"cannot load .*decoder\.onnx", "torch_export": r"decoder\.pt2 is damaged"}[kind])
+    refused(r"there is no decoder\.onnx in ")
+    (tmp_path / "decoder.onnx").write_bytes(b"half a file")
+    refused(r"cannot load .*decoder\.onnx")
 
 
 @pytest.mark.parametrize(
@@ -116,58 +108,3 @@ def test_a_search_ends_where_positions_end() -> None:
     found = Graphs(settings(), None, never_ends).search(prompt=[EOS, 7, 7], beam=2)
     assert lengths == list(range(3, 65))
     assert {len(hypothesis.tokens) for hypothesis in found} == {62}
-
-
-class Adds(torch.nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x + torch.ones(2)
-
-
-class RunsCode:
-    def __reduce__(self) -> tuple[Any, tuple[str]]:
-        return os.system, ("touch called",)
-
-
-def hostile_program(folder: Path, **records: bytes) -> Path:
-    """An exported program with other contents of its records, as somebody else may have written them."""
-    program = torch.export.export(Adds(), (torch.zeros(2),))
-    torch.export.save(program, folder / "sound.pt2")
-    path = folder / "decoder.pt2"
-    with zipfile.ZipFile(folder / "sound.pt2") as sound, zipfile.ZipFile(path, "w") as archive:
-        named = {info.filename.partition("/")[2]: sound.read(info) for info in sound.infolist()}
-        for name, contents in (named | {name.replace("|", "/"): data for name, data in records.items()}).items():
-            archive.writestr(f"decoder/{name}", contents)
-    write_settings(settings(), "torch_export", folder)
-    return path
-
-
-def pickle_of(value: Any) -> bytes:
-    file = io.BytesIO()
-    torch.save(value, file)
-    return file.getvalue()
-
-
-def test_a_folder_of_torch_export_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-    def refused(because: str, **records: bytes) -> None:
-        hostile_program(tmp_path, **records)
-        with pytest.raises(UserError, match=f"^[^\n]*decoder.pt2 {because}[^\n]*$"):
-            load_torch_export(tmp_path)
-        assert not (tmp_path / "called").exists()
-
-    hostile_program(tmp_path)
-    load_torch_export(tmp_path)  # sample inputs that are tensors, as former versions wrote them
-    refused("is damaged or would run code", **{"data|sample_inputs|model.pt": pickle_of(RunsCode())})
-    refused("is damaged or would run code", **{"data|sample_inputs|model.pt": pickle.dumps(RunsCode())})
-    for name in ("constants|opaque_obj_0", "constants|custom_obj_0", "constants|model.pt", "weights|model.pt"):
-        refused(f"holds data/{name.replace('|', '/')}, which no", **{f"data|{name}": pickle.dumps(RunsCode())})
-    refused("holds serialized_state_dict.json, which no", **{"serialized_state_dict.json": pickle_of(RunsCode())})
-    weight = {"path_name": "weight_0", "is_param": True, "use_pickle": True, "tensor_meta": None}
-    config = {"data|weights|model_weights_config.json": json.dumps({"config": {"w": weight}}).encode()}
-    refused("holds a pickled tensor, which no", **config, **{"data|weights|weight_0": pickle_of(RunsCode())})
-    with zipfile.ZipFile(tmp_path / "sound.pt2") as sound:
-        (graph,) = (sound.read(name) for name in sound.namelist() if name.endswith("models/model.json"))
-    for function in ("torch.os.system", "torch.ops.aten.from_file.default"):
-        called = graph.replace(b"torch.ops.aten.add.Tensor", function.encode())
-        refused(".*calls what no exported model does", **{"models|model.json": called})

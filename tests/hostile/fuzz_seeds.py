@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from pathlib import Path
 
 from archive_cases import tar_of, zip_of
@@ -129,7 +128,6 @@ def corpus() -> dict[str, tuple[bytes, ...]]:
     files = tuple(ARCHIVE.items())
     reproduced = (ROOT / "results/reproduced.csv").read_text().splitlines()[0].split(",")
     result = dict.fromkeys(HEADER, "1") | {"ended": "learned", "curve": "10:2.5 20:nan"}
-    profile = {"measured_with": {"arch": "a"}, "omegas": {"decoder": [{"self": 1.5, "ffn": 2.0}] * 2}}
     manifest = _table(
         ("id", "audio", "n_frames", "tgt_text", "speaker"),
         ("1", "a.npy", "12", "a b", "x"),
@@ -144,7 +142,6 @@ def corpus() -> dict[str, tuple[bytes, ...]]:
         "pickle": (state,),
         "legacy": (legacy(old, {"0": bytes(64)}),),
         "archive": (tar_of(*files), zip_of(*files), zip_of(*files, method=8)),
-        "profile": (json.dumps(profile).encode(),),
         "record": (b'{"key": "a", "lines": {"train": 3}}',),
         "published": (PUBLISHED,),
         "reproduced": (_table(tuple(reproduced), ("b2t", "table1", *["1"] * (len(reproduced) - 2)), separator=","),),

@@ -27,7 +27,6 @@ from fairseq_residuals.lab.recipes.tables import load_published, read_records, r
 from fairseq_residuals.lab.scoring.perplexity import perplexity_of_eval_lm, perplexity_of_validate
 from fairseq_residuals.plugin.scoring.metrics import score
 from fairseq_residuals.plugin.scoring.text import read_generation, read_lines
-from fairseq_residuals.wirings.admin_profile_file import read_profile, refuse_misfit
 from fairseq_residuals.wirings.core.base import StackShape
 from fairseq_residuals.wirings.core.wiring import Wiring
 from fairseq_residuals.wirings.utils.documents import read_record
@@ -72,11 +71,6 @@ def pickled(path: Path) -> None:
     load_fairseq(path, map_location="cpu")
 
 
-def profile(path: Path) -> None:
-    for stack, measured in read_profile(str(path)).items():
-        refuse_misfit(str(path), stack, measured, [["self", "ffn"]] * 2)
-
-
 def published(path: Path) -> None:
     for chosen in load_published(path).values():
         render(chosen, ())
@@ -111,7 +105,6 @@ READERS: dict[str, Target] = {
     "pickle": pickled,
     "legacy": lambda path: load_fairseq(path, map_location="cpu"),
     "archive": lambda path: unpack(path, path.with_name("unpacked"), ("wanted.txt", "*")),
-    "profile": profile,
     "record": lambda path: read_record(path, "key"),
     "published": published,
     "reproduced": read_records,

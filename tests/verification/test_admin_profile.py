@@ -12,8 +12,7 @@ from admin_goldens import ProfileGolden, initial_weights
 from tiny import TASKS, batch, build, stacks
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.admin_measurement import average, measure, start_from, unprofiled
-from fairseq_residuals.wirings.admin_profile_file import Omegas
+from fairseq_residuals.wirings.admin_measurement import measure, start_from, unprofiled
 from fairseq_residuals.wirings.variants.admin import AdminConnection
 
 
@@ -103,13 +102,6 @@ def test_a_model_is_left_as_it_was() -> None:
     assert set(before) - same <= set(in_model(model))
     assert not any(m._forward_pre_hooks for m in model.modules())
     assert all(p.grad is None for p in model.parameters())
-
-
-def test_batches_are_averaged_by_their_squares() -> None:
-    one: Omegas = {"decoder": [{"self": 1.0, "ffn": 3.0}, {}]}
-    two: Omegas = {"decoder": [{"self": 1.0, "ffn": 4.0}, {}]}
-    assert average([one, two]) == {"decoder": [{"self": 1.0, "ffn": pytest.approx(12.5**0.5)}, {}]}
-    assert average([two]) == two
 
 
 def test_a_stack_that_was_loaded_keeps_its_omegas() -> None:

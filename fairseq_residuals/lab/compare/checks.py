@@ -126,7 +126,6 @@ def _busy(cores: int) -> Iterator[None]:
 
 def _profile(model: nn.Module, sample: Sample) -> None:
     """Give Admin the scales that it otherwise measures when training begins."""
-    admin_measurement.take_from_files(model)
     if modules := admin_measurement.unprofiled(model):
         admin_measurement.start_from(modules, admin_measurement.measure(model, lambda: model(**sample["net_input"])))
 

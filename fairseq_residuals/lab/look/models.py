@@ -174,7 +174,6 @@ def make_subject(source: ModelSource, args: Namespace, device: torch.device) -> 
     dtype = PRECISIONS[args.precision]
     model = model.to(device, dtype)
     batch = (batches.read if args.data else batches.make_up)(args, settings, task, model).to(device, dtype)
-    admin_measurement.take_from_files(model)
     if admin_measurement.unprofiled(model):
         admin_measurement.start_from(
             admin_measurement.unprofiled(model), admin_measurement.measure(model, partial(batch.loss, model))

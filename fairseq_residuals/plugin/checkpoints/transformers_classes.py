@@ -197,24 +197,6 @@ def from_transformers(tensors: dict[str, Tensor], kind: TransformersClass) -> di
     return parameters
 
 
-def activation_of(config: dict[str, Any], default: str) -> str:
-    """Return the name that fairseq has for the activation of a configuration.
-
-    Args:
-        default: transformers' name of that of a configuration that has none.
-
-    Raises:
-        UserError: fairseq has none of this name.
-    """
-    theirs = config.get("activation_function", default)
-    ours = next((name for name, of_transformers in ACTIVATIONS.items() if of_transformers == theirs), None)
-    if ours is None and theirs == "swish":
-        ours = "silu"
-    if ours is None:
-        raise UserError(f"its activation {theirs!r:.40} is none that fairseq has")
-    return ours
-
-
 def settings_of(config: dict[str, Any], kind: TransformersClass) -> dict[str, Any]:
     """Return the settings of fairseq that a configuration amounts to; sizes of matrices come from the parameters.
 
@@ -227,8 +209,12 @@ def settings_of(config: dict[str, Any], kind: TransformersClass) -> dict[str, An
     sides = {"encoder": "encoder_", "decoder": "decoder_"} if kind.pair else {"decoder": ""}
     heads = {f"{side}_attention_heads": config.get(f"{prefix}attention_heads", 16) for side, prefix in sides.items()}
     longest = config.get("max_position_embeddings", 1024)
+    theirs = config.get("activation_function", "relu")
+    activation = next((name for name, of_transformers in ACTIVATIONS.items() if of_transformers == theirs), None)
+    if activation is None:
+        raise UserError(f"its activation {theirs!r:.40} is none that fairseq has")
     return {
-        "activation_fn": activation_of(config, "relu"),
+        "activation_fn": activation,
         "no_scale_embedding": not config.get("scale_embedding", True),
         **heads,
         **({"max_source_positions": longest} if kind.pair else {}),

@@ -6,6 +6,7 @@ Both become flat and complete here, in place, so that a checkpoint carries the r
 
 from __future__ import annotations
 
+import logging
 import re
 from argparse import Namespace
 from collections.abc import Callable
@@ -20,7 +21,10 @@ from fairseq_residuals.plugin.models.yaml_values import check_values
 from fairseq_residuals.wirings.core.errors import UserError, did_you_mean
 from fairseq_residuals.wirings.core.wiring import Wiring
 
+logger = logging.getLogger(__name__)
 Args = Namespace | DictConfig
+GONE = {"compile_stack", "fused_kernels"}
+"""Keys of earlier versions that changed no number beyond rounding; checkpoints may have them."""
 
 
 def resolve(
@@ -41,6 +45,9 @@ def resolve(
     """
     _flatten(args)
     if isinstance(args, DictConfig):
+        for key in GONE.intersection(map(str, args)):
+            logger.warning("%s is no flag of this plugin any more, and does nothing", _flag(key))
+            del args[key]
         valid = sorted(family.keys(base))
         unknown = sorted(set(map(str, args)).difference(valid))
         if unknown:

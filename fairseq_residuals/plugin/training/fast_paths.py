@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fairseq_residuals.plugin.models.extensions import Extension, register_extension
-from fairseq_residuals.plugin.speed import compile_layers, cuda_graph_step, packed_forward
+from fairseq_residuals.plugin.speed import cuda_graph_step, packed_forward
 from fairseq_residuals.plugin.speed.fast_dropout import make_dropouts_fast
 from fairseq_residuals.plugin.training.chunked_label_smoothed_cross_entropy import (
     ChunkedLabelSmoothedCrossEntropy,
@@ -103,8 +103,8 @@ def _why_no_graphs(s: Situation, loss: str) -> str:
 
 
 def changing_flags(args: Namespace) -> tuple[str, ...]:
-    """Return the flags that are set by which the work of a step changes, or is compiled: no graph can have it."""
-    changing = ("encoder_layerdrop", "decoder_layerdrop", "checkpoint_activations", "compile_stack")
+    """Return the flags that are set by which the work of a step changes: no graph can have it."""
+    changing = ("encoder_layerdrop", "decoder_layerdrop", "checkpoint_activations")
     return tuple(f"--{name.replace('_', '-')}" for name in changing if getattr(args, name, None))
 
 
@@ -257,31 +257,6 @@ class FastOnCpu(Extension):
 
 def _tuned_on_cpu(trainer: Any) -> AbstractContextManager[object]:
     return cpu.tuned(trainer.get_model()) if trainer.device.type == "cpu" else nullcontext()
-
-
-@register_extension("compile_stack")
-class CompileStack(Extension):
-    """Compile the layers by torch.compile."""
-
-    def add_flags(self, parser: ArgumentParser) -> None:
-        """Add the flag."""
-        parser.add_argument(
-            "--compile-stack",
-            action="store_true",
-            default=None,
-            help="train with layers compiled by torch.compile (in evaluation and generation they are not): the same"
-            " numbers up to rounding, but other random numbers for dropout",
-        )
-
-    def attach(self, model: nn.Module, args: Namespace) -> None:
-        """Compile the layers when they first train, and try before training whether that works on this machine."""
-        if args.compile_stack:
-            compile_layers.attach(model)
-            hooks_of(model).after_load_checkpoint.append(_try_compiler)
-
-
-def _try_compiler(trainer: Any) -> None:
-    compile_layers.try_out(trainer.device, compile_layers.BACKEND)
 
 
 @register_extension("cuda_graphs")

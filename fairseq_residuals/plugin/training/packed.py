@@ -52,16 +52,11 @@ class Packed(Extension):
         )
 
     def check(self, args: Namespace) -> None:
-        """Refuse what the flag does not know, and what it does not go with."""
+        """Refuse what the flag does not know."""
         if args.packed is None:
             return
         if args.packed not in ("same", "full"):
             raise UserError(f"--packed may be same or full, not {args.packed!r}")
-        if args.compile_stack:
-            raise UserError(
-                "--packed does not go with --compile-stack, whose code would be made anew for every batch; leave one"
-                " of them out"
-            )
 
     def attach(self, model: nn.Module, args: Namespace) -> None:
         """Let the model take packed batches, and have training data packed before it is read."""

@@ -16,20 +16,15 @@ from typing import Any
 from torch import nn
 
 from modern_fairseq import table
-from modern_fairseq.fixes import checkpoint_loading
 
 Hook = Callable[[Any], object]
 """Function of the trainer."""
-Reader = Callable[[Any, dict[str, Any], str, bool], object]
-"""Function of the trainer, what it has read, the file's name, and whether the optimizer's state is left aside."""
 
 
 @dataclass
 class TrainerHooks:
     """The calls that one model asks for. Those of one moment run in the order of their list."""
 
-    before_resume: list[Reader] = field(default_factory=list)
-    """A checkpoint was read and nothing was taken over from it; may raise UserError."""
     after_load_checkpoint: list[Hook] = field(default_factory=list)
     """The checkpoint to begin with is loaded, or there is none; training data is not read yet; may raise UserError."""
     around_train_step: list[Callable[[Any], AbstractContextManager[object]]] = field(default_factory=list)
@@ -104,14 +99,6 @@ def patch_trainer(module: types.ModuleType) -> None:
 
     trainer_class.load_checkpoint, trainer_class.train_step = load_and_call, step_in_contexts
     trainer_class.clip_grad_norm, trainer_class._reduce_and_log_stats = call_and_clip, call_and_log
-    if _before_resume not in checkpoint_loading.steps:
-        checkpoint_loading.steps.append(_before_resume)
-
-
-def _before_resume(loaded: checkpoint_loading.Loaded) -> None:
-    trainer = loaded.request.trainer
-    for hook in _of(trainer).before_resume if trainer is not None else ():
-        hook(trainer, loaded.state, loaded.filename, loaded.request.reset_optimizer)
 
 
 _NONE = TrainerHooks()

@@ -102,10 +102,3 @@ def _step(
     logits = decoder(tokens, memory, source_padding, cache)
     keys, values = zip(*(cache.words[layer.self_attn] for layer in _layers(decoder)), strict=True)
     return logits, torch.stack(keys), torch.stack(values)
-
-
-def empty_cache(decoder: Decoder, rows: int, positions: int = 0) -> tuple[Tensor, Tensor]:
-    """Return keys and values of ``positions`` positions, zeros."""
-    s = decoder.settings
-    shape = s.layers, rows, s.kv_heads or s.heads, positions, s.dim // s.heads
-    return torch.zeros(shape), torch.zeros(shape)

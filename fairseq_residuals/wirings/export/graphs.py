@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import io
-import json
-import pickle
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from zipfile import is_zipfile
 
 import torch
 from torch import Tensor
@@ -18,7 +13,6 @@ from fairseq_residuals.wirings.blocks.models import read_settings
 from fairseq_residuals.wirings.blocks.search import Hypothesis, beam_search, check_tokens
 from fairseq_residuals.wirings.blocks.settings import EOS, PAD, ModelSettings, StackSettings
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.utils import torch_private
 
 ENCODER, DECODER = "encoder", "decoder"
 Graph = Callable[..., Sequence[Tensor]]
@@ -41,13 +35,7 @@ class Graphs:
     def logits(self, tokens: Tensor, source: Tensor | None = None) -> Tensor:
         """Return the logits of given tokens in one step, (B, T) -> (B, T, words)."""
         rows = tokens.size(0)
-        return self.decode(tokens, *self.empty_cache(rows), *self.memory(source, rows))[0]
-
-    def empty_cache(self, rows: int) -> tuple[Tensor, Tensor]:
-        """Return keys and values of no positions."""
-        s = self.settings.decoder
-        shape = s.layers, rows, s.kv_heads or s.heads, 0, s.dim // s.heads
-        return torch.zeros(shape), torch.zeros(shape)
+        return self.decode(tokens, *empty_cache(self.settings.decoder, rows), *self.memory(source, rows))[0]
 
     def search(
         self,
@@ -101,13 +89,19 @@ class Graphs:
         )
 
 
+def empty_cache(s: StackSettings, rows: int, positions: int = 0) -> tuple[Tensor, Tensor]:
+    """Return keys and values of ``positions`` positions, zeros."""
+    shape = s.layers, rows, s.kv_heads or s.heads, positions, s.dim // s.heads
+    return torch.zeros(shape), torch.zeros(shape)
+
+
 class GraphSteps:
     """The :class:`~.search.Steps` of two graphs, whose caches are tensors."""
 
     def __init__(self, graphs: Graphs, source: Tensor | None, rows: int) -> None:
         """Encode the source (1, S) of a pair."""
         self.decode, self.memory = graphs.decode, graphs.memory(source, rows)
-        self.keys, self.values = graphs.empty_cache(rows)
+        self.keys, self.values = empty_cache(graphs.settings.decoder, rows)
 
     def __call__(self, tokens: Tensor) -> Tensor:
         """Read new tokens, (rows, T), and return the logits behind the last of them, (rows, words)."""
@@ -128,82 +122,6 @@ def _check(name: str, tokens: Tensor, stack: StackSettings) -> None:
     check_tokens(name, tokens, stack, dims=1)
     if len(tokens) > stack.max_positions:
         raise UserError(f"{name} has {len(tokens)} tokens, and the model reads at most {stack.max_positions}")
-
-
-def load_torch_export(folder: str | Path) -> Graphs:
-    """Load what ``export --to torch_export`` wrote.
-
-    Raises:
-        UserError: the folder holds something else, or another version's files, or lacks one.
-    """
-    folder = Path(folder)
-    settings = read_settings(folder, "torch_export", "export --to torch_export")
-
-    def graph(name: str) -> Graph:
-        path = _file(folder, f"{name}.pt2")
-        if not is_zipfile(path):  # of which PyTorch would log a page
-            raise UserError(f"{path} is damaged; export the checkpoint again")
-        _refuse_pickles(path)
-        # the checks of shapes that PyTorch 2.13 writes end in an AttributeError here; wrong shapes fail in the graph
-        return _load_program(path).module(check_guards=False)  # type: ignore[no-any-return]
-
-    return Graphs(settings, graph(ENCODER) if settings.encoder else None, graph(DECODER))
-
-
-RECORDS = re.compile(
-    r"data/weights/(weight_\d+|model_weights_config\.json)|data/constants/(tensor_\d+|model_constants_config\.json)"
-    r"|models/model\.json|data/sample_inputs/model\.pt|archive_format|archive_version|byteorder|\.data/[a-z_]+"
-)
-"""What ``torch.export.save`` writes of a program that holds tensors alone."""
-OUTSIDE = ("from_file", "save")
-"""Operators of PyTorch that read and write files."""
-
-
-def _refuse_pickles(path: Path) -> None:
-    """Refuse what ``torch.export.load`` would unpickle without a restriction.
-
-    Raises:
-        UserError: the archive is damaged, holds other records than an exported program, or sample inputs that are no
-            tensors.
-    """
-    try:
-        archive = torch_private.archive_of(path)
-        others = [name for name in archive.get_all_records() if not RECORDS.fullmatch(name)]
-        configs = [
-            json.loads(archive.get_record(f"data/{kind}/model_{kind}_config.json")) for kind in ("weights", "constants")
-        ]
-        pickled = any(entry["use_pickle"] for config in configs for entry in config["config"].values())
-        if inputs := archive.get_record("data/sample_inputs/model.pt"):  # of files that were written before today's
-            torch.load(io.BytesIO(inputs), weights_only=True)
-    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, pickle.UnpicklingError) as error:
-        reason = str(error).partition("\n")[0]
-        raise UserError(f"{path} is damaged or would run code ({reason}); export the checkpoint again") from error
-    if others or pickled:
-        what = others[0] if others else "a pickled tensor"
-        raise UserError(f"{path} holds {what}, which no exported model has; export the checkpoint again")
-
-
-def _load_program(path: Path) -> torch.export.ExportedProgram:
-    """Load a program that calls PyTorch's operators on tensors alone; it has to be without pickles.
-
-    Raises:
-        UserError: it calls something else, which the file may have named freely (``torch.os.system``).
-    """
-    try:
-        program = torch.export.load(path)
-    except torch_private.program_failures() as error:
-        reason = str(error).partition("\n")[0]
-        raise UserError(
-            f"{path} is damaged, or calls what no exported model does ({reason}); export the checkpoint again"
-        ) from error
-    for module in program.graph_module.modules():
-        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
-            operator = node.target
-            if isinstance(operator, torch_private.Operator) and (
-                operator.namespace != "aten" or operator.overloadpacket.__name__ in OUTSIDE
-            ):
-                raise UserError(f"{path} calls {operator}, which no exported model does; export the checkpoint again")
-    return program
 
 
 def load_onnx(folder: str | Path) -> Graphs:

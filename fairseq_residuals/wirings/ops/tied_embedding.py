@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from fairseq_residuals.wirings.utils.torch_private import backward_pass_number, numbers_backward_passes
+from fairseq_residuals.wirings.utils.torch_private import backward_pass_number
 
 
 def reference(words: Tensor, weight: Tensor, padding_idx: int | None) -> Tensor:
@@ -77,14 +77,13 @@ class _Lookup(torch.autograd.Function):
 class TiedEmbedding(nn.Embedding):
     """Embed by the weight of another embedding, which stays as it is.
 
-    Only training on a CPU takes the gradient in rows; elsewhere, and by a PyTorch that does not number backward passes,
-    this is like any embedding.
+    Only training on a CPU takes the gradient in rows; elsewhere this is like any embedding.
     """
 
     def __init__(self, plain: nn.Embedding) -> None:
         super().__init__(plain.num_embeddings, plain.embedding_dim, plain.padding_idx, _weight=plain.weight.data)
         self.weight = plain.weight
-        if not hasattr(self.weight, "late_rows") and numbers_backward_passes():
+        if not hasattr(self.weight, "late_rows"):
             self.weight.late_rows = LateRows()  # type: ignore[attr-defined]
             self.weight.register_hook(self.weight.late_rows)  # type: ignore[attr-defined, no-untyped-call]
 

@@ -1,6 +1,7 @@
-"""Every function of PyTorch that it does not declare public and this project calls, each behind a probe.
+"""Every function of PyTorch that it does not declare public and this project calls.
 
-Where a version of PyTorch lacks one, its user falls back to something slower: :data:`None` or ``False`` here says so.
+All versions from 2.6 on have them, but for those behind a probe: there :data:`None` or ``False`` says that one is
+missing.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -26,63 +26,40 @@ def has_hooks(module: nn.Module) -> bool:
 
 # autograd
 
-_graph_task_id: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
-_top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-_pop_hooks = getattr(torch._C._autograd, "_pop_saved_tensors_default_hooks", None)
-_push_hooks = getattr(torch._C._autograd, "_push_saved_tensors_default_hooks", None)
-
 Pack = Callable[[Tensor], Any]
 Unpack = Callable[[Any], Tensor]
 
 
-def numbers_backward_passes() -> bool:
-    """Return whether :func:`backward_pass_number` tells one backward pass from another."""
-    return _graph_task_id is not None
-
-
 def backward_pass_number() -> int:
-    """Return the number of the backward pass that calls this, -1 outside of one.
-
-    Raises:
-        RuntimeError: this PyTorch does not number them.
-    """
-    if _graph_task_id is None:
-        raise RuntimeError("this PyTorch does not number backward passes")
-    return _graph_task_id()
+    """Return the number of the backward pass that calls this, -1 outside of one."""
+    return torch._C._current_graph_task_id()
 
 
 def saved_tensors_hooks_in_force() -> tuple[Pack, Unpack] | None:
-    """Return the innermost hooks of ``torch.autograd.graph.saved_tensors_hooks``; None too where PyTorch hides them."""
-    if _top_hooks is None or _pop_hooks is None or _push_hooks is None or torch.compiler.is_compiling():
+    """Return the innermost hooks of ``torch.autograd.graph.saved_tensors_hooks``; None in code that is compiled."""
+    if torch.compiler.is_compiling():
         return None
-    return _top_hooks(False)  # type: ignore[no-any-return]
+    return torch._C._autograd._top_saved_tensors_default_hooks(False)  # type: ignore[no-any-return, attr-defined]
 
 
 @contextmanager
 def without_saved_tensors_hooks(pack: Pack, unpack: Unpack) -> Iterator[None]:
     """Take away :func:`saved_tensors_hooks_in_force`, which are these, for as long as this context lasts."""
-    assert _pop_hooks is not None and _push_hooks is not None
-    _pop_hooks()
+    torch._C._autograd._pop_saved_tensors_default_hooks()
     try:
         yield
     finally:
-        _push_hooks(pack, unpack)
+        torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
 
 
 def log_softmax_backward(gradient: Tensor, log_probs: Tensor, dim: int) -> Tensor:
     """Return the gradient of ``x`` from that of ``log_probs = x.log_softmax(dim)``, both of one precision."""
-    kernel = getattr(torch.ops.aten, "_log_softmax_backward_data", None)
-    if kernel is None:
-        return gradient - log_probs.exp() * gradient.sum(dim, keepdim=True)
-    return kernel(gradient, log_probs, dim, log_probs.dtype)  # type: ignore[no-any-return]
+    return torch.ops.aten._log_softmax_backward_data(gradient, log_probs, dim, log_probs.dtype)  # type: ignore[no-any-return]
 
 
 def is_transforming() -> bool:
     """Return whether a transform of ``torch.func`` (grad, vmap, jvp) is at work; False in code that is compiled."""
-    if torch.compiler.is_compiling():
-        return False
-    active = getattr(torch._C, "_are_functorch_transforms_active", None)
-    return active is not None and active()  # type: ignore[no-any-return]
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 # attention within sentences that are end to end
@@ -106,20 +83,12 @@ def varlen_attention() -> Callable[..., Any] | None:
 
 def zero_all_(tensors: Sequence[Tensor]) -> None:
     """Fill every tensor with zeros, by one kernel on a GPU."""
-    if hasattr(torch, "_foreach_zero_"):
-        torch._foreach_zero_(list(tensors))
-    else:
-        for x in tensors:
-            x.zero_()
+    torch._foreach_zero_(list(tensors))
 
 
 def add_all_(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> None:
     """Add each of ``others`` to its tensor in place, by one kernel on a GPU."""
-    if hasattr(torch, "_foreach_add_"):
-        torch._foreach_add_(list(tensors), list(others))
-    else:
-        for x, other in zip(tensors, others, strict=True):
-            x.add_(other)
+    torch._foreach_add_(list(tensors), list(others))
 
 
 # oneDNN's matrices in the layout that it multiplies by
@@ -166,48 +135,3 @@ def not_compiled(reason: str) -> Callable[[Function], Function]:
         return function
 
     return decorate
-
-
-def mark_dynamic(x: Tensor, dims: int) -> None:
-    """Ask torch.compile to make the first ``dims`` sizes of ``x`` symbols, if it can."""
-    mark = getattr(torch._dynamo, "maybe_mark_dynamic", None)
-    if mark is not None:
-        for i in range(dims):
-            mark(x, i)
-
-
-def allow_recompilations(most: int) -> None:
-    """Let torch.compile keep at least ``most`` codes for one function; beyond its limit it silently stops compiling."""
-    config = torch._dynamo.config
-    for name in ("recompile_limit", "cache_size_limit"):  # the latter until PyTorch 2.6
-        if hasattr(config, name):
-            setattr(config, name, max(getattr(config, name), most))
-            return
-
-
-def compiler_failures() -> tuple[type[Exception], ...]:
-    """Return what torch.compile raises where a backend cannot make code."""
-    error = getattr(torch._dynamo.exc, "BackendCompilerFailed", None)
-    return (RuntimeError,) if error is None else (error,)
-
-
-# exported programs
-
-Operator = torch._ops.OpOverload
-"""An operator of PyTorch in one of its forms, as a graph calls it."""
-
-
-def archive_of(path: Path) -> Any:
-    """Return the reader by which ``torch.export.load`` reads, with get_all_records() and get_record(name).
-
-    Raises:
-        RuntimeError: the file is no archive.
-    """
-    return torch._C.PyTorchFileReader(str(path))
-
-
-def program_failures() -> tuple[type[Exception], ...]:
-    """Return what ``torch.export.load`` raises for a damaged graph, or one that calls what no exported program may."""
-    from torch._export.verifier import SpecViolationError
-
-    return SpecViolationError, RuntimeError

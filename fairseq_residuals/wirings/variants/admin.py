@@ -66,8 +66,7 @@ class Admin(Variant):
         init: Init = option("fairseq_0.8", INIT_HELP, for_training=True)
         profile: Literal["auto"] | str = option(
             "auto",
-            "where the omegas start; auto: profiled on the first batch of training, else a file that"
-            " fairseq-residuals profile-admin wrote",
+            "where the omegas start: auto, profiled on the first batch of training; old checkpoints may name a file",
             for_training=True,
         )
 

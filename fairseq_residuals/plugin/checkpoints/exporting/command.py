@@ -12,7 +12,7 @@ from fairseq_residuals.plugin.checkpoints.exporting.exporter import TOLERANCE, e
 from fairseq_residuals.plugin.checkpoints.output_check import check_new_folder, check_output
 from fairseq_residuals.wirings.core.errors import UserError
 
-HELP = "turn a checkpoint of this plugin into a model for fairseq itself, transformers, ONNX or torch.export"
+HELP = "turn a checkpoint of this plugin into a model for fairseq itself, transformers or ONNX"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         required=True,
         choices=("fairseq", *FORMATS),
         help="what is to read it: fairseq without this plugin, where its own models compute exactly the same;"
-        " transformers; onnxruntime and others; torch.export.load",
+        " transformers; onnxruntime and others",
     )
     parser.add_argument(
         "--data",

@@ -16,7 +16,7 @@ from fairseq_residuals.wirings.blocks.models import TransformerModel
 from fairseq_residuals.wirings.blocks.settings import EOS, PAD
 from fairseq_residuals.wirings.core.errors import UserError
 
-FORMATS = ("hf", "onnx", "torch_export")
+FORMATS = ("hf", "onnx")
 TOLERANCE = 1e-4
 """Of the logits, as a part of the largest one."""
 
@@ -63,13 +63,8 @@ def export_folder(file: Path, kind: str, out: Path, options: Options) -> list[st
         # only here, since importing what exports graphs takes time
         from fairseq_residuals.plugin.checkpoints.exporting import to_graphs
 
-        programs, settings = to_graphs.trace_graphs(checkpoint.model), checkpoint.model.settings
-        if kind == "onnx":
-            to_graphs.write_onnx(programs, settings, folder)
-            report.append(f"opset {to_graphs.OPSET}")
-        else:
-            to_graphs.write_torch_export(programs, settings, folder)
-    return report
+        to_graphs.write_onnx(to_graphs.trace_graphs(checkpoint.model), checkpoint.model.settings, folder)
+    return [*report, f"opset {to_graphs.OPSET}"]
 
 
 def _write_hf(

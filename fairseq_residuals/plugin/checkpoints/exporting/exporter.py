@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 from torch import Tensor, nn
 
-from fairseq_residuals.plugin.checkpoints.checkpoint_file import read_checkpoint
+from fairseq_residuals.plugin.checkpoints.exporting.portable_checkpoint import read_own
 from fairseq_residuals.plugin.checkpoints.exporting.stock_form import fold_model
-from fairseq_residuals.plugin.checkpoints.fairseq_config import complete, flat_settings, load_model
+from fairseq_residuals.plugin.checkpoints.fairseq_config import complete, load_model
 from fairseq_residuals.plugin.checkpoints.importing.model_sizes import dictionary_sizes, sharing
-from fairseq_residuals.plugin.checkpoints.importing.parameter_names import AUTHORS, translate
 from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found
+from fairseq_residuals.plugin.checkpoints.safetensors_file import NO_TRAINING_STATE
 from fairseq_residuals.plugin.models.builder import wirings_of
 from fairseq_residuals.plugin.models.language_model import LANGUAGE_MODEL
 from fairseq_residuals.plugin.models.speech_to_text import SPEECH
@@ -48,16 +47,8 @@ def export_checkpoint(path: Path) -> Exported:
         UserError: the file is damaged or not this plugin's, its wiring or norms are none of fairseq's own, or the
             model for fairseq does not compute the same.
     """
-    checkpoint = read_checkpoint(path)
-    settings = flat_settings(checkpoint)
-    model_name = ARCH_MODEL_NAME_REGISTRY.get(settings.get("arch") or "")
-    if model_name not in STOCK:
-        raise UserError(
-            f"{path} is of architecture {settings.get('arch')!r}, which is none of this plugin's;"
-            " what is exported has to be a checkpoint of one of them"
-        )
-    found = Found(str(path), settings, translate(checkpoint["model"], AUTHORS["fairseq"]))
-    sizes = dictionary_sizes(found)
+    found, model_name = read_own(path)
+    settings, sizes = found.settings, dictionary_sizes(found)
     args, _ = complete(settings["arch"], settings, {})
     if args.activation_fn in PATCHED_IN:
         raise UserError(f"{path} cannot be exported: fairseq itself has no activation {args.activation_fn}")
@@ -79,9 +70,7 @@ def export_checkpoint(path: Path) -> Exported:
             f"{path} cannot be exported: fairseq's own {stock} with the folded weights differs from it by"
             f" {deviation:.1e} of the largest logit on random input, and at most {TOLERANCE:g} is rounding"
         )
-    history = {"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}
-    whole = {"args": args, "cfg": None, "model": theirs.float().state_dict(), "optimizer_history": [history]}
-    whole |= {"task_state": {}, "extra_state": {"train_iterator": {"epoch": 1}}, "last_optimizer_state": None}
+    whole = {"args": args, "cfg": None, "model": theirs.float().state_dict()} | NO_TRAINING_STATE
     tables = [side for side in wirings if exactly.get(f"{side}_learned_pos")]
     return Exported(whole, stock, deviation, tables)
 

@@ -54,29 +54,39 @@ class PortableCheckpoint:
     settings: Settings
 
 
-def read_portable(path: Path) -> PortableCheckpoint:
-    """Read a checkpoint of one of this plugin's models.
+def read_own(path: Path) -> tuple[Found, str]:
+    """Read a checkpoint of one of this plugin's models; return what it holds, and fairseq's name of the model.
 
     Raises:
-        UserError: the file is damaged or not this plugin's, or the model has parts that only fairseq has.
+        UserError: the file is damaged or not this plugin's.
     """
     checkpoint = read_checkpoint(path)
     settings = flat_settings(checkpoint)
-    kind = ARCH_MODEL_NAME_REGISTRY.get(settings.get("arch") or "")
+    model = ARCH_MODEL_NAME_REGISTRY.get(settings.get("arch") or "")
+    if model not in (TRANSLATION.model, LANGUAGE_MODEL.model, SPEECH.model):
+        raise UserError(
+            f"{path} is of architecture {settings.get('arch')!r}, which is none of this plugin's;"
+            " what is exported has to be a checkpoint of one of them"
+        )
+    return Found(str(path), settings, translate(checkpoint["model"], AUTHORS["fairseq"])), model
+
+
+def read_portable(path: Path) -> PortableCheckpoint:
+    """Read a checkpoint of one of this plugin's models of text.
+
+    Raises:
+        UserError: as :func:`read_own`, or the model has parts that only fairseq has.
+    """
+    parameters, kind = read_own(path)
+    settings = parameters.settings
     if kind == SPEECH.model:
         raise UserError(
             f"{path} cannot be exported: its input is speech, and the filter banks and their normalization, which come"
             " before the model, belong to fairseq's data and not to the checkpoint; --to fairseq can have it"
         )
-    if kind not in (TRANSLATION.model, LANGUAGE_MODEL.model):
-        raise UserError(
-            f"{path} is of architecture {settings.get('arch')!r}, which is none of this plugin's;"
-            " what is exported has to be a checkpoint of one of them"
-        )
     for key, what in REFUSED.items():
         if settings.get(key):
             raise UserError(f"{path} cannot be exported: it has {what} (--{key.replace('_', '-')})")
-    parameters = Found(str(path), settings, translate(checkpoint["model"], AUTHORS["fairseq"]))
     sizes = dictionary_sizes(parameters)
     args, _ = complete(settings["arch"], settings, sharing(parameters))
     model = load_model(args, sizes, parameters.parameters, str(path))

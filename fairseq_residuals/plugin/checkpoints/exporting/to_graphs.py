@@ -1,9 +1,8 @@
-"""``export --to torch_export`` and ``--to onnx``: encoder and decoder step as graphs, through ``torch.export``."""
+"""``export --to onnx``: encoder and decoder step as graphs, through ``torch.export``."""
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import io
 import logging
 import warnings
@@ -25,9 +24,8 @@ from fairseq_residuals.wirings.export.decoder_steps import (
     DecoderGraph,
     EncoderGraph,
     LanguageModelGraph,
-    empty_cache,
 )
-from fairseq_residuals.wirings.export.graphs import DECODER, ENCODER
+from fairseq_residuals.wirings.export.graphs import DECODER, ENCODER, empty_cache
 
 Programs = dict[str, ExportedProgram]
 """The decoder's step, and of a pair the encoder, by the names of their files."""
@@ -36,22 +34,6 @@ OPSET = 20
 OUTPUTS = {ENCODER: list(MEMORY), DECODER: ["logits", *(f"new_{name}" for name in CACHE)]}
 _ROWS, _NEW, _PAST, _SOURCE = 2, 3, 4, 5
 """Sizes to trace with, which do not stay in a graph: none is 1, and no two are equal, which would be remembered."""
-
-
-def write_torch_export(programs: Programs, settings: ModelSettings, folder: Path) -> None:
-    """Fill an empty folder with ``decoder.pt2``, ``encoder.pt2`` of a pair, and the settings.
-
-    Args:
-        programs: as :func:`trace_graphs` returns them.
-
-    Raises:
-        OSError: a file cannot be written.
-    """
-    for name, program in programs.items():
-        saved = copy.copy(program)
-        saved.example_inputs = None  # PyTorch would pickle them, and whoever loads the file unpickle them
-        torch.export.save(saved, folder / f"{name}.pt2")
-    write_settings(settings, "torch_export", folder, torch=torch.__version__)
 
 
 def write_onnx(programs: Programs, settings: ModelSettings, folder: Path) -> None:
@@ -120,7 +102,7 @@ def trace_graphs(model: TransformerModel) -> Programs:
     """Trace the graphs of a model, with any numbers of sentences and positions."""
     open_all_attention(model)
     tokens = torch.full((_ROWS, _NEW), EOS + 2)
-    keys, values = empty_cache(model.decoder, _ROWS, _PAST)
+    keys, values = empty_cache(model.settings.decoder, _ROWS, _PAST)
     rows, new, past, source = Dim.DYNAMIC, Dim.DYNAMIC, Dim.DYNAMIC, Dim.DYNAMIC
     inputs: tuple[Tensor, ...] = (tokens, keys, values)
     shapes = {"tokens": {0: rows, 1: new}, "keys": {1: rows, 3: past}, "values": {1: rows, 3: past}}

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from fairseq_residuals.plugin.checkpoints.exporting.export_folders import check_logits
 from fairseq_residuals.plugin.checkpoints.exporting.portable_checkpoint import portable_of
 from fairseq_residuals.plugin.checkpoints.fairseq_config import Settings, complete, load_model
-from fairseq_residuals.plugin.checkpoints.importing.from_marian import VOCABULARY, read_marian
 from fairseq_residuals.plugin.checkpoints.importing.importer import Imported
 from fairseq_residuals.plugin.checkpoints.importing.model_sizes import (
     check_dictionaries,
@@ -34,17 +33,11 @@ from fairseq_residuals.wirings.utils.documents import read_object
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 _MOST_BYTES_OF_CONFIG = 1 << 20
-OURS, MARIAN = "fairseq_residuals", "marian"
-ELSEWHERE = {
-    "t5gemma": "its layers have rotary positions, gated FFNs and no biases",
-    "granite": "its layers have rotary positions, gated FFNs and no biases",
-    "olmo2": "its layers have rotary positions, gated FFNs and no biases",
-}
-"""Models whose norms and residuals are wired as one of ours, and what else keeps them from fairseq's layers."""
+OURS = "fairseq_residuals"
 
 
 def import_hf(folder: Path, data: Path | None = None) -> Imported:
-    """Read a folder that ``export --to hf`` wrote, or one of FSMT, M2M100, XGLM or MarianMT.
+    """Read a folder that ``export --to hf`` wrote, or one of FSMT, M2M100 or XGLM.
 
     Args:
         data: a folder whose dict.*.txt have to be the model's.
@@ -61,9 +54,6 @@ def import_hf(folder: Path, data: Path | None = None) -> Imported:
     if ours is not None:
         found = Found(str(folder), *_ours(ours, tensors))
         exactly: Settings = {}
-    elif kind == MARIAN:
-        found = Found(str(folder), *read_marian(folder, config, tensors))
-        exactly = {}
     elif kind in CLASSES:
         found = Found(str(folder), settings_of(config, CLASSES[kind]), from_transformers(tensors, CLASSES[kind]))
         wiring = CLASSES[kind].wiring
@@ -73,10 +63,9 @@ def import_hf(folder: Path, data: Path | None = None) -> Imported:
         )
         exactly = {"residual_args": "final_norm=true"} if wiring == "pre_ln" else {}
     else:
-        reason = ELSEWHERE.get(kind, "it is of another kind")
         raise UserError(
-            f"{folder} holds a model of type {kind[:40]!r}, which fairseq's layers cannot be: {reason};"
-            f" what can be imported is {OURS}, {MARIAN}, {', '.join(CLASSES)}"
+            f"{folder} holds a model of type {kind[:40]!r}, which fairseq's layers cannot be;"
+            f" what can be imported is {OURS}, {', '.join(CLASSES)}"
         )
     exactly |= dimensions(found, sides(found)) | sharing(found)
     args, flags = complete(found.settings["arch"], found.settings, exactly)
@@ -91,8 +80,6 @@ def import_hf(folder: Path, data: Path | None = None) -> Imported:
         f"parameters: {sum(p.numel() for p in model.parameters()):,}",
         f"the model, as flags of fairseq-train: {' '.join(flags)}",
     ]
-    if kind == MARIAN:
-        report.append(f"its words: <s>, <pad>, </s>, <unk>, then those of {VOCABULARY} in their order, without these")
     return Imported({"args": args, "cfg": None, "model": model.state_dict()} | NO_TRAINING_STATE, report)
 
 

@@ -1,16 +1,13 @@
-"""A checkpoint of the authors' repositories as one that this plugin's models load and train on."""
+"""A checkpoint of the authors' repositories as one that this plugin's models load."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairseq.checkpoint_utils import _upgrade_state_dict
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_residuals.plugin.checkpoints.checkpoint_file import read_checkpoint
 from fairseq_residuals.plugin.checkpoints.fairseq_config import Settings, complete, flat_settings, load_model
@@ -20,8 +17,7 @@ from fairseq_residuals.plugin.checkpoints.importing.model_sizes import (
     dimensions,
     sharing,
 )
-from fairseq_residuals.plugin.checkpoints.importing.optimizer_state import Untranslatable, translate_state
-from fairseq_residuals.plugin.checkpoints.importing.parameter_names import AUTHORS, Values, translate
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import AUTHORS, translate
 from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import (
     Choice,
     Found,
@@ -30,6 +26,7 @@ from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import (
     sides,
     wiring,
 )
+from fairseq_residuals.plugin.checkpoints.safetensors_file import NO_TRAINING_STATE
 from fairseq_residuals.wirings.core.errors import UserError
 
 CHOSEN_BY_WIRING = (
@@ -38,7 +35,6 @@ CHOSEN_BY_WIRING = (
     *("residual", "residual_args", "decoder_residual", "decoder_residual_args"),
 )
 """Settings that the choice of a variant takes the place of."""
-RESET = "--reset-optimizer --reset-lr-scheduler --reset-dataloader --reset-meters"
 
 
 @dataclass(frozen=True)
@@ -65,8 +61,7 @@ def import_checkpoint(path: Path, repository: str, data: Path | None = None) -> 
     theirs: dict[str, Tensor] = state["model"]
     if not isinstance(theirs, dict) or not all(isinstance(value, Tensor) for value in theirs.values()):
         raise UserError(f"{path} is not a fairseq checkpoint: its 'model' must hold tensors by name")
-    to_ours = partial(translate, authors=AUTHORS[repository])
-    found = Found(str(path), flat_settings(state), to_ours(theirs))
+    found = Found(str(path), flat_settings(state), translate(theirs, AUTHORS[repository]))
     check_repository(repository, found)
     exactly = dimensions(found, sides(found)) | _learned_positions(found) | sharing(found) | _word_dropout(found)
     choices = wiring(repository, found)
@@ -80,17 +75,16 @@ def import_checkpoint(path: Path, repository: str, data: Path | None = None) -> 
         model = load_model(args, sizes, found.parameters, str(path))
     except UserError as error:
         raise UserError(f"{error}; it may be of another repository than --from {repository}") from error
-    training, fate = _training_state(state, found.settings, theirs, to_ours, model)
     words = ", ".join(f"{side} {size:,} words" for side, size in sizes.items())
     report = [
         "; ".join(f"{side}: {' '.join(filter(None, choice))}" for side, choice in choices.items()),
         f"parameters: {sum(p.numel() for p in model.parameters()):,}",
         f"dictionaries, with special symbols: {words}" + (f", as in {data}" if data else ""),
         *(f"note: {note}" for note in found.notes),
-        fate,
+        "parameters alone: training begins at update 0, with a new optimizer",
         f"the model, as flags of fairseq-train: {shlex.join(flags)}",
     ]
-    return Imported({"args": args, "cfg": None, "model": model.state_dict()} | training, report)
+    return Imported({"args": args, "cfg": None, "model": model.state_dict()} | NO_TRAINING_STATE, report)
 
 
 def _architecture(found: Found, choices: dict[Side, Choice]) -> str:
@@ -119,37 +113,3 @@ def _word_dropout(found: Found) -> Settings:
         return {}
     rates = {f"{side}_word_dropout": found.settings.get(f"{side[:3]}_replace_rate") for side in ("encoder", "decoder")}
     return {key: rate for key, rate in rates.items() if rate}
-
-
-def _training_state(
-    state: dict[str, Any],
-    settings: Settings,
-    theirs: Values,
-    to_ours: Callable[[Values], Values],
-    model: nn.Module,
-) -> tuple[dict[str, Any], str]:
-    """Return everything of a checkpoint but settings and parameters, and what became of the optimizer's state."""
-    state = {key: value for key, value in state.items() if key not in ("args", "cfg", "model")}
-    if not state.get("optimizer_history") and "best_loss" not in state:
-        state["optimizer_history"] = [{"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}}]
-    if "epoch" not in state:
-        state.setdefault("extra_state", {})
-    state = _upgrade_state_dict(state)
-    last = state["optimizer_history"][-1]
-    history = {key: last[key] for key in ("criterion_name", "optimizer_name", "lr_scheduler_state", "num_updates")}
-    position = dict(state["extra_state"]["train_iterator"] or {})
-    position["epoch"] = max(position.get("epoch", 1), 1)
-    kept = {key: state["extra_state"][key] for key in ("val_loss", "best") if key in state["extra_state"]}
-    training = {
-        "optimizer_history": [history],
-        "task_state": {},
-        "extra_state": kept | {"train_iterator": position},
-        "last_optimizer_state": None,
-    }
-    optimizer = str(settings.get("optimizer"))
-    try:
-        translated = translate_state(state.get("last_optimizer_state"), optimizer, theirs, to_ours, model)
-    except Untranslatable as reason:
-        return training, f"the optimizer's state is left out ({reason}): train on with {RESET}"
-    fate = f"the state of optimizer {optimizer} is kept, after {history['num_updates']:,} updates"
-    return training | {"last_optimizer_state": translated}, fate

@@ -1,7 +1,6 @@
 """How the authors' repositories, and older versions of fairseq, call and lay out parameters, made this plugin's.
 
-Gradients and an optimizer's moments have the names and shapes of their parameters, and are translated by the same
-functions.
+Gradients have the names and shapes of their parameters, and are translated by the same functions.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ _OF_FAIRSEQ = (
 
 
 def translate(values: Values, authors: Authors) -> Values:
-    """Return parameters, gradients or moments by this plugin's names and in its shapes.
+    """Return parameters or gradients by this plugin's names and in its shapes.
 
     Buffers, and the dead copies of fairseq 0.12, are left out.
     """

@@ -1,4 +1,4 @@
-"""A checkpoint's parameters compute what they were trained to compute, whatever settings a user gives in its place."""
+"""A checkpoint's parameters compute what they were trained to compute, whoever loads them, whatever is set."""
 
 from __future__ import annotations
 
@@ -66,4 +66,21 @@ def _computes(checkpoint: dict[str, Any]) -> str:
     return f"the wiring {wiring_of(settings) or 'of its architecture'}"
 
 
-steps.extend((refuse_to_rewire, refuse_to_compute_otherwise))
+def refuse_to_go_on_otherwise(loaded: Loaded) -> None:
+    """Refuse to train on with parameters that have the names of the model's, but were used by another wiring.
+
+    Raises:
+        UserError: they were, and their optimizer is to go on.
+    """
+    trainer, state = loaded.request.trainer, loaded.state
+    if trainer is None or loaded.request.reset_optimizer or "last_optimizer_state" not in state:
+        return
+    then, now = wiring_of(flat_settings(state)), wiring_of(flat_settings({"cfg": trainer.cfg}))
+    if then and now and then != now and state["model"].keys() == trainer.get_model().state_dict().keys():
+        raise UserError(
+            f"{loaded.filename} was trained with the wiring {then}, and this is {now}: name the checkpoint's, or"
+            " another --save-dir, or go on from its parameters alone by --reset-optimizer"
+        )
+
+
+steps.extend((refuse_to_rewire, refuse_to_compute_otherwise, refuse_to_go_on_otherwise))
