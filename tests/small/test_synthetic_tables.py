@@ -81,23 +81,6 @@ def test_multilingual_scores_both_directions_of_each_pair(tmp_path: Path) -> Non
     assert "__de__" in german  # the tag of the target language stands on the source
 
 
-def test_summarization(tmp_path: Path) -> None:
-    reproduced("summarization", "18L-18L/B2T", tmp_path / "out")
-    columns = {"R-1", "R-2", "R-L"}
-    check("summarization", "18L-18L/B2T", tmp_path / "out", columns, {"rouge", "rouge_unstemmed"})
-
-
-def test_language_model_has_adaptive_input_and_softmax(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    small = [f"model.adaptive_{part}_cutoff='100,300'" for part in ("input", "softmax")]
-    reproduced("language_model", "16L/B2T", out, "model.decoder_layers=1", *small)
-    check("language_model", "16L/B2T", out, {"Valid", "Test"}, {"ppl_context_0", "ppl_context_96"})
-    (log,) = out.rglob("train.001.log")
-    text = log.read_text("utf-8")
-    assert "AdaptiveInput" in text
-    assert "AdaptiveSoftmax" in text
-
-
 def test_speech_with_a_stand_in_for_the_program(tmp_path: Path) -> None:
     program = tmp_path / "bin/espeak-ng"
     program.parent.mkdir()
