@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from prepared import Prepared, run
-from running import environment, execute, kill_at, succeed
+from running import environment, execute, kill_at
 from stand_ins import STAND_INS
 
 from fairseq_residuals.__main__ import main
