@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import csv
-import subprocess
 from dataclasses import asdict
 from pathlib import Path
-from shutil import copy
 
 import pytest
 from bench_cases import FLAGS, TINY, failing_package, here
@@ -16,7 +14,6 @@ from fairseq_residuals.lab.bench import rounds
 from fairseq_residuals.lab.bench.entries import parse
 from fairseq_residuals.lab.bench.fairseq_models import network
 
-ROOT = Path(__file__).parents[1]
 DIM, FFN, ENCODER_LAYERS = 16, 32, 2
 DEAD = ENCODER_LAYERS * (4 * DIM * DIM + 4 * DIM + 2 * DIM * FFN + DIM + FFN)
 """What stock fairseq holds twice: queries, keys, values and output, and the FFN, with their biases."""
@@ -131,31 +128,3 @@ def test_bad_input(flags: list[str], sentence: str, capsys: pytest.CaptureFixtur
 def test_int8_is_for_ctranslate2_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "generate", *FLAGS, "--precision", "int8", "--variants", "b2t", "--beside"]) == 2
     assert "--precision int8 is for ctranslate2 alone" in capsys.readouterr().err
-
-
-def script(tmp_path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """bench.sh with an environment whose Python prints its arguments."""
-    (tmp_path / "scripts").mkdir()
-    copy(ROOT / "scripts/bench.sh", tmp_path / "scripts")
-    setup = f'set -euo pipefail; ROOT="{tmp_path}"; VENV_PYTHON=echo; die() {{ echo "$*" >&2; exit 1; }}'
-    (tmp_path / "scripts/setup.sh").write_text(setup)
-    command = ["bash", str(tmp_path / "scripts/bench.sh"), "--variants", "a b"]
-    return subprocess.run(
-        command, env={"PATH": "/usr/bin:/bin", "DEVICE": "cuda:1"} | variables, capture_output=True, text=True
-    )
-
-
-def test_the_script_measures_every_theme(tmp_path: Path) -> None:
-    done = script(tmp_path)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    for line, theme in zip(lines, ("train", "generate"), strict=True):
-        assert line.startswith(f"-m fairseq_residuals bench {theme} --device cuda:1 ")
-        assert f"--variants a b --csv results/bench/{theme}-cuda1-2" in line
-        assert [p.read_text() for p in (tmp_path / "results/bench").glob(f"{theme}-*.md")] == [f"{line}\n"]
-
-
-def test_the_script_knows_its_themes(tmp_path: Path) -> None:
-    done = script(tmp_path, THEMES="train speed", DEVICE="cpu")
-    assert done.returncode == 1 and "there is no theme speed" in done.stderr
-    assert done.stdout.count("bench train --device cpu") == 1
