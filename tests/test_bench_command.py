@@ -102,7 +102,7 @@ def test_nothing_measured_is_status_1() -> None:
     [
         (["--variants", "b3t"], "unknown wiring 'b3t' (did you mean b2t?)"),
         (["--beside", "stok"], "beside wirings there are stock, stock-lean, x-transformers"),
-        (["--variants", "post_ln,pre_ln"], "must be one entry"),
+        (["--variants", "post_ln,pre_ln"], "'post_ln,pre_ln' is not a wiring or a list of wirings with their layers"),
         (["--variants", "--beside"], "there is nothing to measure"),
         (["--also", "x=b2t oops"], "--also 'x=b2t oops' is not understood"),
         (["--variants", "b2t", "--also", "b2t=b2t"], "'b2t' is asked for twice"),
