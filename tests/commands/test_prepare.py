@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from prepared import Prepared, run
-from running import environment, execute, kill_at, succeed
+from running import environment, execute, kill_at
 from stand_ins import STAND_INS
 
 from fairseq_residuals.__main__ import main
@@ -69,8 +69,12 @@ def test_mistakes_are_one_sentence(
     assert not list(tmp_path.rglob("*.bin"))
 
 
-def test_what_a_corpus_needs_is_told_without_touching_anything(tmp_path: Path) -> None:
-    told = succeed(COMMAND, "prepare", "gigaword", "--sources", cwd=tmp_path).out
-    assert "gigaword --variant ldc: your own extraction" in told
+def test_what_a_corpus_needs_is_told_without_touching_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["prepare", "gigaword", "--sources"]) == 0
+    told = capsys.readouterr().out
+    assert "gigaword --variant extended: org_data and pairs of your own" in told
     assert "https://drive.usercontent.google.com/download?id=1USoQ8lJgN8kAWnUnRrupMGrPMLlDVqlV" in told
     assert list(tmp_path.iterdir()) == []

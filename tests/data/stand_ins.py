@@ -179,31 +179,14 @@ def gigaword() -> StandIn:
     """Return text whose unknown words are <unk> in training, UNK in the test; digits are '#'."""
     org: Files = {}
     sizes = {"train": 60, "dev": 5, "test": 6}
-    texts = {name: random_lines(name, count, "src", "tgt") for name, count in sizes.items()}
-    for name, lines in texts.items():
+    for name, count in sizes.items():
+        lines = random_lines(name, count, "src", "tgt")
         unknown = "UNK" if name == "test" else "<unk>"
-        texts[name] = {lang: [f"{unknown} ##.# {line.lower()}" for line in lines[lang]] for lang in lines}
-        org |= plain(f"org_data/{name}.{{lang}}.txt", texts[name])
-    harvard: Files = {}
-    for name, lines in texts.items():
-        article, title = text(lines["src"]), text(lines["tgt"])
-        harvard |= {
-            "train": {
-                "sumdata/train/train.article.txt.gz": gzip.compress(article),
-                "sumdata/train/train.title.txt.gz": gzip.compress(title),
-            },
-            "dev": {
-                "sumdata/train/valid.article.filter.txt": article,
-                "sumdata/train/valid.title.filter.txt": title,
-            },
-            "test": {"sumdata/Giga/input.txt": article, "sumdata/Giga/task1_ref0.txt": title},
-        }[name]
-    licensed = {name.removeprefix("org_data/"): contents for name, contents in org.items()}
+        marked = {lang: [f"{unknown} ##.# {line.lower()}" for line in lines[lang]] for lang in lines}
+        org |= plain(f"org_data/{name}.{{lang}}.txt", marked)
     extra = plain("train.{lang}.txt", random_lines("extra", 20, "src", "tgt"))
     archives = {
         "gigaword-org_data": org,
-        "summary.tar.gz": harvard,
-        "gigaword-ldc/": licensed,
         "gigaword-extra/": extra,
     }
     return StandIn(archives, {"merges": 40, "lines": {"train": 60, "valid": 5, "test": 6}})

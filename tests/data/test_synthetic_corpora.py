@@ -15,7 +15,6 @@ from prepared import Prepared
 from fairseq_residuals.lab.data.corpora import (
     cldr,
     find_corpus,
-    python_library,
     spoken_numbers,
 )
 from fairseq_residuals.lab.data.corpus import Job, prepare
@@ -32,17 +31,14 @@ def tone(words: str, speaker: spoken_numbers.Speaker) -> bytes:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def part_of_the_library():
-    """A sixth of the standard library: parsing it all takes seconds."""
-    modules = [module for i, module in enumerate(python_library.library()) if i % 6 == 0]
+def without_the_program():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(python_library, "library", lambda: iter(modules))
         patch.setattr(spoken_numbers, "installed_voice", lambda: tone)
         yield
 
 
 INSTALLED_VOICE = spoken_numbers.installed_voice
-NAMES = ("cldr_en_de", "cldr_multilingual", "docstrings", "python_manual", "spoken_numbers")
+NAMES = ("cldr_en_de", "cldr_multilingual", "spoken_numbers")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -91,76 +87,6 @@ def test_multilingual_text_says_the_same_on_both_sides_and_nothing_in_two_pairs_
         language = name.rpartition(".")[2]
         english = files[f"{name.removesuffix(language)}en"]
         assert [by_english[line][language] for line in english] == lines
-
-
-LIBRARY = {
-    "a.py": '''
-def f():
-    """Give the answer to it all.
-
-    It takes 42 years, and then it is there.
-    """
-
-def g():
-    """The first line goes
-    on in the second one, so it is no sentence.
-    """
-
-class C:
-    """Only one line, nothing to summarize."""
-
-    async def h(self):
-        """Ends with a stop, no blank line.
-        One two three four five six.
-        """
-''',
-    "b.py": 'def f():\n    """Give the answer to it all.\n\n    Said before, by another body of text.\n    """\n',
-}
-
-
-def test_a_docstring_is_its_text_and_its_first_line_if_that_is_a_sentence():
-    assert list(python_library.headlines_of(LIBRARY["a.py"])) == [
-        ("it takes ## years , and then it is there .", "give the answer to it all ."),
-        ("one two three four five six .", "ends with a stop , no blank line ."),
-    ]
-
-
-def test_no_title_and_no_body_of_the_library_comes_twice():
-    splits = python_library.divided(iter(LIBRARY.items()))
-    titles = [pair.title for pairs in splits.values() for pair in pairs]
-    assert sorted(titles) == ["ends with a stop , no blank line .", "give the answer to it all ."]
-
-
-def test_the_library_is_split_by_file(tmp_path: Path) -> None:
-    found = prepared("docstrings", tmp_path)
-    assert found.summary["lines"] == {"train": 100, "valid": 10, "test": 10}
-    for side in ("src", "tgt"):
-        splits = [found.words(f"text/{split}.{side}") for split in ("train", "valid", "test")]
-        assert len({line for split in splits for line in split}) == 120
-    owners = {}
-    for name, source in python_library.library():
-        for split, pairs in python_library.divided(iter([(name, source)])).items():
-            if pairs:
-                owners.setdefault(name, set()).add(split)
-    assert owners
-    assert all(len(splits) == 1 for splits in owners.values())
-    assert set().union(*owners.values()) == {"train", "dev", "test"}
-
-
-def test_a_topic_is_in_one_split_and_a_paragraph_comes_once():
-    articles = {f"topic{i}": f"Word{i} is new, here.\n\nThis is said in all." for i in range(16)}
-    splits = python_library.paragraphs_of(articles)
-    assert [len(splits[split]) for split in ("train", "valid", "test")] == [12 + 1, 2, 2]
-    assert splits["valid"] == [["Word1", "is", "new", ",", "here", "."], ["Word3", "is", "new", ",", "here", "."]]
-
-
-def test_rare_words_are_unknown_whatever_the_held_out_text_says():
-    splits = {"train": [["a", "a", "b"], ["c"]], "valid": [["c", "c", "a"]], "test": []}
-    assert python_library.with_unknown(splits, least=2) == {
-        "train": ["a a <unk>", "<unk>"],
-        "valid": ["<unk> <unk> a"],
-        "test": [],
-    }
 
 
 @pytest.mark.parametrize(

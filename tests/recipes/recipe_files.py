@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
+from fairseq_residuals.lab.recipes.compose import NOTES, rows_of
 from fairseq_residuals.lab.recipes.job import Job, Settings
 from fairseq_residuals.lab.recipes.machine import Machine
 from fairseq_residuals.lab.recipes.tables import Table, load_published
@@ -44,3 +46,24 @@ def uses() -> dict[str, dict[str, list[Cell]]]:
         for cell in read_table(table).cells:
             found.setdefault(cell.config, {}).setdefault(table, []).append(cell)
     return found
+
+
+def kinds() -> list[str]:
+    """Configurations, one of each kind: of those with the same base and schedule and the same keys, wirings aside."""
+    found: dict[object, str] = {}
+    rows = rows_of(CONFIGS)
+    for name in sorted(uses()):
+        row = rows[name]
+        settings = _leaves({key: value for key, value in row.items() if key not in NOTES})
+        found.setdefault(tuple(settings), name)
+    return list(found.values())
+
+
+def _leaves(settings: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Each key of a row with the type of its value; a base, a schedule and a wiring with the value itself."""
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            itself = key in ("base", "schedule") or "residual" in key
+            yield f"{prefix}{key}", value if itself else type(value)

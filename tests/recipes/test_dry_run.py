@@ -84,22 +84,6 @@ def test_corpora_of_several_papers_share_their_downloads(dry_run) -> None:
     assert {flag(command, "--downloads") for command in prepared} == {"data/downloads"}
 
 
-@pytest.mark.parametrize(
-    ("row", "may_change"),
-    [
-        (("joeynmt/perplexity", "--columns", "Prenorm", "--rows", "500", "--gpus", "8"), True),
-        (("joeynmt/perplexity", "--columns", "Prenorm", "--rows", "500", "--gpus", "1"), False),
-        (("b2t/table1", "--rows", "6L-6L/B2T", "--gpus", "8"), False),
-        (("b2t/table4", "--rows", "6L/B2T", "--gpus", "8"), False),
-    ],
-)
-def test_what_the_longest_sample_may_change_is_said(dry_run, row: tuple[str, ...], may_change: bool) -> None:
-    """128 tokens a device are fewer than fairseq accepts of a sentence; blocks of a language model have one length."""
-    [batch] = [line for line in dry_run(*row) if line.startswith("# effective batch: ")]
-    assert batch.endswith("which is not prepared, has more than 128 tokens") == may_change
-    assert ("fewer devices" in batch) == may_change
-
-
 def test_all_rows_of_a_table_prepare_its_corpus_once(dry_run) -> None:
     lines = dry_run("b2t/table5", "--gpus", "4")
     assert len(commands(lines, "fairseq-residuals prepare")) == 1

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
-from recipe_files import CONFIGS, TABLES, job_of, published, read_job, read_table, uses
+from recipe_files import CONFIGS, TABLES, job_of, kinds, published, read_job, read_table
 
 from fairseq_residuals.lab.data.corpora import CORPORA, find_corpus
-from fairseq_residuals.lab.recipes.compose import compose, effective_batch, plain
+from fairseq_residuals.lab.recipes.compose import compose, effective_batch, plain, rows_of
 from fairseq_residuals.lab.recipes.job import train_flags
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.wirings.core.wiring import Wiring
@@ -22,7 +22,14 @@ def resolved(config: DictConfig) -> tuple[DictConfig, dict[str, Wiring]]:
     return model, ARCHITECTURES[model._name](model)
 
 
-@pytest.mark.parametrize("config", sorted(uses()))
+def test_every_row_has_a_base_a_schedule_and_an_architecture_that_exist() -> None:
+    for name, row in rows_of(CONFIGS).items():
+        assert (CONFIGS / f"{row['base']}.yaml").is_file(), name
+        assert "schedule" not in row or (CONFIGS / f"schedule/{row['schedule']}.yaml").is_file(), name
+        assert row.get("model", {}).get("_name", "transformer_b2t") in ARCHITECTURES, name
+
+
+@pytest.mark.parametrize("config", kinds())
 def test_is_valid_for_fairseq(config: str) -> None:
     """Unknown keys and values of the wrong kind are refused where fairseq would refuse them: in its dataclasses, and
     in the settings of this plugin's models. The corpus and its test sets exist."""
@@ -194,8 +201,6 @@ def test_noam_schedule_of_the_lstm_peaks_where_vaswanis_does() -> None:
 
 def test_runs_of_one_recipe_have_one_name_and_other_recipes_another() -> None:
     """Whatever the machine; so a run is found again, and never taken for another."""
-    folders = {name: read_job(name).folder for name in uses()}
-    assert len(set(folders.values())) == len(folders)
     job = read_job("b2t/table1/18l_b2t")
     many = job_of(job.name, gpus=8, max_tokens=1000)
     assert many.folder == job.folder

@@ -30,9 +30,7 @@ from fairseq_residuals.wirings.core.registry import VARIANTS
 from modern_fairseq.atomic_write import atomic_write
 
 HELP = "measure speed and memory of the wirings beside stock fairseq and other libraries, in turns"
-HALVES = ("fp32", "bf16", "fp16")
 WIRINGS = [name for name in VARIANTS if f"transformer_{name}" in ARCHITECTURES]
-OF_PAIRS = "of each stack, or 12-6 for encoder and decoder"
 
 
 @dataclass(frozen=True)
@@ -40,50 +38,47 @@ class Theme:
     """What one kind of measuring offers, and where it begins."""
 
     help: str
-    known: Mapping[str, Entry]
+    entries: Mapping[str, Entry]
     """Entries beside wirings."""
     beside: Sequence[str]
     """Those that are measured unless others are named."""
+    wirings: Sequence[str]
+    precisions: Sequence[str]
+    layers: str
+    tokens: str
     baseline: str
     """The entry that the others are multiples of."""
-    precisions: Sequence[str]
-    wirings: Sequence[str] = tuple(WIRINGS)
-    all_wirings: str = "all"
-    also: str = "; NAME may also be MODULE:FUNCTION, which makes the model"
-    layers: str = "6"
-    of_layers: str = OF_PAIRS
-    tokens: str = "64x32"
     parse: Callable[[str], Entry] = parse
     refuse: Callable[[Entry, Case], object] = settings_of
 
 
+_TRAIN = Theme(
+    "tokens per second and memory of training, with forward and backward pass and optimizer apart",
+    ENTRIES,
+    ("stock", "stock-lean", "x-transformers"),
+    WIRINGS,
+    ("fp32", "bf16", "fp16"),
+    "6",
+    "64x32",
+    STOCK.name,
+)
 THEMES = {
-    "train": Theme(
-        "tokens per second and memory of training, with forward and backward pass and optimizer apart",
-        ENTRIES,
-        ("stock", "stock-lean", "x-transformers"),
-        STOCK.name,
-        HALVES,
-    ),
-    "generate": Theme(
-        "tokens per second of beam search with hypotheses of one length",
-        ENTRIES,
-        ("stock", "stock-lean", "ctranslate2"),
-        STOCK.name,
-        (*HALVES, "int8"),
+    "train": _TRAIN,
+    "generate": replace(
+        _TRAIN,
+        help="tokens per second of beam search with hypotheses of one length",
+        beside=("stock", "stock-lean", "ctranslate2"),
+        precisions=(*_TRAIN.precisions, "int8"),
     ),
     "library": Theme(
-        "tokens per second and memory of training stacks without fairseq, beside those of other libraries",
+        f"training of stacks without fairseq, beside those of other libraries; flags are {', '.join(stacks.FLAGS)}",
         stacks.ENTRIES,
         tuple(stacks.ENTRIES),
-        stacks.WIRINGS[0],
-        HALVES[:2],
         stacks.WIRINGS,
-        " ".join(stacks.WIRINGS),
-        f" ({', '.join(stacks.FLAGS)})",
+        ("fp32", "bf16"),
         "12",
-        "of the stack",
         "8x128",
+        stacks.WIRINGS[0],
         stacks.parse,
         stacks.check,
     ),
@@ -98,57 +93,60 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _configure(parser: argparse.ArgumentParser, name: str, theme: Theme) -> None:
+    parser.set_defaults(beam=1, vocabulary=5)
     who = parser.add_argument_group("entries")
     who.add_argument(
         "--wirings",
         "--variants",
         dest="variants",
         nargs="*",
-        default=list(theme.wirings),
+        default=theme.wirings,
         metavar="NAME",
-        help=f"NAME/k=v,... gives one its options ({theme.all_wirings})",
+        help=f"NAME/k=v,... gives one its options ({'all' if theme.wirings is WIRINGS else ' '.join(theme.wirings)})",
     )
     who.add_argument(
         "--beside",
         nargs="*",
-        default=list(theme.beside),
+        default=theme.beside,
         metavar="NAME",
-        help=f"of {', '.join(theme.known)} ({' '.join(theme.beside)})",
+        help=f"of {', '.join(theme.entries)} ({' '.join(theme.beside)})",
     )
     who.add_argument(
         "--also",
         nargs="+",
         default=[],
         metavar="'LABEL=NAME ...'",
-        help=f"a NAME with variables of its process (VAR=value) and flags of its own{theme.also}",
+        help="a NAME with variables of its process (VAR=value) and flags of its own; NAME may also be MODULE:FUNCTION,"
+        " which makes the model (not in library)",
     )
     sizes = parser.add_argument_group("sizes", "every combination of --layers, --dims and --precision is measured")
     sizes.add_argument(
-        "--layers", nargs="+", default=[theme.layers], metavar="N", help=f"{theme.of_layers} ({theme.layers})"
+        "--layers",
+        nargs="+",
+        default=[theme.layers],
+        metavar="N",
+        help=f"of each stack, or 12-6 for encoder and decoder ({theme.layers})",
     )
     sizes.add_argument(
         "--dims", nargs="+", default=["base"], metavar="SIZE", help="base, big, or 512x2048x8: dim, FFN, heads (base)"
     )
     sizes.add_argument("--precision", nargs="+", choices=theme.precisions, default=["fp32"], help="(fp32)")
     sizes.add_argument("--tokens", default=theme.tokens, metavar="BxT", help="sentences x tokens a side (%(default)s)")
-    if name == "library":
-        parser.set_defaults(vocabulary=5)
-    else:
-        sizes.add_argument("--vocabulary", type=int, default=32768, metavar="N", help="of both sides (%(default)s)")
     sizes.add_argument("--seed", type=int, default=1, metavar="N", help="of weights and batch (%(default)s)")
+    if name != "library":
+        sizes.add_argument("--vocabulary", type=int, default=32768, metavar="N", help="of both sides (%(default)s)")
     if name == "generate":
         sizes.add_argument("--beam", type=int, default=4, metavar="N", help="%(default)s")
     how = parser.add_argument_group("measuring")
     how.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:1 (%(default)s)")
-    how.add_argument("--repeats", type=int, default=5, metavar="N", help="rounds, a process each (%(default)s)")
-    how.add_argument("--steps", type=int, default=3, metavar="N", help="timed in each process (%(default)s)")
-    how.add_argument("--warmup", type=int, default=2, metavar="N", help="steps before, not timed (%(default)s)")
-    how.add_argument(
-        "--timeout", type=float, default=3600, metavar="S", help="seconds that one process may take (%(default)g)"
-    )
+    for flag, default, words in (
+        ("repeats", 5, "rounds, a process each"),
+        ("steps", 3, "timed in each process"),
+        ("warmup", 2, "steps before, not timed"),
+        ("timeout", 3600, "seconds that one process may take"),
+    ):
+        how.add_argument(f"--{flag}", type=int, default=default, metavar="N", help=f"{words} (%(default)s)")
     how.add_argument("--csv", type=Path, metavar="FILE", help="write everything that was measured, after each round")
-    if name != "generate":
-        parser.set_defaults(beam=1)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -190,14 +188,7 @@ def _write(path: Path, text: str) -> None:
 
 MIB = 2**20
 WHO = ("entry", "layers", "dims", "precision")
-SPEED = ("tokens/s", "least", "most", "step s")
 PHASES = ("forward", "backward", "optimizer")
-TRAINING = (*WHO, *SPEED, *(f"{phase} s" for phase in PHASES), "peak MiB", "parameters")
-COLUMNS = {
-    "train": (*TRAINING, "x stock", "x memory"),
-    "generate": (*WHO, *SPEED, "peak MiB", "x stock", "x memory"),
-    "library": (*TRAINING, "x pre_ln", "x memory"),
-}
 LEGEND = {
     "tokens/s": "target tokens per second: those of the median round, with the least and the most of any round",
     "step s": "the median round's median step (a search is one), and the phases of that same step",
@@ -241,7 +232,10 @@ class Report:
 
     def __init__(self, theme: str, lines: Sequence[Line], device: torch.device) -> None:
         self.theme, self.lines = theme, lines
-        self.columns = COLUMNS[theme]
+        timed = ("step s",) if theme == "generate" else ("step s", *(f"{phase} s" for phase in PHASES))
+        sized = ("peak MiB",) if theme == "generate" else ("peak MiB", "parameters")
+        ratios = (f"x {THEMES[theme].baseline}", "x memory")
+        self.columns = (*WHO, "tokens/s", "least", "most", *timed, *sized, *ratios)
         self.machine = machine(device) | {"date": datetime.date.today().isoformat()}
 
     def head(self) -> list[str]:
@@ -267,19 +261,11 @@ class Report:
         for entry in {line.entry.name: line.entry for line in self.lines}.values():
             if about := "; ".join(filter(None, (entry.about, entry.own))):
                 remarks.append(f"{entry.name}: {about}.")
-        return remarks + self._failures()
-
-    def _failures(self) -> list[str]:
-        """Return each failure once, with its cases unless it holds for all of its entry's."""
-        found: dict[tuple[str, str], list[str]] = {}
+        failures: dict[tuple[str, str], list[str]] = {}
         for line in self.lines:
             if line.failure:
-                found.setdefault((line.entry.name, line.failure), []).append(str(line.case))
-        cases = len({line.case for line in self.lines})
-        return [
-            f"{name}: {failure}." if len(where) == cases > 1 else f"{name} ({'; '.join(where)}): {failure}."
-            for (name, failure), where in found.items()
-        ]
+                failures.setdefault((line.entry.name, line.failure), []).append(str(line.case))
+        return remarks + [f"{name} ({'; '.join(where)}): {why}." for (name, why), where in failures.items()]
 
     def rows(self) -> list[list[Cell]]:
         """Return the cells of every line, None where there is no number."""

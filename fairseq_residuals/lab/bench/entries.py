@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from fairseq_residuals.lab.look.models import sources
+from fairseq_residuals.lab.look.models import wiring_source
 from fairseq_residuals.wirings.core.errors import UserError
 
 DIMENSIONS = {"base": (512, 2048, 8), "big": (1024, 4096, 16)}
@@ -179,13 +179,10 @@ def parse(text: str) -> Entry:
         return ENTRIES[text]
     if _MAKER.fullmatch(text):
         return Entry(text, text, SEARCH)
-    sizes = dict.fromkeys(("dim", "ffn_dim", "heads"), None) | {"sentences": 1, "tokens": 1, "vocabulary": 5}
     try:
-        (source,) = sources(Namespace(variants=[text], arch=None, checkpoint=None, task="translation", **sizes))
+        source = wiring_source(text, "translation")
     except UserError as error:
         raise UserError(f"{error}; beside wirings there are {', '.join(ENTRIES)}") from error
-    except ValueError:
-        raise UserError(f"{text!r} must be one entry; blanks, not commas, stand between several") from None
     return Entry(text, f"{HERE}.fairseq_models:network", SEARCH, source.arch, source.flags)
 
 

@@ -7,7 +7,8 @@ import io
 import math
 import shlex
 import shutil
-from collections.abc import Iterable
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,6 @@ from fairseq_residuals.lab.compare.tasks import Rung, Task, data_digest, unigram
 from fairseq_residuals.lab.look.training_log import TRAIN, VALID, read_log
 from fairseq_residuals.lab.recipes.compose import training_hash
 from fairseq_residuals.lab.recipes.job import PLUGIN, Job, Precision, Settings
-from fairseq_residuals.lab.recipes.losses import final_loss
 from fairseq_residuals.lab.recipes.machine import Machine
 from fairseq_residuals.lab.recipes.runner import CommandFailed, Run, Runner
 from fairseq_residuals.lab.recipes.stages import Diverged, Stages, hours, usage
@@ -242,7 +242,7 @@ def _measured(result: Result, job: Job) -> Result:
     result = replace(
         result,
         valid_loss=last,
-        train_loss=final_loss(list(train.values())) if train else None,
+        train_loss=_final_loss(list(train.values())) if train else None,
         parameters=log.parameters,
         curve=" ".join(f"{update}:{loss:g}" for update, loss in sorted(valid.items())),
     )
@@ -254,6 +254,11 @@ def _measured(result: Result, job: Job) -> Result:
         reason = f"validation loss {last:.2f}, the unigram loss is {result.unigram_loss:.2f}"
         return replace(result, ended="did not learn", reason=reason)
     return result
+
+
+def _final_loss(losses: Sequence[float]) -> float:
+    """Return the mean of the last twentieth of what was logged, at least the last one: single points are noisy."""
+    return statistics.fmean(losses[-max(1, len(losses) // 20) :])
 
 
 def _anywhere(comparison: Comparison, job: Job) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 from collections import Counter
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from fairseq.data import Dictionary, data_utils
 
 from fairseq_residuals.lab.data.binarize import binarize
 from fairseq_residuals.lab.data.download import digest_of
-from fairseq_residuals.lab.recipes.losses import unigram_loss
 from fairseq_residuals.plugin.folders import new_folder
 from fairseq_residuals.wirings.core.errors import UserError
 
@@ -153,7 +153,8 @@ def unigram_loss_of(data_bin: Path) -> float:
         Counter(token for line in data_utils.load_indexed_dataset(str(data_bin / name)) for token in line.tolist())
         for name in names
     )
-    return unigram_loss(train, valid, words)
+    total = train.total() + words
+    return -math.fsum(n * math.log2((train[token] + 1) / total) for token, n in valid.items()) / valid.total()
 
 
 def data_digest(data_bin: Path) -> str:

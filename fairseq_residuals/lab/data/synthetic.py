@@ -162,13 +162,13 @@ class Listing(Phrase):
 
 
 class Pair(NamedTuple):
-    source: str
-    target: str
+    en: str
+    de: str
 
 
-def render(phrase: Phrase) -> Pair:
-    """Return the phrase in English and in German."""
-    return Pair(*(" ".join(phrase.text(locale).split()) for locale in (SOURCE, TARGET)))
+def in_words(phrase: Phrase, locale: Locale) -> str:
+    """Return the phrase in a language, with single plain blanks."""
+    return " ".join(phrase.text(locale).split())
 
 
 @cache
@@ -265,17 +265,18 @@ def draw_sentence(rng: random.Random) -> Listing:
     return Listing(phrases, rng.choice(("standard", "or")))
 
 
-def distinct_pairs(seed: int) -> Iterator[Pair]:
-    """Yield pairs without end, no two of which mention the same set of values or share a source or a target."""
+def said_in(seed: int, languages: tuple[str, ...]) -> Iterator[dict[str, str]]:
+    """Yield sentences by language without end; no two mention the same values, or read the same in any language."""
     rng = random.Random(seed)
+    locales = {language: Locale(language) for language in ("en", *languages)}
     seen: set[object] = set()
     while True:
         sentence = draw_sentence(rng)
-        pair = render(sentence)
-        keys = {frozenset(sentence.items), ("source", pair.source), ("target", pair.target)}
+        said = {language: in_words(sentence, locale) for language, locale in locales.items()}
+        keys = {frozenset(sentence.items), *said.items()}
         if seen.isdisjoint(keys):
             seen |= keys
-            yield pair
+            yield said
 
 
 def make_corpus(sizes: Mapping[str, int], seed: int = 0) -> dict[str, list[Pair]]:
@@ -284,8 +285,8 @@ def make_corpus(sizes: Mapping[str, int], seed: int = 0) -> dict[str, list[Pair]
     Pairs are distinct in content, source and target over the whole corpus, and shuffled before they are dealt
     out, so that short sentences, which run out first, are as frequent in every split.
     """
-    stream = distinct_pairs(seed)
-    pairs = [next(stream) for _ in range(sum(sizes.values()))]
+    stream = said_in(seed, ("de",))
+    pairs = [Pair(**next(stream)) for _ in range(sum(sizes.values()))]
     random.Random(seed).shuffle(pairs)
     dealt = iter(pairs)
     return {split: [next(dealt) for _ in range(size)] for split, size in sizes.items()}

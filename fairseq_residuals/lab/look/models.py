@@ -133,14 +133,7 @@ def sources(args: Namespace) -> list[ModelSource]:
     for item in variants:
         # a list of variants with their layers has commas of its own
         for text in [item] if re.search(r"[:/=]", item) else filter(None, item.split(",")):
-            name, _, given = text.partition("/")
-            first = Wiring.parse(name, given).parts[0].name
-            if f"{PREFIXES[args.task]}_{first}" not in ARCHITECTURES:
-                reason = find_variant(first).refusal(alone=args.task == "language_modeling", topmost=True)
-                raise UserError(f"wiring {first!r} cannot be used for --task {args.task}: {reason}")
-            own = ("--residual", name) if name != first else ()
-            flags = (*own, *(("--residual-args", given) if given else ()))
-            found.append(ModelSource(args.task, f"{PREFIXES[args.task]}_{first}", flags, name=given or name))
+            found.append(wiring_source(text, args.task))
     for arch in args.arch or ():
         if arch not in ARCHITECTURES:
             raise UserError(
@@ -157,6 +150,22 @@ def sources(args: Namespace) -> list[ModelSource]:
     if not found:
         raise UserError("no model is named: give a wiring, such as b2t; `fairseq-residuals list` prints them")
     return found
+
+
+def wiring_source(text: str, task: str) -> ModelSource:
+    """Return the model of a wiring, NAME or NAME/k=v,...
+
+    Raises:
+        UserError: there is no such wiring, or none for the task.
+    """
+    name, _, given = text.partition("/")
+    first = Wiring.parse(name, given).parts[0].name
+    if f"{PREFIXES[task]}_{first}" not in ARCHITECTURES:
+        reason = find_variant(first).refusal(alone=task == "language_modeling", topmost=True)
+        raise UserError(f"wiring {first!r} cannot be used for --task {task}: {reason}")
+    own = ("--residual", name) if name != first else ()
+    flags = (*own, *(("--residual-args", given) if given else ()))
+    return ModelSource(task, f"{PREFIXES[task]}_{first}", flags, name=given or name)
 
 
 def make_subject(source: ModelSource, args: Namespace, device: torch.device) -> FairseqSubject:

@@ -159,7 +159,7 @@ def longest_sample(data: Path, config: DictConfig) -> int:
         data: the binarized corpus.
         config: a composed configuration; samples of more positions than its task takes are left out by fairseq.
     """
-    task, limit = config.task, longest_accepted(config)
+    task, limit = config.task, _longest_accepted(config)
     subsets = f"{config.dataset.train_subset},{config.dataset.valid_subset}".split(",")
     longest = 0
     for sizes in _sizes(data, subsets):
@@ -168,7 +168,7 @@ def longest_sample(data: Path, config: DictConfig) -> int:
     return longest
 
 
-def longest_accepted(config: DictConfig) -> int:
+def _longest_accepted(config: DictConfig) -> int:
     """Return the positions of the longest sample that the task of a composed configuration takes."""
     task = config.task
     # the defaults of fairseq's tasks, of which that of speech has no dataclass to name them

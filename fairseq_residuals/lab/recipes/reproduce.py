@@ -6,8 +6,7 @@ import itertools
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,6 @@ import torch
 from fairseq_residuals.lab.data.corpora import CORPORA, find_corpus
 from fairseq_residuals.lab.data.corpus import downloads_of
 from fairseq_residuals.lab.recipes.costs import summary
-from fairseq_residuals.lab.recipes.effective_batch import longest_accepted
 from fairseq_residuals.lab.recipes.evaluate import Score, check_references, expected_metrics, score_commands
 from fairseq_residuals.lab.recipes.job import Job, Settings
 from fairseq_residuals.lab.recipes.recipe import Measurement
@@ -31,7 +29,6 @@ from fairseq_residuals.wirings.core.errors import UserError
 
 Work = dict[Job, list[Cell]]
 """Each run with the cells that it is for."""
-_VARIANT = "recipe.variant="
 
 
 def jobs_of(
@@ -47,11 +44,10 @@ def jobs_of(
         UserError: there is no such row or column, or a configuration that cannot be.
     """
     cells = table.select(rows, columns)
-    chosen = settings_by_config(settings, [cell.config for cell in cells])
     work: Work = {}
     for cell in cells:
         for seed in seeds or table.seeds:
-            work.setdefault(Job(chosen[cell.config], cell.config, seed), []).append(cell)
+            work.setdefault(Job(settings, cell.config, seed), []).append(cell)
     for job in work:
         job.check_model()
     return work
@@ -201,25 +197,6 @@ def _device(job: Job) -> str:
     return f"{job.batch.devices} x {torch.cuda.get_device_name(0)}"
 
 
-def settings_by_config(settings: Settings, names: Iterable[str]) -> dict[str, Settings]:
-    """Return the settings of each configuration: an override of ``recipe.variant`` reaches the corpora that have it.
-
-    Where no corpus has it, it reaches all, so that the corpus can say which ones it has.
-    """
-    by_name = dict.fromkeys(names, settings)
-    chosen = [override for override in settings.overrides if override.lstrip("+").startswith(_VARIANT)]
-    if not chosen:
-        return by_name
-    variant = chosen[-1].partition("=")[2]
-    without = replace(settings, overrides=tuple(o for o in settings.overrides if o not in chosen))
-    lacking = {name for name in by_name if not _has_variant(Job(without, name).recipe.corpus, variant)}
-    return by_name if len(lacking) == len(by_name) else by_name | dict.fromkeys(lacking, without)
-
-
-def _has_variant(corpus: str, variant: str) -> bool:
-    return variant == "null" or corpus not in CORPORA or variant in find_corpus(corpus).variants
-
-
 def why_unobtainable(job: Job) -> str:
     """Return why the corpus of a run cannot be prepared, as far as this machine alone can tell; "" where it may be.
 
@@ -255,7 +232,7 @@ def show(work: Work) -> Iterator[str]:
     for job, cells in work.items():
         rows = dict.fromkeys(f"{cell.row}, {cell.column}" if len(work) > 1 else cell.row for cell in cells)
         yield f"# {job.name}, seed {job.seed}: {'; '.join(list(rows)[:8])}{' ...' if len(rows) > 8 else ''}"
-        yield f"# effective batch: {job.batch}{_not_known_yet(job)}"
+        yield f"# effective batch: {job.batch}"
         if job.corpus not in shown:
             shown.add(job.corpus)
             if not is_prepared(job) and (reason := why_unobtainable(job)):
@@ -271,16 +248,6 @@ def show(work: Work) -> Iterator[str]:
     if unobtainable:
         yield "# cost: what is left out is counted too"
         yield f"# {describe(work, unobtainable)}"
-
-
-def _not_known_yet(job: Job) -> str:
-    """Return what the samples of a corpus that is not prepared may change; "" where they cannot."""
-    batch = job.batch
-    if batch.devices == 1 or is_prepared(job) or job.asked.task._name == "language_modeling":
-        return ""
-    if batch.max_tokens >= longest_accepted(job.asked):
-        return ""
-    return f"; fewer devices, if a sample of the corpus, which is not prepared, has more than {batch.max_tokens} tokens"
 
 
 def _evaluations(job: Job, cells: list[Cell]) -> Iterator[str]:

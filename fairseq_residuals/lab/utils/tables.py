@@ -15,7 +15,6 @@ from collections.abc import Iterable, Sequence
 Cell = str | int | float | None
 Groups = Sequence[tuple[str, Sequence[str]]]
 """Headings, each with those of the columns below it."""
-GAP = "  "
 
 
 def text_table(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
@@ -46,23 +45,8 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[Cell]], left: in
     return "\n".join(f"| {' | '.join(line)} |" for line in aligned)
 
 
-def grouped_text_table(first: str, groups: Groups, rows: Iterable[Sequence[str]]) -> str:
-    """Return columns in groups, under two lines of headings; the first column, headed ``first``, belongs to none."""
-    body = [[first, *(name for _, below in groups for name in below)], *map(list, rows)]
-    widths = [max(map(len, cells)) for cells in zip(*body, strict=True)]
-    upper, at = [" " * widths[0]], 1
-    for heading, below in groups:
-        spanned = sum(widths[at : at + len(below)]) + len(GAP) * (len(below) - 1)
-        # a heading wider than what it spans widens the last of it
-        widths[at + len(below) - 1] += max(0, len(heading) - spanned)
-        upper.append(heading.ljust(max(len(heading), spanned)))
-        at += len(below)
-    lines = [upper, *([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in body)]
-    return "\n".join(GAP.join(line).rstrip() for line in lines)
-
-
 def latex_table(first: str, groups: Groups, rows: Iterable[Sequence[str]]) -> str:
-    """Return the same as a ``tabular`` with the rules of booktabs."""
+    """Return a ``tabular`` with the rules of booktabs; columns have groups, but for the first, headed ``first``."""
     upper = ["", *(rf"\multicolumn{{{len(below)}}}{{c}}{{{_tex(heading)}}}" for heading, below in groups)]
     lower = [_tex(first), *(_tex(name) for _, below in groups for name in below)]
     body = [[_tex(cell) for cell in row] for row in rows]

@@ -27,8 +27,6 @@ PUBLISHED = {
 SYNTHETIC = {
     "cldr_en_de": "cldr",
     "cldr_multilingual": "cldr",
-    "docstrings": "python_library",
-    "python_manual": "python_library",
     "spoken_numbers": "spoken_numbers",
 }
 """Made on the spot, from what is installed: a small twin of each corpus that a kind of model needs."""

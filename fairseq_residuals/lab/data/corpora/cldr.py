@@ -11,8 +11,6 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
-from babel import Locale
-
 from fairseq_residuals.lab.data import clean, sentence_pieces
 from fairseq_residuals.lab.data.corpora.wmt import B2T
 from fairseq_residuals.lab.data.corpus import Corpus, Job, Variant
@@ -21,7 +19,7 @@ from fairseq_residuals.lab.data.moses import Function
 from fairseq_residuals.lab.data.parallel_text import Bpe, Parallel, Part, Pipeline
 from fairseq_residuals.lab.data.sentence_pieces import Pair, Pieces
 from fairseq_residuals.lab.data.steps import Step
-from fairseq_residuals.lab.data.synthetic import draw_sentence, make_corpus, write_corpus
+from fairseq_residuals.lab.data.synthetic import make_corpus, said_in, write_corpus
 
 SENTENCES = Source("sentences")
 
@@ -75,20 +73,6 @@ CLDR_EN_DE = Corpus(
 """Translation from English to German."""
 
 LANGUAGES = ("de", "es", "fr")
-
-
-def said_in(seed: int, languages: tuple[str, ...]) -> Iterator[dict[str, str]]:
-    """Return sentences by language; no two mention the same values, or read the same in any language."""
-    rng = random.Random(seed)
-    locales = {language: Locale(language) for language in ("en", *languages)}
-    seen: set[object] = set()
-    while True:
-        sentence = draw_sentence(rng)
-        said = {language: " ".join(sentence.text(locale).split()) for language, locale in locales.items()}
-        keys = {frozenset(sentence.items), *said.items()}
-        if seen.isdisjoint(keys):
-            seen |= keys
-            yield said
 
 
 def write_pairs(folder: Path, languages: tuple[str, ...], counts: dict[str, int]) -> None:

@@ -42,19 +42,13 @@ def plan(job: Job) -> tuple[Step, ...]:
                     check_digest(unpacked / name, DIGESTS[split])
                 share(unpacked / name, folder / split)
 
-    unpacked = job.unpacked(ARTICLES, tuple(FILES.values()))
-    text = Step("text", take, {"lines": lines}, (unpacked,))
-    return (text, binary(job, text))
-
-
-def binary(job: Job, text: Step) -> Step:
-    """Return the step from the text, a file a split, to binary data."""
-
-    def make(folder: Path, text: Path) -> None:
+    def binary(folder: Path, text: Path) -> None:
         files = [f"--{split}pref={text / split}" for split in FILES]
         binarize(folder, ["--only-source", *files], job.workers)
 
-    return Step("data-bin", make, {"flags": ["--only-source"]}, (text,))
+    unpacked = job.unpacked(ARTICLES, tuple(FILES.values()))
+    text = Step("text", take, {"lines": lines}, (unpacked,))
+    return (text, Step("data-bin", binary, {"flags": ["--only-source"]}, (text,)))
 
 
 WIKITEXT103 = Corpus(

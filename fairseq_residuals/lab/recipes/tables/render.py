@@ -1,4 +1,4 @@
-"""A table as text, Markdown, CSV or LaTeX; in each, published and reproduced numbers have columns of their own."""
+"""A table as Markdown, CSV or LaTeX; in each, published and reproduced numbers have columns of their own."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from fairseq_residuals.lab.recipes.tables.reproduced import Record, check
 from fairseq_residuals.lab.utils.tables import (
     Cell,
     csv_text,
-    grouped_text_table,
     latex_table,
     markdown_table,
     mean_and_spread,
 )
 
-Format = Literal["text", "markdown", "csv", "latex"]
+Format = Literal["markdown", "csv", "latex"]
 NOTHING = "-"
 MOST_NAMED = 8
 """Rows without scores; more of them are counted."""
@@ -128,7 +127,7 @@ def _means(parts: list[dict[int, float | None]]) -> dict[int, float | None]:
     return means
 
 
-def render(table: Table, records: Iterable[Record], format: Format = "text") -> str:
+def render(table: Table, records: Iterable[Record], format: Format = "markdown") -> str:
     """Return the table with everything that has been reproduced of it.
 
     CSV is for programs: a line per cell and metric, with the mean over seeds, the standard deviation (from n - 1), and
@@ -224,11 +223,6 @@ def _heading(table: Table) -> str:
     return ". ".join(filter(None, (f"{table.key}: {table.title}".rstrip(": "), table.source))) + "."
 
 
-def _text(view: View) -> str:
-    table = grouped_text_table("row", _columns(view), _rows(view))
-    return "\n".join([_heading(view.table), "", table, "", *_remarks(view)]) + "\n"
-
-
 def _markdown(view: View) -> str:
     head = ["row", *(f"{column} {name}" for column, below in _columns(view) for name in below)]
     remarks = (f"- {remark}" for remark in _remarks(view))
@@ -254,4 +248,4 @@ def _csv(view: View) -> str:
     return csv_text(("row", "column", "published", "metric", "reproduced", "spread", "seeds", "failed_seeds"), rows)
 
 
-_FORMATS: dict[str, Callable[[View], str]] = {"text": _text, "markdown": _markdown, "csv": _csv, "latex": _latex}
+_FORMATS: dict[str, Callable[[View], str]] = {"markdown": _markdown, "csv": _csv, "latex": _latex}
