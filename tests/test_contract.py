@@ -13,7 +13,6 @@ from fairseq.sequence_generator import SequenceGenerator
 from tiny import (
     EOS,
     PAD,
-    TASKS,
     batch,
     build,
     depth_for,
@@ -30,14 +29,15 @@ from fairseq_residuals.plugin.models.builder import RecomputeActivations
 from fairseq_residuals.wirings.core.base import Connection
 from fairseq_residuals.wirings.core.common_options import Init
 from fairseq_residuals.wirings.core.registry import VARIANTS
+from tests.rotation import rotated
 
+ALONE = [name for name in sorted(VARIANTS) if not VARIANTS[name].refusal(alone=True, topmost=True)]
+# a wiring is told whether its stack is one of a pair, and not of which task: two tasks make pairs in turn
 every_variant = pytest.mark.parametrize(
     ("task", "variant"),
     [
-        (task, variant)
-        for task in TASKS
-        for variant in sorted(VARIANTS)
-        if not VARIANTS[variant].refusal(alone=task == "language_modeling", topmost=True)
+        *rotated(("translation", "speech"), sorted(VARIANTS)),
+        *(("language_modeling", variant) for variant in ALONE),
     ],
 )
 
@@ -214,24 +214,21 @@ def test_state_dict_round_trip(task: str, variant: str) -> None:
         torch.testing.assert_close(logits(found, task, inputs), expected, rtol=0, atol=0)
 
 
-# generating code for the backward pass is dear, and each op has a test of that: one variant has it, in every task
+# generating code for the backward pass is dear, and each op has a test of that: one variant has it
 @pytest.mark.parametrize(
-    ("task", "variant", "backend"),
-    [("translation", variant, "eager") for variant in sorted(VARIANTS)]
-    + [(task, "b2t", "aot_eager") for task in TASKS],
+    ("variant", "backend"), [*((variant, "eager") for variant in sorted(VARIANTS)), ("b2t", "aot_eager")]
 )
-def test_stacks_compile_as_one_graph(task: str, variant: str, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stacks_compile_as_one_graph(variant: str, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The code that is made for one size of batches serves another.
 
     Attention is the same code in every variant that does not open it: it is traced in one, and less stands in its place
-    in the others. A decoder has all that an encoder has, and is traced for both, unless it is wired from the encoder.
+    in the others. A decoder alone is traced, unless a variant is for pairs.
     """
     if backend == "eager":
         monkeypatch.setattr(MultiheadAttention, "forward", mean_of_the_values)
     torch.compiler.reset()
-    model = perturb(build(task, variant)).train()
-    both = backend == "aot_eager" or VARIANTS[variant].refusal(alone=True, topmost=False)
-    for stack in stacks(model)[0 if both else -1 :]:
+    model = perturb(build("language_modeling" if variant in ALONE else "translation", variant)).train()
+    for stack in stacks(model):
         compiled = torch.compile(stack, fullgraph=True, backend=backend)
         for length, sentences in ((6, 2), (9, 4)):
             x, args = inputs_of(stack, length, sentences)
@@ -263,9 +260,9 @@ def inputs_of(stack: Any, length: int, sentences: int) -> tuple[Tensor, tuple[Te
 
 
 @every_variant
-@pytest.mark.parametrize("layers", (1, 24))
-def test_depth(task: str, variant: str, layers: int) -> None:
-    layers = depth_for(variant, layers)
+def test_depth(task: str, variant: str) -> None:
+    """A layer, and many; test_deep.py has pairs of 100."""
+    layers = depth_for(variant, 24 if task == "language_modeling" else 1)
     model, inputs = build(task, variant, layers=layers), batch(task)
     assert [len(stack) for stack in stacks(model)] == [layers] * len(stacks(model))
     out = logits(model, task, inputs)

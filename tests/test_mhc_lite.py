@@ -12,17 +12,14 @@ from test_hyper_connections import (
     assert_computes_pre_ln,
     connections,
     double_without_eps,
-    stream_of,
     streams_like,
-    sublayer,
 )
 from test_mhc import spread_after_training
-from tiny import build, perturb, stacks
+from tiny import TASKS, build, stacks
 from torch import Tensor
 
-from fairseq_residuals.wirings.ops.hyper_mix import sinkhorn_reference
-from fairseq_residuals.wirings.variants._streams import ROUTER_EPS, stream_keys
 from fairseq_residuals.wirings.variants.mhc_lite import mean_of_permutations, permutation_matrices
+from tests.rotation import rotated
 
 LM = "language_modeling"
 
@@ -48,27 +45,6 @@ def test_means_of_permutations_are_doubly_stochastic(n: int, spread: float) -> N
     torch.testing.assert_close(found.sum(-2), ones)
 
 
-@pytest.mark.parametrize("mixing", ("permutations", "sinkhorn"))
-@pytest.mark.parametrize("n", (1, 2, 3, 4))
-def test_a_perturbed_connection_is_the_authors_equation(n: int, mixing: str) -> None:
-    model = perturb(build("translation", "mhc_lite", "--residual-args", f"n={n},mixing={mixing}"), scale=0.5)
-    connection = connections(model)[4].double()
-    router, streams = connection.router, streams_like(connection, n)
-    after, _ = connection(stream_of(streams), sublayer)
-    (s_pre, s_post, s_res), bias = router.scale, router.logits.bias
-    x = streams[2, 1]
-    flat = x.flatten()
-    made = router.logits.weight @ ((1 + router.logits.gamma) * flat / (flat.square().mean() + ROUTER_EPS).sqrt())
-    pre = torch.sigmoid(s_pre * made[:n] + bias[:n])
-    post = 2 * torch.sigmoid(s_post * made[n : 2 * n] + bias[n : 2 * n])
-    logits = s_res * made[2 * n :] + bias[2 * n :]
-    res = mean_permutation(logits, n) if mixing == "permutations" else sinkhorn_reference(logits.view(n, n))
-    y = sublayer(connection.norm(sum(pre[i] * x[i] for i in range(n))), None)[0]
-    for j in range(n):
-        expected = post[j] * y + sum(res[i, j] * x[i] for i in range(n))
-        torch.testing.assert_close(after[stream_keys(n)[j]][2, 1], expected, rtol=1e-12, atol=1e-12)
-
-
 def test_starts_with_nearly_the_identity() -> None:
     """At n = 4: pre 0.731 and 0.269, post 1.462 and 0.538, a weight of the identity of 1 / (1 + 23 e^-8)."""
     for stack in stacks(build("translation", "mhc_lite", layers=3)):
@@ -91,8 +67,7 @@ def test_streams_part(variant: str) -> None:
         assert spread_after_training(model, updates + 1) > 0.01
 
 
-@pytest.mark.parametrize("task", ("translation", LM, "speech"))
-@pytest.mark.parametrize("args", ("", "n=1", "n=3", "spread=5"))
+@pytest.mark.parametrize(("args", "task"), rotated(("", "n=1", "n=3", "spread=5"), TASKS))
 def test_identity_hc_starts_as_pre_ln(task: str, args: str) -> None:
     assert_computes_pre_ln(double_without_eps(build(task, "identity_hc", "--residual-args", args, layers=4)), task)
 

@@ -1,4 +1,4 @@
-"""SiameseNorm: its two streams by the paper's algorithm, Pre-LN as a special case, and its scales."""
+"""SiameseNorm: Pre-LN and Post-LN as special cases of its two streams, and its scales."""
 
 from __future__ import annotations
 
@@ -12,68 +12,6 @@ from torch.nn.functional import layer_norm
 from wired_sublayers import assert_close, wired
 
 LAYERS = 3
-
-
-def ln(norm: Any, x: Tensor) -> Tensor:
-    return layer_norm(x, x.shape[-1:], norm.weight, norm.bias, 1e-5)
-
-
-@pytest.mark.parametrize("scale", ["code", "paper"])
-def test_equations(scale: str) -> None:
-    """In the paper's order: x is normalised after a sub-layer, which is before the next one."""
-    for one in wired("siamese_norm", f"scale={scale}", layers=LAYERS):
-        sublayers, top = one.sublayers(), one.stack.wiring
-        n_sub = len(sublayers) // LAYERS
-        x, y = ln(sublayers[0][0].post_norm, one.x), one.x
-        after = [connection.post_norm for connection, _ in sublayers[1:]] + [top.post_norm]
-        for k, ((connection, f), norm) in enumerate(zip(sublayers, after, strict=True)):
-            o = f(ln(connection.norm, x + ln(connection.pre_norm, y)))
-            c = (2 * (k // n_sub + 1)) ** 0.5 if scale == "code" else (k + 1) ** 0.5
-            x, y = ln(norm, x + o / c), y + o
-        expected = ln(top.norm, x + ln(top.pre_norm, y))
-        assert_close(one.output(), expected)
-        found, wanted = one.gradients(one.output()), one.gradients(expected)
-        assert found.keys() == wanted.keys() == {"x", *dict(one.stack.named_parameters())}
-        assert_close(found, wanted)
-
-
-def attention(attn: Any, connection: Any, h: Tensor, memory: Tensor) -> Tensor:
-    """With norms over the channels of each head on queries, keys and values."""
-
-    def normalised(norm: Any, x: Tensor) -> Tensor:
-        return layer_norm(x.unflatten(-1, (2, 8)), (8,), norm.weight, None, 1e-5)
-
-    q = normalised(connection.q_norm, attn.q_proj(h))
-    k = normalised(connection.k_norm, attn.k_proj(memory))
-    v = normalised(connection.v_norm, attn.v_proj(memory))
-    weights = torch.einsum("tbhc,sbhc->bhts", q, k).mul(8**-0.5).softmax(-1)
-    return attn.out_proj(torch.einsum("bhts,sbhc->tbhc", weights, v).flatten(-2))
-
-
-def test_equations_with_hybrid_norm() -> None:
-    """As the authors' language models have it: attention without norms of x and of what it is fed."""
-    for one in wired("siamese_norm", "post_stream=hybrid_norm", layers=LAYERS):
-        x = y = one.x
-        for i in range(LAYERS):
-            layer, c = one.stack[i], (2 * (i + 1)) ** 0.5
-            for attn, connection in (
-                (layer.self_attn, layer.self_attn_connection),
-                (layer.encoder_attn, getattr(layer, "encoder_attn_connection", None)),
-            ):
-                if attn is not None:
-                    h = connection.gain * x + ln(connection.pre_norm, y)
-                    o = attention(attn, connection, h, h if attn is layer.self_attn else one.memory)
-                    x, y = x + o / c, y + o
-            connection = layer.ffn_connection
-            x = ln(connection.post_norm, x)
-            o = layer.fc2(layer.fc1(ln(connection.norm, x + ln(connection.pre_norm, y))).relu())
-            x, y = x + o / c, y + o
-        top = one.stack.wiring
-        expected = ln(top.norm, ln(top.post_norm, x) + ln(top.pre_norm, y))
-        assert_close(one.output(), expected)
-        found, wanted = one.gradients(one.output()), one.gradients(expected)
-        assert found.keys() == wanted.keys() == {"x", *dict(one.stack.named_parameters())}
-        assert_close(found, wanted)
 
 
 def zero(norm: Any) -> None:

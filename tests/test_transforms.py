@@ -17,8 +17,9 @@ from fairseq_residuals.wirings.blocks.transformer import TransformerStack
 from fairseq_residuals.wirings.core.registry import VARIANTS
 
 every_wiring = pytest.mark.parametrize("name", sorted(VARIANTS))
-WRITTEN_OUT = ("attention_residuals", "delta_attnres", "hyper_connections", "identity_hc", "mhc", "mhc_lite", "mudd")
-"""The wirings with a gradient written out, which is what fails where anything does."""
+WRITTEN_OUT = ("attention_residuals", "hyper_connections", "mudd")
+"""A wiring for each op with a gradient written out, which is what fails where anything does; test_contract.py compiles
+sinkhorn's."""
 
 
 def stack_of(name: str, dtype: torch.dtype = torch.float64) -> TransformerStack:
@@ -96,7 +97,7 @@ def test_export_with_a_length_that_varies(name: str) -> None:
     torch.testing.assert_close(program.module()(x), stack(x), rtol=1e-4, atol=1e-5)
 
 
-# Dynamo takes seconds a wiring; test_contract.py compiles every wiring in training, for fixed sizes
+# Dynamo takes seconds a wiring; test_contract.py compiles every wiring in training
 @pytest.mark.parametrize("name", (*WRITTEN_OUT, "admin", "dlcl_pre", "pre_ln"))
 def test_compiled_for_all_sizes_in_training_and_evaluation(name: str) -> None:
     torch.compiler.reset()

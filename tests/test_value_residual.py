@@ -13,6 +13,7 @@ from fairseq_residuals.wirings.core.layer import Context
 from fairseq_residuals.wirings.core.registry import VARIANTS
 from fairseq_residuals.wirings.core.stack import Pass
 from fairseq_residuals.wirings.speed.cpu import CPUAttention
+from tests.rotation import rotated
 
 LAYERS = 8
 WEIGHTS = {
@@ -139,8 +140,7 @@ def test_only_the_first_layers_values_are_svformer() -> None:
     assert torch.equal(logits(model, "translation", inputs), out)
 
 
-@every_mixing
-@pytest.mark.parametrize("task", ("translation", "speech"))
+@pytest.mark.parametrize(("mixing", "task"), rotated(sorted(WEIGHTS), ("translation", "speech")))
 def test_activation_checkpointing_equals_plain(task: str, mixing: str) -> None:
     inputs, found = batch(task), []
     for flags in ((), ("--checkpoint-activations",)):
@@ -152,8 +152,7 @@ def test_activation_checkpointing_equals_plain(task: str, mixing: str) -> None:
         torch.testing.assert_close(saving[name], plain[name], rtol=1e-5, atol=1e-7, msg=name)
 
 
-@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16), ids=str)
-@every_mixing
+@pytest.mark.parametrize(("mixing", "dtype"), rotated(sorted(WEIGHTS), (torch.bfloat16, torch.float16)), ids=str)
 def test_half_precision(mixing: str, dtype: torch.dtype) -> None:
     model, inputs = build_pre_ln(mixing, layers=4), batch("translation")
     full = logits(model, "translation", inputs)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from test_norm_types import Called, assert_norms, short
 from tiny import TASKS, batch, build, choices, logits, perturb, stacks
 from torch import Tensor, nn
 
@@ -19,10 +20,13 @@ OPTIONS = [(name, choice) for name in sorted(VARIANTS) for choice in choices(nam
 
 @pytest.mark.parametrize(("name", "choice"), OPTIONS)
 def test_every_choice_trains_and_decodes(name: str, choice: str) -> None:
-    model = perturb(build("translation", name, "--residual-args", choice))
+    model = perturb(build("translation", name, "--residual-args", f"{choice},{short(name, 'rms')}"))
     assert name in repr(model)  # which fairseq-train logs
     inputs = batch("translation")
-    logits(model, "translation", inputs).log_softmax(-1).square().mean().backward()
+    with Called() as called:
+        out = logits(model, "translation", inputs)
+    assert_norms(model, name, called)
+    out.log_softmax(-1).square().mean().backward()
     unreachable = ["k_proj.bias"]
     if choice == "share=none":
         # a first layer with gates of its own forgets a cell that is zero

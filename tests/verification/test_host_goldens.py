@@ -1,4 +1,4 @@
-"""Golden files whose models are not fairseq's: in other sizes, and with something wrong in the file or the recipe."""
+"""Golden files whose models are not fairseq's: with something wrong in the file or the recipe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from golden_files import POSTLN, Arrays, changed, drop, golden_path, label, measure, put, unchanged, wrong
-from host_golden_writer import DEPTH, DESIGNS, write_host_golden
 from torch import Tensor
 
 from fairseq_residuals.wirings.core.base import Stream
@@ -35,22 +34,6 @@ def measure_as(name: str, **other: Any) -> Parity:
     """With a recipe that differs from the right one."""
     path = golden_path(name)
     return compare_golden(read_golden(path, read_sidecar(path), replace(RECIPES[name], **other)))
-
-
-@pytest.mark.parametrize("name", DESIGNS)
-def test_other_sizes(name: str, tmp_path: Path) -> None:
-    parity = measure(write_host_golden(tmp_path, name))
-    assert parity.failures() == {}
-    assert parity.not_compared == []
-    assert len(parity.activations) >= DEPTH + 1
-
-
-def test_which_designs_come_in_other_sizes() -> None:
-    """All but a third party's, encoder-decoders whose wiring has another file, and released models."""
-    lacking = {name for name in RECIPES.keys() - DESIGNS.keys() if RECIPES[name].tolerances is not SHIPPED}
-    wirings = {name: read(golden_path(name)).wiring.partition("(")[0] for name in RECIPES}
-    assert {wirings[name] for name in lacking} <= {wirings[name] for name in DESIGNS}
-    assert len(lacking) <= 4
 
 
 @pytest.mark.parametrize(

@@ -63,15 +63,19 @@ class StackShape:
         """Return the eps of a norm that has ``usual`` unless the option ``norm_eps`` says otherwise."""
         return self.norm_eps or usual
 
-    def new_norm(self, width: int = 0, *, eps: float = 0.0, bias: bool = True) -> nn.Module:
+    def new_norm(self, width: int = 0, *, eps: float = 0.0, bias: bool = True, gain: float = 1.0) -> nn.Module:
         """Return a norm of this stack's kind; every norm that a variant has is made by this.
 
         Args:
             width: channels; 0: those of the stream.
             eps: eps where ``norm_eps`` leaves it to the wiring; 0: the usual one of its kind.
             bias: False: no kind has one.
+            gain: factor on where its gain starts.
         """
-        return build_norm(self.norm_type, width or self.dim, self.eps(eps), bias)
+        norm = build_norm(self.norm_type, width or self.dim, self.eps(eps), bias)
+        if gain != 1.0:
+            dict(norm.named_parameters())["weight"].data.mul_(gain)
+        return norm
 
 
 @dataclass(frozen=True)
@@ -224,6 +228,8 @@ class Variant(nn.Module):
     that fairseq itself runs the model; empty where it is neither."""
     has_ffn: ClassVar[bool] = True
     """Whether a layer keeps its FFN; False where the wiring takes its place."""
+    spares: ClassVar[tuple[str, ...]] = ()
+    """Ends of the names of parameters that weight decay spares."""
     draws_weights: ClassVar[bool] = False
     """Whether ``init_weights`` draws the layers' weights anew, which leaves no choice to the option ``init``."""
 
@@ -334,7 +340,7 @@ class Variant(nn.Module):
 
     def update_rules(self) -> dict[str, UpdateScale]:
         """Return ends of names of parameters, and the factors on the optimizer's settings of these."""
-        return {"gpas.gate": SPARED}
+        return dict.fromkeys(("gpas.gate", *self.spares), SPARED)
 
     def update_scales(self, layers: nn.ModuleList) -> dict[nn.Parameter, UpdateScale]:
         """Return the factors on the optimizer's settings, of parameters of ``layers`` and of this variant."""

@@ -73,12 +73,6 @@ def build_norm(norm_type: str, width: int, eps: float, bias: bool = True) -> nn.
     return norm
 
 
-@torch.no_grad()
-def scale_gain(norm: nn.Module, factor: float) -> None:
-    """Multiply the gain of a norm of any kind, and not its bias."""
-    dict(norm.named_parameters())["weight"].mul_(factor)
-
-
 def is_norm(module: nn.Module) -> bool:
     """Return whether it is a norm of any kind, or stands where one does."""
     return hasattr(module, "normalized_shape")

@@ -58,11 +58,12 @@ class StreamLogits(nn.Module):
     of which "gamma" is the distance from 1.
     """
 
-    def __init__(self, n: int, dim: int, outputs: int, std: float, gain: bool = False, eps: float = ROUTER_EPS) -> None:
+    def __init__(self, shape: StackShape, n: int, outputs: int, std: float, gain: bool = False) -> None:
         super().__init__()
-        self.eps = eps
-        self.gamma = nn.Parameter(torch.zeros(n * dim)) if gain else None
-        self.weight = nn.Parameter(torch.randn(outputs, n * dim) * std * (n * dim) ** -0.5)
+        width = n * shape.dim
+        self.eps = shape.eps(ROUTER_EPS)
+        self.gamma = nn.Parameter(torch.zeros(width)) if gain else None
+        self.weight = nn.Parameter(torch.randn(outputs, width) * std * width**-0.5)
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, streams: Tensor, scale: Tensor) -> Tensor:
@@ -80,18 +81,25 @@ class StreamsConnection(Connection):
     and "write" of :class:`Weights`.
     """
 
-    def __init__(self, site: Site, n: int, router: nn.Module) -> None:
+    def __init__(self, site: Site, n: int, router: nn.Module | None = None) -> None:
+        """Keep the router; without one, :meth:`route` is another's, and there is no norm."""
         super().__init__(site)
         self.n = n
         self.router = router
-        self.norm = site.new_norm()
+        self.norm = None if router is None else site.new_norm()
+
+    def route(self, streams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what the sub-layer is fed (T, B, C), "mixed" and "write"."""
+        assert self.router is not None and self.norm is not None
+        weights = self.router(streams)
+        u, mixed = width_connection(streams, weights.read, weights.mix)
+        return self.norm(u), mixed, weights.write
 
     def read(self, s: Stream) -> tuple[Tensor, Stream]:
         streams = stack_streams(s, self.n)
         with without_autocast(streams):
-            weights = self.router(streams)
-            u, mixed = width_connection(streams, weights.read, weights.mix)
-            return self.norm(u), s | {"mixed": mixed, "write": weights.write}
+            u, mixed, write = self.route(streams)
+        return u, s | {"mixed": mixed, "write": write}
 
     def write(self, s: Stream, y: Tensor) -> Stream:
         s = dict(s)
@@ -125,7 +133,7 @@ class LearnedSum(nn.Module):
 
     def __init__(self, n: int, shape: StackShape, std: float) -> None:
         super().__init__()
-        self.logits = StreamLogits(n, shape.dim, n, std, eps=shape.eps(ROUTER_EPS))
+        self.logits = StreamLogits(shape, n, n, std)
         self.scale = nn.Parameter(torch.full((1,), 0.01))
 
     def forward(self, streams: Tensor) -> Tensor:

@@ -20,60 +20,41 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import silu
 
 from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream
 from fairseq_residuals.wirings.core.config import option
-from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale
-from fairseq_residuals.wirings.core.norms import scale_gain
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.utils.precision import at_least_fp32, without_autocast
-from fairseq_residuals.wirings.variants._streams import StreamsVariant, stream_keys
+from fairseq_residuals.wirings.utils.precision import at_least_fp32
+from fairseq_residuals.wirings.variants._streams import StreamsConnection, StreamsVariant, stack_streams
 
-STD = 0.02
-GATED = "z = [LN[i](X[i]) for i = 0..n-1]; g = sigmoid(up(silu(down(z) / n)))"
-MEAN = "sum_{i=0..n-1} part(g, i, n) * part(z, i, n) / n"
+READ = "z = [LN[i](X[i]) / n for i = 0..n-1]; g = sigmoid(up(silu(down(z)))); u = sum_{i=0..n-1} part(g * z, i, n)"
 
 
-class GatedRead(nn.Module):
+class GatedRead(torch.nn.Module):
     def __init__(self, shape: StackShape, config: Any) -> None:
         super().__init__()
-        self.n, released, width = config.n, config.start == "qwen", config.n * shape.dim
-        self.norms = nn.ModuleList(shape.new_norm() for _ in range(config.n))
-        for norm in self.norms:
-            scale_gain(norm, 1.0 if released else 2.0)
-        self.down = nn.Parameter(STD * torch.randn(config.rank, width))
-        self.up = nn.Parameter(STD * released * torch.randn(width, config.rank))
+        self.std, width = 0.02 if config.start == "qwen" else 0.0, config.n * shape.dim
+        self.norms = torch.nn.ModuleList(shape.new_norm(gain=1.0 if self.std else 2.0) for _ in range(config.n))
+        self.down = torch.nn.Parameter(0.02 * torch.randn(config.rank, width))
+        self.up = torch.nn.Parameter(self.std * torch.randn(width, config.rank))
 
-    def forward(self, s: Stream) -> tuple[Tensor, Tensor]:
-        """Return what is read, (T, B, C), and the normalized streams in single precision at least, (T, B, n C)."""
-        normed = [norm(s[key]) for norm, key in zip(self.norms, stream_keys(self.n), strict=True)]
-        z = at_least_fp32(torch.cat(normed, -1))
-        with without_autocast(z):
-            gates = (silu(z @ at_least_fp32(self.down).T / self.n) @ at_least_fp32(self.up).T).sigmoid()
-            return (gates * z).unflatten(-1, (self.n, -1)).mean(-2).to(s["x"].dtype), z
+    def forward(self, streams: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what is read of (T, B, n, C), (T, B, C), and z / n in single precision at least, (T, B, n C)."""
+        normed = torch.cat([norm(x) for norm, x in zip(self.norms, streams.unbind(-2), strict=True)], -1)
+        z = at_least_fp32(normed) / len(self.norms)
+        gates = (torch.nn.functional.silu(z @ at_least_fp32(self.down).T) @ at_least_fp32(self.up).T).sigmoid()
+        return (gates * z).unflatten(-1, (len(self.norms), -1)).sum(-2).to(streams.dtype), z
 
 
-class GatedResidualConnection(Connection):
-    """While the sub-layer runs the stream also has "gates" (T, B, n, 1), of what is written."""
-
+class GatedResidualConnection(StreamsConnection):
     def __init__(self, site: Site, config: Any) -> None:
-        super().__init__(site)
+        super().__init__(site, config.n)
         self.gated = GatedRead(site, config)
-        std = STD if config.start == "qwen" else 0.0
-        self.inject = nn.Parameter(std * torch.randn(config.n, config.n * site.dim))
+        self.inject = torch.nn.Parameter(self.gated.std * torch.randn(config.n, config.n * site.dim))
 
-    def read(self, s: Stream) -> tuple[Tensor, Stream]:
-        u, z = self.gated(s)
-        with without_autocast(z):
-            gates = 2 * (z @ at_least_fp32(self.inject).T / self.gated.n).sigmoid()
-        return u, s | {"gates": gates.unsqueeze(-1)}
-
-    def write(self, s: Stream, y: Tensor) -> Stream:
-        s, keys = dict(s), stream_keys(self.gated.n)
-        gates = s.pop("gates").unbind(-2)
-        return s | {key: (s[key] + gate * y).to(s[key].dtype) for key, gate in zip(keys, gates, strict=True)}
+    def route(self, streams: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        u, z = self.gated(streams)
+        return u, streams, 2 * (z @ at_least_fp32(self.inject).T).sigmoid().unsqueeze(-1)
 
 
 @register_variant("gated_residual")
@@ -86,6 +67,7 @@ class GatedResidual(StreamsVariant):
     verified = "Qwen3.8-Flash-Next in transformers, decoder alone: activations, gradients"
     ships_in = "Qwen3.8-Flash-Next (norm_type=rms, rank=320)"
     extension = f"{StreamsVariant.extension} start=pre_ln."
+    spares = tuple(f"norms.{i}.weight" for i in range(64))
 
     @dataclass(frozen=True)
     class Config(StreamsVariant.Config):
@@ -96,26 +78,18 @@ class GatedResidual(StreamsVariant):
     def equations(cls, o: Any) -> tuple[str, ...]:
         return (
             "start: X[j] = x for j = 0..n-1",
-            f"{GATED}; b = 2 sigmoid(inject(z) / n)",
-            f"y = F({MEAN})",
-            "X[j] = X[j] + part(b, j, n) * y for j = 0..n-1",
-            f"after each layer, l = L: {GATED}",
-            f"output {MEAN}",
+            f"{READ}; y = F(u)",
+            "b = 2 sigmoid(inject(z)); X[j] = X[j] + part(b, j, n) * y for j = 0..n-1",
+            f"after each layer, l = L: {READ}",
+            "output u",
         )
-
-    @classmethod
-    def has_top(cls, o: Any) -> bool:
-        return False
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
-        self.last = GatedRead(shape, config)
+        self.last, self.norm = GatedRead(shape, config), None
 
     def connect(self, site: Site) -> Connection:
         return GatedResidualConnection(site, self.config)
 
-    def layer_output(self, s: Stream) -> Tensor:
-        return self.last(s)[0]  # type: ignore[no-any-return]
-
-    def update_rules(self) -> dict[str, UpdateScale]:
-        return super().update_rules() | {f"norms.{i}.weight": SPARED for i in range(self.config.n)}
+    def layer_output(self, s: Stream) -> torch.Tensor:
+        return self.last(stack_streams(s, self.config.n))[0]  # type: ignore[no-any-return]

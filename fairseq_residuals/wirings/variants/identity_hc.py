@@ -26,22 +26,13 @@ from torch import Tensor
 from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
-from fairseq_residuals.wirings.variants._streams import (
-    ROUTER_EPS,
-    ReadOutVariant,
-    StreamLogits,
-    StreamsConnection,
-    stack_streams,
-)
+from fairseq_residuals.wirings.variants._streams import ReadOutVariant, StreamLogits, StreamsConnection, stack_streams
 from fairseq_residuals.wirings.variants.mhc import GATES, GatedRouter
-
-HY4_STD = 0.006
-"""Standard deviation of the router's matrix."""
 
 
 class IdentityRouter(GatedRouter):
     def __init__(self, site: Site, n: int, spread: float, std: float) -> None:
-        super().__init__(n, StreamLogits(n, site.dim, 2 * n, std, eps=site.eps(ROUTER_EPS)))
+        super().__init__(n, StreamLogits(site, n, 2 * n, std))
         # of a single stream, which the norm rescales, nearly 1
         read = torch.full((n,), 1 / n).logit(eps=1e-3)
         write = spread * (2 * torch.arange(n) - (n - 1)) / max(n - 1, 1)
@@ -86,7 +77,7 @@ class IdentityHC(ReadOutVariant):
         )
 
     def __init__(self, config: Any, shape: StackShape) -> None:
-        std = HY4_STD * (config.n * shape.dim) ** 0.5 if config.start == "hy4" else 0.0
+        std = 0.006 * (config.n * shape.dim) ** 0.5 if config.start == "hy4" else 0.0
         super().__init__(config, shape, std)
         self.std = std
         if self.read_out is not None:

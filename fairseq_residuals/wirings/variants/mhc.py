@@ -31,13 +31,7 @@ from fairseq_residuals.wirings.core.config import LARGEST, option
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.ops.hyper_mix import sinkhorn
-from fairseq_residuals.wirings.variants._streams import (
-    ROUTER_EPS,
-    ReadOutVariant,
-    StreamLogits,
-    StreamsConnection,
-    Weights,
-)
+from fairseq_residuals.wirings.variants._streams import ReadOutVariant, StreamLogits, StreamsConnection, Weights
 
 LEAST_ROUTER = 0.01
 """With it the streams of a small model differed by 8e-4 of their size after 300 updates of Adam."""
@@ -76,7 +70,7 @@ class GatedRouter(nn.Module):
 
 class MHCRouter(GatedRouter):
     def __init__(self, site: Site, n: int, std: float, identity: bool) -> None:
-        super().__init__(n, StreamLogits(n, site.dim, n * (n + 2), std, eps=site.eps(ROUTER_EPS)))
+        super().__init__(n, StreamLogits(site, n, n * (n + 2), std))
         if identity:
             with torch.no_grad():
                 self.logits.bias[2 * n :] = 4 * torch.eye(n).flatten()

@@ -17,13 +17,7 @@ from fairseq_residuals.wirings.core.base import Connection, Site, Stream
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.ops.hyper_mix import sinkhorn
-from fairseq_residuals.wirings.variants._streams import (
-    ROUTER_EPS,
-    StreamLogits,
-    StreamsConnection,
-    StreamsVariant,
-    stack_streams,
-)
+from fairseq_residuals.wirings.variants._streams import StreamLogits, StreamsConnection, StreamsVariant, stack_streams
 from fairseq_residuals.wirings.variants.mhc import GATES, GatedRouter
 
 PERMUTED = "r[p] = scale[2] z[2 n + p] + bias[2 n + p] for p = 0..factorial(n) - 1; res = permute(r)"
@@ -47,8 +41,7 @@ class MHCLiteRouter(GatedRouter):
         matrices = permutation_matrices(n)
         others = torch.arange(len(matrices)) > 0 if mixing == "permutations" else torch.ones(n, n) - torch.eye(n)
         one = 2 * torch.eye(n)[(site.layer * site.n_sub + site.index) % n] - 1
-        outputs, eps = 2 * n + others.numel(), site.eps(ROUTER_EPS)
-        super().__init__(n, StreamLogits(n, site.dim, outputs, std=0.0, gain=True, eps=eps))
+        super().__init__(n, StreamLogits(site, n, 2 * n + others.numel(), std=0.0, gain=True))
         self.logits.bias.data.copy_(torch.cat([one, one, -8 * others.flatten()]))
         self.register_buffer("matrices", matrices if mixing == "permutations" else None, persistent=False)
         self.register_load_state_dict_post_hook(MHCLiteRouter.reset_buffers)

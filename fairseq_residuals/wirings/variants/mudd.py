@@ -30,7 +30,6 @@ from torch.nn.functional import gelu
 
 from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream, Variant
 from fairseq_residuals.wirings.core.config import option
-from fairseq_residuals.wirings.core.norms import scale_gain
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.ops.depth_sum import weighted_sum
 from fairseq_residuals.wirings.ops.rms_linear import rms_linear
@@ -170,9 +169,7 @@ class MUDD(Variant):
         self.bias = nn.ParameterList(newest * torch.eye(n)[-1:].repeat(ways, 1) for ways, n, _ in sizes)
         self.norms = nn.ModuleList(shape.new_norm() for _ in range(shape.depth + 1) if normed)
         self.router_gain = nn.ParameterList(torch.ones(shape.dim) for _ in sizes if normed)
-        self.post_norms = nn.ModuleList(shape.new_norm() for _ in sizes if normed)
-        for norm in self.post_norms:
-            scale_gain(norm, POST_GAIN)
+        self.post_norms = nn.ModuleList(shape.new_norm(gain=POST_GAIN) for _ in sizes if normed)
         self.norm = shape.new_norm()
 
     def connect(self, site: Site) -> Connection:

@@ -24,7 +24,6 @@ from torch.nn.functional import rms_norm
 
 from fairseq_residuals.wirings.core.base import Connection, Site, Stream, Variant
 from fairseq_residuals.wirings.core.config import option
-from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.utils.precision import at_least_fp32
 from fairseq_residuals.wirings.variants.pre_ln import TopNorm
@@ -65,6 +64,7 @@ class ResidualGate(TopNorm):
     verified = "Muse Spark in transformers, decoder alone: activations, gradients"
     ships_in = "Muse-Spark-Open-816B-A42B (norm_type=rms,norm_eps=1e-5)"
     extension = "start=beam. Cross-attention is one more sub-layer, whose branch is normalized without a gain."
+    spares = ("connection.gate",)
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
@@ -85,6 +85,3 @@ class ResidualGate(TopNorm):
 
     def open(self, x: Tensor) -> Stream:
         return {"x": rms_norm(at_least_fp32(x), x.shape[-1:], eps=self.shape.eps(EMBEDDING_EPS)).to(x.dtype)}
-
-    def update_rules(self) -> dict[str, UpdateScale]:
-        return super().update_rules() | {"connection.gate": SPARED}

@@ -34,7 +34,6 @@ from torch import Tensor
 from fairseq_residuals.wirings.core.base import Connection, Kind, Site, Stream
 from fairseq_residuals.wirings.core.config import LARGEST, option
 from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale
-from fairseq_residuals.wirings.core.norms import scale_gain
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
@@ -48,12 +47,12 @@ class SandwichConnection(PreLNConnection):
     def __init__(self, site: Site, options: SandwichLN.Config) -> None:
         super().__init__(site)
         self.multiplier = options.multiplier
-        self.out_norm = site.new_norm()
         self.drops_first = options.dropout == "before_norm"
+        gain = 1.0
         if options.depth_scaled is not False:
             c = PANGU[site.kind] if options.depth_scaled == "pangu" else float(options.depth_scaled)
-            count = site.depth if options.depth_count == "layers" else site.depth * site.n_sub / 2
-            scale_gain(self.out_norm, c * count**-0.5)
+            gain = c * (site.depth if options.depth_count == "layers" else site.depth * site.n_sub / 2) ** -0.5
+        self.out_norm = site.new_norm(gain=gain)
 
     def outer(self, y: Tensor) -> Tensor:
         return y if self.drops_first else self.out_norm(y)

@@ -63,6 +63,7 @@ class TwoLane(OptionalTopNorm):
     verified = "authors' code, decoder alone: both lanes, activations, gradients; encoder and cross-attention: none"
     ships_in = "one of modded-nanogpt's records, February 2026"
     extension = "Lanes split after two thirds of each stack; cross-attention reads the lane of self-attention."
+    spares = ("lane_weight", "other_weight", "embedding_weight")
     summation = "none"
 
     @dataclass(frozen=True)
@@ -97,8 +98,7 @@ class TwoLane(OptionalTopNorm):
         return TwoLaneConnection(site, self.split, self.config.start)
 
     def update_rules(self) -> dict[str, UpdateScale]:
-        others = dict.fromkeys(("lane_weight", "other_weight", "embedding_weight"), SPARED)
-        return super().update_rules() | others | {"stream_weight": SPARED._replace(rate=self.config.stream_rate)}
+        return super().update_rules() | {"stream_weight": SPARED._replace(rate=self.config.stream_rate)}
 
     def open(self, x: Tensor) -> Stream:
         return {"x": x, "x0": x} | ({"b": x} if self.split == 0 else {})

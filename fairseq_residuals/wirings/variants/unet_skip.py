@@ -27,7 +27,6 @@ from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream
 from fairseq_residuals.wirings.core.config import MOST_LAYERS, option
-from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
@@ -95,6 +94,8 @@ class LongSkips(OptionalTopNorm):
     Stream: "x0", the embedding; "skip0", "skip1", ..., outputs of lower layers; "middle"; all (T, B, C).
     """
 
+    spares = ("skip_weight", "stream_weight", "embedding_weight", "backout_weight")
+
     def __init__(
         self,
         config: Any,
@@ -118,10 +119,6 @@ class LongSkips(OptionalTopNorm):
         self.middle = min(shape.depth // 2, shape.depth - 2) if config.middle == "half" else config.middle
         subtracts = backout is not None and 0 <= self.middle < shape.depth
         self.backout_weight = nn.Parameter(torch.tensor([backout or 0.0])) if subtracts else None
-
-    def update_rules(self) -> dict[str, UpdateScale]:
-        own = ("skip_weight", "stream_weight", "embedding_weight", "backout_weight")
-        return super().update_rules() | dict.fromkeys(own, SPARED)
 
     def source(self, layer: int) -> int | None:
         """Return the layer whose output is added below ``layer``, if any."""

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.base import Connection, Site, Stock, Stream
-from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection
 from fairseq_residuals.wirings.variants.residual_multiplier import ResidualMultiplier, multiplier_of
@@ -50,6 +49,7 @@ class X0Read(ResidualMultiplier):
     verified = "NeoMME in transformers, as a decoder: activations, gradients"
     ships_in = "NeoMME-260M (norm_type=rms,multiplier=depth,scale_depth=0.7071)"
     extension = "Each stack has the embedding of its own; cross-attention reads the stream alone."
+    spares = ("lambdas",)
     export_as: ClassVar[Stock] = ""
 
     @classmethod
@@ -69,6 +69,3 @@ class X0Read(ResidualMultiplier):
 
     def open(self, x: Tensor) -> Stream:
         return {"x": x, "x0": x}
-
-    def update_rules(self) -> dict[str, UpdateScale]:
-        return super().update_rules() | {"lambdas": SPARED}
