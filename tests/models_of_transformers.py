@@ -63,12 +63,12 @@ def _vit() -> Any:
     return transformers.ViTForImageClassification(transformers.ViTConfig(**sizes, **own, **NO_DROPOUT))
 
 
-def _causal(family: str, **own: Any) -> Callable[[], Any]:
+def _causal(family: str, **own: Any) -> Callable[..., Any]:
     config, model = getattr(transformers, f"{family}Config"), getattr(transformers, f"{family}ForCausalLM")
-    return lambda: model(config(**DECODER, **own))
+    return lambda **sizes: model(config(**DECODER | own | sizes))
 
 
-BUILDERS: dict[str, Callable[[], Any]] = {
+BUILDERS: dict[str, Callable[..., Any]] = {
     "llama": _causal("Llama", num_key_value_heads=2),
     "mistral": _causal("Mistral", num_key_value_heads=2, sliding_window=4),
     # heads wider than the stream
@@ -86,10 +86,10 @@ POST_NORM = ("bert", "bart", "marian")
 """Models whose norms follow the sums."""
 
 
-def tiny(name: str, seed: int = 0) -> Any:
-    """A model in evaluation; every parameter has a random part."""
+def tiny(name: str, seed: int = 0, **sizes: int) -> Any:
+    """A model in evaluation, of other sizes where its builder takes them; every parameter has a random part."""
     torch.manual_seed(seed)
-    model = BUILDERS[name]().eval()
+    model = BUILDERS[name](**sizes).eval()
     perturb(model)
     return model
 

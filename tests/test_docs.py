@@ -154,7 +154,6 @@ def test_a_wiring_is_called_so() -> None:
 GALLERY = ROOT / "docs/gallery"
 NUMBERS = {
     "debian_translation": "debian/translation-18l-128.csv",
-    "gradients_all": "gradients-18l-512.csv",
     "race": "small/variants-18l.csv",
     "race_warmup": "small/variants-18l-no-warm-up.csv",
     "rates_over_depth": "small/rates-over-depth/18l.csv",

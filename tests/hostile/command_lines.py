@@ -133,7 +133,7 @@ CHECKPOINTS = (
     Command("average", lambda file, folder: ["fairseq-residuals", "average", "--inputs", str(file), "--output", "out"]),
     Command("import", lambda file, folder: ["fairseq-residuals", "import", "--from", "fairseq", str(file), "out"]),
     Command("export", lambda file, folder: ["fairseq-residuals", "export", "--to", "fairseq", str(file), "out"]),
-    Command("diagnose", lambda file, folder: ["fairseq-residuals", "diagnose", str(file)], "{}|has no record of"),
+    Command("diagnose", lambda file, folder: ["fairseq-residuals", "diagnose", str(file)], "has no record of"),
     Command("linearize", lambda file, f: ["fairseq-residuals", "linearize", "--data", str(f / "pair"), str(file)]),
     *map(_analysis, ANALYSES),
     Command("curves", lambda file, folder: ["fairseq-residuals", "curves", str(file)], "has no record of"),

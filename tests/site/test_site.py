@@ -15,7 +15,6 @@ from fairseq_residuals.lab import site
 from fairseq_residuals.lab.look.scheme import scheme_of
 from fairseq_residuals.lab.site import facts
 from fairseq_residuals.lab.site.mathml import typeset
-from fairseq_residuals.lab.utils.checkout import ROOT
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS, list_variants
 
@@ -25,7 +24,7 @@ WIDTHS = (400, 1400)
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("site") / "site"
-    site.write(out, ROOT)
+    site.write(out)
     return out
 
 
@@ -115,12 +114,18 @@ SHOWN = """[...document.querySelectorAll('#wirings tbody tr')].filter(row => !ro
         ("#stack=encoder+of+a+pair", {"transparent_attention", "ode_rk2", "ode_rk4"}),
         ("#proof=equations&ships=yes", {n for n in VARIANTS if VARIANTS[n].ships_in} & {"keel", "laurel_lr"}),
         ("#text=NeoMME", {"x0_read"}),
+        ("#start=yes&proof=equations", {"laurel_lr", "laurel_pa", "laurel_rw"}),
     ],
 )
 def test_the_list_filters(written: Path, browser: Browser, mark: str, expected: set[str]) -> None:
     browser.show(written / "index.html", mark=mark)
     assert set(browser.value(SHOWN)) == expected
     assert int(browser.value("document.getElementById('count').textContent")) == len(expected)
+
+
+def test_the_list_fits_a_telephone(written: Path, browser: Browser) -> None:
+    browser.show(written / "index.html", width=400)
+    assert browser.value("(t => t.scrollWidth <= t.clientWidth)(document.querySelector('.wide'))")
 
 
 def test_the_list_filters_as_one_types(written: Path, browser: Browser) -> None:
@@ -187,13 +192,27 @@ def test_schemes_tell_wirings_of_several_streams_apart() -> None:
         ("hyper_connections", "keep", ""),
         ("mudd", "keep", ""),
         ("b2t", "paper", ""),
+        ("scmoe", "paper", ""),
         ("admin", "", "use build_stack"),
         ("realformer", "", "scores before the softmax"),
     ],
 )
 def test_how_rewire_takes_a_wiring(name: str, start: str, refused: str) -> None:
-    found = facts.rewired(name)
+    """As measured in results/library/what_works.csv."""
+    found = facts.page(name, facts.read_results(), facts.family())
     assert found["rewired"] == start and refused in found["refused"] and bool(refused) == bool(found["refused"])
+
+
+def test_what_of_pytorch_works_is_on_page_and_list(written: Path) -> None:
+    results = facts.read_results()
+    broken = next(row for row in results["works"] if row["wiring"] == "b2t") | {"DDP": "RuntimeError: unused"}
+    fields = facts.page("b2t", {**results, "works": [broken]}, facts.family())
+    assert len(fields["works"]) == 11 and fields["works"]["DDP"] == "RuntimeError: unused"
+    assert "Works with autocast to bfloat16; compile" in (written / "wiring/b2t.html").read_text(encoding="utf-8")
+    text = (written / "index.html").read_text(encoding="utf-8")
+    assert "All wirings work with all of it." in text and text.count(">computes on<") == sum(
+        not row["rewire, keep"] for row in results["works"]
+    )
 
 
 def test_code_on_a_page_is_whole(written: Path) -> None:
@@ -225,10 +244,11 @@ def test_layers_of_different_structure_are_drawn() -> None:
 @pytest.mark.parametrize(
     ("line", "parts"),
     [
-        ("x = LN(x + F(x))", ["<mi>LN</mi>", '<mi mathvariant="normal">F</mi>']),
+        ("x = LN(x + F(x))", ["<mi>LN</mi>", "<mi>F</mi>"]),
         ("last of a layer: x = LN(x_in + x)", ["last of a layer", "<msub><mi>x</mi><mtext>in</mtext></msub>"]),
         ("x = sum_{j=0..l} w[l,j] y[j]", ["<munderover><mo>&#x2211;</mo>", "<mi>j</mi><mo>=</mo><mn>0</mn>"]),
         ("where alpha = (2 L)^(1/4)", ["α", "<msup>"]),
+        ("x = 10^-6 sqrt(2 l) x", ["<msup><mn>10</mn><mn>&#x2212;6</mn></msup>", "<msqrt><mrow>"]),
         ("y = F(x) with q = LN_q(q) per head", ["&#xA0;with&#xA0;", "<mtext>q</mtext>"]),
         ("k <= floor(L / 2): x = x", ["k &lt;= floor(L / 2)"]),
     ],
@@ -244,10 +264,10 @@ def test_equations_are_typeset(line: str, parts: list[str]) -> None:
 def test_a_wiring_without_a_row_in_the_family_is_an_error(tmp_path: Path) -> None:
     rows = facts.FAMILY.read_text().splitlines()
     (tmp_path / "family.csv").write_text("\n".join(row for row in rows if not row.startswith("keel,")))
-    with pytest.raises(UserError, match="no row for keel"):
+    with pytest.raises(UserError, match="misses or misspells keel:"):
         facts.family(tmp_path / "family.csv")
     (tmp_path / "family.csv").write_text("\n".join([*rows, "mine,post_lm"]))
-    with pytest.raises(UserError, match="names mine, post_lm"):
+    with pytest.raises(UserError, match="misses or misspells mine, post_lm:"):
         facts.family(tmp_path / "family.csv")
 
 
@@ -259,5 +279,5 @@ def test_nobody_descends_from_a_younger_one() -> None:
 def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(UserError, match="is no empty folder"):
-        site.write(tmp_path, ROOT)
+        site.write(tmp_path)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"

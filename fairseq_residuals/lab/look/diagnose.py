@@ -1,40 +1,28 @@
-"""``fairseq-residuals diagnose LOG|CHECKPOINT``: whether a run learned, and if not, what happened and what to try."""
+"""``fairseq-residuals diagnose LOG``: whether a run learned, and if not, what happened and what to try."""
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from fairseq_residuals.lab.look import plots
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
 from fairseq_residuals.lab.look.training_log import TRAIN, VALID, Log, read_log
-from fairseq_residuals.lab.look.verdicts import DIVERGED, LOWER_RATE, Diagnosis, Unigram, diagnose, losses
-from fairseq_residuals.lab.utils.tables import Cell, few, show
-from fairseq_residuals.wirings.core.errors import UserError
-from modern_fairseq.loading.checkpoints import load_fairseq
+from fairseq_residuals.lab.look.verdicts import Diagnosis, Unigram, diagnose, losses
+from fairseq_residuals.lab.utils.tables import Cell, few
 
-HELP = "say whether a run learned, diverged, overfits or stopped, by its log or a checkpoint; and what to try"
-TORCH_SAVE = (b"PK", b"\x80")
-"""How files begin that torch.save wrote, now and before PyTorch 1.6."""
-_UNFILLED = "._float_tensor"
-"""Ends the name of a buffer of fairseq's sinusoidal positions that is memory as it was found, for its device alone."""
+HELP = "say whether a run learned, diverged, overfits or stopped, by its log; and what to try"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
     parser.add_argument(
-        "run_file",
-        type=Path,
-        metavar="LOG|CHECKPOINT",
-        help="what fairseq-train printed (best with --log-residual-stats N), or a checkpoint that it wrote",
+        "log", type=Path, metavar="LOG", help="what fairseq-train printed, best with --log-residual-stats N"
     )
     parser.add_argument(
-        "--data", type=Path, metavar="DIR", help="binarized corpus of a log's run, whose training targets are counted"
+        "--data", type=Path, metavar="DIR", help="binarized corpus of the run, whose training targets are counted"
     )
     add_output_flags(parser, "diagnosis")
 
@@ -43,19 +31,10 @@ def run(args: argparse.Namespace) -> int:
     """Exit status 0, whatever the verdict.
 
     Raises:
-        UserError: the file cannot be read, or is neither a log nor a checkpoint.
+        UserError: the file cannot be read, or is no log.
     """
     check_folder(args)
-    try:
-        with args.run_file.open("rb") as file:
-            is_checkpoint = file.read(2).startswith(TORCH_SAVE)
-    except OSError as error:
-        raise UserError(f"{args.run_file} cannot be read: {error.strerror}") from error
-    return _from_checkpoint(args) if is_checkpoint else _from_log(args)
-
-
-def _from_log(args: argparse.Namespace) -> int:
-    log = read_log(args.run_file)
+    log = read_log(args.log)
     found = diagnose(log, Unigram.counted(args.data, log.target) if args.data else None)
     figure = draw(log, found)
     print(found.text())
@@ -123,61 +102,3 @@ def rows(log: Log, found: Diagnosis) -> list[list[Cell]]:
     made: list[list[Cell]] = [[*name, *point] for name, curve in curves for point in curve.items()]
     made += [["loss scale", None, None, update, scale] for update, scale in found.scales]
     return made + [["overflow", None, None, update, None] for update in found.overflows]
-
-
-def _from_checkpoint(args: argparse.Namespace) -> int:
-    """Look at the parameters and at the optimizer's state."""
-    state = load_fairseq(args.run_file, "cpu")
-    found = Diagnosis()
-    _tell_progress(state, found)
-    broken, optimizer = _broken(state["model"]), _broken(_moments(state))
-    for name, (nan, inf, size) in list(broken.items())[:5]:
-        found.happened.append(f"{name} has {nan:,} NaN and {inf:,} infinite numbers of {size:,}")
-    if len(broken) > 5:
-        found.happened.append(f"so have {len(broken) - 5} more of its {len(state['model'])} parameters")
-    if optimizer:
-        found.happened.append(f"{len(optimizer)} tensors of the optimizer's state have numbers that are not finite")
-    if broken or optimizer:
-        found.verdict = DIVERGED
-        found.advise("start again from an earlier checkpoint: no later update can mend this one", LOWER_RATE)
-    else:
-        found.happened.append("all parameters are finite; whether the model learned, its log says")
-        found.advise(f"`fairseq-residuals gradients --checkpoint {args.run_file}` plots the gradients of its layers")
-    print(found.text())
-    return 0
-
-
-def _tell_progress(state: Mapping[str, Any], found: Diagnosis) -> None:
-    history = state.get("optimizer_history") or [{}]
-    sentence = f"it was written after update {history[-1].get('num_updates', '?')}"
-    scale = (state.get("last_optimizer_state") or {}).get("loss_scale")
-    if scale is not None:
-        sentence += f", at a loss scale of {show(float(scale))}"
-        if scale < 1:
-            found.advise(
-                f"a loss scale below 1 means that fp16 overflows all the time: train in --bf16, or {LOWER_RATE}"
-            )
-    best = (state.get("extra_state") or {}).get("best")
-    found.happened.append(
-        sentence + (f"; the best validation so far was {show(float(best))}" if best is not None else "")
-    )
-
-
-def _broken(tensors: Mapping[str, Any]) -> dict[str, tuple[int, int, int]]:
-    """Return, by name, how many entries are NaN and infinite, and how many there are."""
-    return {
-        name: (int(tensor.isnan().sum()), int(tensor.isinf().sum()), tensor.numel())
-        for name, tensor in tensors.items()
-        if isinstance(tensor, Tensor) and tensor.is_floating_point() and not name.endswith(_UNFILLED)
-        if not tensor.isfinite().all()
-    }
-
-
-def _moments(state: Mapping[str, Any]) -> dict[str, Tensor]:
-    per_parameter = (state.get("last_optimizer_state") or {}).get("state") or {}
-    return {
-        f"{number}.{name}": tensor
-        for number, moments in per_parameter.items()
-        if isinstance(moments, Mapping)
-        for name, tensor in moments.items()
-    }

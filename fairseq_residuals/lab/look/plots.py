@@ -60,8 +60,6 @@ STYLES: dict[str, tuple[str, Any]] = {
     "peri_ln": (GREY, DOTTED),
     "stock": (BLACK, DASHED),
 }
-REFERENCES = {"post_ln": "0.45", "pre_ln": "0.72"}
-"""Shades of grey in which these wirings stand behind each of many panels."""
 MARKERS = ("", "o", "s", "^", "D", "v")
 
 

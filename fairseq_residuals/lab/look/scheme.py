@@ -5,14 +5,13 @@ Streams are lanes from the bottom to the top, sub-layers boxes at their right, n
 
 from __future__ import annotations
 
-import heapq
 import re
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from torch import nn
 
-from fairseq_residuals.lab.look.trace import COSTS, Graph
+from fairseq_residuals.lab.look.trace import Graph, easiest_way
 from fairseq_residuals.wirings.core.base import Variant
 from fairseq_residuals.wirings.core.stack import Stack
 
@@ -155,21 +154,6 @@ def _replace(boxes: dict[int, Box], number: int, by: list[tuple[int, str]]) -> N
         box.inputs = [edge for part in parts for edge in part]
 
 
-def _way(boxes: dict[int, Box], start: int, end: int) -> list[int]:
-    """Return the way of a stream through a layer, which avoids sub-layers and norms; empty where there is none."""
-    queue: list[tuple[int, tuple[int, ...]]] = [(0, (end,))]
-    seen = set()
-    while queue:
-        cost, way = heapq.heappop(queue)
-        if way[-1] == start:
-            return list(way)
-        if way[-1] not in seen:
-            seen.add(way[-1])
-            for n, _ in boxes[way[-1]].inputs:
-                heapq.heappush(queue, (cost + COSTS.get(boxes[n].kind, 1), (*way, n)))
-    return []
-
-
 def scheme_of(graph: Graph, classes: dict[str, str]) -> Scheme:
     """Return the scheme of a layer.
 
@@ -183,10 +167,11 @@ def scheme_of(graph: Graph, classes: dict[str, str]) -> Scheme:
     )
     streams = sorted(key for key in names if re.fullmatch(r"x\d*", key) and (key == "x" or key in ends["out"]))
     others = [key for key in names if key not in streams]
+    below = {n: (box.kind, [i for i, _ in box.inputs]) for n, box in boxes.items()}
     for key in [*streams, *others]:
-        start, end = ends["in"].get(key), ends["out"].get(key)
-        for n in _way(boxes, start, end) if start is not None and end is not None else [start, end]:
-            if n is not None and boxes[n].kind != "sublayer" and (key in streams or not boxes[n].lanes):
+        start, *end = (ends[kind][key] for kind in ("in", "out") if key in ends[kind])
+        for n in easiest_way(below, {start}, end) or [start, *end]:
+            if boxes[n].kind != "sublayer" and (key in streams or not boxes[n].lanes):
                 boxes[n].lanes.append(key)
     way = [n for n in graph.path if n in boxes]
     for n in way:

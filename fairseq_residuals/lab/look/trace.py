@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +23,7 @@ from fairseq_residuals.wirings.core.layer import CONNECTIONS, Context
 from fairseq_residuals.wirings.core.norms import is_norm
 from fairseq_residuals.wirings.core.stack import Stack
 
-COSTS = {"sublayer": 10_000, "norm": 100, "module": 2}
+COSTS = {"stop": 10**6, "sublayer": 10_000, "norm": 100, "module": 2}
 """Costs of a gradient's way through a box; of any other 1. The way with the fewest sub-layers, then norms, is told."""
 
 
@@ -71,28 +71,28 @@ def without_unused(graph: Graph) -> Graph:
             for n in (n for n in node.inputs if n not in new):
                 new[n] = clean.add(graph.nodes[n].label, "in", ())
             new[node.number] = clean.add(node.label, node.kind, [new[n] for n in node.inputs])
-    clean.path = _easiest_way(clean)
+    below, above = ({node.number for node in clean.nodes if node.kind == kind} for kind in ("in", "out"))
+    way = easiest_way({node.number: (node.kind, node.inputs) for node in clean.nodes}, below, sorted(above))
+    clean.path = [] if any(clean.nodes[n].kind == "stop" for n in way) else way
     return clean
 
 
-def _easiest_way(graph: Graph) -> list[int]:
-    above: dict[int, list[int]] = {}
-    for node in graph.nodes:
-        for number in node.inputs:
-            above.setdefault(number, []).append(node.number)
-    queue: list[tuple[int, int, tuple[int, ...]]] = [
-        (0, node.number, (node.number,)) for node in graph.nodes if node.kind == "in"
-    ]
-    heapq.heapify(queue)
+def easiest_way(boxes: Mapping[int, tuple[str, Iterable[int]]], start: set[int], end: Iterable[int]) -> list[int]:
+    """Return the cheapest way (:data:`COSTS`) from a box of ``start`` to one of ``end``; empty where there is none.
+
+    Args:
+        boxes: the kind of each, and the numbers of those that lead to it.
+    """
+    queue: list[tuple[int, tuple[int, ...]]] = [(0, (number,)) for number in end]
     done: set[int] = set()
     while queue:
-        cost, number, way = heapq.heappop(queue)
-        if graph.nodes[number].kind == "out":
-            return list(way)
-        if number not in done:
-            done.add(number)
-            for n in (n for n in above.get(number, ()) if graph.nodes[n].kind != "stop"):
-                heapq.heappush(queue, (cost + COSTS.get(graph.nodes[n].kind, 1), n, (*way, n)))
+        cost, way = heapq.heappop(queue)
+        if way[-1] in start:
+            return list(reversed(way))
+        if way[-1] not in done:
+            done.add(way[-1])
+            for number in boxes[way[-1]][1]:
+                heapq.heappush(queue, (cost + COSTS.get(boxes[number][0], 1), (*way, number)))
     return []
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from html import escape
 
-TOKEN = re.compile(r"\d+(?:\.\d+)?(?:e-\d+)?|[A-Za-z]\w*'?|\.\.|<=|>=|!=|\s+|.")
+TOKEN = re.compile(r"(?:(?<=\^)-)?\d+(?:\.\d+)?(?:e-\d+)?|[A-Za-z]\w*'?|\.\.|<=|>=|!=|\s+|.")
 SIGNS = {"*": "&#x22C5;", "<=": "&#x2264;", ">=": "&#x2265;", "!=": "&#x2260;", "..": "&#x2026;", "-": "&#x2212;"}
 WORDS = ("with", "for", "where", "output", "mod", "per", "head", "is")
 """Words of the notation, which stand as text."""
-BRACKETS = {"floor": "&#x230A;&#x230B;", "ceil": "&#x2308;&#x2309;", "dot": "&#x27E8;&#x27E9;", "abs": "||"}
 GREEK = {"alpha": "α", "beta": "β", "gamma": "γ", "omega": "ω", "lambda": "λ", "lambdas": "λ"}
 
 
@@ -36,10 +35,6 @@ def _math(text: str) -> str:
     return f'<math displaystyle="true">{_Typesetter(text).row()}</math> '
 
 
-def _bracket(sign: str) -> str:
-    return f'<mo stretchy="false">{sign}</mo>'
-
-
 class _Typesetter:
     """Reads the tokens of one statement from left to right."""
 
@@ -54,7 +49,7 @@ class _Typesetter:
             if token == end:
                 break
             if token == "^":
-                parts[-1] = f"<msup>{parts[-1]}{self.exponent()}</msup>"
+                parts[-1] = f"<msup>{parts[-1]}{self.atom(self.tokens.pop(0))}</msup>"
             elif token.isspace():
                 # two factors side by side
                 word = parts and re.search(r"(</mi>|</mn>|</mrow>|</msub>|</msup>)$", parts[-1])
@@ -64,19 +59,13 @@ class _Typesetter:
                 parts.append(self.atom(token))
         return f"<mrow>{''.join(parts)}</mrow>"
 
-    def exponent(self) -> str:
-        token = self.tokens.pop(0)
-        if token == "-":
-            return f"<mrow><mo>&#x2212;</mo>{self.atom(self.tokens.pop(0))}</mrow>"
-        return self.row(")") if token == "(" else self.atom(token)
-
     def atom(self, token: str) -> str:
         """Return a number, a sign, a group in brackets, or a name with its index and arguments."""
-        if token[0].isdigit():
-            return f"<mn>{token}</mn>"
-        if token in "([" and len(token) == 1:
+        if token[-1].isdigit() and not token[0].isalpha():
+            return f"<mn>{token.replace('-', SIGNS['-'])}</mn>"
+        if token in ("(", "["):
             close = {"(": ")", "[": "]"}[token]
-            return f"<mrow>{_bracket(token)}{self.row(close)}{_bracket(close)}</mrow>"
+            return f'<mrow><mo stretchy="false">{token}</mo>{self.row(close)}<mo stretchy="false">{close}</mo></mrow>'
         if token == "sum_":
             self.tokens.pop(0)
             inside = self.row("}").removeprefix("<mrow>").removesuffix("</mrow>")
@@ -86,28 +75,18 @@ class _Typesetter:
             return f"<mo>{SIGNS.get(token, escape(token))}</mo>"
         if token in WORDS:
             return f'<mtext class="word">&#xA0;{token}&#xA0;</mtext>'
-        if self.tokens[:1] == ["("] and token in (*BRACKETS, "sqrt"):
-            self.tokens.pop(0)
-            inside = self.row(")")
-            if token == "sqrt":
-                return f"<msqrt>{inside}</msqrt>"
-            left, right = re.findall("&#x[0-9A-F]+;|.", BRACKETS[token])
-            return f"<mrow>{_bracket(left)}{inside}{_bracket(right)}</mrow>"
-        return self.index(self.name(token))
-
-    def name(self, token: str) -> str:
+        if token == "sqrt":
+            return f"<msqrt>{self.atom(self.tokens.pop(0))}</msqrt>"
         base, _, index = token.rstrip("'").partition("_")
-        prime = "<mo>&#x2032;</mo>" if token.endswith("'") else ""
-        if base == "softmax" or (len(index) > 0 and len(base) <= 5):
-            return f"<msub>{self.letter(base)}<mtext>{index}</mtext></msub>" if index else self.letter(base) + prime
-        return self.letter(token.rstrip("'")) + prime
-
-    def letter(self, name: str) -> str:
-        upright = ' mathvariant="normal"' if len(name) == 1 and name == "F" else ""
-        return f"<mi{upright}>{GREEK.get(name, name.replace('_', '&#x2009;'))}</mi>"
-
-    def index(self, base: str) -> str:
+        if index and (base == "softmax" or len(base) <= 5):
+            name = f"<msub>{_letter(base)}<mtext>{index}</mtext></msub>"
+        else:
+            name = _letter(token.rstrip("'")) + ("<mo>&#x2032;</mo>" if token.endswith("'") else "")
         if self.tokens[:1] != ["["]:
-            return base
+            return name
         self.tokens.pop(0)
-        return f"<msub><mrow>{base}</mrow>{self.row(']')}</msub>"
+        return f"<msub><mrow>{name}</mrow>{self.row(']')}</msub>"
+
+
+def _letter(name: str) -> str:
+    return f"<mi>{GREEK.get(name, name.replace('_', '&#x2009;'))}</mi>"

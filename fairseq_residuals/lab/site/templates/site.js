@@ -56,7 +56,7 @@ if (byId("pair")) {
        <p>${escaped(w.sentence)}</p><div class="wide">${w.scheme}</div></section>`).join("");
     byId("equations").innerHTML = [a, b].map((w) => `<section class="wide">${w.typeset}</section>`).join("");
     byId("lines").innerHTML = diff(a.equations, b.equations);
-    byId("code").innerHTML = diff(a.code.split("\n"), b.code.split("\n"));
+    byId("code").innerHTML = diff(a.listing.split("\n"), b.listing.split("\n"));
   });
 }
 
