@@ -20,6 +20,7 @@ from fairseq_residuals.lab.look.diagnose import draw
 from fairseq_residuals.lab.look.training_log import read_log
 from fairseq_residuals.lab.look.verdicts import NOT_LEARNED, Unigram, ends_out_of_band, vanishing_sentence
 from fairseq_residuals.lab.look.verdicts import diagnose as judge
+from fairseq_residuals.plugin.checkpoints.checkpoint_file import read_checkpoint, save
 from fairseq_residuals.wirings.core.errors import UserError
 
 
@@ -199,9 +200,12 @@ def test_a_checkpoint_with_nan(diagnose: Callable[..., str], tmp_path: Path) -> 
     with torch.no_grad():
         model.decoder.layers[1].fc1.weight[0, :3] = math.nan
         model.decoder.layers[1].fc1.weight[1, 0] = math.inf
-    text = diagnose(file=checkpoint(tmp_path / "checkpoint_last.pt", model, args))
-    assert "decoder.layers.1.fc1.weight has 3 NaN and 1 infinite numbers of 512" in text
-    assert "Verdict: diverged" in text and "start again from an earlier checkpoint" in text
+    file = checkpoint(tmp_path / "checkpoint_last.pt", model, args)
+    save(read_checkpoint(file), tmp_path / "same.safetensors")
+    for text in (diagnose(file=file), diagnose(file=tmp_path / "same.safetensors")):
+        assert "decoder.layers.1.fc1.weight has 3 NaN and 1 infinite numbers of 512" in text
+        assert "Verdict: diverged" in text and "start again from an earlier checkpoint" in text
+    assert "parameters alone" in text
 
 
 def test_a_checkpoint_of_stock_fairseq(diagnose: Callable[..., str], tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ CHECKPOINTS = (
     Command("diagnose", lambda file, folder: ["fairseq-residuals", "diagnose", str(file)], "{}|has no record of"),
     Command("linearize", lambda file, f: ["fairseq-residuals", "linearize", "--data", str(f / "pair"), str(file)]),
     *map(_analysis, ANALYSES),
-    Command("curves", lambda file, folder: ["fairseq-residuals", "curves", str(file)], "has no record of"),
+    Command("curves", lambda file, folder: ["fairseq-residuals", "curves", str(file)], "{}|has no record of"),
     Command(
         "score ppl", lambda file, folder: ["fairseq-residuals", "score", "ppl", str(file)], "the log has|is not UTF-8"
     ),

@@ -15,8 +15,9 @@ from fairseq_residuals.lab.look.output import add_output_flags, check_folder, wr
 from fairseq_residuals.lab.look.training_log import TRAIN, VALID, Log, read_log
 from fairseq_residuals.lab.look.verdicts import DIVERGED, LOWER_RATE, Diagnosis, Unigram, diagnose, losses
 from fairseq_residuals.lab.utils.tables import Cell, few, show
+from fairseq_residuals.plugin.checkpoints.checkpoint_file import read_checkpoint
+from fairseq_residuals.plugin.checkpoints.safetensors_file import SUFFIX
 from fairseq_residuals.wirings.core.errors import UserError
-from modern_fairseq.loading.checkpoints import load_fairseq
 
 HELP = "say whether a run learned, diverged, overfits or stopped, by its log or a checkpoint; and what to try"
 TORCH_SAVE = (b"PK", b"\x80")
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     check_folder(args)
     try:
         with args.run_file.open("rb") as file:
-            is_checkpoint = file.read(2).startswith(TORCH_SAVE)
+            is_checkpoint = file.read(2).startswith(TORCH_SAVE) or args.run_file.suffix == SUFFIX
     except OSError as error:
         raise UserError(f"{args.run_file} cannot be read: {error.strerror}") from error
     return _from_checkpoint(args) if is_checkpoint else _from_log(args)
@@ -127,9 +128,12 @@ def rows(log: Log, found: Diagnosis) -> list[list[Cell]]:
 
 def _from_checkpoint(args: argparse.Namespace) -> int:
     """Look at the parameters and at the optimizer's state."""
-    state = load_fairseq(args.run_file, "cpu")
+    state = read_checkpoint(args.run_file)
     found = Diagnosis()
-    _tell_progress(state, found)
+    if args.run_file.suffix == SUFFIX:
+        found.happened.append("it has parameters alone, and does not say after which update")
+    else:
+        _tell_progress(state, found)
     broken, optimizer = _broken(state["model"]), _broken(_moments(state))
     for name, (nan, inf, size) in list(broken.items())[:5]:
         found.happened.append(f"{name} has {nan:,} NaN and {inf:,} infinite numbers of {size:,}")
