@@ -57,16 +57,21 @@ _AFTER = {
         "fixes.activations:with_silu",
         "messages.wrong_answers:plugin_in_checkout",
     ),
-    "fairseq.criterions.ctc": ("fixes.literals:literals_only",),
-    "fairseq.models.fconv": ("fixes.literals:literals_only",),
-    "fairseq.models.fconv_lm": ("fixes.literals:literals_only",),
-    "fairseq.models.fconv_self_att": ("fixes.literals:literals_only",),
-    "fairseq.models.hubert.hubert": ("fixes.literals:literals_only",),
-    "fairseq.models.lightconv_lm": ("fixes.literals:literals_only",),
-    "fairseq.models.speech_to_text.s2t_wav_transformer": ("fixes.literals:literals_only",),
-    "fairseq.models.transformer_lm": ("fixes.literals:literals_only",),
-    "fairseq.models.wav2vec.wav2vec": ("fixes.literals:literals_only",),
-    "fairseq.models.wav2vec.wav2vec2": ("fixes.literals:literals_only",),
+    **{
+        f"fairseq.{name}": ("fixes.literals:literals_only",)
+        for name in (
+            *("criterions.ctc", "data.audio.raw_audio_dataset", "optim.adafactor", "optim.adamax", "optim.fused_lamb"),
+            *(
+                "models.fconv",
+                "models.fconv_lm",
+                "models.fconv_self_att",
+                "models.hubert.hubert",
+                "models.lightconv_lm",
+            ),
+            *("models.speech_to_text.s2t_wav_transformer", "models.transformer_lm"),
+            *("models.wav2vec.wav2vec", "models.wav2vec.wav2vec2"),
+        )
+    },
     "fairseq.trainer": (
         "fixes.checkpoint_loading:check_what_is_resumed",
         "fixes.half_precision:overflow_on_cpu",
@@ -119,7 +124,6 @@ _AFTER = {
     "fairseq.modules.dynamic_crf_layer": ("compat.numpy_names:removed_aliases",),
     "fairseq.data.token_block_dataset": ("compat.numpy_names:removed_aliases",),
     "fairseq.data.language_pair_dataset": ("compat.numpy_names:removed_aliases",),
-    "fairseq.data.audio.raw_audio_dataset": ("fixes.literals:literals_only",),
     "fairseq.data.fasta_dataset": ("fixes.fasta_index:index_without_a_shell",),
     "fairseq.data.indexed_dataset": ("messages.data_sets:whole_files",),
     "fairseq.data.audio.data_cfg": ("messages.speech_data:settings_as_data",),
@@ -128,7 +132,6 @@ _AFTER = {
         "messages.speech_data:whole_manifests",
     ),
     "fairseq.data.audio.audio_utils": ("compat.audio:without_torchaudio",),
-    "fairseq.data.audio.feature_transforms.delta_deltas": ("compat.audio:deltas_without_torchaudio",),
     "fairseq.data.iterators": ("fixes.iterators:background_ends_first",),
     "fairseq.models": ("messages.commands:name_unknown_architectures",),
     "fairseq.tasks.fairseq_task": ("messages.wrong_answers:sentences_to_iterate",),
@@ -154,9 +157,6 @@ _AFTER = {
     },
     "fairseq.optim.adam": ("fixes.literals:read_betas",),
     "fairseq.optim.cpu_adam": ("fixes.literals:read_betas",),
-    "fairseq.optim.adafactor": ("fixes.literals:literals_only",),
-    "fairseq.optim.adamax": ("fixes.literals:literals_only",),
-    "fairseq.optim.fused_lamb": ("fixes.literals:literals_only",),
     "fairseq.file_utils": ("fixes.hub:archives_stay_in_their_folder",),
     "fairseq.models.speech_to_text.hub_interface": ("fixes.hub:no_code_that_an_archive_names",),
     "fairseq_cli.hydra_train": (
