@@ -12,7 +12,7 @@ from torch.utils.serialization import config
 
 from fairseq_residuals_errors import UserError
 from modern_fairseq.loading import checkpoints
-from modern_fairseq.loading.tensor_digest import DIGEST, digest, record
+from modern_fairseq.loading.tensor_digest import digest
 
 FORMATS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "before torch 1.6"])
 
@@ -154,21 +154,6 @@ def without_checksums():
 def test_an_archive_without_checksums_is_read(tmp_path):
     loaded = through_a_file(checkpoint(), tmp_path / "x.pt")
     assert digest(loaded) == digest(checkpoint())
-
-
-@pytest.mark.parametrize("zipped", [True, False], ids=["zip without checksums", "before torch 1.6"])
-@pytest.mark.usefixtures("without_checksums")
-def test_a_digest_in_the_file_tells_of_changed_tensors(tmp_path, zipped):
-    state, path = checkpoint(), tmp_path / "x.pt"
-    record(state)
-    torch.save(state, path, _use_new_zipfile_serialization=zipped)
-    assert checkpoints.load_fairseq(path)["extra_state"][DIGEST] == digest(checkpoint())
-    contents = bytearray(path.read_bytes())
-    place = contents.index(state["model"]["layers.2.weight"].numpy().tobytes())
-    contents[place + 2] ^= 1
-    path.write_bytes(contents)
-    with pytest.raises(UserError, match=r"x\.pt is damaged: its tensors are not those that were saved"):
-        checkpoints.load_fairseq(path)
 
 
 def test_the_digest_is_of_names_shapes_types_and_values():
