@@ -127,10 +127,7 @@ _AFTER = {
     "fairseq.data.fasta_dataset": ("fixes.fasta_index:index_without_a_shell",),
     "fairseq.data.indexed_dataset": ("messages.data_sets:whole_files",),
     "fairseq.data.audio.data_cfg": ("messages.speech_data:settings_as_data",),
-    "fairseq.data.audio.speech_to_text_dataset": (
-        "fixes.augmentation:draw_by_example",
-        "messages.speech_data:whole_manifests",
-    ),
+    "fairseq.data.audio.speech_to_text_dataset": ("fixes.augmentation:draw_by_example",),
     "fairseq.data.audio.audio_utils": ("compat.audio:without_torchaudio",),
     "fairseq.data.iterators": ("fixes.iterators:background_ends_first",),
     "fairseq.models": ("messages.commands:name_unknown_architectures",),

@@ -56,12 +56,9 @@ def test_an_array_that_occurs_twice_is_one_array(tmp_path):
         collections.Counter("aab"),
         {1, "a", None},
         collections.OrderedDict(a=1),
-        1j,
         b"\x00\xff",
-        bytearray(b"\x00\xff"),
         torch.float16,
         torch.Size([2, 3]),
-        torch.device("cpu"),
         argparse.Namespace(arch="x", of=argparse.Namespace(lr=[0.1])),
         (1, (2.5, None, True), -(2**70)),
         int,
@@ -85,7 +82,6 @@ def test_tensors_keep_layout_sharing_and_gradient(tmp_path):
         "number": torch.tensor(3),
         "empty": torch.empty(0, 5),
         "bfloat16": torch.ones(2, dtype=torch.bfloat16),
-        "uint16": torch.ones(2, dtype=torch.uint16),
     }
     loaded = through_a_file(saved, tmp_path / "x.pt")
     for name, tensor in saved.items():
