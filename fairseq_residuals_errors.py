@@ -13,12 +13,15 @@ from collections.abc import Iterable
 class UserError(Exception):
     """Something that the user can put right, said in one sentence; commands print it without a traceback.
 
-    torch re-raises the exception of a DataLoader worker as ``type(e)(traceback_text)``; of such a text,
-    which ends in the original sentence, only that sentence is kept.
+    torch hands on the exception of another process as the text of its traceback; of such a text, which ends in the
+    original sentence, only that sentence is kept.
     """
 
+    NAME = f"{__name__}.UserError: "
+    """How a traceback ends before the sentence."""
+
     def __init__(self, message: str) -> None:
-        sentence = " ".join(message.rpartition(f"{__name__}.UserError: ")[2].split())
+        sentence = " ".join(message.rpartition(self.NAME)[2].split())
         # a name in a file must not speak to the terminal
         super().__init__("".join(c if unicodedata.category(c) not in ("Cc", "Cf") else repr(c)[1:-1] for c in sentence))
 

@@ -10,11 +10,8 @@ import contextlib
 import errno
 import fcntl
 import os
-import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 SUFFIX = ".atomic-write"
 """Temporary files are called ``.NAME`` and this; nobody else's are."""
@@ -23,16 +20,14 @@ NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 _NO_SYNC = (errno.EINVAL, errno.EOPNOTSUPP)
 """What file systems answer that cannot lock a file, or sync a folder."""
 
-_unfinished: set[Path] = set()
-
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Write ``path`` whole or not at all.
 
     The block gets the path of an empty temporary file, which it fills, and may check. When the block ends without an
-    error, the file is synced to disk and takes the place of ``path``; after an error, Ctrl-C or SIGTERM it is gone and
-    ``path`` is what it was. Of a symbolic link, its target is written. A second writer of the same path waits.
+    error, the file is synced to disk and takes the place of ``path``; after an error or Ctrl-C it is gone, and ``path``
+    is what it was. Of a symbolic link, its target is written. A second writer of the same path waits.
 
     Raises:
         OSError: the file cannot be written; names ``path`` where the system names no file, or the temporary one.
@@ -41,10 +36,13 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = target.with_name(f".{target.name}{SUFFIX}")
     try:
         with _locked(temporary):
-            with _removed_on_failure(temporary):
+            try:
                 yield temporary
                 _sync(temporary)
                 os.replace(temporary, target)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
             _sync(target.parent)
     except OSError as error:
         if error.errno is not None and error.filename in (None, str(temporary)):
@@ -110,35 +108,6 @@ def is_at(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.lstat())
     except FileNotFoundError:
         return False
-
-
-@contextlib.contextmanager
-def _removed_on_failure(temporary: Path) -> Iterator[None]:
-    """Remove the file after an error, and on SIGTERM, which by default ends Python at once.
-
-    Not after success: the name may be another writer's by then.
-    """
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    handles = in_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    _unfinished.add(temporary)
-    if handles:
-        signal.signal(signal.SIGTERM, _remove_and_end)
-    try:
-        yield
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    finally:
-        _unfinished.discard(temporary)
-        if handles:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _remove_and_end(number: int, frame: Any) -> None:
-    for temporary in tuple(_unfinished):
-        temporary.unlink(missing_ok=True)
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
 
 
 def _sync(path: Path) -> None:

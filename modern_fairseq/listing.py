@@ -1,71 +1,37 @@
-"""The table of patches for readers: what is patched, why, and until when, read from sources without importing them."""
+"""The table of patches for readers: what is patched, why, and until when."""
 
-import ast
+import importlib
 import importlib.util
-from collections.abc import Iterable
-from pathlib import Path
-from typing import NamedTuple
+import inspect
 
 from modern_fairseq import switch, table
 
 PLUGINS = ("fairseq_residuals.plugin.register",)
-"""Modules whose ``PATCHES`` are listed where they are installed."""
+"""Modules whose ``PATCHES`` are listed where they and fairseq are installed."""
 
 
-class Entry(NamedTuple):
-    """One patch."""
-
-    name: str
-    """``package.module:function``."""
-    modules: tuple[str, ...]
-    """The fairseq modules that it patches."""
-    doc: str
-    """Its docstring: why, and when it can go."""
-
-
-def entries(patches: Iterable[tuple[str, str]]) -> list[Entry]:
-    """Return the patches, those of several modules once.
-
-    Args:
-        patches: names of fairseq modules with the full ``package.module:function`` of a patch.
-
-    Raises:
-        LookupError: there is no such function.
-    """
-    modules: dict[str, list[str]] = {}
-    for module, name in patches:
-        modules.setdefault(name, []).append(module)
-    return [Entry(name, tuple(patched), _docstring(name)) for name, patched in modules.items()]
+def patched() -> dict[str, list[str]]:
+    """Return the fairseq modules that each patch is for, by the patch's ``package.module:function``."""
+    pairs = [(module, f"modern_fairseq.{reference}") for module, reference in table.entries()]
+    if importlib.util.find_spec("fairseq") and switch.reason_if_off() is None:
+        for name in PLUGINS:
+            if importlib.util.find_spec(name.partition(".")[0]):
+                pairs += importlib.import_module(name).PATCHES.items()
+    found: dict[str, list[str]] = {}
+    for module, name in pairs:
+        found.setdefault(name, []).append(module)
+    return found
 
 
-def own() -> list[Entry]:
-    """Return the patches of this package."""
-    return entries((module, f"modern_fairseq.{reference}") for module, reference in table.entries())
-
-
-def of_plugins() -> list[Entry]:
-    """Return the patches of the installed ``PLUGINS``."""
-    installed = [name for name in PLUGINS if importlib.util.find_spec(name.partition(".")[0]) is not None]
-    return [entry for name in installed for entry in entries(importlib.import_module(name).PATCHES.items())]
-
-
-def _docstring(name: str) -> str:
+def docstring(name: str) -> str:
+    """Return a patch's docstring, which says why it is there and when it can go."""
     module, _, function = name.partition(":")
-    package, *parts = module.split(".")
-    spec = importlib.util.find_spec(package)  # of the package alone: its modules would import fairseq
-    if spec is None or not spec.submodule_search_locations:
-        raise LookupError(f"there is no package {package}")
-    path = Path(spec.submodule_search_locations[0], *parts).with_suffix(".py")
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef) and node.name == function:
-            return ast.get_docstring(node) or ""
-    raise LookupError(f"{module} has no function {function}")
+    return inspect.getdoc(getattr(importlib.import_module(module), function)) or ""
 
 
 def listing() -> str:
     """Return the table as text: whether patches are active here, and each with its modules and its docstring."""
-    reason = switch.reason_if_off()
-    patches = own() + of_plugins()
-    blocks = [f"{entry.name}\npatches {', '.join(entry.modules)}\n\n{entry.doc}" for entry in patches]
+    reason, patches = switch.reason_if_off(), patched()
     head = f"{len(patches)} patches of fairseq {switch.VERSION}. " + (f"Not active: {reason}." if reason else "Active.")
+    blocks = [f"{name}\npatches {', '.join(modules)}\n\n{docstring(name)}" for name, modules in patches.items()]
     return "\n\n".join([head, *(block.replace("\n", "\n    ") for block in blocks)])

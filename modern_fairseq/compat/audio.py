@@ -81,24 +81,6 @@ def fbank(waveform: np.ndarray, sample_rate: int, n_bins: int = 80) -> np.ndarra
     return np.stack(frames) if frames else np.zeros((0, n_bins), dtype=np.float32)
 
 
-def compute_deltas(features: torch.Tensor) -> torch.Tensor:
-    """Return slope over time by least squares over 5 frames; the outermost frames are repeated.
-
-    ``d[t] = sum_n n (c[t+n] - c[t-n]) / (2 sum_n n^2)``, n = 1, 2, as
-    torchaudio.functional's.
-
-    Args:
-        features: (F, T).
-
-    Returns:
-        (F, T).
-    """
-    n = 2
-    kernel = torch.arange(-n, n + 1, dtype=features.dtype)
-    padded = torch.nn.functional.pad(features.unsqueeze(1), (n, n), mode="replicate")
-    return torch.nn.functional.conv1d(padded, (kernel / kernel.square().sum())[None, None]).squeeze(1)
-
-
 def without_torchaudio(module: types.ModuleType) -> None:
     """Replace what fairseq takes from torchaudio (data/audio/audio_utils.py:44 sox_effects, :215 compliance.kaldi).
 
@@ -119,19 +101,3 @@ def without_torchaudio(module: types.ModuleType) -> None:
 
     module.convert_waveform = convert_waveform  # type: ignore[attr-defined]
     module._get_torchaudio_fbank = fbank  # type: ignore[attr-defined]
-
-
-def deltas_without_torchaudio(module: types.ModuleType) -> None:
-    """Compute delta features here (data/audio/feature_transforms/delta_deltas.py:25 imports torchaudio).
-
-    Like the original, it leaves its ``win_length`` out of account: the window is 5 frames.
-    Can go when fairseq > 0.12.2 does not need torchaudio for them.
-    """
-
-    def call(self: Any, spectrogram: np.ndarray) -> np.ndarray:
-        assert spectrogram.ndim == 2, "spectrogram must be a 2-D array (T x F)"
-        features = torch.from_numpy(spectrogram).t()
-        delta = compute_deltas(features)
-        return torch.cat([features, delta, compute_deltas(delta)]).t().numpy()
-
-    module.DeltaDeltas.__call__ = call

@@ -25,20 +25,15 @@ def _on_cpu(cfg: Any) -> bool:
     return not cfg.common.tpu and (cfg.common.cpu or not torch.cuda.is_available())
 
 
-def _worker(rank: int, report: str, function: Any, main: Any, cfg: Any, kwargs: dict[str, Any]) -> None:
-    """Run ``function`` in a spawned process; write a user's mistake to the file ``report``."""
+def _worker(rank: int, function: Any, main: Any, cfg: Any, kwargs: dict[str, Any]) -> None:
+    """Run ``function`` in a spawned process; a user's mistake leaves it as a UserError."""
     if _on_cpu(cfg):
         # a spawned process spawns in turn: data workers would import fairseq anew in every epoch
         torch.multiprocessing.set_start_method(_FOR_DATA, force=True)
     try:
         function(rank, main, cfg, kwargs)
     except Exception as error:
-        mistake = mistakes.explain(error)
-        if mistake is None:
-            raise
-        with open(report, "a") as file:
-            file.write(f"{mistake}\n")
-        raise SystemExit(1) from error
+        raise mistakes.explain(error) or error from error
 
 
 def fork_to_load_data(module: types.ModuleType) -> None:
@@ -66,23 +61,13 @@ def _spawn(fn: Any, args: tuple[Any, Any, dict[str, Any]], nprocs: int, join: bo
     cfg = args[1]
     if _on_cpu(cfg):
         nprocs = cfg.distributed_training.distributed_world_size
-    with tempfile.TemporaryDirectory() as folder:
-        report = os.path.join(folder, "report")
-
-        def unexplained(record: logging.LogRecord) -> bool:
-            return not os.path.exists(report)
-
-        # that the other processes are ended too goes without saying
-        _SPAWN_LOG.addFilter(unexplained)
-        try:
-            _join(torch.multiprocessing.spawn(_worker, (report, fn, *args), nprocs=nprocs, join=False))
-        except (torch.multiprocessing.ProcessRaisedException, torch.multiprocessing.ProcessExitedException):
-            if not os.path.exists(report):
-                raise
-            with open(report) as file:
-                raise UserError(file.readline()) from None
-        finally:
-            _SPAWN_LOG.removeFilter(unexplained)
+    _SPAWN_LOG.setLevel(logging.ERROR)  # that the other processes are ended too goes without saying
+    try:
+        _join(torch.multiprocessing.spawn(_worker, (fn, *args), nprocs=nprocs, join=False))
+    except torch.multiprocessing.ProcessRaisedException as error:
+        if UserError.NAME not in str(error):
+            raise
+        raise UserError(str(error)) from None  # of the traceback it keeps the sentence
 
 
 def spawn_workers(module: types.ModuleType) -> None:

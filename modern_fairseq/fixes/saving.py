@@ -2,15 +2,12 @@
 
 import argparse
 import contextlib
-import errno
 import fcntl
-import filecmp
 import logging
 import os
 import shutil
 import time
 import types
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,6 @@ import torch
 
 from fairseq_residuals_errors import UserError
 from modern_fairseq.atomic_write import NO_LOCKS, atomic_write, is_at, open_own, remove_abandoned
-from modern_fairseq.loading import tensor_digest
 from modern_fairseq.mistakes import disk_error
 from modern_fairseq.proxies import replaces
 
@@ -42,15 +38,11 @@ def save_atomically(module: types.ModuleType) -> None:
             original(obj, filename, async_write)
             return
 
-        # each record of the archive has a checksum, unless the user switched that off
-        if not torch.serialization.get_crc32_options() and isinstance(obj, dict):
-            tensor_digest.record(obj)
-
         def save(temporary: Path) -> None:
             with temporary.open("wb") as file:
                 torch.save(obj, file)
 
-        _write(filename, save, _check_archive)
+        _write(filename, save)
 
     # what is left to the original goes to remote stores, whose files cannot be begun anew
     module._torch_persistent_save = torch.save  # type: ignore[attr-defined]
@@ -74,12 +66,7 @@ def copy_atomically(module: types.ModuleType) -> None:
             def copy(temporary: Path) -> None:
                 shutil.copyfile(src_path, temporary)
 
-            def check(temporary: Path, thoroughly: bool) -> None:
-                same_size = os.path.getsize(src_path) == temporary.stat().st_size
-                if not same_size or (thoroughly and not filecmp.cmp(src_path, temporary, shallow=False)):
-                    raise OSError(errno.EIO, f"the copy of {src_path} is not the same")
-
-            _write(dst_path, copy, check)
+            _write(dst_path, copy)
             return dst_path
 
     module.PathManager = PathManager  # type: ignore[attr-defined]
@@ -139,12 +126,8 @@ def _is_ours(descriptor: int) -> bool:
     return True
 
 
-def _write(path: str, fill: Callable[[Path], None], check: Callable[[Path, bool], None]) -> None:
+def _write(path: str, fill: Callable[[Path], None]) -> None:
     """Write ``path`` atomically, with patience.
-
-    Args:
-        check: raises OSError where the written file is not whole; reads all of it if its second argument says so,
-            which takes a third of the time of saving, and so is done only after an attempt that failed.
 
     Raises:
         UserError: no attempt succeeded; ``path`` is what it was.
@@ -153,7 +136,6 @@ def _write(path: str, fill: Callable[[Path], None], check: Callable[[Path, bool]
         try:
             with atomic_write(path) as temporary:
                 fill(temporary)
-                check(temporary, attempt > 0)
             return
         except (OSError, RuntimeError) as error:
             reason = disk_error(error)
@@ -166,13 +148,3 @@ def _write(path: str, fill: Callable[[Path], None], check: Callable[[Path, bool]
                 ) from error
             _LOG.warning(f"{path} cannot be written: {reason.strerror}; trying again in {WAITS[attempt]:g} s")
         time.sleep(WAITS[attempt])
-
-
-def _check_archive(path: Path, thoroughly: bool) -> None:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip() if thoroughly else None
-    except zipfile.BadZipFile as error:
-        raise OSError(errno.EIO, f"what was written cannot be read ({error})") from error
-    if damaged:
-        raise OSError(errno.EIO, f"{damaged} reads back otherwise than it was written")

@@ -108,8 +108,6 @@ def dtype_of_storage(kind: Any) -> torch.dtype:
         Refused: it is no type of storages.
     """
     name = kind.name if isinstance(kind, type) and issubclass(kind, Description) else ""
-    if name == "torch.storage.UntypedStorage":
-        return torch.uint8
     dtype = _STORAGES.get(name.removeprefix("torch.").removesuffix("Storage"))
     if dtype is None:
         raise Refused("has a storage without a type")
@@ -276,32 +274,10 @@ def _no_bytes() -> bytes:
     return b""  # others are text encoded
 
 
-def _bytearray(*arguments: Any) -> bytearray:
-    if not arguments:
-        return bytearray()
-    if len(arguments) == 2:
-        return bytearray(_encode(*arguments))
-    if type(arguments[0]) is not bytes:
-        raise Refused("makes a bytearray of something else than bytes")
-    return bytearray(arguments[0])
-
-
-def _complex(real: Any, imaginary: Any) -> complex:
-    if type(real) is not float or type(imaginary) is not float:
-        raise Refused("makes a complex number of something else than two numbers")
-    return complex(real, imaginary)
-
-
 def _size(sizes: Any) -> torch.Size:
     if not isinstance(sizes, list | tuple):
         raise Refused("makes a torch.Size of something else than integers")
     return torch.Size([plain_int(size) for size in sizes])
-
-
-def _device(kind: Any, index: Any = None) -> torch.device:
-    if not isinstance(kind, str) or not re.fullmatch(r"[a-z]{1,16}(:\d{1,3})?", kind):
-        raise Refused("names a device that torch does not have")
-    return torch.device(kind) if index is None else torch.device(kind, plain_int(index))
 
 
 def _dtype(state: Any, code: Any, *alignment_and_copy: Any) -> np.dtype:
@@ -348,7 +324,6 @@ def _tensor(
     requires_grad: Any = False,
     hooks: Any = None,
     metadata: Any = None,
-    dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """Build a tensor of shape ``size`` in ``storage``, of which no element lies beyond it or shares its place."""
     if not isinstance(storage, Storage) or hooks or metadata or type(requires_grad) is not bool:
@@ -357,7 +332,6 @@ def _tensor(
         raise Refused("has a tensor whose shape and strides do not go together")
     if len(size) > _MOST_DIMENSIONS:
         raise Refused(f"has a tensor of more than {_MOST_DIMENSIONS} dimensions")
-    dtype = dtype or storage.dtype
     sizes, strides = [plain_int(n) for n in size], [plain_int(n) for n in stride]
     if math.prod(sizes):
         end = plain_int(offset)
@@ -365,22 +339,13 @@ def _tensor(
             if step <= end - offset:
                 raise Refused("has a tensor whose elements overlap")
             end += step * (count - 1)
-        if end >= storage.size // dtype.itemsize:
+        if end >= storage.size // storage.dtype.itemsize:
             raise Refused("has a tensor that reaches beyond its storage")
     elif max(plain_int(offset), *sizes, *strides, 0) >= 2**31:
         raise Refused("has a tensor without elements of an impossible shape")
     assert storage.bytes is not None, "a storage is read before its tensors are built"
-    empty = torch.empty((0,), dtype=dtype, device=storage.bytes.device)
+    empty = torch.empty((0,), dtype=storage.dtype, device=storage.bytes.device)
     return empty.set_(storage.bytes, offset, sizes, strides).requires_grad_(requires_grad)  # type: ignore[call-overload]
-
-
-def _tensor_of_dtype(
-    storage: Any, offset: Any, size: Any, stride: Any, requires_grad: Any, hooks: Any, dtype: Any, metadata: Any = None
-) -> torch.Tensor:
-    """Build a tensor of a dtype that has no type of storage."""
-    if not isinstance(dtype, torch.dtype):
-        raise Refused("has a tensor without a type")
-    return _tensor(storage, offset, size, stride, requires_grad, hooks, metadata, dtype)
 
 
 def _parameter(data: Any, requires_grad: Any, hooks: Any) -> torch.nn.Parameter:
@@ -445,8 +410,6 @@ def _entries() -> Iterable[tuple[str, Any]]:
     yield "collections.defaultdict", _Maker(_defaultdict, "items arguments", "data")
     yield "_codecs.encode", _Maker(_encode)
     yield "builtins.bytes", _Maker(_no_bytes)
-    yield "builtins.bytearray", _Maker(_bytearray)
-    yield "builtins.complex", _Maker(_complex)
     yield "builtins.set", _Maker(_set, place="data")
     for plain in _PLAIN:
         yield f"builtins.{plain.__name__}", plain
@@ -458,14 +421,12 @@ def _entries() -> Iterable[tuple[str, Any]]:
         yield f"{module}.scalar", _Maker(_scalar)
     # torch._tensor writes these for every tensor
     yield "storage", _Maker(_nothing)
-    for name in (*(f"{kind}Storage" for kind in _STORAGES), "storage.UntypedStorage"):
-        yield f"torch.{name}", _NEVER_MADE
+    for numbers in _STORAGES:
+        yield f"torch.{numbers}Storage", _NEVER_MADE
     yield "torch._utils._rebuild_tensor", _Maker(_tensor)
     yield "torch._utils._rebuild_tensor_v2", _Maker(_tensor)
-    yield "torch._utils._rebuild_tensor_v3", _Maker(_tensor_of_dtype)
     yield "torch._utils._rebuild_parameter", _Maker(_parameter)
     yield "torch.Size", _Maker(_size)
-    yield "torch.device", _Maker(_device)
     for dtype in vars(torch).values():
         if isinstance(dtype, torch.dtype):
             yield str(dtype), dtype

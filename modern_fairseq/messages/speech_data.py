@@ -1,8 +1,5 @@
-"""Speech data whose manifest or configuration is damaged is named, before anything is made of it."""
+"""The configuration of speech data is read as plain values, and names no file outside of its folder."""
 
-import csv
-import functools
-import os
 import types
 from pathlib import Path
 from typing import Any
@@ -26,9 +23,6 @@ FILES = frozenset(
     )
 )
 """Settings that name a file of the data folder, at the top or inside of a tokenizer or a transform."""
-
-_LONGEST_NUMBER = 12
-"""Digits of a recording's length."""
 
 
 def settings_as_data(module: types.ModuleType) -> None:
@@ -70,35 +64,3 @@ def _check_names(path: Path, settings: dict[Any, Any]) -> None:
             folder = path.parent.resolve()
             if name in FILES and not (folder / value).resolve().is_relative_to(folder):
                 raise UserError(f"{path}: {name} is {value!r:.60}, which is no file in {path.parent}")
-
-
-def whole_manifests(module: types.ModuleType) -> None:
-    """Say which line of a manifest lacks a column or has no number of frames.
-
-    data/audio/speech_to_text_dataset.py:404 reads any lines, and :343 trips over them. Can go when fairseq > 0.12.2
-    says so itself.
-    """
-    creator = module.SpeechToTextDatasetCreator
-    load, from_list = (vars(creator)[name].__func__ for name in ("_load_samples_from_tsv", "_from_list"))
-    needed = (creator.KEY_ID, creator.KEY_AUDIO, creator.KEY_N_FRAMES, creator.KEY_TGT_TEXT)
-
-    @functools.wraps(load)
-    def _load_samples_from_tsv(cls: Any, root: str, split: str) -> Any:
-        try:
-            return load(cls, root, split)
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise UserError(f"{os.path.join(root, split)}.tsv is no manifest in UTF-8: {error}") from None
-
-    @functools.wraps(from_list)
-    def _from_list(cls: Any, split: str, is_train: bool, samples: list[dict[str, str]], *args: Any) -> Any:
-        for number, sample in enumerate(samples, start=2):
-            missing = [name for name in needed if sample.get(name) is None]
-            if missing:
-                raise UserError(f"{split}.tsv is no manifest: line {number} lacks {', '.join(missing)}")
-            frames = sample[creator.KEY_N_FRAMES]
-            if not frames.isdecimal() or len(frames) > _LONGEST_NUMBER:
-                raise UserError(f"{split}.tsv, line {number}: n_frames has to be a whole number, not {frames!r:.60}")
-        return from_list(cls, split, is_train, samples, *args)
-
-    creator._load_samples_from_tsv = classmethod(_load_samples_from_tsv)
-    creator._from_list = classmethod(_from_list)

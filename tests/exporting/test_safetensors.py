@@ -9,12 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny
 import torch
+from fairseq.models import build_model
 
+from fairseq_residuals import build_stack
 from fairseq_residuals.__main__ import main
 from fairseq_residuals.plugin.checkpoints.checkpoint_file import read_checkpoint, save
-from fairseq_residuals.plugin.checkpoints.safetensors_file import METADATA, write_tensors
+from fairseq_residuals.plugin.checkpoints.safetensors_file import write_tensors
 from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.registry import VARIANTS
+from fairseq_residuals.wirings.core.state_dict_names import METADATA, load_fairseq_weights
+from fairseq_residuals.wirings.core.wiring import Wiring
 
 safetensors = pytest.importorskip("safetensors.torch", reason="the extra hf is not installed")
 
@@ -179,3 +185,37 @@ def test_files_that_settings_name_are_left_out(tmp_path: Path) -> None:
     change_settings(path, settings=settings | {"encoder_embed_path": "/etc/passwd", "user_dir": "/tmp"})
     args = read_checkpoint(path)["args"]
     assert getattr(args, "encoder_embed_path", None) is None and getattr(args, "user_dir", None) is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "options"),
+    [
+        (("--residual", "depthwise_lstm"), {}),  # its layers share parameters, which the file has once
+        (("--residual", "b2t", "--residual-args", "norm_eps=0.001"), {"norm_eps": 0.001}),
+        (("--residual", "post_ln:0-0,pre_ln:1-1"), {}),
+        (("--residual", "post_ln", "--decoder-residual", "b2t"), {}),
+    ],
+)
+def test_a_stack_of_its_wiring_takes_the_weights_and_no_other(
+    flags: tuple[str, ...], options: dict[str, Any], tmp_path: Path
+) -> None:
+    args = tiny.settings("transformer_b2t", *tiny.dimensions("translation"), *flags)
+    model = build_model(args, tiny.make_task())
+    state = {"model": model.state_dict(), "args": args, "cfg": None}
+    save(state, tmp_path / "a.safetensors")
+    sizes: dict[str, Any] = {"depth": 2, "dim": 16, "heads": 2, "ffn_dim": 32, "other_depth": 2}
+    for side in ("encoder", "decoder"):
+        name = args.decoder_residual if side == "decoder" else args.residual
+        for checkpoint in (tmp_path / "a.safetensors", state):
+            stack = build_stack(name, task=side, options=options, **sizes)  # type: ignore[arg-type]
+            load_fairseq_weights(stack, checkpoint, f"{side}.")
+            assert {p.sum().item() for p in stack.parameters()} <= {p.sum().item() for p in model.parameters()}
+            other = build_stack("post_ln" if name == "b2t" else "b2t", task=side, **sizes)  # type: ignore[arg-type]
+            with pytest.raises(UserError, match=r"were trained with the wiring .*, and the stack has "):
+                load_fairseq_weights(other, checkpoint, f"{side}.")
+
+
+def test_a_stack_says_how_it_is_wired() -> None:
+    sizes: dict[str, Any] = {"depth": 4, "dim": 16, "heads": 2, "ffn_dim": 32, "other_depth": 4}
+    for name in VARIANTS:
+        assert Wiring.of_stack(build_stack(name, **sizes)).computes == Wiring.parse(name).computes

@@ -28,7 +28,7 @@ class Command(NamedTuple):
     argv: Callable[[Path, Path], list[str]]
     """Of the file, which lies in the folder that the command runs in, and of the folder of `tiny_input.prepare`."""
     sentence: str = "{}"
-    """A pattern for what this command says; ``{}`` is what the reader says."""
+    """A pattern for what this command says; ``{}``: what the reader says; empty: fairseq or Python refuses the file."""
     stdin: str = ""
 
 
@@ -136,7 +136,7 @@ CHECKPOINTS = (
     Command("diagnose", lambda file, folder: ["fairseq-residuals", "diagnose", str(file)], "has no record of"),
     Command("linearize", lambda file, f: ["fairseq-residuals", "linearize", "--data", str(f / "pair"), str(file)]),
     *map(_analysis, ANALYSES),
-    Command("curves", lambda file, folder: ["fairseq-residuals", "curves", str(file)], "has no record of"),
+    Command("curves", lambda file, folder: ["fairseq-residuals", "curves", str(file)], "{}|has no record of"),
     Command(
         "score ppl", lambda file, folder: ["fairseq-residuals", "score", "ppl", str(file)], "the log has|is not UTF-8"
     ),
@@ -154,6 +154,6 @@ COMMANDS: dict[str, tuple[Command, ...]] = {
         Command("fairseq-train, config.yaml", _speech_data("config.yaml"), "."),
     ),
     "sgm": (Command("prepare", _segments),),
-    "tsv": (Command("fairseq-train, valid.tsv", _speech_data("valid.tsv"), "."),),
+    "tsv": (Command("fairseq-train, valid.tsv", _speech_data("valid.tsv"), ""),),
 }
 """By what reads the file."""

@@ -148,7 +148,6 @@ def corpus() -> dict[str, tuple[bytes, ...]]:
         "runs": (_table(HEADER, tuple(result.values()), separator=","),),
         "dictionary": (b"a 10\nb 7 #fairseq:overwrite\nc 1\n", b"madeupword0000 0\n"),
         "sgm": (b'<doc>\n<seg id="1"> a b </seg> <seg id="2"> c\nd </seg>\n</doc>\n',),
-        "manifest": (manifest,),
         "table of words": (manifest,),
         "speech config": (
             b"vocab_filename: dict.txt\ninput_channels: 1\ntransforms: {'*': [utterance_cmvn]}\nshuffle: no\n",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import forked
 import torch
 from fairseq.data import Dictionary
 from fairseq.data.audio.data_cfg import S2TDataConfig
-from fairseq.data.audio.speech_to_text_dataset import SpeechToTextDatasetCreator
 from forked import PLUGIN
 from pickle_cases import zipped
 
@@ -80,14 +78,6 @@ def dictionary(path: Path) -> None:
     Dictionary.load(str(path))
 
 
-def manifest(path: Path) -> None:
-    shutil.copy(path, path.with_name("valid.tsv"))
-    samples = SpeechToTextDatasetCreator._load_samples_from_tsv(str(path.parent), "valid")
-    path.with_name("config.yaml").write_text("audio_root: ''")
-    config = S2TDataConfig(path.with_name("config.yaml"))
-    SpeechToTextDatasetCreator._from_list("valid", False, samples, config, Dictionary(), None, None, 1, None)
-
-
 def merges(path: Path) -> None:
     bpe._encoder.cache_clear()  # it remembers the files of other inputs, which had this name
     bpe.Encode(path)("kan ing")
@@ -111,7 +101,6 @@ READERS: dict[str, Target] = {
     "runs": lambda path: [result.points for result in read_results(path)],
     "dictionary": dictionary,
     "sgm": lambda path: list(sentences(path, "sgm")),
-    "manifest": manifest,
     "table of words": read_texts,
     "speech config": speech_config,
     "merges": merges,

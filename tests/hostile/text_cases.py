@@ -88,3 +88,6 @@ def logs() -> Iterator[Case]:
         for piece in ("a", "1a", "1.", " ", '{"', "[", "a=", "num. shared model params: "):
             contents = (head + piece * (1_000_000 // len(piece)) + "\n").encode()
             yield Case(f"log-{label}-of-{piece[:3]!r}", "log", contents, "has no record of")
+    line = "2026-01-01 00:00:00 | INFO | train_inner | epoch 001 | loss=3, num_updates=%d\n"
+    after_the_end = "INFO | done training in 1 seconds\n" + "".join(line % n for n in [*range(1, 20_000), 1])
+    yield Case("log-many-after-the-end", "log", after_the_end.encode(), "has several runs")

@@ -52,13 +52,13 @@ def _chance(case: Case, command: Command) -> int:
 def fault(case: Case, command: Command, ended: forked.Ended, left: list[str]) -> str:
     """What is wrong with how the command ended; empty if nothing is."""
     lines = [line for line in ended.err.splitlines() if re.match(r"[a-z-]+( [a-z-]+)?: error: ", line)]
-    if "Traceback" in ended.out + ended.err:
-        return f"traceback: {ended.err.strip().splitlines()[-1][:300]}"
     if ended.status <= 0:
         return f"status {ended.status}"
-    if len(lines) != 1:
+    if command.sentence and "Traceback" in ended.out + ended.err:
+        return f"traceback: {ended.err.strip().splitlines()[-1][:300]}"
+    if command.sentence and len(lines) != 1:
         return f"{len(lines)} sentences: {ended.err[-500:]}"
-    if not re.search(command.sentence.format(case.sentence), lines[0]):
+    if command.sentence and not re.search(command.sentence.format(case.sentence), lines[0]):
         return f"says {lines[0][:300]}"
     if ended.seconds > forked.SECONDS:
         return f"{ended.seconds:.1f} s"

@@ -7,7 +7,6 @@ import pytest
 import soundfile
 import torch
 from fairseq.data.audio import audio_utils
-from fairseq.data.audio.feature_transforms.delta_deltas import DeltaDeltas
 
 from fairseq_residuals_errors import UserError
 
@@ -97,21 +96,6 @@ def test_tensors_stay_tensors_and_inputs_stay_as_they_are():
     torch.testing.assert_close(tone, before, rtol=0, atol=0)
     same, _ = audio_utils.convert_waveform(tone, RATE)
     torch.testing.assert_close(same, before, rtol=0, atol=0)
-
-
-def test_deltas_follow_the_regression_formula():
-    features = np.random.default_rng(0).standard_normal((9, 3)).astype(np.float32)
-
-    def deltas(c):
-        last = len(c) - 1
-        at = lambda t: c[min(max(t, 0), last)]  # noqa: E731
-        return np.array([sum(n * (at(t + n) - at(t - n)) for n in (1, 2)) / (2 * (1 + 4)) for t in range(len(c))])
-
-    expanded = DeltaDeltas()(features)
-    assert expanded.shape == (9, 9)
-    np.testing.assert_allclose(expanded[:, :3], features)
-    np.testing.assert_allclose(expanded[:, 3:6], deltas(features), atol=1e-6)
-    np.testing.assert_allclose(expanded[:, 6:], deltas(deltas(features)), atol=1e-6)
 
 
 @pytest.mark.parametrize("library", ["soundfile", "kaldi_native_fbank", "soxr"])

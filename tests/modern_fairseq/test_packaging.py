@@ -52,7 +52,6 @@ def wheel_from_sdist(source, into):
 
 
 BUILDERS = {
-    "regular": lambda source, into: build(source, "build_wheel", into),
     "editable": lambda source, into: build(source, "build_editable", into),
     "from sdist": wheel_from_sdist,
 }
@@ -91,7 +90,7 @@ def test_install_and_uninstall(kind, source, empty, tmp_path):
 
 def test_an_interrupted_uninstall_does_not_disturb_python(source, empty, tmp_path):
     python, site = empty
-    wheel = BUILDERS["regular"](source, tmp_path)
+    wheel = build(source, "build_wheel", tmp_path)
     shutil.unpack_archive(wheel, site, "zip")
     shutil.rmtree(site / "modern_fairseq")
     result = subprocess.run([python, "-c", "print(1)"], capture_output=True, text=True, check=True)
@@ -142,7 +141,7 @@ print(fairseq_residuals.__version__, "b2t" in list_variants(), present or "nothi
 
 def test_the_library_needs_torch_alone(source, empty, tmp_path):
     python, site = empty
-    wheel = BUILDERS["regular"](source, tmp_path)
+    wheel = build(source, "build_wheel", tmp_path)
     assert wheel.name.endswith("-py3-none-any.whl")
     for name in with_requirements("torch"):
         link(name, site)

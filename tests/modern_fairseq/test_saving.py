@@ -13,7 +13,6 @@ from fairseq import checkpoint_utils
 
 from fairseq_residuals_errors import UserError
 from modern_fairseq.fixes import saving
-from modern_fairseq.loading.checkpoints import load_fairseq
 
 OLD, NEW = {"model": torch.zeros(3)}, {"model": torch.arange(100_000.0)}
 
@@ -95,21 +94,6 @@ def test_a_disk_that_stays_full(error, full, tmp_path):
     assert os.listdir(tmp_path) == ["checkpoint_last.pt"]
 
 
-def test_what_a_full_disk_has_swallowed_without_a_word_is_noticed(tmp_path, monkeypatch):
-    path = str(tmp_path / "checkpoint_last.pt")
-    checkpoint_utils.torch_persistent_save(OLD, path)
-    save = torch.save
-
-    def cut_off(obj, file):
-        save(obj, file)
-        file.truncate(file.tell() - 100)
-
-    monkeypatch.setattr(torch, "save", cut_off)
-    with pytest.raises(UserError, match="cannot be read"):
-        checkpoint_utils.torch_persistent_save(NEW, path)
-    assert torch.equal(load(path), OLD["model"])
-
-
 def test_what_cannot_be_saved_is_no_matter_of_the_disk(tmp_path):
     # the latter on Python 3.14
     with pytest.raises((AttributeError, pickle.PicklingError), match="pickle"):
@@ -169,22 +153,3 @@ def test_a_run_begins_by_removing_what_a_killed_one_left(tmp_path):
         (tmp_path / name).write_bytes(b"half")
     checkpoint_utils.verify_checkpoint_directory(str(tmp_path))
     assert sorted(os.listdir(tmp_path)) == [".checkpoint_1_5.pt.other", "checkpoint1.pt"]
-
-
-def test_without_checksums_a_digest_tells_a_flipped_bit(tmp_path):
-    path = tmp_path / "checkpoint_last.pt"
-    weight = torch.arange(64.0)
-    torch.serialization.set_crc32_options(False)
-    try:
-        checkpoint_utils.torch_persistent_save(
-            {"model": {"weight": weight}, "cfg": {}, "extra_state": {"epoch": 1}}, str(path)
-        )
-    finally:
-        torch.serialization.set_crc32_options(True)
-    assert torch.equal(load_fairseq(path)["model"]["weight"], weight)
-    data = bytearray(path.read_bytes())
-    place = data.index(weight.numpy().tobytes())
-    data[place + 9] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(UserError, match="tensors are not those that were saved"):
-        load_fairseq(path)

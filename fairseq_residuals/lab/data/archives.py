@@ -8,6 +8,7 @@ import fnmatch
 import gzip
 import io
 import lzma
+import os
 import posixpath
 import shutil
 import tarfile
@@ -19,7 +20,6 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from fairseq_residuals.wirings.core.errors import UserError
-from modern_fairseq.free_space import check_space
 
 DAMAGE = (
     EOFError,
@@ -172,7 +172,7 @@ def _place(name: str, want: str) -> str | None:
 
 def _store(archive: Path, member: Member, path: Path, zipped: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    check_space(archive, member.size, path.parent)
+    _check_space(archive, member.size, path.parent)
     with path.open("wb") as out:
         if zipped:
             with gzip.open(member.contents) as unzipped:
@@ -188,3 +188,17 @@ def write_tar(file: IO[bytes] | gzip.GzipFile, files: Mapping[str, bytes]) -> No
             member = tarfile.TarInfo(name)
             member.size = len(contents)
             archive.addfile(member, io.BytesIO(contents))
+
+
+def _check_space(archive: str | os.PathLike[str], size: int, folder: str | os.PathLike[str]) -> None:
+    """Check that ``size`` bytes, which are to be unpacked from ``archive``, fit on the disk of ``folder``.
+
+    Raises:
+        UserError: they do not.
+    """
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        raise UserError(
+            f"{os.fspath(archive)} is not unpacked: that needs {size:,} bytes, and the disk of {os.fspath(folder)} has"
+            f" {free:,} left"
+        )

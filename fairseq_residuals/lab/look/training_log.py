@@ -101,6 +101,8 @@ class Log:
     """Whether a line of it is fairseq's or Python's own."""
     _has_several_runs: bool = field(default=False, repr=False)
     """Whether another run begins after the end of one."""
+    _latest: int = field(default=-1, repr=False)
+    """Largest update of a record."""
     _offset: int = field(default=0, repr=False)
     """Bytes of the file that have been read."""
 
@@ -129,11 +131,12 @@ class Log:
         # a line without an end may have been cut off within a number; JSON has an end of its own
         if record is not None and (ended or _JSON.search(line)):
             if self.finished and record.subset in (TRAIN, EPOCH):
-                self._has_several_runs |= any(r.update >= record.update for r in self.records)
+                self._has_several_runs |= record.update <= self._latest
             self.records.append(record)
+            self._latest = max(self._latest, record.update)
         elif _ANEW in line and self.records:
             self._has_several_runs |= self.finished
-            self.records, self.troubles, self.restarts = [], [], self.restarts + 1
+            self.records, self.troubles, self.restarts, self._latest = [], [], self.restarts + 1, -1
         elif _is_trouble(line):
             self.troubles.append((self.records[-1].update if self.records else 0, line.strip()))
         elif "wired by" in line or "seed" in line:

@@ -20,6 +20,7 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.state_dict_names import METADATA
 from fairseq_residuals.wirings.utils.documents import parse_json, read_json
 from modern_fairseq.atomic_write import atomic_write
 from modern_fairseq.loading import tensor_digest
@@ -27,8 +28,6 @@ from modern_fairseq.loading import tensor_digest
 SUFFIX = ".safetensors"
 FORMAT = "fairseq_residuals checkpoint"
 VERSION = 1
-METADATA = "fairseq_residuals"
-"""Key of the settings in the header's metadata."""
 _MOST_BYTES_OF_HEADER = 16 << 20
 """Limit of a header, which has about 100 bytes for each tensor."""
 _MOST_BYTES_OF_SETTINGS = 1 << 20

@@ -20,14 +20,21 @@ module                                       state dict
 from __future__ import annotations
 
 import re
+from argparse import Namespace
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.layer import CONNECTIONS, FAIRSEQ_NORMS
 from fairseq_residuals.wirings.core.stack import Stack
+from fairseq_residuals.wirings.core.wiring import Wiring
+from fairseq_residuals.wirings.utils.documents import parse_json
 
+METADATA = "fairseq_residuals"
+"""Key of a checkpoint's settings in the header of a file of safetensors."""
 _OURS = {f"{CONNECTIONS[kind]}.norm": norm for kind, norm in FAIRSEQ_NORMS.items()} | {
     f"{CONNECTIONS['self']}.attn_norm": "attn_ln",
     f"{CONNECTIONS['self']}.head_gain": "c_attn",
@@ -66,17 +73,20 @@ def stack_names(state: Mapping[str, Tensor], prefix: str, layers: str) -> dict[s
     return names
 
 
-def load_fairseq_weights(stack: Stack, state: Mapping[str, Tensor], prefix: str = "decoder.") -> None:
+def load_fairseq_weights(stack: Stack, checkpoint: Path | str | Mapping[str, Any], prefix: str = "decoder.") -> None:
     """Load into ``stack`` the weights of the same wiring that fairseq trained.
 
     Args:
         stack: one of the checkpoint's sizes and options.
-        state: what a checkpoint of this plugin, or of stock fairseq, holds as "model".
+        checkpoint: a file of safetensors, as ``fairseq-residuals average`` writes it; a whole checkpoint that was read;
+            or what one holds as "model", which does not say how it was wired.
         prefix: ``encoder.`` or ``decoder.``.
 
     Raises:
-        UserError: a parameter is missing, or left over, or of another shape.
+        UserError: the checkpoint names another wiring; a parameter is missing, or left over, or of another shape.
     """
+    state, settings = _open(checkpoint)
+    _check_wiring(stack, settings, "decoder" if prefix.startswith("decoder") else "encoder")
     layers = "transformer_layers" if any(key.startswith(f"{prefix}transformer_layers.") for key in state) else "layers"
     names = stack_names(state, prefix, layers)
     if not names:
@@ -91,6 +101,32 @@ def load_fairseq_weights(stack: Stack, state: Mapping[str, Tensor], prefix: str 
             " the sizes and the options that were trained"
         )
     stack.load_state_dict(given)
+
+
+def _open(checkpoint: Path | str | Mapping[str, Any]) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
+    """Return the parameters by name, and the model's settings as far as the checkpoint has them."""
+    if isinstance(checkpoint, Path | str):
+        from safetensors import safe_open
+
+        with safe_open(checkpoint, "pt") as file:
+            record = parse_json((file.metadata() or {}).get(METADATA, "{}"))
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+        state |= {name: state[original] for name, original in record.get("shared", {}).items()}
+        return state, record.get("settings", {})
+    if "model" not in checkpoint:
+        return checkpoint, {}
+    settings = (checkpoint.get("cfg") or {}).get("model") or checkpoint.get("args") or {}
+    return checkpoint["model"], vars(settings) if isinstance(settings, Namespace) else settings
+
+
+def _check_wiring(stack: Stack, settings: Mapping[str, Any], side: str) -> None:
+    """Compare what the settings of a checkpoint choose with what the stack computes; stock fairseq's choose nothing."""
+    key = "decoder_residual" if side == "decoder" and settings.get("decoder_residual") else "residual"
+    if not settings.get(key):
+        return
+    trained = Wiring.parse(settings[key], settings.get(f"{key}_args")).computes
+    if trained != (own := Wiring.of_stack(stack).computes):
+        raise UserError(f"these weights were trained with the wiring {trained}, and the stack has {own}")
 
 
 def _shape(state: Mapping[str, Tensor], name: str) -> str:

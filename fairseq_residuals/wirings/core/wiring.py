@@ -21,6 +21,7 @@ from fairseq_residuals.wirings.core.config import (
 )
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS, find_variant
+from fairseq_residuals.wirings.core.stack import Stack
 
 _WITH_OPTIONS = re.compile(r"(?P<name>[\w-]+)\((?P<options>.*)\)")
 _PART = re.compile(r"(?P<name>[\w-]+):(?P<first>\d{1,9})(?:-(?P<last>\d{1,9}))?")
@@ -116,6 +117,16 @@ class Wiring:
         name = own.__name__
         chosen = parse_options(f"wiring {name!r}", variant.Config, given_options(options))
         return cls((Segment(name, *chosen, unregistered=variant),))
+
+    @classmethod
+    def of_stack(cls, stack: Stack) -> Wiring:
+        """Return the wiring of a stack that was built."""
+        parts: list[Segment] = []
+        for variant, layers in stack.segments():
+            first = parts[-1].last + 1 if parts and parts[-1].last is not None else 0
+            last = None if len(layers) == len(stack) else first + len(layers) - 1
+            parts.append(Segment(variant.name, variant.config, frozenset(), first, last, type(variant)))
+        return cls(tuple(parts))
 
     @property
     def name(self) -> str:
