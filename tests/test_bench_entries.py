@@ -128,7 +128,7 @@ def test_a_library_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "x_transformers", raising=False)  # where it is installed, and was imported
     with pytest.raises(UserError, match="cannot be imported here: RuntimeError: operator nms does not exist"):
-        others.load("x_transformers")
+        others.load("x_transformers", "")
 
 
 def test_ctranslate2_generates_as_many_tokens() -> None:

@@ -1,14 +1,17 @@
-"""Stacks without fairseq: the library's, PyTorch's, and GPT-2 of transformers.
+"""Stacks without fairseq: the library's, and those of PyTorch, transformers, x-transformers and hyper-connections.
 
 Each takes embeddings (B, T, C) through the causal layers of a language model. The sizes are the same, there is no
-dropout, and the FFN has GELU. All train alike: the mean square of the output, PyTorch's fused AdamW, half precision by
-autocast. The flag ``--compile`` compiles any of them, and ``--onednn`` multiplies by oneDNN on a CPU.
+dropout, and the FFN has GELU (``llama``: SwiGLU of two thirds of the width). All train alike: the mean square of the
+output, PyTorch's fused AdamW, half precision by autocast. The flag ``--compile`` compiles any of them, and ``--onednn``
+multiplies by oneDNN on a CPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +24,10 @@ from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.wiring import Wiring
 from fairseq_residuals.wirings.speed.matmul_backend import products_by_onednn
 
+STREAMS = 4
 FLAGS = ("--compile", "--onednn")
 WIRINGS = ("pre_ln", "hyper_connections", "mhc", "attention_residuals")
-"""Those that are measured unless others are named; the first is the baseline."""
+"""Those that other libraries have."""
 
 
 class Run(nn.Module):
@@ -38,10 +42,15 @@ class Run(nn.Module):
         return self.call(x)
 
 
+def _sizes(case: Case) -> dict[str, Any]:
+    return {"depth": case.depths[1], "dim": case.dim, "heads": case.heads}
+
+
 def ours(entry: Entry, case: Case) -> nn.Module:
     """Return a stack of the library."""
-    sizes = {"depth": case.depths[1], "dim": case.dim, "heads": case.heads, "ffn_dim": case.ffn_dim}
-    return build_stack(entry.arch, **sizes, task="language_model", ffn="gelu", batch_first=True)
+    return build_stack(
+        entry.arch, **_sizes(case), ffn_dim=case.ffn_dim, task="language_model", ffn="gelu", batch_first=True
+    )
 
 
 def pytorch(entry: Entry, case: Case) -> nn.Module:
@@ -54,21 +63,72 @@ def pytorch(entry: Entry, case: Case) -> nn.Module:
     return Run(stack, lambda x: stack(x, mask=mask, is_causal=True))
 
 
-def gpt2(entry: Entry, case: Case) -> nn.Module:
-    """Return GPT-2 of transformers, fed with embeddings."""
-    library = load("transformers")
-    sizes = {"n_layer": case.depths[1], "n_embd": case.dim, "n_head": case.heads, "n_inner": case.ffn_dim}
-    off = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-    config = library.GPT2Config(
-        n_positions=case.tokens, vocab_size=1, use_cache=False, attn_implementation="sdpa", **sizes, **off
-    )
-    network = library.GPT2Model(config)
+def transformers(entry: Entry, case: Case) -> nn.Module:
+    """Return GPT-2 or Llama of transformers, fed with embeddings."""
+    load("transformers")
+    import transformers as library
+
+    common: dict[str, Any] = {"vocab_size": 1, "use_cache": False, "attn_implementation": "sdpa"}
+    network: Any
+    if entry.name == "gpt2":
+        sizes = {"n_layer": case.depths[1], "n_embd": case.dim, "n_head": case.heads, "n_inner": case.ffn_dim}
+        off = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+        config: Any = library.GPT2Config(n_positions=case.tokens, **sizes, **off, **common)
+        network = library.GPT2Model(config)
+    else:
+        # three matrices of two thirds of the width have the parameters of two of the whole
+        sizes = {"num_hidden_layers": case.depths[1], "hidden_size": case.dim, "num_attention_heads": case.heads}
+        config = library.LlamaConfig(intermediate_size=case.ffn_dim * 2 // 3, **sizes, **common)
+        network = library.LlamaModel(config)
     return Run(network, lambda x: network(inputs_embeds=x).last_hidden_state)
 
 
+X_TRANSFORMERS: dict[str, dict[str, Any]] = {
+    "x-transformers": {},
+    "x-transformers-mhc": {"num_residual_streams": STREAMS, "hyper_conn_sinkhorn_iters": 20},
+    "x-transformers-attention-residuals": {"attn_aggregated_residuals": True},
+}
+
+
+def x_transformers(entry: Entry, case: Case) -> nn.Module:
+    """Return a decoder of x-transformers."""
+    (library,) = load("x_transformers", "")
+    head = {"attn_dim_head": case.dim // case.heads, "ff_mult": case.ffn_dim / case.dim, "attn_flash": True}
+    return library.Decoder(**_sizes(case), **head, **X_TRANSFORMERS[entry.name])  # type: ignore[no-any-return]
+
+
+def _first_of(attention: nn.Module, x: Tensor) -> Tensor:
+    return attention(x)[0]  # type: ignore[no-any-return]
+
+
+def hyper_connections(entry: Entry, case: Case) -> nn.Module:
+    """Return the sub-layers of a Pre-LN stack of ours, in the connections of the library hyper-connections."""
+    (library,) = load("hyper_connections", "")
+    make = library.get_init_and_expand_reduce_stream_functions
+    if entry.name.endswith("mhc"):
+        make = library.mc_get_init_and_expand_reduce_stream_functions
+    connect, expand, reduce = make(STREAMS, dim=case.dim)
+    gpt2: Any = next(transformers(Entry("gpt2"), case).children())
+    branches: list[nn.Module] = []
+    for layer in gpt2.h:
+        branches.append(nn.Sequential(layer.ln_1, Run(layer.attn, partial(_first_of, layer.attn))))
+        branches.append(nn.Sequential(layer.ln_2, layer.mlp))
+    layers = nn.Sequential(*(connect(branch=branch, layer_index=i) for i, branch in enumerate(branches)), gpt2.ln_f)
+    return Run(layers, lambda x: layers[-1](reduce(layers[:-1](expand(x)))))
+
+
 ENTRIES = {
-    "pytorch": Entry("pytorch", f"{HERE}.library:pytorch", about="nn.TransformerEncoder, norm first"),
-    "gpt2": Entry("gpt2", f"{HERE}.library:gpt2", about="of transformers: Pre-LN"),
+    name: Entry(name, f"{HERE}.library:{maker}", about=about)
+    for name, maker, about in (
+        ("pytorch", "pytorch", "nn.TransformerEncoder, norm first"),
+        ("gpt2", "transformers", "of transformers: Pre-LN"),
+        ("llama", "transformers", "of transformers: Pre-LN with RMSNorm, rotary positions, SwiGLU, no biases"),
+        ("x-transformers", "x_transformers", "its default: Pre-LN"),
+        ("x-transformers-mhc", "x_transformers", f"{STREAMS} streams, 20 Sinkhorn steps"),
+        ("x-transformers-attention-residuals", "x_transformers", "over all sub-layers; its queries depend on x"),
+        ("hyper-connections", "hyper_connections", f"lucidrains' library around GPT-2's sub-layers, {STREAMS} streams"),
+        ("hyper-connections-mhc", "hyper_connections", f"the same with its mHC, {STREAMS} streams"),
+    )
 }
 
 

@@ -52,7 +52,7 @@ def x_transformers(entry: Entry, case: Case) -> Network:
     Raises:
         UserError: it is not installed, cannot be imported, or lacks what the case needs.
     """
-    library = load("x_transformers")
+    (library,) = load("x_transformers", "")
     settings = settings_of(entry, case)
     if settings.checkpoint_activations:
         raise UserError("x-transformers does not recompute activations")
@@ -83,7 +83,7 @@ def ctranslate2(entry: Entry, case: Case) -> Callable[[], int]:
     Raises:
         UserError: CTranslate2 is not installed, or not efficient in this precision here.
     """
-    library = load("ctranslate2")
+    (library,) = load("ctranslate2", "")
     wanted, device = COMPUTE_TYPES[case.precision], torch.device(case.device)
     if wanted not in library.get_supported_compute_types(device.type, device.index or 0):
         raise UserError(f"CTranslate2 does not compute in {wanted} on this {device.type}")
@@ -111,7 +111,7 @@ def ctranslate2(entry: Entry, case: Case) -> Callable[[], int]:
 
 def convert(folder: Path, flags: tuple[str, ...], case: Case) -> list[list[str]]:
     """Write the model to ``folder``/converted, and return what is to be translated."""
-    converters = load("ctranslate2.converters")
+    (converters,) = load("ctranslate2", "converters")
     model, settings, task = network(replace(parse("post_ln"), flags=flags), replace(case, precision="fp32"))
     save({"args": settings, "model": model.state_dict()}, folder / "ours.pt")
     save(export_checkpoint(folder / "ours.pt").checkpoint, folder / "stock.pt")
@@ -126,17 +126,16 @@ def convert(folder: Path, flags: tuple[str, ...], case: Case) -> list[list[str]]
     return [[task.source_dictionary[word] for word in words[:-1]] for words in source.tolist()]
 
 
-def load(name: str) -> Any:
-    """Return a module of a package that need not be there.
+def load(package: str, *modules: str) -> list[Any]:
+    """Return modules of a package that need not be there.
 
     Raises:
         UserError: it is not installed, or what it needs does not work here.
     """
-    package = name.partition(".")[0]
     if find_spec(package) is None:
         raise UserError(f"not installed (pip install {package.replace('_', '-')})")
     try:
-        return import_module(name)
+        return [import_module(f"{package}.{module}".rstrip(".")) for module in modules]
     except Exception as error:
         # whatever goes wrong in there, and in what it imports, is the same news
         raise UserError(f"{package} cannot be imported here: {type(error).__name__}: {error}") from error
