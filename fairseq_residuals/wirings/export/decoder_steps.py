@@ -45,20 +45,8 @@ class EncoderGraph(nn.Module):
         return torch.stack([memory.keys for memory in memories]), torch.stack([m.values for m in memories])
 
 
-class LanguageModelGraph(nn.Module):
-    """Some positions of a language model after those in the cache."""
-
-    def __init__(self, model: TransformerModel) -> None:
-        super().__init__()
-        self.decoder = model.decoder
-
-    def forward(self, tokens: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return logits (B, T, words) and the cache of P + T positions."""
-        return _step(self.decoder, _cache_of(self.decoder, keys, values), tokens, None, None)
-
-
 class DecoderGraph(nn.Module):
-    """Some positions of the decoder of a pair after those in the cache."""
+    """Some positions of a decoder after those in the cache; a language model has no memory."""
 
     def __init__(self, model: TransformerModel) -> None:
         super().__init__()
@@ -69,36 +57,24 @@ class DecoderGraph(nn.Module):
         tokens: Tensor,
         keys: Tensor,
         values: Tensor,
-        memory_keys: Tensor,
-        memory_values: Tensor,
-        source_padding: Tensor,
+        memory_keys: Tensor | None = None,
+        memory_values: Tensor | None = None,
+        source_padding: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return logits (B, T, words) and the cache of P + T positions."""
-        cache = _cache_of(self.decoder, keys, values)
-        memories = zip(memory_keys.unbind(), memory_values.unbind(), strict=True)
-        for layer, (k, v) in zip(_layers(self.decoder), memories, strict=True):
-            cache.memories[layer.encoder_attn] = KeysValues(k, v, None, source_padding)
-        # read nowhere, since what every layer reads of it is in the cache
-        memory = keys.new_zeros(1, 1, self.decoder.layers[0].encoder_attn.kdim)
-        return _step(self.decoder, cache, tokens, memory, source_padding)
+        layers, cache, memory = _layers(self.decoder), DecoderCache(), None
+        cache.positions = keys.size(3)
+        pairs = zip(keys.unbind(), values.unbind(), strict=True)
+        cache.words = {layer.self_attn: pair for layer, pair in zip(layers, pairs, strict=True)}
+        if memory_keys is not None and memory_values is not None:
+            for layer, k, v in zip(layers, memory_keys.unbind(), memory_values.unbind(), strict=True):
+                cache.memories[layer.encoder_attn] = KeysValues(k, v, None, source_padding)
+            # read nowhere, since what every layer reads of it is in the cache
+            memory = keys.new_zeros(1, 1, layers[0].encoder_attn.kdim)
+        logits = self.decoder(tokens, memory, source_padding, cache)
+        new_keys, new_values = zip(*(cache.words[layer.self_attn] for layer in layers), strict=True)
+        return logits, torch.stack(new_keys), torch.stack(new_values)
 
 
 def _layers(decoder: Decoder) -> list[Any]:
     return [decoder.layers[i] for i in range(len(decoder.layers))]
-
-
-def _cache_of(decoder: Decoder, keys: Tensor, values: Tensor) -> DecoderCache:
-    """Return the cache that holds (layers, B, H, P, channels of a head) of the positions before."""
-    cache = DecoderCache()
-    cache.positions = keys.size(3)
-    pairs = zip(keys.unbind(), values.unbind(), strict=True)
-    cache.words = {layer.self_attn: pair for layer, pair in zip(_layers(decoder), pairs, strict=True)}
-    return cache
-
-
-def _step(
-    decoder: Decoder, cache: DecoderCache, tokens: Tensor, memory: Tensor | None, source_padding: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    logits = decoder(tokens, memory, source_padding, cache)
-    keys, values = zip(*(cache.words[layer.self_attn] for layer in _layers(decoder)), strict=True)
-    return logits, torch.stack(keys), torch.stack(values)

@@ -23,7 +23,6 @@ from fairseq_residuals.wirings.export.decoder_steps import (
     MEMORY,
     DecoderGraph,
     EncoderGraph,
-    LanguageModelGraph,
 )
 from fairseq_residuals.wirings.export.graphs import DECODER, ENCODER, empty_cache
 
@@ -107,7 +106,7 @@ def trace_graphs(model: TransformerModel) -> Programs:
     inputs: tuple[Tensor, ...] = (tokens, keys, values)
     shapes = {"tokens": {0: rows, 1: new}, "keys": {1: rows, 3: past}, "values": {1: rows, 3: past}}
     if model.encoder is None:
-        return {DECODER: _trace(LanguageModelGraph(model), inputs, shapes)}
+        return {DECODER: _trace(DecoderGraph(model), inputs, shapes)}
     encoder = EncoderGraph(model)
     sentence = torch.full((_ROWS, _SOURCE), EOS + 2)
     memory = encoder(sentence)
