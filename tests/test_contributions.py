@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from rotation import rotated
 from tiny import depth_for
 from torch import Tensor
 
@@ -57,8 +58,10 @@ def attempt(stack: Any, x: Tensor) -> tuple[Contributions | None, str]:
         return None, str(error)
 
 
-@pytest.mark.parametrize("variant", sorted(n for n, v in VARIANTS.items() if not v.refusal(alone=True, topmost=True)))
-@pytest.mark.parametrize("task", ["encoder", "language_model"])
+ALONE = sorted(name for name, v in VARIANTS.items() if not v.refusal(alone=True, topmost=True))
+
+
+@pytest.mark.parametrize(("variant", "task"), rotated(ALONE, ["encoder", "language_model"]))
 def test_the_sum_is_the_output_or_the_reason_is_said(task: str, variant: str) -> None:
     stack, x = moved(variant, task=task), embeddings()
     before = {name: value.clone() for name, value in stack.state_dict().items()}

@@ -84,6 +84,21 @@ def test_files_in_code_font_exist(path: Path) -> None:
     assert {n for n in ours if not any((f / n).exists() for f in folders)} == set()
 
 
+def test_the_readme_names_every_python() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        project = tomllib.load(file)["project"]
+    versions = re.findall(r"Python (3\.\d+), (3\.\d+) or (3\.\d+)", text)
+    classified = tuple(c.rpartition(" ")[2] for c in project["classifiers"] if re.search(r":: 3\.\d+$", c))
+    assert versions == [classified] and project["requires-python"].startswith(f">={classified[0]}")
+
+
+def test_no_page_installs_this_package_by_its_name() -> None:
+    """No registry has it."""
+    pages = "".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
+    assert re.findall(r"pip install [^\n`]*\bfairseq[-_]residuals\b(?!\.)", pages) == []
+
+
 def test_the_readme_names_every_extra() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (line,) = re.findall(r"^pip install '\.\[.*$", text, flags=re.MULTILINE)
@@ -159,7 +174,7 @@ NUMBERS = {
     "rates_over_depth": "small/rates-over-depth/18l.csv",
 }
 """Numbers under results/ of the pictures that results/ shows; of the others, NAME.csv lies beside NAME.png."""
-WITHOUT_NUMBERS = {"change", "curves", "gradients", "parts", "similarity", "weights"}
+WITHOUT_NUMBERS = {"curves", "similarity", "weights"}
 """Pictures of an earlier day whose files of numbers were not kept; a picture that is made anew leaves this list."""
 
 

@@ -62,11 +62,11 @@ def test_the_numbers_are_those_measured(tmp_path: Path) -> None:
 
 
 def test_condition(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["condition", "--steps", "3", "--sigmas", "0", "1e-7", "--dim", "100", "--out", str(tmp_path)]) == 0
+    assert main(["condition", "--out", str(tmp_path)]) == 0
     head, rows = read_csv(tmp_path / "condition.csv")
-    assert head == ["sigma", "update", "condition_number"] and len(rows) == 6
+    assert head == ["sigma", "update", "condition_number"] and len(rows) == 11 * 20
     # lr sqrt(dim) / eps
-    assert float(rows[0][2]) == pytest.approx(1000) and "= 1000" in capsys.readouterr().out
+    assert float(rows[0][2]) == pytest.approx(3200) and "= 3200" in capsys.readouterr().out
 
 
 def test_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,11 +78,6 @@ def test_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "Post-LN, decoder, layers 1 to 1" in out and "B2T connection, encoder, layers 2 to 3" in out
     assert "* d = a" not in out and "dual' =" in out and "That way passes 0 norms and 0 sub-layers." in out
     assert matplotlib.image.imread(tmp_path / "explain.png").shape[0] > 500
-
-
-@pytest.mark.parametrize("variant", sorted(VARIANTS))
-def test_every_variant_can_be_explained(variant: str, tmp_path: Path) -> None:
-    assert main(["explain", variant, "--layers", "2", "--dim", "16", "--heads", "2", "--out", str(tmp_path)]) == 0
 
 
 def test_checkpoints_and_fresh_models_in_one_plot(tmp_path: Path) -> None:
@@ -170,8 +165,6 @@ def wrong(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
         "no split": (["gradients", *TINY, "--data", here, "-s", "s", "-t", "t", "--split", "test"], "--split test"),
         "folder is a file": (["condition", "--out", f"{here}/text"], "where nothing can be written"),
         "name is a path": (["condition", "--name", "a/b"], "a plain file name"),
-        "betas": (["condition", "--betas", "0.9", "1"], "--betas must be at least 0 and less than 1"),
-        "steps": (["condition", "--steps", "0"], "--steps must be at least 1"),
     }
 
 
@@ -209,5 +202,5 @@ def test_nothing_is_left_of_a_picture_that_failed(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(Figure, "savefig", fail)
     with pytest.raises(OSError, match="no space left"):
-        main(["condition", "--steps", "2", "--out", str(tmp_path)])
+        main(["condition", "--out", str(tmp_path)])
     assert list(tmp_path.iterdir()) == []

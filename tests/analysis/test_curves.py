@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from fairseq_residuals.__main__ import main
-from fairseq_residuals.lab.scoring.perplexity import joeynmt_perplexity
 
 
 def log(folder: Path, variant: str, layers: int, losses: list[float], seed: int = 1) -> Path:
@@ -103,12 +102,6 @@ def test_the_table_of_the_joeynmt_exercise(tmp_path: Path) -> None:
         ["1000", "49.93", "30.79974", "30.25"],
     ]
     assert "<svg" in (tmp_path / "out" / "curves.svg").read_text()
-
-
-def test_perplexity_as_joeynmt_computes_it(tmp_path: Path) -> None:
-    file = log(tmp_path, "pre_ln", 2, [6.0])
-    rows = curves(tmp_path, file, "--joeynmt-ppl", 4117, 0.3, "--subset", "valid")
-    assert float(rows[1][4]) == joeynmt_perplexity(6.0, 4117, 0.3)
 
 
 @pytest.mark.parametrize(

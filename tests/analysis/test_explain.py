@@ -11,14 +11,16 @@ from analysed_models import TINY, arguments
 from torch import nn
 
 from fairseq_residuals.__main__ import main
-from fairseq_residuals.lab.look import models
+from fairseq_residuals.lab.look import models, plots
 from fairseq_residuals.lab.look.explain import (
     activations_per_layer,
     as_text,
+    draw_scheme,
     parameters_of_the_whole,
     parameters_per_layer,
 )
 from fairseq_residuals.lab.look.probes import stacks as wired_stacks
+from fairseq_residuals.lab.look.scheme import module_names, scheme_of
 from fairseq_residuals.lab.look.trace import Graph, run_below, trace_layer
 from fairseq_residuals.wirings.core.base import Stream
 from fairseq_residuals.wirings.core.layer import ResidualLayer
@@ -73,6 +75,7 @@ EVALUATIONS = {"ode_rk2": 2, "ode_rk4": 4}
 
 @pytest.mark.parametrize("variant", sorted(VARIANTS))
 def test_the_easiest_way_of_a_gradient(variant: str) -> None:
+    """It is drawn, and what a layer keeps is counted, for every wiring."""
     for stack in stacks(variant):
         graph = trace_layer(stack, 1)
         post = {"transparent_attention": 3} | NORMS_ON_THE_WAY
@@ -86,6 +89,9 @@ def test_the_easiest_way_of_a_gradient(variant: str) -> None:
         assert [end.kind for end in ends] == ["in", "out"]
         steps = zip(graph.path, graph.path[1:], strict=False)
         assert all(below in graph.nodes[above].inputs for below, above in steps)
+        scheme = scheme_of(graph, module_names(VARIANTS[variant], stack))
+        draw_scheme(plots.new_figure()[1][0][0], scheme, variant, "", (scheme.width, scheme.height))
+        assert all(activations_per_layer(stack, 2, 3))
 
 
 def test_what_is_of_parameters_and_what_stands_first_is_written_out() -> None:

@@ -50,7 +50,7 @@ def log(path: Path) -> None:
     rows(read_log(path), found)
     for group in groups([f"label={path}"]):
         group.points("loss", "valid")
-        group.best("loss", "valid", chooser("loss", "auto"))
+        group.best("loss", "valid", chooser("loss"))
 
 
 def perplexity(path: Path) -> None:

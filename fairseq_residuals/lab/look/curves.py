@@ -19,7 +19,6 @@ from typing import Any
 from fairseq_residuals.lab.look import plots
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
 from fairseq_residuals.lab.look.training_log import Log, read_log
-from fairseq_residuals.lab.scoring.perplexity import joeynmt_perplexity
 from fairseq_residuals.lab.utils.tables import Cell, text_table
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS
@@ -96,11 +95,9 @@ def _point(x: int, values: list[float]) -> Point:
     return Point(x, statistics.fmean(values), min(values), max(values), len(values))
 
 
-def chooser(metric: str, asked: str) -> Callable[[Iterable[float]], float]:
-    """Return what makes the best of several values: ``min``, ``max``, or by the metric."""
-    if asked == "auto":
-        asked = "max" if metric.startswith(LARGER_IS_BETTER) else "min"
-    return max if asked == "max" else min
+def chooser(metric: str) -> Callable[[Iterable[float]], float]:
+    """Return what makes the best of several values of a metric."""
+    return max if metric.startswith(LARGER_IS_BETTER) else min
 
 
 def groups(names: Sequence[str], by_depth: bool = False) -> list[Group]:
@@ -169,7 +166,6 @@ AGAINST = {
     "decoder-layers": ("decoder",),
 }
 UNITS = {
-    "joeynmt_ppl": "perplexity (JoeyNMT)",
     "loss": "loss (bits per token)",
     "nll_loss": "NLL (bits per token)",
     "ppl": "perplexity",
@@ -191,24 +187,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--metric", default="loss", metavar="NAME", help="as it is logged: nll_loss, ppl, ... (%(default)s)"
     )
     parser.add_argument(
-        "--joeynmt-ppl",
-        nargs=2,
-        type=float,
-        metavar=("WORDS", "SMOOTHING"),
-        help="instead, what JoeyNMT calls perplexity: from the loss of fairseq, its vocabulary and label smoothing",
-    )
-    parser.add_argument(
         "--subset", nargs="+", default=["train", "valid"], metavar="NAME", help="one panel for each (train valid)"
     )
     parser.add_argument("--against", choices=tuple(AGAINST), default="updates", help="x axis (%(default)s)")
-    parser.add_argument(
-        "--best", choices=("auto", "min", "max"), default="auto", help="which values are good (by metric)"
-    )
-    parser.add_argument("--log-y", action="store_true", help="logarithmic y axis")
-    for side in ("bottom", "top"):
-        parser.add_argument(
-            f"--{side}", type=float, metavar="Y", help=f"{side} of the y axis; what lies beyond is cut off"
-        )
     parser.add_argument("--title", default="", metavar="TEXT", help="above the picture")
     parser.add_argument("--x-label", metavar="TEXT", help="of the x axis")
     parser.add_argument("--y-label", metavar="TEXT", help="of the y axis")
@@ -230,11 +211,6 @@ def run(args: argparse.Namespace) -> int:
     if args.wide and len(args.subset) > 1:
         raise UserError(f"--wide needs one --subset, not {' '.join(args.subset)}")
     found = groups(args.logs, by_depth=bool(AGAINST[args.against]))
-    if args.joeynmt_ppl:
-        args.metric = "joeynmt_ppl"
-        for record in (record for group in found for log in group.logs for record in log.records):
-            if "loss" in record.values:
-                record.values[args.metric] = joeynmt_perplexity(record.values["loss"], *args.joeynmt_ppl)
     over_depth = bool(AGAINST[args.against])
     series = {subset: (_against_depth if over_depth else _over_updates)(args, found, subset) for subset in args.subset}
     figure, axes = plots.new_figure(1, len(series), width=plots.COLUMN if len(series) == 1 else plots.PAGE, sharey=True)
@@ -245,9 +221,6 @@ def run(args: argparse.Namespace) -> int:
             x = args.x_label or " + ".join(AGAINST[args.against]) + " layers"
         title = args.title if len(series) == 1 else f"{args.title} {subset}".strip()
         plots.finish(panel, x, y if panel is axes[0][0] else "", title, whole_x=over_depth)
-    if args.log_y:
-        axes[0][0].set_yscale("log")
-    axes[0][0].set_ylim(bottom=args.bottom, top=args.top)
     plots.legend(figure, axes[0][0])
     print(text_table(*_summary(args, found)))
     for group in found if not over_depth else ():
@@ -267,7 +240,7 @@ def _over_updates(args: argparse.Namespace, found: Sequence[Group], subset: str)
 
 
 def _against_depth(args: argparse.Namespace, found: Sequence[Group], subset: str) -> Lines:
-    choose = chooser(args.metric, args.best)
+    choose = chooser(args.metric)
     lines: Lines = {}
     for group in found:
         best = group.best(args.metric, subset, choose)
@@ -289,7 +262,7 @@ def _draw(args: argparse.Namespace, panel: Any, lines: Lines) -> None:
 
 
 def _summary(args: argparse.Namespace, found: Sequence[Group]) -> tuple[Sequence[str], list[list[Cell]]]:
-    choose = chooser(args.metric, args.best)
+    choose = chooser(args.metric)
     rows: list[list[Cell]] = []
     for subset in args.subset:
         for group in found:

@@ -36,28 +36,6 @@ STYLES: dict[str, tuple[str, Any]] = {
     "deepnet": (ORANGE, SOLID),
     "dlcl_pre": (SKY, SOLID),
     "depthwise_lstm": (GREY, SOLID),
-    "admin": (VERMILION, DASHED),
-    "t_fixup": (BLUE, DASHED),
-    "b2t_no_ln": (GREEN, DASHED),
-    "normformer": (PINK, DASHDOT),
-    "realformer": (ORANGE, DASHED),
-    "dlcl_post": (SKY, DASHED),
-    "transparent_attention": (GREY, DASHED),
-    "sub_ln": (VERMILION, DASHDOT),
-    "mix_ln": (BLACK, SOLID),
-    "siamese_norm": (PINK, SOLID),
-    "hybrid_norm": (GREEN, DASHDOT),
-    "layernorm_scaling": (BLUE, DASHDOT),
-    "keel": (ORANGE, DASHDOT),
-    "dense_former": (SKY, DASHDOT),
-    "post_sublayer_norm": (GREY, DASHDOT),
-    "sandwich_ln": (VERMILION, DOTTED),
-    "layer_scale": (BLUE, DOTTED),
-    "re_zero": (GREEN, DOTTED),
-    "mhc": (PINK, DOTTED),
-    "hyper_connections": (ORANGE, DOTTED),
-    "attention_residuals": (SKY, DOTTED),
-    "peri_ln": (GREY, DOTTED),
     "stock": (BLACK, DASHED),
 }
 MARKERS = ("", "o", "s", "^", "D", "v")
@@ -67,8 +45,8 @@ def style(wiring: str) -> tuple[str, Any]:
     """Return colour and dashes of a wiring (or of a list of them), the same in every picture."""
     if wiring in STYLES:
         return STYLES[wiring]
-    dashes = (DASHDOT, DOTTED, LONG, TWO_DOTS, SHORT, TWO_LENGTHS, SPARSE)
-    free = [pair for pair in product(COLOURS, dashes) if pair not in STYLES.values()]
+    dashes = (DASHED, DASHDOT, DOTTED, LONG, TWO_DOTS, SHORT, TWO_LENGTHS, SPARSE)
+    free = [(colour, dash) for dash, colour in product(dashes, COLOURS) if (colour, dash) not in STYLES.values()]
     newer = [name for name in list_variants() if name not in STYLES]
     place = newer.index(wiring) if wiring in newer else zlib.crc32(wiring.encode())
     return free[place % len(free)]

@@ -162,9 +162,8 @@ def scheme_of(graph: Graph, classes: dict[str, str]) -> Scheme:
     """
     boxes = condense(graph, classes)
     ends = {k: {b.label: n for n, b in boxes.items() if b.kind == k} for k in ("in", "out")}
-    names = sorted(
-        ends["in"] | ends["out"], key=lambda key: (key in ends["in"] and key in ends["out"], key == "x", key)
-    )
+    through = ends["in"].keys() & ends["out"].keys()
+    names = sorted(ends["in"] | ends["out"], key=lambda key: (key in through, key == "x", key))
     streams = sorted(key for key in names if re.fullmatch(r"x\d*", key) and (key == "x" or key in ends["out"]))
     others = [key for key in names if key not in streams]
     below = {n: (box.kind, [i for i, _ in box.inputs]) for n, box in boxes.items()}
@@ -218,7 +217,9 @@ def _route(boxes: dict[int, Box], way: set[tuple[int, int]], width: float) -> tu
             start, on_way = boxes[number], (number, to) in way
             shared = [lane for lane in start.lanes if lane in end.lanes]
             if shared and not _blocked(boxes, start, end, start.x):
-                xs = [start.x] if len(start.lanes) == 1 else [end.x] if len(end.lanes) == 1 else _lanes(start, end)
+                between = 2 * (start.half - 12) / max(len(shared) - 1, 1)
+                several = [start.x - start.half + 12 + between * i for i in range(len(shared))]
+                xs = [start.x] if len(start.lanes) == 1 else [end.x] if len(end.lanes) == 1 else several
                 beside = (xs[0] + 4, (start.y + end.y) / 2 if end.kind != "sum" else end.y + 19)
                 for i, x in enumerate(xs):
                     points = [(x, start.y - start.high), (x, end.y + end.high)]
@@ -244,12 +245,6 @@ def _route(boxes: dict[int, Box], way: set[tuple[int, int]], width: float) -> tu
             beside = (min(points[-2][0], points[-1][0]) + 4, level - 4)
             lines.append(Line(points, on_way, factor, beside))
     return lines, width + 10 * len(channels) + 6
-
-
-def _lanes(start: Box, end: Box) -> list[float]:
-    """Return where several streams pass from one box to the next."""
-    inner, lanes = start.half - 12, sorted(set(start.lanes) & set(end.lanes))
-    return [start.x - inner + 2 * inner * i / (len(lanes) - 1) for i in range(len(lanes))]
 
 
 def _blocked(boxes: dict[int, Box], start: Box, end: Box, x: float) -> bool:

@@ -9,7 +9,6 @@ import argparse
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +50,7 @@ def write(out: Path) -> None:
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / "wirings.js").exists())):
         raise UserError(f"{out} is no empty folder: name a new one")
     parents, results = facts.family(), facts.read_results()
-    pages: list[dict[str, Any]] = []
-    for name in parents:
-        print(f"\r{len(pages) + 1} of {len(parents)} wirings", end="", file=sys.stderr, flush=True)
-        pages.append(facts.page(name, results, parents))
-    print(file=sys.stderr)
+    pages = [facts.page(name, results, parents) for name in parents]
     shutil.rmtree(out, ignore_errors=True)
     titles, years = ({page["name"]: page[key] for page in pages} for key in ("title", "year"))
     environment = jinja2.Environment(
@@ -78,12 +73,12 @@ def write(out: Path) -> None:
     span = range(min(years.values()), max(years.values()) + 1)
     put("tree.html", "tree.html", "Family tree", years=span, places=facts.tree(parents, years))
     drawings: Any = environment.get_template("drawings.html").module
-    shown: dict[str, dict[str, Any]] = {}
+    shown = {}
     for page in pages:
         words = (page["name"], page["title"], page["paper"], page["sentence"], *page["description"], page["ships_in"])
         put(f"wiring/{page['name']}.html", "wiring.html", page["title"], " ".join(words), w=page)
-        shown[page["name"]] = {key: page[key] for key in COMPARED}
-        shown[page["name"]]["scheme"] = drawings.scheme(page["schemes"][0][1], page["title"])
+        scheme = drawings.scheme(page["schemes"][0][1], page["title"])
+        shown[page["name"]] = {key: page[key] for key in COMPARED} | {"scheme": scheme}
     for source in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         text = source.read_text(encoding="utf-8")
         put(_place(source), "page.html", source.stem, text, body=guide(text, source, out))

@@ -58,7 +58,7 @@ CHARTS = (
     ("gradients", BY_LAYER, ("stack", "encoder"), "norm", "Gradient before training, encoder"),
 )
 """Table, columns, which rows, what y is, and the title."""
-AS_REGISTERED = ("name", "title", "year", "paper", "verified", "ships_in", "starts_as", "extension")
+AS_REGISTERED = ("name", "title", "year", "paper", "verified", "code", "ships_in", "starts_as", "extension")
 NEEDED = ("title", "year", "paper", "verified", "sentence", "schemes", "equations", "listing", "evidence", "works")
 """Fields that no page can do without; for the lack of another, the template has words."""
 COMPARED = {"activations": "activations", "gradients": "gradients", "generation": "generated sentences"}
@@ -72,8 +72,7 @@ def family(path: Path = FAMILY) -> dict[str, list[str]]:
     Raises:
         UserError: a wiring has no row, or a row names what is no wiring.
     """
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = {row["wiring"]: row["came_from"].split() for row in csv.DictReader(file)}
+    rows = {row["wiring"]: row["came_from"].split() for row in _rows(path)}
     named = {name for row in rows.items() for name in (row[0], *row[1])}
     if wrong := sorted((VARIANTS.keys() - rows.keys()) | (named - VARIANTS.keys())):
         raise UserError(f"{path} misses or misspells {', '.join(wrong)}: each wiring has a row with what it came from")
@@ -82,11 +81,11 @@ def family(path: Path = FAMILY) -> dict[str, list[str]]:
 
 def read_results() -> Results:
     """Return the tables of :data:`TABLES`."""
-    tables = {}
-    for name, path in TABLES.items():
-        with (RESULTS / path).open(encoding="utf-8", newline="") as file:
-            tables[name] = list(csv.DictReader(file))
-    return tables
+    return {name: _rows(RESULTS / path) for name, path in TABLES.items()}
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
 
 
 @functools.cache
@@ -116,13 +115,11 @@ def page(name: str, results: Results, parents: Mapping[str, list[str]]) -> dict[
     module = sys.modules[variant.__module__]
     first, *paragraphs = inspect.cleandoc(module.__doc__ or "").split("\n\n")
     stack, layers = traced(name)
-    equations = variant.equations_of(variant.Config())
     names = module_names(variant, stack)
-    language_model = stack.shape.stack == "decoder"
-    where = "decoder alone" if language_model else "encoder"
+    equations = variant.equations_of(variant.Config())
+    where = "decoder alone" if stack.shape.stack == "decoder" else "encoder"
     fields: dict[str, Any] = {
         **{field: getattr(variant, field) for field in AS_REGISTERED},
-        "source": variant.code,
         "sentence": first.replace("\n", " "),
         "description": [p for p in paragraphs if not re.search("[─│►]", p) and p != "::"],
         "schemes": [(f"Layer {n} of {DEPTH}, {where}", scheme_of(graph, names)) for n, graph in layers],
@@ -137,7 +134,7 @@ def page(name: str, results: Results, parents: Mapping[str, list[str]]) -> dict[
         "own": own_options(variant),
         "options": [(o.name, show_value(o.default), o.help, o.describe()) for o in options_of(variant.Config).values()],
         "parameters": wiring_parameters(variant) - wiring_parameters(VARIANTS["post_ln"]),
-        "language_model": language_model,
+        "language_model": stack.shape.stack == "decoder",
         "evidence": evidence(variant),
         "compared": {label: word in variant.verified.partition(";")[0] for word, label in COMPARED.items()},
         "came_from": parents[name],
@@ -216,14 +213,10 @@ def chart(title: str, across: str, up: str, series: Mapping[str, Points], *, log
         share = (x - left) / ((right - left) or 1), (y - low) / ((high - low) or 1)
         return LEFT + share[0] * (WIDTH - LEFT - RIGHT), HEIGHT - BELOW - share[1] * (HEIGHT - BELOW - TOP)
 
-    return {
-        "title": title,
-        "across": across,
-        "up": up,
+    return {"title": title, "across": across, "up": up, "log": log} | {
         "x_ticks": [(place(x, low)[0], x) for x in (left, (left + right) / 2, right)],
         "y_ticks": [(place(left, y)[1], y) for y in ticks],
         "lines": {label: [place(*point) for point in line] for label, line in lines.items()},
-        "log": log,
     }
 
 

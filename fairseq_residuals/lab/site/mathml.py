@@ -16,7 +16,9 @@ def typeset(line: str) -> str:
     """Return an equation as HTML: its conditions as text, and an element ``math`` for each statement."""
     condition, colon, body = line.rpartition(": ")
     scope = f'<span class="where">{escape(condition)}</span>' if colon else ""
-    statements = "".join(f"<div>{''.join(map(_math, _breaks(part)))}</div>" for part in body.split("; "))
+    lines = ([_Typesetter(part).row() for part in _breaks(statement)] for statement in body.split("; "))
+    math = '<math displaystyle="true">{}</math> '.format
+    statements = "".join(f"<div>{''.join(map(math, parts))}</div>" for parts in lines)
     return f'<div class="equation">{scope}<div class="statements">{statements}</div></div>'
 
 
@@ -29,10 +31,6 @@ def _breaks(statement: str) -> list[str]:
         depth += sum(word.count(c) for c in "([{") - sum(word.count(c) for c in ")]}")
         parts[-1] += f"{word} "
     return parts
-
-
-def _math(text: str) -> str:
-    return f'<math displaystyle="true">{_Typesetter(text).row()}</math> '
 
 
 class _Typesetter:
