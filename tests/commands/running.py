@@ -20,6 +20,7 @@ from warm_processes import run_script
 PLUGIN = str(Path(find_spec("fairseq_residuals").origin).parent)
 """What --user-dir is given."""
 BIN = Path(sys.executable).parent
+USE_A_MODEL = ("fairseq-train", "fairseq-generate", "fairseq-interactive", "fairseq-validate", "fairseq-eval-lm")
 GIVE_UP = 300
 """Seconds after which a command counts as hung; no test asserts on time."""
 
@@ -87,9 +88,12 @@ def execute(argv: Sequence[str], *, cwd: Path | None = None, stdin: str = "", fr
     """Runs a command line to its end, whatever its exit status.
 
     Args:
-        fresh: in a new process also where one that has imported fairseq could be forked.
+        fresh: in a new process also where one that has imported fairseq and the plugin could be forked; so runs what
+            uses a model and does not name the plugin.
     """
-    if fresh or Path(argv[0]).parent != BIN or not Path(argv[0]).name.startswith("fairseq-"):
+    name = Path(argv[0]).name
+    without_plugin = name in USE_A_MODEL and "--user-dir" not in argv
+    if fresh or without_plugin or Path(argv[0]).parent != BIN or not name.startswith("fairseq-"):
         ended = subprocess.run(
             argv,
             input=stdin,

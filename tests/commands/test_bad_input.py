@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from rotation import rotated
 from running import PLUGIN, argv_of, assert_argparse_says, assert_one_sentence, execute, files_under, load, succeed
 from tiny_jobs import ADAM, LANGUAGE_MODEL, SPEECH, TRANSLATION, UPDATES, as_flags, without_plugin
 from yaml_configs import config, hydra_argv
@@ -42,8 +43,9 @@ MODEL_MISTAKES: dict[str, tuple[Settings, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("command", ["fairseq-train", "fairseq-hydra-train"])
-@pytest.mark.parametrize("mistake", MODEL_MISTAKES)
+@pytest.mark.parametrize(
+    ("mistake", "command"), rotated(list(MODEL_MISTAKES), ["fairseq-train", "fairseq-hydra-train"])
+)
 def test_model_that_cannot_be_built(command, mistake, data_of, tmp_path):
     settings, named = MODEL_MISTAKES[mistake]
     data, save_dir = data_of(TRANSLATION), tmp_path / "save"
@@ -77,9 +79,9 @@ def test_model_of_another_task_that_cannot_be_built(job, settings, named, data_o
     assert not files_under(tmp_path)
 
 
-@pytest.mark.parametrize("folder", ["absent", "empty"])
 @pytest.mark.parametrize(
-    "command", ["train", "hydra-train", "generate", "validate", "interactive", "eval-lm", "speech"]
+    ("command", "folder"),
+    rotated(["train", "hydra-train", "generate", "validate", "interactive", "eval-lm", "speech"], ["absent", "empty"]),
 )
 def test_data_folder_that_is_none(command, folder, tmp_path, trained):
     data, save_dir = tmp_path / folder, tmp_path / "save"
@@ -166,20 +168,17 @@ class Call:
         return os.mkdir, (str(self.path),)
 
 
-@pytest.mark.parametrize(
-    ("flags", "named"),
-    [
-        (("--batch-size", "4", "--model-overrides", "{'data"), ("--model-overrides", "{'data", "dictionary")),
-        (("--batch-size", "4", "--model-overrides", "[1]"), ("--model-overrides", "[1]", "dictionary")),
-        (
-            ("--batch-size", "4", "--model-overrides", "{'residual': 'post_ln'}"),
-            ("the wiring b2t", "--model-overrides"),
-        ),
-        (("--max-tokens", "3"), ("--max-tokens 3", "longest sentence")),
-    ],
-)
-@pytest.mark.parametrize("command", ["fairseq-generate", "fairseq-validate"])
-def test_value_that_cannot_be_used(command, flags, named, data_of, trained):
+UNUSABLE = [
+    (("--batch-size", "4", "--model-overrides", "{'data"), ("--model-overrides", "{'data", "dictionary")),
+    (("--batch-size", "4", "--model-overrides", "[1]"), ("--model-overrides", "[1]", "dictionary")),
+    (("--batch-size", "4", "--model-overrides", "{'residual': 'post_ln'}"), ("the wiring b2t", "--model-overrides")),
+    (("--max-tokens", "3"), ("--max-tokens 3", "longest sentence")),
+]
+
+
+@pytest.mark.parametrize(("values", "command"), rotated(UNUSABLE, ["fairseq-generate", "fairseq-validate"]))
+def test_value_that_cannot_be_used(values, command, data_of, trained):
+    flags, named = values
     checkpoint = trained(TRANSLATION)[0] / "checkpoint_last.pt"
     uses = TRANSLATION.use_flags(data_of(TRANSLATION), checkpoint, batch_size=None)
     assert_one_sentence(execute(argv_of(command, *uses, *flags)), *named)

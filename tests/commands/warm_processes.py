@@ -1,9 +1,9 @@
-"""Console commands in processes that are forked from one that has imported PyTorch and fairseq: that takes seconds.
+"""Console commands in processes that are forked from one that has imported PyTorch, fairseq and the plugin.
 
-A command sees what it would see in a process of its own: its script is run as ``__main__``, with its own environment,
-folder, stdin, stdout and stderr, and the plugin is not imported before it asks for it. Where it would spawn processes
-that import everything anew, it forks them. One process of this kind is started for each process of the tests, and ends
-with it.
+That takes seconds. A command sees what it would see in a process of its own: its script is run as ``__main__``, with
+its own environment, folder, stdin, stdout and stderr; only the plugin is there before it asks for it. Where it would
+spawn processes that import everything anew, it forks them. One process of this kind is started for each process of the
+tests, and ends with it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import NoReturn
 
 import torch
 
-PRELOADED = ["torch", "torch._dynamo", "fairseq"]
+PRELOADED = ["torch", "torch._dynamo", "fairseq", "fairseq_cli.train", "fairseq_residuals"]
 """PyTorch's optimizers import its compiler, which takes a second, when the first of them is made."""
 
 
