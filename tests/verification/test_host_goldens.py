@@ -132,7 +132,7 @@ def test_another_model_shows(name: str, other: dict[str, Any]) -> None:
         ("muse_residual_gate", "residual_gate.FLOOR", 0.0),
         ("muse_residual_gate", "residual_gate.TEMPERATURE", 1.0),
         ("orthogonal_residual", "orthogonal_residual.at_least_fp32", lambda x: x - x.mean(-1, keepdim=True)),
-        ("qwen4_gated_residual", "gated_residual.silu", torch.relu),
+        ("qwen4_gated_residual", "gated_residual.torch.nn.functional.silu", torch.relu),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -89,18 +89,5 @@ class Parallel(OptionalTopNorm):
             *cls.top(o),
         )
 
-    @classmethod
-    def equations_of(cls, config: Any) -> tuple[str, ...]:
-        if config.gpas == "none":
-            return super().equations_of(config)
-        lines: list[str] = []
-        for line in super().equations_of(config):
-            added, gated, scaled = line.partition("; x = x - silu(")
-            lines.append(added)
-            if gated and config.cross == "sequential":
-                lines.append(f"pair, decoder, SA: x = x - silu({scaled}")
-            lines += [f"last of a layer: x = x - silu({scaled}"] if gated else []
-        return tuple(lines)
-
     def connect(self, site: Site) -> Connection:
         return ParallelConnection(site, self.config.norms, self.config.cross)
