@@ -40,8 +40,16 @@ class Run(nn.Module):
 
 def ours(entry: Entry, case: Case) -> nn.Module:
     """Return a stack of the library."""
-    sizes = {"depth": case.depths[1], "dim": case.dim, "heads": case.heads, "ffn_dim": case.ffn_dim}
-    return build_stack(entry.arch, **sizes, task="language_model", ffn="gelu", batch_first=True)
+    return build_stack(
+        entry.arch,
+        depth=case.depths[1],
+        dim=case.dim,
+        heads=case.heads,
+        ffn_dim=case.ffn_dim,
+        task="language_model",
+        ffn="gelu",
+        batch_first=True,
+    )
 
 
 def pytorch(entry: Entry, case: Case) -> nn.Module:
