@@ -15,6 +15,7 @@ fairseq-hydra-train without a file of its own.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import re
@@ -115,6 +116,12 @@ def compose(configs: Path, name: str, overrides: Sequence[str] = ()) -> DictConf
     Raises:
         UserError: there is no such configuration, or an override that hydra refuses.
     """
+    return copy.deepcopy(_composed(configs, name, tuple(overrides)))
+
+
+@cache
+def _composed(configs: Path, name: str, overrides: tuple[str, ...]) -> DictConfig:
+    """Compose a configuration once: hydra takes a third of a second, and seeds of a row have one."""
     from fairseq.dataclass.initialize import hydra_init
 
     primary, of_row = as_command_line(configs, name)
