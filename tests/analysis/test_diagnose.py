@@ -1,4 +1,4 @@
-"""``fairseq-residuals diagnose``: logs and checkpoints broken by hand, and what is said of them."""
+"""``fairseq-residuals diagnose``: logs broken by hand, and what is said of them."""
 
 from __future__ import annotations
 
