@@ -152,7 +152,7 @@ def check_the_report(folder: Path) -> None:
     [
         (["pre_nl", "--task", "copy"], "unknown wiring 'pre_nl' (did you mean pre_ln?)"),
         (["--task", "copy"], "name a wiring to compare with pre_ln"),
-        (["b2t"], "give one of --task (copy, cldr, debian_en_it, debian_lm) and --data DIR"),
+        (["b2t"], "give one of --task (copy, cldr, debian_en_it, debian_lm, manuals_lm) and --data DIR"),
         (["b2t", "--task", "copy", "--seeds", "0"], "--seeds must be at least 1, not 0"),
         (["b2t", "--task", "copy", "--rates", "0"], "--rates and --hours must be more than 0"),
         (["b2t", "--data", "/nowhere"], "--data /nowhere is no binarized folder"),
