@@ -113,7 +113,8 @@ def with_requirements(name):
 def link(name, site):
     """Let an environment see an installed package, without installing it anew."""
     for top in {path.parts[0] for path in distribution(name).files if path.parts[0] not in ("..", "__pycache__")}:
-        (site / top).symlink_to(distribution(name).locate_file(top))
+        if not (site / top).is_symlink():  # those of CUDA share a folder
+            (site / top).symlink_to(distribution(name).locate_file(top))
 
 
 WITHOUT_FAIRSEQ = """
