@@ -29,7 +29,8 @@ def called(script: Path, folder: Path, *flags: str) -> list[str]:
     recorder.chmod(0o755)
     environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "OUT": "there"}
     command = ["bash", str(folder / "scripts/figures" / script.name), *flags]
-    return shlex.split(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    return shlex.split(run.stdout)
 
 
 @pytest.mark.parametrize("script", ANALYSES, ids=lambda p: p.stem)
