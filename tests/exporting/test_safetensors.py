@@ -219,3 +219,20 @@ def test_a_stack_says_how_it_is_wired() -> None:
     sizes: dict[str, Any] = {"depth": 4, "dim": 16, "heads": 2, "ffn_dim": 32, "other_depth": 4}
     for name in VARIANTS:
         assert Wiring.of_stack(build_stack(name, **sizes)).computes == Wiring.parse(name).computes
+
+
+@pytest.mark.parametrize(
+    "settings", [[], {"shared": {"a": [1]}}, {"shared": {"a": "b"}}, {"shared": [1]}, {"settings": "b2t"}, None]
+)
+def test_a_stack_takes_nothing_from_a_damaged_file(settings: Any, tmp_path: Path) -> None:
+    """Settings of another shape, names of tensors that are not there, a file that is cut off or missing."""
+    path = tmp_path / "a.safetensors"
+    tensors = {"decoder.x": torch.zeros(1)}
+    safetensors.save_file(tensors, path, {METADATA: json.dumps(settings)})
+    if settings is None:
+        path.write_bytes(path.read_bytes()[:-10])
+    stack = build_stack("b2t", depth=2, dim=16, heads=2, ffn_dim=32)
+    with pytest.raises(UserError, match=r"damaged settings|cannot be read as safetensors"):
+        load_fairseq_weights(stack, path)
+    with pytest.raises(UserError, match="cannot be read as safetensors"):
+        load_fairseq_weights(stack, tmp_path / "missing.safetensors")

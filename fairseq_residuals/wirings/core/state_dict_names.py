@@ -83,7 +83,8 @@ def load_fairseq_weights(stack: Stack, checkpoint: Path | str | Mapping[str, Any
         prefix: ``encoder.`` or ``decoder.``.
 
     Raises:
-        UserError: the checkpoint names another wiring; a parameter is missing, or left over, or of another shape.
+        UserError: the file cannot be read; the checkpoint names another wiring; a parameter is missing, or left over,
+            or of another shape.
     """
     state, settings = _open(checkpoint)
     _check_wiring(stack, settings, "decoder" if prefix.startswith("decoder") else "encoder")
@@ -106,13 +107,22 @@ def load_fairseq_weights(stack: Stack, checkpoint: Path | str | Mapping[str, Any
 def _open(checkpoint: Path | str | Mapping[str, Any]) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
     """Return the parameters by name, and the model's settings as far as the checkpoint has them."""
     if isinstance(checkpoint, Path | str):
-        from safetensors import safe_open
+        from safetensors import SafetensorError, safe_open
 
-        with safe_open(checkpoint, "pt") as file:
-            record = parse_json((file.metadata() or {}).get(METADATA, "{}"))
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
-        state |= {name: state[original] for name, original in record.get("shared", {}).items()}
-        return state, record.get("settings", {})
+        try:
+            with safe_open(checkpoint, "pt") as file:
+                record = parse_json((file.metadata() or {}).get(METADATA, "{}"))
+                state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+        except (OSError, SafetensorError, ValueError) as error:
+            raise UserError(f"{checkpoint} cannot be read as safetensors: {error}") from error
+        shared, settings = (record.get(key, {}) if isinstance(record, dict) else None for key in ("shared", "settings"))
+        if (
+            not isinstance(shared, dict)
+            or not isinstance(settings, dict)
+            or {*map(str, shared.values())} - state.keys()
+        ):
+            raise UserError(f"{checkpoint} has damaged settings: write it again by `fairseq-residuals average`")
+        return state | {name: state[original] for name, original in shared.items()}, settings
     if "model" not in checkpoint:
         return checkpoint, {}
     settings = (checkpoint.get("cfg") or {}).get("model") or checkpoint.get("args") or {}
@@ -124,7 +134,7 @@ def _check_wiring(stack: Stack, settings: Mapping[str, Any], side: str) -> None:
     key = "decoder_residual" if side == "decoder" and settings.get("decoder_residual") else "residual"
     if not settings.get(key):
         return
-    trained = Wiring.parse(settings[key], settings.get(f"{key}_args")).computes
+    trained = Wiring.parse(str(settings[key]), str(settings.get(f"{key}_args") or "")).computes
     if trained != (own := Wiring.of_stack(stack).computes):
         raise UserError(f"these weights were trained with the wiring {trained}, and the stack has {own}")
 
