@@ -19,7 +19,7 @@ from fairseq_residuals.plugin.models import builder
 from fairseq_residuals.plugin.speed import cuda_graph_step, cuda_graphs
 from fairseq_residuals.plugin.speed.cuda_graph_step import RecordedSteps
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.core.registry import VARIANTS
+from tests.rotation import SHAPES_OF_CODE
 
 FLAGS = ("--criterion", "chunked_label_smoothed_cross_entropy", "--label-smoothing", "0.1")
 
@@ -79,8 +79,8 @@ def test_training(flags: tuple[str, ...]) -> None:
 
 
 @pytest.mark.usefixtures("reruns")
-@pytest.mark.parametrize("variant", sorted(VARIANTS))
-def test_every_variant(variant: str) -> None:
+@pytest.mark.parametrize("variant", SHAPES_OF_CODE)
+def test_a_wiring_of_each_shape(variant: str) -> None:
     results = []
     for more in ((), ("--cuda-graphs",)):
         trainer = trainer_of(*more, variant=variant)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import chain
-
 import pytest
-import torch
 from tiny import batch, build, logits
-from torch import nn
 
 from fairseq_residuals.wirings.core.registry import VARIANTS
-from tests.rotation import rotated
 
 # what keeps each in the range of half precision, where it needs something; b2t_no_ln has the beta of 512 channels,
 # since by its rule layers of 16 channels multiply their input by 1.07 or more; each sub-layer of two lanes multiplies
@@ -24,22 +19,12 @@ ARGS = {
 }
 
 
-@pytest.mark.parametrize(("variant", "other"), rotated(sorted(VARIANTS), (torch.float32, torch.bfloat16)), ids=str)
-def test_100_layers(variant: str, other: torch.dtype) -> None:
-    """In the precision of the smallest range, and in one of the others, in turn."""
-    model = build("translation", variant, "--residual-args", ARGS.get(variant, ""), layers=100).train()
-    drawn = [tensor.detach().clone() for tensor in chain(model.parameters(), model.buffers())]
-    for dtype in (other, torch.float16):
-        model.zero_grad()
-        for tensor, value in zip(chain(model.to(dtype).parameters(), model.buffers()), drawn, strict=True):
-            tensor.data.copy_(value)
-        assert_finite_step(model)
-
-
-def assert_finite_step(model: nn.Module) -> None:
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+def test_100_layers(variant: str) -> None:
+    """In half precision, whose range is the smallest."""
+    model = build("translation", variant, "--residual-args", ARGS.get(variant, ""), layers=100).half().train()
     out = logits(model, "translation", batch("translation"))
     out.float().log_softmax(-1).square().mean().backward()
-    assert out.isfinite().all(), out.dtype
+    assert out.isfinite().all()
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
-    wrong = [name for name, gradient in gradients.items() if gradient is None or not gradient.isfinite().all()]
-    assert not wrong, out.dtype
+    assert not [name for name, gradient in gradients.items() if gradient is None or not gradient.isfinite().all()]

@@ -1,7 +1,7 @@
-"""Two processes train every wiring as one does that takes two batches per update.
+"""Two processes train a wiring of each shape as one does that takes two batches per update.
 
 What does not depend on the wiring, and whole trainings, are in ``commands/test_processes.py``. Here both processes go
-through all wirings: PyTorch's DistributedDataParallel, as fairseq wraps a model in it, has to find a gradient for every
+through them: PyTorch's DistributedDataParallel, as fairseq wraps a model in it, has to find a gradient for every
 parameter, and in the same order in both.
 """
 
@@ -20,7 +20,7 @@ from tiny import build, perturb
 from tiny_trainer import make_config, sample
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.core.registry import VARIANTS
+from tests.rotation import SHAPES_OF_CODE
 
 PROCESSES = 2
 SAMPLES = [sample(1, sentences=4), sample(2, sentences=3)]
@@ -54,7 +54,7 @@ def process(rank: int, folder: Path) -> None:
     importlib.import_module("torch.distributed.nn")  # as fixes/distributed.py has it, before there is a group
     dist.init_process_group("gloo", f"file://{folder}/rendezvous", rank=rank, world_size=PROCESSES)
     settings, found = make_config().distributed_training, {}
-    for variant in sorted(VARIANTS):
+    for variant in SHAPES_OF_CODE:
         try:
             found[variant] = wrong_gradient(variant, rank, dist.group.WORLD, settings)
         except RuntimeError as error:  # in both processes alike
@@ -76,6 +76,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
     return [json.loads((folder / str(rank)).read_text()) for rank in range(PROCESSES)]
 
 
-@pytest.mark.parametrize("variant", sorted(VARIANTS))
+@pytest.mark.parametrize("variant", SHAPES_OF_CODE)
 def test_gradients_are_those_of_one_process(variant: str, results: list[dict[str, str]]) -> None:
     assert [found[variant] for found in results] == [""] * PROCESSES

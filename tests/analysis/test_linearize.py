@@ -16,10 +16,9 @@ from torch import nn
 
 from fairseq_residuals.__main__ import main
 from fairseq_residuals.lab.look.linearize import LinearMap, fit, replaced, train
-from fairseq_residuals.wirings.core.registry import VARIANTS
+from tests.rotation import SHAPES_OF_CODE
 
 DIM = 16
-TRANSLATING = sorted(name for name, variant in VARIANTS.items() if not variant.refusal(alone=False, topmost=True))
 
 
 def samples(model: Any, number: int = 8) -> list[dict[str, Any]]:
@@ -89,8 +88,8 @@ def test_a_layer_that_is_not_is_fitted_as_well_as_can_be() -> None:
     assert mapping.explained < 0.999
 
 
-@pytest.mark.parametrize("variant", TRANSLATING)
-def test_every_variant_and_nothing_is_left(variant: str) -> None:
+@pytest.mark.parametrize("variant", SHAPES_OF_CODE)
+def test_a_wiring_of_each_shape_and_nothing_is_left(variant: str) -> None:
     model, _ = built(variant)
     data = samples(model, 2)
     inputs = data[0]["net_input"]

@@ -72,8 +72,9 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("stop", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("schedule", "stop"), [("reduce_lr_on_plateau", 1), ("reduce_lr_on_plateau", 2), ("inverse_sqrt", 3), ("fixed", 2)]
+)
 def test_a_schedule_goes_on_exactly_after_any_epoch(schedule, stop, data_of, updates, tmp_path):
     """reduce_lr_on_plateau halves the rate after two validations in vain: those of epochs 2 and 3, and 4 and 5."""
     for folder, lengths in (("whole", (EPOCHS,)), ("in two", (stop, EPOCHS))):

@@ -16,6 +16,8 @@ from running import BIN, argv_of, execute, load
 from tiny_jobs import SPEECH, TRANSLATION, WIKI103
 from yaml_configs import config, hydra_argv
 
+from tests.rotation import rotated
+
 JOBS = (TRANSLATION, WIKI103, SPEECH)
 OPTIMIZER = ["--optimizer", "sgd", "--lr", "0.3", "--lr-scheduler", "fixed", "--clip-norm", "1.0"]
 NO_DROPOUT = ["--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0"]
@@ -45,8 +47,9 @@ def accumulated(once, data_of):
     return one_process
 
 
-@pytest.mark.parametrize("launcher", ["spawner", "torchrun"])
-@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+@pytest.mark.parametrize(
+    ("launcher", "job"), rotated(("spawner", "torchrun"), JOBS), ids=lambda part: getattr(part, "name", part)
+)
 def test_two_processes_train_as_one_does(launcher, job, accumulated, data_of, tmp_path):
     folder, one = accumulated(job)
     if launcher == "spawner":

@@ -15,7 +15,7 @@ from export_comparison import (
     small_model,
 )
 
-from fairseq_residuals.wirings.core.registry import VARIANTS, list_variants
+from fairseq_residuals.wirings.core.registry import list_variants
 
 pytest.importorskip("transformers", reason="the extra hf is not installed")
 pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
@@ -52,18 +52,14 @@ def test_transformers(wiring: str, task: str, holder: str, tmp_path: Path) -> No
     assert row.differing[0] == 0 and row.differing[1] > 0
 
 
-# A graph takes seconds to trace, and half a second for each layer, whatever wires it. So wirings are layers of a model:
-# of language models, and of an encoder-decoder what touches cross-attention or no language model can have.
-WITHOUT_ENCODER = [name for name in list_variants() if not VARIANTS[name].refusal(alone=True, topmost=False)]
-NEEDING_AN_ENCODER = [name for name in list_variants() if name not in WITHOUT_ENCODER]
-# what has to be on top comes last
-NEEDING_AN_ENCODER.sort(key=lambda name: bool(VARIANTS[name].refusal(alone=False, topmost=False)))
-GROUPS = [(ALONE, WITHOUT_ENCODER[i : i + 16]) for i in range(0, len(WITHOUT_ENCODER), 16)]
-GROUPS.append((PAIR, ["realformer", "hybrid_norm", *NEEDING_AN_ENCODER]))
-ACROSS_LAYERS = {
-    *("attention_residuals", "backout", "delta_attnres", "dense_former", "dlcl_post", "dlcl_pre", "keel", "laurel_pa"),
-    *("mix_ln", "mudd", "realformer", "scmoe", "transparent_attention", "two_lane", "unet_skip", "x0_read"),
-}
+# A graph takes seconds to trace, and half a second for each layer, whatever wires it. So wirings are layers of a model,
+# one for each shape of code; test_transforms.py traces all of them.
+GROUPS = [
+    (ALONE, ["post_ln", "dlcl_pre", "sub_ln", "laurel_pa", "hyper_connections", "mudd", "attention_residuals"]),
+    (ALONE, ["parallel", "hybrid_norm", "depthwise_lstm", "siamese_norm", "mhc_lite", "unet_skip", "x0_read"]),
+    (PAIR, ["realformer", "transparent_attention"]),
+]
+ACROSS_LAYERS = {"attention_residuals", "dlcl_pre", "laurel_pa", "mudd", "realformer", "unet_skip"}
 """Their second layer reads what the first one left, or is wired otherwise."""
 
 
