@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from fairseq_residuals.plugin.search import beam_search, packed_linear
 from fairseq_residuals.plugin.search.beam_search import FasterSequenceGenerator
 from fairseq_residuals.plugin.search.kv_cache import GROWTH
-from fairseq_residuals.wirings.core.registry import VARIANTS
-from tests.rotation import rotated
+from tests.rotation import SHAPES_OF_CODE, rotated
 
 Found = list[list[dict[str, Tensor]]]
 PERTURBATION = {"b2t_no_ln": 0.1, "re_zero": 0.2, "t_fixup": 0.1}
@@ -81,13 +80,13 @@ def assert_same(expected: Found, found: Found, *, attention: bool = True) -> Non
 
 
 def registered() -> list[tuple[str, str]]:
-    """Every variant in one of the tasks that it is registered in, in turn: a search sees the decoder alone."""
-    tasks = {v: [t for t in TASKS if f"{PREFIX[t]}_{v}" in ARCH_MODEL_REGISTRY] for v in sorted(VARIANTS)}
+    """A wiring of each shape in one of the tasks that it is registered in, in turn: a search sees the decoder alone."""
+    tasks = {v: [t for t in TASKS if f"{PREFIX[t]}_{v}" in ARCH_MODEL_REGISTRY] for v in SHAPES_OF_CODE}
     return [(found[i % len(found)], v) for i, (v, found) in enumerate(tasks.items())]
 
 
 @pytest.mark.parametrize(("task", "variant"), registered())
-def test_every_variant(task: str, variant: str, searched: list[int]) -> None:
+def test_a_wiring_of_each_shape(task: str, variant: str, searched: list[int]) -> None:
     inputs = net_input(task)
     # a language model goes on from the first words of each sentence
     prefix = inputs["src_tokens"][:, 1:3] if task == "language_modeling" else None

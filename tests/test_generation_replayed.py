@@ -25,7 +25,6 @@ from fairseq_residuals.plugin.search import kv_cache
 from fairseq_residuals.plugin.search.beam_search import FasterSequenceGenerator
 from fairseq_residuals.plugin.search.kv_cache import FixedBeamCache
 from fairseq_residuals.plugin.search.word_graph import WordGraph
-from tests.rotation import SHAPES_OF_CODE
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +44,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-@pytest.mark.parametrize(("task", "variant"), [row for row in registered() if row[1] in SHAPES_OF_CODE])
+@pytest.mark.parametrize(("task", "variant"), registered())
 def test_a_wiring_of_each_shape(task: str, variant: str, runs: list[int]) -> None:
     inputs = net_input(task)
     prefix = inputs["src_tokens"][:, 1:3] if task == "language_modeling" else None

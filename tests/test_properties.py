@@ -63,7 +63,7 @@ def noise(x: Tensor, where: Tensor) -> Tensor:
 
 
 @every_variant
-@examples(6)
+@examples(3)
 @given(data())
 def test_the_future_has_no_influence(variant: str, data: DataObject) -> None:
     """Bit for bit: a masked score is -inf, whose softmax is 0, and 0 times a finite value adds nothing."""
@@ -81,7 +81,7 @@ def as_decoder(shape: Any) -> Any:
 
 
 @every_variant
-@examples(6)
+@examples(3)
 @given(data())
 def test_padding_and_other_sentences_have_no_influence(variant: str, data: DataObject) -> None:
     """Bit for bit: of an encoder's own padding, or of the memory's in a decoder."""

@@ -17,6 +17,7 @@ from fairseq_residuals.lab.look.subjects import PREFIXES
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS
+from tests.rotation import SHAPES_OF_CODE
 
 TASKS = {v: [t for t, prefix in PREFIXES.items() if f"{prefix}_{v}" in ARCHITECTURES] for v in sorted(VARIANTS)}
 PLACES = [(v, tasks[i % len(tasks)]) for i, (v, tasks) in enumerate(TASKS.items())]
@@ -178,7 +179,7 @@ def hooks_of(model: nn.Module) -> list[Any]:
     return [dict(getattr(module, kind)) for module in model.modules() for kind in kinds]
 
 
-@pytest.mark.parametrize("variant", sorted(VARIANTS))
+@pytest.mark.parametrize("variant", SHAPES_OF_CODE)
 def test_the_model_stays_as_it_was(variant: str) -> None:
     analysed = subject(variant)
     model, inputs = analysed.model, analysed.batch.sample["net_input"]
