@@ -101,7 +101,7 @@ def test_a_state_dict_keeps_the_versions_of_its_modules(tmp_path):
 def test_a_configuration_keeps_its_references(tmp_path):
     saved = OmegaConf.create({"a": {"b": "${c}", "d": ["x", None, {"e": 1}]}, "c": 3, "none": None})
     loaded = through_a_file(argparse.Namespace(cfg=saved), tmp_path / "x.pt").cfg
-    assert loaded == saved and loaded.a.b == 3 and loaded.a.d[2].e == 1
+    assert loaded == OmegaConf.to_container(saved) and loaded["a"]["b"] == "${c}"
 
 
 def test_a_configuration_reads_no_environment(tmp_path, monkeypatch):
