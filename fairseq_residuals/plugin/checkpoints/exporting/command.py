@@ -6,10 +6,9 @@ import argparse
 import logging
 from pathlib import Path
 
-from fairseq_residuals.plugin.checkpoints.checkpoint_file import save
+from fairseq_residuals.plugin.checkpoints.checkpoint_file import check_new_folder, check_output, save
 from fairseq_residuals.plugin.checkpoints.exporting.export_folders import FORMATS, Options, export_folder
 from fairseq_residuals.plugin.checkpoints.exporting.exporter import TOLERANCE, export_checkpoint
-from fairseq_residuals.plugin.checkpoints.output_check import check_new_folder, check_output
 from fairseq_residuals.wirings.core.errors import UserError
 
 HELP = "turn a checkpoint of this plugin into a model for fairseq itself, transformers or ONNX"

@@ -6,11 +6,10 @@ import argparse
 import logging
 from pathlib import Path
 
-from fairseq_residuals.plugin.checkpoints.checkpoint_file import save
+from fairseq_residuals.plugin.checkpoints.checkpoint_file import check_output, save
 from fairseq_residuals.plugin.checkpoints.importing.from_hf import import_hf
 from fairseq_residuals.plugin.checkpoints.importing.importer import import_checkpoint
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import AUTHORS
-from fairseq_residuals.plugin.checkpoints.output_check import check_output
 
 HF = "hf"
 HELP = "turn a checkpoint of the authors' own code, or of fairseq, into one of this plugin's"
