@@ -20,7 +20,7 @@ COMMANDS = {
     "show": "fairseq_residuals.lab.look.show_wiring",
     "average": "fairseq_residuals.plugin.checkpoints.average",
     "import": "fairseq_residuals.plugin.checkpoints.importing.command",
-    "export": "fairseq_residuals.plugin.checkpoints.exporting.command",
+    "export": "fairseq_residuals.plugin.checkpoints.exporting.exporter",
     "prepare": "fairseq_residuals.lab.data.command",
     "score": "fairseq_residuals.lab.scoring.command",
     "table": "fairseq_residuals.lab.recipes.tables.command",

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fairseq_residuals.plugin.checkpoints.exporting.export_folders import check_logits
+from fairseq_residuals.plugin.checkpoints.exporting.exporter import check_logits
 from fairseq_residuals.plugin.checkpoints.exporting.portable_checkpoint import portable_of
 from fairseq_residuals.plugin.checkpoints.fairseq_config import Settings, complete, load_model
 from fairseq_residuals.plugin.checkpoints.importing.importer import Imported
