@@ -19,7 +19,7 @@ COMMANDS = {
     "list": "fairseq_residuals.lab.look.list_wirings",
     "show": "fairseq_residuals.lab.look.show_wiring",
     "average": "fairseq_residuals.plugin.checkpoints.average",
-    "import": "fairseq_residuals.plugin.checkpoints.importing.command",
+    "import": "fairseq_residuals.plugin.checkpoints.importing.importer",
     "export": "fairseq_residuals.plugin.checkpoints.exporting.exporter",
     "prepare": "fairseq_residuals.lab.data.command",
     "score": "fairseq_residuals.lab.scoring.command",
