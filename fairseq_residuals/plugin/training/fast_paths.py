@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.modules.fairseq_dropout import FairseqDropout
 from fairseq.optim import FP16Optimizer
 from fairseq.optim.adam import Adam, FairseqAdam
 from torch import Tensor, nn
@@ -23,7 +24,6 @@ from torch.nn import functional as F
 
 from fairseq_residuals.plugin.models.extensions import Extension, register_extension
 from fairseq_residuals.plugin.speed import cuda_graph_step, packed_forward
-from fairseq_residuals.plugin.speed.fast_dropout import make_dropouts_fast
 from fairseq_residuals.plugin.training.chunked_label_smoothed_cross_entropy import (
     ChunkedLabelSmoothedCrossEntropy,
 )
@@ -31,6 +31,7 @@ from fairseq_residuals.plugin.training.optim import FusedAdam
 from fairseq_residuals.plugin.training.trainer_hooks import hooks_of
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.layer import ResidualLayer
+from fairseq_residuals.wirings.ops.bit_dropout import LEVELS, bit_dropout
 from fairseq_residuals.wirings.speed import cpu
 from fairseq_residuals.wirings.utils.torch_private import has_hooks
 
@@ -196,6 +197,30 @@ class ReluInPlace(Extension):
         for layer in model.modules():
             if isinstance(layer, ResidualLayer) and getattr(layer, "activation_fn", None) is F.relu:
                 layer.activation_fn = ReLUInPlace(layer.fc1)
+
+
+class FastDropout(FairseqDropout):  # type: ignore[misc]
+    """Use :func:`.bit_dropout` in training on a CPU, and fairseq's dropout elsewhere.
+
+    The probability is rounded to a multiple of 2^-16.
+    """
+
+    def forward(self, x: Tensor, inplace: bool = False) -> Tensor:
+        """Drop values of x, (...) -> (...)."""
+        dropped = round(self.p * LEVELS)
+        serves = self.training and x.device.type == "cpu" and torch.is_grad_enabled() and 0 < dropped < LEVELS
+        # torch.compile fuses fairseq's dropout, and would break its graph at this one
+        if not serves or torch.compiler.is_compiling():
+            return super().forward(x, inplace)
+        return bit_dropout(x, dropped)
+
+
+def make_dropouts_fast(model: nn.Module) -> None:
+    """Replace fairseq's dropouts."""
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if type(child) is FairseqDropout:
+                setattr(module, name, FastDropout(child.p, child.module_name))
 
 
 @register_extension("fast_on_cpu")
