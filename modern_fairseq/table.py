@@ -161,7 +161,6 @@ _AFTER = {
         "fixes.user_dir:user_dir_before_compose",
         "messages.yaml_mistakes:names_of_groups",
         "messages.commands:errors_in_hydra_job",
-        "messages.yaml_mistakes:errors_in_hydra_config",
     ),
 }
 

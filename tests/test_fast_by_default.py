@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,15 @@ from test_packed import shape_of
 from tiny import PAD
 from tiny_trainer import Task, make_trainer, sample, update
 
-from fairseq_residuals.plugin.speed import cuda_graph_step
+from fairseq_residuals.plugin.models import extensions
+from fairseq_residuals.plugin.speed import cuda_graph_step, packed_forward
 from fairseq_residuals.plugin.training import fast_paths, packed
 from fairseq_residuals.plugin.training.fast_paths import (
     ADAM,
     GRAPHS,
     LOSS,
     ON,
-    Situation,
     choose,
-    situation_of,
 )
 from fairseq_residuals.plugin.training.optim import FusedAdam
 from fairseq_residuals.plugin.training.packed_batches import pack_batch
@@ -33,62 +31,60 @@ from fairseq_residuals.wirings.core.errors import UserError
 
 SMOOTHED = ("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1")
 WITH_ADAM = ("--optimizer", "adam", "--lr", "0.01", "--lr-scheduler", "fixed", "--clip-norm", "0.5")
-BEST = Situation(device="cuda", criterion="label_smoothed_cross_entropy", optimizer="adam", packed=True)
 ALL = {LOSS, ADAM, GRAPHS}
-
-
-@pytest.mark.parametrize(
-    ("change", "off"),
-    (
-        ({}, set()),
-        ({"packed": False, "buckets": True}, set()),
-        ({"criterion": "chunked_label_smoothed_cross_entropy", "optimizer": "fused_adam"}, set()),
-        ({"plain": True}, ALL),
-        ({"device": "cpu"}, ALL),
-        ({"criterion": "cross_entropy"}, {LOSS, GRAPHS}),
-        ({"projects_by_matrix": False}, {LOSS, GRAPHS}),
-        ({"optimizer": "radam"}, {ADAM}),
-        ({"half_moments": True}, {ADAM}),
-        ({"amp": True}, {GRAPHS}),
-        ({"changing": ("--encoder-layerdrop",)}, {GRAPHS}),
-        ({"wrapped": True}, {GRAPHS}),
-        ({"packed": False}, {GRAPHS}),
-        ({"no_one_shape": "there is no kernel"}, {GRAPHS}),
-    ),
-    # a set is written in another order by every process
-    ids=lambda value: str(sorted(value) if isinstance(value, set) else value),
-)
-def test_what_is_off(change: dict[str, Any], off: set[str]) -> None:
-    chosen = choose(replace(BEST, **change))
-    assert chosen.keys() == ALL
-    assert {name for name, reason in chosen.items() if reason != ON} == off
+FEW_SHAPES = ("--num-batch-buckets", "8")
 
 
 def trainer_of(*flags: str) -> Any:
     return make_trainer(*SMOOTHED, *WITH_ADAM, *flags, variant="b2t")
 
 
-def test_the_situation_of_a_trainer() -> None:
-    flags = ("--plain", "--encoder-layerdrop", "0.1", "--memory-efficient-fp16", "--fp16", "--packed")
+def chosen_for(trainer: Any, device: str = "cuda") -> dict[str, str]:
+    return choose(trainer, extensions._complete(trainer.cfg.model), device)
+
+
+@pytest.mark.parametrize(
+    ("flags", "off"),
+    (
+        (FEW_SHAPES, set()),
+        (("--packed",), set()),
+        ((*FEW_SHAPES, "--criterion", "chunked_label_smoothed_cross_entropy", "--optimizer", "fused_adam"), set()),
+        ((*FEW_SHAPES, "--plain"), ALL),
+        (
+            (*FEW_SHAPES, "--criterion", "label_smoothed_cross_entropy_with_alignment"),
+            {LOSS, GRAPHS},
+        ),
+        ((*FEW_SHAPES, "--find-unused-parameters"), {LOSS, GRAPHS}),
+        ((*FEW_SHAPES, "--optimizer", "radam"), {ADAM}),
+        ((*FEW_SHAPES, "--memory-efficient-fp16", "--fp16"), {ADAM}),
+        ((*FEW_SHAPES, "--amp"), {GRAPHS}),
+        ((*FEW_SHAPES, "--encoder-layerdrop", "0.1"), {GRAPHS}),
+        ((), {GRAPHS}),
+    ),
+    ids=lambda value: " ".join(sorted(value) if isinstance(value, set) else value),
+)
+def test_what_is_off(flags: tuple[str, ...], off: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_forward, "why_no_one_shape", lambda model, device: "")
     trainer = trainer_of(*flags)
-    found = situation_of(trainer, trainer.cfg.model)
-    assert found.no_one_shape
-    assert replace(found, no_one_shape="") == replace(
-        BEST, device="cpu", plain=True, changing=("--encoder-layerdrop",), half_moments=True
-    )
-    trainer = trainer_of("--plain", "--packed", "--find-unused-parameters")
-    assert not situation_of(trainer, trainer.cfg.model).projects_by_matrix
+    chosen = chosen_for(trainer)
+    assert chosen.keys() == ALL
+    assert {name for name, reason in chosen.items() if reason != ON} == off
+    assert all(reason != ON for reason in chosen_for(trainer, "cpu").values())
+
+
+def test_graphs_that_the_model_or_the_wrapper_does_not_permit(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = trainer_of("--packed")
+    assert "varlen_attn" in chosen_for(trainer)[GRAPHS]
+    monkeypatch.setattr(type(trainer), "data_parallel_world_size", 2)
+    trainer = trainer_of(*FEW_SHAPES)
+    assert "--ddp-backend legacy_ddp" in chosen_for(trainer)[GRAPHS]
 
 
 @pytest.fixture
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU that the choice takes for a GPU, with batches of few shapes."""
+    """A CPU that the choice takes for a GPU."""
     instead_of_graphs(monkeypatch)
-
-    def situation(trainer: Any, args: Any) -> Situation:
-        return replace(situation_of(trainer, args), device="cuda", buckets=True)
-
-    monkeypatch.setattr(fast_paths, "situation_of", situation)
+    monkeypatch.setattr(fast_paths, "device_of", lambda trainer: "cuda")
 
 
 @pytest.mark.usefixtures("on_a_gpu")
@@ -96,7 +92,7 @@ def test_what_is_asked_for_is_said_to_be_on(monkeypatch: pytest.MonkeyPatch, cap
     """--cuda-graphs finds the loss in chunks, which it needs, in place of fairseq's."""
     caplog.set_level("INFO")
     monkeypatch.setattr(cuda_graph_step, "refuse_unrecordable", lambda model, device: None)
-    trainer = trainer_of("--cuda-graphs")
+    trainer = trainer_of("--cuda-graphs", *FEW_SHAPES)
     trainer.load_checkpoint("no_such_checkpoint.pt")
     assert {f"{name}: on" for name in (LOSS, ADAM, GRAPHS)} <= {r.message for r in caplog.records}
     assert trainer.get_criterion().sums.required
@@ -128,7 +124,7 @@ def test_it_trains_as_the_plain_run_does(flags: tuple[str, ...], caplog: pytest.
     caplog.set_level("INFO")
     logs, states = [], []
     for more in (("--plain",), ()):
-        trainer = trainer_of(*flags, *more)
+        trainer = trainer_of(*flags, *more, *FEW_SHAPES)
         trainer.load_checkpoint("no_such_checkpoint.pt")
         logs.append([update(trainer, batch) for batch in (*BATCHES, *BATCHES)])
         states.append(copy.deepcopy(trainer.optimizer.state_dict()))
@@ -153,7 +149,7 @@ def test_a_run_that_was_plain_goes_on_fast(tmp_path: Path) -> None:
     update(first, BATCHES[0])
     path = save(first, tmp_path / "a.pt")
     expected = update(first, BATCHES[1])
-    resumed = trainer_of()
+    resumed = trainer_of(*FEW_SHAPES)
     resumed.load_checkpoint(path)
     assert resumed.get_num_updates() == 1
     found = update(resumed, BATCHES[1])
@@ -170,7 +166,7 @@ def test_what_cannot_be_recorded_goes_on_without(
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(cuda_graph_step.cuda_graphs, "warm_up", wait)
-    trainer = trainer_of()
+    trainer = trainer_of(*FEW_SHAPES)
     trainer.load_checkpoint("no_such_checkpoint.pt")
     losses = [update(trainer, batch)["loss"] for batch in BATCHES]
     assert all(loss > 0 for loss in losses) and cuda_graph_step.records_steps(trainer.criterion)

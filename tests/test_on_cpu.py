@@ -16,8 +16,8 @@ from tiny import PAD, batch, build, make_task, perturb, settings
 from tiny_trainer import SGD, make_trainer, sample, update
 from torch import Tensor, nn
 
-from fairseq_residuals.plugin.search import patches
-from fairseq_residuals.plugin.speed.fast_dropout import FastDropout
+from fairseq_residuals.plugin.search import beam_search
+from fairseq_residuals.plugin.training.fast_paths import FastDropout
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.ops.hyper_mix import around_small_products
 from fairseq_residuals.wirings.speed import allocator, cpu, matmul_backend
@@ -67,7 +67,7 @@ def test_freed_memory_is_kept_where_a_flag_asks_for_it(
     """In training, and in a search by the same model."""
     calls: list[str] = []
     monkeypatch.setattr(cpu, "keep_freed_memory", lambda: calls.append("training"))
-    monkeypatch.setattr(patches, "keep_freed_memory", lambda: calls.append("search"))
+    monkeypatch.setattr(beam_search, "keep_freed_memory", lambda: calls.append("search"))
     trainer = make_trainer(*SGD, *flags)
     update(trainer, sample())
     assert calls == ["training"] * times

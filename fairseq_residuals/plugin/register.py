@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 
 PATCHES = {
-    "fairseq.tasks.fairseq_task": "fairseq_residuals.plugin.search.patches:search_faster",
-    "fairseq.models.fairseq_model": "fairseq_residuals.plugin.search.patches:search_in_bf16",
+    "fairseq.tasks.fairseq_task": "fairseq_residuals.plugin.search.beam_search:search_faster",
+    "fairseq.models.fairseq_model": "fairseq_residuals.plugin.search.beam_search:search_in_bf16",
     "fairseq.trainer": "fairseq_residuals.plugin.training.trainer_hooks:patch_trainer",
 }
 """What the plugin enters in the table of ``modern_fairseq``: the trainer's patch once a model asks for its hooks, the
@@ -29,7 +29,7 @@ def register() -> None:
         scorers,  # noqa: F401
         validation,  # noqa: F401
     )
-    from fairseq_residuals.plugin.search import patches
+    from fairseq_residuals.plugin.search import beam_search
 
     # extensions act in this order: packed asks what fast_paths have chosen
     from fairseq_residuals.plugin.training import (  # noqa: F401
@@ -54,5 +54,5 @@ def register() -> None:
         LANGUAGE_MODEL, "transformer_lm", architectures.language_model_bases(), ("6l", "16l")
     )
     architectures.register_architectures(SPEECH, "s2t_transformer", architectures.speech_bases(), ("6l", "12l_6l"))
-    table.when_imported("fairseq.tasks.fairseq_task", patches.search_faster)
-    table.when_imported("fairseq.models.fairseq_model", patches.search_in_bf16)
+    table.when_imported("fairseq.tasks.fairseq_task", beam_search.search_faster)
+    table.when_imported("fairseq.models.fairseq_model", beam_search.search_in_bf16)

@@ -23,8 +23,6 @@ class Request:
 
     task: Any = None
     """Settings of the task that an ensemble is to serve."""
-    kinds: dict[str, str] | None = None
-    """Kind of each model of an ensemble so far, by its file; None outside of ensembles."""
     trainer: Any = None
     """Trainer that goes on from it."""
     reset_optimizer: bool = False
@@ -50,9 +48,8 @@ _request = contextvars.ContextVar("request", default=Request())  # noqa: B039 (i
 def check_what_is_read(module: types.ModuleType) -> None:
     """Take each checkpoint through :data:`steps`, and name the file that does not fit (checkpoint_utils.py:300, :393).
 
-    Files of an ensemble are handed on one by one, which is what the original does with them too, so that it is known
-    which one failed. Can stay as long as fairseq sets whatever settings it is given, and lets torch's RuntimeError
-    through.
+    Files of an ensemble are handed on one by one, as the original does too, so that it is known which one failed. Can
+    stay as long as fairseq sets whatever settings it is given, and lets torch's RuntimeError through.
     """
     load, load_all = module.load_checkpoint_to_cpu, module.load_model_ensemble_and_task
 
@@ -85,7 +82,7 @@ def check_what_is_read(module: types.ModuleType) -> None:
     ) -> tuple[list[Any], Any, Any]:
         ensemble, cfg = [], None
         asked = getattr(task, "cfg", None) or getattr(task, "args", None)
-        token = _request.set(Request(task=asked, kinds={}))
+        token = _request.set(Request(task=asked))
         try:
             for filename in filenames:
                 try:
@@ -177,25 +174,18 @@ def begin_moving_average(loaded: Loaded) -> None:
 
 
 def check_kind(loaded: Loaded) -> None:
-    """Refuse models of several kinds in one ensemble, and of another kind than the task's, which end in tracebacks.
+    """Refuse a language model for a task of sequence to sequence, which it would serve without the source.
 
     Raises:
-        UserError: a language model is to be one of sequence to sequence, or the other way round.
+        UserError: it is one, or the other way round.
     """
-    path, settings, asked, kinds = loaded.filename, _of_task(loaded.state), loaded.request.task, loaded.request.kinds
-    name = _setting(settings, "_name") or _setting(settings, "task")
-    if kinds is None or name is None:
-        return
-    kinds[path] = _kind(name)
-    for other, kind in kinds.items():
-        if kind != kinds[path]:
-            raise UserError(
-                f"{other} is a {kind} and {path} a {kinds[path]}: an ensemble is of models of one task; a language"
-                " model beside a translation goes to --lm-path"
-            )
-    requested = _setting(asked, "_name")
-    if requested is not None and _kind(requested) != kinds[path]:
-        raise UserError(f"{path} was trained for --task {name}, a {kinds[path]}, and cannot serve --task {requested}")
+    trained, asked = _of_task(loaded.state), loaded.request.task
+    was, wanted = (_setting(trained, "_name") or _setting(trained, "task"), _setting(asked, "_name"))
+    if None not in (was, wanted) and ("language_modeling" in was) != ("language_modeling" in wanted):
+        raise UserError(
+            f"{loaded.filename} was trained for --task {was}, and cannot serve --task {wanted}; a language model beside"
+            " a translation goes to --lm-path"
+        )
 
 
 def check_direction(loaded: Loaded) -> None:
@@ -207,8 +197,7 @@ def check_direction(loaded: Loaded) -> None:
         UserError: source and target language are exchanged, or one of them is another.
     """
     sides, trained = ("source_lang", "target_lang"), _of_task(loaded.own or loaded.state)
-    others = [loaded.request.task] if loaded.request.kinds is not None else []
-    for asked in others + ([_of_task(loaded.state)] if loaded.own is not None else []):
+    for asked in (loaded.request.task, _of_task(loaded.state)):
         was, wanted = (tuple(_setting(part, side) for side in sides) for part in (trained, asked))
         if None not in (*was, *wanted) and was != wanted and set(was) & set(wanted):
             raise UserError(
@@ -225,10 +214,6 @@ def _of_task(state: dict[str, Any]) -> Any:
 
 def _setting(settings: Any, key: str) -> Any:
     return settings.get(key) if hasattr(settings, "get") else getattr(settings, key, None)
-
-
-def _kind(task_name: Any) -> str:
-    return "language model" if "language_modeling" in str(task_name) else "model of sequence to sequence"
 
 
 steps: list[Step] = [check_kind, check_direction, begin_moving_average]

@@ -17,10 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from modern_fairseq.loading.settings import check_settings
 from modern_fairseq.loading.untrusted import Refused, plain_int
 
 _CODE = re.compile(r"b1|[iu][1248]|f[248]|c8|c16|[US][1-9]\d{0,5}")
@@ -139,7 +136,7 @@ class Builder:
         return self._built(value, "data", 0)[0]
 
     def _built(self, value: Any, place: str, depth: int) -> tuple[Any, _Weight]:
-        """Return the object and its weight; ``place`` is where it is: in "data", a "call" or a "config"."""
+        """Return the object and its weight; ``place`` is where it is: in "data" or a "call"."""
         key = (id(value), place)
         built, weight = self._known.get(key, (None, _Weight(1, 0, 1)))
         if depth + weight.height > _DEPTH:
@@ -196,13 +193,11 @@ class Builder:
             raise Refused(f"has an object of class {value.name} without its contents")
         if maker.keep is not None and isinstance(value.state, dict):
             value.state = {key: value.state[key] for key in maker.keep if key in value.state}
-        inside = place if place == "config" else maker.place
-        takes = [part(getattr(value, name), inside) for name in ("items", "state") if name in maker.takes]
-        arguments = part(value.arguments, inside) if "arguments" in maker.takes else ()
+        takes = [part(getattr(value, name), maker.place) for name in ("items", "state") if name in maker.takes]
+        arguments = part(value.arguments, maker.place) if "arguments" in maker.takes else ()
         if value.name == "storage":
             return self._storage(*arguments)
-        made = maker.function(*takes, *arguments)
-        return _whole_config(made) if maker.place == "config" and place != "config" else made
+        return maker.function(*takes, *arguments)
 
     def _storage(self, key: str, view: Any) -> Storage:
         """Return a storage, or the part of it that files before torch 0.4 name."""
@@ -216,16 +211,6 @@ class Builder:
             raise Refused("has a part of a storage that reaches beyond it")
         size = storage.dtype.itemsize
         return storage._replace(bytes=storage.bytes[begin * size : end * size], size=(end - begin) * size)
-
-
-def _whole_config(content: Any) -> Any:
-    if not isinstance(content, dict | list):
-        return content
-    check_settings(content)
-    try:
-        return OmegaConf.create(content, flags={"allow_objects": True})
-    except OmegaConfBaseException as error:
-        raise Refused(f"has settings that OmegaConf refuses ({type(error).__name__})") from error
 
 
 def _ordered(items: dict, state: Any, pairs: Any = ()) -> collections.OrderedDict:
@@ -373,7 +358,7 @@ def _meter(cls: type, state: Any) -> Any:
 
 
 def _config(content_type: type, state: Any) -> Any:
-    """Return the contents alone: whoever reads them sets flags anew, and types and parents follow from the contents."""
+    """Return the contents alone, as fairseq 0.12.2 itself writes them; it makes a configuration of them on loading."""
     content = state.get("_content") if isinstance(state, dict) else state
     if content is None or isinstance(content, str):
         return content
@@ -398,10 +383,10 @@ def _entries() -> Iterable[tuple[str, Any]]:
 
     # models, tasks and criteria that are configured by argparse keep their arguments in it
     yield "argparse.Namespace", _Maker(functools.partial(_attributes, argparse.Namespace), "state", "data")
-    # a configuration that was not turned into plain dicts before it was saved
+    # a configuration that fairseq 0.10 saved, in the place of plain dicts
     for name, kind in {"dictconfig.DictConfig": dict, "listconfig.ListConfig": list}.items():
-        yield f"omegaconf.{name}", _Maker(functools.partial(_config, kind), "state", "config", ("_content",))
-    yield "omegaconf.nodes.AnyNode", _Maker(_config_value, "state", "config", ("_val",))
+        yield f"omegaconf.{name}", _Maker(functools.partial(_config, kind), "state", "data", ("_content",))
+    yield "omegaconf.nodes.AnyNode", _Maker(_config_value, "state", "data", ("_val",))
     for name in ("ContainerMetadata", "Metadata"):
         yield f"omegaconf.base.{name}", _Maker(_nothing, "state", keep=())
     yield "typing.Any", typing.Any

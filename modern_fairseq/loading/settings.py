@@ -1,14 +1,11 @@
 """The settings that a checkpoint holds compute nothing, and name nothing that a process would open or start."""
 
 import argparse
-import contextlib
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-from omegaconf import DictConfig, ListConfig, open_dict
 
 from modern_fairseq.loading.untrusted import Refused
 
@@ -48,53 +45,45 @@ def harmless_settings(state: dict[str, Any], name: str) -> dict[str, Any]:
     """
     left_out: set[str] = set()
     for key in ("args", "cfg"):
-        for section in _sections(state.get(key)):
-            # fairseq reads namespaces within cfg as they are, and completes all else by its defaults
-            in_cfg = key == "cfg" and isinstance(section, argparse.Namespace)
-            left_out |= _without_files(section, in_cfg)
+        for section in _nested(state.get(key)):
+            if isinstance(section, argparse.Namespace | dict):
+                # fairseq reads namespaces within cfg as they are, and completes all else by its defaults
+                in_cfg = key == "cfg" and isinstance(section, argparse.Namespace)
+                left_out |= _without_files(_mapping(section), in_cfg)
     if left_out:
         logger.info("%s: left out, since only a user may name them: %s", name, ", ".join(sorted(left_out)))
     return state
 
 
-def _sections(node: Any) -> Iterator[Any]:
-    """Yield the node and all dictionaries, lists and namespaces in it."""
+def _nested(node: Any) -> Iterator[Any]:
+    """Yield settings and all that is in them."""
     waiting = [node]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, argparse.Namespace | dict | list | tuple | DictConfig | ListConfig):
-            yield node
-            waiting.extend(_values(node))
+        yield node
+        inside = _mapping(node)
+        if isinstance(inside, dict):
+            waiting.extend(inside.values())
+        elif isinstance(inside, list | tuple):
+            waiting.extend(inside)
 
 
-def _values(node: Any) -> list[Any]:
-    if isinstance(node, DictConfig | ListConfig):
-        content = node._content
-        if not isinstance(content, dict | list):
-            return [content]  # of a node that is an interpolation itself, or has no value
-        nodes = content.values() if isinstance(content, dict) else content
-        return [item if isinstance(item, DictConfig | ListConfig) else item._value() for item in nodes]  # type: ignore[union-attr]
-    node = vars(node) if isinstance(node, argparse.Namespace) else node
-    return list(node.values()) if isinstance(node, dict) else list(node)
+def _mapping(node: Any) -> Any:
+    return vars(node) if isinstance(node, argparse.Namespace) else node
 
 
-def _without_files(section: Any, keep_names: bool) -> set[str]:
+def _without_files(settings: dict[str, Any], keep_names: bool) -> set[str]:
     """Take them out, in place; returns their names."""
-    settings = vars(section) if isinstance(section, argparse.Namespace) else section
-    content = settings._content if isinstance(settings, DictConfig) else settings
-    if not isinstance(content, dict):
-        return set()
-    given = {key for key in NAMES_OF_FILES & content.keys() if settings[key]}
+    given = {key for key in NAMES_OF_FILES & settings.keys() if settings[key]}
     given |= {
-        key for key in IN_DATA & content.keys() if settings[key] and Path(str(settings[key])).name != settings[key]
+        key for key in IN_DATA & settings.keys() if settings[key] and Path(str(settings[key])).name != settings[key]
     }
-    with open_dict(settings) if isinstance(settings, DictConfig) else contextlib.nullcontext():
-        for key in given:
-            if keep_names:
-                settings[key] = None
-            else:
-                del settings[key]
-        settings.update({key: ACTIONS[key] for key in ACTIONS.keys() & content.keys()})
+    for key in given:
+        if keep_names:
+            settings[key] = None
+        else:
+            del settings[key]
+    settings.update({key: ACTIONS[key] for key in ACTIONS.keys() & settings.keys()})
     return given
 
 
@@ -106,32 +95,17 @@ def check_settings(settings: Any) -> None:
     Raises:
         Refused: there is such a setting.
     """
-    settings = vars(settings) if isinstance(settings, argparse.Namespace) else settings
-    for text in _texts(settings):
+    for text in _nested(settings):
         for _ in range(8):
             if not isinstance(text, str) or "${" not in text:
                 break
             name = _INTERPOLATION.fullmatch(text)
             if name is None:
                 raise Refused(f"has the setting {text[:80]!r}, which OmegaConf would compute")
-            text = _look_up(settings, name[1].split("."))
-            if isinstance(text, Mapping | list):
+            text = _mapping(settings)
+            for part in name[1].split("."):
+                text = text.get(part) if isinstance(text, dict) else None
+            if isinstance(text, dict | list):
                 raise Refused(f"has the setting {name[0]!r}, which stands for several others")
         else:
             raise Refused("has settings that refer to each other without end")
-
-
-def _texts(value: Any) -> Iterable[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, argparse.Namespace):
-        yield from _texts(vars(value))
-    elif isinstance(value, dict | list | tuple):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _texts(part)
-
-
-def _look_up(settings: Any, path: list[str]) -> Any:
-    for name in path:
-        settings = settings.get(name) if isinstance(settings, Mapping) else None
-    return settings

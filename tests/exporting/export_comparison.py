@@ -16,7 +16,7 @@ from perturbation import perturb
 from torch import Tensor
 
 from fairseq_residuals.plugin.checkpoints.exporting import to_graphs, to_hf
-from fairseq_residuals.plugin.checkpoints.exporting.export_folders import fairseq_logits, random_input
+from fairseq_residuals.plugin.checkpoints.exporting.exporter import random_batch
 from fairseq_residuals.plugin.checkpoints.exporting.portable_checkpoint import PortableCheckpoint, portable_of
 from fairseq_residuals.plugin.checkpoints.exporting.stock_form import form_for_transformers
 from fairseq_residuals.plugin.checkpoints.fairseq_config import Settings, complete, synthetic_dictionary, task_of
@@ -84,10 +84,10 @@ def small_model(wiring: str, layers: int = 2, dim: int = 16, *, task: str) -> Po
 @torch.no_grad()
 def _make_ends_likely(checkpoint: PortableCheckpoint) -> None:
     """Lean the word that ends a sentence towards the decoder's output, so that sentences end before they have to."""
-    source, previous = random_input(checkpoint.model)
     model: Any = checkpoint.fairseq_model
-    inputs = (previous,) if source is None else (source, source.ne(PAD).sum(1), previous)
-    output = model(*inputs, features_only=True)[0][previous.ne(PAD)]
+    batch = random_batch(model)
+    previous = batch.get("prev_output_tokens", batch["src_tokens"])
+    output = model(**batch, features_only=True)[0][previous.ne(PAD)]
     words = model.decoder.embed_tokens.weight
     mean = output.mean(0)
     words[EOS] += 2 * (output @ words.T).std() * mean / mean.dot(mean)
@@ -98,7 +98,11 @@ class Subject:
 
     def __init__(self, checkpoint: PortableCheckpoint) -> None:
         self.checkpoint = checkpoint
-        self.source, self.previous = random_input(checkpoint.model)
+        self.batch = random_batch(checkpoint.fairseq_model)
+        words, self.previous = self.batch["src_tokens"], self.batch.get("prev_output_tokens")
+        self.source: Tensor | None = words
+        if self.previous is None:
+            self.source, self.previous = None, words
         sentences: Sequence[Tensor | None] = [None]
         if self.source is not None:
             sentences = [row[row.ne(PAD)] for row in self.source]
@@ -107,7 +111,8 @@ class Subject:
     @cached_property
     def logits(self) -> Tensor:
         """What fairseq computes of ``source`` and ``previous``, (B, T, words)."""
-        return fairseq_logits(self.checkpoint, self.source, self.previous)
+        with torch.no_grad():
+            return self.checkpoint.fairseq_model(**self.batch)[0]  # type: ignore[no-any-return]
 
     @cached_property
     def hypotheses(self) -> list[list[int]]:

@@ -106,11 +106,6 @@ def _prepared(file: Path, folder: Path) -> list[str]:
     return ["fairseq-residuals", "prepare", "iwslt14_de_en", str(out), *ALONE]
 
 
-def _whole_config(file: Path, folder: Path) -> list[str]:
-    argv = ["fairseq-hydra-train", "--config-dir", str(file.parent), "--config-name", file.stem]
-    return [*argv, "hydra.run.dir=hydra"]
-
-
 def _speech_data(name: str) -> Callable[[Path, Path], list[str]]:
     def argv(file: Path, folder: Path) -> list[str]:
         data = file.with_name("speech")
@@ -150,7 +145,6 @@ COMMANDS: dict[str, tuple[Command, ...]] = {
     "json": (Command("prepare", _prepared, "{}|it is no JSON object; remove it"),),
     "yaml": (
         Command("table", lambda file, folder: ["fairseq-residuals", "table", "--published", str(file), "x/y"]),
-        Command("fairseq-hydra-train --config-name", _whole_config, "."),
         Command("fairseq-train, config.yaml", _speech_data("config.yaml"), "."),
     ),
     "sgm": (Command("prepare", _segments),),

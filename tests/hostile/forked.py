@@ -44,11 +44,6 @@ class Ended:
     seconds: float
     """Of the processor: others may use the machine too."""
 
-    @property
-    def killed_after_limit(self) -> bool:
-        """Whether it took more time than it was given."""
-        return self.status in (-signal.SIGXCPU, -signal.SIGKILL)
-
 
 def import_everything() -> None:
     """Import each command's modules and the plugin, so that its forked copies need not."""
@@ -122,7 +117,8 @@ def _work(work: Callable[[], int], folder: Path, seconds: int, files: Sequence[i
         for number, file in enumerate(files):
             os.dup2(file, number)
         sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
-        limit(seconds)
+        limit_memory()
+        _limit_seconds(seconds)
         status = work()
     except BaseException:
         traceback.print_exc()
@@ -133,11 +129,14 @@ def _work(work: Callable[[], int], folder: Path, seconds: int, files: Sequence[i
         os._exit(status)
 
 
-def limit(seconds: int) -> None:
-    """Bound what this process may take from now on."""
+def limit_memory() -> None:
+    """Let this process take one more gigabyte of memory, and write files of a gigabyte."""
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + GIGABYTE, resource.RLIM_INFINITY))
     resource.setrlimit(resource.RLIMIT_FSIZE, (GIGABYTE, resource.RLIM_INFINITY))
+
+
+def _limit_seconds(seconds: int) -> None:
     used = resource.getrusage(resource.RUSAGE_SELF)
     spent = int(used.ru_utime + used.ru_stime)
     resource.setrlimit(resource.RLIMIT_CPU, (spent + seconds, spent + seconds + 1))

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import torch
 from pickle_cases import Case, checkpoint, doubled, legacy, name, number, text, zipped
 
-from fairseq_residuals.plugin.checkpoints.safetensors_file import FORMAT, METADATA, VERSION
-from modern_fairseq.loading.tensor_digest import digest
+from fairseq_residuals.plugin.checkpoints.safetensors_file import FORMAT, METADATA, VERSION, digest
 
 LATIN = text("latin1")
 

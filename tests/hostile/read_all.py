@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import shutil
 import sys
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from forked import limit_memory
 from hostile_files import cases
 
 from fairseq_residuals.lab.data.archives import unpack
@@ -64,9 +64,7 @@ def main(folder: Path) -> None:
         sound = {"model": {"w": torch.zeros(1)}, "args": argparse.Namespace(arch="transformer")}
         torch.save(sound, folder / "warm", _use_new_zipfile_serialization=zipped)
         assert outcome("checkpoint", folder / "warm") == "read"
-    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (size + (1 << 30), resource.RLIM_INFINITY))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, resource.RLIM_INFINITY))
+    limit_memory()
     for number, case in enumerate(cases()):
         path = folder / f"{number}.{case.reader}"
         path.write_bytes(case.contents)

@@ -105,7 +105,6 @@ def test_a_missing_dictionary_tells_a_missing_folder_from_a_wrong_one(tmp_path):
     [
         (FileNotFoundError("Dataset not found: valid (data-bin)"), "valid (data-bin)"),
         (Exception("Incorrect encoding detected in dict.txt, please rebuild the dataset"), "dict.txt is not UTF-8"),
-        (ValueError("Empty manifest: a/valid.tsv"), "the manifest a/valid.tsv has no recordings"),
         (OSError("file MISSING not found"), "file MISSING not found"),
         (OSError("Model file not found: a/b.pt"), "there is no checkpoint a/b.pt"),
         (FileExistsError("bin/dict.de.txt"), "bin/dict.de.txt exists already"),
@@ -119,9 +118,6 @@ def test_a_missing_dictionary_tells_a_missing_folder_from_a_wrong_one(tmp_path):
             ValueError("--fp16-scale-window must be given explicitly when using a custom --update-freq schedule"),
             "--fp16",
         ),
-        (ValueError("dropout probability has to be between 0 and 1, but got 5"), "but got 5: --dropout and its like"),
-        (UnicodeEncodeError("ascii", "\u2113", 0, 1, "x"), "the terminal's encoding, ascii, lacks a character"),
-        (ValueError("Key backend: 'x' is not a valid value for backend; supported"), "MPLBACKEND is x, no backend"),
         (
             Exception(
                 "Size of sample #0 is invalid (=(9, 0)) since max_positions=(4, 4), skip this example with --skip"
@@ -141,7 +137,6 @@ def test_a_missing_dictionary_tells_a_missing_folder_from_a_wrong_one(tmp_path):
             ),
             "a dictionary has the word 'a' twice",
         ),
-        (OSError(errno.ENAMETOOLONG, "File name too long", "a" * 300), f"{'a' * 60}...: File name too long"),
         (
             RuntimeError(
                 "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to"

@@ -23,7 +23,7 @@ from fairseq_residuals.lab.look.output import MISTAKE_STATUS
 from fairseq_residuals.lab.look.subjects import device_of
 from fairseq_residuals.lab.utils.machine import machine
 from fairseq_residuals.lab.utils.tables import Cell, csv_text, markdown_table
-from fairseq_residuals.plugin.checkpoints.output_check import check_output
+from fairseq_residuals.plugin.checkpoints.checkpoint_file import check_output
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS

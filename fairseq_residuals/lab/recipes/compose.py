@@ -35,7 +35,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_residuals.wirings.core.errors import UserError, did_you_mean
-from modern_fairseq.messages.yaml_mistakes import NOT_FAIRSEQS, sentence
+from modern_fairseq.messages.yaml_mistakes import NOT_FAIRSEQS
 from modern_fairseq.plain_yaml import read_yaml
 
 NOTES = ("hardware", "known")
@@ -139,7 +139,7 @@ def _composed(configs: Path, name: str, overrides: tuple[str, ...]) -> DictConfi
                 save_dir = f"checkpoint.save_dir=checkpoints/{name}"
                 config = hydra.compose(primary, overrides=[save_dir, *of_row, *overrides])
         except (HydraException, OmegaConfBaseException, ValueError) as error:
-            raise UserError(f"{name}: {sentence(error) or error}") from error
+            raise UserError(f"{name}: {error.__cause__ or error}") from error
     OmegaConf.set_struct(config, False)
     _refuse_unknown(name, config)
     return config

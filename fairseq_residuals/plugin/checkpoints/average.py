@@ -14,9 +14,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fairseq_residuals.plugin.checkpoints.checkpoint_file import read_checkpoint, save
+from fairseq_residuals.plugin.checkpoints.checkpoint_file import check_output, read_checkpoint, save
 from fairseq_residuals.plugin.checkpoints.fairseq_config import flat_settings, wiring_of
-from fairseq_residuals.plugin.checkpoints.output_check import check_output
 from fairseq_residuals.wirings.core.errors import UserError
 
 Unit = Literal["epoch", "update"]

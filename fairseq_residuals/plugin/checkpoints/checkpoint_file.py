@@ -1,7 +1,8 @@
-"""Checkpoints as files: fairseq's own format, or safetensors, by the name's ending."""
+"""Checkpoints as files: fairseq's own format, or safetensors, by the name's ending; and where a command may write."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -46,3 +47,31 @@ def save(checkpoint: dict[str, Any], path: Path) -> None:
         reason = disk_error(error) or error
         said = (reason.strerror if isinstance(reason, OSError) else None) or reason
         raise UserError(f"cannot write {path}: {said}") from error
+
+
+def check_output(output: Path, inputs: Iterable[Path]) -> None:
+    """Check that ``output`` can be written.
+
+    Raises:
+        UserError: ``output`` is one of ``inputs``, or cannot be a file.
+    """
+    if any(output.exists() and output.samefile(path) for path in inputs if path.exists()):
+        raise UserError(f"{output} is one of the checkpoints to be read; choose another name for what is written")
+    if not output.parent.is_dir():
+        raise UserError(f"there is no folder {output.parent} to write {output.name} to")
+    if output.is_dir():
+        raise UserError(f"{output} is a folder; give the name of a file to write")
+    if output.exists() and not output.is_file():
+        raise UserError(f"{output} is a device or a pipe; give the name of a file to write")
+
+
+def check_new_folder(output: Path) -> None:
+    """Refuse a folder that cannot be made.
+
+    Raises:
+        UserError: ``output`` is there already, or its parent is not.
+    """
+    if output.exists():
+        raise UserError(f"{output} is there already; name a folder that is new")
+    if not output.parent.is_dir():
+        raise UserError(f"there is no folder {output.parent} to write {output.name} to")

@@ -10,6 +10,7 @@ Parameters alone are kept. The optimizer's state and the place in the training d
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from argparse import Namespace
@@ -17,13 +18,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.state_dict_names import METADATA
 from fairseq_residuals.wirings.utils.documents import parse_json, read_json
 from modern_fairseq.atomic_write import atomic_write
-from modern_fairseq.loading import tensor_digest
 
 SUFFIX = ".safetensors"
 FORMAT = "fairseq_residuals checkpoint"
@@ -56,7 +57,7 @@ def write_safetensors(parameters: Mapping[str, Tensor], settings: Mapping[str, A
     record = {
         "format": FORMAT,
         "version": VERSION,
-        "digest": tensor_digest.digest(unique),
+        "digest": digest(unique),
         "shared": shared,
         "settings": dict(settings),
     }
@@ -87,7 +88,7 @@ def read_safetensors(path: Path) -> dict[str, Any]:
             f"the settings of {path} are {str(record.get('format'))[:40]!r} of version"
             f" {str(record.get('version'))[:20]}; this program reads {FORMAT!r} of version {VERSION}"
         )
-    if tensor_digest.digest(parameters) != record.get("digest"):
+    if digest(parameters) != record.get("digest"):
         raise UserError(f"the settings of {path} do not belong to its tensors, or one of them is damaged; get it again")
     for name, original in record["shared"].items():
         if name in parameters or not isinstance(original, str) or original not in parameters:
@@ -96,6 +97,18 @@ def read_safetensors(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is damaged: a setting has the name of a method")
     parameters |= {name: parameters[original] for name, original in record["shared"].items()}
     return {"model": parameters, "args": Namespace(**record["settings"]), "cfg": None} | NO_TRAINING_STATE
+
+
+def digest(parameters: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of names, types, shapes and values, whatever their order and layout in memory.
+
+    The format has no checksums.
+    """
+    total = hashlib.sha256()
+    for name, tensor in sorted(parameters.items()):
+        total.update(f"/{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        total.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
 
 
 def _settings_of(path: Path) -> Any:

@@ -8,8 +8,9 @@ on a GPU all but finalising is a CUDA graph, see :mod:`.word_graph`.
 
 from __future__ import annotations
 
+import functools
+import types
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from fairseq_residuals.plugin.search.kv_cache import BeamCache, FixedBeamCache, 
 from fairseq_residuals.plugin.search.packed_linear import PackedLinears
 from fairseq_residuals.plugin.search.word_graph import WordGraph
 from fairseq_residuals.wirings.core.stack import Stack
+from fairseq_residuals.wirings.speed.allocator import keep_freed_memory
 from fairseq_residuals.wirings.utils.torch_private import has_hooks, packs_matrices
 
 Hypotheses = list[list[dict[str, Tensor]]]
@@ -136,7 +138,7 @@ class FasterSequenceGenerator(SequenceGenerator):
                 staying = torch.tensor([i for i in range(cache.sentences) if i not in leaving])
                 ignored, staying = ignored[staying], staying.to(device)
                 cache.leave(staying)
-                beams.leave(partial(cache.keep, sentences=staying))
+                beams.leave(functools.partial(cache.keep, sentences=staying))
                 prefix = None if prefix is None else prefix[staying]
             assert (~ignored).any(dim=1).all()
 
@@ -188,3 +190,41 @@ class FasterSequenceGenerator(SequenceGenerator):
         if self.repeat_ngram_blocker is not None:
             lprobs = self.repeat_ngram_blocker(tokens, lprobs, len(tokens) // self.beam_size, self.beam_size, step)
         return lprobs
+
+
+def search_faster(module: types.ModuleType) -> None:
+    """Build a :class:`FasterSequenceGenerator` for one model of this plugin.
+
+    Another class that is asked for, or alignments, are left to fairseq. fairseq-generate, fairseq-interactive,
+    ``from_pretrained`` and scored validation call the method that is patched, which knows two classes alone
+    (tasks/fairseq_task.py:464-469). Can stay as long as a task cannot be told from outside which class to build.
+    """
+    original = module.FairseqTask.build_generator
+
+    @functools.wraps(original)
+    def build_generator(self: Any, models: Any, args: Any, seq_gen_cls: Any = None, *rest: Any, **kwargs: Any) -> Any:
+        each = list(getattr(models, "models", models))
+        if seq_gen_cls is None and not getattr(args, "print_alignment", False) and searchable(each):
+            seq_gen_cls = FasterSequenceGenerator
+            if getattr(each[0], "keep_freed_memory", False) and next(each[0].parameters()).device.type == "cpu":
+                keep_freed_memory()
+        return original(self, models, args, seq_gen_cls, *rest, **kwargs)
+
+    module.FairseqTask.build_generator = build_generator
+
+
+def search_in_bf16(module: types.ModuleType) -> None:
+    """Let ``--bf16`` put a model of this plugin into that precision in fairseq-generate, -interactive and -eval-lm.
+
+    fairseq takes the flag and ignores it (fairseq_cli/generate.py:132 knows ``--fp16`` alone). With ``from_pretrained``
+    the flag is that of the training, and the model stays as it is. Can go when fairseq > 0.12.2 heeds the flag.
+    """
+    original = module.BaseFairseqModel.prepare_for_inference_
+
+    @functools.wraps(original)
+    def prepare_for_inference_(self: Any, cfg: Any) -> None:
+        original(self, cfg)
+        if cfg.common.bf16 and not cfg.common.fp16 and cfg.common_eval.path and searchable([self]):
+            self.bfloat16()
+
+    module.BaseFairseqModel.prepare_for_inference_ = prepare_for_inference_

@@ -239,9 +239,6 @@ def _tell_of_too_many_shapes(most: int) -> None:
     )
 
 
-logger = logging.getLogger(__name__)
-
-
 @runtime_checkable
 class RecordableCriterion(Protocol):
     """A criterion whose steps can be recorded: a sum over positions, of features that an output projection is fed."""

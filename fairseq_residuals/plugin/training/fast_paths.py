@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.modules.fairseq_dropout import FairseqDropout
 from fairseq.optim import FP16Optimizer
 from fairseq.optim.adam import Adam, FairseqAdam
 from torch import Tensor, nn
@@ -23,7 +24,6 @@ from torch.nn import functional as F
 
 from fairseq_residuals.plugin.models.extensions import Extension, register_extension
 from fairseq_residuals.plugin.speed import cuda_graph_step, packed_forward
-from fairseq_residuals.plugin.speed.fast_dropout import make_dropouts_fast
 from fairseq_residuals.plugin.training.chunked_label_smoothed_cross_entropy import (
     ChunkedLabelSmoothedCrossEntropy,
 )
@@ -31,6 +31,7 @@ from fairseq_residuals.plugin.training.optim import FusedAdam
 from fairseq_residuals.plugin.training.trainer_hooks import hooks_of
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.layer import ResidualLayer
+from fairseq_residuals.wirings.ops.bit_dropout import LEVELS, bit_dropout
 from fairseq_residuals.wirings.speed import cpu
 from fairseq_residuals.wirings.utils.torch_private import has_hooks
 
@@ -41,104 +42,71 @@ LOSS, ADAM, GRAPHS = "the loss in chunks", "fused Adam", "CUDA graphs"
 ON = ""
 
 
-@dataclass(frozen=True)
-class Situation:
-    """What the choice depends on."""
+def choose(trainer: Any, args: Namespace, device: str) -> dict[str, str]:
+    """Return, for everything there is to choose, :data:`ON` or why it is off.
 
-    device: str
-    """The kind: cpu, cuda."""
-    criterion: str
-    optimizer: str
-    plain: bool = False
-    projects_by_matrix: bool = True
-    """Whether the model's output is a projection by a matrix that is trained."""
-    half_moments: bool = False
-    """Whether the optimizer works on parameters or moments in half precision."""
-    amp: bool = False
-    wrapped: bool = False
-    """Whether PyTorch's DistributedDataParallel wraps the model."""
-    changing: tuple[str, ...] = ()
-    """Flags by which the work of a step changes, or is compiled."""
-    buckets: bool = False
-    """Whether batches are padded to few lengths."""
-    packed: bool = False
-    no_one_shape: str = ""
-    """Why packed batches cannot have one shape; empty where they can."""
-
-
-def choose(s: Situation) -> dict[str, str]:
-    """Return, for everything there is to choose, :data:`ON` or why it is off."""
-    if s.plain:
+    Args:
+        trainer: one that is about to train, whose settings decide.
+        args: settings of its model.
+        device: kind of its device: cpu, cuda.
+    """
+    if args.plain:
         return dict.fromkeys((LOSS, ADAM, GRAPHS), "--plain")
-    if s.device != "cuda":
-        return dict.fromkeys((LOSS, ADAM, GRAPHS), f"the device is {s.device}, where flags ask for it")
-    loss = _why_no_chunks(s)
-    return {LOSS: loss, ADAM: _why_no_fused_adam(s), GRAPHS: _why_no_graphs(s, loss)}
+    if device != "cuda":
+        return dict.fromkeys((LOSS, ADAM, GRAPHS), f"the device is {device}, where flags ask for it")
+    settings, model = trainer.cfg, trainer.get_model()
+    common, optimizer, parallel = settings.common, settings.optimizer, settings.distributed_training
+    half_moments = common.memory_efficient_fp16 or common.memory_efficient_bf16
+    packed, changing = args.packed is not None, changing_flags(args)
+    no_one_shape = packed_forward.why_no_one_shape(model, trainer.device) if packed else ""
+    loss = _first_that_holds(
+        {
+            f"it is for --criterion {STOCK_LOSS}": settings.criterion._name not in (CHUNKED, STOCK_LOSS),
+            "the output is no projection by a trained matrix": not _projects(model, parallel.find_unused_parameters),
+        }
+    )
+    adam = _first_that_holds(
+        {
+            # without an optimizer fairseq refuses to train, but later
+            "it is for --optimizer adam": getattr(optimizer, "_name", "") not in ("adam", "fused_adam"),
+            "it works in single precision": half_moments or bool(getattr(optimizer, "fp16_adam_stats", False)),
+        }
+    )
+    graphs = _first_that_holds(
+        {
+            f"they need {LOSS}": loss != ON,
+            "they are not for --amp": common.amp,
+            f"they do not go with {', '.join(changing)}": bool(changing),
+            "on several GPUs they need --ddp-backend legacy_ddp": trainer.data_parallel_world_size > 1
+            and parallel.ddp_backend not in ("legacy_ddp", "no_c10d"),
+            no_one_shape: bool(no_one_shape),
+            "batches have many shapes; --packed makes them one": not packed
+            and not getattr(settings.task, "num_batch_buckets", 0),
+        }
+    )
+    return {LOSS: loss, ADAM: adam, GRAPHS: graphs}
 
 
-def _why_no_chunks(s: Situation) -> str:
-    if s.criterion not in (CHUNKED, STOCK_LOSS):
-        return f"it is for --criterion {STOCK_LOSS}"
-    return ON if s.projects_by_matrix else "the output is no projection by a trained matrix"
+def _first_that_holds(reasons: dict[str, bool]) -> str:
+    return next((reason for reason, holds in reasons.items() if holds), ON)
 
 
-def _why_no_fused_adam(s: Situation) -> str:
-    if s.optimizer not in ("adam", "fused_adam"):
-        return "it is for --optimizer adam"
-    return "it works in single precision" if s.half_moments else ON
-
-
-def _why_no_graphs(s: Situation, loss: str) -> str:
-    if loss != ON:
-        return f"they need {LOSS}"
-    if s.amp:
-        return "they are not for --amp"
-    if s.changing:
-        return f"they do not go with {', '.join(s.changing)}"
-    if s.wrapped:
-        return "on several GPUs they need --ddp-backend legacy_ddp"
-    if s.packed and s.no_one_shape:
-        return s.no_one_shape
-    return ON if s.packed or s.buckets else "batches have many shapes; --packed makes them one"
+def _projects(model: Any, find_unused: bool) -> bool:
+    """Return whether the model's output is a projection by a matrix that is trained."""
+    projection = getattr(model.decoder, "output_projection", None)
+    return (
+        isinstance(projection, nn.Linear)
+        and projection.bias is None
+        and projection.weight.requires_grad
+        # DistributedDataParallel would take a matrix for unused that only the loss uses
+        and (not find_unused or projection.weight is model.decoder.embed_tokens.weight)
+    )
 
 
 def changing_flags(args: Namespace) -> tuple[str, ...]:
     """Return the flags that are set by which the work of a step changes: no graph can have it."""
     changing = ("encoder_layerdrop", "decoder_layerdrop", "checkpoint_activations")
     return tuple(f"--{name.replace('_', '-')}" for name in changing if getattr(args, name, None))
-
-
-def situation_of(trainer: Any, args: Namespace) -> Situation:
-    """Return the situation of a trainer that is about to train.
-
-    Args:
-        args: of its model.
-    """
-    settings, model = trainer.cfg, trainer.get_model()
-    projection = getattr(model.decoder, "output_projection", None)
-    common, parallel = settings.common, settings.distributed_training
-    packed = args.packed is not None
-    return Situation(
-        device=trainer.device.type,
-        criterion=settings.criterion._name,
-        # without one fairseq refuses to train, but later
-        optimizer=getattr(settings.optimizer, "_name", ""),
-        plain=bool(args.plain),
-        projects_by_matrix=isinstance(projection, nn.Linear)
-        and projection.bias is None
-        and projection.weight.requires_grad
-        # DistributedDataParallel would take a matrix for unused that only the loss uses
-        and (not parallel.find_unused_parameters or projection.weight is model.decoder.embed_tokens.weight),
-        half_moments=common.memory_efficient_fp16
-        or common.memory_efficient_bf16
-        or bool(getattr(settings.optimizer, "fp16_adam_stats", False)),
-        amp=common.amp,
-        wrapped=trainer.data_parallel_world_size > 1 and parallel.ddp_backend not in ("legacy_ddp", "no_c10d"),
-        changing=changing_flags(args),
-        buckets=bool(getattr(settings.task, "num_batch_buckets", 0)),
-        packed=packed,
-        no_one_shape=packed_forward.why_no_one_shape(model, trainer.device) if packed else "",
-    )
 
 
 @register_extension("fast_by_default")
@@ -165,11 +133,16 @@ class FastByDefault(Extension):
         hooks_of(model).after_load_checkpoint.append(functools.partial(_take_what_is_faster, args=args))
 
 
+def device_of(trainer: Any) -> str:
+    """Return the kind of a trainer's device."""
+    return trainer.device.type  # type: ignore[no-any-return]
+
+
 def _take_what_is_faster(trainer: Any, *, args: Namespace) -> None:
-    situation = situation_of(trainer, args)
-    if situation.device == "cpu":
+    device = device_of(trainer)
+    if device == "cpu":
         return
-    chosen = choose(situation)
+    chosen = choose(trainer, args, device)
     if chosen[LOSS] == ON and trainer.cfg.criterion._name != CHUNKED:
         trainer._criterion, trainer._wrapped_criterion = in_chunks(trainer.get_criterion()), None
     if chosen[ADAM] == ON:
@@ -224,6 +197,30 @@ class ReluInPlace(Extension):
         for layer in model.modules():
             if isinstance(layer, ResidualLayer) and getattr(layer, "activation_fn", None) is F.relu:
                 layer.activation_fn = ReLUInPlace(layer.fc1)
+
+
+class FastDropout(FairseqDropout):  # type: ignore[misc]
+    """Use :func:`.bit_dropout` in training on a CPU, and fairseq's dropout elsewhere.
+
+    The probability is rounded to a multiple of 2^-16.
+    """
+
+    def forward(self, x: Tensor, inplace: bool = False) -> Tensor:
+        """Drop values of x, (...) -> (...)."""
+        dropped = round(self.p * LEVELS)
+        serves = self.training and x.device.type == "cpu" and torch.is_grad_enabled() and 0 < dropped < LEVELS
+        # torch.compile fuses fairseq's dropout, and would break its graph at this one
+        if not serves or torch.compiler.is_compiling():
+            return super().forward(x, inplace)
+        return bit_dropout(x, dropped)
+
+
+def make_dropouts_fast(model: nn.Module) -> None:
+    """Replace fairseq's dropouts."""
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if type(child) is FairseqDropout:
+                setattr(module, name, FastDropout(child.p, child.module_name))
 
 
 @register_extension("fast_on_cpu")

@@ -12,17 +12,16 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fairseq_residuals.plugin.checkpoints.exporting.export_folders import check_logits
+from fairseq_residuals.plugin.checkpoints.exporting.exporter import check_logits
 from fairseq_residuals.plugin.checkpoints.exporting.portable_checkpoint import portable_of
 from fairseq_residuals.plugin.checkpoints.fairseq_config import Settings, complete, load_model
-from fairseq_residuals.plugin.checkpoints.importing.importer import Imported
 from fairseq_residuals.plugin.checkpoints.importing.model_sizes import (
     check_dictionaries,
     dictionary_sizes,
     dimensions,
     sharing,
 )
-from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found, sides
+from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found, Imported, sides
 from fairseq_residuals.plugin.checkpoints.safetensors_file import NO_TRAINING_STATE, read_tensors
 from fairseq_residuals.plugin.checkpoints.transformers_classes import CLASSES, from_transformers, settings_of
 from fairseq_residuals.wirings.blocks.models import TransformerModel

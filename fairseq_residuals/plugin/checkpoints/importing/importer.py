@@ -1,16 +1,17 @@
-"""A checkpoint of the authors' repositories as one that this plugin's models load."""
+"""``fairseq-residuals import --from REPOSITORY FILE OUT``: checkpoints of the authors' repositories."""
 
 from __future__ import annotations
 
+import argparse
+import logging
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
-from fairseq_residuals.plugin.checkpoints.checkpoint_file import read_checkpoint
+from fairseq_residuals.plugin.checkpoints.checkpoint_file import check_output, read_checkpoint, save
 from fairseq_residuals.plugin.checkpoints.fairseq_config import Settings, complete, flat_settings, load_model
+from fairseq_residuals.plugin.checkpoints.importing.from_hf import import_hf
 from fairseq_residuals.plugin.checkpoints.importing.model_sizes import (
     check_dictionaries,
     dictionary_sizes,
@@ -21,6 +22,7 @@ from fairseq_residuals.plugin.checkpoints.importing.parameter_names import AUTHO
 from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import (
     Choice,
     Found,
+    Imported,
     Side,
     check_repository,
     sides,
@@ -29,6 +31,8 @@ from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import (
 from fairseq_residuals.plugin.checkpoints.safetensors_file import NO_TRAINING_STATE
 from fairseq_residuals.wirings.core.errors import UserError
 
+HF = "hf"
+HELP = "turn a checkpoint of the authors' own code, or of fairseq, into one of this plugin's"
 CHOSEN_BY_WIRING = (
     *("encoder_normalize_before", "decoder_normalize_before", "no_decoder_final_norm"),
     *("scale_attn", "scale_fc", "scale_heads", "scale_resids"),
@@ -37,12 +41,42 @@ CHOSEN_BY_WIRING = (
 """Settings that the choice of a variant takes the place of."""
 
 
-@dataclass(frozen=True)
-class Imported:
-    checkpoint: dict[str, Any]
-    """As fairseq-train writes them."""
-    report: list[str]
-    """What was found, in lines for the user."""
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--from",
+        dest="repository",
+        required=True,
+        choices=(*AUTHORS, HF),
+        help="whose: "
+        + ", ".join(f"{name} is {authors.repository}" for name, authors in AUTHORS.items())
+        + f"; {HF}: FILE is a folder of transformers",
+    )
+    parser.add_argument("--data", type=Path, metavar="DIR", help="compare the model with this folder's dict.*.txt")
+    parser.add_argument("file", type=Path, metavar="FILE", help="the authors' checkpoint, or a folder of transformers")
+    parser.add_argument(
+        "out", type=Path, metavar="OUT", help="what to write, for fairseq-generate and fairseq-train --restore-file"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status 0.
+
+    Raises:
+        UserError: the checkpoint cannot be imported or ``OUT`` not be written; nothing is written then.
+    """
+    check_output(args.out, [args.file])
+    # what building a model prints says nothing here
+    logging.disable(logging.INFO)
+    try:
+        if args.repository == HF:
+            imported = import_hf(args.file, args.data)
+        else:
+            imported = import_checkpoint(args.file, args.repository, args.data)
+    finally:
+        logging.disable(logging.NOTSET)
+    save(imported.checkpoint, args.out)
+    print("\n".join([*imported.report, f"wrote {args.out}"]))
+    return 0
 
 
 def import_checkpoint(path: Path, repository: str, data: Path | None = None) -> Imported:

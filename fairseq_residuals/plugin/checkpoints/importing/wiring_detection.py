@@ -55,6 +55,16 @@ class Found:
         raise UserError(f"{self.name} cannot be imported: {what}")
 
 
+@dataclass(frozen=True)
+class Imported:
+    """What a checkpoint has become."""
+
+    checkpoint: dict[str, Any]
+    """As fairseq-train writes them."""
+    report: list[str]
+    """What was found, in lines for the user."""
+
+
 ONLY_IN = {
     "residual_bottom_to_top": "b2t",
     "enc_res_input_norm_scale": "resi_dual",
