@@ -7,18 +7,17 @@ import io
 import math
 import shlex
 import shutil
-import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 import torch
 
 from fairseq_residuals.lab.compare.entries import Entry
 from fairseq_residuals.lab.compare.tasks import Rung, Task, data_digest, unigram_loss_of
-from fairseq_residuals.lab.look.training_log import TRAIN, VALID, read_log
+from fairseq_residuals.lab.look.training_log import TRAIN, VALID, end_of, read_log
 from fairseq_residuals.lab.recipes.compose import training_hash
 from fairseq_residuals.lab.recipes.job import PLUGIN, Job, Precision, Settings
 from fairseq_residuals.lab.recipes.machine import Machine
@@ -89,14 +88,6 @@ class Result:
     commit: str
     torch: str
     device: str
-
-    def __post_init__(self) -> None:
-        """Refuse a line whose curve is none.
-
-        Raises:
-            ValueError: it is none.
-        """
-        self.points  # noqa: B018
 
     @property
     def key(self) -> tuple[str, float, int]:
@@ -196,69 +187,60 @@ def carry_out(comparison: Comparison, cell: Cell, runner: Runner, run: Run) -> R
     Raises:
         UserError: it was stopped, or its score cannot be computed.
     """
-    job = comparison.job(cell)
-    result = Result(
-        *(cell.entry.name, cell.lr, cell.seed, "learned", "", None, None, None, ""),
-        *(comparison.unigram_loss, None, comparison.rung.updates, 0.0, 0.0, 0.0, ""),
-        *(comparison.shared, comparison.data_digest, _anywhere(comparison, job)),
-        *(commit(), torch.__version__, _device(comparison.machine)),
-    )
+    job, updates = comparison.job(cell), comparison.rung.updates
+    ended: Ended = "learned"
+    reason, train, valid, parameters = "", {}, {}, None
+    score, signature = None, ""
     with Stages.of(job, runner, run) as stages:
         try:
             stages.train()
             used = usage(job)
         except Diverged as diverged:
-            used = diverged.usage
-            result = replace(result, ended="diverged", reason=f"fairseq: {diverged}")
+            ended, reason, used = "diverged", f"fairseq: {diverged}", diverged.usage
         except CommandFailed as failure:
             if runner.stopping:
                 raise
-            used = failure.usage
-            result = replace(result, ended="failed", reason=failure.tail(lines=1))
-        result = replace(
-            result if result.ended == "failed" else _measured(result, job),
-            hours=round(hours(job), 4),
-            cpu_seconds=round(used.cpu_seconds, 1),
-            memory_mib=round(used.memory_mib),
-        )
-        if comparison.with_score and result.ended in ("learned", "did not learn"):
-            ((name, (score,)),) = stages.scores(list(job.recipe.measurements)).items()
-            assert isinstance(score.value, float), name
-            result = replace(result, score=score.value, signature=score.signature)
-        run.begin(result.ended)
+            ended, reason, used = "failed", failure.tail(lines=1), failure.usage
+        if ended != "failed":
+            log = read_log(*job.logs)
+            train, valid, parameters = log.values("loss", TRAIN), log.values("loss", VALID), log.parameters
+        last = valid.get(updates)
+        if ended == "learned" and (last is None or not math.isfinite(last)):
+            ended, reason, last = "diverged", "the last validation loss is no number", None
+        if ended == "learned" and last is not None and last > DID_NOT_LEARN_ABOVE * comparison.unigram_loss:
+            ended = "did not learn"
+            reason = f"validation loss {last:.2f}, the unigram loss is {comparison.unigram_loss:.2f}"
+        if comparison.with_score and ended in ("learned", "did not learn"):
+            ((scored,),) = stages.scores(list(job.recipe.measurements)).values()
+            assert isinstance(scored.value, float)
+            score, signature = scored.value, scored.signature
+        run.begin(ended)
         if not comparison.keep_checkpoints and job.checkpoints.exists():
             shutil.rmtree(job.checkpoints)
-    return result
-
-
-def _measured(result: Result, job: Job) -> Result:
-    """Return the result with what the logs say."""
-    log = read_log(*job.logs)
-    train, valid = (
-        {r.update: r.values["loss"] for r in log.records if r.subset == subset and "loss" in r.values}
-        for subset in (TRAIN, VALID)
-    )
-    last = valid.get(result.updates)
-    result = replace(
-        result,
+    return Result(
+        entry=cell.entry.name,
+        lr=cell.lr,
+        seed=cell.seed,
+        ended=ended,
+        reason=reason,
         valid_loss=last,
-        train_loss=_final_loss(list(train.values())) if train else None,
-        parameters=log.parameters,
-        curve=" ".join(f"{update}:{loss:g}" for update, loss in sorted(valid.items())),
+        train_loss=end_of(train) if train else None,
+        score=score,
+        signature=signature,
+        unigram_loss=comparison.unigram_loss,
+        parameters=parameters,
+        updates=updates,
+        hours=round(hours(job), 4),
+        cpu_seconds=round(used.cpu_seconds, 1),
+        memory_mib=round(used.memory_mib),
+        curve=" ".join(f"{update}:{loss:g}" for update, loss in valid.items()),
+        settings=comparison.shared,
+        data=comparison.data_digest,
+        command=_anywhere(comparison, job),
+        commit=commit(),
+        torch=torch.__version__,
+        device=torch.cuda.get_device_name() if comparison.machine.gpus else processor(),
     )
-    if result.ended != "learned":
-        return result
-    if last is None or not math.isfinite(last):
-        return replace(result, ended="diverged", reason="the last validation loss is no number", valid_loss=None)
-    if last > DID_NOT_LEARN_ABOVE * result.unigram_loss:
-        reason = f"validation loss {last:.2f}, the unigram loss is {result.unigram_loss:.2f}"
-        return replace(result, ended="did not learn", reason=reason)
-    return result
-
-
-def _final_loss(losses: Sequence[float]) -> float:
-    """Return the mean of the last twentieth of what was logged, at least the last one: single points are noisy."""
-    return statistics.fmean(losses[-max(1, len(losses) // 20) :])
 
 
 def _anywhere(comparison: Comparison, job: Job) -> str:
@@ -268,10 +250,6 @@ def _anywhere(comparison: Comparison, job: Job) -> str:
     for folder, name in names.items():
         command = command.replace(str(folder), name)
     return command
-
-
-def _device(machine: Machine) -> str:
-    return torch.cuda.get_device_name() if machine.gpus else processor()
 
 
 def read_results(path: Path) -> list[Result]:
@@ -289,17 +267,17 @@ def read_results(path: Path) -> list[Result]:
         if tuple(lines.fieldnames or ()) != HEADER:
             raise UserError(f"{path} is no file of runs: its first line has to be {','.join(HEADER)}")
         for line in lines:
-            values = {name: _value(types[name], line[name]) for name in HEADER}
-            results.append(Result(**values))  # type: ignore[arg-type]
+            results.append(Result(**{name: _value(types[name], line[name]) for name in HEADER}))
+            results[-1].points  # noqa: B018  a curve that is none is refused here
     except (csv.Error, ValueError, TypeError) as error:
         raise UserError(f"{path}, line {lines.line_num} is no result of a run: {error}") from None
     return results
 
 
-def _value(kind: object, text: str) -> object:
+def _value(kind: object, text: str) -> Any:
+    if kind is Ended and text not in get_args(Ended):
+        raise ValueError(f"ended is {text!r}")
     if kind in (str, Ended):
-        if kind is Ended and text not in ("learned", "did not learn", "diverged", "failed"):
-            raise ValueError(f"ended is {text!r}")
         return text
     if text == "":
         return None

@@ -13,6 +13,18 @@ from fairseq_residuals.lab.look import plots
 LOSS = "validation loss (bits per token)"
 
 
+def draw(findings: Findings, unigram: float) -> dict[str, tuple[str, Any]]:
+    """Return the pictures that the results suffice for, each with its title, by name."""
+    drawn: dict[str, tuple[str, Any]] = {}
+    if findings.results:
+        drawn |= {"rates": ("Loss against rate", rates(findings, unigram))}
+        drawn |= {"curves": ("Curves", curves(findings, unigram))}
+    if any(v.interval for v in findings.at_updates):
+        drawn |= {"forest": (f"Difference from {findings.plan.baseline.name}", forest(findings))}
+        drawn |= {"costs": ("Cost against gain", costs(findings))}
+    return drawn
+
+
 def svg(figure: Any) -> str:
     """Return a picture as an element of HTML."""
     out = io.StringIO()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import logging
 import string
 import textwrap
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.lab.look import plots
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
-from fairseq_residuals.lab.look.probes import stacks
+from fairseq_residuals.lab.look.probes import kept_for_backward, stacks, storage
 from fairseq_residuals.lab.look.scheme import Scheme, module_names, scheme_of
 from fairseq_residuals.lab.look.subjects import add_size_flags, library_model, of_python_file
 from fairseq_residuals.lab.look.trace import Graph, Node, run_below, trace_layer
@@ -30,6 +29,7 @@ from fairseq_residuals.wirings.blocks.transformer import TransformerStack
 from fairseq_residuals.wirings.core.base import Variant
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.stack import Stack
+from fairseq_residuals.wirings.utils.progress import quiet
 
 
 def parameters_per_layer(stack: Stack) -> list[int]:
@@ -71,33 +71,15 @@ def activations_per_layer(stack: Stack, sentences: int, tokens: int, device: str
             layer = _copy(stack[i], device)
             # a copy of a layer by itself evaluates by a copy of the wiring that has no storage
             layer.evaluate = wiring.at(i)[0].evaluate
-            counter = _Counter([*layer.parameters(), *wiring.parameters(), context.memory], kept_below)
-            with torch.autograd.graph.saved_tensors_hooks(counter.keep, lambda tensor: tensor):
+            owned = {storage(t) for t in [*layer.parameters(), *wiring.parameters(), context.memory] if t is not None}
+            with kept_for_backward() as kept:
                 stream, _ = layer(stream, context)
                 stream = wiring.after_layer(i, stream)
-            found.append(sum(counter.sizes.values()))
+            found.append(sum(size for key, size in kept.items() if key not in owned | kept_below))
             # without the graph below them, so that its tensors are freed
-            kept = kept_below | counter.sizes.keys()
-            kept_below = {_storage(value) for value in stream.values()} & kept
+            kept_below = {storage(value) for value in stream.values()} & (kept_below | kept.keys() - owned)
             stream = {key: value.detach().requires_grad_() for key, value in stream.items()}
     return found
-
-
-class _Counter:
-    """Bytes of the storages that autograd keeps, each once."""
-
-    def __init__(self, owned: list[Tensor | None], kept_below: set[int]) -> None:
-        self.not_counted = {_storage(t) for t in owned if t is not None} | kept_below
-        self.sizes: dict[int, int] = {}
-
-    def keep(self, tensor: Tensor) -> Tensor:
-        if _storage(tensor) not in self.not_counted:
-            self.sizes[_storage(tensor)] = tensor.untyped_storage().nbytes()
-        return tensor
-
-
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
 
 
 def _real(tensor: Tensor | None, device: str) -> Tensor | None:
@@ -197,14 +179,10 @@ def _stacks(args: argparse.Namespace) -> Iterator[tuple[str, Stack]]:
     Raises:
         UserError: a name is that of no wiring or architecture, or of a file without a stack that can be drawn.
     """
-    logging.disable(logging.INFO)  # what building prints says nothing here
-    try:
-        for name in args.arch:
-            for label, stack in _named_stacks(name, args):
-                if args.stack in (None, stack.shape.stack):
-                    yield label, stack
-    finally:
-        logging.disable(logging.NOTSET)
+    for name in args.arch:
+        with quiet():
+            found = list(_named_stacks(name, args))
+        yield from ((label, stack) for label, stack in found if args.stack in (None, stack.shape.stack))
 
 
 def _named_stacks(name: str, args: argparse.Namespace) -> Iterator[tuple[str, Stack]]:

@@ -8,12 +8,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
-
 from fairseq_residuals.lab.look import plots
 from fairseq_residuals.lab.look.by_layer import ByLayer, show_by_layer
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
-from fairseq_residuals.lab.look.probes import SUBLAYERS, Event, Subject, norm_of, run_backward, stacks
+from fairseq_residuals.lab.look.probes import SUBLAYERS, Event, Subject, gradient_norm, run_backward, stacks
 from fairseq_residuals.lab.look.subjects import add_flags, subjects
 from fairseq_residuals.lab.utils.tables import Cell, text_table
 from fairseq_residuals.wirings.core.errors import UserError
@@ -32,13 +30,10 @@ def parameter_gradients(subject: Subject) -> ByLayer:
 
 def stored_gradients(subject: Subject) -> ByLayer:
     """Return the gradients (:func:`parameter_gradients`) of the last pass."""
-
-    def norm(layer: nn.Module) -> float:
-        # layer dropout may leave no gradient at all
-        each = (norm_of(p.grad) for p in layer.parameters() if p.grad is not None)
-        return math.hypot(*each) / subject.loss_scale
-
-    return {stack.shape.stack: [norm(stack[i]) for i in range(len(stack))] for stack in stacks(subject.model)}
+    return {
+        stack.shape.stack: [gradient_norm(stack[i]) / subject.loss_scale for i in range(len(stack))]
+        for stack in stacks(subject.model)
+    }
 
 
 def output_gradients(subject: Subject) -> ByLayer:

@@ -183,10 +183,7 @@ def make_subject(source: ModelSource, args: Namespace, device: torch.device) -> 
     dtype = PRECISIONS[args.precision]
     model = model.to(device, dtype)
     batch = (batches.read if args.data else batches.make_up)(args, settings, task, model).to(device, dtype)
-    if admin_measurement.unprofiled(model):
-        admin_measurement.start_from(
-            admin_measurement.unprofiled(model), admin_measurement.measure(model, partial(batch.loss, model))
-        )
+    admin_measurement.profile(model, partial(batch.loss, model))
     torch.manual_seed(args.seed)
     model.train(args.training)
     scale = FP16_LOSS_SCALE if args.precision == "fp16" else 1.0

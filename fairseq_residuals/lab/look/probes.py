@@ -6,6 +6,7 @@ that read from it, run a sub-layer and write to it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -197,6 +198,29 @@ def norm_of(tensor: Tensor) -> float:
     """Return the euclidean norm over all entries, in at least single precision."""
     precision = torch.promote_types(tensor.dtype, torch.float32)
     return float(torch.linalg.vector_norm(tensor, dtype=precision))
+
+
+def gradient_norm(module: nn.Module) -> float:
+    """Return the euclidean norm of the gradients of all parameters together; layer dropout may leave none."""
+    return math.hypot(*(norm_of(p.grad) for p in module.parameters() if p.grad is not None))
+
+
+@contextmanager
+def kept_for_backward() -> Iterator[dict[int, int]]:
+    """Yield the bytes that autograd keeps of the passes inside, by storage (:func:`storage`): each counts once."""
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[storage(tensor)] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        yield kept
+
+
+def storage(tensor: Tensor) -> int:
+    """Return what tells the storage of a tensor from others."""
+    return tensor.untyped_storage()._cdata
 
 
 def run_forward(subject: Subject) -> list[Event]:

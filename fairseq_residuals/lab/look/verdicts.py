@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from fairseq_residuals.lab.look.training_log import EPOCH, TRAIN, VALID, Log
+from fairseq_residuals.lab.look.training_log import EPOCH, TRAIN, VALID, Log, end_of
 from fairseq_residuals.lab.utils.tables import show
 from fairseq_residuals.wirings.core.errors import UserError
 
@@ -186,15 +186,9 @@ def losses(log: Log, subset: str) -> dict[int, float]:
     """Return losses by update, without label smoothing where the log has them so; empty where none was logged."""
     for name in (subset, EPOCH) if subset == TRAIN else (subset,):
         for metric in ("nll_loss", "loss"):
-            found = {r.update: r.values[metric] for r in log.records if r.subset == name and metric in r.values}
-            if found:
-                return dict(sorted(found.items()))
+            if found := log.values(metric, name):
+                return found
     return {}
-
-
-def _end(curve: Mapping[int, float]) -> float:
-    """Return the mean of the last twentieth: single points of training are noisy."""
-    return statistics.fmean(list(curve.values())[-max(1, len(curve) // 20) :])
 
 
 def _judge(log: Log, found: Diagnosis, unigram: Unigram | None) -> str:
@@ -213,7 +207,7 @@ def _judge(log: Log, found: Diagnosis, unigram: Unigram | None) -> str:
         return UNKNOWN
     curve = train or valid
     name = "training" if train else "validation"
-    start, end = next(iter(curve.values())), _end(curve)
+    start, end = next(iter(curve.values())), end_of(curve)
     best = min(valid.values()) if valid else end
     found.happened.append(f"the {name} loss went from {show(start)} to {show(end)}")
     if valid and train:
@@ -354,7 +348,7 @@ def _divergence(log: Log, found: Diagnosis) -> str:
         if len(curve) < least:
             continue
         best_at = min(curve, key=lambda u: curve[u])
-        start, best, last = next(iter(curve.values())), curve[best_at], _end(curve)
+        start, best, last = next(iter(curve.values())), curve[best_at], end_of(curve)
         train = [v for u, v in curves[TRAIN].items() if u >= best_at]
         if name == VALID and len(train) > 1 and train[-1] < train[0]:
             continue  # it overfits
