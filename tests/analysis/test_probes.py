@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.lab.look import change, gradients, similarity
 from fairseq_residuals.lab.look.gradients import PointInLayer
-from fairseq_residuals.lab.look.probes import Event, Subject, run_forward, stacks, watch
+from fairseq_residuals.lab.look.probes import Event, ModelAndLoss, run_forward, stacks, watch
 from fairseq_residuals.lab.look.subjects import PREFIXES
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.wirings.core.errors import UserError
@@ -73,7 +73,7 @@ def causal(x: Tensor) -> Tensor:
 BY_HAND = {"post_ln": post_ln_layer, "pre_ln": pre_ln_layer}
 
 
-def loss_by_hand(analysed: Subject, points: list[Tensor]) -> Tensor:
+def loss_by_hand(analysed: ModelAndLoss, points: list[Tensor]) -> Tensor:
     decoder = analysed.model.decoder
     tokens, target = analysed.batch.sample["net_input"]["src_tokens"], analysed.batch.sample["target"]
     x = (decoder.embed_scale * decoder.embed_tokens(tokens) + decoder.embed_positions(tokens)).transpose(0, 1)

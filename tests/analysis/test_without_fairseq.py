@@ -94,7 +94,7 @@ def test_the_numbers_are_those_of_the_files_model(file: Path, tmp_path: Path) ->
     assert main(["gradients", "--python", str(file), "--out", str(tmp_path)]) == 0
     subject = of_python_file(file)
     assert not subject.model.training and of_python_file(file, training=True).model.training
-    subject.compute_loss().backward()
+    subject.loss().backward()
     layer = subject.model[1][2]
     norm = torch.cat([p.grad.flatten() for p in layer.parameters()]).norm().item()
     row = list(csv.DictReader((tmp_path / "gradients.csv").read_text().splitlines()))[2]

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from fairseq_residuals.lab.look.by_layer import ByLayer, show_by_layer
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder
-from fairseq_residuals.lab.look.probes import Subject, run_forward, unpadded
+from fairseq_residuals.lab.look.probes import ModelAndLoss, run_forward, unpadded
 from fairseq_residuals.lab.look.subjects import add_flags, subjects
 
 
-def change(subject: Subject) -> ByLayer:
+def change(subject: ModelAndLoss) -> ByLayer:
     """Return the mean absolute difference between what the first sub-layers of successive layers are fed.
 
     The mean is over all channels of all positions that are not padding. There is one number less than there are layers.

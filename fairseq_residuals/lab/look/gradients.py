@@ -11,7 +11,7 @@ from typing import Any
 from fairseq_residuals.lab.look import plots
 from fairseq_residuals.lab.look.by_layer import ByLayer, show_by_layer
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
-from fairseq_residuals.lab.look.probes import SUBLAYERS, Event, Subject, gradient_norm, run_backward, stacks
+from fairseq_residuals.lab.look.probes import SUBLAYERS, Event, ModelAndLoss, gradient_norm, run_backward, stacks
 from fairseq_residuals.lab.look.subjects import add_flags, subjects
 from fairseq_residuals.lab.utils.tables import Cell, text_table
 from fairseq_residuals.wirings.core.errors import UserError
@@ -19,7 +19,7 @@ from fairseq_residuals.wirings.core.errors import UserError
 ABOVE = "norm above layer"
 
 
-def parameter_gradients(subject: Subject) -> ByLayer:
+def parameter_gradients(subject: ModelAndLoss) -> ByLayer:
     """Return the norm of the loss's gradient with respect to all parameters of a layer, its wiring's included.
 
     Parameters that layers share count in each.
@@ -28,7 +28,7 @@ def parameter_gradients(subject: Subject) -> ByLayer:
     return stored_gradients(subject)
 
 
-def stored_gradients(subject: Subject) -> ByLayer:
+def stored_gradients(subject: ModelAndLoss) -> ByLayer:
     """Return the gradients (:func:`parameter_gradients`) of the last pass."""
     return {
         stack.shape.stack: [gradient_norm(stack[i]) / subject.loss_scale for i in range(len(stack))]
@@ -36,7 +36,7 @@ def stored_gradients(subject: Subject) -> ByLayer:
     }
 
 
-def output_gradients(subject: Subject) -> ByLayer:
+def output_gradients(subject: ModelAndLoss) -> ByLayer:
     """Return the norm of the loss's gradient with respect to what a layer gives, "x" of the stream."""
     seen, norms, _ = run_backward(subject)
     found: ByLayer = {}
@@ -60,7 +60,7 @@ class PointInLayer:
     """Norm of the loss's gradient with respect to the tensor at this point."""
 
 
-def parts(subject: Subject) -> list[PointInLayer]:
+def parts(subject: ModelAndLoss) -> list[PointInLayer]:
     """Return every tensor that the wiring of a layer handles, in the order in which they are made.
 
     Points of one name in a layer are counted: "norm FFN", "norm FFN (2)".
@@ -161,7 +161,7 @@ def _draw_parts(panel: Any, wiring: str, found: list[PointInLayer]) -> None:
     panel.set_xlim(left=0)
 
 
-def _chosen(subject: Subject, found: list[PointInLayer], at: str | None) -> list[PointInLayer]:
+def _chosen(subject: ModelAndLoss, found: list[PointInLayer], at: str | None) -> list[PointInLayer]:
     depths = {p.stack: max(q.layer for q in found if q.stack == p.stack) for p in found}
     stack, _, numbers = (at or f"decoder:{depths['decoder']}").partition(":")
     layers = [int(n) if n.isdigit() else 0 for n in numbers.split(",")]

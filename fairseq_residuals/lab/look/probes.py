@@ -31,20 +31,21 @@ norm of the wiring takes and gives; ``fed``: what a sub-layer is given; ``sublay
 SUBLAYERS: dict[Kind, str] = {"self": "self-attention", "cross": "cross-attention", "ffn": "FFN"}
 
 
-class Subject:
-    """A model that can be run on one batch."""
+@dataclass
+class ModelAndLoss:
+    """A model of any kind, with stacks of :func:`.build_stack` or :func:`.wrap` somewhere in it, and a batch."""
 
     model: Any
-    label: str
-    """For legends and tables; unique among the subjects of a command."""
-    wiring: str
-    """What chooses its style in plots: the name of its decoder's wiring."""
+    loss: Callable[[], Tensor]
+    """Runs the model on the batch, always the same, and returns its loss, a number."""
+    label: str = ""
+    """Name in legends and tables; unique among the models of a command."""
+    wiring: str = ""
+    """Name of its decoder's wiring, which chooses its style in plots."""
     loss_scale: float = 1.0
-    """Gradients are computed of the loss times this, and told without it."""
-
-    def loss(self) -> Tensor:
-        """Run the model and return its loss, a number."""
-        raise NotImplementedError
+    """Factor of the loss whose gradients are computed; they are told without it."""
+    batch: Any = None
+    """The batch, where a command made it."""
 
     def backward(self) -> float:
         """Compute the gradients of the loss, times ``loss_scale``, and return the loss."""
@@ -52,21 +53,6 @@ class Subject:
         loss = self.loss()
         (loss * self.loss_scale).backward()
         return loss.item()
-
-
-@dataclass
-class ModelAndLoss(Subject):
-    """A model of any kind, with stacks of :func:`.build_stack` or :func:`.wrap` somewhere in it."""
-
-    model: nn.Module
-    compute_loss: Callable[[], Tensor]
-    """Runs the model on a batch, always the same."""
-    label: str = ""
-    wiring: str = ""
-
-    def loss(self) -> Tensor:
-        """As :meth:`Subject.loss`."""
-        return self.compute_loss()
 
 
 def stacks(model: nn.Module) -> list[Stack]:
@@ -223,7 +209,7 @@ def storage(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def run_forward(subject: Subject) -> list[Event]:
+def run_forward(subject: ModelAndLoss) -> list[Event]:
     """Run one pass without gradients."""
     seen: list[Event] = []
     with torch.no_grad(), watch(subject.model, seen.append, whole=True):
@@ -231,7 +217,7 @@ def run_forward(subject: Subject) -> list[Event]:
     return seen
 
 
-def run_backward(subject: Subject) -> tuple[list[Event], dict[int, float], float]:
+def run_backward(subject: ModelAndLoss) -> tuple[list[Event], dict[int, float], float]:
     """Run one pass and compute its gradients, which stay in the parameters.
 
     Returns:

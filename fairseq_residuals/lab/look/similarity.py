@@ -9,12 +9,12 @@ from torch import Tensor
 
 from fairseq_residuals.lab.look import plots
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
-from fairseq_residuals.lab.look.probes import Subject, run_forward, unpadded
+from fairseq_residuals.lab.look.probes import ModelAndLoss, run_forward, unpadded
 from fairseq_residuals.lab.look.subjects import add_flags, subjects
 from fairseq_residuals.lab.utils.tables import few, text_table
 
 
-def similarity(subject: Subject) -> dict[str, Tensor]:
+def similarity(subject: ModelAndLoss) -> dict[str, Tensor]:
     """Return the mean cosine similarity of the outputs of every two layers, by stack, (L, L).
 
     The mean is over all positions that are not padding.
