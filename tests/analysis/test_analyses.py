@@ -43,7 +43,7 @@ def test_analyses_of_models(analysis: str, tmp_path: Path, capsys: pytest.Captur
     assert xml.etree.ElementTree.parse(tmp_path / "new" / "it.svg").getroot().tag.endswith("svg")
     assert {file.name for file in (tmp_path / "new").iterdir()} == {"it.csv", "it.png", "it.svg"}
     printed = capsys.readouterr()
-    assert "Post-LN" in printed.out and "decoder" in printed.out
+    assert "Post-LN" in printed.out and "dec" in printed.out
     assert printed.err.count("\n") == 2
 
 
@@ -103,7 +103,7 @@ def test_weights_of_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[s
     with torch.no_grad():
         model.encoder.layers.wiring.weight[3, 1] = -2.5
     file = checkpoint(tmp_path / "it.pt", model, settings)
-    assert main(["weights", "--checkpoint", str(file), "--of-layer", "1", "--out", str(tmp_path)]) == 0
+    assert main(["weights", "--checkpoint", str(file), "--out", str(tmp_path)]) == 0
     _, rows = read_csv(tmp_path / "weights.csv")
     assert len(rows) == 2 * 10
     assert ["DLCL, Pre-LN", "encoder", "weight", "4", "1", "-2.5"] in rows
@@ -160,7 +160,6 @@ def wrong(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
         "misfit": (["gradients", "--checkpoint", f"{here}/misfit.pt"], "does not fit the model"),
         "sizes of a checkpoint": (["change", "--checkpoint", f"{here}/misfit.pt", "--dim", "8"], "has no meaning for"),
         "no weights over depth": (["weights", *TINY, "--variants", "b2t"], "has no matrix of weights over depth"),
-        "column": (["weights", *TINY, "--variants", "dlcl_pre", "--of-layer", "4"], "the encoder has 0 to 3"),
         "no data": (["gradients", *TINY, "--data", f"{here}/nothing"], "nothing"),
         "no split": (["gradients", *TINY, "--data", here, "-s", "s", "-t", "t", "--split", "test"], "--split test"),
         "folder is a file": (["condition", "--out", f"{here}/text"], "where nothing can be written"),

@@ -163,16 +163,6 @@ def by_point(found: list[PointInLayer]) -> dict[tuple[str, int, str], float]:
     return {(p.stack, p.layer, p.point): p.norm for p in found}
 
 
-@pytest.mark.parametrize(("precision", "error"), [("fp64", 1e-4), ("bf16", 0.1), ("fp16", 0.02)])
-def test_precision(precision: str, error: float) -> None:
-    expected, found = (
-        gradients.parameter_gradients(subject("b2t", *TINY, "--precision", p)) for p in ("fp32", precision)
-    )
-    assert {k: pytest.approx(v, rel=error) for k, v in expected.items()} == found
-    points = by_point(gradients.parts(subject("b2t", *TINY, "--precision", precision)))
-    assert points == pytest.approx(by_point(gradients.parts(subject("b2t"))), rel=error)
-
-
 def hooks_of(model: nn.Module) -> list[Any]:
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return [dict(getattr(module, kind)) for module in model.modules() for kind in kinds]

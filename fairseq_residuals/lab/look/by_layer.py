@@ -10,7 +10,7 @@ from fairseq_residuals.lab.look.output import write
 from fairseq_residuals.lab.utils.tables import Cell, few, text_table
 
 MOST_NAMED = 8
-"""Models in a legend and in columns of the table; of more, the table has a row each."""
+"""Most models that a legend names."""
 ByLayer = dict[str, list[float]]
 """A number for each layer from the bottom, by stack."""
 Measured = Sequence[tuple[str, str, ByLayer]]
@@ -49,20 +49,11 @@ def show_by_layer(args: argparse.Namespace, measured: Measured, y: str, column: 
 
 
 def _table(stacks: Sequence[str], measured: Measured) -> tuple[list[str], list[list[Cell]]]:
-    """Return head and rows: a column for each model, or a row where they are many."""
-    places = [(stack, layer) for stack in stacks for layer in few(range(1, _depth(stack, measured) + 1))]
-    columns: list[list[Cell]] = [["stack", *(stack for stack, _ in places)], ["layer", *(n for _, n in places)]]
-    for label, _, found in measured:
-        columns.append([label, *(_at(found.get(stack, []), layer) for stack, layer in places)])
-    if len(measured) > MOST_NAMED:
-        return ["model", *(f"{stack[:3]} {n}" for stack, n in places)], columns[2:]
-    head, *rows = zip(*columns, strict=True)
-    return list(map(str, head)), list(map(list, rows))
-
-
-def _depth(stack: str, measured: Measured) -> int:
-    return max(len(found.get(stack, [])) for _, _, found in measured)
-
-
-def _at(values: Sequence[float], layer: int) -> float | None:
-    return values[layer - 1] if layer <= len(values) else None
+    """Return head and rows: a row for each model, with some layers of each stack."""
+    depths = {stack: max(len(found.get(stack, [])) for _, _, found in measured) for stack in stacks}
+    places = [(stack, layer) for stack, depth in depths.items() for layer in few(range(1, depth + 1), 5)]
+    head = ["model", *(f"{stack[:3]} {layer}" for stack, layer in places)]
+    return head, [
+        [label, *(next(iter(found.get(stack, [])[layer - 1 : layer]), None) for stack, layer in places)]
+        for label, _, found in measured
+    ]

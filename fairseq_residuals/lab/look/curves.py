@@ -190,9 +190,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--subset", nargs="+", default=["train", "valid"], metavar="NAME", help="one panel for each (train valid)"
     )
     parser.add_argument("--against", choices=tuple(AGAINST), default="updates", help="x axis (%(default)s)")
-    parser.add_argument("--title", default="", metavar="TEXT", help="above the picture")
-    parser.add_argument("--x-label", metavar="TEXT", help="of the x axis")
-    parser.add_argument("--y-label", metavar="TEXT", help="of the y axis")
     parser.add_argument(
         "--wide",
         metavar="HEAD",
@@ -210,17 +207,15 @@ def run(args: argparse.Namespace) -> int:
     check_folder(args)
     if args.wide and len(args.subset) > 1:
         raise UserError(f"--wide needs one --subset, not {' '.join(args.subset)}")
-    found = groups(args.logs, by_depth=bool(AGAINST[args.against]))
-    over_depth = bool(AGAINST[args.against])
+    over_depth = args.against != "updates"
+    found = groups(args.logs, by_depth=over_depth)
     series = {subset: (_against_depth if over_depth else _over_updates)(args, found, subset) for subset in args.subset}
     figure, axes = plots.new_figure(1, len(series), width=plots.COLUMN if len(series) == 1 else plots.PAGE, sharey=True)
     for panel, (subset, lines) in zip(axes[0], series.items(), strict=True):
         _draw(args, panel, lines)
-        x, y = args.x_label or args.against.replace("-", " "), args.y_label or UNITS.get(args.metric, args.metric)
-        if over_depth:
-            x = args.x_label or " + ".join(AGAINST[args.against]) + " layers"
-        title = args.title if len(series) == 1 else f"{args.title} {subset}".strip()
-        plots.finish(panel, x, y if panel is axes[0][0] else "", title, whole_x=over_depth)
+        x = f"{' + '.join(AGAINST[args.against])} layers" if over_depth else "updates"
+        y = UNITS.get(args.metric, args.metric) if panel is axes[0][0] else ""
+        plots.finish(panel, x, y, subset if len(series) > 1 else "", whole_x=over_depth)
     plots.legend(figure, axes[0][0])
     print(text_table(*_summary(args, found)))
     for group in found if not over_depth else ():

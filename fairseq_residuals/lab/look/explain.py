@@ -49,7 +49,7 @@ def parameters_of_the_whole(stack: Stack) -> int:
     return sum(p.numel() for p in stack.wiring.parameters() if id(p) not in in_layers)
 
 
-def activations_per_layer(stack: Stack, sentences: int, tokens: int, device: str = "cpu") -> list[int]:
+def activations_per_layer(stack: Stack, sentences: int, tokens: int) -> list[int]:
     """Return bytes that autograd keeps for each layer, counted while it runs in training mode and single precision.
 
     A tensor that several layers keep (a history along depth) is the lowest one's; what the encoder gives is nobody's.
@@ -58,17 +58,15 @@ def activations_per_layer(stack: Stack, sentences: int, tokens: int, device: str
         stack: of a model on the device ``meta``; each layer gets storage only while it runs.
     """
     stream, context = run_below(stack, 0, sentences, tokens)
-    context = replace(
-        context, memory=_real(context.memory, device), self_attn_mask=_real(context.self_attn_mask, device)
-    )
-    wiring = _copy(stack.wiring, device)
+    context = replace(context, memory=_real(context.memory), self_attn_mask=_real(context.self_attn_mask))
+    wiring = _copy(stack.wiring)
     with torch.enable_grad():
-        x = torch.zeros(stream["x"].shape, device=device, requires_grad=True)
+        x = torch.zeros(stream["x"].shape, requires_grad=True)
         stream = wiring.open(x)
         kept_below: set[int] = set()
         found = []
         for i in range(len(stack)):
-            layer = _copy(stack[i], device)
+            layer = _copy(stack[i])
             # a copy of a layer by itself evaluates by a copy of the wiring that has no storage
             layer.evaluate = wiring.at(i)[0].evaluate
             owned = {storage(t) for t in [*layer.parameters(), *wiring.parameters(), context.memory] if t is not None}
@@ -82,12 +80,12 @@ def activations_per_layer(stack: Stack, sentences: int, tokens: int, device: str
     return found
 
 
-def _real(tensor: Tensor | None, device: str) -> Tensor | None:
-    return None if tensor is None else torch.zeros(tensor.shape, dtype=tensor.dtype, device=device)
+def _real(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else torch.zeros(tensor.shape, dtype=tensor.dtype)
 
 
-def _copy(module: nn.Module, device: str) -> Any:
-    made = copy.deepcopy(module).to_empty(device=device).train()
+def _copy(module: nn.Module) -> Any:
+    made = copy.deepcopy(module).to_empty(device="cpu").train()
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.zero_()

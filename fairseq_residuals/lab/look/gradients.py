@@ -30,10 +30,7 @@ def parameter_gradients(subject: ModelAndLoss) -> ByLayer:
 
 def stored_gradients(subject: ModelAndLoss) -> ByLayer:
     """Return the gradients (:func:`parameter_gradients`) of the last pass."""
-    return {
-        stack.shape.stack: [gradient_norm(stack[i]) / subject.loss_scale for i in range(len(stack))]
-        for stack in stacks(subject.model)
-    }
+    return {stack.shape.stack: [gradient_norm(stack[i]) for i in range(len(stack))] for stack in stacks(subject.model)}
 
 
 def output_gradients(subject: ModelAndLoss) -> ByLayer:

@@ -22,7 +22,7 @@ from torch import nn
 
 from fairseq_residuals.lab.look import batches
 from fairseq_residuals.lab.look.probes import ModelAndLoss, stacks
-from fairseq_residuals.lab.look.subjects import DEFAULT, PRECISIONS, PREFIXES, check_sizes, depths_of, device_of
+from fairseq_residuals.lab.look.subjects import DEFAULT, PREFIXES, check_sizes, depths_of, device_of
 from fairseq_residuals.plugin.checkpoints.importing.model_sizes import dictionary_sizes
 from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
@@ -69,8 +69,6 @@ def refuse_meaningless(flags: Sequence[str], arch: str, task: str) -> None:
 
 
 FAMILIES = {"translation": TRANSLATION, "language_modeling": LANGUAGE_MODEL, "speech_to_text": SPEECH}
-FP16_LOSS_SCALE = 128.0
-"""fairseq's --fp16-init-scale; gradients are told without it."""
 
 
 @dataclass(frozen=True)
@@ -162,14 +160,12 @@ def make_subject(source: ModelSource, args: Namespace, device: torch.device) -> 
         stack.run_plainly()
     if not args.data:
         batches.check_room(args, settings, model)
-    dtype = PRECISIONS[args.precision]
-    model = model.to(device, dtype)
-    batch = (batches.read if args.data else batches.make_up)(args, settings, task, model).to(device, dtype)
+    model = model.to(device)
+    batch = (batches.read if args.data else batches.make_up)(args, settings, task, model).to(device, torch.float32)
     admin_measurement.profile(model, partial(batch.loss, model))
     torch.manual_seed(args.seed)
     model.train(args.training)
-    scale = FP16_LOSS_SCALE if args.precision == "fp16" else 1.0
-    return ModelAndLoss(model, partial(batch.loss, model), *label_and_wiring(settings), scale, batch)
+    return ModelAndLoss(model, partial(batch.loss, model), *label_and_wiring(settings), batch)
 
 
 def label_and_wiring(settings: Namespace) -> tuple[str, str]:

@@ -42,16 +42,14 @@ class ModelAndLoss:
     """Name in legends and tables; unique among the models of a command."""
     wiring: str = ""
     """Name of its decoder's wiring, which chooses its style in plots."""
-    loss_scale: float = 1.0
-    """Factor of the loss whose gradients are computed; they are told without it."""
     batch: Any = None
     """The batch, where a command made it."""
 
     def backward(self) -> float:
-        """Compute the gradients of the loss, times ``loss_scale``, and return the loss."""
+        """Compute the gradients of the loss, and return the loss."""
         self.model.zero_grad(set_to_none=True)
         loss = self.loss()
-        (loss * self.loss_scale).backward()
+        loss.backward()
         return loss.item()
 
 
@@ -230,7 +228,7 @@ def run_backward(subject: ModelAndLoss) -> tuple[list[Event], dict[int, float], 
     def see(event: Event) -> None:
         key = id(event.tensor)
         if key not in watched and event.tensor.requires_grad:
-            event.tensor.register_hook(lambda gradient: norms.update({key: norm_of(gradient) / subject.loss_scale}))
+            event.tensor.register_hook(lambda gradient: norms.update({key: norm_of(gradient)}))
         watched.add(key)
         seen.append(event)
 

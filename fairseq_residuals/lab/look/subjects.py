@@ -31,7 +31,6 @@ DEFAULT = ("post_ln", "pre_ln", "b2t")
 """Wirings that are analysed where none is named."""
 SPECIAL = 4
 """Symbols with which dictionaries begin: bos, pad, eos and unk."""
-PRECISIONS = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def add_size_flags(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +50,7 @@ def add_size_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose models, their batch, device and precision.
+    """Add the options that choose models, their batch and device.
 
     What a parser does not know is meant for the models (``--residual-args``, ``--dropout``, ...) and for the task of
     ``--data`` (``--source-lang``, ...).
@@ -85,7 +84,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--split", default="valid", metavar="NAME", help="of --data (%(default)s)")
     machine = parser.add_argument_group("machine")
     machine.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:1 (%(default)s)")
-    machine.add_argument("--precision", choices=tuple(PRECISIONS), default="fp32", help="%(default)s")
 
 
 def subjects(args: Namespace) -> Iterator[ModelAndLoss]:
@@ -130,7 +128,7 @@ def _library_subjects(args: Namespace) -> Iterator[tuple[ModelAndLoss, str]]:
     device = device_of(args.device)
     for name in args.variants or DEFAULT:
         say(name)
-        model = library_model(name, args).to(device, PRECISIONS[args.precision]).train(args.training)
+        model = library_model(name, args).to(device).train(args.training)
         shape, generator = (2, args.sentences, args.tokens), torch.Generator().manual_seed(args.seed)
         source, target = torch.randint(SPECIAL, args.vocabulary, shape, generator=generator).to(device)
         loss = partial(model.loss, source, target) if isinstance(model, EncoderDecoder) else partial(model.loss, target)
@@ -186,9 +184,8 @@ def library_model(name: str, args: Namespace) -> EncoderDecoder | LanguageModel:
 
 
 def _flags_of_others(args: Namespace) -> list[str]:
-    """Return the flags that were given and choose sizes, batch, device or precision of models that are built here."""
-    sizes = dict.fromkeys(("data", "layers", "dim", "ffn_dim", "heads"))
-    defaults = {"device": "cpu", "precision": "fp32"} | sizes
+    """Return the flags that were given and choose sizes, batch or device of models that are built here."""
+    defaults = dict.fromkeys(("data", "layers", "dim", "ffn_dim", "heads")) | {"device": "cpu"}
     given = [f"--{name.replace('_', '-')}" for name, value in defaults.items() if getattr(args, name) != value]
     return [*given, *args.further]
 
