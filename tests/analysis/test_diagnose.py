@@ -51,7 +51,7 @@ def test_the_unigram_loss_of_a_corpus(diagnose: Callable[..., str], tmp_path: Pa
     (tmp_path / "run").write_text("\n".join(["{'seed': 1, 'target_lang': 'de'}", *lines, DONE, ""]))
     text = diagnose("--data", str(tmp_path), file=tmp_path / "run")
     assert NOT_LEARNED in text and "of the unigram loss, 2.00 bits per token (counted in" in text
-    with pytest.raises(UserError, match="no binarized training targets"):
+    with pytest.raises(UserError, match="no binarized targets of train"):
         Unigram.counted(tmp_path / "run", "")
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import math
+import os
 import shlex
 import shutil
+import time
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, fields
 from functools import cached_property
@@ -21,7 +23,7 @@ from fairseq_residuals.lab.look.training_log import TRAIN, VALID, end_of, read_l
 from fairseq_residuals.lab.recipes.compose import training_hash
 from fairseq_residuals.lab.recipes.job import PLUGIN, Job, Precision, Settings
 from fairseq_residuals.lab.recipes.machine import Machine
-from fairseq_residuals.lab.recipes.runner import CommandFailed, Run, Runner
+from fairseq_residuals.lab.recipes.runner import THREADS, CommandFailed, Run, Runner
 from fairseq_residuals.lab.recipes.stages import Diverged, Stages, hours, usage
 from fairseq_residuals.lab.utils.checkout import CONFIGS, commit
 from fairseq_residuals.lab.utils.machine import processor
@@ -36,6 +38,8 @@ DID_NOT_LEARN_ABOVE = 0.95
 """Share of the unigram loss above which a final validation loss is that of a model that did not learn."""
 MOST_IN_A_PASS = 16_384
 """Tokens of one pass; larger updates are several."""
+CLUSTERS = ("slurm", "local")
+"""What runs jobs; ``local`` is this machine, to try it."""
 Ended = Literal["learned", "did not learn", "diverged", "failed"]
 
 
@@ -160,13 +164,18 @@ class Comparison:
         return Job(settings, self.task.config, cell.seed)
 
     @cached_property
-    def shared(self) -> str:
-        """Digest of all that its entries share, seeds and rates left out."""
-        return training_hash(self.job(Cell(Entry("", "pre_ln", ""), 1.0, 1)).asked)
+    def any_job(self) -> Job:
+        """Job of a wiring that every task has, for what all jobs share."""
+        return self.job(Cell(Entry("", "pre_ln", ""), 1.0, 1))
 
     @cached_property
+    def shared(self) -> str:
+        """Digest of all that its entries share, seeds and rates left out."""
+        return training_hash(self.any_job.asked)
+
+    @property
     def data_bin(self) -> Path:
-        return self.job(Cell(Entry("", "pre_ln", ""), 1.0, 1)).data
+        return self.any_job.data
 
     @cached_property
     def data_digest(self) -> str:
@@ -241,6 +250,66 @@ def carry_out(comparison: Comparison, cell: Cell, runner: Runner, run: Run) -> R
         torch=torch.__version__,
         device=torch.cuda.get_device_name() if comparison.machine.gpus else processor(),
     )
+
+
+class ClusterJob:
+    """The training of a cell, as submitit pickles it and calls it on another machine."""
+
+    def __call__(self, comparison: Comparison, cell: Cell) -> Result:
+        """Train, from where an earlier job left off."""
+        os.environ |= dict.fromkeys(THREADS, os.environ.get("SLURM_CPUS_PER_TASK", "1"))
+        return carry_out(comparison, cell, Runner(), Run(cell.name, lambda run: None))
+
+    def checkpoint(self, comparison: Comparison, cell: Cell) -> Any:
+        """Return what is queued when the cluster stops the job."""
+        import submitit
+
+        return submitit.helpers.DelayedSubmission(self, comparison, cell)
+
+
+def require_submitit() -> None:
+    """Check that jobs can be submitted.
+
+    Raises:
+        UserError: the package submitit is missing.
+    """
+    try:
+        import submitit  # noqa: F401
+    except ImportError:
+        raise UserError("--cluster needs the package submitit: pip install submitit") from None
+
+
+def carry_out_there(
+    cluster: str, comparison: Comparison, cell: Cell, runner: Runner, run: Run, seconds: float
+) -> Result:
+    """Train a cell as a job, and return what came of it; environment variables such as SBATCH_PARTITION are sbatch's.
+
+    Args:
+        seconds: estimate of what it takes here; the job may take three times as long, and is then queued again.
+
+    Raises:
+        UserError: the job failed, or this process is being stopped; then the job is cancelled.
+    """
+    import submitit
+
+    executor = submitit.AutoExecutor(comparison.folder / "jobs", cluster=cluster)
+    limit = 10 + math.ceil(3 * seconds / 60)
+    executor.update_parameters(
+        name="compare", timeout_min=limit, cpus_per_task=1, gpus_per_node=comparison.machine.gpus
+    )
+    job = executor.submit(ClusterJob(), comparison, cell)
+    run.begin(f"job {job.job_id}")
+    while not job.done():
+        if runner.stopping:
+            job.cancel(check=False)
+            raise UserError("the runs are being stopped")
+        time.sleep(1)
+    if failure := job.exception():
+        reason = str(failure).strip().splitlines()[-1]
+        raise UserError(f"job {job.job_id} of {cell.name} failed: {reason}; {job.paths.stderr} has all that it said")
+    result: Result = job.result()
+    run.begin(result.ended)
+    return result
 
 
 def _anywhere(comparison: Comparison, job: Job) -> str:

@@ -75,7 +75,7 @@ def look(comparison: Comparison, entries: Sequence[Entry], cores: int) -> dict[s
     Raises:
         UserError: an entry cannot be built, or one position depends on a later one.
     """
-    config = comparison.job(Cell(entries[0], 1.0, 1)).config
+    config = comparison.any_job.config
     device = torch.device("cuda" if comparison.machine.gpus else "cpu")
     task = tasks.setup_task(config.task)
     task.load_dataset("train")

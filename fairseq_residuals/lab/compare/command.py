@@ -11,12 +11,21 @@ from functools import partial
 from pathlib import Path
 
 from fairseq_residuals.lab.compare import report, today
-from fairseq_residuals.lab.compare.cells import Cell, Comparison, Result, carry_out, read_results, write_results
+from fairseq_residuals.lab.compare.cells import (
+    CLUSTERS,
+    Cell,
+    Comparison,
+    Result,
+    carry_out,
+    carry_out_there,
+    read_results,
+    require_submitit,
+    write_results,
+)
 from fairseq_residuals.lab.compare.checks import look, seconds_of_a_run
-from fairseq_residuals.lab.compare.cluster import CLUSTERS, carry_out_there, require_submitit
 from fairseq_residuals.lab.compare.entries import read_entries
 from fairseq_residuals.lab.compare.schedule import Plan, next_cells
-from fairseq_residuals.lab.compare.tasks import RUNGS, TASKS, Rung, Task, folder_task, link_folder, make_copy
+from fairseq_residuals.lab.compare.tasks import RUNGS, TASKS, Rung, Task, folder_task, make_copy
 from fairseq_residuals.lab.recipes.machine import Machine
 from fairseq_residuals.lab.recipes.runner import THREADS, Run, Runner, cores, environments, terminable
 from fairseq_residuals.lab.recipes.stages import Stages
@@ -79,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     deadline = time.monotonic() + 3600 * args.hours
     with quiet():
         comparison, plan = _asked(args)
-        _prepare(comparison, plan, args.data)
+        _prepare(comparison, args.data)
     with locked(comparison.folder), terminable():
         results = _known(comparison, args.merge or ())
         jobs = environments(args.gpus, 1) if args.gpus else [dict.fromkeys(THREADS, "1")] * (args.jobs or cores())
@@ -161,15 +170,17 @@ def _rung(task: Task, args: argparse.Namespace) -> Rung:
     return replace(rung, updates=updates, tokens=tokens)
 
 
-def _prepare(comparison: Comparison, plan: Plan, folder: Path | None) -> None:
+def _prepare(comparison: Comparison, folder: Path | None) -> None:
     """Make or prepare the data where they are not there yet; ``folder`` has them already."""
     with locked(comparison.data, wait=True):
-        if folder or comparison.task.name == "copy":
-            if not comparison.data_bin.exists():
-                link_folder(folder, comparison.data_bin) if folder else make_copy(comparison.data_bin)
-            return
-        runner, job = Runner(), comparison.job(Cell(plan.baseline, 1.0, 1))
-        runner.run_all([Run("data", lambda run: Stages(job, runner, run).prepare())])
+        if not folder and comparison.task.name != "copy":
+            runner = Runner()
+            runner.run_all([Run("data", lambda run: Stages(comparison.any_job, runner, run).prepare())])
+        elif not comparison.data_bin.exists() and folder:
+            comparison.data_bin.parent.mkdir(parents=True, exist_ok=True)
+            comparison.data_bin.symlink_to(folder.resolve(), target_is_directory=True)
+        elif not comparison.data_bin.exists():
+            make_copy(comparison.data_bin)
 
 
 def _known(comparison: Comparison, others: Sequence[Path]) -> list[Result]:

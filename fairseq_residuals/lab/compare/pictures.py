@@ -6,8 +6,8 @@ import io
 import math
 from typing import Any
 
-from fairseq_residuals.lab.compare.findings import Findings
 from fairseq_residuals.lab.compare.schedule import rate_losses
+from fairseq_residuals.lab.compare.verdict import Findings
 from fairseq_residuals.lab.look import plots
 
 LOSS = "validation loss (bits per token)"

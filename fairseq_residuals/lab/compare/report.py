@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 import re
+import statistics
 from collections.abc import Mapping, Sequence
 
 from markdown_it import MarkdownIt
@@ -13,9 +14,8 @@ from fairseq_residuals.lab.compare import pictures
 from fairseq_residuals.lab.compare.cells import DID_NOT_LEARN_ABOVE, Comparison, Result
 from fairseq_residuals.lab.compare.checks import Start
 from fairseq_residuals.lab.compare.entries import Entry
-from fairseq_residuals.lab.compare.findings import SAME_SPEED, Findings
 from fairseq_residuals.lab.compare.schedule import MOST_RATES, Plan, is_edge, next_cells, rate_losses
-from fairseq_residuals.lab.compare.verdict import LEVEL, POWER, noise_floor, smallest_difference
+from fairseq_residuals.lab.compare.verdict import LEVEL, POWER, SAME_SPEED, Findings, smallest_difference
 from fairseq_residuals.lab.utils.tables import Cell, markdown_table, mean_and_spread, text_table
 from modern_fairseq.atomic_write import atomic_write
 
@@ -120,7 +120,7 @@ def markdown(findings: Findings, comparison: Comparison, pictures: Mapping[str, 
     """
     plan, results, starts = findings.plan, findings.results, findings.starts
     losses = findings.losses(plan.baseline)
-    noise = noise_floor(losses)
+    noise = statistics.stdev(losses.values()) if len(losses) > 1 else None
     left = next_cells(plan, results)
     compared = [(f"equal {at}", v) for at in ("updates", "seconds") for v in getattr(findings, f"at_{at}")]
     parts = [

@@ -100,21 +100,13 @@ class Unigram:
         Raises:
             UserError: the folder has no such training data.
         """
-        from fairseq.data.data_utils import load_indexed_dataset
-
-        found = sorted(path.with_suffix("") for path in data.glob("train*.idx"))
-        names = [path for path in found if re.fullmatch(rf"train(\..*\.{target}|\.\w+-(\w+)\.\2)?", path.name)]
-        named = [path for path in names if target and path.suffix == f".{target}"] or names
-        if not named:
-            raise UserError(f"--data {data} has no binarized training targets; fairseq-preprocess makes them")
-        counts: Counter[int] = Counter()
-        for sentence in load_indexed_dataset(str(named[0])):
-            counts.update(sentence.tolist())
+        path = target_file(data, "train", target)
+        counts = token_counts(path)
         total = counts.total()
         if len(counts) < 2:
             raise UserError(f"--data {data}: the targets of its training data have less than two types of tokens")
         bits = -sum(n / total * math.log2(n / total) for n in counts.values())
-        return cls(bits, f"counted in {named[0]}")
+        return cls(bits, f"counted in {path}")
 
     @classmethod
     def estimated(cls, types: int) -> Unigram:
@@ -123,6 +115,30 @@ class Unigram:
         shares = frequencies / frequencies.sum()
         bits = -(shares * shares.log2()).sum().item()
         return cls(bits, f"estimated for a dictionary of {types:,} types; --data DIR counts it")
+
+
+def target_file(data: Path, split: str, target: str = "") -> Path:
+    """Return the file, without its ending, of the tokens that a model of this binarized folder learns to predict.
+
+    Args:
+        target: as for :meth:`Unigram.counted`.
+
+    Raises:
+        UserError: the folder has none.
+    """
+    found = sorted(path.with_suffix("") for path in data.glob(f"{split}*.idx"))
+    names = [path for path in found if re.fullmatch(rf"{split}(\..*\.{target}|\.\w+-(\w+)\.\2)?", path.name)]
+    named = [path for path in names if target and path.suffix == f".{target}"] or names
+    if not named:
+        raise UserError(f"--data {data} has no binarized targets of {split}; fairseq-preprocess makes them")
+    return named[0]
+
+
+def token_counts(path: Path) -> Counter[int]:
+    """Return how often each token occurs in a binarized file, whose name is without its ending."""
+    from fairseq.data.data_utils import load_indexed_dataset
+
+    return Counter(token for line in load_indexed_dataset(str(path)) for token in line.tolist())
 
 
 @dataclass
