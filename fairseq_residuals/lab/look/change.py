@@ -38,11 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0.
-
-    Raises:
-        UserError: nothing can be measured or written.
-    """
+    """Return 0, or raise a UserError: nothing can be measured or written."""
     check_folder(args)
     measured = [(s.label, s.wiring, change(s)) for s in subjects(args)]
     show_by_layer(args, measured, "mean |change of input|", "change")

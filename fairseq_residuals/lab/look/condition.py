@@ -62,11 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0.
-
-    Raises:
-        UserError: nothing can be written.
-    """
+    """Return 0, or raise a UserError: nothing can be written."""
     check_folder(args)
     numbers = {sigma: condition_numbers(Adam(), sigma, STEPS, SEED) for sigma in SIGMAS}
     figure, axes = plots.new_figure(1, 2, height=2.4, sharey=True)
@@ -81,7 +77,8 @@ def run(args: argparse.Namespace) -> int:
     plots.finish(axes[0][0], "update", "condition number of Adam", whole_x=True)
     plots.finish(axes[0][1], f"gradient scale σ / {max(SIGMAS):g}")
     for panel, title in zip(axes[0], ("σ", "update"), strict=True):
-        plots.legend_above(panel, title)
+        place = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": 2}  # above the panel
+        panel.legend(title=title, fontsize=6.5, title_fontsize=7, frameon=False, **place)
     head = ("sigma", *(f"update {step}" for step in steps))
     print(text_table(head, [[f"{sigma:.2g}", *(numbers[sigma][n - 1] for n in steps)] for sigma in chosen]))
     adam = Adam()

@@ -199,11 +199,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0.
-
-    Raises:
-        UserError: a log cannot be read or lacks the metric, or runs cannot be told apart.
-    """
+    """Return 0, or raise a UserError: a log cannot be read or lacks the metric, or runs cannot be told apart."""
     check_folder(args)
     if args.wide and len(args.subset) > 1:
         raise UserError(f"--wide needs one --subset, not {' '.join(args.subset)}")

@@ -123,11 +123,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0.
-
-    Raises:
-        UserError: there is no such architecture, or nothing can be written.
-    """
+    """Return 0, or raise a UserError: there is no such architecture, or nothing can be written."""
     check_folder(args)
     drawn: list[Drawn] = []
     notes: list[tuple[str, ...]] = []

@@ -25,11 +25,6 @@ def parameter_gradients(subject: ModelAndLoss) -> ByLayer:
     Parameters that layers share count in each.
     """
     subject.backward()
-    return stored_gradients(subject)
-
-
-def stored_gradients(subject: ModelAndLoss) -> ByLayer:
-    """Return the gradients (:func:`parameter_gradients`) of the last pass."""
     return {stack.shape.stack: [gradient_norm(stack[i]) for i in range(len(stack))] for stack in stacks(subject.model)}
 
 
@@ -109,11 +104,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0.
-
-    Raises:
-        UserError: nothing can be measured or written.
-    """
+    """Return 0, or raise a UserError: nothing can be measured or written."""
     check_folder(args)
     if args.parts:
         return _show_parts(args)

@@ -182,11 +182,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0.
-
-    Raises:
-        UserError: a checkpoint cannot be used, or there are no such data.
-    """
+    """Return 0, or raise a UserError: a checkpoint cannot be used, or there are no such data."""
     check_folder(args)
     for flag, least in {"sentences": 1, "fit": 1, "updates": 0, "beam": 1}.items():
         if getattr(args, flag) < least:

@@ -48,11 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0.
-
-    Raises:
-        UserError: a model has no matrix of such weights, or nothing can be written.
-    """
+    """Return 0, or raise a UserError: a model has no matrix of such weights, or nothing can be written."""
     check_folder(args)
     measured = []
     for subject in subjects(args):
