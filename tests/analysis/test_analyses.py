@@ -107,7 +107,7 @@ def test_weights_of_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[s
     _, rows = read_csv(tmp_path / "weights.csv")
     assert len(rows) == 2 * 10
     assert ["DLCL, Pre-LN", "encoder", "weight", "4", "1", "-2.5"] in rows
-    assert re.search(r"encoder +4 +4 +-2.5 +1\n", capsys.readouterr().out)
+    assert re.search(r"\| encoder \| +4 \| +4 \| +-2.5 \| +1 \|\n", capsys.readouterr().out)
 
 
 def test_a_corpus(tmp_path: Path) -> None:

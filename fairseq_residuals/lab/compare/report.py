@@ -16,7 +16,7 @@ from fairseq_residuals.lab.compare.checks import Start
 from fairseq_residuals.lab.compare.entries import Entry
 from fairseq_residuals.lab.compare.schedule import MOST_RATES, Plan, is_edge, next_cells, rate_losses
 from fairseq_residuals.lab.compare.verdict import LEVEL, POWER, SAME_SPEED, Findings, smallest_difference
-from fairseq_residuals.lab.utils.tables import Cell, markdown_table, mean_and_spread, text_table
+from fairseq_residuals.lab.utils.tables import Cell, markdown_table, mean_and_spread
 from modern_fairseq.atomic_write import atomic_write
 
 EDGE = "*"
@@ -101,7 +101,7 @@ def plan_text(
         [
             f"{comparison.task.name}: {comparison.task.about}. {_sizes(comparison)}.",
             "",
-            text_table(START_HEAD, start_rows(starts)),
+            markdown_table(START_HEAD, start_rows(starts)),
             start_note(starts),
             "",
             *rule(comparison, plan),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fairseq_residuals.lab.look import plots
 from fairseq_residuals.lab.look.output import write
-from fairseq_residuals.lab.utils.tables import Cell, few, text_table
+from fairseq_residuals.lab.utils.tables import Cell, few, markdown_table
 
 MOST_NAMED = 8
 """Most models that a legend names."""
@@ -58,4 +58,4 @@ def table(measured: Sequence[tuple[str, ByLayer]]) -> str:
         [label, *(next(iter(found.get(stack, [])[layer - 1 : layer]), None) for stack, layer in places)]
         for label, found in measured
     ]
-    return text_table(["model", *(f"{stack[:3]} {layer}" for stack, layer in places)], rows)
+    return markdown_table(["model", *(f"{stack[:3]} {layer}" for stack, layer in places)], rows)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairseq_residuals.lab.look import plots
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
-from fairseq_residuals.lab.utils.tables import few, text_table
+from fairseq_residuals.lab.utils.tables import few, markdown_table
 
 
 @dataclass
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         place = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": 2}  # above the panel
         panel.legend(title=title, fontsize=6.5, title_fontsize=7, frameon=False, **place)
     head = ("sigma", *(f"update {step}" for step in steps))
-    print(text_table(head, [[f"{sigma:.2g}", *(numbers[sigma][n - 1] for n in steps)] for sigma in chosen]))
+    print(markdown_table(head, [[f"{sigma:.2g}", *(numbers[sigma][n - 1] for n in steps)] for sigma in chosen]))
     adam = Adam()
     print(f"lr sqrt(dim) / eps = {adam.lr * adam.dim**0.5 / adam.eps:.4g}")
     rows = [[sigma, step, k] for sigma in SIGMAS for step, k in enumerate(numbers[sigma], start=1)]

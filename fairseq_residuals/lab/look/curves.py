@@ -19,7 +19,7 @@ from typing import Any
 from fairseq_residuals.lab.look import plots
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
 from fairseq_residuals.lab.look.training_log import Log, read_log
-from fairseq_residuals.lab.utils.tables import Cell, text_table
+from fairseq_residuals.lab.utils.tables import Cell, markdown_table
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS
 
@@ -213,7 +213,7 @@ def run(args: argparse.Namespace) -> int:
         y = UNITS.get(args.metric, args.metric) if panel is axes[0][0] else ""
         plots.finish(panel, x, y, subset if len(series) > 1 else "", whole_x=over_depth)
     plots.legend(figure, axes[0][0])
-    print(text_table(*_summary(args, found)))
+    print(markdown_table(*_summary(args, found), left=3))
     for group in found if not over_depth else ():
         ends = sorted(max(log.curve(args.metric, args.subset[0])) for log in group.logs)
         if ends[0] < ends[-1]:

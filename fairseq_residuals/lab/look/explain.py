@@ -24,7 +24,7 @@ from fairseq_residuals.lab.look.probes import kept_for_backward, stacks, storage
 from fairseq_residuals.lab.look.scheme import Scheme, module_names, scheme_of
 from fairseq_residuals.lab.look.subjects import add_size_flags, library_model, of_python_file
 from fairseq_residuals.lab.look.trace import Graph, Node, run_below, trace_layer
-from fairseq_residuals.lab.utils.tables import Cell, text_table
+from fairseq_residuals.lab.utils.tables import Cell, markdown_table
 from fairseq_residuals.wirings.blocks.transformer import TransformerStack
 from fairseq_residuals.wirings.core.base import Variant
 from fairseq_residuals.wirings.core.errors import UserError
@@ -140,7 +140,9 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--stack {args.stack}: {', '.join(args.arch)} has no {args.stack}")
     head = ("model", "stack", "layer", "parameters", "parameters_MB", "activations_MB")
     print(
-        text_table(("model", "stack", "layers", "parameters each", "MB each", "activations, MB each"), _grouped(costs))
+        markdown_table(
+            ("model", "stack", "layers", "parameters each", "MB each", "activations, MB each"), _grouped(costs), left=3
+        )
     )
     batch = f"{args.sentences} sentences of {args.tokens} tokens"
     print(f"MB = 10^6 bytes, single precision; activations kept for the backward pass of {batch}, on this CPU")

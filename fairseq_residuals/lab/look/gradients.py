@@ -13,7 +13,7 @@ from fairseq_residuals.lab.look.by_layer import ByLayer, show_by_layer
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
 from fairseq_residuals.lab.look.probes import SUBLAYERS, Event, ModelAndLoss, gradient_norm, run_backward, stacks
 from fairseq_residuals.lab.look.subjects import add_flags, subjects
-from fairseq_residuals.lab.utils.tables import Cell, text_table
+from fairseq_residuals.lab.utils.tables import Cell, markdown_table
 from fairseq_residuals.wirings.core.errors import UserError
 
 ABOVE = "norm above layer"
@@ -127,7 +127,7 @@ def _show_parts(args: argparse.Namespace) -> int:
     plots.legend(figure, axes[0][0], colour=plots.GREY)
     head = ("model", "stack", "layer", "point", "gradient_norm")
     rows: list[list[Cell]] = [[label, p.stack, p.layer, p.point, p.norm] for label, _, found in measured for p in found]
-    print(text_table(head, rows))
+    print(markdown_table(head, rows, left=4))
     write(args, figure, head, rows)
     return 0
 

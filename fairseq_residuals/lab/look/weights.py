@@ -13,7 +13,7 @@ from fairseq_residuals.lab.look import plots
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
 from fairseq_residuals.lab.look.probes import stacks
 from fairseq_residuals.lab.look.subjects import add_flags, subjects
-from fairseq_residuals.lab.utils.tables import Cell, few, text_table
+from fairseq_residuals.lab.utils.tables import Cell, few, markdown_table
 from fairseq_residuals.wirings.core.base import DepthWeights, Variant
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         _draw_column(right, wiring, weights, weights.matrix.size(1) // 3)
     head = ("model", "stack", "row", "kept", "largest", "of column")
     lines = [line for label, _, stack, weights in measured for line in _table(label, stack, weights)]
-    print(text_table(head, lines))
+    print(markdown_table(head, lines, left=2))
     rows: list[Sequence[Cell]] = [
         [label, stack, w.name, i + w.first_row, j + w.first_column, value]
         for label, _, stack, w in measured
