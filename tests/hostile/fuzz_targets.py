@@ -17,7 +17,7 @@ from fairseq_residuals.lab.data import bpe
 from fairseq_residuals.lab.data.archives import unpack
 from fairseq_residuals.lab.data.corpora.librispeech import read_texts
 from fairseq_residuals.lab.data.parallel_text import sentences
-from fairseq_residuals.lab.look.curves import chooser, groups
+from fairseq_residuals.lab.look.curves import groups
 from fairseq_residuals.lab.look.diagnose import rows
 from fairseq_residuals.lab.look.training_log import read_log
 from fairseq_residuals.lab.look.verdicts import diagnose
@@ -50,7 +50,7 @@ def log(path: Path) -> None:
     rows(read_log(path), found)
     for group in groups([f"label={path}"]):
         group.points("loss", "valid")
-        group.best("loss", "valid", chooser("loss"))
+        group.best("loss", "valid")
 
 
 def perplexity(path: Path) -> None:
