@@ -21,7 +21,7 @@ from fairseq_residuals.lab.look.explain import (
 )
 from fairseq_residuals.lab.look.probes import stacks as wired_stacks
 from fairseq_residuals.lab.look.scheme import module_names, scheme_of
-from fairseq_residuals.lab.look.trace import Graph, run_below, trace_layer
+from fairseq_residuals.lab.look.trace import Graph, first_stream, trace_layer
 from fairseq_residuals.wirings.core.base import Stream
 from fairseq_residuals.wirings.core.layer import ResidualLayer
 from fairseq_residuals.wirings.core.registry import VARIANTS
@@ -156,7 +156,7 @@ def kept_by_autograd(stack: Stack, sentences: int, tokens: int) -> int:
     for parameter in stack.parameters():
         nn.init.zeros_(parameter)
     stack.train()
-    s, context = run_below(stack, 0, sentences, tokens)
+    s, context = first_stream(stack, sentences, tokens)
     stream = stack.wiring.open(torch.zeros_like(s["x"]).requires_grad_())
     owned = {t.untyped_storage()._cdata for t in [*stack.parameters(), context.memory] if t is not None}
     kept: dict[int, Any] = {}

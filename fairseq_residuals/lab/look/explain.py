@@ -23,7 +23,7 @@ from fairseq_residuals.lab.look.output import add_output_flags, check_folder, wr
 from fairseq_residuals.lab.look.probes import kept_for_backward, stacks, storage
 from fairseq_residuals.lab.look.scheme import Scheme, module_names, scheme_of
 from fairseq_residuals.lab.look.subjects import add_size_flags, library_model, of_python_file
-from fairseq_residuals.lab.look.trace import Graph, Node, run_below, trace_layer
+from fairseq_residuals.lab.look.trace import Graph, Node, first_stream, trace_layer
 from fairseq_residuals.lab.utils.tables import Cell, markdown_table
 from fairseq_residuals.wirings.blocks.transformer import TransformerStack
 from fairseq_residuals.wirings.core.base import Variant
@@ -57,7 +57,7 @@ def activations_per_layer(stack: Stack, sentences: int, tokens: int) -> list[int
     Args:
         stack: of a model on the device ``meta``; each layer gets storage only while it runs.
     """
-    stream, context = run_below(stack, 0, sentences, tokens)
+    stream, context = first_stream(stack, sentences, tokens)
     context = replace(context, memory=_real(context.memory), self_attn_mask=_real(context.self_attn_mask))
     wiring = _copy(stack.wiring)
     with torch.enable_grad():

@@ -213,7 +213,8 @@ def read_log(path: Path, *later: Path) -> Log:
             f"{path} has no record of fairseq-train (formats simple, json, tqdm), fairseq-generate or JoeyNMT's"
             " validations"
         )
-    log.records = _without_repetition(log.records)
+    # a progress bar and a resumed run repeat themselves: the last record of each update and subset stands
+    log.records = list({(record.subset, record.update): record for record in log.records}.values())
     return log
 
 
@@ -294,8 +295,3 @@ def _settings(log: Log, line: str) -> None:
         else:
             log.layers.setdefault(found["key"].removesuffix("_layers"), int(found["value"]))
     log.choices |= {f"{found['key']}={found['value'].strip('[]')}" for found in _CHOICE.finditer(line)}
-
-
-def _without_repetition(records: list[Record]) -> list[Record]:
-    """Return the last record of each update and subset: a progress bar and a resumed run repeat themselves."""
-    return list({(record.subset, record.update): record for record in records}.values())
