@@ -52,13 +52,11 @@ def rule(comparison: Comparison, plan: Plan) -> list[str]:
     ]
 
 
-START_HEAD = ("wiring", "parameters", "FLOPs", "passes/s", "kept MiB", "starts as baseline", "gradient", "bottom/top")
-
-
-def start_rows(starts: Mapping[str, Start]) -> list[tuple[Cell, ...]]:
-    """Return the table of what entries are before they train; costs as multiples of the baseline's."""
-    base = next(iter(starts.values()))
-    return [
+def start_text(starts: Mapping[str, Start]) -> str:
+    """Return what entries are before they train: a table, with costs as multiples of the baseline's, and a note."""
+    name, base = next(iter(starts.items()))
+    head = ("wiring", "parameters", "FLOPs", "passes/s", "kept MiB", "starts as baseline", "gradient", "bottom/top")
+    rows = [
         (
             name,
             f"{s.parameters / base.parameters:.4f}",
@@ -71,16 +69,11 @@ def start_rows(starts: Mapping[str, Start]) -> list[tuple[Cell, ...]]:
         )
         for name, s in starts.items()
     ]
-
-
-def start_note(starts: Mapping[str, Start]) -> str:
-    """Return what the table of :func:`start_rows` is relative to."""
-    name, base = next(iter(starts.items()))
     return (
         f"Parameters, FLOPs, speed and memory kept for the backward pass are multiples of {name}'s"
         f" ({base.parameters:,}, {base.flops:.3g} a pass, {1 / base.seconds:.3g} passes a second,"
         f" {base.memory_mib:.0f} MiB). Gradient norms are at the start; the last column is the decoder's lowest layer"
-        " over its highest. No entry looks ahead."
+        f" over its highest. No entry looks ahead.\n\n{markdown_table(head, rows)}"
     )
 
 
@@ -101,8 +94,7 @@ def plan_text(
         [
             f"{comparison.task.name}: {comparison.task.about}. {_sizes(comparison)}.",
             "",
-            markdown_table(START_HEAD, start_rows(starts)),
-            start_note(starts),
+            start_text(starts),
             "",
             *rule(comparison, plan),
             "",
@@ -149,8 +141,7 @@ def markdown(findings: Findings, comparison: Comparison, pictures: Mapping[str, 
         _list(*rule(comparison, plan)),
         *(f"## {title}\n\n![{title}]({name}.png)" for name, title in pictures.items()),
         "## Before training",
-        start_note(starts),
-        markdown_table(START_HEAD, start_rows(starts)),
+        start_text(starts),
         "## Other ends",
         _list(*(_end(o) for o in results if o.ended != "learned")) or "All runs learned.",
         "## Not run",
