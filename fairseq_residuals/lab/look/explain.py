@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import string
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from fairseq_residuals.lab.look.output import add_output_flags, check_folder, wr
 from fairseq_residuals.lab.look.probes import kept_for_backward, stacks, storage
 from fairseq_residuals.lab.look.scheme import Scheme, module_names, scheme_of
 from fairseq_residuals.lab.look.subjects import add_size_flags, library_model, of_python_file
-from fairseq_residuals.lab.look.trace import Graph, Node, first_stream, trace_layer
+from fairseq_residuals.lab.look.trace import Graph, first_stream, trace_layer
 from fairseq_residuals.lab.utils.tables import Cell, markdown_table
 from fairseq_residuals.wirings.blocks.transformer import TransformerStack
 from fairseq_residuals.wirings.core.base import Variant
@@ -231,9 +230,8 @@ def _tell(one: Drawn) -> list[str]:
     return [
         f"{one.variant.title}, {one.stack}{one.of}: {one.variant.paper}",
         *(f"    {equation}" for equation in one.variant.equations_of(one.variant.config)),
-        "  A layer, as it runs; * is the gradient's easiest way:",
-        *(f"    {line}" for line in as_text(one.graph)),
-        f"  That way passes {one.graph.crossed('norm')} norms and {one.graph.crossed('sublayer')} sub-layers.",
+        f"  The gradient's easiest way through a layer passes {one.graph.crossed('norm')} norms and"
+        f" {one.graph.crossed('sublayer')} sub-layers.",
     ]
 
 
@@ -260,42 +258,8 @@ def _grouped(costs: list[list[Cell]]) -> list[list[Cell]]:
 
 
 FILL = {"sublayer": "#DCE9F4", "norm": "#F8E3B5", "learned": "#D8F0DD", "tie": "0.35"}
-SIGNS = ("+", "-", "×", "÷")
 INCH = 130
 """Pixels of a scheme in an inch."""
-
-
-def as_text(graph: Graph) -> list[str]:
-    """Return a line per box; those on the gradient's way are marked."""
-    names: dict[int, str] = {}
-    taken = {node.label for node in graph.nodes if node.kind == "in"}
-    every = [*string.ascii_lowercase[:22], *(f"a{i}" for i in range(1, 1000))]
-    letters = (name for name in every if name not in taken)
-    lines = []
-    for node in graph.nodes:
-        if node.kind == "in":
-            names[node.number] = node.label
-            continue
-        arguments = [names[n] for n in node.inputs]
-        if node.kind == "out":
-            name, value = f"{node.label}'", arguments[0]
-        else:
-            name, value = next(letters), _value(node, arguments)
-        names[node.number] = name
-        lines.append(f"{'*' if node.number in graph.path else ' '} {name} = {value}")
-    return lines
-
-
-def _value(node: Node, arguments: list[str]) -> str:
-    before, _, sign = node.label.rpartition(" ")
-    if before and sign in SIGNS:
-        return f"{before} {sign} {arguments[0]}"
-    sign, _, factor = node.label.partition(" ")
-    if sign in SIGNS:
-        operands = [*arguments, factor] if factor else arguments
-        # both may be the same
-        return f" {sign} ".join(operands if len(operands) > 1 else operands * 2)
-    return f"{node.label}({', '.join(arguments)})"
 
 
 def draw_scheme(axes: Any, scheme: Scheme, title: str, below: str, size: tuple[float, float]) -> None:
