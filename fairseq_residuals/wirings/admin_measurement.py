@@ -10,7 +10,7 @@ included, in single precision. Layers further up see the omegas already set belo
 
 fairseq's trainer does this by itself (:mod:`fairseq_residuals.plugin.training.admin_profile`), and so does a stack of
 the library in its first pass in training mode (:class:`ProfileFirstBatch`). For another model of fairseq's in a
-training loop of your own, it is ``start_from(unprofiled(model), measure(model, lambda: model(**batch)))``.
+training loop of your own, it is ``profile(model, lambda: model(**batch))``.
 
 (LiyuanLucasLiu/Transformer-Clinic@70f72b7, ``--init-type adaptive-profiling``, which takes the first batch.)
 """
@@ -123,6 +123,16 @@ def start_from(connections: Connections, omegas: Omegas) -> None:
             for kind, connection in layer.items():
                 connection.omega.fill_(values[kind])
                 connection.known = True
+
+
+def profile(model: nn.Module, forward: Callable[[], object]) -> None:
+    """Measure and set the omegas of all unprofiled stacks, if there are any; ``forward`` is that of :func:`measure`.
+
+    Raises:
+        UserError: as :func:`refuse_files`.
+    """
+    if connections := unprofiled(model):
+        start_from(connections, measure(model, forward))
 
 
 def refuse_files(connections: Connections) -> None:

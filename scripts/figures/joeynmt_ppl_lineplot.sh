@@ -7,5 +7,5 @@
 . "$(dirname "${BASH_SOURCE[0]}")/trained.sh"
 small 'train.*.log' 4 pre_ln post_ln --override model.decoder_layers=1
 FIGURE=ppl_lineplot
-draw --metric ppl --subset valid --title "Validation perplexities" --x-label Steps --y-label Perplexities --wide "Validation ppl"
+draw --metric ppl --subset valid --wide "Validation ppl"
 mv "$OUT/ppl_lineplot.csv" "$OUT/ppl_table.csv"

@@ -15,7 +15,7 @@ from tiny import depth_for
 
 import fairseq_residuals  # noqa: F401  registers the architectures
 from fairseq_residuals.lab.look import models
-from fairseq_residuals.lab.look.models import FairseqSubject
+from fairseq_residuals.lab.look.probes import ModelAndLoss
 from fairseq_residuals.lab.look.subjects import add_flags
 from fairseq_residuals.lab.look.subjects import subjects as models_of_flags
 from fairseq_residuals.plugin.checkpoints.checkpoint_file import save
@@ -38,11 +38,11 @@ def arguments(*flags: str) -> Namespace:
     return args
 
 
-def subjects(*flags: str) -> Iterator[FairseqSubject]:
+def subjects(*flags: str) -> Iterator[ModelAndLoss]:
     return models_of_flags(arguments(*flags))
 
 
-def subject(variant: str, *flags: str) -> FairseqSubject:
+def subject(variant: str, *flags: str) -> ModelAndLoss:
     (found,) = subjects("--variants", variant, *(flags or TINY))
     return found
 

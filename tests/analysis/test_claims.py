@@ -22,8 +22,7 @@ from fairseq_residuals.lab.look.gradients import PointInLayer
 def measured_18(variant: str) -> tuple[ByLayer, list[PointInLayer]]:
     """Gradient norms of layers and of the points inside of them."""
     analysed = subject(variant, *B2T_FIGURE_3)
-    found = gradients.parts(analysed)
-    return gradients.stored_gradients(analysed), found
+    return gradients.parameter_gradients(analysed), gradients.parts(analysed)
 
 
 def gradients_18(variant: str) -> ByLayer:

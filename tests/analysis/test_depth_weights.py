@@ -92,7 +92,7 @@ def test_segments() -> None:
 def test_masked_as_in_the_paper() -> None:
     """Less than 0.1, or than 5% of the largest of the row, in magnitude."""
     matrix = torch.tensor([[0.09, -0.2, NAN], [4.0, 0.15, -0.25]])
-    assert masked(matrix, 0.1, 0.05).isnan().tolist() == [[True, False, True], [False, True, False]]
+    assert masked(matrix).isnan().tolist() == [[True, False, True], [False, True, False]]
 
 
 @pytest.mark.parametrize("variant", ["attention_residuals", "unet_skip"])

@@ -51,7 +51,7 @@ def test_the_unigram_loss_of_a_corpus(diagnose: Callable[..., str], tmp_path: Pa
     (tmp_path / "run").write_text("\n".join(["{'seed': 1, 'target_lang': 'de'}", *lines, DONE, ""]))
     text = diagnose("--data", str(tmp_path), file=tmp_path / "run")
     assert NOT_LEARNED in text and "of the unigram loss, 2.00 bits per token (counted in" in text
-    with pytest.raises(UserError, match="no binarized training targets"):
+    with pytest.raises(UserError, match="no binarized targets of train"):
         Unigram.counted(tmp_path / "run", "")
 
 
@@ -170,27 +170,10 @@ def test_what_fairseq_says_of_nan_is_understood(
     )
 
 
-@pytest.mark.parametrize(
-    ("lines", "sentence", "advice"),
-    [
-        (
-            [record(10, 8.0), "torch.OutOfMemoryError: CUDA out of memory."],
-            "the memory was not enough",
-            "--update-freq",
-        ),
-        ([record(10 * i, v) for i, v in enumerate([9, 5, 4, 7.5, 8])], "diverged: it was 4 at update 20", "--lr"),
-        (
-            [record(10, 8.0), "| WARNING: attempting to recover from OOM: out of memory", record(20, 7.0), DONE],
-            "for a batch, which fairseq left out",
-            "--update-freq",
-        ),
-        ([record(10, 8.0), record(20, 7.0)], "ends after update 20 without an error", ""),
-        ([record(10, 8.0), "KeyError: 'x'"], "ended with an error: KeyError: 'x'", ""),
-    ],
-)
-def test_other_ends(lines: list[str], sentence: str, advice: str, diagnose: Callable[..., str]) -> None:
+def test_a_batch_that_was_left_out_ended_nothing(diagnose: Callable[..., str]) -> None:
+    lines = [record(10, 8.0), "| WARNING: attempting to recover from OOM: out of memory", record(20, 7.0), DONE]
     text = diagnose(*lines)
-    assert sentence in text and advice in text and "left its band" not in text
+    assert "for a batch, which fairseq left out" in text and "--update-freq" in text and "Verdict: stopped" not in text
 
 
 @pytest.mark.parametrize(
@@ -209,9 +192,10 @@ def test_bad_input(content: bytes | None, sentence: str, tmp_path: Path, capsys:
     file = tmp_path / "run"
     if content is not None:
         file.write_bytes(content)
-    assert main(["diagnose", str(file), "--out", str(tmp_path)]) == 2
+    assert main(["diagnose", str(file), "--out", str(tmp_path / "a/b")]) == 2
     captured = capsys.readouterr()
     assert sentence in captured.err and captured.err.count("\n") == 1 and captured.out == ""
+    assert not (tmp_path / "a").exists()
 
 
 def test_an_error_before_the_first_record(diagnose: Callable[..., str]) -> None:

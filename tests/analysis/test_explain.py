@@ -14,14 +14,13 @@ from fairseq_residuals.__main__ import main
 from fairseq_residuals.lab.look import models, plots
 from fairseq_residuals.lab.look.explain import (
     activations_per_layer,
-    as_text,
     draw_scheme,
     parameters_of_the_whole,
     parameters_per_layer,
 )
 from fairseq_residuals.lab.look.probes import stacks as wired_stacks
 from fairseq_residuals.lab.look.scheme import module_names, scheme_of
-from fairseq_residuals.lab.look.trace import Graph, run_below, trace_layer
+from fairseq_residuals.lab.look.trace import Graph, first_stream, trace_layer
 from fairseq_residuals.wirings.core.base import Stream
 from fairseq_residuals.wirings.core.layer import ResidualLayer
 from fairseq_residuals.wirings.core.registry import VARIANTS
@@ -39,28 +38,46 @@ def decoder(variant: str) -> Graph:
     return trace_layer(stacks(variant)[-1], 1)
 
 
+def as_text(graph: Graph) -> list[str]:
+    """A line for each box, with a letter for what it makes: "b = +(x, a)"."""
+    letters = iter("abcdefghijklmnop")
+    names: dict[int, str] = {}
+    lines = []
+    for node in graph.nodes:
+        arguments = ", ".join(names[n] for n in node.inputs)
+        if node.kind == "in":
+            names[node.number] = node.label
+        elif node.kind == "out":
+            lines.append(f"{node.label}' = {arguments}")
+        else:
+            names[node.number] = next(letters)
+            lines.append(f"{names[node.number]} = {node.label}({arguments})")
+    return lines
+
+
 EQUATIONS = {
-    "post_ln": "a = self-attention(x); b = x + a; c = LN(b); d = cross-attention(c); e = c + d; f = LN(e); g = FFN(f);"
-    " h = f + g; i = LN(h); x' = i",
-    "pre_ln": "a = LN(x); b = self-attention(a); c = x + b; d = LN(c); e = cross-attention(d); f = c + e; g = LN(f);"
-    " h = FFN(g); i = f + h; x' = i",
-    "b2t": "a = self-attention(x); b = x + a; c = LN(b); d = cross-attention(c); e = c + d; f = LN(e); g = FFN(f);"
-    " h = f + g; i = h + x; j = LN(i); x' = j",
+    "post_ln": "a = self-attention(x); b = +(x, a); c = LN(b); d = cross-attention(c); e = +(c, d); f = LN(e);"
+    " g = FFN(f); h = +(f, g); i = LN(h); x' = i",
+    "pre_ln": "a = LN(x); b = self-attention(a); c = +(x, b); d = LN(c); e = cross-attention(d); f = +(c, e);"
+    " g = LN(f); h = FFN(g); i = +(f, h); x' = i",
+    "b2t": "a = self-attention(x); b = +(x, a); c = LN(b); d = cross-attention(c); e = +(c, d); f = LN(e);"
+    " g = FFN(f); h = +(f, g); i = +(h, x); j = LN(i); x' = j",
     # W over the history, whose newest part is this layer's
-    "dlcl_pre": "a = LN(x); b = self-attention(a); c = x + b; d = LN(c); e = cross-attention(d); f = c + e; g = LN(f);"
-    " h = FFN(g); i = f + h; j = LN(i); k = y0 × weight; l = y1 × weight; m = k + l; n = j × weight; o = m + n;"
-    " x' = o; y2' = j",
-    "depthwise_lstm": "a = LN(x); b = self-attention(a); c = b + x; d = LN(c); e = cross-attention(d); f = b + e;"
-    " g = concat(f, x); h = gates(g); i = h × cell; j = hidden(g); k = h × j; l = i + k; m = h × l; x' = m; cell' = l",
+    "dlcl_pre": "a = LN(x); b = self-attention(a); c = +(x, b); d = LN(c); e = cross-attention(d); f = +(c, e);"
+    " g = LN(f); h = FFN(g); i = +(f, h); j = LN(i); k = × weight(y0); l = × weight(y1); m = +(k, l);"
+    " n = × weight(j); o = +(m, n); x' = o; y2' = j",
+    "depthwise_lstm": "a = LN(x); b = self-attention(a); c = +(b, x); d = LN(c); e = cross-attention(d); f = +(b, e);"
+    " g = concat(f, x); h = gates(g); i = ×(h, cell); j = hidden(g); k = ×(h, j); l = +(i, k); m = ×(h, l); x' = m;"
+    " cell' = l",
     # (3 M)^(1/4) with M = 3 layers
-    "deepnet": "a = self-attention(x); b = x × 1.73; c = b + a; d = LN(c); e = cross-attention(d); f = d × 1.73;"
-    " g = f + e; h = LN(g); i = FFN(h); j = h × 1.73; k = j + i; l = LN(k); x' = l",
+    "deepnet": "a = self-attention(x); b = × 1.73(x); c = +(b, a); d = LN(c); e = cross-attention(d); f = × 1.73(d);"
+    " g = +(f, e); h = LN(g); i = FFN(h); j = × 1.73(h); k = +(j, i); l = LN(k); x' = l",
 }
 
 
 @pytest.mark.parametrize("variant", EQUATIONS)
 def test_a_decoder_layer_computes_the_papers_equations(variant: str) -> None:
-    assert "; ".join(line[2:] for line in as_text(decoder(variant))) == EQUATIONS[variant]
+    assert "; ".join(as_text(decoder(variant))) == EQUATIONS[variant]
 
 
 NORMS_ON_THE_WAY = {
@@ -95,7 +112,6 @@ def test_the_easiest_way_of_a_gradient(variant: str) -> None:
 
 
 def test_what_is_of_parameters_and_what_stands_first_is_written_out() -> None:
-    """A layer of one stream "x" and one "a", whose name no result may take."""
 
     class Gated(nn.Module):
         def __init__(self) -> None:
@@ -111,11 +127,11 @@ def test_what_is_of_parameters_and_what_stands_first_is_written_out() -> None:
     stack[1].ffn_connection = Gated().to("meta")
     stack.wiring.open = lambda x: {"x": x, "a": x}  # type: ignore[method-assign]
     stack[0].self_attn_connection = stack[0].ffn_connection = Gated().to("meta")
-    told = [line[2:] for line in as_text(trace_layer(stack, 1))][:9]
+    told = [line.partition(" = ")[2] for line in as_text(trace_layer(stack, 1))][:9]
     assert told == [
-        "b = 1 - a", "c = 1 ÷ x", "d = b × c", "e = 1 - x", "f = e × (1 + gain)", "g = d + f",
-        "h = gain - g", "i = h × sigmoid(gain)", "j = 1 - g",
-    ]  # fmt: skip
+        *("1 -(a)", "1 ÷(x)", "×(a, b)", "1 -(x)", "× (1 + gain)(d)", "+(c, e)"),
+        *("gain -(f)", "× sigmoid(gain)(g)", "1 -(f)"),
+    ]
 
 
 def test_the_second_stream_of_residual_passes_no_norm() -> None:
@@ -156,7 +172,7 @@ def kept_by_autograd(stack: Stack, sentences: int, tokens: int) -> int:
     for parameter in stack.parameters():
         nn.init.zeros_(parameter)
     stack.train()
-    s, context = run_below(stack, 0, sentences, tokens)
+    s, context = first_stream(stack, sentences, tokens)
     stream = stack.wiring.open(torch.zeros_like(s["x"]).requires_grad_())
     owned = {t.untyped_storage()._cdata for t in [*stack.parameters(), context.memory] if t is not None}
     kept: dict[int, Any] = {}

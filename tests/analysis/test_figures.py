@@ -6,18 +6,23 @@ The program is replaced by one that prints how it was called, and makes the file
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from analysed_models import arguments
 
 from fairseq_residuals.__main__ import build_parser
 from fairseq_residuals.lab.compare.entries import read_entries
+from fairseq_residuals.lab.look import models
 
-ROOT = Path(__file__).parent.parent.parent
-TRAINED = sorted(p.stem for p in (ROOT / "scripts/figures").glob("*.sh") if "/trained.sh" in p.read_text())
+ROOT = Path(__file__).parents[2]
+SCRIPTS = {path.stem: path.read_text() for path in sorted((ROOT / "scripts/figures").glob("*.sh"))}
+TRAINED = [name for name, text in SCRIPTS.items() if "/trained.sh" in text]
+ANALYSES = [name for name, text in SCRIPTS.items() if "exec fairseq-residuals" in text and "--name" in text]
 RECORDER = """#!/usr/bin/env bash
 printf "%q " "$@" >>"$RECORD"
 echo >>"$RECORD"
@@ -48,10 +53,6 @@ def check(command: list[str]) -> None:
     assert args.run and not further
 
 
-def test_there_are_such_figures() -> None:
-    assert len(TRAINED) >= 12
-
-
 @pytest.mark.parametrize("figure", TRAINED)
 def test_at_small_scale(figure: str, tmp_path: Path) -> None:
     *trainings, drawing = calls(figure, tmp_path)
@@ -71,3 +72,38 @@ def test_what_exists_is_drawn_and_nothing_trained(figure: str, tmp_path: Path) -
     (command,) = calls(figure, tmp_path, "a.log", "B=b.log")
     assert "a.log" in command and command[0] != "compare"
     check(command)
+
+
+@pytest.mark.parametrize("script", ANALYSES)
+def test_a_figures_command_is_valid(script: str, tmp_path: Path) -> None:
+    (command,) = calls(script, tmp_path, "--svg")
+    args, further = build_parser().parse_known_args(command)
+    assert (args.name, str(args.out), args.svg) == (script, "figures", True)
+    if args.command in ("gradients", "change"):
+        args.further = further
+        sources = models.sources(args)
+        assert args.variants == ["all"] or len(sources) == len(args.variants)
+        # a model of these flags can be made, in small
+        small = arguments("--layers", "1", "--dim", "8", "--heads", "1", "--vocabulary", "9", *further)
+        models.build(sources[0], small)
+    else:
+        assert not further
+
+
+@pytest.mark.parametrize("flags", [(), ("--paper",)])
+def test_the_table_of_speeds_is_by_a_valid_command(flags: tuple[str, ...], tmp_path: Path) -> None:
+    (command,) = calls("dlcl_figure4", tmp_path, *flags)
+    args, further = build_parser().parse_known_args(command)
+    assert args.command == "bench" and not further
+    assert ("cuda" in command) == bool(flags)
+
+
+def test_the_figures_of_the_papers_are_there() -> None:
+    assert len(TRAINED) >= 12
+    expected = {f"b2t_figure{n}" for n in (2, 3, 4, 7)} | {f"resi_dual_figure{n}" for n in ("1", "2a", "2b", "3")}
+    assert set(ANALYSES) >= expected | {"depthwise_lstm_figures1-4", "dlcl_figure1", "dlcl_figure2"}
+
+
+def test_scripts_of_the_gallery_exist() -> None:
+    named = re.findall(r"`(scripts/[\w./-]+)", (ROOT / "docs/GALLERY.md").read_text())
+    assert len(named) >= 7 and [name for name in named if not (ROOT / name).is_file()] == []

@@ -130,7 +130,7 @@ def test_seeds_are_put_together_and_others_are_not(tmp_path: Path) -> None:
     assert group.label == "B2T connection" and group.wiring == "b2t"
     point = group.points("loss", TRAIN)[-1]
     assert (point.x, point.mean, point.low, point.high, point.runs) == (200, 7.5, 7.25, 7.75, 2)
-    assert group.best("loss", TRAIN, min).mean == 7.5 and group.depth(("encoder", "decoder")) == 36
+    assert group.best("loss", TRAIN).mean == 7.5 and group.depth(("encoder", "decoder")) == 36
     labels = [group.label for group in groups([str(tmp_path / "b2t-*.log"), other])]
     assert labels == ["B2T connection (init_scale=1)", "B2T connection (init_scale=0.1)"]
     with pytest.raises(UserError, match="tells their runs apart"):

@@ -147,6 +147,7 @@ def test_verdicts(case: str, tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text("\n".join([*lines, ""]))
     found = judge(read_log(tmp_path / "train.log"))
     assert (found.verdict, reason in found.text()) == (verdict, True), found.text()
+    assert "left its band" not in found.text()
     assert (OTHER_WIRING in found.advice) == (case == "vanishing gradients")
     assert (LOWER_RATE in found.advice) == (verdict in (DIVERGED, NOT_LEARNED) and not case.startswith("no ")), (
         found.advice

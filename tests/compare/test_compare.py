@@ -128,8 +128,8 @@ def check_what_is_printed(printed: str) -> None:
     plan, _, report = printed.partition("# Wirings compared on copy")
     assert "1 layers, 16 wide, 16 updates of 300 tokens" in plan
     assert "paired t-test" in plan and "standard deviations of a run is found with 80% probability" in plan
-    starts = {line[:4]: line.split() for line in plan.splitlines() if line.startswith("twin#")}
-    assert starts["twin"][5] == "yes" and starts["twin"][2] == "1.000"
+    (twin,) = (line.replace("|", "").split() for line in plan.splitlines() if line.startswith("| twin#"))
+    assert twin[5] == "yes" and twin[2] == "1.000"
     assert ": not distinguishable from pre_ln: +0.000 bits per token" in report
     null = [line for line in report.splitlines() if line.startswith("| twin#") and " seconds " in line]
     assert len(null) == 1 and null[0].endswith("not distinguishable |")

@@ -11,7 +11,6 @@ from fairseq_residuals.lab.compare.verdict import (
     decide,
     holm,
     loss_at,
-    noise_floor,
     smallest_difference,
 )
 
@@ -79,11 +78,6 @@ def test_one_seed_decides_nothing(pairs: list[tuple[float, float]]) -> None:
     assert (verdicts[0].word, verdicts[0].p) == ("not decided", None)
     # what is not tested does not count among the tests that are corrected for
     assert verdicts[1].p == pytest.approx(stats.ttest_rel([1.0] * 3, [1.1, 1.2, 1.12]).pvalue)
-
-
-def test_the_noise_floor_is_a_standard_deviation() -> None:
-    assert noise_floor({1: 1.0, 2: 3.0}) == pytest.approx(2**0.5)
-    assert noise_floor({1: 1.0}) is None
 
 
 @pytest.mark.parametrize(

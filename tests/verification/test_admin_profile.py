@@ -12,7 +12,7 @@ from admin_goldens import ProfileGolden, initial_weights
 from tiny import TASKS, batch, build, stacks
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.admin_measurement import measure, start_from, unprofiled
+from fairseq_residuals.wirings.admin_measurement import measure, profile, start_from, unprofiled
 from fairseq_residuals.wirings.variants.admin import AdminConnection
 
 
@@ -111,7 +111,7 @@ def test_a_stack_that_was_loaded_keeps_its_omegas() -> None:
         build("translation", "admin", seed=2),
         batch("translation"),
     )
-    start_from(unprofiled(other), measure(other, lambda: other(**inputs)))
+    profile(other, lambda: other(**inputs))
     model.encoder.load_state_dict(other.encoder.state_dict())
     assert list(unprofiled(model)) == ["decoder"]
     assert list(measure(model, lambda: model(**inputs))) == ["decoder"]

@@ -14,11 +14,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import torch
+
 from fairseq_residuals.lab.look.models import wiring_source
 from fairseq_residuals.wirings.core.errors import UserError
 
 DIMENSIONS = {"base": (512, 2048, 8), "big": (1024, 4096, 16)}
 """Model dimension, width of the FFNs, heads: the two sizes of Vaswani et al. 2017, table 3."""
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 HERE = "fairseq_residuals.lab.bench"
 _MAKER = re.compile(r"\w+(\.\w+)+:[A-Za-z_]\w*")
 """A reference with a dot, which a list of wirings has not."""

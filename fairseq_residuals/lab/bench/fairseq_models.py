@@ -23,10 +23,9 @@ from fairseq.modules import transformer_layer
 from fairseq.optim import FP16Optimizer, MemoryEfficientFP16Optimizer, build_optimizer
 from fairseq.sequence_generator import SequenceGenerator
 
-from fairseq_residuals.lab.bench.entries import Case, Entry
+from fairseq_residuals.lab.bench.entries import PRECISIONS, Case, Entry
 from fairseq_residuals.lab.look import batches
 from fairseq_residuals.lab.look.models import size_flags
-from fairseq_residuals.lab.look.subjects import PRECISIONS
 from fairseq_residuals.plugin.search.beam_search import FasterSequenceGenerator, searchable
 from fairseq_residuals.plugin.speed.cuda_graph_step import record_steps, refuse_unrecordable
 from fairseq_residuals.wirings.core.errors import UserError

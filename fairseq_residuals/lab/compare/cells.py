@@ -5,24 +5,25 @@ from __future__ import annotations
 import csv
 import io
 import math
+import os
 import shlex
 import shutil
-import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+import time
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 import torch
 
 from fairseq_residuals.lab.compare.entries import Entry
 from fairseq_residuals.lab.compare.tasks import Rung, Task, data_digest, unigram_loss_of
-from fairseq_residuals.lab.look.training_log import TRAIN, VALID, read_log
+from fairseq_residuals.lab.look.training_log import TRAIN, VALID, end_of, read_log
 from fairseq_residuals.lab.recipes.compose import training_hash
 from fairseq_residuals.lab.recipes.job import PLUGIN, Job, Precision, Settings
 from fairseq_residuals.lab.recipes.machine import Machine
-from fairseq_residuals.lab.recipes.runner import CommandFailed, Run, Runner
+from fairseq_residuals.lab.recipes.runner import THREADS, CommandFailed, Run, Runner
 from fairseq_residuals.lab.recipes.stages import Diverged, Stages, hours, usage
 from fairseq_residuals.lab.utils.checkout import CONFIGS, commit
 from fairseq_residuals.lab.utils.machine import processor
@@ -37,6 +38,8 @@ DID_NOT_LEARN_ABOVE = 0.95
 """Share of the unigram loss above which a final validation loss is that of a model that did not learn."""
 MOST_IN_A_PASS = 16_384
 """Tokens of one pass; larger updates are several."""
+CLUSTERS = ("slurm", "local")
+"""What runs jobs; ``local`` is this machine, to try it."""
 Ended = Literal["learned", "did not learn", "diverged", "failed"]
 
 
@@ -89,14 +92,6 @@ class Result:
     commit: str
     torch: str
     device: str
-
-    def __post_init__(self) -> None:
-        """Refuse a line whose curve is none.
-
-        Raises:
-            ValueError: it is none.
-        """
-        self.points  # noqa: B018
 
     @property
     def key(self) -> tuple[str, float, int]:
@@ -169,13 +164,18 @@ class Comparison:
         return Job(settings, self.task.config, cell.seed)
 
     @cached_property
-    def shared(self) -> str:
-        """Digest of all that its entries share, seeds and rates left out."""
-        return training_hash(self.job(Cell(Entry("", "pre_ln", ""), 1.0, 1)).asked)
+    def any_job(self) -> Job:
+        """Job of a wiring that every task has, for what all jobs share."""
+        return self.job(Cell(Entry("", "pre_ln", ""), 1.0, 1))
 
     @cached_property
+    def shared(self) -> str:
+        """Digest of all that its entries share, seeds and rates left out."""
+        return training_hash(self.any_job.asked)
+
+    @property
     def data_bin(self) -> Path:
-        return self.job(Cell(Entry("", "pre_ln", ""), 1.0, 1)).data
+        return self.any_job.data
 
     @cached_property
     def data_digest(self) -> str:
@@ -196,69 +196,120 @@ def carry_out(comparison: Comparison, cell: Cell, runner: Runner, run: Run) -> R
     Raises:
         UserError: it was stopped, or its score cannot be computed.
     """
-    job = comparison.job(cell)
-    result = Result(
-        *(cell.entry.name, cell.lr, cell.seed, "learned", "", None, None, None, ""),
-        *(comparison.unigram_loss, None, comparison.rung.updates, 0.0, 0.0, 0.0, ""),
-        *(comparison.shared, comparison.data_digest, _anywhere(comparison, job)),
-        *(commit(), torch.__version__, _device(comparison.machine)),
-    )
+    job, updates = comparison.job(cell), comparison.rung.updates
+    ended: Ended = "learned"
+    reason, train, valid, parameters = "", {}, {}, None
+    score, signature = None, ""
     with Stages.of(job, runner, run) as stages:
         try:
             stages.train()
             used = usage(job)
         except Diverged as diverged:
-            used = diverged.usage
-            result = replace(result, ended="diverged", reason=f"fairseq: {diverged}")
+            ended, reason, used = "diverged", f"fairseq: {diverged}", diverged.usage
         except CommandFailed as failure:
             if runner.stopping:
                 raise
-            used = failure.usage
-            result = replace(result, ended="failed", reason=failure.tail(lines=1))
-        result = replace(
-            result if result.ended == "failed" else _measured(result, job),
-            hours=round(hours(job), 4),
-            cpu_seconds=round(used.cpu_seconds, 1),
-            memory_mib=round(used.memory_mib),
-        )
-        if comparison.with_score and result.ended in ("learned", "did not learn"):
-            ((name, (score,)),) = stages.scores(list(job.recipe.measurements)).items()
-            assert isinstance(score.value, float), name
-            result = replace(result, score=score.value, signature=score.signature)
-        run.begin(result.ended)
+            ended, reason, used = "failed", failure.tail(lines=1), failure.usage
+        if ended != "failed":
+            log = read_log(*job.logs)
+            train, valid, parameters = log.values("loss", TRAIN), log.values("loss", VALID), log.parameters
+        last = valid.get(updates)
+        if ended == "learned" and (last is None or not math.isfinite(last)):
+            ended, reason, last = "diverged", "the last validation loss is no number", None
+        if ended == "learned" and last is not None and last > DID_NOT_LEARN_ABOVE * comparison.unigram_loss:
+            ended = "did not learn"
+            reason = f"validation loss {last:.2f}, the unigram loss is {comparison.unigram_loss:.2f}"
+        if comparison.with_score and ended in ("learned", "did not learn"):
+            ((scored,),) = stages.scores(list(job.recipe.measurements)).values()
+            assert isinstance(scored.value, float)
+            score, signature = scored.value, scored.signature
+        run.begin(ended)
         if not comparison.keep_checkpoints and job.checkpoints.exists():
             shutil.rmtree(job.checkpoints)
-    return result
-
-
-def _measured(result: Result, job: Job) -> Result:
-    """Return the result with what the logs say."""
-    log = read_log(*job.logs)
-    train, valid = (
-        {r.update: r.values["loss"] for r in log.records if r.subset == subset and "loss" in r.values}
-        for subset in (TRAIN, VALID)
-    )
-    last = valid.get(result.updates)
-    result = replace(
-        result,
+    return Result(
+        entry=cell.entry.name,
+        lr=cell.lr,
+        seed=cell.seed,
+        ended=ended,
+        reason=reason,
         valid_loss=last,
-        train_loss=_final_loss(list(train.values())) if train else None,
-        parameters=log.parameters,
-        curve=" ".join(f"{update}:{loss:g}" for update, loss in sorted(valid.items())),
+        train_loss=end_of(train) if train else None,
+        score=score,
+        signature=signature,
+        unigram_loss=comparison.unigram_loss,
+        parameters=parameters,
+        updates=updates,
+        hours=round(hours(job), 4),
+        cpu_seconds=round(used.cpu_seconds, 1),
+        memory_mib=round(used.memory_mib),
+        curve=" ".join(f"{update}:{loss:g}" for update, loss in valid.items()),
+        settings=comparison.shared,
+        data=comparison.data_digest,
+        command=_anywhere(comparison, job),
+        commit=commit(),
+        torch=torch.__version__,
+        device=torch.cuda.get_device_name() if comparison.machine.gpus else processor(),
     )
-    if result.ended != "learned":
-        return result
-    if last is None or not math.isfinite(last):
-        return replace(result, ended="diverged", reason="the last validation loss is no number", valid_loss=None)
-    if last > DID_NOT_LEARN_ABOVE * result.unigram_loss:
-        reason = f"validation loss {last:.2f}, the unigram loss is {result.unigram_loss:.2f}"
-        return replace(result, ended="did not learn", reason=reason)
+
+
+class ClusterJob:
+    """The training of a cell, as submitit pickles it and calls it on another machine."""
+
+    def __call__(self, comparison: Comparison, cell: Cell) -> Result:
+        """Train, from where an earlier job left off."""
+        os.environ |= dict.fromkeys(THREADS, os.environ.get("SLURM_CPUS_PER_TASK", "1"))
+        return carry_out(comparison, cell, Runner(), Run(cell.name, lambda run: None))
+
+    def checkpoint(self, comparison: Comparison, cell: Cell) -> Any:
+        """Return what is queued when the cluster stops the job."""
+        import submitit
+
+        return submitit.helpers.DelayedSubmission(self, comparison, cell)
+
+
+def require_submitit() -> None:
+    """Check that jobs can be submitted.
+
+    Raises:
+        UserError: the package submitit is missing.
+    """
+    try:
+        import submitit  # noqa: F401
+    except ImportError:
+        raise UserError("--cluster needs the package submitit: pip install submitit") from None
+
+
+def carry_out_there(
+    cluster: str, comparison: Comparison, cell: Cell, runner: Runner, run: Run, seconds: float
+) -> Result:
+    """Train a cell as a job, and return what came of it; environment variables such as SBATCH_PARTITION are sbatch's.
+
+    Args:
+        seconds: estimate of what it takes here; the job may take three times as long, and is then queued again.
+
+    Raises:
+        UserError: the job failed, or this process is being stopped; then the job is cancelled.
+    """
+    import submitit
+
+    executor = submitit.AutoExecutor(comparison.folder / "jobs", cluster=cluster)
+    limit = 10 + math.ceil(3 * seconds / 60)
+    executor.update_parameters(
+        name="compare", timeout_min=limit, cpus_per_task=1, gpus_per_node=comparison.machine.gpus
+    )
+    job = executor.submit(ClusterJob(), comparison, cell)
+    run.begin(f"job {job.job_id}")
+    while not job.done():
+        if runner.stopping:
+            job.cancel(check=False)
+            raise UserError("the runs are being stopped")
+        time.sleep(1)
+    if failure := job.exception():
+        reason = str(failure).strip().splitlines()[-1]
+        raise UserError(f"job {job.job_id} of {cell.name} failed: {reason}; {job.paths.stderr} has all that it said")
+    result: Result = job.result()
+    run.begin(result.ended)
     return result
-
-
-def _final_loss(losses: Sequence[float]) -> float:
-    """Return the mean of the last twentieth of what was logged, at least the last one: single points are noisy."""
-    return statistics.fmean(losses[-max(1, len(losses) // 20) :])
 
 
 def _anywhere(comparison: Comparison, job: Job) -> str:
@@ -268,10 +319,6 @@ def _anywhere(comparison: Comparison, job: Job) -> str:
     for folder, name in names.items():
         command = command.replace(str(folder), name)
     return command
-
-
-def _device(machine: Machine) -> str:
-    return torch.cuda.get_device_name() if machine.gpus else processor()
 
 
 def read_results(path: Path) -> list[Result]:
@@ -289,17 +336,17 @@ def read_results(path: Path) -> list[Result]:
         if tuple(lines.fieldnames or ()) != HEADER:
             raise UserError(f"{path} is no file of runs: its first line has to be {','.join(HEADER)}")
         for line in lines:
-            values = {name: _value(types[name], line[name]) for name in HEADER}
-            results.append(Result(**values))  # type: ignore[arg-type]
+            results.append(Result(**{name: _value(types[name], line[name]) for name in HEADER}))
+            results[-1].points  # noqa: B018  a curve that is none is refused here
     except (csv.Error, ValueError, TypeError) as error:
         raise UserError(f"{path}, line {lines.line_num} is no result of a run: {error}") from None
     return results
 
 
-def _value(kind: object, text: str) -> object:
+def _value(kind: object, text: str) -> Any:
+    if kind is Ended and text not in get_args(Ended):
+        raise ValueError(f"ended is {text!r}")
     if kind in (str, Ended):
-        if kind is Ended and text not in ("learned", "did not learn", "diverged", "failed"):
-            raise ValueError(f"ended is {text!r}")
         return text
     if text == "":
         return None

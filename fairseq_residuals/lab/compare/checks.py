@@ -11,28 +11,34 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from fairseq import tasks, utils
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
-from fairseq_residuals.lab.compare.cells import Cell, Comparison
+from fairseq_residuals.lab.compare.cells import MOST_IN_A_PASS, Cell, Comparison
 from fairseq_residuals.lab.compare.entries import Entry
-from fairseq_residuals.lab.look.probes import stacks
+from fairseq_residuals.lab.compare.tasks import Rung
+from fairseq_residuals.lab.look.probes import gradient_norm, kept_for_backward, stacks
 from fairseq_residuals.lab.recipes.runner import THREADS
 from fairseq_residuals.wirings import admin_measurement
 from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.utils.progress import say
 
 ROUNDS = 5
 """Times that each entry's pass is timed, in turns; the least counts, as other programs only ever slow one down."""
 CLOSE = 1e-4
 """Difference of logits that rounding explains."""
+STARTING = 8.0
+"""Seconds in which fairseq starts and ends."""
+VALIDATING = 1.15
+"""Time of a run as a multiple of its passes': the optimizer and validations take some as well."""
 Sample = dict[str, Any]
 
 
@@ -55,26 +61,21 @@ class Start:
     """Gradient norm of the lowest layer of the decoder, as a multiple of the highest one's."""
 
 
-def look(comparison: Comparison, entries: list[Entry], say: Callable[[str], None], cores: int) -> dict[str, Start]:
+def seconds_of_a_run(rung: Rung, start: Start) -> float:
+    """Return what one run takes by the pass that was timed."""
+    return STARTING + VALIDATING * rung.updates * math.ceil(rung.tokens / MOST_IN_A_PASS) * start.seconds
+
+
+def look(comparison: Comparison, entries: Sequence[Entry], cores: int) -> dict[str, Start]:
     """Return what each entry is at the start, by name; the first is the baseline.
 
     Args:
-        say: is told what goes on.
         cores: that runs keep busy at a time.
 
     Raises:
         UserError: an entry cannot be built, or one position depends on a later one.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1 if comparison.machine.gpus == 0 else threads)
-    try:
-        return _look(comparison, entries, say, cores)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _look(comparison: Comparison, entries: list[Entry], say: Callable[[str], None], cores: int) -> dict[str, Start]:
-    config = comparison.job(Cell(entries[0], 1.0, 1)).config
+    config = comparison.any_job.config
     device = torch.device("cuda" if comparison.machine.gpus else "cpu")
     task = tasks.setup_task(config.task)
     task.load_dataset("train")
@@ -90,21 +91,25 @@ def _look(comparison: Comparison, entries: list[Entry], say: Callable[[str], Non
     starts: dict[str, Start] = {}
     models: dict[str, nn.Module] = {}
     reference: Tensor | None = None
-    for entry in entries:
-        say(f"looking at {entry.name} before it trains")
-        torch.manual_seed(1)
-        model = task.build_model(comparison.job(Cell(entry, 1.0, 1)).config.model).to(device)
-        _profile(model, sample)
-        logits = _logits(model, sample)
-        reference = logits if reference is None else reference
-        if not _is_causal(model, sample, logits):
-            raise UserError(f"{entry.name} looks ahead: its output at a position depends on later tokens")
-        same = torch.allclose(logits, reference, rtol=CLOSE, atol=CLOSE * float(reference.abs().max()))
-        starts[entry.name] = _measure(model, criterion, sample, same)
-        models[entry.name] = model
-    say("timing passes")
-    with _busy(cores - 1):
-        times = [{name: _time(model, criterion, sample) for name, model in models.items()} for _ in range(ROUNDS)]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads if comparison.machine.gpus else 1)
+    try:
+        for entry in entries:
+            say(f"looking at {entry.name} before it trains")
+            torch.manual_seed(1)
+            model = task.build_model(comparison.job(Cell(entry, 1.0, 1)).config.model).to(device)
+            admin_measurement.profile(model, partial(model, **sample["net_input"]))
+            logits = _logits(model, sample)
+            reference = logits if reference is None else reference
+            if not _is_causal(model, sample, logits):
+                raise UserError(f"{entry.name} looks ahead: its output at a position depends on later tokens")
+            starts[entry.name] = _measure(model, criterion, sample, _close(logits, reference))
+            models[entry.name] = model
+        say("timing passes")
+        with _busy(cores - 1):
+            times = [{name: _time(model, criterion, sample) for name, model in models.items()} for _ in range(ROUNDS)]
+    finally:
+        torch.set_num_threads(threads)
     return {name: replace(start, seconds=min(t[name] for t in times)) for name, start in starts.items()}
 
 
@@ -124,16 +129,14 @@ def _busy(cores: int) -> Iterator[None]:
             other.communicate()
 
 
-def _profile(model: nn.Module, sample: Sample) -> None:
-    """Give Admin the scales that it otherwise measures when training begins."""
-    if modules := admin_measurement.unprofiled(model):
-        admin_measurement.start_from(modules, admin_measurement.measure(model, lambda: model(**sample["net_input"])))
-
-
 @torch.no_grad()
 def _logits(model: nn.Module, sample: Sample) -> Tensor:
     logits: Tensor = model.eval()(**sample["net_input"])[0]
     return logits
+
+
+def _close(logits: Tensor, reference: Tensor) -> bool:
+    return torch.allclose(logits, reference, rtol=CLOSE, atol=CLOSE * float(reference.abs().max()))
 
 
 def _is_causal(model: nn.Module, sample: Sample, logits: Tensor) -> bool:
@@ -143,32 +146,24 @@ def _is_causal(model: nn.Module, sample: Sample, logits: Tensor) -> bool:
     half = tokens.shape[1] // 2
     other = torch.cat([tokens[:, :half], tokens[:, half:].roll(1, 0).flip(1)], 1)
     changed = _logits(model, sample | {"net_input": sample["net_input"] | {name: other}})
-    return torch.allclose(changed[:, :half], logits[:, :half], rtol=CLOSE, atol=CLOSE * float(logits.abs().max()))
+    return _close(changed[:, :half], logits[:, :half])
 
 
 def _measure(model: nn.Module, criterion: Any, sample: Sample, same: bool) -> Start:
     model.train()
-    kept: dict[int, int] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with FlopCounterMode(display=False) as counter, saved_tensors_hooks(keep, lambda tensor: tensor):
+    with FlopCounterMode(display=False) as counter, kept_for_backward() as kept:
         loss, size, _ = criterion(model, sample)
         (loss / size).backward()
     decoder = stacks(model)[-1]
-    layers = [_norm(decoder[i]) for i in range(len(decoder))]
-    gradient = _norm(model)
+    bottom, top = (gradient_norm(decoder[i]) for i in (0, -1))
     return Start(
-        sum(p.numel() for p in model.parameters()),
-        counter.get_total_flops(),
-        math.inf,
-        sum(kept.values()) / 2**20,
-        same,
-        gradient,
-        layers[0] / layers[-1] if layers[-1] else math.inf,
+        parameters=sum(p.numel() for p in model.parameters()),
+        flops=counter.get_total_flops(),
+        seconds=math.inf,
+        memory_mib=sum(kept.values()) / 2**20,
+        starts_as_baseline=same,
+        gradient=gradient_norm(model),
+        bottom_to_top=bottom / top if top else math.inf,
     )
 
 
@@ -181,8 +176,3 @@ def _time(model: nn.Module, criterion: Any, sample: Sample) -> float:
     if on_gpu:
         torch.cuda.synchronize()
     return clock() - began
-
-
-def _norm(module: nn.Module) -> float:
-    gradients = [p.grad.flatten() for p in module.parameters() if p.grad is not None]
-    return float(torch.cat(gradients).norm()) if gradients else 0.0

@@ -3,42 +3,37 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from fairseq_residuals.lab.compare import report, today
 from fairseq_residuals.lab.compare.cells import (
-    MOST_IN_A_PASS,
+    CLUSTERS,
     Cell,
     Comparison,
     Result,
     carry_out,
+    carry_out_there,
     read_results,
+    require_submitit,
     write_results,
 )
-from fairseq_residuals.lab.compare.checks import Start, look
-from fairseq_residuals.lab.compare.cluster import CLUSTERS, carry_out_there, require_submitit
+from fairseq_residuals.lab.compare.checks import look, seconds_of_a_run
 from fairseq_residuals.lab.compare.entries import read_entries
 from fairseq_residuals.lab.compare.schedule import Plan, next_cells
-from fairseq_residuals.lab.compare.tasks import RUNGS, TASKS, Rung, Task, folder_task, link_folder, make_copy
+from fairseq_residuals.lab.compare.tasks import RUNGS, TASKS, Rung, Task, folder_task, make_copy
 from fairseq_residuals.lab.recipes.machine import Machine
 from fairseq_residuals.lab.recipes.runner import THREADS, Run, Runner, cores, environments, terminable
 from fairseq_residuals.lab.recipes.stages import Stages
 from fairseq_residuals.plugin.folders import locked
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.utils.progress import say
+from fairseq_residuals.wirings.utils.progress import quiet
 
 HELP = "train wirings side by side, each at its own best rate, and say whether one is better than the baseline"
-STARTING = 8.0
-"""Seconds in which fairseq starts and ends."""
-VALIDATING = 1.15
-"""Time of a run as a multiple of its passes': the optimizer and validations take some as well."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -54,14 +49,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what on")
     what.add_argument("--task", choices=tuple(TASKS), help="; ".join(f"{t.name}: {t.about}" for t in TASKS.values()))
     what.add_argument("--data", type=Path, metavar="DIR", help="instead of --task, a folder of fairseq-preprocess")
-    sizes = "; ".join(f"{n}: {r.dim} wide, {r.updates * r.tokens / 1e6:.0f}M tokens" for n, r in RUNGS.items())
-    what.add_argument("--size", choices=tuple(RUNGS), help=f"{sizes}; copy and cldr train for less (the task's own)")
-    for flag, words in (
-        ("depth", "layers of each stack"),
-        ("dim", "width; the FFN is four times as wide"),
-        ("updates", "updates of a run"),
-        ("tokens", "tokens of an update"),
-    ):
+    rungs = "; ".join(f"{n}: {r.dim} wide, {r.updates * r.tokens / 1e6:.0f}M tokens" for n, r in RUNGS.items())
+    what.add_argument("--size", choices=tuple(RUNGS), help=f"{rungs}; copy and cldr train for less (the task's own)")
+    sizes = {"depth": "layers of each stack", "dim": "width; the FFN is four times as wide"}
+    for flag, words in (sizes | {"updates": "updates of a run", "tokens": "tokens of an update"}).items():
         what.add_argument(f"--{flag}", type=int, metavar="N", help=words)
     what.add_argument(
         "--blocks",
@@ -95,41 +86,33 @@ def run(args: argparse.Namespace) -> int:
         UserError: nothing can be compared so.
     """
     deadline = time.monotonic() + 3600 * args.hours
-    with _quiet():
+    with quiet():
         comparison, plan = _asked(args)
-        _prepare(comparison, plan, args.data)
+        _prepare(comparison, args.data)
     with locked(comparison.folder), terminable():
         results = _known(comparison, args.merge or ())
         jobs = environments(args.gpus, 1) if args.gpus else [dict.fromkeys(THREADS, "1")] * (args.jobs or cores())
-        with _quiet():
+        with quiet():
             here = 0 if args.gpus or args.cluster else len(jobs)
-            starts = look(comparison, list(plan.entries), say, min(here, cores()))
-            estimates = _estimates(comparison, starts, max(1.0, here / cores()))
-            text = report.plan_text(comparison, plan, starts, estimates, len(jobs))
+            starts = look(comparison, plan.entries, min(here, cores()))
+
+        def conclude() -> None:
+            write_results(comparison.runs_csv, results)
+            print(report.write(comparison, plan, results, starts))
+
         if args.show or args.merge:
-            return _conclude(comparison, plan, results, starts)
-        print(text, flush=True)
+            conclude()
+            return 0
+        on_a_core = max(1.0, here / cores())
+        estimates = {name: on_a_core * seconds_of_a_run(comparison.rung, start) for name, start in starts.items()}
+        print(report.plan_text(comparison, plan, starts, estimates, len(jobs)), flush=True)
         if args.dry_run:
             return 0
         try:
             _train(comparison, plan, results, estimates, jobs, deadline, args.cluster)
         finally:
-            _conclude(comparison, plan, results, starts)
+            conclude()
     return 0
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep from the screen what fairseq logs of models and data; the logs of runs have it."""
-    loggers = [logging.getLogger(name) for name in ("fairseq", "fairseq_cli", "fairseq_residuals")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
 
 
 def _asked(args: argparse.Namespace) -> tuple[Comparison, Plan]:
@@ -187,15 +170,17 @@ def _rung(task: Task, args: argparse.Namespace) -> Rung:
     return replace(rung, updates=updates, tokens=tokens)
 
 
-def _prepare(comparison: Comparison, plan: Plan, folder: Path | None) -> None:
+def _prepare(comparison: Comparison, folder: Path | None) -> None:
     """Make or prepare the data where they are not there yet; ``folder`` has them already."""
     with locked(comparison.data, wait=True):
-        if folder or comparison.task.name == "copy":
-            if not comparison.data_bin.exists():
-                link_folder(folder, comparison.data_bin) if folder else make_copy(comparison.data_bin)
-            return
-        runner, job = Runner(), comparison.job(Cell(plan.baseline, 1.0, 1))
-        runner.run_all([Run("data", lambda run: Stages(job, runner, run).prepare())])
+        if not folder and comparison.task.name != "copy":
+            runner = Runner()
+            runner.run_all([Run("data", lambda run: Stages(comparison.any_job, runner, run).prepare())])
+        elif not comparison.data_bin.exists() and folder:
+            comparison.data_bin.parent.mkdir(parents=True, exist_ok=True)
+            comparison.data_bin.symlink_to(folder.resolve(), target_is_directory=True)
+        elif not comparison.data_bin.exists():
+            make_copy(comparison.data_bin)
 
 
 def _known(comparison: Comparison, others: Sequence[Path]) -> list[Result]:
@@ -251,16 +236,3 @@ def _train(
         runner.run_all([Run(cell.name, partial(work, cell), comparison.rung.updates) for cell in cells], keep)
         if len(results) == before:
             return
-
-
-def _estimates(comparison: Comparison, starts: Mapping[str, Start], on_a_core: float) -> dict[str, float]:
-    """Return the seconds of one run of each entry, from the passes that were timed, for so many runs on a core."""
-    passes = comparison.rung.updates * math.ceil(comparison.rung.tokens / MOST_IN_A_PASS)
-    return {name: on_a_core * (STARTING + VALIDATING * passes * start.seconds) for name, start in starts.items()}
-
-
-def _conclude(comparison: Comparison, plan: Plan, results: Sequence[Result], starts: Mapping[str, Start]) -> int:
-    """Write the report, and print its beginning."""
-    write_results(comparison.runs_csv, results)
-    print(report.write(comparison, plan, results, starts))
-    return 0

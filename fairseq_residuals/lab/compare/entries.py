@@ -12,7 +12,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fairseq_residuals.wirings.core.base import Variant
@@ -53,6 +53,11 @@ class Entry:
         return Wiring.parse(self.residual, self.args)
 
     @property
+    def trains_without_warmup(self) -> bool:
+        """Whether its paper trains it so, and the user does not say otherwise."""
+        return self.warmup is None and self.residual in WITHOUT_WARMUP
+
+    @property
     def label(self) -> str:
         """Name of its folders."""
         return re.sub(r"[^\w.=]+", "-", self.name)
@@ -78,13 +83,11 @@ def read_entries(texts: Sequence[str], folder: Path, of_today: bool = False) -> 
     """
     files = [Path(text) for text in texts if text.endswith(".py")]
     user_dir = _user_dir(files, folder) if files or of_today else None
-    named: list[str] = []
+    entries: list[Entry] = []
     for text in texts:
-        named += load(user_dir / Path(text).name) if user_dir and text.endswith(".py") else [text]
-    entries = [_entry(text, user_dir) for text in named]
-    for entry in list(entries):
-        if entry.warmup is None and entry.residual in WITHOUT_WARMUP:
-            entries.append(_entry(f"{entry.name}@warmup=0", user_dir))
+        named = load(user_dir / Path(text).name) if user_dir and text.endswith(".py") else [text]
+        entries += [_entry(name, user_dir) for name in named]
+    entries += [replace(e, name=f"{e.name}@warmup=0", warmup=0) for e in entries if e.trains_without_warmup]
     names = [entry.name for entry in entries]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UserError(f"{', '.join(twice)} is named twice: give each wiring once")
@@ -133,24 +136,23 @@ def load(path: Path, *, wirings: bool = True) -> list[str]:
     Raises:
         UserError: it fails, or defines no wiring.
     """
-    module_name = f"{_LOADED}{path.stem}"
-    if module_name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(module_name, path)
+    name = f"{_LOADED}{path.stem}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None and spec.loader is not None
-        module = sys.modules[module_name] = importlib.util.module_from_spec(spec)
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
         try:
             spec.loader.exec_module(module)
-            classes = [value for value in vars(module).values() if getattr(value, "__module__", "") == module_name]
-            variants = [value for value in classes if isinstance(value, type) and issubclass(value, Variant)]
+            own = [v for v in vars(module).values() if isinstance(v, type) and v.__module__ == name]
+            variants = [v for v in own if issubclass(v, Variant)]
             if not set(variants) & set(VARIANTS.values()) and (wirings or variants):
                 _register(path, variants)
-        except UserError:
-            del sys.modules[module_name]
-            raise
         except Exception as error:  # whatever a user's file raises
-            del sys.modules[module_name]
+            del sys.modules[name]
+            if isinstance(error, UserError):
+                raise
             raise UserError(f"{path.name} fails: {type(error).__name__}: {error}") from error
-    return [name for name, variant in VARIANTS.items() if variant.__module__ == module_name]
+    return [wiring for wiring, variant in VARIANTS.items() if variant.__module__ == name]
 
 
 def _register(path: Path, classes: Sequence[type[Variant]]) -> None:
@@ -160,9 +162,8 @@ def _register(path: Path, classes: Sequence[type[Variant]]) -> None:
             " several need @register_variant(name)"
         )
     (variant,) = classes
-    inherited = {name: getattr(Variant, name) for name in OPTIONAL if name != "normalize_before"}
-    inherited["normalize_before"] = variant.normalize_before
-    for attribute, words in (inherited | {"title": path.stem} | _FILLED_IN).items():
+    says = {name: getattr(Variant, name) for name in OPTIONAL} | {"normalize_before": variant.normalize_before}
+    for attribute, words in (says | {"title": path.stem} | _FILLED_IN).items():
         if attribute not in vars(variant):
             setattr(variant, attribute, words)
     register_variant(path.stem)(variant)

@@ -6,11 +6,23 @@ import io
 import math
 from typing import Any
 
-from fairseq_residuals.lab.compare.findings import Findings
 from fairseq_residuals.lab.compare.schedule import rate_losses
+from fairseq_residuals.lab.compare.verdict import Findings
 from fairseq_residuals.lab.look import plots
 
 LOSS = "validation loss (bits per token)"
+
+
+def draw(findings: Findings, unigram: float) -> dict[str, tuple[str, Any]]:
+    """Return the pictures that the results suffice for, each with its title, by name."""
+    drawn: dict[str, tuple[str, Any]] = {}
+    if findings.results:
+        drawn |= {"rates": ("Loss against rate", rates(findings, unigram))}
+        drawn |= {"curves": ("Curves", curves(findings, unigram))}
+    if any(v.interval for v in findings.at_updates):
+        drawn |= {"forest": (f"Difference from {findings.plan.baseline.name}", forest(findings))}
+        drawn |= {"costs": ("Cost against gain", costs(findings))}
+    return drawn
 
 
 def svg(figure: Any) -> str:

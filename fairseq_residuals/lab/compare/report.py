@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import html
 import math
+import re
+import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from markdown_it import MarkdownIt
 
@@ -14,14 +14,14 @@ from fairseq_residuals.lab.compare import pictures
 from fairseq_residuals.lab.compare.cells import DID_NOT_LEARN_ABOVE, Comparison, Result
 from fairseq_residuals.lab.compare.checks import Start
 from fairseq_residuals.lab.compare.entries import Entry
-from fairseq_residuals.lab.compare.findings import SAME_SPEED, Findings
 from fairseq_residuals.lab.compare.schedule import MOST_RATES, Plan, is_edge, next_cells, rate_losses
-from fairseq_residuals.lab.compare.verdict import LEVEL, POWER, noise_floor, smallest_difference
-from fairseq_residuals.lab.utils.tables import Cell, markdown_table, mean_and_spread, text_table
+from fairseq_residuals.lab.compare.verdict import LEVEL, POWER, SAME_SPEED, Findings, smallest_difference
+from fairseq_residuals.lab.utils.tables import Cell, markdown_table, mean_and_spread
 from modern_fairseq.atomic_write import atomic_write
 
-START_HEAD = ("wiring", "parameters", "FLOPs", "passes/s", "kept MiB", "starts as baseline", "gradient", "bottom/top")
 EDGE = "*"
+RULE = "## The rule, as printed before training"
+"""Heading below what the terminal shows."""
 
 
 def rule(comparison: Comparison, plan: Plan) -> list[str]:
@@ -52,10 +52,11 @@ def rule(comparison: Comparison, plan: Plan) -> list[str]:
     ]
 
 
-def start_rows(starts: Mapping[str, Start]) -> list[tuple[Cell, ...]]:
-    """Return the table of what entries are before they train; costs as multiples of the baseline's."""
-    base = next(iter(starts.values()))
-    return [
+def start_text(starts: Mapping[str, Start]) -> str:
+    """Return what entries are before they train: a table, with costs as multiples of the baseline's, and a note."""
+    name, base = next(iter(starts.items()))
+    head = ("wiring", "parameters", "FLOPs", "passes/s", "kept MiB", "starts as baseline", "gradient", "bottom/top")
+    rows = [
         (
             name,
             f"{s.parameters / base.parameters:.4f}",
@@ -68,17 +69,17 @@ def start_rows(starts: Mapping[str, Start]) -> list[tuple[Cell, ...]]:
         )
         for name, s in starts.items()
     ]
-
-
-def start_note(starts: Mapping[str, Start]) -> str:
-    """Return what the table of :func:`start_rows` is relative to."""
-    name, base = next(iter(starts.items()))
     return (
         f"Parameters, FLOPs, speed and memory kept for the backward pass are multiples of {name}'s"
         f" ({base.parameters:,}, {base.flops:.3g} a pass, {1 / base.seconds:.3g} passes a second,"
         f" {base.memory_mib:.0f} MiB). Gradient norms are at the start; the last column is the decoder's lowest layer"
-        " over its highest. No entry looks ahead."
+        f" over its highest. No entry looks ahead.\n\n{markdown_table(head, rows)}"
     )
+
+
+def _sizes(comparison: Comparison) -> str:
+    rung = comparison.rung
+    return f"{comparison.depth} layers, {rung.dim} wide, {rung.updates:,} updates of {rung.tokens:,} tokens"
 
 
 def plan_text(
@@ -89,14 +90,11 @@ def plan_text(
     runs = {e: len(plan.rates) + extra + plan.seeds_of(e) - 1 for e in plan.entries}
     seconds = sum(number * estimates[entry.name] for entry, number in runs.items()) / jobs
     takes = f"{math.ceil(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-    rung = comparison.rung
     return "\n".join(
         [
-            f"{comparison.task.name}: {comparison.task.about}. {comparison.depth} layers, {rung.dim} wide, "
-            f"{rung.updates:,} updates of {rung.tokens:,} tokens.",
+            f"{comparison.task.name}: {comparison.task.about}. {_sizes(comparison)}.",
             "",
-            text_table(START_HEAD, start_rows(starts)),
-            start_note(starts),
+            start_text(starts),
             "",
             *rule(comparison, plan),
             "",
@@ -106,53 +104,31 @@ def plan_text(
     )
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A picture of the report."""
+def markdown(findings: Findings, comparison: Comparison, pictures: Mapping[str, str]) -> str:
+    """Return ``report.md``; losses and verdicts come first.
 
-    title: str
-    name: str
-    """Name of its file, without the ending."""
-    figure: Any
-    """Of matplotlib."""
-
-
-def blocks(
-    comparison: Comparison, plan: Plan, results: Sequence[Result], starts: Mapping[str, Start]
-) -> list[str | Picture]:
-    """Return the report of what is finished: paragraphs in Markdown, and pictures; losses and verdicts come first."""
-    findings = Findings(plan, results, starts)
-    rung, baseline, unigram = comparison.rung, plan.baseline.name, comparison.unigram_loss
+    Args:
+        pictures: title of each by the name of its file, without the ending.
+    """
+    plan, results, starts = findings.plan, findings.results, findings.starts
     losses = findings.losses(plan.baseline)
-    noise = noise_floor(losses)
+    noise = statistics.stdev(losses.values()) if len(losses) > 1 else None
     left = next_cells(plan, results)
-    missing = f"{', '.join(cell.name for cell in left[:20])}{', ...' if len(left) > 20 else ''}"
     compared = [(f"equal {at}", v) for at in ("updates", "seconds") for v in getattr(findings, f"at_{at}")]
-    figures: list[str | Picture] = []
-    if results:
-        figures += [
-            Picture("Loss against rate", "rates", pictures.rates(findings, unigram)),
-            Picture("Curves", "curves", pictures.curves(findings, unigram)),
-        ]
-    if any(v.interval for v in findings.at_updates):
-        figures += [
-            Picture(f"Difference from {baseline}", "forest", pictures.forest(findings)),
-            Picture("Cost against gain", "costs", pictures.costs(findings)),
-        ]
-    return [
+    parts = [
         f"# Wirings compared on {comparison.task.name}",
         _list(
-            f"{comparison.task.about}; {comparison.depth} layers, {rung.dim} wide, {rung.updates:,} updates of"
-            f" {rung.tokens:,} tokens. Losses in bits per target token on validation data; the unigram loss is"
-            f" {unigram:.2f}.",
+            f"{comparison.task.about}; {_sizes(comparison)}. Losses in bits per target token on validation data; the"
+            f" unigram loss is {comparison.unigram_loss:.2f}.",
             *map(findings.sentence, findings.at_updates),
-            f"Noise floor: {baseline} varies by {noise:.4f} bits (standard deviation over {len(losses)} seeds)."
+            f"Noise floor: {plan.baseline.name} varies by {noise:.4f} bits (standard deviation over {len(losses)}"
+            " seeds)."
             if noise is not None
-            else f"Noise floor: unknown, {baseline} has fewer than two seeds.",
+            else f"Noise floor: unknown, {plan.baseline.name} has fewer than two seeds.",
         ),
         "## Losses",
         markdown_table(LOSS_HEAD, [_loss_row(findings, entry) for entry in plan.entries]),
-        f"## Against {baseline}",
+        f"## Against {plan.baseline.name}",
         "Differences of validation losses; less than 0 is better.",
         markdown_table(
             ("wiring", "at", "seeds", "difference", "95% interval", "p (Holm)", "verdict"),
@@ -161,19 +137,19 @@ def blocks(
                 for at, v in compared
             ],
         ),
-        "## The rule, as printed before training",
+        RULE,
         _list(*rule(comparison, plan)),
-        *figures,
+        *(f"## {title}\n\n![{title}]({name}.png)" for name, title in pictures.items()),
         "## Before training",
-        start_note(starts),
-        markdown_table(START_HEAD, start_rows(starts)),
+        start_text(starts),
         "## Other ends",
-        _list(*_other_ends(results)) or "All runs learned.",
+        _list(*(_end(o) for o in results if o.ended != "learned")) or "All runs learned.",
         "## Not run",
-        missing or "Nothing is left.",
+        ", ".join([*(cell.name for cell in left[:20]), *(["..."] if len(left) > 20 else [])]) or "Nothing is left.",
         "## Made by",
         _list(*_made_by(comparison, results)),
     ]
+    return "\n\n".join(parts) + "\n"
 
 
 def _list(*lines: str) -> str:
@@ -207,8 +183,8 @@ def _signed(*values: float | None) -> str | None:
     return " to ".join(f"{value:+.4f}" for value in values if value is not None) or None
 
 
-def _other_ends(results: Sequence[Result]) -> list[str]:
-    return [f"{o.entry}, lr {o.lr:g}, seed {o.seed}: {o.ended}; {o.reason}." for o in results if o.ended != "learned"]
+def _end(run: Result) -> str:
+    return f"{run.entry}, lr {run.lr:g}, seed {run.seed}: {run.ended}; {run.reason}."
 
 
 def _made_by(comparison: Comparison, results: Sequence[Result]) -> list[str]:
@@ -226,17 +202,18 @@ def _made_by(comparison: Comparison, results: Sequence[Result]) -> list[str]:
 
 def write(comparison: Comparison, plan: Plan, results: Sequence[Result], starts: Mapping[str, Start]) -> str:
     """Write the report, and return its first part and where it is."""
-    parts = blocks(comparison, plan, results, starts)
-    for part in parts:
-        if isinstance(part, Picture):
-            with atomic_write(comparison.folder / f"{part.name}.png") as new:
-                part.figure.savefig(new, format="png")
-    texts = [f"## {p.title}\n\n![{p.title}]({p.name}.png)" if isinstance(p, Picture) else p for p in parts]
-    for name, text in (("report.md", "\n\n".join(texts) + "\n"), ("report.html", _html(parts))):
+    findings = Findings(plan, results, starts)
+    figures = pictures.draw(findings, comparison.unigram_loss)
+    text = markdown(findings, comparison, {name: title for name, (title, _) in figures.items()})
+    page = _html(text, {name: pictures.svg(figure) for name, (_, figure) in figures.items()})
+    for name, (_, figure) in figures.items():
+        with atomic_write(comparison.folder / f"{name}.png") as new:
+            figure.savefig(new, format="png")
+    for name, content in (("report.md", text), ("report.html", page)):
         with atomic_write(comparison.folder / name) as new:
-            new.write_text(text, encoding="utf-8")
-    shown = "\n\n".join(texts[: texts.index("## The rule, as printed before training")])
-    return f"\n{shown}\n\nWritten to {comparison.folder}: report.html, report.md, runs.csv."
+            new.write_text(content, encoding="utf-8")
+    shown = text[: text.index(RULE)]
+    return f"\n{shown}Written to {comparison.folder}: report.html, report.md, runs.csv."
 
 
 _STYLE = (
@@ -247,17 +224,12 @@ _STYLE = (
 )
 
 
-def _html(parts: Sequence[str | Picture]) -> str:
-    """Return one page that needs nothing but itself."""
-    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
-    title = html.escape(str(parts[0])[2:])
-    body = [
-        f"<h2>{html.escape(part.title)}</h2>\n{pictures.svg(part.figure)}"
-        if isinstance(part, Picture)
-        else markdown.render(part)
-        for part in parts
-    ]
+def _html(text: str, drawn: Mapping[str, str]) -> str:
+    """Return one page that needs nothing but itself: pictures are SVG in it."""
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    body = re.sub(r'<p><img src="(\w+)\.png".*?></p>', lambda picture: drawn[picture[1]], body)
+    title = html.escape(text[2 : text.index("\n")])
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f"<style>{_STYLE}</style></head>\n<body>\n{chr(10).join(body)}\n</body></html>\n"
+        f"<style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
     )

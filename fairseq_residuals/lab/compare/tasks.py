@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq.data import Dictionary, data_utils
+from fairseq.data import Dictionary
 
 from fairseq_residuals.lab.data.binarize import binarize
 from fairseq_residuals.lab.data.download import digest_of
+from fairseq_residuals.lab.look.verdicts import target_file, token_counts
 from fairseq_residuals.plugin.folders import new_folder
 from fairseq_residuals.wirings.core.errors import UserError
 
@@ -126,33 +126,14 @@ def folder_task(folder: Path) -> Task:
     return Task(folder.name, about, "compare/translation", "s", 6, 1e-3, overrides=own)
 
 
-def link_folder(folder: Path, data_bin: Path) -> None:
-    """Put a binarized folder where a corpus has its own."""
-    data_bin.parent.mkdir(parents=True, exist_ok=True)
-    data_bin.symlink_to(folder.resolve(), target_is_directory=True)
-
-
-def _predicted(data_bin: Path, split: str) -> str:
-    """Return the name of the file of a split that a model learns to predict, without its ending."""
-    for path in data_bin.glob(f"{split}.*-*.*.idx"):
-        _, pair, language, _ = path.name.split(".")
-        if pair.endswith(f"-{language}"):
-            return path.stem
-    return split
-
-
 def unigram_loss_of(data_bin: Path) -> float:
     """Return the bits per token of validation data by a model that knows how frequent tokens are in training data.
 
     Every word of the dictionary counts once more, so that none is impossible.
     """
-    names = [_predicted(data_bin, split) for split in ("train", "valid")]
-    language = names[0].rpartition(".")[2] if "." in names[0] else ""
-    words = len(Dictionary.load(str(data_bin / ".".join(filter(None, ("dict", language, "txt"))))))
-    train, valid = (
-        Counter(token for line in data_utils.load_indexed_dataset(str(data_bin / name)) for token in line.tolist())
-        for name in names
-    )
+    files = [target_file(data_bin, split) for split in ("train", "valid")]
+    words = len(Dictionary.load(str(data_bin / f"dict{files[0].suffix}.txt")))
+    train, valid = map(token_counts, files)
     total = train.total() + words
     return -math.fsum(n * math.log2((train[token] + 1) / total) for token, n in valid.items()) / valid.total()
 

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 from fairseq_residuals.lab.look import plots
 from fairseq_residuals.lab.look.output import write
-from fairseq_residuals.lab.utils.tables import Cell, few, text_table
+from fairseq_residuals.lab.utils.tables import Cell, few, markdown_table
 
 MOST_NAMED = 8
-"""Models in a legend and in columns of the table; of more, the table has a row each."""
+"""Most models that a legend names."""
+STACKS = ("encoder", "decoder")
 ByLayer = dict[str, list[float]]
 """A number for each layer from the bottom, by stack."""
 Measured = Sequence[tuple[str, str, ByLayer]]
@@ -24,7 +25,7 @@ def show_by_layer(args: argparse.Namespace, measured: Measured, y: str, column: 
         y: label of the axis.
         column: the numbers' name in the CSV file.
     """
-    stacks = [stack for stack in ("encoder", "decoder") if any(stack in found for _, _, found in measured)]
+    stacks = [stack for stack in STACKS if any(stack in found for _, _, found in measured)]
     figure, axes = plots.new_figure(1, len(stacks), height=2.2, sharey=True)
     styles = plots.line_styles(wiring for _, wiring, _ in measured)
     for stack, panel in zip(stacks, axes[0], strict=True):
@@ -38,7 +39,7 @@ def show_by_layer(args: argparse.Namespace, measured: Measured, y: str, column: 
         axes[0][0].set_ylim(bottom=0)
     if len(measured) <= MOST_NAMED:
         plots.legend(figure, axes[0][-1])
-    print(text_table(*_table(stacks, measured)))
+    print(table([(label, found) for label, _, found in measured]))
     rows: list[list[Cell]] = [
         [label, wiring, stack, layer, value]
         for label, wiring, found in measured
@@ -48,21 +49,13 @@ def show_by_layer(args: argparse.Namespace, measured: Measured, y: str, column: 
     write(args, figure, ("model", "wiring", "stack", "layer", column), rows)
 
 
-def _table(stacks: Sequence[str], measured: Measured) -> tuple[list[str], list[list[Cell]]]:
-    """Return head and rows: a column for each model, or a row where they are many."""
-    places = [(stack, layer) for stack in stacks for layer in few(range(1, _depth(stack, measured) + 1))]
-    columns: list[list[Cell]] = [["stack", *(stack for stack, _ in places)], ["layer", *(n for _, n in places)]]
-    for label, _, found in measured:
-        columns.append([label, *(_at(found.get(stack, []), layer) for stack, layer in places)])
-    if len(measured) > MOST_NAMED:
-        return ["model", *(f"{stack[:3]} {n}" for stack, n in places)], columns[2:]
-    head, *rows = zip(*columns, strict=True)
-    return list(map(str, head)), list(map(list, rows))
-
-
-def _depth(stack: str, measured: Measured) -> int:
-    return max(len(found.get(stack, [])) for _, _, found in measured)
-
-
-def _at(values: Sequence[float], layer: int) -> float | None:
-    return values[layer - 1] if layer <= len(values) else None
+def table(measured: Sequence[tuple[str, ByLayer]]) -> str:
+    """Return a row for each model, by its label, with the numbers of some layers of each stack."""
+    stacks = [stack for stack in STACKS if any(stack in found for _, found in measured)]
+    depths = {stack: max(len(found.get(stack, [])) for _, found in measured) for stack in stacks}
+    places = [(stack, layer) for stack, depth in depths.items() for layer in few(range(1, depth + 1), 5)]
+    rows = [
+        [label, *(next(iter(found.get(stack, [])[layer - 1 : layer]), None) for stack, layer in places)]
+        for label, found in measured
+    ]
+    return markdown_table(["model", *(f"{stack[:3]} {layer}" for stack, layer in places)], rows)

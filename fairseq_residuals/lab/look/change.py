@@ -9,11 +9,11 @@ from torch import Tensor
 
 from fairseq_residuals.lab.look.by_layer import ByLayer, show_by_layer
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder
-from fairseq_residuals.lab.look.probes import Subject, run_forward, unpadded
+from fairseq_residuals.lab.look.probes import ModelAndLoss, run_forward, unpadded
 from fairseq_residuals.lab.look.subjects import add_flags, subjects
 
 
-def change(subject: Subject) -> ByLayer:
+def change(subject: ModelAndLoss) -> ByLayer:
     """Return the mean absolute difference between what the first sub-layers of successive layers are fed.
 
     The mean is over all channels of all positions that are not padding. There is one number less than there are layers.
@@ -38,11 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0.
-
-    Raises:
-        UserError: nothing can be measured or written.
-    """
+    """Return 0, or raise a UserError: nothing can be measured or written."""
     check_folder(args)
     measured = [(s.label, s.wiring, change(s)) for s in subjects(args)]
     show_by_layer(args, measured, "mean |change of input|", "change")

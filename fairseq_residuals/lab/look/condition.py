@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairseq_residuals.lab.look import plots
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
-from fairseq_residuals.lab.utils.tables import few, text_table
+from fairseq_residuals.lab.utils.tables import few, markdown_table
 
 
 @dataclass
@@ -62,11 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0.
-
-    Raises:
-        UserError: nothing can be written.
-    """
+    """Return 0, or raise a UserError: nothing can be written."""
     check_folder(args)
     numbers = {sigma: condition_numbers(Adam(), sigma, STEPS, SEED) for sigma in SIGMAS}
     figure, axes = plots.new_figure(1, 2, height=2.4, sharey=True)
@@ -81,9 +77,10 @@ def run(args: argparse.Namespace) -> int:
     plots.finish(axes[0][0], "update", "condition number of Adam", whole_x=True)
     plots.finish(axes[0][1], f"gradient scale σ / {max(SIGMAS):g}")
     for panel, title in zip(axes[0], ("σ", "update"), strict=True):
-        plots.legend_above(panel, title)
+        place = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": 2}  # above the panel
+        panel.legend(title=title, fontsize=6.5, title_fontsize=7, frameon=False, **place)
     head = ("sigma", *(f"update {step}" for step in steps))
-    print(text_table(head, [[f"{sigma:.2g}", *(numbers[sigma][n - 1] for n in steps)] for sigma in chosen]))
+    print(markdown_table(head, [[f"{sigma:.2g}", *(numbers[sigma][n - 1] for n in steps)] for sigma in chosen]))
     adam = Adam()
     print(f"lr sqrt(dim) / eps = {adam.lr * adam.dim**0.5 / adam.eps:.4g}")
     rows = [[sigma, step, k] for sigma in SIGMAS for step, k in enumerate(numbers[sigma], start=1)]

@@ -10,7 +10,7 @@ import glob
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -19,7 +19,7 @@ from typing import Any
 from fairseq_residuals.lab.look import plots
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
 from fairseq_residuals.lab.look.training_log import Log, read_log
-from fairseq_residuals.lab.utils.tables import Cell, text_table
+from fairseq_residuals.lab.utils.tables import Cell, markdown_table
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS
 
@@ -62,7 +62,7 @@ class Group:
             )
         return [_point(update, [curve[update] for curve in curves]) for update in shared]
 
-    def best(self, metric: str, subset: str, choose: Callable[[Iterable[float]], float]) -> Point:
+    def best(self, metric: str, subset: str) -> Point:
         """Return the best value of each run; ``x`` is the update at which the first run had it.
 
         Raises:
@@ -73,8 +73,8 @@ class Group:
             curve = {update: value for update, value in log.curve(metric, subset).items() if math.isfinite(value)}
             if not curve:
                 raise UserError(f"{log.path} has no finite {metric} of {subset}")
-            value = choose(curve.values())
-            found.append((next(update for update, v in curve.items() if v == value), value))
+            at = chooser(metric)(curve, key=lambda update, curve=curve: curve[update])
+            found.append((at, curve[at]))
         return _point(found[0][0], [value for _, value in found])
 
     def depth(self, stacks: Sequence[str]) -> int:
@@ -95,8 +95,8 @@ def _point(x: int, values: list[float]) -> Point:
     return Point(x, statistics.fmean(values), min(values), max(values), len(values))
 
 
-def chooser(metric: str) -> Callable[[Iterable[float]], float]:
-    """Return what makes the best of several values of a metric."""
+def chooser(metric: str) -> Callable[..., Any]:
+    """Return what chooses the best of several values of a metric, ``max`` or ``min``."""
     return max if metric.startswith(LARGER_IS_BETTER) else min
 
 
@@ -159,12 +159,7 @@ def _title(name: str) -> str:
 
 
 HELP = "plot the loss, or another metric, from logs of fairseq-train; seeds as bands; or the best value against depth"
-AGAINST = {
-    "updates": (),
-    "layers": ("encoder", "decoder"),
-    "encoder-layers": ("encoder",),
-    "decoder-layers": ("decoder",),
-}
+AGAINST = {"updates": (), "layers": ("encoder", "decoder"), "encoder-layers": ("encoder",)}
 UNITS = {
     "loss": "loss (bits per token)",
     "nll_loss": "NLL (bits per token)",
@@ -190,9 +185,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--subset", nargs="+", default=["train", "valid"], metavar="NAME", help="one panel for each (train valid)"
     )
     parser.add_argument("--against", choices=tuple(AGAINST), default="updates", help="x axis (%(default)s)")
-    parser.add_argument("--title", default="", metavar="TEXT", help="above the picture")
-    parser.add_argument("--x-label", metavar="TEXT", help="of the x axis")
-    parser.add_argument("--y-label", metavar="TEXT", help="of the y axis")
     parser.add_argument(
         "--wide",
         metavar="HEAD",
@@ -202,27 +194,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0.
-
-    Raises:
-        UserError: a log cannot be read or lacks the metric, or runs cannot be told apart.
-    """
+    """Return 0, or raise a UserError: a log cannot be read or lacks the metric, or runs cannot be told apart."""
     check_folder(args)
     if args.wide and len(args.subset) > 1:
         raise UserError(f"--wide needs one --subset, not {' '.join(args.subset)}")
-    found = groups(args.logs, by_depth=bool(AGAINST[args.against]))
-    over_depth = bool(AGAINST[args.against])
-    series = {subset: (_against_depth if over_depth else _over_updates)(args, found, subset) for subset in args.subset}
+    over_depth = args.against != "updates"
+    found = groups(args.logs, by_depth=over_depth)
+    series = {subset: _lines(args, found, subset) for subset in args.subset}
     figure, axes = plots.new_figure(1, len(series), width=plots.COLUMN if len(series) == 1 else plots.PAGE, sharey=True)
     for panel, (subset, lines) in zip(axes[0], series.items(), strict=True):
         _draw(args, panel, lines)
-        x, y = args.x_label or args.against.replace("-", " "), args.y_label or UNITS.get(args.metric, args.metric)
-        if over_depth:
-            x = args.x_label or " + ".join(AGAINST[args.against]) + " layers"
-        title = args.title if len(series) == 1 else f"{args.title} {subset}".strip()
-        plots.finish(panel, x, y if panel is axes[0][0] else "", title, whole_x=over_depth)
+        x = f"{' + '.join(AGAINST[args.against])} layers" if over_depth else "updates"
+        y = UNITS.get(args.metric, args.metric) if panel is axes[0][0] else ""
+        plots.finish(panel, x, y, subset if len(series) > 1 else "", whole_x=over_depth)
     plots.legend(figure, axes[0][0])
-    print(text_table(*_summary(args, found)))
+    print(markdown_table(*_summary(args, found), left=3))
     for group in found if not over_depth else ():
         ends = sorted(max(log.curve(args.metric, args.subset[0])) for log in group.logs)
         if ends[0] < ends[-1]:
@@ -235,17 +221,14 @@ Lines = dict[tuple[str, str], list[Point]]
 """Points of each line, by label and wiring."""
 
 
-def _over_updates(args: argparse.Namespace, found: Sequence[Group], subset: str) -> Lines:
-    return {(group.label, group.wiring): group.points(args.metric, subset) for group in found}
-
-
-def _against_depth(args: argparse.Namespace, found: Sequence[Group], subset: str) -> Lines:
-    choose = chooser(args.metric)
+def _lines(args: argparse.Namespace, found: Sequence[Group], subset: str) -> Lines:
     lines: Lines = {}
     for group in found:
-        best = group.best(args.metric, subset, choose)
-        depth = group.depth(AGAINST[args.against])
-        lines.setdefault((group.label, group.wiring), []).append(replace(best, x=depth))
+        if args.against == "updates":
+            points = group.points(args.metric, subset)
+        else:
+            points = [replace(group.best(args.metric, subset), x=group.depth(AGAINST[args.against]))]
+        lines.setdefault((group.label, group.wiring), []).extend(points)
     return {key: sorted(points, key=lambda p: p.x) for key, points in lines.items()}
 
 
@@ -262,11 +245,10 @@ def _draw(args: argparse.Namespace, panel: Any, lines: Lines) -> None:
 
 
 def _summary(args: argparse.Namespace, found: Sequence[Group]) -> tuple[Sequence[str], list[list[Cell]]]:
-    choose = chooser(args.metric)
     rows: list[list[Cell]] = []
     for subset in args.subset:
         for group in found:
-            best = group.best(args.metric, subset, choose)
+            best = group.best(args.metric, subset)
             ends = [list(log.curve(args.metric, subset).items())[-1] for log in group.logs]
             layers = "-".join(str(n) for _, n in sorted(group.logs[0].layers.items(), reverse=True)) or "-"
             last, update = fmean(value for _, value in ends), min(update for update, _ in ends)

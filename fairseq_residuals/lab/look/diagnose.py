@@ -28,11 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0, whatever the verdict.
-
-    Raises:
-        UserError: the file cannot be read, or is no log.
-    """
+    """Return 0, or raise a UserError: the file cannot be read, or is no log."""
     check_folder(args)
     log = read_log(args.log)
     found = diagnose(log, Unigram.counted(args.data, log.target) if args.data else None)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import logging
-import string
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -21,15 +19,16 @@ from torch import Tensor, nn
 
 from fairseq_residuals.lab.look import plots
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
-from fairseq_residuals.lab.look.probes import stacks
+from fairseq_residuals.lab.look.probes import kept_for_backward, stacks, storage
 from fairseq_residuals.lab.look.scheme import Scheme, module_names, scheme_of
 from fairseq_residuals.lab.look.subjects import add_size_flags, library_model, of_python_file
-from fairseq_residuals.lab.look.trace import Graph, Node, run_below, trace_layer
-from fairseq_residuals.lab.utils.tables import Cell, text_table
+from fairseq_residuals.lab.look.trace import Graph, first_stream, trace_layer
+from fairseq_residuals.lab.utils.tables import Cell, markdown_table
 from fairseq_residuals.wirings.blocks.transformer import TransformerStack
 from fairseq_residuals.wirings.core.base import Variant
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.stack import Stack
+from fairseq_residuals.wirings.utils.progress import quiet
 
 
 def parameters_per_layer(stack: Stack) -> list[int]:
@@ -49,7 +48,7 @@ def parameters_of_the_whole(stack: Stack) -> int:
     return sum(p.numel() for p in stack.wiring.parameters() if id(p) not in in_layers)
 
 
-def activations_per_layer(stack: Stack, sentences: int, tokens: int, device: str = "cpu") -> list[int]:
+def activations_per_layer(stack: Stack, sentences: int, tokens: int) -> list[int]:
     """Return bytes that autograd keeps for each layer, counted while it runs in training mode and single precision.
 
     A tensor that several layers keep (a history along depth) is the lowest one's; what the encoder gives is nobody's.
@@ -57,55 +56,35 @@ def activations_per_layer(stack: Stack, sentences: int, tokens: int, device: str
     Args:
         stack: of a model on the device ``meta``; each layer gets storage only while it runs.
     """
-    stream, context = run_below(stack, 0, sentences, tokens)
-    context = replace(
-        context, memory=_real(context.memory, device), self_attn_mask=_real(context.self_attn_mask, device)
-    )
-    wiring = _copy(stack.wiring, device)
+    stream, context = first_stream(stack, sentences, tokens)
+    context = replace(context, memory=_real(context.memory), self_attn_mask=_real(context.self_attn_mask))
+    wiring = _copy(stack.wiring)
     with torch.enable_grad():
-        x = torch.zeros(stream["x"].shape, device=device, requires_grad=True)
+        x = torch.zeros(stream["x"].shape, requires_grad=True)
         stream = wiring.open(x)
         kept_below: set[int] = set()
         found = []
         for i in range(len(stack)):
-            layer = _copy(stack[i], device)
+            layer = _copy(stack[i])
             # a copy of a layer by itself evaluates by a copy of the wiring that has no storage
             layer.evaluate = wiring.at(i)[0].evaluate
-            counter = _Counter([*layer.parameters(), *wiring.parameters(), context.memory], kept_below)
-            with torch.autograd.graph.saved_tensors_hooks(counter.keep, lambda tensor: tensor):
+            owned = {storage(t) for t in [*layer.parameters(), *wiring.parameters(), context.memory] if t is not None}
+            with kept_for_backward() as kept:
                 stream, _ = layer(stream, context)
                 stream = wiring.after_layer(i, stream)
-            found.append(sum(counter.sizes.values()))
+            found.append(sum(size for key, size in kept.items() if key not in owned | kept_below))
             # without the graph below them, so that its tensors are freed
-            kept = kept_below | counter.sizes.keys()
-            kept_below = {_storage(value) for value in stream.values()} & kept
+            kept_below = {storage(value) for value in stream.values()} & (kept_below | kept.keys() - owned)
             stream = {key: value.detach().requires_grad_() for key, value in stream.items()}
     return found
 
 
-class _Counter:
-    """Bytes of the storages that autograd keeps, each once."""
-
-    def __init__(self, owned: list[Tensor | None], kept_below: set[int]) -> None:
-        self.not_counted = {_storage(t) for t in owned if t is not None} | kept_below
-        self.sizes: dict[int, int] = {}
-
-    def keep(self, tensor: Tensor) -> Tensor:
-        if _storage(tensor) not in self.not_counted:
-            self.sizes[_storage(tensor)] = tensor.untyped_storage().nbytes()
-        return tensor
+def _real(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else torch.zeros(tensor.shape, dtype=tensor.dtype)
 
 
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
-
-
-def _real(tensor: Tensor | None, device: str) -> Tensor | None:
-    return None if tensor is None else torch.zeros(tensor.shape, dtype=tensor.dtype, device=device)
-
-
-def _copy(module: nn.Module, device: str) -> Any:
-    made = copy.deepcopy(module).to_empty(device=device).train()
+def _copy(module: nn.Module) -> Any:
+    made = copy.deepcopy(module).to_empty(device="cpu").train()
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.zero_()
@@ -143,11 +122,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0.
-
-    Raises:
-        UserError: there is no such architecture, or nothing can be written.
-    """
+    """Return 0, or raise a UserError: there is no such architecture, or nothing can be written."""
     check_folder(args)
     drawn: list[Drawn] = []
     notes: list[tuple[str, ...]] = []
@@ -164,7 +139,9 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--stack {args.stack}: {', '.join(args.arch)} has no {args.stack}")
     head = ("model", "stack", "layer", "parameters", "parameters_MB", "activations_MB")
     print(
-        text_table(("model", "stack", "layers", "parameters each", "MB each", "activations, MB each"), _grouped(costs))
+        markdown_table(
+            ("model", "stack", "layers", "parameters each", "MB each", "activations, MB each"), _grouped(costs), left=3
+        )
     )
     batch = f"{args.sentences} sentences of {args.tokens} tokens"
     print(f"MB = 10^6 bytes, single precision; activations kept for the backward pass of {batch}, on this CPU")
@@ -197,14 +174,10 @@ def _stacks(args: argparse.Namespace) -> Iterator[tuple[str, Stack]]:
     Raises:
         UserError: a name is that of no wiring or architecture, or of a file without a stack that can be drawn.
     """
-    logging.disable(logging.INFO)  # what building prints says nothing here
-    try:
-        for name in args.arch:
-            for label, stack in _named_stacks(name, args):
-                if args.stack in (None, stack.shape.stack):
-                    yield label, stack
-    finally:
-        logging.disable(logging.NOTSET)
+    for name in args.arch:
+        with quiet():
+            found = list(_named_stacks(name, args))
+        yield from ((label, stack) for label, stack in found if args.stack in (None, stack.shape.stack))
 
 
 def _named_stacks(name: str, args: argparse.Namespace) -> Iterator[tuple[str, Stack]]:
@@ -257,9 +230,8 @@ def _tell(one: Drawn) -> list[str]:
     return [
         f"{one.variant.title}, {one.stack}{one.of}: {one.variant.paper}",
         *(f"    {equation}" for equation in one.variant.equations_of(one.variant.config)),
-        "  A layer, as it runs; * is the gradient's easiest way:",
-        *(f"    {line}" for line in as_text(one.graph)),
-        f"  That way passes {one.graph.crossed('norm')} norms and {one.graph.crossed('sublayer')} sub-layers.",
+        f"  The gradient's easiest way through a layer passes {one.graph.crossed('norm')} norms and"
+        f" {one.graph.crossed('sublayer')} sub-layers.",
     ]
 
 
@@ -286,42 +258,8 @@ def _grouped(costs: list[list[Cell]]) -> list[list[Cell]]:
 
 
 FILL = {"sublayer": "#DCE9F4", "norm": "#F8E3B5", "learned": "#D8F0DD", "tie": "0.35"}
-SIGNS = ("+", "-", "×", "÷")
 INCH = 130
 """Pixels of a scheme in an inch."""
-
-
-def as_text(graph: Graph) -> list[str]:
-    """Return a line per box; those on the gradient's way are marked."""
-    names: dict[int, str] = {}
-    taken = {node.label for node in graph.nodes if node.kind == "in"}
-    every = [*string.ascii_lowercase[:22], *(f"a{i}" for i in range(1, 1000))]
-    letters = (name for name in every if name not in taken)
-    lines = []
-    for node in graph.nodes:
-        if node.kind == "in":
-            names[node.number] = node.label
-            continue
-        arguments = [names[n] for n in node.inputs]
-        if node.kind == "out":
-            name, value = f"{node.label}'", arguments[0]
-        else:
-            name, value = next(letters), _value(node, arguments)
-        names[node.number] = name
-        lines.append(f"{'*' if node.number in graph.path else ' '} {name} = {value}")
-    return lines
-
-
-def _value(node: Node, arguments: list[str]) -> str:
-    before, _, sign = node.label.rpartition(" ")
-    if before and sign in SIGNS:
-        return f"{before} {sign} {arguments[0]}"
-    sign, _, factor = node.label.partition(" ")
-    if sign in SIGNS:
-        operands = [*arguments, factor] if factor else arguments
-        # both may be the same
-        return f" {sign} ".join(operands if len(operands) > 1 else operands * 2)
-    return f"{node.label}({', '.join(arguments)})"
 
 
 def draw_scheme(axes: Any, scheme: Scheme, title: str, below: str, size: tuple[float, float]) -> None:

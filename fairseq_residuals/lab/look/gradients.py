@@ -8,40 +8,27 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
-
 from fairseq_residuals.lab.look import plots
 from fairseq_residuals.lab.look.by_layer import ByLayer, show_by_layer
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
-from fairseq_residuals.lab.look.probes import SUBLAYERS, Event, Subject, norm_of, run_backward, stacks
+from fairseq_residuals.lab.look.probes import SUBLAYERS, Event, ModelAndLoss, gradient_norm, run_backward, stacks
 from fairseq_residuals.lab.look.subjects import add_flags, subjects
-from fairseq_residuals.lab.utils.tables import Cell, text_table
+from fairseq_residuals.lab.utils.tables import Cell, markdown_table
 from fairseq_residuals.wirings.core.errors import UserError
 
 ABOVE = "norm above layer"
 
 
-def parameter_gradients(subject: Subject) -> ByLayer:
+def parameter_gradients(subject: ModelAndLoss) -> ByLayer:
     """Return the norm of the loss's gradient with respect to all parameters of a layer, its wiring's included.
 
     Parameters that layers share count in each.
     """
     subject.backward()
-    return stored_gradients(subject)
+    return {stack.shape.stack: [gradient_norm(stack[i]) for i in range(len(stack))] for stack in stacks(subject.model)}
 
 
-def stored_gradients(subject: Subject) -> ByLayer:
-    """Return the gradients (:func:`parameter_gradients`) of the last pass."""
-
-    def norm(layer: nn.Module) -> float:
-        # layer dropout may leave no gradient at all
-        each = (norm_of(p.grad) for p in layer.parameters() if p.grad is not None)
-        return math.hypot(*each) / subject.loss_scale
-
-    return {stack.shape.stack: [norm(stack[i]) for i in range(len(stack))] for stack in stacks(subject.model)}
-
-
-def output_gradients(subject: Subject) -> ByLayer:
+def output_gradients(subject: ModelAndLoss) -> ByLayer:
     """Return the norm of the loss's gradient with respect to what a layer gives, "x" of the stream."""
     seen, norms, _ = run_backward(subject)
     found: ByLayer = {}
@@ -65,7 +52,7 @@ class PointInLayer:
     """Norm of the loss's gradient with respect to the tensor at this point."""
 
 
-def parts(subject: Subject) -> list[PointInLayer]:
+def parts(subject: ModelAndLoss) -> list[PointInLayer]:
     """Return every tensor that the wiring of a layer handles, in the order in which they are made.
 
     Points of one name in a layer are counted: "norm FFN", "norm FFN (2)".
@@ -117,11 +104,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0.
-
-    Raises:
-        UserError: nothing can be measured or written.
-    """
+    """Return 0, or raise a UserError: nothing can be measured or written."""
     check_folder(args)
     if args.parts:
         return _show_parts(args)
@@ -144,7 +127,7 @@ def _show_parts(args: argparse.Namespace) -> int:
     plots.legend(figure, axes[0][0], colour=plots.GREY)
     head = ("model", "stack", "layer", "point", "gradient_norm")
     rows: list[list[Cell]] = [[label, p.stack, p.layer, p.point, p.norm] for label, _, found in measured for p in found]
-    print(text_table(head, rows))
+    print(markdown_table(head, rows, left=4))
     write(args, figure, head, rows)
     return 0
 
@@ -166,7 +149,7 @@ def _draw_parts(panel: Any, wiring: str, found: list[PointInLayer]) -> None:
     panel.set_xlim(left=0)
 
 
-def _chosen(subject: Subject, found: list[PointInLayer], at: str | None) -> list[PointInLayer]:
+def _chosen(subject: ModelAndLoss, found: list[PointInLayer], at: str | None) -> list[PointInLayer]:
     depths = {p.stack: max(q.layer for q in found if q.stack == p.stack) for p in found}
     stack, _, numbers = (at or f"decoder:{depths['decoder']}").partition(":")
     layers = [int(n) if n.isdigit() else 0 for n in numbers.split(",")]

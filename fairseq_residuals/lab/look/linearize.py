@@ -31,7 +31,7 @@ from fairseq_residuals.lab.look.models import ModelSource, label_and_wiring, loa
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
 from fairseq_residuals.lab.look.probes import stacks
 from fairseq_residuals.lab.look.subjects import device_of
-from fairseq_residuals.lab.utils.tables import Cell, text_table
+from fairseq_residuals.lab.utils.tables import Cell, markdown_table
 from fairseq_residuals.plugin.scoring.metrics import make_metric
 from fairseq_residuals.plugin.scoring.text import UNKNOWN
 from fairseq_residuals.wirings.core.base import Stream
@@ -182,11 +182,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0.
-
-    Raises:
-        UserError: a checkpoint cannot be used, or there are no such data.
-    """
+    """Return 0, or raise a UserError: a checkpoint cannot be used, or there are no such data."""
     check_folder(args)
     for flag, least in {"sentences": 1, "fit": 1, "updates": 0, "beam": 1}.items():
         if getattr(args, flag) < least:
@@ -198,7 +194,7 @@ def run(args: argparse.Namespace) -> int:
             model.label += f" ({file.parent.name}/{file.name})"
     rows = [[model.label, model.wiring, *row] for model in measured for row in model.rows]
     for model in measured:
-        print(f"{model.label}\n{text_table(*model.table())}\n")
+        print(f"{model.label}\n{markdown_table(*model.table())}\n")
     write(args, _draw(args, measured), HEAD, rows)
     return 0
 

@@ -21,9 +21,8 @@ from omegaconf import DictConfig, open_dict
 from torch import nn
 
 from fairseq_residuals.lab.look import batches
-from fairseq_residuals.lab.look.batches import Batch
-from fairseq_residuals.lab.look.probes import Subject, stacks
-from fairseq_residuals.lab.look.subjects import DEFAULT, PRECISIONS, PREFIXES, check_sizes, device_of
+from fairseq_residuals.lab.look.probes import ModelAndLoss, stacks
+from fairseq_residuals.lab.look.subjects import DEFAULT, PREFIXES, check_sizes, depths_of, device_of
 from fairseq_residuals.plugin.checkpoints.importing.model_sizes import dictionary_sizes
 from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
@@ -42,11 +41,9 @@ def size_flags(args: argparse.Namespace, stacks: Sequence[str]) -> list[str]:
     """Return fairseq's flags for ``--layers``, ``--dim``, ``--ffn-dim`` and ``--heads`` of each stack.
 
     Raises:
-        UserError: ``--layers`` is not a number, or one for each stack.
+        UserError: as :func:`.depths_of`.
     """
-    layers = re.split("[-,]", args.layers) if args.layers else []
-    if not all(n.isdigit() and int(n) > 0 for n in layers) or len(layers) > len(stacks):
-        raise UserError(f"--layers must be a number such as 18, or 12-6 for encoder and decoder, not {args.layers!r}")
+    layers = depths_of(args, len(stacks))
     flags = []
     for i, stack in enumerate(stacks):
         sizes = {"embed-dim": args.dim, "ffn-embed-dim": args.ffn_dim, "attention-heads": args.heads}
@@ -72,8 +69,6 @@ def refuse_meaningless(flags: Sequence[str], arch: str, task: str) -> None:
 
 
 FAMILIES = {"translation": TRANSLATION, "language_modeling": LANGUAGE_MODEL, "speech_to_text": SPEECH}
-FP16_LOSS_SCALE = 128.0
-"""fairseq's --fp16-init-scale; gradients are told without it."""
 
 
 @dataclass(frozen=True)
@@ -90,22 +85,7 @@ class ModelSource:
     """The user's; empty: the title of its wiring."""
 
 
-@dataclass
-class FairseqSubject(Subject):
-    """A model of fairseq's, on its device and in its precision, and a batch for it."""
-
-    label: str
-    wiring: str
-    model: Any
-    batch: Batch
-    loss_scale: float = 1.0
-
-    def loss(self) -> torch.Tensor:
-        """Compute the mean negative log-likelihood per target token, in nats."""
-        return self.batch.loss(self.model)
-
-
-def fairseq_subjects(args: Namespace) -> Iterator[tuple[FairseqSubject, str]]:
+def fairseq_subjects(args: Namespace) -> Iterator[tuple[ModelAndLoss, str]]:
     """Yield what ``--variants``, ``--arch`` and ``--checkpoint`` name, each with what tells it from its namesakes.
 
     Raises:
@@ -168,7 +148,7 @@ def wiring_source(text: str, task: str) -> ModelSource:
     return ModelSource(task, f"{PREFIXES[task]}_{first}", flags, name=given or name)
 
 
-def make_subject(source: ModelSource, args: Namespace, device: torch.device) -> FairseqSubject:
+def make_subject(source: ModelSource, args: Namespace, device: torch.device) -> ModelAndLoss:
     """Build or load one model and make a batch for it.
 
     Raises:
@@ -180,17 +160,12 @@ def make_subject(source: ModelSource, args: Namespace, device: torch.device) -> 
         stack.run_plainly()
     if not args.data:
         batches.check_room(args, settings, model)
-    dtype = PRECISIONS[args.precision]
-    model = model.to(device, dtype)
-    batch = (batches.read if args.data else batches.make_up)(args, settings, task, model).to(device, dtype)
-    if admin_measurement.unprofiled(model):
-        admin_measurement.start_from(
-            admin_measurement.unprofiled(model), admin_measurement.measure(model, partial(batch.loss, model))
-        )
+    model = model.to(device)
+    batch = (batches.read if args.data else batches.make_up)(args, settings, task, model).to(device, torch.float32)
+    admin_measurement.profile(model, partial(batch.loss, model))
     torch.manual_seed(args.seed)
     model.train(args.training)
-    scale = FP16_LOSS_SCALE if args.precision == "fp16" else 1.0
-    return FairseqSubject(*label_and_wiring(settings), model, batch, scale)
+    return ModelAndLoss(model, partial(batch.loss, model), *label_and_wiring(settings), batch)
 
 
 def label_and_wiring(settings: Namespace) -> tuple[str, str]:

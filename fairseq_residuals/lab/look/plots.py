@@ -168,18 +168,3 @@ def sequence_styles(number: int) -> list[dict[str, Any]]:
         {"color": shades(0.85 * i / max(number - 1, 1)), "linestyle": dashes[i % 4], "linewidth": 1.2}
         for i in range(number)
     ]
-
-
-def legend_above(axes: Axes, title: str) -> None:
-    """Put the legend of one panel above it."""
-    axes.legend(
-        title=title,
-        title_fontsize=7,
-        fontsize=6.5,
-        frameon=False,
-        ncols=2,
-        loc="lower center",
-        bbox_to_anchor=(0.5, 1.0),
-        handlelength=1.4,
-        columnspacing=0.8,
-    )

@@ -6,6 +6,7 @@ that read from it, run a sub-layer and write to it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -30,42 +31,26 @@ norm of the wiring takes and gives; ``fed``: what a sub-layer is given; ``sublay
 SUBLAYERS: dict[Kind, str] = {"self": "self-attention", "cross": "cross-attention", "ffn": "FFN"}
 
 
-class Subject:
-    """A model that can be run on one batch."""
+@dataclass
+class ModelAndLoss:
+    """A model of any kind, with stacks of :func:`.build_stack` or :func:`.wrap` somewhere in it, and a batch."""
 
     model: Any
-    label: str
-    """For legends and tables; unique among the subjects of a command."""
-    wiring: str
-    """What chooses its style in plots: the name of its decoder's wiring."""
-    loss_scale: float = 1.0
-    """Gradients are computed of the loss times this, and told without it."""
-
-    def loss(self) -> Tensor:
-        """Run the model and return its loss, a number."""
-        raise NotImplementedError
+    loss: Callable[[], Tensor]
+    """Runs the model on the batch, always the same, and returns its loss, a number."""
+    label: str = ""
+    """Name in legends and tables; unique among the models of a command."""
+    wiring: str = ""
+    """Name of its decoder's wiring, which chooses its style in plots."""
+    batch: Any = None
+    """The batch, where a command made it."""
 
     def backward(self) -> float:
-        """Compute the gradients of the loss, times ``loss_scale``, and return the loss."""
+        """Compute the gradients of the loss, and return the loss."""
         self.model.zero_grad(set_to_none=True)
         loss = self.loss()
-        (loss * self.loss_scale).backward()
+        loss.backward()
         return loss.item()
-
-
-@dataclass
-class ModelAndLoss(Subject):
-    """A model of any kind, with stacks of :func:`.build_stack` or :func:`.wrap` somewhere in it."""
-
-    model: nn.Module
-    compute_loss: Callable[[], Tensor]
-    """Runs the model on a batch, always the same."""
-    label: str = ""
-    wiring: str = ""
-
-    def loss(self) -> Tensor:
-        """As :meth:`Subject.loss`."""
-        return self.compute_loss()
 
 
 def stacks(model: nn.Module) -> list[Stack]:
@@ -199,7 +184,30 @@ def norm_of(tensor: Tensor) -> float:
     return float(torch.linalg.vector_norm(tensor, dtype=precision))
 
 
-def run_forward(subject: Subject) -> list[Event]:
+def gradient_norm(module: nn.Module) -> float:
+    """Return the euclidean norm of the gradients of all parameters together; layer dropout may leave none."""
+    return math.hypot(*(norm_of(p.grad) for p in module.parameters() if p.grad is not None))
+
+
+@contextmanager
+def kept_for_backward() -> Iterator[dict[int, int]]:
+    """Yield the bytes that autograd keeps of the passes inside, by storage (:func:`storage`): each counts once."""
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[storage(tensor)] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        yield kept
+
+
+def storage(tensor: Tensor) -> int:
+    """Return what tells the storage of a tensor from others."""
+    return tensor.untyped_storage()._cdata
+
+
+def run_forward(subject: ModelAndLoss) -> list[Event]:
     """Run one pass without gradients."""
     seen: list[Event] = []
     with torch.no_grad(), watch(subject.model, seen.append, whole=True):
@@ -207,7 +215,7 @@ def run_forward(subject: Subject) -> list[Event]:
     return seen
 
 
-def run_backward(subject: Subject) -> tuple[list[Event], dict[int, float], float]:
+def run_backward(subject: ModelAndLoss) -> tuple[list[Event], dict[int, float], float]:
     """Run one pass and compute its gradients, which stay in the parameters.
 
     Returns:
@@ -220,7 +228,7 @@ def run_backward(subject: Subject) -> tuple[list[Event], dict[int, float], float
     def see(event: Event) -> None:
         key = id(event.tensor)
         if key not in watched and event.tensor.requires_grad:
-            event.tensor.register_hook(lambda gradient: norms.update({key: norm_of(gradient) / subject.loss_scale}))
+            event.tensor.register_hook(lambda gradient: norms.update({key: norm_of(gradient)}))
         watched.add(key)
         seen.append(event)
 

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from fairseq_residuals.lab.look import plots
+from fairseq_residuals.lab.look.by_layer import STACKS, table
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
-from fairseq_residuals.lab.look.probes import Subject, run_forward, unpadded
+from fairseq_residuals.lab.look.probes import ModelAndLoss, run_forward, unpadded
 from fairseq_residuals.lab.look.subjects import add_flags, subjects
-from fairseq_residuals.lab.utils.tables import few, text_table
 
 
-def similarity(subject: Subject) -> dict[str, Tensor]:
+def similarity(subject: ModelAndLoss) -> dict[str, Tensor]:
     """Return the mean cosine similarity of the outputs of every two layers, by stack, (L, L).
 
     The mean is over all positions that are not padding.
@@ -39,14 +39,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0.
-
-    Raises:
-        UserError: nothing can be measured or written.
-    """
+    """Return 0, or raise a UserError: nothing can be measured or written."""
     check_folder(args)
     measured = [(s.label, {k: v.tolist() for k, v in similarity(s).items()}) for s in subjects(args)]
-    stacks = [stack for stack in ("encoder", "decoder") if any(stack in found for _, found in measured)]
+    stacks = [stack for stack in STACKS if any(stack in found for _, found in measured)]
     width = plots.COLUMN if len(measured) <= 3 else plots.PAGE
     figure, axes = plots.new_figure(len(stacks), len(measured), width=width, height=0.5 + 1.15 * len(stacks))
     lowest = min(value for _, found in measured for matrix in found.values() for row in matrix for value in row)
@@ -62,9 +58,8 @@ def run(args: argparse.Namespace) -> int:
             panel.set_xlabel("layer" if row == len(stacks) - 1 else "", fontsize=7)
             panel.set_ylabel(f"{stack} layer" if column == 0 else "", fontsize=7)
     plots.colour_bar(figure, image, axes, "cosine similarity")
-    print(
-        text_table(("stack", "layer", *(f"{label}: with the top" for label, _ in measured)), _table(stacks, measured))
-    )
+    print("Similarity of layers with the top one:")
+    print(table([(label, {stack: matrix[-1] for stack, matrix in found.items()}) for label, found in measured]))
     rows = [
         [label, stack, i, j, value]
         for label, found in measured
@@ -74,13 +69,3 @@ def run(args: argparse.Namespace) -> int:
     ]
     write(args, figure, ("model", "stack", "layer", "other_layer", "cosine_similarity"), rows)
     return 0
-
-
-def _table(stacks: list[str], measured: list[tuple[str, dict[str, list[list[float]]]]]) -> list[list]:
-    rows = []
-    for stack in stacks:
-        depth = max(len(found.get(stack, [])) for _, found in measured)
-        for layer in few(range(1, depth + 1)):
-            tops = [found[stack][-1] if stack in found else [] for _, found in measured]
-            rows.append([stack, layer, *(top[layer - 1] if layer <= len(top) else None for top in tops)])
-    return rows

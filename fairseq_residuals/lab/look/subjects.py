@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fairseq_residuals.lab.look.probes import ModelAndLoss, Subject, stacks
+from fairseq_residuals.lab.look.probes import ModelAndLoss, stacks
 from fairseq_residuals.wirings.blocks.models import EncoderDecoder, LanguageModel
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.wiring import Wiring
@@ -31,7 +31,6 @@ DEFAULT = ("post_ln", "pre_ln", "b2t")
 """Wirings that are analysed where none is named."""
 SPECIAL = 4
 """Symbols with which dictionaries begin: bos, pad, eos and unk."""
-PRECISIONS = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def add_size_flags(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +50,7 @@ def add_size_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose models, their batch, device and precision.
+    """Add the options that choose models, their batch and device.
 
     What a parser does not know is meant for the models (``--residual-args``, ``--dropout``, ...) and for the task of
     ``--data`` (``--source-lang``, ...).
@@ -85,10 +84,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--split", default="valid", metavar="NAME", help="of --data (%(default)s)")
     machine = parser.add_argument_group("machine")
     machine.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:1 (%(default)s)")
-    machine.add_argument("--precision", choices=tuple(PRECISIONS), default="fp32", help="%(default)s")
 
 
-def subjects(args: Namespace) -> Iterator[Subject]:
+def subjects(args: Namespace) -> Iterator[ModelAndLoss]:
     """Yield the models asked for, one at a time: each may be forgotten before the next is built.
 
     Raises:
@@ -104,7 +102,7 @@ def subjects(args: Namespace) -> Iterator[Subject]:
         yield subject
 
 
-def _all(args: Namespace) -> Iterator[tuple[Subject, str]]:
+def _all(args: Namespace) -> Iterator[tuple[ModelAndLoss, str]]:
     """Yield models, each with what tells it from others of its label."""
     alone = args.python and not (args.variants or args.arch or args.checkpoint)
     if alone and (flags := _flags_of_others(args)):
@@ -122,7 +120,7 @@ def _all(args: Namespace) -> Iterator[tuple[Subject, str]]:
     yield from fairseq_subjects(args)
 
 
-def _library_subjects(args: Namespace) -> Iterator[tuple[Subject, str]]:
+def _library_subjects(args: Namespace) -> Iterator[tuple[ModelAndLoss, str]]:
     """Yield wirings in models of PyTorch alone, each with a batch of synthetic tokens."""
     if args.arch or args.checkpoint or args.data:
         raise UserError("fairseq is not installed, which --arch, --checkpoint and --data need")
@@ -130,7 +128,7 @@ def _library_subjects(args: Namespace) -> Iterator[tuple[Subject, str]]:
     device = device_of(args.device)
     for name in args.variants or DEFAULT:
         say(name)
-        model = library_model(name, args).to(device, PRECISIONS[args.precision]).train(args.training)
+        model = library_model(name, args).to(device).train(args.training)
         shape, generator = (2, args.sentences, args.tokens), torch.Generator().manual_seed(args.seed)
         source, target = torch.randint(SPECIAL, args.vocabulary, shape, generator=generator).to(device)
         loss = partial(model.loss, source, target) if isinstance(model, EncoderDecoder) else partial(model.loss, target)
@@ -151,6 +149,18 @@ def check_sizes(args: Namespace) -> None:
         raise UserError(f"--vocabulary must be at least {SPECIAL + 1}: {SPECIAL} symbols are special")
 
 
+def depths_of(args: Namespace, stacks: int) -> list[int]:
+    """Return the numbers of ``--layers``, one for all stacks or one for each; none where it is not given.
+
+    Raises:
+        UserError: they are none.
+    """
+    layers = re.split("[-,]", args.layers) if args.layers else []
+    if not all(n.isdigit() and int(n) > 0 for n in layers) or len(layers) > stacks:
+        raise UserError(f"--layers must be a number such as 18, or 12-6 for encoder and decoder, not {args.layers!r}")
+    return list(map(int, layers))
+
+
 def library_model(name: str, args: Namespace) -> EncoderDecoder | LanguageModel:
     """Build a wiring's model on PyTorch alone, with the sizes of fairseq's ``transformer`` where no flag says others.
 
@@ -163,22 +173,19 @@ def library_model(name: str, args: Namespace) -> EncoderDecoder | LanguageModel:
         raise UserError(
             f"{args.further[0]} is no flag of this command; models of fairseq may have it, which is missing"
         )
-    depths = re.split("[-,]", args.layers or "6")
-    if not all(n.isdigit() and int(n) > 0 for n in depths) or len(depths) > 1 + (args.task == "translation"):
-        raise UserError(f"--layers must be a number such as 18, or 12-6 for encoder and decoder, not {args.layers!r}")
+    depths = depths_of(args, 2 if args.task == "translation" else 1) or [6]
     variant, _, given = name.partition("/")
     settings: dict[str, Any] = {"dim": args.dim or 512, "ffn_dim": args.ffn_dim or 2048, "heads": args.heads or 8}
     settings |= {"options": dict(text.partition("=")[::2] for text in given.split(",") if text), "dropout": 0.1}
     torch.manual_seed(args.seed)
     if args.task == "translation":
-        return EncoderDecoder(variant, vocab=args.vocabulary, depth=(int(depths[0]), int(depths[-1])), **settings)
-    return LanguageModel(variant, vocab=args.vocabulary, depth=int(depths[0]), **settings)
+        return EncoderDecoder(variant, vocab=args.vocabulary, depth=(depths[0], depths[-1]), **settings)
+    return LanguageModel(variant, vocab=args.vocabulary, depth=depths[0], **settings)
 
 
 def _flags_of_others(args: Namespace) -> list[str]:
-    """Return the flags that were given and choose sizes, batch, device or precision of models that are built here."""
-    sizes = dict.fromkeys(("data", "layers", "dim", "ffn_dim", "heads"))
-    defaults = {"device": "cpu", "precision": "fp32"} | sizes
+    """Return the flags that were given and choose sizes, batch or device of models that are built here."""
+    defaults = dict.fromkeys(("data", "layers", "dim", "ffn_dim", "heads")) | {"device": "cpu"}
     given = [f"--{name.replace('_', '-')}" for name, value in defaults.items() if getattr(args, name) != value]
     return [*given, *args.further]
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
@@ -97,19 +98,8 @@ def easiest_way(boxes: Mapping[int, tuple[str, Iterable[int]]], start: set[int],
 
 
 SAME = {
-    *(
-        "unflatten",
-        "flatten",
-        "view",
-        "reshape",
-        "transpose",
-        "permute",
-        "unsqueeze",
-        "squeeze",
-        "expand",
-        "contiguous",
-    ),
-    *("unbind", "chunk", "split", "__getitem__", "type_as", "to", "float", "dropout", "clone", "detach"),
+    *("unflatten", "flatten", "view", "reshape", "transpose", "permute", "unsqueeze", "squeeze", "expand"),
+    *("contiguous", "unbind", "chunk", "split", "__getitem__", "type_as", "to", "float", "dropout", "clone", "detach"),
 }
 """Functions whose result is their input for the purpose of a diagram."""
 NORM_LABELS = {"RMSNorm": "RMS", "ScaleNorm": "Scale", "DyT": "DyT", "Derf": "Derf"}
@@ -121,12 +111,12 @@ TIMES_ONE = {"mul", "rmul", "div", "truediv"}
 
 def trace_layer(stack: Stack, number: int) -> Graph:
     """Return the graph of layer ``number`` (from 0) of a stack whose tensors are on the device ``meta``."""
-    return _trace(stack, number, *run_below(stack, number, batch=2, length=3))[0]
+    return next(islice(trace_layers(stack), number, None))
 
 
 def trace_layers(stack: Stack) -> Iterator[Graph]:
     """Yield the graphs of all layers from the lowest on, each run once."""
-    s, context = run_below(stack, 0, batch=2, length=3)
+    s, context = first_stream(stack, batch=2, length=3)
     for number in range(len(stack)):
         graph, s = _trace(stack, number, s, context)
         yield graph
@@ -163,19 +153,14 @@ def _trace(stack: Stack, number: int, s: Stream, context: Context) -> tuple[Grap
     return without_unused(graph), s
 
 
-def run_below(stack: Stack, number: int, batch: int, length: int) -> tuple[Stream, Context]:
-    """Return the stream that layer ``number`` (from 0) is given, and what its sub-layers are given beside it."""
+def first_stream(stack: Stack, batch: int, length: int) -> tuple[Stream, Context]:
+    """Return the stream that the first layer is given, and what sub-layers are given beside it."""
     parameter = next(stack.parameters())
-    x = parameter.new_empty(length, batch, stack.shape.dim)
     attention: Any = stack[0].encoder_attn
     memory = None if attention is None else parameter.new_empty(length, batch, attention.kdim)
     mask = parameter.new_empty(length, length) if stack.shape.stack == "decoder" else None
-    context = Context(memory=memory, self_attn_mask=mask)
-    s = stack.wiring.open(x)
-    for i in range(number):
-        s, _ = stack[i](s, context)
-        s = stack.wiring.after_layer(i, s)
-    return s, context
+    stream = stack.wiring.open(parameter.new_empty(length, batch, stack.shape.dim))
+    return stream, Context(memory=memory, self_attn_mask=mask)
 
 
 def _chain(key: str) -> str:

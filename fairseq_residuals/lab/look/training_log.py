@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -166,9 +168,9 @@ class Log:
         Raises:
             UserError: there is nothing of the kind in the log.
         """
-        values = self._values(metric, subset)
+        values = self.values(metric, subset)
         if not values and subset == TRAIN:
-            values = self._values(metric, EPOCH)
+            values = self.values(metric, EPOCH)
         if not values:
             subsets = sorted({r.subset for r in self.records})
             names = sorted({n for r in self.records if r.subset == subset for n in r.values if "/" not in n})
@@ -181,7 +183,8 @@ class Log:
         found = (r.values[metric] for r in reversed(self.records) if r.subset == subset and metric in r.values)
         return next(found, None)
 
-    def _values(self, metric: str, subset: str) -> dict[int, float]:
+    def values(self, metric: str, subset: str) -> dict[int, float]:
+        """Return what was logged of a subset by update, empty where nothing was."""
         # where a run was resumed, what it logged last stands
         return dict(
             sorted((r.update, r.values[metric]) for r in self.records if r.subset == subset and metric in r.values)
@@ -210,8 +213,14 @@ def read_log(path: Path, *later: Path) -> Log:
             f"{path} has no record of fairseq-train (formats simple, json, tqdm), fairseq-generate or JoeyNMT's"
             " validations"
         )
-    log.records = _without_repetition(log.records)
+    # a progress bar and a resumed run repeat themselves: the last record of each update and subset stands
+    log.records = list({(record.subset, record.update): record for record in log.records}.values())
     return log
+
+
+def end_of(curve: Mapping[int, float]) -> float:
+    """Return the mean of the last twentieth of a curve, at least its last value: single points are noisy."""
+    return statistics.fmean(list(curve.values())[-max(1, len(curve) // 20) :])
 
 
 def _is_trouble(line: str) -> bool:
@@ -286,8 +295,3 @@ def _settings(log: Log, line: str) -> None:
         else:
             log.layers.setdefault(found["key"].removesuffix("_layers"), int(found["value"]))
     log.choices |= {f"{found['key']}={found['value'].strip('[]')}" for found in _CHOICE.finditer(line)}
-
-
-def _without_repetition(records: list[Record]) -> list[Record]:
-    """Return the last record of each update and subset: a progress bar and a resumed run repeat themselves."""
-    return list({(record.subset, record.update): record for record in records}.values())

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from fairseq_residuals.lab.look.training_log import EPOCH, TRAIN, VALID, Log
+from fairseq_residuals.lab.look.training_log import EPOCH, TRAIN, VALID, Log, end_of
 from fairseq_residuals.lab.utils.tables import show
 from fairseq_residuals.wirings.core.errors import UserError
 
@@ -46,6 +46,7 @@ OTHER_WIRING = (
     " that keeps residuals large: deepnet, admin"
 )
 COMPARE = "`fairseq-residuals compare` tries wirings and rates side by side"
+LESS_FITTED = "raise --dropout or --weight-decay, train on more data, or for fewer updates"
 SEE_LAYERS = "train again with --log-residual-stats 10, and the log will say which layer it was"
 IN_BF16 = "train in --bf16 or in single precision: fp16 ends at 65504"
 ERRORS = {
@@ -100,21 +101,13 @@ class Unigram:
         Raises:
             UserError: the folder has no such training data.
         """
-        from fairseq.data.data_utils import load_indexed_dataset
-
-        found = sorted(path.with_suffix("") for path in data.glob("train*.idx"))
-        names = [path for path in found if re.fullmatch(rf"train(\..*\.{target}|\.\w+-(\w+)\.\2)?", path.name)]
-        named = [path for path in names if target and path.suffix == f".{target}"] or names
-        if not named:
-            raise UserError(f"--data {data} has no binarized training targets; fairseq-preprocess makes them")
-        counts: Counter[int] = Counter()
-        for sentence in load_indexed_dataset(str(named[0])):
-            counts.update(sentence.tolist())
+        path = target_file(data, "train", target)
+        counts = token_counts(path)
         total = counts.total()
         if len(counts) < 2:
             raise UserError(f"--data {data}: the targets of its training data have less than two types of tokens")
         bits = -sum(n / total * math.log2(n / total) for n in counts.values())
-        return cls(bits, f"counted in {named[0]}")
+        return cls(bits, f"counted in {path}")
 
     @classmethod
     def estimated(cls, types: int) -> Unigram:
@@ -123,6 +116,30 @@ class Unigram:
         shares = frequencies / frequencies.sum()
         bits = -(shares * shares.log2()).sum().item()
         return cls(bits, f"estimated for a dictionary of {types:,} types; --data DIR counts it")
+
+
+def target_file(data: Path, split: str, target: str = "") -> Path:
+    """Return the file, without its ending, of the tokens that a model of this binarized folder learns to predict.
+
+    Args:
+        target: as for :meth:`Unigram.counted`.
+
+    Raises:
+        UserError: the folder has none.
+    """
+    found = sorted(path.with_suffix("") for path in data.glob(f"{split}*.idx"))
+    names = [path for path in found if re.fullmatch(rf"{split}(\..*\.{target}|\.\w+-(\w+)\.\2)?", path.name)]
+    named = [path for path in names if target and path.suffix == f".{target}"] or names
+    if not named:
+        raise UserError(f"--data {data} has no binarized targets of {split}; fairseq-preprocess makes them")
+    return named[0]
+
+
+def token_counts(path: Path) -> Counter[int]:
+    """Return how often each token occurs in a binarized file, whose name is without its ending."""
+    from fairseq.data.data_utils import load_indexed_dataset
+
+    return Counter(token for line in load_indexed_dataset(str(path)) for token in line.tolist())
 
 
 @dataclass
@@ -145,6 +162,12 @@ class Diagnosis:
     def advise(self, *sentences: str) -> None:
         """Add advice that is not given yet."""
         self.advice += [sentence for sentence in sentences if sentence not in self.advice]
+
+    def end(self, verdict: str, sentence: str, *advice: str) -> str:
+        """Return a verdict, after its reason and advice are added."""
+        self.happened.append(sentence)
+        self.advise(*advice)
+        return verdict
 
     def text(self) -> str:
         """Return the report for the terminal."""
@@ -186,15 +209,9 @@ def losses(log: Log, subset: str) -> dict[int, float]:
     """Return losses by update, without label smoothing where the log has them so; empty where none was logged."""
     for name in (subset, EPOCH) if subset == TRAIN else (subset,):
         for metric in ("nll_loss", "loss"):
-            found = {r.update: r.values[metric] for r in log.records if r.subset == name and metric in r.values}
-            if found:
-                return dict(sorted(found.items()))
+            if found := log.values(metric, name):
+                return found
     return {}
-
-
-def _end(curve: Mapping[int, float]) -> float:
-    """Return the mean of the last twentieth: single points of training are noisy."""
-    return statistics.fmean(list(curve.values())[-max(1, len(curve) // 20) :])
 
 
 def _judge(log: Log, found: Diagnosis, unigram: Unigram | None) -> str:
@@ -209,11 +226,10 @@ def _judge(log: Log, found: Diagnosis, unigram: Unigram | None) -> str:
             " of time, out of main memory)"
         )
     if len(train) < 4 and len(valid) < 3:
-        found.happened.append(f"{len(train)} training losses and {len(valid)} validation losses are too little")
-        return UNKNOWN
+        return found.end(UNKNOWN, f"{len(train)} training losses and {len(valid)} validation losses are too little")
     curve = train or valid
     name = "training" if train else "validation"
-    start, end = next(iter(curve.values())), _end(curve)
+    start, end = next(iter(curve.values())), end_of(curve)
     best = min(valid.values()) if valid else end
     found.happened.append(f"the {name} loss went from {show(start)} to {show(end)}")
     if valid and train:
@@ -226,51 +242,45 @@ def _judge(log: Log, found: Diagnosis, unigram: Unigram | None) -> str:
     else:
         from_scratch = not log.resumed and next(iter(curve)) <= update / 5
         stuck = stands_still and from_scratch
-    if _without_updates(log, found, stuck or stands_still):
-        return NOT_LEARNED
+    if without_updates := _without_updates(log, found, stuck or stands_still):
+        return without_updates
     if stuck and train and unigram and end < unigram.bits / 2:
-        return _overfits(found, "validation data may be of another kind than the training data")
+        found.advise(LESS_FITTED, "validation data may be of another kind than the training data")
+        return OVERFITS
     if stuck and not log.finished and end < FALLS * list(curve.values())[3 * len(curve) // 4]:
-        found.happened.append("the loss still falls: it is too early")
-        return UNKNOWN
+        return found.end(UNKNOWN, "the loss still falls: it is too early")
     if stuck:
         return NOT_LEARNED
     if unigram is None and stands_still:
-        found.happened.append(
+        return found.end(
+            UNKNOWN,
             "the log is of a later part of training and does not say how large the dictionary is: with --data DIR, it"
-            " can be told whether the loss stays there because all is learned or because nothing is"
+            " can be told whether the loss stays there because all is learned or because nothing is",
         )
-        return UNKNOWN
     lowest_at = min(valid, key=lambda u: valid[u], default=0)
     if valid and list(valid.values())[-1] > RISE * best:
         later = {u: v for u, v in train.items() if u >= lowest_at}
         if later and end < next(iter(later.values())):
-            found.happened.append(f"the validation loss rose from {show(best)} at update {lowest_at}")
-            return _overfits(found, "checkpoint_best.pt is the model before it; --patience ends such a run")
-    found.happened.append("nothing in the log is out of order")
-    return HEALTHY
+            rose = f"the validation loss rose from {show(best)} at update {lowest_at}"
+            remark = "checkpoint_best.pt is the model before it; --patience ends such a run"
+            return found.end(OVERFITS, rose, LESS_FITTED, remark)
+    return found.end(HEALTHY, "nothing in the log is out of order")
 
 
-def _without_updates(log: Log, found: Diagnosis, did_not_fall: bool) -> bool:
+def _without_updates(log: Log, found: Diagnosis, did_not_fall: bool) -> str:
     """Look for a learning rate or, beside a loss that did not fall, a gradient norm of 0."""
     rates, norms = (
         [r.values[metric] for r in log.records if r.subset in (TRAIN, EPOCH) and metric in r.values]
         for metric in ("lr", "gnorm")
     )
     if rates and not any(rates):
-        found.happened.append("the learning rate was 0 in every record: the model did not change")
-        found.advise("see --lr, --lr-scheduler and --warmup-updates")
-        return True
+        sentence = "the learning rate was 0 in every record: the model did not change"
+        return found.end(NOT_LEARNED, sentence, "see --lr, --lr-scheduler and --warmup-updates")
     if did_not_fall and norms and not any(norms[-max(1, len(norms) // 4) :]):
-        found.happened.append("the gradient norm was 0 at the end: no gradient reached any parameter")
-        found.advise("see whether parameters are frozen, targets are all padding, or fp16 rounds gradients to 0")
-        return True
-    return False
-
-
-def _overfits(found: Diagnosis, remark: str) -> str:
-    found.advise("raise --dropout or --weight-decay, train on more data, or for fewer updates", remark)
-    return OVERFITS
+        sentence = "the gradient norm was 0 at the end: no gradient reached any parameter"
+        causes = "see whether parameters are frozen, targets are all padding, or fp16 rounds gradients to 0"
+        return found.end(NOT_LEARNED, sentence, causes)
+    return ""
 
 
 def _norms(log: Log) -> dict[Place, dict[int, float]]:
@@ -323,26 +333,24 @@ def _no_numbers(log: Log, found: Diagnosis) -> str:
     what = next(name for name in metrics if not math.isfinite(first.values.get(name, 0.0)))
     before = [(u, v) for u, v in losses(log, TRAIN).items() if u < first.update and math.isfinite(v)]
     since = f"; the training loss was {show(before[-1][1])} at update {before[-1][0]} before" if before else ""
-    found.happened.append(f"the {what} of {first.subset} was {first.values[what]} at update {first.update}{since}")
-    found.advise(LOWER_RATE, "start again from the last checkpoint before it (--restore-file), with another --seed")
-    return DIVERGED
+    return found.end(
+        DIVERGED,
+        f"the {what} of {first.subset} was {first.values[what]} at update {first.update}{since}",
+        *(LOWER_RATE, "start again from the last checkpoint before it (--restore-file), with another --seed"),
+    )
 
 
 def _errors(log: Log, found: Diagnosis) -> str:
     for pattern, (verdict, sentence, advice) in ERRORS.items():
         line = next(((u, text) for u, text in log.troubles if re.search(pattern, text)), None)
         if line and "memory" in pattern and (log.finished or any(r.update > line[0] for r in log.records)):
-            found.happened.append(f"after update {line[0]} {sentence} for a batch, which fairseq left out")
-            found.advise(*advice)
+            found.end(verdict, f"after update {line[0]} {sentence} for a batch, which fairseq left out", *advice)
         elif line:
-            found.happened.append(f"after update {line[0]} training ended: {sentence}")
-            found.advise(*advice)
-            return verdict
+            return found.end(verdict, f"after update {line[0]} training ended: {sentence}", *advice)
     others = [(u, text) for u, text in log.troubles if not re.search("overflow|detected|nan/inf|memory", text)]
     if others and not log.finished:
         update, text = others[0]
-        found.happened.append(f"after update {update} training ended with an error: {text[:200]}")
-        return STOPPED
+        return found.end(STOPPED, f"after update {update} training ended with an error: {text[:200]}")
     return ""
 
 
@@ -354,17 +362,15 @@ def _divergence(log: Log, found: Diagnosis) -> str:
         if len(curve) < least:
             continue
         best_at = min(curve, key=lambda u: curve[u])
-        start, best, last = next(iter(curve.values())), curve[best_at], _end(curve)
+        start, best, last = next(iter(curve.values())), curve[best_at], end_of(curve)
         train = [v for u, v in curves[TRAIN].items() if u >= best_at]
         if name == VALID and len(train) > 1 and train[-1] < train[0]:
             continue  # it overfits
         if last > best + max(1.0, 0.25 * abs(best)) or (name == TRAIN and last * START_SHARE > start > 0):
             which = "the loss" if name == TRAIN else "the validation loss"
             course = f"it was {show(best)} at update {best_at} and {show(last)} at the end"
-            found.happened.append(f"{which} diverged: {course}")
             spikes = "if it spikes again and again, raise Adam's epsilon (--adam-eps 1e-6) or lower its beta2"
-            found.advise(LOWER_RATE, spikes)
-            return DIVERGED
+            return found.end(DIVERGED, f"{which} diverged: {course}", LOWER_RATE, spikes)
     return ""
 
 

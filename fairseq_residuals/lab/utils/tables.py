@@ -1,7 +1,7 @@
-"""The table printer: for the terminal, in Markdown, in LaTeX, and as CSV.
+"""The table printer: in Markdown, for documents and the terminal, in LaTeX, and as CSV.
 
-Neither rich nor tabulate serves for the terminal: rich fits a table to the width of the window (80 where there is none)
-and so breaks lines that other programs read; tabulate pads headings and strips cells by settings of its module.
+Neither rich nor tabulate serves: rich fits a table to the width of the window (80 where there is none) and so breaks
+lines that other programs read; tabulate pads headings and strips cells by settings of its module.
 """
 
 from __future__ import annotations
@@ -17,23 +17,12 @@ Groups = Sequence[tuple[str, Sequence[str]]]
 """Headings, each with those of the columns below it."""
 
 
-def text_table(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """Return aligned columns, numbers with four significant digits."""
-    lines = [list(head), *([show(cell) for cell in row] for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    numeric = [all(_is_number(line[i]) for line in lines[1:]) for i in range(len(head))]
-    lines.insert(1, ["-" * width for width in widths])
-    return "\n".join(
-        "  ".join(
-            f"{cell:>{width}}" if right else f"{cell:{width}}"
-            for cell, width, right in zip(line, widths, numeric, strict=True)
-        ).rstrip()
-        for line in lines
-    )
-
-
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[Cell]], left: int = 1) -> str:
-    """Return columns wide enough for readers without a browser; the first ``left`` are aligned to the left."""
+    """Return columns wide enough for readers without a browser, numbers with four significant digits.
+
+    Args:
+        left: so many columns, from the first, are aligned to the left.
+    """
     lines = [[cell.replace("|", r"\|") for cell in head]]
     lines += [[show(cell).replace("|", r"\|") for cell in row] for row in rows]
     widths = [max(3, *(len(line[i]) for line in lines)) for i in range(len(head))]
@@ -75,14 +64,6 @@ def show(cell: Cell) -> str:
     if cell is None:
         return "-"
     return f"{cell:.4g}" if isinstance(cell, float) else f"{cell:,}" if isinstance(cell, int) else cell
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text.replace(",", "").replace("-", "0", 1) if text == "-" else text.replace(",", ""))
-    except ValueError:
-        return False
-    return True
 
 
 def csv_text(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
