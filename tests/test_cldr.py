@@ -32,7 +32,7 @@ numbers = st.decimals("0.01", "99999.99", places=2).map(cldr._stripped)
 
 
 def both(phrase: cldr.Phrase) -> tuple[str, str]:
-    return cldr.in_words(phrase, cldr.SOURCE), cldr.in_words(phrase, cldr.TARGET)
+    return phrase.text(cldr.SOURCE), phrase.text(cldr.TARGET)
 
 
 def number_in(text: str, locale: str) -> Decimal:
@@ -44,7 +44,7 @@ def number_in(text: str, locale: str) -> Decimal:
 @given(numbers)
 def test_numbers_parse_back(value):
     for style, ending in (("plain", ""), ("percent", "%")):
-        english, german = both(cldr.Number(value, style))
+        english, german = both(cldr.number(value, style))
         assert (number_in(english, "en"), number_in(german, "de")) == (value, value)
         assert english.endswith(ending)
         assert german.endswith(f" {ending}".rstrip())
@@ -53,15 +53,15 @@ def test_numbers_parse_back(value):
 @given(st.integers(11, 9999), st.sampled_from([5, 8]))
 def test_powers_of_ten_in_words_parse_back(digits, exponent):
     value = Decimal(digits) * 10**exponent
-    english, german = (side.split() for side in both(cldr.Number(value, "words")))
+    english, german = (side.split() for side in both(cldr.number(value, "words")))
     assert number_in(english[0], "en") * ENGLISH_POWERS[english[1]] == value
     assert number_in(german[0], "de") * GERMAN_POWERS[german[1]] == value
 
 
-@given(st.integers(1, 99), st.sampled_from(sorted(cldr.SECONDS)), st.sampled_from(["", "in", "ago"]))
+@given(st.integers(1, 99), st.sampled_from(sorted(cldr.TIME_UNITS)), st.sampled_from(["", "in", "ago"]))
 def test_durations_say_the_same_count_unit_and_direction(count, unit, direction):
     signed = -count if direction == "ago" else count
-    english, german = both(cldr.Duration(signed, unit, relative=bool(direction)))
+    english, german = both(cldr.duration(signed, unit, relative=bool(direction)))
     singular, plural, dative = GERMAN_UNITS[unit]
     english_span = f"{count} {unit if count == 1 else ENGLISH_UNITS[unit]}"
     german_span = f"{count} {singular if count == 1 else dative if direction else plural}"
@@ -72,23 +72,23 @@ def test_durations_say_the_same_count_unit_and_direction(count, unit, direction)
 @pytest.mark.parametrize(
     ("phrase", "english", "german"),
     [
-        (cldr.Day(DAY, "full"), "Tuesday, March 5, 2024", "Dienstag, 5. März 2024"),
-        (cldr.Day(DAY, "short"), "3/5/24", "05.03.24"),
-        (cldr.Clock(dt.time(15, 4, 9), "medium"), "3:04:09 PM", "15:04:09"),
-        (cldr.Moment(dt.datetime(2024, 3, 5, 15, 4, 9)), "Mar 5, 2024, 3:04:09 PM", "05.03.2024, 15:04:09"),
-        (cldr.Country("AT"), "Austria", "Österreich"),
-        (cldr.Language("fr"), "French", "Französisch"),
-        (cldr.Quantity(Decimal(1), "length-mile"), "1 mile", "1 Meile"),
-        (cldr.Quantity(Decimal("2.5"), "length-mile"), "2.5 miles", "2,5 Meilen"),
-        (cldr.Money(Decimal("1.00"), "GBP"), "1.00 British pounds", "1,00 Britische Pfund"),
-        (cldr.Money(Decimal("1234.50"), "EUR", "standard"), "€1,234.50", "1.234,50 €"),
+        (cldr.day(DAY, "full"), "Tuesday, March 5, 2024", "Dienstag, 5. März 2024"),
+        (cldr.day(DAY, "short"), "3/5/24", "05.03.24"),
+        (cldr.clock(dt.time(15, 4, 9), "medium"), "3:04:09 PM", "15:04:09"),
+        (cldr.moment(dt.datetime(2024, 3, 5, 15, 4, 9), "medium"), "Mar 5, 2024, 3:04:09 PM", "05.03.2024, 15:04:09"),
+        (cldr.country("AT"), "Austria", "Österreich"),
+        (cldr.language("fr"), "French", "Französisch"),
+        (cldr.quantity(Decimal(1), "length-mile"), "1 mile", "1 Meile"),
+        (cldr.quantity(Decimal("2.5"), "length-mile"), "2.5 miles", "2,5 Meilen"),
+        (cldr.money(Decimal("1.00"), "GBP", "name"), "1.00 British pounds", "1,00 Britische Pfund"),
+        (cldr.money(Decimal("1234.50"), "EUR", "standard"), "€1,234.50", "1.234,50 €"),
         (
-            cldr.Listing(tuple(map(cldr.Country, ("FR", "IT", "ES")))),
+            cldr.joined(tuple(map(cldr.country, ("FR", "IT", "ES")))),
             "France, Italy, and Spain",
             "Frankreich, Italien und Spanien",
         ),
         (
-            cldr.Listing((cldr.Language("de"), cldr.Language("nl")), "or"),
+            cldr.joined((cldr.language("de"), cldr.language("nl")), "or"),
             "German or Dutch",
             "Deutsch oder Niederländisch",
         ),
@@ -114,14 +114,15 @@ def test_splits_have_their_sizes_and_share_no_source_and_no_target(corpus):
 
 
 def test_a_sentence_that_says_what_another_said_is_dropped_whatever_its_order_and_style(monkeypatch):
-    day, country = DAY, cldr.Country("AT")
-    said = cldr.Listing((cldr.Day(day, "long"), country))
-    again = cldr.Listing((country, cldr.Day(day, "short")), "or")
-    another = cldr.Listing((cldr.Day(day, "long"),))
-    drawn = iter([said, again, another])
+    country = cldr.country("AT")
+    said = (cldr.day(DAY, "long"), country)
+    again = (country, cldr.day(DAY, "short"))
+    another = (cldr.day(DAY, "long"),)
+    drawn = iter([(said, cldr.joined(said)), (again, cldr.joined(again, "or")), (another, cldr.joined(another))])
     monkeypatch.setattr(cldr, "draw_sentence", lambda rng: next(drawn))
     stream = cldr.said_in(0, ("de",))
-    assert [tuple(next(stream).values()) for _ in range(2)] == [both(said), both(another)]
+    expected = [both(cldr.joined(phrases)) for phrases in (said, another)]
+    assert [tuple(next(stream).values()) for _ in range(2)] == expected
 
 
 def test_sentences_are_words_with_single_plain_spaces(corpus):

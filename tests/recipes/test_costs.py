@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from recipe_files import job_of, read_job, read_table
 
-from fairseq_residuals.lab.recipes.costs import DEVICES, devices, matrices_of, summary
-from fairseq_residuals.lab.recipes.model_size import Matrices
+from fairseq_residuals.lab.recipes.costs import DEVICES, devices, summary
+from fairseq_residuals.lab.recipes.model_size import Matrices, matrices_of
 from fairseq_residuals.lab.utils.checkout import ROOT
 from modern_fairseq.plain_yaml import read_yaml
 

@@ -17,7 +17,6 @@ from recipe_files import job_of, read_table
 from fairseq_residuals.lab.recipes import reproduce, runner, stages
 from fairseq_residuals.lab.recipes.evaluate import measure
 from fairseq_residuals.lab.recipes.job import Job
-from fairseq_residuals.lab.recipes.machine import Machine
 from fairseq_residuals.lab.recipes.runner import Run, Runner
 from fairseq_residuals.lab.recipes.stages import Diverged, Stages
 from fairseq_residuals.lab.recipes.tables import read_records
@@ -176,43 +175,6 @@ def test_failed_training_is_recorded_for_every_metric_and_not_repeated(tmp_path:
     assert recorded == [(column, metric, "failed") for column in ("Valid", "Test") for metric in windows]
     assert all(record.note.startswith("diverged: gradients are Nan/Inf; ") for record in read_records(results))
     assert len(calls()) == 1
-
-
-@pytest.mark.parametrize(
-    ("script", "passes"),
-    [
-        ("echo fine", 1),
-        # fairseq goes on without the update
-        ("echo 'WARNING: attempting to recover from OOM'; echo 'OOM: CUDA out of memory.'", 128),
-        ("echo 'torch.OutOfMemoryError: CUDA out of memory.'; exit 1", 128),
-    ],
-)
-def test_larger_passes_are_tried_once_and_given_up_where_memory_runs_out(
-    tmp_path: Path, programs, script: str, passes: int
-) -> None:
-    install, calls = programs
-    large = job_of("b2t/table4/6l_b2t", machine=Machine(1, memory=2**60), data=tmp_path, out=tmp_path / "out")
-    large.folder.mkdir(parents=True)
-    install(fairseq_hydra_train=script)
-    for _ in range(2):  # the second as after an interruption
-        tried = Stages(large, Runner())
-        tried.rehearse()
-        assert tried.job.batch.update_freq == passes
-        assert f"optimization.update_freq=[{passes}]" in tried.job.train
-    [call] = calls()
-    assert "optimization.update_freq=[1] " in call and " optimization.max_update=2 checkpoint.no_save=true" in call
-    assert tried.job.folder == large.folder and not tried.job.logs
-
-
-def test_a_rehearsal_that_fails_otherwise_fails(tmp_path: Path, programs) -> None:
-    install, calls = programs
-    large = job_of("b2t/table4/6l_b2t", machine=Machine(1, memory=2**60), data=tmp_path, out=tmp_path / "out")
-    large.folder.mkdir(parents=True)
-    install(fairseq_hydra_train="echo no such file; exit 1")
-    for _ in range(2):
-        with pytest.raises(UserError, match=r"failed with status 1; .*rehearsal\.log\.partial"):
-            Stages(large, Runner()).rehearse()
-    assert len(calls()) == 2
 
 
 def test_the_commit_on_record_is_dirty_where_more_than_results_was_changed(

@@ -11,7 +11,6 @@ import argparse
 import datetime as dt
 import random
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -39,136 +38,94 @@ PROGRAM = "fairseq_residuals.lab.data.synthetic"
 SOURCE, TARGET = Locale("en"), Locale("de")
 
 Join = Literal["standard", "or"]
+JOINS: tuple[Join, ...] = ("standard", "or")
 DateStyle = Literal["short", "medium", "long", "full"]
 DATE_STYLES: tuple[DateStyle, ...] = ("short", "medium", "long", "full")
 TimeUnit = Literal["second", "minute", "hour", "day", "week"]
-SECONDS: dict[TimeUnit, int] = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 7 * 86400}
+TIME_UNITS: tuple[TimeUnit, ...] = ("second", "minute", "hour", "day", "week")
 
 
-class Phrase(ABC):
+@dataclass(frozen=True)
+class Phrase:
     """A value that CLDR has words for. Phrases are equal when their values are, whatever their styles."""
 
-    @abstractmethod
-    def text(self, locale: Locale) -> str:
-        """Return the value in the words of ``locale``."""
-
-
-@dataclass(frozen=True)
-class Day(Phrase):
-    date: dt.date
-    style: DateStyle = field(default="long", compare=False)
+    value: tuple[object, ...]
+    """The kind of the phrase, and what it says."""
+    say: Callable[[Locale], str] = field(compare=False)
+    """Puts the value into words."""
 
     def text(self, locale: Locale) -> str:
-        return format_date(self.date, self.style, locale)
+        """Return the value in the words of ``locale``, with single plain blanks."""
+        return " ".join(self.say(locale).split())
 
 
-@dataclass(frozen=True)
-class Clock(Phrase):
-    time: dt.time
-    style: Literal["short", "medium"] = field(default="short", compare=False)
-
-    def text(self, locale: Locale) -> str:
-        return format_time(self.time, self.style, locale=locale)
+def joined(items: Sequence[Phrase], join: Join = "standard") -> Phrase:
+    """Join phrases by CLDR's list pattern: "A, B, and C" or "A, B, or C"; one phrase stands as it is."""
+    return Phrase(
+        ("list", join, *items), lambda locale: format_list([item.say(locale) for item in items], join, locale)
+    )
 
 
-@dataclass(frozen=True)
-class Moment(Phrase):
-    moment: dt.datetime
-    style: Literal["short", "medium"] = field(default="medium", compare=False)
-
-    def text(self, locale: Locale) -> str:
-        return format_datetime(self.moment, self.style, locale=locale)
+def day(date: dt.date, style: DateStyle) -> Phrase:
+    return Phrase(("day", date), lambda locale: format_date(date, style, locale))
 
 
-@dataclass(frozen=True)
-class Duration(Phrase):
-    """``count`` of one of SECONDS' units; ``relative``: as seen from now ("in 3 days", "3 days ago")."""
+def clock(time: dt.time, style: Literal["short", "medium"]) -> Phrase:
+    return Phrase(("clock", time), lambda locale: format_time(time, style, locale=locale))
 
-    count: int
-    unit: TimeUnit
-    relative: bool = False
 
-    def text(self, locale: Locale) -> str:
-        delta = dt.timedelta(seconds=self.count * SECONDS[self.unit])
+def moment(when: dt.datetime, style: Literal["short", "medium"]) -> Phrase:
+    return Phrase(("moment", when), lambda locale: format_datetime(when, style, locale=locale))
+
+
+def duration(count: int, unit: TimeUnit, relative: bool) -> Phrase:
+    """Say how long; ``relative``: as seen from now ("in 3 days", "3 days ago")."""
+    delta = dt.timedelta(**{f"{unit}s": count})
+
+    def say(locale: Locale) -> str:
         # An endless threshold keeps Babel from rounding 40 days to "1 month".
-        return format_timedelta(
-            delta, granularity=self.unit, threshold=float("inf"), add_direction=self.relative, locale=locale
-        )
+        return format_timedelta(delta, granularity=unit, threshold=float("inf"), add_direction=relative, locale=locale)
+
+    return Phrase(("duration", count, unit, relative), say)
 
 
-@dataclass(frozen=True)
-class Number(Phrase):
-    """A number: plain, in per cent ("12.5%"), or with its power of ten in words ("1.2 million")."""
+def number(value: Decimal, style: Literal["plain", "percent", "words"]) -> Phrase:
+    """Say a number: plain, in per cent ("12.5%"), or with its power of ten in words ("1.2 million")."""
 
-    value: Decimal
-    style: Literal["plain", "percent", "words"] = "plain"
+    def say(locale: Locale) -> str:
+        if style == "percent":
+            return format_percent(value / 100, locale=locale, decimal_quantization=False)
+        if style == "words":
+            return format_compact_decimal(value, format_type="long", locale=locale, fraction_digits=1)
+        return format_decimal(value, locale=locale, decimal_quantization=False)
 
-    def text(self, locale: Locale) -> str:
-        if self.style == "percent":
-            return format_percent(self.value / 100, locale=locale, decimal_quantization=False)
-        if self.style == "words":
-            return format_compact_decimal(self.value, format_type="long", locale=locale, fraction_digits=1)
-        return format_decimal(self.value, locale=locale, decimal_quantization=False)
+    return Phrase(("number", value, style), say)
 
 
-@dataclass(frozen=True)
-class Quantity(Phrase):
-    """A number with a CLDR unit, spelled out; ``value`` has at most three decimals and no trailing zeros."""
-
-    value: Decimal
-    unit: str
-
-    def text(self, locale: Locale) -> str:
-        return format_unit(self.value, self.unit, "long", locale=locale)
+def quantity(value: Decimal, unit: str) -> Phrase:
+    """Spell a CLDR unit out after a number of at most three decimals and no trailing zeros."""
+    return Phrase(("quantity", value, unit), lambda locale: format_unit(value, unit, "long", locale=locale))
 
 
-@dataclass(frozen=True)
-class Money(Phrase):
-    """An amount in an ISO 4217 currency; ``amount`` has exactly the decimals that the currency has."""
-
-    amount: Decimal
-    currency: str
-    style: Literal["standard", "name"] = field(default="name", compare=False)
-
-    def text(self, locale: Locale) -> str:
-        return format_currency(self.amount, self.currency, locale=locale, format_type=self.style)
+def money(amount: Decimal, currency: str, style: Literal["standard", "name"]) -> Phrase:
+    """Say an amount in an ISO 4217 currency, with exactly the decimals that the currency has."""
+    return Phrase(
+        ("money", amount, currency),
+        lambda locale: format_currency(amount, currency, locale=locale, format_type=style),
+    )
 
 
-@dataclass(frozen=True)
-class Country(Phrase):
-    code: str
-
-    def text(self, locale: Locale) -> str:
-        return locale.territories[self.code]
+def country(code: str) -> Phrase:
+    return Phrase(("country", code), lambda locale: locale.territories[code])
 
 
-@dataclass(frozen=True)
-class Language(Phrase):
-    code: str
-
-    def text(self, locale: Locale) -> str:
-        return locale.languages[self.code]
-
-
-@dataclass(frozen=True)
-class Listing(Phrase):
-    """Several phrases in CLDR's list pattern: "A, B, and C" or "A, B, or C"; one phrase stands as it is."""
-
-    items: tuple[Phrase, ...]
-    join: Join = "standard"
-
-    def text(self, locale: Locale) -> str:
-        return format_list([item.text(locale) for item in self.items], self.join, locale)
+def language(code: str) -> Phrase:
+    return Phrase(("language", code), lambda locale: locale.languages[code])
 
 
 class Pair(NamedTuple):
     en: str
     de: str
-
-
-def in_words(phrase: Phrase, locale: Locale) -> str:
-    """Return the phrase in a language, with single plain blanks."""
-    return " ".join(phrase.text(locale).split())
 
 
 @cache
@@ -220,49 +177,48 @@ def _stripped(number: Decimal) -> Decimal:
     return number.quantize(Decimal(1)) if number == number.to_integral() else number.normalize()
 
 
-def _duration(rng: random.Random) -> Duration:
+def _duration(rng: random.Random) -> Phrase:
     relative = rng.random() < 0.5
     count = rng.randint(1, 99)
-    return Duration(-count if relative and rng.random() < 0.5 else count, rng.choice(list(SECONDS)), relative)
+    return duration(-count if relative and rng.random() < 0.5 else count, rng.choice(TIME_UNITS), relative)
 
 
-def _number(rng: random.Random) -> Number:
+def _number(rng: random.Random) -> Phrase:
     style = rng.choice(("plain", "percent", "words"))
     if style == "words":
-        return Number(Decimal(rng.randint(11, 9999)) * 10 ** rng.choice((5, 8)), "words")
-    return Number(_stripped(_decimal(rng, rng.randint(0, 2))), "percent" if style == "percent" else "plain")
+        return number(Decimal(rng.randint(11, 9999)) * 10 ** rng.choice((5, 8)), "words")
+    return number(_stripped(_decimal(rng, rng.randint(0, 2))), "percent" if style == "percent" else "plain")
 
 
-def _money(rng: random.Random) -> Money:
+def _money(rng: random.Random) -> Phrase:
     currency = rng.choice(currencies())
-    amount = _decimal(rng, get_currency_precision(currency))
-    return Money(amount, currency, rng.choice(("standard", "name")))
+    return money(_decimal(rng, get_currency_precision(currency)), currency, rng.choice(("standard", "name")))
 
 
-def _listing(rng: random.Random) -> Listing:
-    kind, codes = rng.choice(((Country, countries()), (Language, languages())))
-    items = tuple(kind(code) for code in rng.sample(codes, rng.randint(2, 4)))
-    return Listing(items, rng.choice(("standard", "or")))
+def _listing(rng: random.Random) -> Phrase:
+    kind, codes = rng.choice(((country, countries()), (language, languages())))
+    items = [kind(code) for code in rng.sample(codes, rng.randint(2, 4))]
+    return joined(items, rng.choice(JOINS))
 
 
 DRAW: tuple[Callable[[random.Random], Phrase], ...] = (
-    lambda rng: Day(_date(rng), rng.choice(DATE_STYLES)),
-    lambda rng: Clock(_time(rng), rng.choice(("short", "medium"))),
-    lambda rng: Moment(dt.datetime.combine(_date(rng), _time(rng)), rng.choice(("short", "medium"))),
+    lambda rng: day(_date(rng), rng.choice(DATE_STYLES)),
+    lambda rng: clock(_time(rng), rng.choice(("short", "medium"))),
+    lambda rng: moment(dt.datetime.combine(_date(rng), _time(rng)), rng.choice(("short", "medium"))),
     _duration,
     _number,
-    lambda rng: Quantity(_stripped(_decimal(rng, rng.randint(0, 2))), rng.choice(units())),
+    lambda rng: quantity(_stripped(_decimal(rng, rng.randint(0, 2))), rng.choice(units())),
     _money,
-    lambda rng: Country(rng.choice(countries())),
-    lambda rng: Language(rng.choice(languages())),
+    lambda rng: country(rng.choice(countries())),
+    lambda rng: language(rng.choice(languages())),
     _listing,
 )
 
 
-def draw_sentence(rng: random.Random) -> Listing:
-    """Return one to three phrases of random kinds, joined."""
+def draw_sentence(rng: random.Random) -> tuple[tuple[Phrase, ...], Phrase]:
+    """Return one to three phrases of random kinds, and the sentence that joins them."""
     phrases = tuple(rng.choice(DRAW)(rng) for _ in range(rng.randint(1, 3)))
-    return Listing(phrases, rng.choice(("standard", "or")))
+    return phrases, joined(phrases, rng.choice(JOINS))
 
 
 def said_in(seed: int, languages: tuple[str, ...]) -> Iterator[dict[str, str]]:
@@ -271,9 +227,9 @@ def said_in(seed: int, languages: tuple[str, ...]) -> Iterator[dict[str, str]]:
     locales = {language: Locale(language) for language in ("en", *languages)}
     seen: set[object] = set()
     while True:
-        sentence = draw_sentence(rng)
-        said = {language: in_words(sentence, locale) for language, locale in locales.items()}
-        keys = {frozenset(sentence.items), *said.items()}
+        phrases, sentence = draw_sentence(rng)
+        said = {language: sentence.text(locale) for language, locale in locales.items()}
+        keys = {frozenset(phrases), *said.items()}
         if seen.isdisjoint(keys):
             seen |= keys
             yield said
@@ -318,11 +274,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UserError("--train and --held-out must be at least 1")
         args.out.mkdir(parents=True, exist_ok=True)
         write_corpus(args.out, make_corpus({"train": args.train, "valid": args.held_out, "test": args.held_out}))
-    except OSError as error:
-        print(f"{PROGRAM}: error: {args.out} cannot be written: {error.strerror}", file=sys.stderr)
-        return 1
-    except UserError as error:
-        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
+    except (OSError, UserError) as error:
+        reason = f"{args.out} cannot be written: {error.strerror}" if isinstance(error, OSError) else error
+        print(f"{PROGRAM}: error: {reason}", file=sys.stderr)
         return 1
     return 0
 

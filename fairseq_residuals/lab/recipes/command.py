@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_residuals.lab.recipes.machine import AUTO
 from fairseq_residuals.lab.utils.checkout import CONFIGS, require_checkout
 from fairseq_residuals.wirings.core.errors import UserError
 
@@ -35,9 +34,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     machine.add_argument("--precision", choices=("fp16", "bf16", "fp32"), help="default: the recipe's; on a CPU fp32")
     machine.add_argument(
         "--max-tokens",
-        type=_tokens,
-        metavar=f"N|{AUTO}",
-        help=f"of a pass, as many as fit on a GPU; {AUTO} estimates it; the effective batch stays",
+        type=int,
+        metavar="N",
+        help="of a pass, as many as fit on a GPU; the effective batch stays; default: the recipe's",
     )
     folders = parser.add_argument_group("files")
     folders.add_argument("--data", type=Path, default=Path("data"), metavar="DIR", help="corpora; default: data")
@@ -50,14 +49,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     recipe.add_argument(
         "--override", nargs="+", default=[], metavar="KEY=VALUE", help="as hydra takes them, such as model.dropout=0.1"
     )
-
-
-def _tokens(text: str) -> int | str:
-    if text == AUTO:
-        return text
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of tokens nor {AUTO}")
-    return int(text)
 
 
 def _cores_by_slurm() -> int | None:
@@ -96,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         require_checkout(CONFIGS)
     for name in ("nodes", "jobs", "max_tokens", "max_update"):
         value = getattr(args, name)
-        if isinstance(value, int) and value < 1:
+        if value is not None and value < 1:
             raise UserError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
     there = torch.cuda.device_count()
     if args.gpus is None and 0 < there < args.jobs:
@@ -110,15 +101,12 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--jobs {args.jobs} with --nodes {args.nodes}: runs of several nodes are made one at a time")
     if not args.dry_run and gpus * args.jobs > there:
         raise UserError(f"--gpus {gpus}" + f" --jobs {args.jobs}" * (args.jobs > 1) + f": this machine has {there}")
-    if args.max_tokens == AUTO and (gpus == 0 or args.nodes > 1):
-        raise UserError(f"--max-tokens {AUTO} fills the memory of GPUs of one node; give a number")
     machine = Machine(
         gpus,
         args.nodes,
         rendezvous=args.rendezvous or f"{socket.gethostname()}:29400",
         slurm="SLURM_JOB_ID" in os.environ,
         cores=_cores_by_slurm(),
-        memory=min((torch.cuda.get_device_properties(i).total_memory for i in range(min(gpus, there))), default=None),
     )
     updates = [] if args.max_update is None else [f"optimization.max_update={args.max_update}"]
     settings = Settings(

@@ -14,7 +14,7 @@ from typing import Any
 
 from fairseq_residuals.lab.data.corpora import CORPORA, find_corpus
 from fairseq_residuals.lab.recipes.job import Job
-from fairseq_residuals.lab.recipes.model_size import Matrices, Size, Stack, size_of
+from fairseq_residuals.lab.recipes.model_size import Matrices, Stack, count, matrices_of
 from fairseq_residuals.lab.recipes.stages import is_prepared, is_trained
 from fairseq_residuals.lab.utils.checkout import RESULTS
 from modern_fairseq.plain_yaml import read_yaml
@@ -65,13 +65,8 @@ def devices() -> list[Device]:
 
 
 def _measured(layers: int, width: int, inner: int, vocabulary: int) -> Matrices:
-    stacks = tuple(Stack(layers, width, inner, heads=1, reads_encoder=reads) for reads in (False, True))
-    return Size(stacks, vocabulary, vocabulary * width).matrices
-
-
-def matrices_of(job: Job) -> Matrices:
-    """Return the matrices of a run's model."""
-    return size_of(job.asked, job.data).matrices
+    stacks = tuple(Stack(layers, width, inner, reads) for reads in (False, True))
+    return count(stacks, vocabulary, vocabulary * width)
 
 
 def summary(work: Sequence[Job]) -> Iterator[str]:

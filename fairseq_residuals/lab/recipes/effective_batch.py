@@ -12,12 +12,8 @@ import numpy as np
 from omegaconf import DictConfig
 
 from fairseq_residuals.lab.recipes.compose import effective_batch
-from fairseq_residuals.lab.recipes.machine import AUTO, Machine, MaxTokens
-from fairseq_residuals.lab.recipes.model_size import Size, size_of
+from fairseq_residuals.lab.recipes.machine import Machine
 from fairseq_residuals.wirings.core.errors import UserError
-
-USED = 0.75
-"""Of a GPU's memory. The rest is for what fragments it, and for wirings that keep more than Post-LN."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +29,6 @@ class Batch:
     """Tokens per update that the recipe asks for."""
     idle: str = ""
     """Which devices have nothing to do, and why."""
-    at_once: int = 1
-    """How many of the recipe's passes one pass is, as the memory of a GPU holds them."""
 
     @property
     def tokens(self) -> int:
@@ -44,15 +38,11 @@ class Batch:
     def __str__(self) -> str:
         made = f"{self.max_tokens} tokens x {self.update_freq} passes x {self.devices} devices = {self.tokens:,}"
         made = made if self.tokens == self.wanted else f"{made} (the recipe: {self.wanted:,})"
-        grown = f"a pass is {self.at_once} of the recipe's" if self.at_once > 1 else ""
-        return "; ".join(filter(None, (made, grown, self.idle)))
+        return "; ".join(filter(None, (made, self.idle)))
 
 
-def batch_on(asked: DictConfig, data: Path, machine: Machine, max_tokens: MaxTokens) -> Batch:
+def batch_on(asked: DictConfig, data: Path, machine: Machine, max_tokens: int | None) -> Batch:
     """Return how a recipe's batch is shared out on a machine.
-
-    A language model's blocks are of one length, so that as many stand in an update whatever the passes are; there
-    passes grow with the memory unasked. Sentences are batched by length, and :data:`AUTO` asks for it.
 
     Args:
         asked: the composed configuration, for one device.
@@ -62,13 +52,10 @@ def batch_on(asked: DictConfig, data: Path, machine: Machine, max_tokens: MaxTok
     Raises:
         UserError: it cannot be shared out.
     """
-    task, own = asked.task, asked.dataset.max_tokens
+    task, at_most = asked.task, max_tokens or asked.dataset.max_tokens
     block = task.tokens_per_sample if task._name == "language_modeling" and task.sample_break_mode == "none" else 0
     wanted, devices = effective_batch(asked), machine.devices
     longest = block or longest_sample(data, asked)
-    grows = max_tokens == AUTO or (max_tokens is None and block > 0)
-    at_once = _at_once(asked, data, machine, longest) if grows else 1
-    at_most = max_tokens if isinstance(max_tokens, int) else own * at_once
     if block:
         batch = share_out(wanted, devices, at_most, block)
     elif longest == 0:  # nothing is prepared
@@ -77,21 +64,7 @@ def batch_on(asked: DictConfig, data: Path, machine: Machine, max_tokens: MaxTok
         batch = share_out_among(wanted, devices, at_most, longest)
     if machine.nodes > 1 and batch.idle:
         raise UserError(f"on {machine.nodes} nodes: {batch.idle}; choose fewer nodes")
-    return replace(batch, at_once=at_once)
-
-
-def _at_once(asked: DictConfig, data: Path, machine: Machine, longest: int) -> int:
-    """Return how many of the recipe's passes are one; 1 where they are no equal parts of an update, or of speech."""
-    own, wanted = asked.dataset.max_tokens, effective_batch(asked)
-    if machine.memory is None or machine.nodes > 1 or wanted % (own * machine.devices):
-        return 1
-    size = size_of(asked, data)
-    if size.convolutions:
-        return 1
-    passes = wanted // (own * machine.devices)
-    longest = longest or asked.task.get("max_source_positions") or 1024
-    half = asked.common.fp16 or asked.common.bf16
-    return passes_at_once(size, passes, own, longest, half, machine.memory)
+    return batch
 
 
 def share_out_among(wanted: int, devices: int, at_most: int, longest: int) -> Batch:
@@ -188,43 +161,3 @@ def _sizes(data: Path, subsets: list[str]) -> Iterator[Any]:
             with manifest.open(encoding="utf-8", newline="") as lines:
                 rows = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
                 yield np.array([int(row["n_frames"]) for row in rows])
-
-
-def bytes_of_a_pass(size: Size, tokens: int, longest: int, half: bool) -> int:
-    """Return the bytes that training holds after a forward pass, for Post-LN.
-
-    What a layer keeps is what Korthikanti et al. count (2022, "Reducing activation recomputation in large transformer
-    models", section 4.1); in single precision it is twice as much.
-
-    Args:
-        tokens: of a side.
-        longest: positions of the longest sample, each of which attention compares with all others.
-        half: whether the model computes in half precision.
-    """
-    kept = sum(s.layers * _kept_by_layer(s.width, s.inner, s.heads, s.reads_encoder, longest) for s in size.stacks)
-    # scores of words and their gradients, in the model's precision and in single
-    scores = 12 * size.compared
-    # weights, gradients, copies of both in single precision, two moments
-    per_parameter = 20 if half else 16
-    return per_parameter * size.matrices.stored + tokens * (kept * (1 if half else 2) + scores)
-
-
-def _kept_by_layer(width: int, inner: int, heads: int, reads_encoder: bool, longest: int) -> int:
-    attentions = 2 if reads_encoder else 1
-    attention = 11 * width + 5 * heads * longest
-    ffn = 3 * width + 4 * inner
-    norms = 2 * width * (attentions + 1)
-    return attentions * attention + ffn + norms
-
-
-def passes_at_once(size: Size, passes: int, tokens: int, longest: int, half: bool, memory: int) -> int:
-    """Return the largest power of two that divides ``passes`` and of which so many passes fit into ``memory`` bytes.
-
-    Args:
-        passes: of an update.
-        tokens: of a pass.
-    """
-    at_once = 1
-    while passes % (2 * at_once) == 0 and bytes_of_a_pass(size, 2 * at_once * tokens, longest, half) <= USED * memory:
-        at_once *= 2
-    return at_once

@@ -25,7 +25,7 @@ from fairseq_residuals.lab.recipes.compose import (
     whole_hash,
 )
 from fairseq_residuals.lab.recipes.effective_batch import Batch, batch_on
-from fairseq_residuals.lab.recipes.machine import Machine, MaxTokens
+from fairseq_residuals.lab.recipes.machine import Machine
 from fairseq_residuals.lab.recipes.recipe import Measurement, Recipe
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.wirings.core.errors import UserError
@@ -56,7 +56,7 @@ class Settings:
     machine: Machine
     precision: Precision | None = None
     """None: the recipe's; on a CPU fp32."""
-    max_tokens: MaxTokens = None
+    max_tokens: int | None = None
     """What a device can take in one pass; None: what the recipe has."""
     overrides: tuple[str, ...] = ()
     """As hydra takes them."""
@@ -180,11 +180,6 @@ class Job:
         return self.settings.machine.launch(
             [*command, override("hydra.run.dir", str(self.folder)), *self._asked_overrides, *machine]
         )
-
-    @property
-    def rehearsal(self) -> list[str]:
-        """The command that makes two updates and keeps nothing."""
-        return [*self.train, "optimization.max_update=2", "checkpoint.no_save=true", "dataset.disable_validation=true"]
 
     @property
     def train_by_flags(self) -> list[str]:

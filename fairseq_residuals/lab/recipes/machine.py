@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
-
-AUTO: Literal["auto"] = "auto"
-"""In place of a number: as many tokens in a pass as the memory of a GPU holds."""
-MaxTokens = int | Literal["auto"] | None
-"""Of a pass; None: the recipe's."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +18,6 @@ class Machine:
     """Whether srun starts the nodes."""
     cores: int | None = None
     """That Slurm gave to each node's task; None: it did not say."""
-    memory: int | None = None
-    """Of the GPU that has least, in bytes; None: unknown, or a CPU."""
 
     @property
     def devices(self) -> int:

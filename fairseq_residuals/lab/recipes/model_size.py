@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_residuals.lab.recipes.compose import plain
+from fairseq_residuals.lab.recipes.job import Job
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 
 VOCABULARIES = {
@@ -38,7 +40,6 @@ class Stack:
     width: int
     inner: int
     """Channels between the two matrices of an FFN."""
-    heads: int
     reads_encoder: bool
 
 
@@ -54,38 +55,27 @@ class Matrices:
     """Entries of all matrices, embeddings included."""
 
 
-@dataclass(frozen=True)
-class Size:
-    """The parts of a model that decide how much it computes and keeps."""
-
-    stacks: tuple[Stack, ...]
-    compared: int
-    """Words whose scores are computed for a position."""
-    embedded: int
-    """Entries of embeddings and output projection together."""
-    convolutions: int = 0
-    """Entries of those below the encoder of speech."""
-
-    @property
-    def matrices(self) -> Matrices:
-        """Count the entries of the matrices."""
-        layers, width = sum(s.layers for s in self.stacks), self.stacks[-1].width
-        entries = [s.layers * ((8 if s.reads_encoder else 4) * s.width**2 + 2 * s.width * s.inner) for s in self.stacks]
-        projection = self.compared * width
-        multiplied = sum(entries) + projection
-        if self.convolutions:
-            encoder, decoder = entries
-            multiplied = (self.convolutions + encoder) // FRAMES_OF_A_POSITION
-            multiplied += (decoder + projection) // FRAMES_OF_A_SUBWORD
-        return Matrices(layers, width, multiplied, self.convolutions + sum(entries) + self.embedded)
-
-
-def size_of(asked: DictConfig, data: Path) -> Size:
-    """Return the size of a composed configuration's model.
+def count(stacks: Sequence[Stack], compared: int, embedded: int, convolutions: int = 0) -> Matrices:
+    """Count the entries of a model's matrices.
 
     Args:
-        data: the binarized corpus, whose dictionary is read where it is there.
+        compared: words whose scores are computed for a position.
+        embedded: entries of embeddings and output projection together.
+        convolutions: entries of those below the encoder of speech.
     """
+    layers, width = sum(s.layers for s in stacks), stacks[-1].width
+    entries = [s.layers * ((8 if s.reads_encoder else 4) * s.width**2 + 2 * s.width * s.inner) for s in stacks]
+    projection = compared * width
+    multiplied = sum(entries) + projection
+    if convolutions:
+        encoder, decoder = entries
+        multiplied = (convolutions + encoder) // FRAMES_OF_A_POSITION + (decoder + projection) // FRAMES_OF_A_SUBWORD
+    return Matrices(layers, width, multiplied, convolutions + sum(entries) + embedded)
+
+
+def matrices_of(job: Job) -> Matrices:
+    """Return the matrices of a run's model; the dictionary of its corpus is read where it is there."""
+    asked = job.asked
     model = OmegaConf.create(plain(asked)["model"])
     ARCHITECTURES[model._name](model)  # completes the settings
     stacks = tuple(
@@ -93,7 +83,6 @@ def size_of(asked: DictConfig, data: Path) -> Size:
             model[f"{name}_layers"],
             model[f"{name}_embed_dim"],
             model[f"{name}_ffn_embed_dim"],
-            model[f"{name}_attention_heads"],
             reads_encoder=name == "decoder" and "encoder_layers" in model,
         )
         for name in ("encoder", "decoder")
@@ -104,7 +93,7 @@ def size_of(asked: DictConfig, data: Path) -> Size:
     tied = any(
         model.get(key) for key in ("share_all_embeddings", "share_decoder_input_output_embed", "tie_adaptive_weights")
     )
-    words, width = _vocabulary(data, asked.recipe.corpus), stacks[-1].width
+    words, width = _vocabulary(job.data, asked.recipe.corpus), stacks[-1].width
     compared, table = words, words * width
     if model.get("adaptive_softmax_cutoff") is not None:
         bounds = [0, *map(int, model.adaptive_softmax_cutoff.split(",")), words]
@@ -112,7 +101,7 @@ def size_of(asked: DictConfig, data: Path) -> Size:
         factor = model.adaptive_softmax_factor
         table = sum(int((end - start) * width // factor**i) for i, (start, end) in enumerate(pairwise(bounds)))
     convolutions = _convolutions(model) if of_sound else 0
-    return Size(stacks, compared, table * (tables + (0 if tied else 1)), convolutions)
+    return count(stacks, compared, table * (tables + (0 if tied else 1)), convolutions)
 
 
 def _convolutions(model: DictConfig) -> int:

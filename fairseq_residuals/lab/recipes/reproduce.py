@@ -125,7 +125,6 @@ def _carry_out(table: TableRecipe, job: Job, cells: list[Cell], results: Path | 
 
 
 def _records(table: TableRecipe, stages: Stages, cells: list[Cell]) -> list[Record]:
-    stages.rehearse()
     job = stages.job
     try:
         stages.train()

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -70,30 +70,6 @@ class Stages:
                 f"{self.job.corpus} was prepared from files that stand in for the published ones, and its scores are"
                 " not for this table; remove the folder, and prepare it from the published files"
             )
-
-    def rehearse(self) -> None:
-        """Try passes that are larger than the recipe's, once; where memory ran out, go on with the recipe's own.
-
-        fairseq would skip the updates for which memory does not suffice.
-
-        Raises:
-            UserError: it failed for another reason.
-        """
-        job, log = self.job, self.job.folder / "rehearsal.log"
-        if job.batch.at_once == 1 or is_trained(job):
-            return
-        if not log.is_file():
-            self.run.begin("trying larger passes")
-            partial = log.with_name(f"{log.name}.partial")
-            try:
-                self._command(job.rehearsal, partial)
-            except CommandFailed:
-                if not _out_of_memory(partial):
-                    raise
-            partial.rename(log)
-        if _out_of_memory(log):
-            self.job = replace(job, settings=replace(job.settings, max_tokens=job.asked.dataset.max_tokens))
-            self.runner.say(f"{job.name}: memory ran out in {log}; {self.job.batch}")
 
     def train(self) -> None:
         """Train, from where an earlier attempt left off.
@@ -166,10 +142,6 @@ class Stages:
 
     def _command(self, command: Sequence[str], log: Path) -> Usage:
         return self.runner.command(command, log, self.holds)
-
-
-def _out_of_memory(log: Path) -> bool:
-    return "out of memory" in log.read_text(encoding="utf-8", errors="replace").lower()
 
 
 def is_prepared(job: Job) -> bool:
