@@ -103,8 +103,7 @@ _AFTER: dict[str, tuple[str, ...]] = {
     },
     "fairseq.options": (
         "fixes.half_precision:bf16_without_tpu",
-        "messages.commands:help_of_the_choice",
-        "messages.commands:missing_choices",
+        "messages.commands:choices_first",
         "messages.commands:short_refusals",
     ),
     "fairseq.ngram_repeat_block": ("fixes.search:ngrams_of_what_is_there",),
