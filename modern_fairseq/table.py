@@ -162,7 +162,7 @@ _AFTER: dict[str, tuple[str, ...]] = {
     "fairseq.models.speech_to_text.hub_interface": ("fixes.hub:no_code_that_an_archive_names",),
     "fairseq_cli.hydra_train": (
         "compat.hydra_api:lazy_help",
-        "fixes.user_dir:user_dir_before_compose",
+        "fixes.tasks:user_dir_before_compose",
         "messages.yaml_mistakes:names_of_groups",
         "messages.commands:errors_in_hydra_job",
     ),
