@@ -1,13 +1,15 @@
 """The import hook: executes a fairseq module as usual, then applies the patches that the table names."""
 
+import functools
 import importlib.abc
 import importlib.machinery
+import os
 import sys
 import types
 from collections.abc import Sequence
 from typing import Any
 
-from modern_fairseq import switch, table
+from modern_fairseq import table
 
 
 class _Loader(importlib.abc.Loader):
@@ -58,10 +60,12 @@ class _Finder(importlib.abc.MetaPathFinder):
         return None
 
 
+@functools.cache
 def install() -> None:
-    """Put the import hook in front, once, unless fairseq is to be left alone."""
-    if switch.reason_if_off() is not None:
-        switch.say_why()
-    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+    """Put the import hook in front, unless fairseq is to be left alone, which is said on stderr; once in a process."""
+    reason = table.reason_if_off()
+    if reason is None:
         sys.meta_path.insert(0, _Finder())
         table.quiet()
+    elif os.environ.get(table.SWITCH) != "0":  # who has set the variable knows
+        print(reason, file=sys.stderr)

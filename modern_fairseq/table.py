@@ -7,14 +7,20 @@ as "module:function" within this package, and imported when it is needed, so tha
 """
 
 import contextlib
+import functools
 import importlib
+import importlib.metadata
 import logging
+import os
 import sys
 import types
 import warnings
 from collections.abc import Callable, Iterator
 
-from modern_fairseq import switch
+VERSION = "0.12.2"
+"""The only version of fairseq that the patches are for."""
+SWITCH = "MODERN_FAIRSEQ"
+"""Environment variable; set to 0, fairseq is left as it is."""
 
 Patch = Callable[[types.ModuleType], None]
 
@@ -37,7 +43,7 @@ _AROUND = {
     "fairseq.tasks.frm_text_to_speech": "fixes.logs:root_logger_kept",
 }
 
-_AFTER = {
+_AFTER: dict[str, tuple[str, ...]] = {
     "fairseq.dataclass.configs": ("compat.configs:restore_decorator",),
     "fairseq.dataclass.utils": (
         "compat.configs:optional_types",
@@ -97,8 +103,7 @@ _AFTER = {
     },
     "fairseq.options": (
         "fixes.half_precision:bf16_without_tpu",
-        "messages.commands:help_of_the_choice",
-        "messages.commands:missing_choices",
+        "messages.commands:choices_first",
         "messages.commands:short_refusals",
     ),
     "fairseq.ngram_repeat_block": ("fixes.search:ngrams_of_what_is_there",),
@@ -115,7 +120,6 @@ _AFTER = {
         "fixes.at_once:zeros",
         "fixes.master_weights:save_with_optimizer",
     ),
-    "fairseq.dataclass.initialize": ("compat.hydra_api:share_the_store",),
     "fairseq.data.data_utils": (
         "compat.numpy_names:removed_aliases",
         "messages.commands:explain_data_folder",
@@ -158,11 +162,14 @@ _AFTER = {
     "fairseq.models.speech_to_text.hub_interface": ("fixes.hub:no_code_that_an_archive_names",),
     "fairseq_cli.hydra_train": (
         "compat.hydra_api:lazy_help",
-        "fixes.user_dir:user_dir_before_compose",
+        "fixes.tasks:user_dir_before_compose",
         "messages.yaml_mistakes:names_of_groups",
         "messages.commands:errors_in_hydra_job",
     ),
 }
+
+for _name in COMMANDS:
+    _AFTER[_name] = (*_AFTER.get(_name, ()), "messages.commands:one_sentence_errors")
 
 _OF_PLUGINS: dict[str, list[Patch]] = {}
 """What :func:`when_imported` has entered in this process."""
@@ -183,21 +190,34 @@ _QUIET = (
 )
 
 
+@functools.cache
+def reason_if_off() -> str | None:
+    """Return why fairseq is left alone, as the beginning of a sentence; None where it is patched.
+
+    A fairseq without metadata, say a folder on PYTHONPATH, is taken for 0.12.2. The answer holds for the process.
+    """
+    if os.environ.get(SWITCH) == "0":
+        return f"{SWITCH}=0 leaves fairseq as it is"
+    try:
+        installed = importlib.metadata.version("fairseq")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    if installed != VERSION:
+        return f"fairseq {installed} is left as it is, since the patches of modern_fairseq are for {VERSION}"
+    return None
+
+
 def has(name: str) -> bool:
     """Return whether the table has anything for the module ``name``."""
-    return name in _AROUND or name in _AFTER or name in COMMANDS or name in _OF_PLUGINS
+    return name in _AROUND or name in _AFTER or name in _OF_PLUGINS
 
 
 def entries() -> Iterator[tuple[str, str]]:
     """Yield the entries of this package: the name of a fairseq module, and "module:function" of its patch."""
     yield from _AROUND.items()
-    for name in (*_AFTER, *(command for command in COMMANDS if command not in _AFTER)):
-        for reference in _after(name):
+    for name, references in _AFTER.items():
+        for reference in references:
             yield name, reference
-
-
-def _after(name: str) -> tuple[str, ...]:
-    return (*_AFTER.get(name, ()), *(("messages.commands:one_sentence_errors",) if name in COMMANDS else ()))
 
 
 def _resolve(reference: str) -> Callable:
@@ -210,24 +230,22 @@ def around(name: str) -> contextlib.AbstractContextManager:
     return _resolve(_AROUND[name])() if name in _AROUND else contextlib.nullcontext()
 
 
-def patches(name: str) -> Iterator[Patch]:
-    """Yield the patches to apply, in order, to the module ``name`` once it has been executed."""
-    for reference in _after(name):
-        yield _resolve(reference)
-    yield from _OF_PLUGINS.get(name, ())
+def patches(name: str) -> list[Patch]:
+    """Return the patches to apply, in order, to the module ``name`` once it has been executed."""
+    return [*map(_resolve, _AFTER.get(name, ())), *_OF_PLUGINS.get(name, ())]
 
 
 def when_imported(name: str, patch: Patch) -> None:
     """Enter a patch of a plugin for the fairseq module ``name``, once.
 
     It is applied now, or where the module is not imported yet, as soon as it is; and not at all, with a warning, where
-    fairseq is left alone (:mod:`modern_fairseq.switch`).
+    fairseq is left alone.
     """
     entered = _OF_PLUGINS.setdefault(name, [])
     if patch in entered:
         return
     entered.append(patch)
-    if reason := switch.reason_if_off():
+    if reason := reason_if_off():
         _LOG.warning("%s, so %s.%s does not reach %s", reason, patch.__module__, patch.__name__, name)
     elif name in sys.modules:
         patch(sys.modules[name])

@@ -43,16 +43,6 @@ def current_api(module: types.ModuleType) -> None:
     module.initialize, module.compose = initialize, compose  # type: ignore[attr-defined]
 
 
-def share_the_store(module: types.ModuleType) -> None:
-    """Let configurations be composed without a copy of everything that hydra_init() has stored.
-
-    For each configuration hydra 1.3.2 copies its list of sources (hydra/_internal/config_repository.py:332) and so the
-    store, which is one of them: a third of the time. What it loads from the store it copies all the same. Can go when
-    hydra > 1.3.2 does not.
-    """
-    ConfigStore.__deepcopy__ = lambda store, memo: store  # type: ignore[attr-defined]
-
-
 class _ParserOfHydra(argparse.ArgumentParser):
     """Checks a help text that is text, and leaves one that hydra writes when it is asked for."""
 

@@ -1,6 +1,7 @@
-"""Settings of tasks: complete in YAML files, and in checkpoints."""
+"""Settings of tasks: complete in YAML files, and in checkpoints; and a plugin's models in YAML files."""
 
 import argparse
+import sys
 import types
 from typing import Any
 
@@ -64,3 +65,21 @@ def record_languages(module: types.ModuleType) -> None:
             with open_dict(cfg):
                 cfg.update({key: value for key, value in inferred.items() if value is not None})
         return task
+
+
+def user_dir_before_compose(module: types.ModuleType) -> None:
+    """Import ``common.user_dir=DIR`` before hydra composes, so that ``model=NAME`` finds the models of DIR.
+
+    fairseq imports it in train.main, when hydra has already said "Could not find 'model/NAME'"
+    (hydra_train.py:75-86). Can go when fairseq > 0.12.2 imports it first.
+    """
+
+    @replaces(module, "cli_main")
+    def cli_main(original: Any) -> Any:
+        from fairseq.utils import import_user_module
+
+        prefix = "common.user_dir="
+        for argument in sys.argv[1:]:
+            if argument.lstrip("+").startswith(prefix):
+                import_user_module(argparse.Namespace(user_dir=argument.lstrip("+").removeprefix(prefix)))
+        return original()

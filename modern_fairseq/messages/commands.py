@@ -45,31 +45,11 @@ def errors_in_hydra_job(module: types.ModuleType) -> None:
     module._hydra_main = _reported(table.COMMANDS[module.__name__])(module._hydra_main)  # type: ignore[attr-defined]
 
 
-def missing_choices(module: types.ModuleType) -> None:
-    """Say that ``--arch`` or ``--task`` is missing.
+def choices_first(module: types.ModuleType) -> None:
+    """Say that ``--arch`` or ``--task`` is missing, and list the flags of what they name in ``--help``.
 
-    options.py:153 says ``RuntimeError`` and :158 ``KeyError: None``.
-    Can go when fairseq > 0.12.2 says so itself.
-    """
-
-    @replaces(module, "parse_args_and_arch")
-    def parse_args_and_arch(original: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(*args, **kwargs)
-        except RuntimeError as error:
-            if error.args:
-                raise
-            raise UserError("--arch is missing: name the architecture of the model") from error
-        except KeyError as error:
-            if error.args != (None,):
-                raise
-            raise UserError("--task is missing: name the task, such as translation or language_modeling") from error
-
-
-def help_of_the_choice(module: types.ModuleType) -> None:
-    """List the flags of ``--arch`` and ``--task`` in ``--help``, which options.py:136 prints before it adds them.
-
-    Can go when fairseq > 0.12.2 adds them first.
+    options.py:153 says ``RuntimeError`` and :158 ``KeyError: None``; :136 prints its help before it adds these flags.
+    Can go when fairseq > 0.12.2 names what is missing, and adds them first.
     """
 
     @replaces(module, "parse_args_and_arch")
@@ -85,7 +65,16 @@ def help_of_the_choice(module: types.ModuleType) -> None:
                 return parser.parse_known_args(chosen, namespace)
 
             parser.parse_known_args = choose  # type: ignore[method-assign]
-        return original(parser, input_args, *args, **kwargs)
+        try:
+            return original(parser, input_args, *args, **kwargs)
+        except RuntimeError as error:
+            if error.args:
+                raise
+            raise UserError("--arch is missing: name the architecture of the model") from error
+        except KeyError as error:
+            if error.args != (None,):
+                raise
+            raise UserError("--task is missing: name the task, such as translation or language_modeling") from error
 
 
 def short_refusals(module: types.ModuleType) -> None:

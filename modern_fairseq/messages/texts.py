@@ -3,7 +3,6 @@
 import argparse
 import os
 import types
-from collections.abc import Iterator
 from typing import Any
 
 from fairseq_residuals_errors import UserError
@@ -30,43 +29,30 @@ def check(args: argparse.Namespace) -> None:
         UserError: a language is missing, or both are one; a text is missing, empty or not UTF-8; texts that belong
             together have different numbers of lines.
     """
-    languages = _languages(args)
-    for flag, prefix in _prefixes(args):
-        lines = {path: count_lines(path, flag) for path in _paths(prefix, languages)}
+    languages = [args.source_lang]
+    if not args.only_source:
+        languages.append(args.target_lang)
+        for flag, language in zip(("--source-lang", "--target-lang"), languages, strict=True):
+            if language is None:
+                raise UserError(f"{flag} is missing: name the language, or give --only-source for a text by itself")
+        if args.source_lang == args.target_lang:
+            raise UserError(
+                f"--source-lang and --target-lang are both {args.source_lang}, one and the same text: name two"
+                " languages, or give --only-source"
+            )
+    prefixes = [("--trainpref", args.trainpref)] if args.trainpref else []
+    if not args.dict_only:
+        for flag, several in (("--validpref", args.validpref), ("--testpref", args.testpref)):
+            prefixes += [(flag, prefix) for prefix in several.split(",")] if several else []
+    for flag, prefix in prefixes:
+        texts = [f"{prefix}.{language}" if language else prefix for language in languages]
         further = [f"{prefix}.{args.align_suffix}"] if args.align_suffix else []
         if args.alignfile and flag == "--trainpref":
             further.append(args.alignfile)
-        lines |= {path: count_lines(path, flag) for path in further if os.path.exists(path)}
+        lines = {path: count_lines(path, flag) for path in (*texts, *filter(os.path.exists, further))}
         if len(set(lines.values())) > 1:
             counts = ", ".join(f"{path} has {count:,}" for path, count in lines.items())
             raise UserError(f"the texts of {flag} must have as many lines as each other: {counts}")
-
-
-def _languages(args: argparse.Namespace) -> list[str | None]:
-    if args.only_source:
-        return [args.source_lang]
-    for flag, language in (("--source-lang", args.source_lang), ("--target-lang", args.target_lang)):
-        if language is None:
-            raise UserError(f"{flag} is missing: name the language, or give --only-source for a text by itself")
-    if args.source_lang == args.target_lang:
-        raise UserError(
-            f"--source-lang and --target-lang are both {args.source_lang}, one and the same text: name two languages,"
-            " or give --only-source"
-        )
-    return [args.source_lang, args.target_lang]
-
-
-def _prefixes(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    if args.trainpref:
-        yield "--trainpref", args.trainpref
-    if not args.dict_only:
-        for flag, prefixes in (("--validpref", args.validpref), ("--testpref", args.testpref)):
-            for prefix in prefixes.split(",") if prefixes else ():
-                yield flag, prefix
-
-
-def _paths(prefix: str, languages: list[str | None]) -> list[str]:
-    return [f"{prefix}.{language}" if language else prefix for language in languages]
 
 
 def count_lines(path: str, flag: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -158,16 +157,6 @@ def test_checkpoint_that_cannot_be_used(command, spoil, data_of, trained, tmp_pa
     assert files_under(tmp_path) == [bad]
 
 
-class Call:
-    """Pickled, it makes a folder when it is loaded."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, tuple[str]]:
-        return os.mkdir, (str(self.path),)
-
-
 UNUSABLE = [
     (("--batch-size", "4", "--model-overrides", "{'data"), ("--model-overrides", "{'data", "dictionary")),
     (("--batch-size", "4", "--model-overrides", "[1]"), ("--model-overrides", "[1]", "dictionary")),
@@ -193,15 +182,6 @@ def test_dictionary_that_is_damaged(line, data_of, tmp_path):
     run = execute(argv_of("fairseq-train", *TRANSLATION.train_flags(data, tmp_path / "save"), *ADAM))
     assert_one_sentence(run, "word" if line.isascii() else f"{data / 'dict.s.txt'} is not UTF-8")
     assert not files_under(tmp_path / "save")
-
-
-def test_checkpoint_that_runs_code_does_not(data_of, tmp_path):
-    """The reason for the allow-list: what is pickled may call anything."""
-    bad, witness = tmp_path / "bad.pt", tmp_path / "witness"
-    torch.save({"model": {}, "cfg": Call(witness)}, bad)
-    run = execute(argv_of("fairseq-validate", *TRANSLATION.use_flags(data_of(TRANSLATION), bad)))
-    assert_one_sentence(run, str(bad), "mkdir")
-    assert not witness.exists()
 
 
 def test_mistake_in_a_spawned_process(tmp_path):
@@ -285,9 +265,3 @@ def test_another_wiring_of_the_same_parameters_is_not_resumed(data_of, trained, 
     assert_one_sentence(execute(argv_of("fairseq-train", *flags)), str(checkpoint), "b2t", "post_ln")
     assert not files_under(tmp_path)
     assert list(succeed("fairseq-train", *flags, "--reset-optimizer").updates)
-
-
-def test_flag_that_does_not_exist(data_of, tmp_path):
-    flags = [*TRANSLATION.train_flags(data_of(TRANSLATION), tmp_path / "save"), *ADAM, "--resiudal", "b2t"]
-    assert_argparse_says(execute(argv_of("fairseq-train", *flags)), "--resiudal")
-    assert not files_under(tmp_path)

@@ -15,7 +15,8 @@ import pytest
 import fairseq_residuals
 import modern_fairseq
 from fairseq_residuals.plugin.register import PATCHES
-from modern_fairseq import listing, table
+from modern_fairseq import __main__ as listing
+from modern_fairseq import table
 
 PACKAGES = [Path(package.__file__).parent for package in (modern_fairseq, fairseq_residuals)]
 ENTRIES = listing.patched()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import logging
 import subprocess
@@ -13,8 +12,6 @@ from typing import Any
 import pytest
 import sacrebleu
 from fairseq import tasks
-from fairseq.dataclass.initialize import hydra_init
-from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 from running import argv_of, execute
 
@@ -86,11 +83,3 @@ def test_its_unknown_or_missing_keys_are_errors(tmp_path: Path) -> None:
     cfg = OmegaConf.create({"task": {"_name": "speech_to_text"}})
     with pytest.raises(UserError, match=r"task\.data is missing"):
         tasks.setup_task(cfg.task)
-
-
-def test_what_is_loaded_from_the_store_of_configurations_is_still_a_copy() -> None:
-    hydra_init()
-    store = ConfigStore.instance()
-    assert copy.deepcopy([store])[0] is store
-    store.load("config.yaml").node.common.seed = 77
-    assert store.load("config.yaml").node.common.seed == 1
