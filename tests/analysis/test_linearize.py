@@ -178,7 +178,7 @@ def test_the_command(metric: str, trained: tuple[Path, Path], capsys: pytest.Cap
     assert linear == pytest.approx(whole, abs=1e-4) and float(rows["encoder", "2"]["explained"]) == pytest.approx(1)
     if metric == "loss":
         assert other != pytest.approx(whole, abs=1e-4) and float(rows["encoder", "2"]["change_percent"]) < 0.01
-        assert f"| none | {whole:.4g} |" in re.sub(" +", " ", out)
+        assert f"| whole model | - | loss | {whole:.4g} |" in re.sub(" +", " ", out)
     assert (data / "out" / "linearize.png").exists()
 
 

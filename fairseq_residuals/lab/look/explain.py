@@ -22,10 +22,9 @@ from fairseq_residuals.lab.look.output import add_output_flags, check_folder, wr
 from fairseq_residuals.lab.look.probes import kept_for_backward, stacks, storage
 from fairseq_residuals.lab.look.scheme import Scheme, module_names, scheme_of
 from fairseq_residuals.lab.look.subjects import add_size_flags, library_model, of_python_file
-from fairseq_residuals.lab.look.trace import Graph, first_stream, trace_layer
+from fairseq_residuals.lab.look.trace import first_stream, trace_layer
 from fairseq_residuals.lab.utils.tables import Cell, markdown_table
 from fairseq_residuals.wirings.blocks.transformer import TransformerStack
-from fairseq_residuals.wirings.core.base import Variant
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.stack import Stack
 from fairseq_residuals.wirings.utils.progress import quiet
@@ -96,17 +95,13 @@ BYTES_PER_PARAMETER = 4
 
 
 @dataclass
-class Drawn:
-    """A wiring in one stack of one model."""
+class Panel:
+    """The picture of a wiring in one stack of one model."""
 
-    variant: Variant
-    stack: str
-    layer: int
-    """Number of the layer that is drawn, from 1."""
-    of: str
-    """Layers that it stands for; empty: all."""
-    graph: Graph
     scheme: Scheme
+    title: str
+    below: list[str]
+    """Lines under the scheme."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -124,17 +119,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Return 0, or raise a UserError: there is no such architecture, or nothing can be written."""
     check_folder(args)
-    drawn: list[Drawn] = []
-    notes: list[tuple[str, ...]] = []
+    drawn: list[Panel] = []
     costs: list[list[Cell]] = []
     for name, stack in _stacks(args):
         of_stack = _costs(name, stack, args)
         costs += of_stack
-        for one in _drawn(stack):
-            drawn.append(one)
-            *_, parameters, _, activations = of_stack[one.layer - 1]
-            notes.append((f"{parameters:,} parameters", f"activations {activations:.1f} MB"))
-            print("\n".join(_tell(one)), end="\n\n")
+        drawn += _explained(stack, of_stack)
     if not drawn:
         raise UserError(f"--stack {args.stack}: {', '.join(args.arch)} has no {args.stack}")
     head = ("model", "stack", "layer", "parameters", "parameters_MB", "activations_MB")
@@ -145,27 +135,19 @@ def run(args: argparse.Namespace) -> int:
     )
     batch = f"{args.sentences} sentences of {args.tokens} tokens"
     print(f"MB = 10^6 bytes, single precision; activations kept for the backward pass of {batch}, on this CPU")
-    write(args, _picture(drawn, notes), head, costs)
+    write(args, _picture(drawn), head, costs)
     return 0
 
 
-def _picture(drawn: list[Drawn], notes: list[tuple[str, ...]]) -> Any:
+def _picture(drawn: list[Panel]) -> Any:
     across, up = (max(getattr(one.scheme, side) for one in drawn) for side in ("width", "height"))
     width = max(len(drawn) * (across / INCH + 0.1), plots.COLUMN if len(drawn) <= 2 else plots.PAGE)
-    wrapped = [
-        "\n".join(textwrap.fill(line, int(16 * width / len(drawn))) for line in (*_equations(one), *note))
-        for one, note in zip(drawn, notes, strict=True)
-    ]
+    wrapped = ["\n".join(textwrap.fill(line, int(16 * width / len(drawn))) for line in one.below) for one in drawn]
     below = max(text.count("\n") for text in wrapped) + 1
     figure, axes = plots.new_figure(1, len(drawn), width=width, height=0.5 + 0.1 * below + up / INCH)
     for one, text, panel in zip(drawn, wrapped, axes[0], strict=True):
-        draw_scheme(panel, one.scheme, f"{one.variant.title}\n{one.stack}{one.of}", text, (across, up))
+        draw_scheme(panel, one.scheme, one.title, text, (across, up))
     return figure
-
-
-def _equations(one: Drawn) -> list[str]:
-    """Return the equations, each in a line of its own."""
-    return [part for line in one.variant.equations_of(one.variant.config) for part in line.split("; ")]
 
 
 def _stacks(args: argparse.Namespace) -> Iterator[tuple[str, Stack]]:
@@ -214,25 +196,26 @@ def _fairseq_stacks(name: str, args: argparse.Namespace) -> Iterator[tuple[str, 
         yield from ((source.arch if known["arch"] else name, stack) for stack in stacks(model))
 
 
-def _drawn(stack: Stack) -> Iterator[Drawn]:
-    """Draw each wiring of a stack by its second layer: in the first, what comes from below may be missing."""
+def _explained(stack: Stack, costs: list[list[Cell]]) -> Iterator[Panel]:
+    """Print what each wiring of a stack is, and yield its picture, by its second layer.
+
+    In the first layer, what comes from below may be missing.
+    """
     below = 0
     for variant, layers in stack.segments():
         place = below + min(1, len(layers) - 1)
-        several = f", layers {below + 1} to {below + len(layers)}" if len(layers) < len(stack) else ""
-        graph = trace_layer(stack, place)
+        of = f", layers {below + 1} to {below + len(layers)}" if len(layers) < len(stack) else ""
+        equations, graph = variant.equations_of(variant.config), trace_layer(stack, place)
+        print(f"{variant.title}, {stack.shape.stack}{of}: {variant.paper}")
+        print(*(f"    {equation}" for equation in equations), sep="\n")
+        passed = f"{graph.crossed('norm')} norms and {graph.crossed('sublayer')} sub-layers"
+        print(f"  The gradient's easiest way through a layer passes {passed}.\n")
+        *_, parameters, _, activations = costs[place]
+        lines = [part for line in equations for part in line.split("; ")]
+        lines += [f"{parameters:,} parameters", f"activations {activations:.1f} MB"]
         scheme = scheme_of(graph, module_names(type(variant), stack))
-        yield Drawn(variant, stack.shape.stack, place + 1, several, graph, scheme)
+        yield Panel(scheme, f"{variant.title}\n{stack.shape.stack}{of}", lines)
         below += len(layers)
-
-
-def _tell(one: Drawn) -> list[str]:
-    return [
-        f"{one.variant.title}, {one.stack}{one.of}: {one.variant.paper}",
-        *(f"    {equation}" for equation in one.variant.equations_of(one.variant.config)),
-        f"  The gradient's easiest way through a layer passes {one.graph.crossed('norm')} norms and"
-        f" {one.graph.crossed('sublayer')} sub-layers.",
-    ]
 
 
 def _costs(name: str, stack: Stack, args: argparse.Namespace) -> list[list[Cell]]:

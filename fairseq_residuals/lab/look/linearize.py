@@ -193,8 +193,7 @@ def run(args: argparse.Namespace) -> int:
         if titles[model.label] > 1:
             model.label += f" ({file.parent.name}/{file.name})"
     rows = [[model.label, model.wiring, *row] for model in measured for row in model.rows]
-    for model in measured:
-        print(f"{model.label}\n{markdown_table(*model.table())}\n")
+    print(markdown_table(HEAD, rows, left=3))
     write(args, _draw(args, measured), HEAD, rows)
     return 0
 
@@ -207,23 +206,6 @@ class LinearizedModel:
     wiring: str
     rows: list[list[Cell]]
     """The columns of HEAD from the stack on; the first is the whole model."""
-
-    def change(self, stack: str) -> list[float]:
-        """Return the change of each layer in percent; nan where the whole model has nothing to lose."""
-        return [math.nan if row[4] is None else float(row[4]) for row in self.rows if row[0] == stack]
-
-    def table(self) -> tuple[list[str], list[list[Cell]]]:
-        """Return the paper's table: a row per layer, a pair of columns per stack."""
-        metric, whole = str(self.rows[0][2]), self.rows[0][3]
-        found = list(dict.fromkeys(str(row[0]) for row in self.rows[1:]))
-        by_place = {(row[0], row[1]): row for row in self.rows}
-        depth = max(int(row[1] or 0) for row in self.rows[1:])
-        lines: list[list[Cell]] = [["none", *itertools.chain.from_iterable((whole, 0.0, None) for _ in found)]]
-        for layer in range(1, depth + 1):
-            cells = (by_place.get((stack, layer)) for stack in found)
-            lines.append([str(layer), *itertools.chain.from_iterable(row[3:] if row else [None] * 3 for row in cells)])
-        head = [[f"{stack} {metric}", "change (%)", "explained"] for stack in found]
-        return ["layer", *itertools.chain.from_iterable(head)], lines
 
 
 def _measure(file: Path, args: Namespace) -> LinearizedModel:
@@ -312,7 +294,8 @@ def _draw(args: Namespace, measured: list[LinearizedModel]) -> Any:
     for stack, panel in zip(found, axes[0], strict=True):
         panel.axhline(0, color="0.35", linewidth=0.8)
         for model, style in zip(measured, styles, strict=True):
-            changes = model.change(stack)
+            # nan where the whole model has nothing to lose
+            changes = [math.nan if row[4] is None else float(row[4]) for row in model.rows if row[0] == stack]
             line = style | {"marker": style["marker"] or ".", "markersize": 4, "markevery": None}
             panel.plot(range(1, len(changes) + 1), changes, label=model.label, **line)
         y = "BLEU" if args.metric == "bleu" else "loss"
