@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_residuals.lab.data import archives
-from fairseq_residuals.lab.data.download import Downloads, Source, differs_from, digest_of, is_address, mirror_folder
+from fairseq_residuals.lab.data.download import Downloads, Source, digest_of, is_address, mirror_folder
 from fairseq_residuals.lab.data.parallel_map import count_lines
 from fairseq_residuals.lab.data.steps import STAMP, Step, Steps
 from fairseq_residuals.plugin.folders import locked
@@ -124,20 +124,6 @@ def check_lines(path: Path, data_set: str, expected: Mapping[str, int]) -> None:
         raise UserError(
             f"{data_set} has {count:,} lines and should have {expected[data_set]:,}: it is another data set"
         )
-
-
-def check_digest(path: Path, stated: str) -> None:
-    """Compare the digest of a file with what is known of the data set, where the archive around it may be any.
-
-    Args:
-        stated: the name of an algorithm, a colon, and the digest in hexadecimal.
-
-    Raises:
-        UserError: it is another.
-    """
-    wrong = differs_from(stated, path)
-    if wrong:
-        raise UserError(f"{path.name} {wrong}: it is another text")
 
 
 def prepare(corpus: Corpus, variant_name: str | None, job: Job) -> Path:
