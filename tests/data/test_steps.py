@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_residuals.lab.data.steps import STAMP, Step, Steps, share
+from fairseq_residuals.lab.data.steps import STAMP, Step, share
 from fairseq_residuals.plugin.folders import locked
 from fairseq_residuals.wirings.core.errors import UserError
 from modern_fairseq.mistakes import explain
@@ -37,7 +37,7 @@ def test_a_step_is_done_once_and_after_those_it_builds_on(tmp_path: Path) -> Non
     second, third = note.step("second", first), note.step("work/third", first)
     last = note.step("last", second, third)
     for _ in range(2):
-        folder = Steps(tmp_path).ensure(last)
+        folder = last.ensure(tmp_path)
     assert note.ran == ["work/first", "second", "work/third", "last"]
     assert (folder / "made").read_text() == "last{}(second{}(work/first{'n': 1}()),work/third{}(work/first{'n': 1}()))"
 
@@ -48,18 +48,18 @@ def test_a_changed_parameter_does_what_depends_on_it_again(tmp_path: Path) -> No
     def chain(n: int, m: int) -> Step:
         return note.step("c", note.step("b", note.step("a", n=n), m=m))
 
-    Steps(tmp_path).ensure(chain(1, 1))
-    Steps(tmp_path).ensure(chain(1, 2))
-    Steps(tmp_path).ensure(chain(2, 2))
+    chain(1, 1).ensure(tmp_path)
+    chain(1, 2).ensure(tmp_path)
+    chain(2, 2).ensure(tmp_path)
     assert note.ran == ["a", "b", "c", "b", "c", "a", "b", "c"]
 
 
 def test_what_a_finished_step_was_made_from_may_be_gone(tmp_path: Path) -> None:
     note = Recorder()
     last = note.step("last", note.step("first"))
-    Steps(tmp_path).ensure(last)
+    last.ensure(tmp_path)
     (tmp_path / "first" / STAMP).unlink()
-    Steps(tmp_path).ensure(last)
+    last.ensure(tmp_path)
     assert note.ran == ["first", "last"]
 
 
@@ -73,14 +73,14 @@ def test_a_step_that_fails_leaves_nothing_that_looks_done(tmp_path: Path) -> Non
         raise RuntimeError("bug")
 
     with pytest.raises(UserError):
-        Steps(tmp_path).ensure(Step("it", refuse))
+        Step("it", refuse).ensure(tmp_path)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(RuntimeError):
-        Steps(tmp_path).ensure(Step("it", crash))
+        Step("it", crash).ensure(tmp_path)
     note = Recorder()
     step = note.step("it")
-    assert not Steps(tmp_path).done(step)
-    Steps(tmp_path).ensure(step)
+    assert not step.is_done(tmp_path)
+    step.ensure(tmp_path)
     assert note.ran == ["it"]
     assert sorted(path.name for path in (tmp_path / "it").iterdir()) == [STAMP, "made"]
     assert [path.name for path in tmp_path.iterdir()] == ["it"]
@@ -89,7 +89,7 @@ def test_a_step_that_fails_leaves_nothing_that_looks_done(tmp_path: Path) -> Non
 def test_a_folder_without_its_stamp_is_made_again(tmp_path: Path) -> None:
     (tmp_path / "it").mkdir()
     (tmp_path / "it/alien").write_text("")
-    Steps(tmp_path).ensure(Recorder().step("it"))
+    Recorder().step("it").ensure(tmp_path)
     assert not (tmp_path / "it/alien").exists()
 
 
@@ -131,6 +131,6 @@ def test_a_full_disk_is_named_and_not_kept_full(tmp_path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(OSError, match="No space left") as caught:
-        Steps(tmp_path).ensure(Step("words", fill))
+        Step("words", fill).ensure(tmp_path)
     assert str(explain(caught.value)) == f"{tmp_path}/words.partial: No space left on device"
     assert list(tmp_path.iterdir()) == []

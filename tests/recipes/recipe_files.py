@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from fairseq_residuals.lab.recipes.compose import NOTES, rows_of
+from fairseq_residuals.lab.recipes.compose import NOTES
 from fairseq_residuals.lab.recipes.job import Job, Settings
 from fairseq_residuals.lab.recipes.machine import Machine
 from fairseq_residuals.lab.recipes.tables import Table, load_published
 from fairseq_residuals.lab.recipes.tables.cells import Cell, TableRecipe, experiments, load_table
+from modern_fairseq.plain_yaml import read_yaml
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 TABLES = [f"{experiment}/{table}" for experiment, tables in experiments(CONFIGS).items() for table in tables]
@@ -26,6 +28,16 @@ def job_of(name: str, gpus: int = 1, **settings: object) -> Job:
 def read_job(name: str) -> Job:
     """The same, as the recipe has it, on one GPU."""
     return job_of(name)
+
+
+@cache
+def rows_of_all() -> dict[str, dict[str, Any]]:
+    """Every row by its name, such as b2t/table1/18l_t_fixup."""
+    return {
+        f"{path.parent.name}/{name}": row
+        for path in sorted(CONFIGS.glob("*/rows.yaml"))
+        for name, row in read_yaml(path).items()
+    }
 
 
 @cache
@@ -51,7 +63,7 @@ def uses() -> dict[str, dict[str, list[Cell]]]:
 def kinds() -> list[str]:
     """Configurations, one of each kind: of those with the same base and schedule and the same keys, wirings aside."""
     found: dict[object, str] = {}
-    rows = rows_of(CONFIGS)
+    rows = rows_of_all()
     for name in sorted(uses()):
         row = rows[name]
         settings = _leaves({key: value for key, value in row.items() if key not in NOTES})

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
-from recipe_files import CONFIGS, TABLES, job_of, kinds, published, read_job, read_table
+from recipe_files import CONFIGS, TABLES, job_of, kinds, published, read_job, read_table, rows_of_all
 
 from fairseq_residuals.lab.data.corpora import CORPORA, find_corpus
-from fairseq_residuals.lab.recipes.compose import compose, effective_batch, plain, rows_of
+from fairseq_residuals.lab.recipes.compose import compose, effective_batch, plain
 from fairseq_residuals.lab.recipes.job import train_flags
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.wirings.core.wiring import Wiring
@@ -23,7 +23,7 @@ def resolved(config: DictConfig) -> tuple[DictConfig, dict[str, Wiring]]:
 
 
 def test_every_row_has_a_base_a_schedule_and_an_architecture_that_exist() -> None:
-    for name, row in rows_of(CONFIGS).items():
+    for name, row in rows_of_all().items():
         assert (CONFIGS / f"{row['base']}.yaml").is_file(), name
         assert "schedule" not in row or (CONFIGS / f"schedule/{row['schedule']}.yaml").is_file(), name
         assert row.get("model", {}).get("_name", "transformer_b2t") in ARCHITECTURES, name

@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from recipe_files import CONFIGS, TABLES, read_job, read_table, uses
+from recipe_files import CONFIGS, TABLES, read_job, read_table, rows_of_all, uses
 
-from fairseq_residuals.lab.recipes.compose import NOTES, rows_of
+from fairseq_residuals.lab.recipes.compose import NOTES
 
 ROOT = CONFIGS.parent
 REQUIRED = [
@@ -56,12 +56,12 @@ def test_tables_beyond_the_required_ones_are_published_too() -> None:
 
 
 def test_every_row_is_in_a_table() -> None:
-    assert rows_of(CONFIGS).keys() == set(uses())
+    assert rows_of_all().keys() == set(uses())
 
 
 @pytest.mark.parametrize("name", sorted(uses()))
 def test_a_row_says_on_what_hardware_and_what_is_known(name: str) -> None:
-    row = rows_of(CONFIGS)[name]
+    row = rows_of_all()[name]
     assert all(str(row[note]).strip() for note in NOTES)
     named = re.findall(r"configs/[\w/]+\.yaml", row["known"])
     assert named and all((ROOT / file).is_file() for file in named)

@@ -1,7 +1,4 @@
-"""``fairseq-residuals``, whose commands are forks: each import takes seconds.
-
-Where the first argument is ``variants``, it is the table of all variants.
-"""
+"""``fairseq-residuals``, whose commands are forks on one core: each import takes seconds."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from warm_processes import run_script
 
 from fairseq_residuals.lab.recipes.compose import ONE_AT_A_TIME
 
-COMMANDS = ("fairseq-residuals", "fairseq-train", "fairseq-hydra-train", "fairseq-generate", "fairseq-preprocess")
+COMMANDS = ("fairseq-residuals", "fairseq-hydra-train", "fairseq-generate", "fairseq-eval-lm")
 MODULES = ("fairseq_residuals.__main__", "fairseq_residuals.plugin.register", "fairseq.trainer", "torch._dynamo")
 """What the commands import later. PyTorch's optimizers import its compiler when the first of them is made."""
 
@@ -113,6 +110,8 @@ def main() -> int:
     from fairseq_residuals import __main__
     from fairseq_residuals.lab.recipes.runner import Runner
 
+    # one core, one worker: a process of a pool takes ten seconds to end where torch._dynamo was imported before a fork
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     preload()
     Runner.popen = Forked
     return __main__.main(sys.argv[1:])

@@ -1,4 +1,6 @@
-"""Every table of synthetic data from nothing to its scores, with models of one layer and a handful of updates."""
+"""Tables from nothing to their scores, with models of one layer and a handful of updates: all of synthetic data, and
+one of a language model.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,8 @@ import pytest
 from sacrebleu.metrics import BLEU
 from small_by_forks import printed_by_forks
 
+from fairseq_residuals.lab.data.binarize import binarize
+from fairseq_residuals.lab.data.synthetic import make_corpus
 from fairseq_residuals.lab.recipes.tables import read_records
 
 SHALLOW = ["model.encoder_layers=1", "model.decoder_layers=1"]
@@ -29,13 +33,18 @@ with wave.open(sys.stdout.buffer, "wb") as sound:
 """
 
 
-def reproduced(table: str, row: str, out: Path, *overrides: str, **environment: str) -> str:
-    """What the command prints, whose own commands are forks: each import takes seconds."""
+def reproduced(table: str, row: str, out: Path, *overrides: str, **environment: str) -> None:
+    """Run the command, whose own commands are forks: each import takes seconds."""
     files = [f"--{flag}={out / flag}" for flag in ("data", "out")]
-    call = ["reproduce", f"synthetic/{table}", "--rows", row, "--gpus", "0", "--max-update", "6", *files]
-    call += ["--results", str(out / "results.csv"), "--override", "recipe.variant=tiny"]
-    call += ["checkpoint.save_interval_updates=1", *(overrides or SHALLOW)]
-    return printed_by_forks(call, out.parent / "streams", **environment)
+    call = ["reproduce", table, "--rows", row, "--gpus", "0", "--max-update", "6", *files]
+    call += ["--results", str(out / "results.csv"), "--override", *overrides]
+    printed_by_forks(call, out.parent / "streams", **environment)
+
+
+def tiny(table: str, row: str, out: Path, **environment: str) -> None:
+    """Reproduce a row of synthetic data."""
+    overrides = ("recipe.variant=tiny", "checkpoint.save_interval_updates=1", *SHALLOW)
+    reproduced(f"synthetic/{table}", row, out, *overrides, **environment)
 
 
 def check(table: str, row: str, out: Path, columns: set[str], metrics: set[str]) -> None:
@@ -45,14 +54,14 @@ def check(table: str, row: str, out: Path, columns: set[str], metrics: set[str])
     assert {(record.table, record.row, record.seed) for record in records} == {(table, row, 1)}
     assert {record.metric for record in records} == metrics
     assert all(math.isfinite(record.value) and record.value >= 0 for record in records)
-    (run,) = out.glob("out/synthetic/*/*/*/seed1")
+    (run,) = out.glob("out/*/*/*/*/seed1")
     assert (run / "average.pt").is_file()
     assert not list(out.rglob("*.partial"))
 
 
 def test_translation(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    reproduced("translation", "18L-18L/B2T", out)
+    tiny("translation", "18L-18L/B2T", out)
     check("translation", "18L-18L/B2T", out, {"BLEU"}, {"sacrebleu"})
     corpus = out / "data/cldr_en_de/tiny"
     (log,) = out.rglob("evaluated/*.log")
@@ -67,7 +76,7 @@ def test_translation(tmp_path: Path) -> None:
 
 def test_multilingual_scores_both_directions_of_each_pair(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    reproduced("multilingual", "18L-18L/Post-LN", out)
+    tiny("multilingual", "18L-18L/Post-LN", out)
     check("multilingual", "18L-18L/Post-LN", out, {"EX", "XE"}, {"sacrebleu"})
     pairs = ["en-de", "de-en", "en-fr", "fr-en"]
     assert sorted(log.name.split(".")[1].rpartition("-")[0] for log in out.rglob("evaluated/*.log")) == sorted(pairs)
@@ -81,6 +90,34 @@ def test_speech_with_a_stand_in_for_the_program(tmp_path: Path) -> None:
     program.write_text(FAKE_VOICE.format(python=sys.executable))
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     path = f"{program.parent}:{os.environ['PATH']}"
-    reproduced("speech", "12L-6L/Pre-LN", tmp_path / "out", PATH=path)
+    tiny("speech", "12L-6L/Pre-LN", tmp_path / "out", PATH=path)
     columns = {"dev-clean", "dev-other", "test-clean", "test-other"}
     check("speech", "12L-6L/Pre-LN", tmp_path / "out", columns, {"wer"})
+
+
+def test_a_language_model(tmp_path: Path) -> None:
+    """Of Table 4 of B2T's paper, on other text: what is scored is the perplexity that fairseq-eval-lm printed."""
+    out, sizes = tmp_path / "out", {"train": 400, "valid": 40, "test": 50}
+    corpus = out / "data/wikitext103"
+    (corpus / "text").mkdir(parents=True)
+    for split, pairs in make_corpus(sizes).items():
+        (corpus / "text" / split).write_text("".join(f"{pair.en}\n" for pair in pairs), encoding="utf-8")
+    binarize(
+        corpus / "data-bin", ["--only-source", *(f"--{split}pref={corpus / 'text' / split}" for split in sizes)], 1
+    )
+    (corpus / "prepared.json").write_text("{}")
+    small = ["decoder_layers=1", "decoder_attention_heads=2", "adaptive_input_cutoff='100,200'"]
+    small += ["adaptive_softmax_cutoff='100,200'"]
+    small += [f"decoder_{width}_dim=16" for width in ("embed", "ffn_embed", "input", "output")]
+    few = ["optimization.update_freq=[2]", "recipe.average.last=2"]
+    reproduced("b2t/table4", "6L/Post-LN", out, *(f"model.{setting}" for setting in small), *few)
+    check("table4", "6L/Post-LN", out, {"Valid", "Test"}, {"ppl_context_0", "ppl_context_960"})
+    records = read_records(out / "results.csv")
+    printed = {}
+    for log in out.rglob("evaluated/*.log"):
+        text = log.read_text("utf-8")
+        window = re.search(r"'context_window': (\d+)", text)[1]
+        perplexity = re.search(r"Loss \(base 2\): \S+, Perplexity: (\S+)", text)[1]
+        printed[log.name.partition("-")[0].capitalize(), f"ppl_context_{window}"] = float(perplexity)
+    assert {(r.column, r.metric): pytest.approx(r.value, rel=0.01) for r in records} == printed
+    assert printed["Valid", "ppl_context_0"] != printed["Test", "ppl_context_0"]

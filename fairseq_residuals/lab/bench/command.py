@@ -173,17 +173,10 @@ def run(args: argparse.Namespace) -> int:
     for _ in measure(lines, args.theme, args.repeats, args.timeout):
         # a run of hours that is stopped keeps the rounds that it has made
         if args.csv:
-            _write(args.csv, report.csv())
+            with atomic_write(args.csv) as partial:
+                partial.write_text(report.csv(), encoding="utf-8")
     print(report.markdown(), end="")
     return 0 if any(line.found for line in lines) else 1
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        with atomic_write(path) as partial:
-            partial.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}") from error
 
 
 MIB = 2**20

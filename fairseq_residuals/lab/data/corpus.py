@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_residuals.lab.data import archives
-from fairseq_residuals.lab.data.download import Downloads, Source, differs_from, digest_of, is_address, mirror_folder
+from fairseq_residuals.lab.data.download import Downloads, Source, digest_of, is_address, mirror_folder
 from fairseq_residuals.lab.data.parallel_map import count_lines
-from fairseq_residuals.lab.data.steps import STAMP, Step, Steps
+from fairseq_residuals.lab.data.steps import STAMP, Step
 from fairseq_residuals.plugin.folders import locked
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.utils.documents import read_record
@@ -126,20 +126,6 @@ def check_lines(path: Path, data_set: str, expected: Mapping[str, int]) -> None:
         )
 
 
-def check_digest(path: Path, stated: str) -> None:
-    """Compare the digest of a file with what is known of the data set, where the archive around it may be any.
-
-    Args:
-        stated: the name of an algorithm, a colon, and the digest in hexadecimal.
-
-    Raises:
-        UserError: it is another.
-    """
-    wrong = differs_from(stated, path)
-    if wrong:
-        raise UserError(f"{path.name} {wrong}: it is another text")
-
-
 def prepare(corpus: Corpus, variant_name: str | None, job: Job) -> Path:
     """Make all of a corpus that is not there yet, and its summary last; returns the summary's path.
 
@@ -150,7 +136,7 @@ def prepare(corpus: Corpus, variant_name: str | None, job: Job) -> Path:
     if "," in str(job.out):
         raise UserError(f"{job.out}: fairseq-preprocess takes commas for separators; choose a folder without any")
     with locked(job.out):
-        results, steps = variant.plan(job), Steps(job.out)
+        results = variant.plan(job)
         key = hashlib.sha256("".join(step.key for step in results).encode()).hexdigest()
         summary = job.out / SUMMARY
         if summary.is_file():
@@ -160,7 +146,7 @@ def prepare(corpus: Corpus, variant_name: str | None, job: Job) -> Path:
                     f"{job.out} holds {known['corpus']}, variant {known['variant']}: name another folder for"
                     f" {corpus.name}, variant {chosen}"
                 )
-            if known["key"] == key and all(map(steps.done, results)):
+            if known["key"] == key and all(step.is_done(job.out) for step in results):
                 for name, digest in known.get("sha256", {}).items():
                     if not (job.out / name).is_file() or digest_of(job.out / name) != digest:
                         folder = (job.out / name).parent
@@ -171,7 +157,7 @@ def prepare(corpus: Corpus, variant_name: str | None, job: Job) -> Path:
                 return summary
             summary.unlink()
         for step in results:
-            steps.ensure(step)
+            step.ensure(job.out)
         if (job.out / "work").exists():
             shutil.rmtree(job.out / "work")
         described = {
@@ -180,7 +166,7 @@ def prepare(corpus: Corpus, variant_name: str | None, job: Job) -> Path:
             "stand_in": job.stand_in is not None,
             "key": key,
             "parameters": {step.name: step.parameters for result in results for step in result.chain()},
-            **_contents(job.out, [steps.folder(step) for step in results]),
+            **_contents(job.out, [job.out / step.name for step in results]),
         }
         text = json.dumps(described, indent=1, sort_keys=True, ensure_ascii=False, default=repr)
         with atomic_write(summary) as temporary:

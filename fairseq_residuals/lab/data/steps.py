@@ -48,36 +48,26 @@ class Step:
             yield from step.chain()
         yield self
 
+    def is_done(self, out: Path) -> bool:
+        stamp = out / self.name / STAMP
+        return stamp.is_file() and read_record(stamp, "key")["key"] == self.key
 
-class Steps:
-    """The steps of one folder."""
-
-    def __init__(self, out: Path) -> None:
-        self.out = out
-
-    def folder(self, step: Step) -> Path:
-        return self.out / step.name
-
-    def done(self, step: Step) -> bool:
-        stamp = self.folder(step) / STAMP
-        return stamp.is_file() and read_record(stamp, "key")["key"] == step.key
-
-    def ensure(self, step: Step) -> Path:
-        """Return the folder of the step, which is made if it is not there."""
-        folder = self.folder(step)
-        if self.done(step):
+    def ensure(self, out: Path) -> Path:
+        """Return the folder of the step in ``out``, which is made if it is not there."""
+        folder = out / self.name
+        if self.is_done(out):
             return folder
-        sources = [self.ensure(earlier) for earlier in step.after]
-        print(f"prepare: {step.name} ...", file=sys.stderr, flush=True)
+        sources = [earlier.ensure(out) for earlier in self.after]
+        print(f"prepare: {self.name} ...", file=sys.stderr, flush=True)
         begin = time.monotonic()
         if folder.exists():  # of other parameters; two of them might not fit on the disk
             shutil.rmtree(folder)
         with new_folder(folder) as partial:
-            step.make(partial, *sources)
-            stamp = {"key": step.key, "parameters": step.parameters}
+            self.make(partial, *sources)
+            stamp = {"key": self.key, "parameters": self.parameters}
             text = json.dumps(stamp, sort_keys=True, default=repr, indent=1, ensure_ascii=False)
             (partial / STAMP).write_text(text, encoding="utf-8")
-        print(f"prepare: {step.name} done in {time.monotonic() - begin:.1f} s", file=sys.stderr, flush=True)
+        print(f"prepare: {self.name} done in {time.monotonic() - begin:.1f} s", file=sys.stderr, flush=True)
         return folder
 
 

@@ -59,15 +59,6 @@ _OF_THE_MACHINE = (
 """What may differ between two runs that are to give the same numbers, up to chance."""
 
 
-def rows_of(configs: Path) -> dict[str, dict[str, Any]]:
-    """Return every row by its name, such as b2t/table1/18l_t_fixup."""
-    return {
-        f"{path.parent.name}/{name}": row
-        for path in sorted(configs.glob("*/rows.yaml"))
-        for name, row in _read(path).items()
-    }
-
-
 def as_command_line(configs: Path, name: str) -> tuple[str, list[str]]:
     """Return the ``--config-name`` and the overrides of a row; of what is a file, its name and none."""
     row = _read(configs / name.partition("/")[0] / "rows.yaml").get(name.partition("/")[2])
