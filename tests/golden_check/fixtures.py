@@ -148,7 +148,7 @@ def read_golden(path: Path, sidecar: dict[str, Any], recipe: GoldenRecipe) -> Go
         inputs=inputs,
         activations={name: value for name, value in outputs.items() if not name.startswith("logits")},
         logits=logits,
-        losses={name: _scalar(path, name, value) for name, value in losses.items() if name != "at_initialization"},
+        losses={name: value.item() for name, value in losses.items() if name != "at_initialization"},
         generations=_generations(path.with_suffix(".json"), sidecar, arrays),
         unknown=arrays.unknown(),
     )
@@ -177,16 +177,11 @@ class _Arrays:
 
 def _settings(sidecar: Path, description: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a golden that its description tells."""
-    pad, loss, smoothing = (description.get(key) for key in ("pad", "loss", "label_smoothing"))
-    if pad is not None and (isinstance(pad, bool) or not isinstance(pad, int)):
-        raise UserError(f"{sidecar}: pad must be a word's number or null, not {pad!r}")
+    loss = description.get("loss")
     if loss not in FORMULAS:
         raise UserError(f"{sidecar}: loss must be one of {', '.join(FORMULAS)}, not {loss!r}")
-    if not loss.startswith("fairseq"):
-        smoothing = 0.0
-    if not isinstance(smoothing, (int, float)) or not 0 <= smoothing < 1:
-        raise UserError(f"{sidecar}: label_smoothing must be a number from 0 to below 1, not {smoothing!r}")
-    return {"pad": pad, "loss": loss, "label_smoothing": float(smoothing)}
+    smoothing = float(description["label_smoothing"]) if loss.startswith("fairseq") else 0.0
+    return {"pad": description.get("pad"), "loss": loss, "label_smoothing": smoothing}
 
 
 def _logits(arrays: _Arrays, inputs: dict[str, Tensor], outputs: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -201,9 +196,6 @@ def _logits(arrays: _Arrays, inputs: dict[str, Tensor], outputs: dict[str, Tenso
         return {}
     for name in ("in/target", "loss/train"):
         arrays.need(name)
-    for name, logits in outputs.items():
-        if name.startswith("logits") and (logits.dim() != 3 or logits.size(-1) < 2):
-            raise UserError(f"{arrays.path} has another shape of out/{name}, {tuple(logits.shape)}, than (B, T, words)")
     evaluation = arrays.need("out/logits")
     modes = {"evaluation": evaluation, "training": outputs.get("logits_training", evaluation)}
     return modes | ({"incremental": outputs["logits_incremental"]} if "logits_incremental" in outputs else {})
@@ -248,27 +240,12 @@ def _generations(sidecar: Path, description: dict[str, Any], arrays: _Arrays) ->
     """Return generations by name: ``beam4``, ``greedy``."""
     names = [m[1] for m in map(re.compile(r"gen/(\w+)/tokens").fullmatch, arrays.arrays) if m]
     src_tokens, prefix = (arrays.arrays.get(f"gen/{key}") for key in ("src_tokens", "prefix"))
-    sources = prefix if src_tokens is None else src_tokens
     generations = {}
     for name in names:
         parts = {part: arrays.need(f"gen/{name}/{part}") for part in ("tokens", "scores", "positional_scores")}
-        tokens = parts["tokens"]
-        shapes = {part: tuple(value.shape) for part, value in parts.items()}
-        if tokens.dim() != 3 or shapes != dict(zip(parts, (tokens.shape, tokens.shape[:2], tokens.shape), strict=True)):
-            raise UserError(f"{arrays.path}: gen/{name} must hold tokens (B, beam, T) and their scores, not {shapes}")
-        if tokens.dtype != torch.int64 or not parts["scores"].is_floating_point():
-            raise UserError(f"{arrays.path}: gen/{name} must hold 64-bit words and real scores")
-        if sources is None or sources.dim() != 2 or sources.dtype != torch.int64 or not sources.numel():
-            raise UserError(f"{arrays.path} lacks gen/src_tokens or gen/prefix (B, T), from which gen/{name} is")
-        if len(tokens) != len(sources):
-            raise UserError(f"{arrays.path}: gen/{name} has {len(tokens)} sentences instead of {len(sources)}")
         max_len, min_len = (whole_number(sidecar, description, "generation", key) for key in ("max_len", "min_len"))
-        lenpen = description["generation"].get("lenpen")
-        if not isinstance(lenpen, (int, float)):
-            raise UserError(f"{sidecar}: generation.lenpen must be a number, not {lenpen!r}")
-        generations[name] = Generation(
-            src_tokens, prefix, tokens, parts["scores"], parts["positional_scores"], max_len, min_len, float(lenpen)
-        )
+        lenpen = float(description["generation"]["lenpen"])
+        generations[name] = Generation(src_tokens, prefix, **parts, max_len=max_len, min_len=min_len, lenpen=lenpen)
     return generations
 
 
@@ -287,9 +264,3 @@ def whole_number(path: Path, description: dict[str, Any], *keys: str) -> int:
     if isinstance(value, bool) or not text.isascii() or not text.isdigit() or int(text) < 1:
         raise UserError(f"{path}: {'.'.join(keys)} must be a positive whole number, not {value!r}")
     return int(text)
-
-
-def _scalar(path: Path, name: str, value: Tensor) -> float:
-    if value.numel() != 1:
-        raise UserError(f"{path}: loss/{name} must be one number, not {tuple(value.shape)}")
-    return float(value)

@@ -24,7 +24,6 @@ from golden_files import (
     unchanged,
     wrong,
 )
-from stock_golden import write_golden
 
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import AUTHORS, translate
 from fairseq_residuals.wirings.core.registry import VARIANTS
@@ -118,57 +117,33 @@ def test_rounding_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"weight [\d.]+e-04, beyond 3e-05, within the [\d.]+e-03 of rounding$", line)
 
 
-@pytest.mark.parametrize("fork", [False, True], ids=("fairseq-0.12", "fork"))
-@pytest.mark.parametrize("name", ["postln", "preln", "postln_lm", "preln_lm"])
-def test_other_sizes(name: str, fork: bool, tmp_path: Path) -> None:
-    path = write_golden(tmp_path, name, decoder_only=name.endswith("_lm"), fork=fork)
-    parity = measure(path)
-    assert parity.failures() == {}
-    assert {"dec_layer0", "decoder_features"} <= set(parity.activations)
-    assert ("enc_layer2" in parity.activations) == (not name.endswith("_lm"))
-    assert "decoder.output_projection.weight" in parity.gradients
-    assert len(parity.scores) == 6
-
-
 # what a recomputation costs is a model: all that is wrong in a file is named at once
 WRONG: list[tuple[Path, Callable[[Arrays], None], set[str]]] = [
-    (POSTLN, wrong("out/enc_embed", (0, 0, 0)), {"activations enc_embed"}),
     (POSTLN, wrong("out/enc_layer1", (0, 0, 0)), {"activations enc_layer1"}),
-    (POSTLN, wrong("out/encoder_out", (0, 0, 0)), {"activations encoder_out"}),
-    (POSTLN, wrong("out/dec_layer0", (0, 0, 0)), {"activations dec_layer0"}),
     (POSTLN, wrong("out/dec1_cross_attn", (0, 0, 0)), {"activations dec1_cross_attn"}),
-    (POSTLN, wrong("out/decoder_features", (0, 0, 0)), {"activations decoder_features"}),
     (POSTLN, wrong("out/logits", (0, 0, 0)), {"logits evaluation"}),
     (POSTLN, wrong("out/logits_training", (0, 0, 0)), {"logits training"}),
     (POSTLN, wrong("loss/train"), {"loss train"}),
     (POSTLN, wrong("loss/fairseq-0.9"), {"loss fairseq-0.9"}),
-    (POSTLN, wrong("loss/fairseq-0.12"), {"loss fairseq-0.12"}),
     (POSTLN, wrong("loss/nll"), {"loss nll"}),
     (POSTLN, wrong("grad/decoder.layers.1.fc1.bias", (3,)), {"gradients decoder.layers.1.fc1.bias"}),
     (POSTLN, wrong("gen/beam4/tokens", (1, 3, 0), by=1), {"scores beam4, sentence 1"}),
     (POSTLN, wrong("gen/beam4/scores", (2, 3)), {"scores beam4, sentence 2"}),
     (POSTLN, wrong("gen/greedy/positional_scores", (0, 0, 1)), {"scores greedy, sentence 0"}),
     (CLINIC, wrong("out/enc_layer1_in", (0, 0, 0)), {"activations enc_layer1_in"}),
-    (CLINIC, wrong("out/dec_layer1", (0, 0, 0)), {"activations dec_layer1"}),
     (CLINIC, wrong("out/logits", (0, 0, 0)), {"logits evaluation", "logits training"}),
     (CLINIC, wrong("out/logits_incremental", (0, 5, 0)), {"logits incremental"}),
-    (CLINIC, wrong("loss/train"), {"loss train"}),
-    (CLINIC, wrong("loss/nll"), {"loss nll"}),
     (
         CLINIC,
         wrong("grad/decoder.layers.0.encoder_attn.in_proj_weight", (20, 0)),
         {"gradients decoder.layers.0.encoder_attn.k_proj.weight"},
     ),
-    (CLINIC, wrong("gen/beam4/tokens", (0, 3, 0), by=1), {"scores beam4, sentence 0"}),
-    (CLINIC, wrong("gen/beam4/scores", (2, 1)), {"scores beam4, sentence 2"}),
     (RESIDUAL, wrong("out/dec_layer0_dual", (0, 0, 0)), {"activations dec_layer0_dual"}),
-    (RESIDUAL, wrong("out/enc_embed_dual", (0, 0, 0)), {"activations enc_embed_dual"}),
     (REALFORMER, wrong("out/enc_layer1_self_scores", (0, 1, 0, 3)), {"activations enc_layer1_self_scores"}),
     (REALFORMER, wrong("out/dec_layer0_cross_scores", (1, 0, 2, 6)), {"activations dec_layer0_cross_scores"}),
     (LSTM, wrong("out/dec_layer1_cell", (0, 0, 0)), {"activations dec_layer1_cell"}),
     (LSTM, wrong("out/logits", (0, 0, 0)), {"logits evaluation", "logits training"}),
     (LSTM, wrong("grad/dec.cls.bias", (0,)), {"gradients decoder.output_projection.bias"}),
-    (LSTM, wrong("grad/enc.wemb.weight", (1, 0)), {"gradients encoder.embed_tokens.weight"}),
     (
         LSTM,
         wrong("grad/enc.gate.0.w.2.weight", (5, 1)),
@@ -179,7 +154,6 @@ WRONG: list[tuple[Path, Callable[[Arrays], None], set[str]]] = [
         wrong("grad/dec.ca.1.kv_adaptor.weight", (17, 3)),
         {"gradients decoder.layers.1.encoder_attn.v_proj.weight"},
     ),
-    (ENCODER, wrong("out/encoder_out", (0, 0, 0)), {"activations encoder_out"}),
     (
         ENCODER,
         wrong("grad/layers.1.ffn.ffn_layernorm.weight", (0,)),

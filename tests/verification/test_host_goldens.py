@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from golden_files import POSTLN, Arrays, changed, drop, golden_path, label, measure, put, unchanged, wrong
-from torch import Tensor
 
-from fairseq_residuals.wirings.core.base import Stream
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.variants import pre_ln
-from fairseq_residuals.wirings.variants._streams import Weights, stack_streams
-from fairseq_residuals.wirings.variants.deepnet import DeepNetConnection
-from fairseq_residuals.wirings.variants.hyper_connections import TanhRouter
-from fairseq_residuals.wirings.variants.identity_hc import IdentityHC
-from fairseq_residuals.wirings.variants.mhc import MHC, GatedRouter
-from fairseq_residuals.wirings.variants.scmoe import ShortcutConnection
 from tests.golden_check.__main__ import main
 from tests.golden_check.archive import read_sidecar
 from tests.golden_check.fixtures import read_golden
@@ -39,13 +28,10 @@ def measure_as(name: str, **other: Any) -> Parity:
 @pytest.mark.parametrize(
     ("name", "change", "failing"),
     [
-        ("preln_rms", wrong("out/dec_embed", (0, 0, 0)), {"activations dec_embed"}),
         ("preln_rms", wrong("out/dec_layer1", (1, 5, 15), 5e-5), {"activations dec_layer1"}),
-        ("preln_rms", wrong("out/decoder_features", (1, 5, 15), 5e-5), {"activations decoder_features"}),
         ("preln_rms", wrong("out/logits", (0, 0, 0), 5e-5), {"logits evaluation", "logits training"}),
         ("preln_rms", wrong("loss/train", (), 1e-3), {"loss train"}),
         ("lns", wrong("grad/model.layers.1.mlp.up_proj.weight", (31, 15), 0.1), {"gradients layers.1.fc1.weight"}),
-        ("rezero", wrong("out/dec_layer0", (1, 5, 0)), {"activations dec_layer0"}),
         ("rezero", wrong("init/layers.1.resweight"), {"initial layers.1.self_attn_connection.gain"}),
         (
             "rezero",
@@ -53,7 +39,6 @@ def measure_as(name: str, **other: Any) -> Parity:
             {"gradients layers.0.self_attn.k_proj.weight"},
         ),
         ("rezero_encdec", wrong("out/enc_layer1", (1, 5, 0)), {"activations enc_layer1"}),
-        ("rezero_encdec", wrong("out/dec_layer0", (1, 4, 0)), {"activations dec_layer0"}),
         ("dyt_preln", wrong("grad/layers.0.attn.k.bias", (3,), 0.1), {"gradients layers.0.self_attn.k_proj.bias"}),
         ("dyt_preln", wrong("grad/norm.alpha", (0,), 0.1), {"gradients layer_norm.alpha"}),
         ("attnres_block", wrong("out/dec_sublayer2_in", (0, 0, 0)), {"activations dec_sublayer2_in"}),
@@ -63,9 +48,7 @@ def measure_as(name: str, **other: Any) -> Parity:
             {"gradients layers.0.attn_res.norm.weight"},
         ),
         ("siamesenorm_deit", wrong("out/enc_layer1_y", (0, 0, 0)), {"activations enc_layer1_y"}),
-        ("siamesenorm_hybrid_pre", wrong("out/dec_layer0_y", (0, 0, 0)), {"activations dec_layer0_y"}),
         ("hc_alg2", wrong("out/dec_layer0", (1, 5, 1, 0)), {"activations dec_layer0"}),
-        ("hc_lucidrains", wrong("out/dec_layer0", (1, 5, 1, 0)), {"activations dec_layer0"}),
     ],
     ids=label,
 )
@@ -127,108 +110,6 @@ def test_another_model_shows(name: str, other: dict[str, Any]) -> None:
     assert measure_as(name, **other).failures()
 
 
-@pytest.mark.parametrize(
-    ("name", "constant", "wrong"),
-    [
-        ("muse_residual_gate", "residual_gate.FLOOR", 0.0),
-        ("muse_residual_gate", "residual_gate.TEMPERATURE", 1.0),
-        ("orthogonal_residual", "orthogonal_residual.at_least_fp32", lambda x: x - x.mean(-1, keepdim=True)),
-        ("qwen4_gated_residual", "gated_residual.torch.nn.functional.silu", torch.relu),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_another_equation_shows(name: str, constant: str, wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"fairseq_residuals.wirings.variants.{constant}", wrong)
-    assert measure_as(name).failures()
-
-
-def without_tanh(router: TanhRouter, streams: Tensor) -> Tensor:
-    others, written = router.scale
-    scale = torch.cat([others.expand(router.static.size(1) - 1), written.expand(1)])
-    return torch.addcmul(router.static, router.product(streams).permute(1, 2, 3, 0), scale)
-
-
-weights_of = TanhRouter.forward
-
-
-def transposed(router: TanhRouter, streams: Tensor) -> Tensor:
-    m = len(router.static)
-    read, mix, write = weights_of(router, streams).split([m, m, 1], -1)
-    return torch.cat([read.mT, mix.mT, write], -1)
-
-
-def of_the_first(connection: DeepNetConnection, s: Stream, y: Tensor) -> Stream:
-    """Skip what is before the norm, and not what the sub-layer is fed."""
-    skipped = connection.alpha * s.get("raw", s["x"]) + y
-    return s | {"x": connection.norm(skipped), "raw": skipped}
-
-
-def halved_post(router: GatedRouter, streams: Tensor) -> Weights:
-    weights = gated(router, streams)
-    return weights._replace(write=weights.write / 2)
-
-
-def exchanged(router: GatedRouter, streams: Tensor) -> Weights:
-    weights = gated(router, streams)
-    return weights._replace(read=weights.write.mT, write=weights.read.mT)
-
-
-def softmax_for_pre(router: GatedRouter, streams: Tensor) -> Weights:
-    weights = gated(router, streams)
-    return weights._replace(read=weights.read.logit().softmax(-1))
-
-
-def mean_of_streams(variant: IdentityHC, s: Stream) -> Tensor:
-    streams = stack_streams(s, variant.config.n)
-    return streams.mean(-2) + 0 * variant.read_out(streams)
-
-
-def first_stream(variant: MHC, s: Stream) -> Tensor:
-    return s["x"]
-
-
-def added_at_once(connection: ShortcutConnection, s: Stream, y: Tensor) -> Stream:
-    if connection.shortcut_in is None:
-        return {"x": s["x"] + y}
-    return s | {"x": s["x"] + y + s[connection.key]}
-
-
-def of_the_layers_input(connection: ShortcutConnection, s: Stream) -> tuple[Tensor, Stream]:
-    h, first = connection.norm(s["x"]), connection.shortcut_in
-    if first is None:
-        return h, s
-    return h, s | {connection.key: connection.shortcut_out(first(connection.norm(s["below"])).relu())}
-
-
-gated = GatedRouter.forward
-
-
-@pytest.mark.parametrize(
-    ("name", "place", "wrong"),
-    [
-        ("frac_connections", "hyper_connections.TanhRouter.forward", without_tanh),
-        ("frac_connections", "hyper_connections.TanhRouter.forward", transposed),
-        ("hy4_ihc", "mhc.GatedRouter.forward", halved_post),
-        ("hy4_ihc", "mhc.GatedRouter.forward", exchanged),
-        ("hy4_ihc", "mhc.GatedRouter.forward", softmax_for_pre),
-        ("hy4_ihc", "identity_hc.IdentityHC.layer_output", mean_of_streams),
-        ("glm5_mhc_mean_close", "mhc.MHC.layer_output", first_stream),
-        ("minimax_scaled_postln", "deepnet.DeepNetConnection.write", of_the_first),
-        ("longcat_scmoe", "scmoe.ShortcutConnection.write", added_at_once),
-        ("longcat_scmoe", "scmoe.ShortcutConnection.read", of_the_layers_input),
-    ],
-    ids=lambda value: value if isinstance(value, str) else value.__name__,
-)
-def test_a_wrong_reading_shows(name: str, place: str, wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Readings that a description of the wiring permits, and the released code does not have."""
-    below = pre_ln.PreLNConnection.read
-    if wrong is of_the_layers_input:
-        keep = {"self": lambda c, s: below(c, s | {"below": s["x"]}), "ffn": below}
-        monkeypatch.setattr(pre_ln.PreLNConnection, "read", lambda c, s: keep[c.site.kind](c, s))
-    monkeypatch.setattr(f"fairseq_residuals.wirings.variants.{place}", wrong, raising=False)
-    assert measure_as(name).failures()["logits evaluation"] > 1e-3
-
-
 def test_a_mixing_matrix_that_is_not_transposed_shows() -> None:
     authors = replace(RECIPES["glm5_mhc_mean_close"].authors, convert=dict)
     assert measure_as("glm5_mhc_mean_close", authors=authors).failures()["logits evaluation"] > 1e-3
@@ -241,33 +122,6 @@ def test_fewer_steps_of_sinkhorn_show(steps: int, shows: bool, monkeypatch: pyte
     assert ("logits evaluation" in measure_as("glm5_mhc_mean_close", surroundings=()).failures()) == shows
 
 
-def swap_two(s: Stream) -> Stream:
-    return s | {"x": s["y"], "y": s["x"]}
-
-
-def reverse(s: Stream) -> Stream:
-    keys = [key for key in s if re.fullmatch(r"x\d*", key)]
-    return s | dict(zip(keys, [s[key] for key in reversed(keys)], strict=True))
-
-
-@pytest.mark.parametrize(
-    ("name", "swap"),
-    [
-        ("siamesenorm_deit", swap_two),
-        ("siamesenorm_hybrid_pre", swap_two),
-        ("hc_alg2", reverse),
-        ("hc_lucidrains", reverse),
-        ("mhc_hf_dsv4", reverse),
-    ],
-)
-def test_swapped_streams_show(name: str, swap: Callable[[Stream], Stream]) -> None:
-    def swapped(s: Stream) -> dict[str, Any]:
-        return RECIPES[name].layer_outputs(swap(s))
-
-    failures = measure_as(name, layer_outputs=swapped).failures()
-    assert failures and all(re.match(r"activations \w+_layer\d", failing) for failing in failures)
-
-
 def test_the_number_of_post_ln_layers_is_the_sidecars(tmp_path: Path) -> None:
     path = changed(golden_path("mixln"), tmp_path, unchanged, provenance={"env": {"POST_NUM": "2"}})
     assert measure(path).failures()["activations dec_layer1"] > 1e-2
@@ -278,12 +132,8 @@ def test_the_number_of_post_ln_layers_is_the_sidecars(tmp_path: Path) -> None:
     [
         ("lns", drop("loss/train"), {}, "lacks loss/train"),
         ("lns", drop("out/logits"), {}, "lacks out/logits"),
-        ("lns", drop("out/dec_layer1"), {}, "lacks out/dec_layer1"),
         ("lns", drop("out/dec_layer0", "out/dec_layer1"), {}, "lacks out/dec_layer0"),
-        ("siamesenorm_deit", drop("out/enc_layer1_y"), {}, "lacks out/enc_layer1_y"),
-        ("attnres_full", drop("out/dec_sublayer3_in"), {}, "lacks out/dec_sublayer3_in"),
         ("lns", drop("param/model.embed_tokens.weight"), {}, "lacks param/embed_tokens.weight"),
-        ("lns", drop("param/model.layers.1.mlp.down_proj.weight"), {}, "lacks param/layers.1.fc2.weight"),
         ("lns", drop("param/model.norm.weight"), {}, "lacks param/layer_norm.weight"),
         ("lns", drop("grad/model.norm.weight"), {}, "lacks the gradient of layer_norm.weight"),
         ("lns", put("param/extra"), {}, "unlike its model, param/extra"),

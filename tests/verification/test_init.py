@@ -152,15 +152,6 @@ def test_other_random_numbers_of_the_same_law(name: str) -> None:
         assert found[2] == pytest.approx(largest, rel=0.25), parameter
 
 
-def test_b2t_scales_matrices_by_depth_and_nothing_else() -> None:
-    plain, scaled = (next(models(SAME[name], [1])) for name in ("b2t_june2022_c3dedea", "b2t"))
-    ratios = {name: scaled[name].std() / plain[name].std() for name in plain if plain[name].std() > 0}
-    matrices = {name for name in ratios if ".layers." in name and name.endswith("weight")}
-    assert len(matrices) == 6 * (6 + 10)
-    for name, ratio in ratios.items():
-        assert ratio == pytest.approx(6**-0.5 if name in matrices else 1, rel=1e-5), name
-
-
 @pytest.mark.parametrize(("name", "sharing"), [("S", "all-embeddings"), ("Sd", "decoder-input-output-embed")])
 def test_the_ratios_of_t_fixup(name: str, sharing: str) -> None:
     """To fairseq's initialisation from the same seed, every number of a parameter."""

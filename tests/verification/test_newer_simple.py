@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from argparse import Namespace
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from golden_files import golden_path
 from tiny import batch, build, logits, stacks
-from torch import Tensor, nn
-from torch.nn.functional import layer_norm
-from wired_sublayers import assert_close, wired
+from torch import nn
+from wired_sublayers import wired
 
 from fairseq_residuals.lab.look.show_wiring import run as show
 from fairseq_residuals.wirings.core.base import Site
@@ -27,22 +25,6 @@ from tests.golden_check.parity import compare_golden
 
 DIM = 16
 SIMPLE = ("layernorm_scaling", "sandwich_ln", "peri_ln", "post_sublayer_norm", "mix_ln", "layer_scale", "keel")
-
-
-def ln(norm: Any, x: Tensor) -> Tensor:
-    return layer_norm(x, (DIM,), norm.weight, norm.bias, 1e-5)
-
-
-@torch.no_grad()
-def test_equations_of_keel() -> None:
-    """The paper's, of which no code was published."""
-    for w in wired("keel"):
-        x, places = w.x, w.sublayers()
-        for k, (c, f) in enumerate(places):
-            branch = f(ln(c.branch_norm, x))
-            alpha = 1 if k < len(places) // 3 else len(places)
-            x = ln(c.norm, alpha * x + branch) if k else x + branch
-        assert_close(w.output(), x)
 
 
 # wirings whose parameters are the same, in the same order
@@ -213,6 +195,27 @@ def test_norms_of_queries_and_keys_of_cross_attention() -> None:
                 projection.bias.mul_(10)
         difference = (w.output() - before).abs().max()
         assert difference < 1e-3 if qk_norm else difference > 0.1
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("name", "args", "zeros"),
+    [("peri_ln", "", True), ("peri_ln", "dropout=before_norm", False), ("post_sublayer_norm", "", True)],
+)
+def test_on_which_side_of_the_norm_dropout_is(name: str, args: str, zeros: bool) -> None:
+    """After it, half of what is added to the stream is 0; before it, a norm with a bias leaves hardly a channel so."""
+    added: list[float] = []
+    for w in wired(name, args):
+        w.stack.train()
+        for i in range(3):
+            w.stack[i].dropout_module.p = 0.5
+        for connection, _ in w.sublayers():
+            connection.register_forward_hook(
+                lambda _, inputs, out: added.append((out[0]["x"] - inputs[0]["x"]).eq(0).double().mean().item())
+            )
+        w.output()
+    assert len(added) == 3 * (2 + 3)
+    assert all((0.3 < part < 0.7) if zeros else part < 0.01 for part in added)
 
 
 def test_our_choices_are_told(capsys: pytest.CaptureFixture[str]) -> None:

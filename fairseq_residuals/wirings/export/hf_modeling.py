@@ -97,6 +97,25 @@ class ResidualModel(PreTrainedModel, GenerationMixin):
         """Return the output matrix."""
         return self.decoder.output_projection  # type: ignore[no-any-return]
 
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        past_key_values: GenerationCache | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        use_cache: bool | None = None,
+        **_: Any,
+    ) -> dict[str, Any]:
+        """Return the arguments of the next call: the tokens that are not in the cache."""
+        new = input_ids if past_key_values is None else input_ids[:, past_key_values.positions :]
+        pair = {"decoder_input_ids": new, "encoder_outputs": encoder_outputs}
+        return {
+            **(pair if self.config.is_encoder_decoder else {"input_ids": new}),
+            "past_key_values": past_key_values,
+            "attention_mask": attention_mask,
+            "use_cache": use_cache,
+        }
+
     def _loss(self, logits: Tensor, labels: Tensor | None) -> Tensor | None:
         return None if labels is None else nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
@@ -173,25 +192,6 @@ class ResidualForSeq2Seq(ResidualModel):
             encoder_last_hidden_state=encoder_outputs[0],
         )
 
-    def prepare_inputs_for_generation(
-        self,
-        input_ids: Tensor,
-        past_key_values: GenerationCache | None = None,
-        attention_mask: Tensor | None = None,
-        encoder_outputs: Any = None,
-        use_cache: bool | None = None,
-        **_: Any,
-    ) -> dict[str, Any]:
-        """Return the arguments of the next call: the tokens that are not in the cache."""
-        new = input_ids if past_key_values is None else input_ids[:, past_key_values.positions :]
-        return {
-            "decoder_input_ids": new,
-            "past_key_values": past_key_values,
-            "attention_mask": attention_mask,
-            "encoder_outputs": encoder_outputs,
-            "use_cache": use_cache,
-        }
-
 
 class ResidualForCausalLM(ResidualModel):
     """A language model."""
@@ -214,20 +214,3 @@ class ResidualForCausalLM(ResidualModel):
         logits = self.decoder(_padded(input_ids, attention_mask), cache=cache)
         loss = None if labels is None else self._loss(logits[:, :-1], labels[:, 1:])
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache)
-
-    def prepare_inputs_for_generation(
-        self,
-        input_ids: Tensor,
-        past_key_values: GenerationCache | None = None,
-        attention_mask: Tensor | None = None,
-        use_cache: bool | None = None,
-        **_: Any,
-    ) -> dict[str, Any]:
-        """Return the arguments of the next call: the tokens that are not in the cache."""
-        new = input_ids if past_key_values is None else input_ids[:, past_key_values.positions :]
-        return {
-            "input_ids": new,
-            "past_key_values": past_key_values,
-            "attention_mask": attention_mask,
-            "use_cache": use_cache,
-        }

@@ -1,6 +1,7 @@
 """Models of LLaMA's parts: rotary positions, SwiGLU, RMSNorm, no biases.
 
-lmsdss/LayerNorm-Scaling and pixeli99/MixLN (``peft_pretraining/modeling_llama.py``) and Hugging Face's OLMo-2.
+lmsdss/LayerNorm-Scaling and pixeli99/MixLN (``peft_pretraining/modeling_llama.py``), Hugging Face's OLMo-2, both models
+of Zcchill/Value-Residual-Learning, dandingsky/GPAS, and wdlctc/delta-attention-residuals-code with the parts of Qwen3.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Autho
 from fairseq_residuals.wirings.blocks.feed_forward import ACTIVATIONS
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host_recipe import HostRecipe
+from tests.golden_check.tolerances import SHIPPED
 
 PRE_NORMS = {"input_layernorm": "self_attn_layer_norm", "post_attention_layernorm": "final_layer_norm"}
 POST_NORMS = {"post_attention_layernorm": "self_attn_layer_norm", "post_feedforward_layernorm": "final_layer_norm"}
@@ -58,20 +60,73 @@ llama = partial(HostRecipe, authors=LLAMA, activation=ACTIVATIONS["swiglu"], rot
 ALL_HEADS = Authors(LLAMA.repository, LLAMA.convert, ((r"\.([qk])_norm\.", r".\1_proj.norm."), *LLAMA.renames))
 
 
-def _mix_ln(golden: Golden) -> str:
-    return f"mix_ln(norm=rms,alpha={golden.setting('env', 'POST_NUM') / golden.depth('layers')})"
+GPAS = Authors("dandingsky/GPAS", LLAMA.convert, (*LLAMA.renames, (r"\.gpas_block\.", ".gpas.")))
+gated = partial(llama, authors=GPAS, tolerances=SHIPPED)
+
+
+def _mix_ln(more: str, golden: Golden) -> str:
+    return f"mix_ln(norm=rms,{more}alpha={golden.setting('env', 'POST_NUM') / golden.depth('layers')})"
+
+
+def _norm_on_top(authors: Authors) -> Authors:
+    """Name the norm on top, which is no part of Post-LN or DeepNorm."""
+    return Authors(authors.repository, authors.convert, ((r"^norm\.", "top_norm."), *authors.renames))
+
+
+def _query_vectors(values: Values) -> Values:
+    """Turn queries, there matrices of one row, into vectors."""
+    values = LLAMA.convert(values)
+    return {name: value[0] if name.endswith("_res_proj.weight") else value for name, value in values.items()}
+
+
+QWEN = Authors(
+    "wdlctc/delta-attention-residuals-code",
+    _query_vectors,
+    (
+        (r"\.attn_res_", ".self_attn_connection.over_depth."),
+        (r"\.mlp_res_", ".ffn_connection.over_depth."),
+        (r"\.over_depth\.proj\.weight$", ".over_depth.query"),
+        (r"\.over_depth\.norm\.weight$", ".over_depth.key_gain"),
+        *LLAMA.renames,
+    ),
+)
+_delta = partial(
+    llama,
+    authors=QWEN,
+    query_key_norm="per_head",
+    tolerances=SHIPPED,
+    # the first sub-layer reads the stream alone
+    unused=r"model\.layers\.0\.attn_res_",
+    # random there; the paper says zero
+    initial_values=False,
+)
+
+
+def _in_blocks(golden: Golden) -> str:
+    return f"delta_attnres(norm=rms,as_coded=true,block={golden.setting('layers_per_block')})"
 
 
 RECIPES = {
     "preln_rms": llama("pre_ln(norm=rms)"),
-    # its norm on top is no part of Post-LN
-    "postln_rms": llama(
-        "post_ln(norm=rms)",
-        top_norm=True,
-        authors=Authors(LLAMA.repository, LLAMA.convert, ((r"^norm\.", "top_norm."), *LLAMA.renames)),
-    ),
+    "postln_rms": llama("post_ln(norm=rms)", top_norm=True, authors=_norm_on_top(LLAMA)),
     "lns": llama("layernorm_scaling(norm=rms)"),
     "sandwich": llama("sandwich_ln(norm=rms)"),
-    "mixln": llama(_mix_ln),
+    "mixln": llama(partial(_mix_ln, "")),
     "olmo2_postsub": llama("post_sublayer_norm(norm=rms)", query_key_norm="all_heads", authors=ALL_HEADS),
+    "resformer": llama("pre_ln(norm=rms,value_residual=identity)"),
+    # its layers above the first have no values of their own: zeros, with a weight of 0
+    "svformer": llama(
+        "pre_ln(norm=rms,value_residual=learnable)",
+        fixed={
+            r"layers\.[1-9]\d*\.self_attn\.v_proj\.weight": 0.0,
+            r"layers\.\d+\.value_residual\.first_weight": 1.0,
+            r"layers\.\d+\.value_residual\.own_weight": 0.0,
+        },
+    ),
+    "gpas_preln": gated("pre_ln(norm=rms,gpas=layer)"),
+    "gpas_sandwich": gated("sandwich_ln(norm=rms,gpas=layer)"),
+    "gpas_deepnorm": gated("deepnet(norm=rms,gpas=layer)", authors=_norm_on_top(GPAS), top_norm=True),
+    "gpas_mixln": gated(partial(_mix_ln, "gpas=layer,")),
+    "delta_attnres": _delta("delta_attnres(norm=rms)"),
+    "delta_attnres_block": _delta(_in_blocks),
 }

@@ -1,14 +1,17 @@
 """Models of plain parts: attention with biases and no positions, a ReLU between the matrices of the FFN, LayerNorm.
 
-Where authors published a wiring and no model, these stand around it.
+Where authors published a wiring and no model, these stand around it; so they do around layers of Hugging Face's
+transformers (HyperCLOVA X, Beam, ZAYA1) and around the softmax of Attention Residuals, third-party code.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors, Values
+from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host_recipe import HostRecipe
+from tests.golden_check.hosts.surroundings import number
 from tests.golden_check.tolerances import SHIPPED
 
 NAMES = (
@@ -35,6 +38,38 @@ def plain(wiring: Any, repository: str, *names: tuple[str, str], **more: Any) ->
     return HostRecipe(wiring, Authors(repository, more.pop("convert", dict), (*names, *NAMES)), **more)
 
 
+def _query_vectors(values: Values) -> Values:
+    """Return the queries as vectors, there matrices of one row."""
+    return {name: value[0] if name.endswith("_res.proj.weight") else value for name, value in values.items()}
+
+
+def _attention_residuals(golden: Golden) -> str:
+    return f"attention_residuals(block={golden.setting('block_size_sublayers')})"
+
+
+_ATTENTION_RESIDUALS = plain(
+    _attention_residuals,
+    "fla-org/flash-linear-attention",
+    (r"\.attn_res\.", ".self_attn_connection.over_depth."),
+    (r"\.mlp_res\.", ".ffn_connection.over_depth."),
+    (r"^out_res\.", "layers.wiring.over_depth."),
+    (r"\.over_depth\.proj\.weight$", ".over_depth.query"),
+    (r"\.over_depth\.norm\.weight$", ".over_depth.key_gain"),
+    convert=_query_vectors,
+    # the first sub-layer's softmax is over one source
+    unused=r"layers\.0\.attn_res\.",
+    eps=1e-5,
+)
+
+
+TRANSFORMERS = "huggingface/transformers"
+ATTENTION = ((r"\.self_attn\.([qkv])\.", r".self_attn.\1_proj."), (r"\.self_attn\.o\.", ".self_attn.out_proj."))
+
+
+def _peri_ln(golden: Golden) -> str:
+    return f"peri_ln(norm=rms,embed_norm=false,multiplier={number(golden, 'residual_multiplier')})"
+
+
 RECIPES = {
     "derf_preln": plain("pre_ln(norm=derf)", "zlab-princeton/Derf", tolerances=SHIPPED),
     "dyt_preln": plain("pre_ln(norm=dyt)", "jiachenzhu/DyT"),
@@ -44,5 +79,40 @@ RECIPES = {
         "facebookresearch/deit",
         (r"\.gamma_1$", ".self_attn_connection.gain"),
         (r"\.gamma_2$", ".ffn_connection.gain"),
+    ),
+    "attnres_full": _ATTENTION_RESIDUALS,
+    "attnres_block": _ATTENTION_RESIDUALS,
+    "hyperclovax_peri_multiplier": plain(
+        _peri_ln,
+        TRANSFORMERS,
+        *ATTENTION,
+        (r"\.input_layernorm\.", ".self_attn_layer_norm."),
+        (r"\.post_norm1\.", ".self_attn_out_layer_norm."),
+        (r"\.post_attention_layernorm\.", ".final_layer_norm."),
+        (r"\.post_norm2\.", ".final_out_layer_norm."),
+        tolerances=SHIPPED,
+    ),
+    "beam_depth_scaled_sandwich": plain(
+        "beam_residual(norm=rms)",
+        TRANSFORMERS,
+        *ATTENTION,
+        (r"\.input_layernorm\.", ".self_attn_layer_norm."),
+        (r"\.post_attention_layernorm\.", ".self_attn_out_layer_norm."),
+        (r"\.pre_feedforward_layernorm\.", ".final_layer_norm."),
+        (r"\.post_feedforward_layernorm\.", ".final_out_layer_norm."),
+        tolerances=SHIPPED,
+    ),
+    "zaya_residual_scaling": plain(
+        "zaya_residual(norm=rms)",
+        TRANSFORMERS,
+        *ATTENTION,
+        (r"\.input_layernorm\.", ".self_attn_layer_norm."),
+        (r"\.post_attention_layernorm\.", ".final_layer_norm."),
+        (r"^input_hidden_states_", "layers.wiring.of_embedding."),
+        (r"\.post_attention_residual_scale\.", ".self_attn_connection."),
+        (r"\.post_mlp_residual_scale\.", ".ffn_connection."),
+        (r"\.hidden_states_(scale|bias)$", r".of_branch.\1"),
+        (r"\.residual_(scale|bias)$", r".of_stream.\1"),
+        tolerances=SHIPPED,
     ),
 }

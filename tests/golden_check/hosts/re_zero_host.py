@@ -5,7 +5,6 @@ from __future__ import annotations
 from torch import Tensor
 
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors
-from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.layer import Context
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host import HostModel, build_stack, future_mask
@@ -29,12 +28,6 @@ class Pair(HostModel):
     def __init__(self, golden: Golden) -> None:
         super().__init__()
         enc_depth, dec_depth = golden.depth("encoder"), golden.depth("decoder")
-        for name in ("src_vectors", "tgt_vectors", "src_padding"):
-            if name not in golden.inputs:
-                raise UserError(f"{golden.path} lacks in/{name}, which golden files of its kind have")
-        shape = golden.inputs["src_vectors"].shape[:2]
-        if golden.inputs["src_padding"].shape != shape:
-            raise UserError(f"{golden.path}: in/src_padding must be {tuple(shape)}, one for each vector")
         self.encoder = build_stack(golden, "encoder", "encoder", enc_depth=enc_depth, dec_depth=dec_depth)
         self.decoder = build_stack(golden, "decoder", "decoder", enc_depth=enc_depth, dec_depth=dec_depth)
 

@@ -27,8 +27,7 @@ from tests.golden_check.hosts.hyper_connections_host import (
     transpose_mixing,
 )
 from tests.golden_check.hosts.inkling_host import newest_source
-from tests.golden_check.hosts.plain_host import NAMES
-from tests.golden_check.hosts.released_layer_host import ATTENTION
+from tests.golden_check.hosts.plain_host import ATTENTION, NAMES
 from tests.golden_check.hosts.surroundings import layers_of, number, root_mean_square
 from tests.golden_check.tolerances import SHIPPED
 

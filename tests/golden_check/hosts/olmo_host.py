@@ -1,0 +1,89 @@
+"""The models of BryceZhuo/HybridNorm, which are OLMo's but for the norms: rotary positions, SwiGLU, no biases.
+
+And those of Qwen-Applications/SiameseNorm: DeiT's encoder, and OLMo's decoder, where HybridNorm is the Post-LN stream.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch.nn.functional import gelu
+
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors, Values
+from fairseq_residuals.wirings.blocks.feed_forward import ACTIVATIONS
+from tests.golden_check.hosts.host_recipe import HostRecipe
+
+
+def _part_gated_ffn(values: Values) -> Values:
+    """Part OLMo's one matrix, whose second half is the gate."""
+    parted: Values = {}
+    for name, value in values.items():
+        if name.endswith(".ff_proj.weight"):
+            fc1 = name.removesuffix(".ff_proj.weight") + ".fc1"
+            parted[f"{fc1}.up.weight"], parted[f"{fc1}.gate.weight"] = value.chunk(2)
+        else:
+            parted[name] = value
+    return parted
+
+
+OLMO = Authors(
+    "BryceZhuo/HybridNorm",
+    _part_gated_ffn,
+    (
+        (r"^transformer\.wte\.", "embed_tokens."),
+        (r"^transformer\.ff_out\.", "output_projection."),
+        (r"^transformer\.ln_f\.", "layer_norm."),
+        (r"^transformer\.blocks\.", "layers."),
+        (r"\.att_proj\.weight$", ".self_attn.in_proj_weight"),
+        (r"\.attn_out\.", ".self_attn.out_proj."),
+        (r"\.ff_out\.", ".fc2."),
+        (r"\.attn_norm\.", ".self_attn_layer_norm."),
+        (r"\.ff_norm\.", ".final_layer_norm."),
+        (r"\.([qkv])_norm\.", r".self_attn_connection.\1_norm."),
+    ),
+)
+olmo = partial(HostRecipe, authors=OLMO, activation=ACTIVATIONS["swiglu"], rotary="half", eps=1e-5)
+SIAMESE_NORM = "Qwen-Applications/SiameseNorm"
+DEIT = Authors(
+    SIAMESE_NORM,
+    renames=(
+        # on top their names are swapped: pre_norm is that of x
+        (r"^pre_norm\.", "layers.wiring.post_norm."),
+        (r"^post_norm\.", "layers.wiring.pre_norm."),
+        (r"^final_norm\.", "layer_norm."),
+        (r"^blocks\.", "layers."),
+        (r"\.attn\.qkv\.(weight|bias)$", r".self_attn.in_proj_\1"),
+        (r"\.attn\.proj\.", ".self_attn.out_proj."),
+        (r"\.mlp\.fc", ".fc"),
+        (r"\.input_norm1\.", ".self_attn_layer_norm."),
+        (r"\.input_norm2\.", ".final_layer_norm."),
+        (r"\.(pre|post)_norm1\.", r".self_attn_connection.\1_norm."),
+        (r"\.(pre|post)_norm2\.", r".ffn_connection.\1_norm."),
+    ),
+)
+LANGUAGE_MODEL = Authors(
+    SIAMESE_NORM,
+    OLMO.convert,
+    (
+        (r"^transformer\.ln_f\.", "layers.wiring.post_norm."),
+        (r"^transformer\.ln_y_f\.", "layers.wiring.pre_norm."),
+        (r"^transformer\.ln_final_f\.", "layer_norm."),
+        (r"\.c1$", ".self_attn_connection.gain"),
+        (r"\.attn_y_norm\.", ".self_attn_connection.pre_norm."),
+        (r"\.ff_norm\.", ".ffn_connection.post_norm."),
+        (r"\.ff_y_norm\.", ".ffn_connection.pre_norm."),
+        (r"\.ff_input_norm\.", ".final_layer_norm."),
+        *OLMO.renames,
+    ),
+)
+
+
+RECIPES = {
+    "hybridnorm": olmo("hybrid_norm(norm=rms)"),
+    "hybridnorm_star": olmo("hybrid_norm(norm=rms,first_layer=star)"),
+    "siamesenorm_deit": HostRecipe("siamese_norm", DEIT, activation=gelu, causal=False, eps=1e-6),
+    "siamesenorm_hybrid_pre": olmo(
+        "siamese_norm(norm=rms,post_stream=hybrid_norm)",
+        authors=LANGUAGE_MODEL,
+    ),
+}
