@@ -253,6 +253,29 @@ def test_arguments_of_each_layer() -> None:
         stack(x, attention=[{"number": 1.0}])
 
 
+def test_a_residual_connection_inside_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    class Residual(nn.Module):
+        def __init__(self, norm: nn.Module) -> None:
+            super().__init__()
+            self.ffn, self.norm = nn.Linear(16, 16), norm
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(x + self.ffn(x))  # type: ignore[no-any-return]
+
+    class Masked(nn.Module):
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            return x * mask
+
+    for norm in (nn.Identity(), nn.LayerNorm(16)):
+        caplog.clear()
+        wrap("pre_ln", [[nn.Linear(16, 16), Residual(norm)]], dim=16)
+        assert [record.getMessage().split(",")[0] for record in caplog.records] == ["the FFN of layer 0"]
+    caplog.clear()
+    wrap("pre_ln", [[Masked(), nn.Linear(16, 16)], [nn.Linear(16, 16)] * 2], dim=16)
+    wrap("hyper_connections", of_ones_own(ours("encoder")), dim=16)
+    assert not caplog.records
+
+
 def test_weights_of_ones_own_stay(caplog: pytest.LogCaptureFixture) -> None:
     layers = of_ones_own(ours("encoder"))
     before = {name: p.clone() for name, p in nn.ModuleList(map(nn.ModuleList, layers)).named_parameters()}

@@ -55,6 +55,8 @@ PLACES = {
     "edit_scores": "the scores before the softmax",
     "edit_heads": "the outputs of the heads before their projection",
 }
+RESIDUAL = 0.5
+"""Correlation of a sub-layer's output with its input from which it may have a residual connection of its own."""
 Arguments = Mapping[str, Any]
 
 
@@ -217,7 +219,7 @@ def _check_unused(stack: WrappedStack, name: str, variant: str) -> None:
 
 
 def _warn(stack: WrappedStack, wiring: Wiring) -> None:
-    """Say what a user may not expect: weights that stay as they are."""
+    """Say what a user may not expect: weights that stay, and sub-layers with a residual connection of their own."""
     for part, (variant, layers) in zip(wiring.parts, stack.segments(), strict=True):
         if _scales(variant, len(layers)):
             logger.warning(
@@ -225,6 +227,17 @@ def _warn(stack: WrappedStack, wiring: Wiring) -> None:
                 " `fairseq-residuals show %s` says how",
                 part.name,
                 part.name,
+            )
+    first = stack[0]
+    for kind, name, _ in first.slots:
+        module = first.get_submodule(name)
+        if (alike := likeness(module, stack.shape.dim)) > RESIDUAL:
+            logger.warning(
+                "%s of layer 0, %s, returns what it is fed and something more (they correlate by %.2f): if it adds a"
+                " residual connection of its own, wrap what is inside, for the wiring adds one too",
+                NAMES[kind],
+                type(module).__name__,
+                alike,
             )
 
 
@@ -236,6 +249,26 @@ def _scales(variant: Variant, depth: int) -> bool:
         before = [p.clone() for p in probe.parameters()]
         variant.init_weights(probe, None)
     return any(not torch.equal(p, q) for p, q in zip(before, probe.parameters(), strict=True))
+
+
+@torch.no_grad()
+def likeness(module: nn.Module, dim: int) -> float:
+    """Return how a sub-layer's output correlates with a random input; 0 where it does not run by itself."""
+    like = next((p for p in module.parameters() if p.is_floating_point()), torch.zeros(()))
+    if isinstance(module, MultiheadAttention | FeedForward | nn.MultiheadAttention) or like.is_meta:
+        return 0.0
+    h = torch.randn(8, 8, dim, generator=torch.Generator().manual_seed(1)).to(like.device, like.dtype)
+    try:
+        with torch.random.fork_rng():
+            y = module(h)
+    except Exception as error:
+        # it needs more than its input, which the first batch will bring
+        logger.debug("%s was not tried: %s", type(module).__name__, error)
+        return 0.0
+    y = y[0] if isinstance(y, tuple) else y
+    if not isinstance(y, Tensor) or y.shape != h.shape:
+        return 0.0
+    return float(torch.corrcoef(torch.stack([h.flatten(), y.flatten()]).float())[0, 1])
 
 
 def _follow(stack: WrappedStack, modules: list[nn.Module]) -> None:
