@@ -7,7 +7,7 @@ import torch
 from autograd_memory import kept_for_gradients
 from tiny import TASKS, batch, build, gradients_by_fairseq_name, logits, perturb, stacks
 from torch import Tensor
-from wired_sublayers import assert_close, wired
+from wired_sublayers import wired
 
 from fairseq_residuals.wirings.core.base import Stream
 from tests.rotation import rotated
@@ -61,23 +61,6 @@ def test_starts_as_pre_ln_bit_for_bit(task: str, args: str) -> None:
     gradients = gradients_by_fairseq_name(dense)
     for name, gradient in gradients_by_fairseq_name(pre_ln).items():
         assert torch.equal(gradients[name], gradient), name
-
-
-def test_is_dlcl_without_its_norms() -> None:
-    """DLCL's first row weighs the embedding for the first layer, which DenseFormer does not."""
-    dlcl = wired("dlcl_pre", "norm=false,init=fairseq")
-    for one, other in zip(wired("dense_former", like="pre_ln"), dlcl, strict=True):
-        state = other.stack.state_dict()
-        weights = state.pop("wiring.weight")
-        weights[0, 0] = 1
-        state |= {f"wiring.weights.{i}": weights[i, : i + 1, 0].clone() for i in range(1, 4)}
-        one.stack.load_state_dict(state, strict=True)
-        assert_close(one.output(), other.output())
-        found, wanted = one.gradients(one.output()), other.gradients(other.output())
-        matrix = wanted.pop("wiring.weight")
-        for i in range(1, 4):
-            assert_close(found.pop(f"wiring.weights.{i}"), matrix[i, : i + 1, 0])
-        assert_close(found, wanted)
 
 
 def test_what_is_kept_for_the_gradient_grows_with_the_outputs_alone() -> None:

@@ -30,15 +30,6 @@ def vectors(*shape: int) -> Tensor:
     return torch.randn(*shape, 16, generator=torch.Generator().manual_seed(3))
 
 
-@pytest.mark.parametrize("options", [{"init_scale": 0.5}, {"init_scale": "depth"}], ids=str)
-def test_init_scale(options: dict[str, Any]) -> None:
-    factor = 0.5 if options["init_scale"] == 0.5 else 2**-0.5
-    plain, scaled = language_model().state_dict(), language_model(options=options).state_dict()
-    for name, value in plain.items():
-        matrix = name.endswith(("_proj.weight", "fc1.weight", "fc2.weight"))
-        torch.testing.assert_close(scaled[name], factor * value if matrix else value)
-
-
 def test_init_reaches_the_embedding_that_it_is_given() -> None:
     tables = [nn.Embedding(11, 16, padding_idx=1) for _ in range(2)]
     before = tables[0].weight.clone()
@@ -372,19 +363,4 @@ def test_fast_paths_serve_a_stack(variant: str) -> None:
         out = run(x, memory=vectors(5, 3))
         gradients = torch.autograd.grad(out.square().mean(), [x, *run.parameters()])
         results.append((out.detach(), *gradients))
-    torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("variant", ["b2t", "realformer"])
-def test_compiles_as_one_graph(variant: str) -> None:
-    torch.compiler.reset()
-    stack = build_stack(variant, **SIZES, task="decoder").train()
-    compiled: Any = torch.compile(stack, fullgraph=True, backend="eager")
-    padding = torch.zeros(3, 5, dtype=torch.bool)
-    padding[1, 3:] = True
-    results = []
-    for run in (stack, compiled):
-        x = vectors(4, 3).requires_grad_()
-        out = run(x, memory=vectors(5, 3), memory_padding_mask=padding)
-        results.append((out.detach(), *torch.autograd.grad(out.square().mean(), x)))
     torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)

@@ -139,11 +139,6 @@ def test_a_size_that_the_wiring_uses_is_not_guessed() -> None:
     assert wrap("normformer", of_ones_own(ours("encoder")), dim=16, heads=2, options=options)
 
 
-def test_an_option_may_take_away_what_it_has_to_see() -> None:
-    stack = wrap("normformer", of_ones_own(ours("encoder")), options={"scale_fc": False}, **SIZES)
-    assert stack(torch.randn(5, 3, 16)).shape == (5, 3, 16)
-
-
 @pytest.mark.parametrize("variant", [variant for _, variant in cases("encoder")])
 def test_positions_and_sentences_may_change_places(variant: str) -> None:
     """A wiring does nothing across positions, so that sub-layers may expect either first."""

@@ -10,14 +10,12 @@ from test_hyper_connections import (
     assert_computes_pre_ln,
     connections,
     double_without_eps,
-    stream_of,
-    streams_like,
 )
 from tiny import TASKS, batch, build, logits, perturb
 from torch import nn
 
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.variants._streams import ROUTER_EPS, stack_streams
+from fairseq_residuals.wirings.variants._streams import stack_streams
 from tests.rotation import rotated
 
 LM = "language_modeling"
@@ -86,17 +84,3 @@ def test_where_the_router_starts() -> None:
     diagonal = torch.tensor(4.0).exp() / (torch.tensor(4.0).exp() + 3)
     expected = torch.eye(4) * diagonal + (1 - torch.eye(4)) * (1 - diagonal) / 3
     torch.testing.assert_close(mix, expected.expand_as(mix), rtol=0, atol=0.02)
-
-
-@pytest.mark.parametrize("variant", ("hyper_connections", "mhc"))
-def test_the_learned_read_out_is_a_gate_per_stream(variant: str) -> None:
-    model = perturb(build(LM, variant, "--residual-args", "close=learned"), scale=0.5).double()
-    wiring = model.decoder.layers.wiring
-    streams = streams_like(connections(model)[0], 4)
-    out = wiring.close(stream_of(streams))
-    flat = streams.flatten(2)
-    normed = flat / (flat.square().mean(-1, keepdim=True) + ROUTER_EPS).sqrt()
-    head = wiring.read_out
-    gates = torch.sigmoid(head.scale * (normed @ head.logits.weight.T) + head.logits.bias) + 1e-6
-    torch.testing.assert_close(out, wiring.norm((gates.unsqueeze(-1) * streams).sum(2)), rtol=1e-12, atol=1e-12)
-    assert (out - wiring.norm(streams.sum(2))).abs().max() > 0.01

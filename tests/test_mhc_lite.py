@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import permutations
 from typing import Any
 
 import pytest
@@ -16,33 +15,11 @@ from test_hyper_connections import (
 )
 from test_mhc import spread_after_training
 from tiny import TASKS, build, stacks
-from torch import Tensor
 
 from fairseq_residuals.wirings.variants.mhc_lite import mean_of_permutations, permutation_matrices
 from tests.rotation import rotated
 
 LM = "language_modeling"
-
-
-def mean_permutation(logits: Tensor, n: int) -> Tensor:
-    """Term by term: a_r adds to row i, column p_r(i)."""
-    mean = torch.zeros(n, n, dtype=logits.dtype)
-    for share, order in zip(logits.softmax(0), permutations(range(n)), strict=True):
-        for row, column in enumerate(order):
-            mean[row, column] += share
-    return mean
-
-
-@pytest.mark.parametrize("n", (1, 2, 3, 4))
-@pytest.mark.parametrize("spread", (0.1, 30.0))
-def test_means_of_permutations_are_doubly_stochastic(n: int, spread: float) -> None:
-    matrices = permutation_matrices(n)
-    logits = spread * torch.randn(len(matrices), 5, 2, generator=torch.Generator().manual_seed(0)).double()
-    found = mean_of_permutations(logits, matrices)
-    torch.testing.assert_close(found[3, 1], mean_permutation(logits[:, 3, 1], n))
-    ones = torch.ones(5, 2, n, dtype=torch.double)
-    torch.testing.assert_close(found.sum(-1), ones)
-    torch.testing.assert_close(found.sum(-2), ones)
 
 
 def test_starts_with_nearly_the_identity() -> None:

@@ -46,24 +46,6 @@ def test_without_the_pre_ln_stream_it_is_post_ln_with_scaled_branches() -> None:
         assert (one.output() - x).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize(
-    ("scale", "stack", "expected"),
-    [
-        ("code", 0, [2, 2, 4, 4, 6, 6]),
-        ("paper", 0, [1, 2, 3, 4, 5, 6]),
-        ("code", 1, [2, 2, 2, 4, 4, 4, 6, 6, 6]),
-        ("paper", 1, [1, 2, 3, 4, 5, 6, 7, 8, 9]),
-    ],
-)
-def test_what_each_stream_receives(scale: str, stack: int, expected: list[int]) -> None:
-    one = wired("siamese_norm", f"scale={scale}", layers=LAYERS)[stack]
-    nothing = torch.zeros_like(one.x)
-    for (connection, _), squared in zip(one.sublayers(), expected, strict=True):
-        s = connection.write({"x": nothing, "y": nothing}, one.x)
-        assert_close(s["x"] * squared**0.5, one.x)
-        assert torch.equal(s["y"], one.x)
-
-
 @torch.no_grad()
 def test_one_stream_stays_and_the_other_grows() -> None:
     """24 layers, untrained: the variance of x is 1 wherever it is read, that of y is that of a sum of 48 outputs."""

@@ -71,19 +71,6 @@ def outputs(stack: Any, x: Tensor) -> list[Tensor]:
     return seen
 
 
-@pytest.mark.parametrize("name", ["dlcl_pre", "dlcl_post"])
-def test_dense_residual_network(name: str) -> None:
-    """``weights=fixed_one,norm=false``: what a layer is fed is the plain sum of all that is below it."""
-    stack, x = encoder_and_input(name, "weights=fixed_one,norm=false")
-    fed: list[Tensor] = []
-    for i in range(len(stack)):
-        stack[i].register_forward_pre_hook(lambda _, args: fed.append(args[0]["x"]))
-    stack.wiring.weight.data.fill_(1)
-    made = outputs(stack, x)
-    for i in range(len(stack)):
-        torch.testing.assert_close(fed[i], sum(made[:i], x))
-
-
 def test_dlcl_windows_and_softmax() -> None:
     start = {
         args: stacks(build("translation", "dlcl_post", "--residual-args", args, layers=3))[0].wiring.weight
@@ -128,33 +115,6 @@ def test_transparent_attention_serves_any_decoder() -> None:
     logits(model, "translation", batch("translation")).square().sum().backward()
     weight = stacks(model)[0].wiring.weight
     assert weight.grad is not None and (weight.grad.abs().sum(0) > 0).all()
-
-
-def test_the_heads_gains_before_the_projection_are_columns_of_its_matrix() -> None:
-    args = "heads=before_projection,scale_fc=false"
-    gains, folded = (perturb(build("translation", "normformer", "--residual-args", args)) for _ in range(2))
-    for stack in stacks(folded):
-        for layer in (stack[i] for i in range(len(stack))):
-            for kind in ("self_attn", "encoder_attn"):
-                if getattr(layer, kind) is not None:
-                    gain = getattr(layer, f"{kind}_connection").head_gain
-                    getattr(layer, kind).out_proj.weight.data.mul_(gain.detach().repeat_interleave(16 // 2))
-                    gain.data.fill_(1)
-    inputs = batch("translation")
-    assert not torch.equal(
-        stacks(gains)[0][0].self_attn.out_proj.weight, stacks(folded)[0][0].self_attn.out_proj.weight
-    )
-    torch.testing.assert_close(logits(folded, "translation", inputs), logits(gains, "translation", inputs))
-
-
-def test_resi_duals_scale_is_taken_out_again() -> None:
-    plain, scaled = (
-        perturb(build("translation", "resi_dual", "--residual-args", f"scale={scale}")) for scale in (1, 0.05)
-    )
-    inputs = batch("translation")
-    expected, found = logits(plain, "translation", inputs), logits(scaled, "translation", inputs)
-    assert not torch.equal(found, expected)
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("task", TASKS)
