@@ -77,11 +77,6 @@ def test_refused_where_weights_start_by_depth(name: str) -> None:
         Wiring.parse(name, "depth_mup=true").check("encoder", 2, alone=False)
 
 
-def test_at_least_twelve_wirings_take_it() -> None:
-    assert {"pre_ln", "sandwich_ln", "re_zero", "parallel", "normformer", "x0_lambdas"} <= set(ADDITIVE)
-    assert len(ADDITIVE) >= 12
-
-
 @pytest.mark.parametrize("other", ["init=ds_init", "init=ds_init_code", "init_scale=depth"])
 def test_refused_with_other_rules_for_depth(other: str) -> None:
     with pytest.raises(UserError, match="for its weights start smaller in deeper stacks already"):

@@ -198,16 +198,6 @@ def test_quantized_projections() -> None:
     assert 1e-4 < (stack(x) - before).abs().max() < 0.1
 
 
-def test_the_future_is_masked_in_decoders_alone() -> None:
-    x = vectors(5, 3)
-    changed = x.clone()
-    changed[3:] += 1
-    stack = language_model()
-    assert torch.equal(stack(changed)[:3], stack(x)[:3])
-    encoder = build_stack("b2t", **SIZES).eval()
-    assert (encoder(changed)[:3] - encoder(x)[:3]).abs().min() > 0
-
-
 def test_a_prompt_may_be_padded_on_the_left_and_rows_reordered() -> None:
     embed, stack = TokenEmbedding(20, 16), language_model()
     prompts, words = torch.tensor([[4, 5, 6], [1, 7, 8]]), torch.tensor([[9, 10], [11, 12]])

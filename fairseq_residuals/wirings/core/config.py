@@ -52,11 +52,9 @@ class Option:
             elif t is str:
                 words.append("text")
             else:
-                words.append(("an integer" if t is int else "a number") + self._bounds())
+                bounds = f"from {show_value(self.minimum)} to {show_value(self.maximum)}"
+                words.append(f"{'an integer' if t is int else 'a number'} {bounds}")
         return " or ".join(words)
-
-    def _bounds(self) -> str:
-        return f" from {show_value(self.minimum)} to {show_value(self.maximum)}"
 
     def parse(self, text: str) -> Any:
         """Return the value written as ``text``.
@@ -174,22 +172,18 @@ def _alternatives(t: Any) -> tuple[Any, ...]:
 
 
 def _parse_as(t: Any, text: str) -> Any:
-    if "," in text:  # which separates options
-        return _reject(text)
-    if get_origin(t) is Literal:
-        return {str(v): v for v in get_args(t)}[text] if text in map(str, get_args(t)) else _reject(text)
-    if t is bool:
-        return (
-            {"true": True, "false": False, "1": True, "0": False}.get(text.lower())
-            if text.lower() in ("true", "false", "1", "0")
-            else _reject(text)
-        )
-    value = t(text)
-    return value if t is not float or math.isfinite(value) else _reject(text)
-
-
-def _reject(text: str) -> Any:
-    raise ValueError(text)
+    if t in (int, float):
+        value = t(text)
+        valid = t is int or math.isfinite(value)
+    elif t is str:
+        value, valid = text, True
+    else:
+        names = {"true": True, "false": False, "1": True, "0": False}
+        names, text = (names, text.lower()) if t is bool else ({str(v): v for v in get_args(t)}, text)
+        value, valid = names.get(text), text in names
+    if not valid or "," in text:  # which separates options
+        raise ValueError(text)
+    return value
 
 
 def show_value(value: Any) -> str:
