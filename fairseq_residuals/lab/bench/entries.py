@@ -126,7 +126,7 @@ class Entry:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that its process has beside this one's."""
     about: str = ""
-    """For readers of a table, what its name does not say."""
+    """A note for readers of a table: what its name does not say."""
 
     @property
     def own(self) -> str:

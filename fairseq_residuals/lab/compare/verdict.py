@@ -38,9 +38,9 @@ class Verdict:
     word: Word
     difference: float | None = None
     interval: tuple[float, float] | None = None
-    """Where the difference lies with 95% confidence, for this entry alone."""
+    """The interval of the difference with 95% confidence, for this entry alone."""
     p: float | None = None
-    """After Holm's correction."""
+    """The probability after Holm's correction."""
 
 
 def decide(pairs: Mapping[str, Sequence[tuple[float, float]]], level: float = LEVEL) -> list[Verdict]:
@@ -120,7 +120,7 @@ class Findings:
     results: Sequence[Result]
     starts: Mapping[str, Start]
     chosen: dict[Entry, list[Result]] = field(init=False)
-    """By entry, the results at its best rate."""
+    """The results of each entry at its best rate."""
     at_updates: list[Verdict] = field(init=False)
     at_seconds: list[Verdict] = field(init=False)
 

@@ -34,7 +34,7 @@ class Job:
     """In tests, whose files stand in for the published ones, what holds for these instead: ``lines`` by data set,
     ``merges`` of a BPE, ``pieces`` and ``sha256`` of a SentencePiece model, ``held_out`` examples."""
     release: str | None = None
-    """Of a corpus that comes in releases, another one than that for which it is defined."""
+    """Another release than that for which the corpus is defined."""
 
     def lines(self, published: Mapping[str, int]) -> Mapping[str, int]:
         """Return how many lines the data sets must have."""
@@ -99,7 +99,7 @@ class Corpus:
     name: str
     variants: Mapping[str, Variant] = field(default_factory=dict)
     mirrors: Callable[[], tuple[str, ...]] | None = None
-    """Of a corpus that comes in releases: the addresses that this machine knows of mirrors of them."""
+    """Addresses that this machine knows of mirrors, of a corpus that comes in releases."""
 
     def variant(self, name: str | None) -> tuple[str, Variant]:
         """Return the variant of that name, or the default for None.

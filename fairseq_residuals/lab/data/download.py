@@ -67,7 +67,7 @@ class Source:
     digest: str = ""
     """``md5:``, ``sha1:`` or ``sha256:`` and hexadecimal digits, if its publisher or a tool that uses it states one."""
     terms: str = ""
-    """Of a file that cannot be downloaded (or only sometimes): where a user gets it."""
+    """Source of a file that cannot be downloaded, or only sometimes: where a user gets it."""
     size: int = 0
     """Bytes, where its publisher or a tool that uses it states them; 0: unknown."""
 
@@ -112,7 +112,7 @@ class Downloads:
     folder: Path
     mirror: Path | None = None
     digests: Mapping[str, str] | None = None
-    """Of stand-ins, by name; the published ones do not hold for them."""
+    """Digests of stand-ins, by name; the published ones do not hold for them."""
     addresses: tuple[str, ...] = ()
     """Mirrors elsewhere, tried in turn before the addresses of a source."""
     patience: float = 1.0

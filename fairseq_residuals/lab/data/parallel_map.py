@@ -27,7 +27,7 @@ AHEAD = 3
 In = TypeVar("In")
 Out = TypeVar("Out")
 LineFunction = Callable[[str], str | None]
-"""From a line to a line, neither with its end; None drops it. It travels to other processes by pickle."""
+"""A function from a line to a line, neither with its end; None drops it. It travels to other processes by pickle."""
 
 
 @dataclass
@@ -137,7 +137,7 @@ def count_lines(path: Path) -> int:
 
 
 class Bar(tqdm):
-    """Without tqdm's thread: processes are forked while bars are shown."""
+    """A bar without tqdm's thread: processes are forked while bars are shown."""
 
     monitor_interval = 0
 

@@ -89,7 +89,7 @@ def sentences(path: Path, markup: Markup) -> Iterator[str]:
 
 
 Treatment = Callable[[str], tuple[Function, ...]]
-"""From a language to what is done to each line of it."""
+"""A function from a language to what is done to each line of it."""
 
 
 def untouched(language: str) -> tuple[Function, ...]:
@@ -109,7 +109,7 @@ class Part:
     path: str
     markup: Markup = "plain"
     paths: Mapping[str, str] = field(default_factory=dict)
-    """By language, for files that follow no pattern."""
+    """Paths by language, for files that follow no pattern."""
     references: int = 0
     """Targets per sentence if there are several; ``path`` then names the first, number 0."""
 
@@ -148,10 +148,10 @@ class Parallel:
     treat_train: Treatment
     treat_held_out: Treatment
     limits: Limits | None = None
-    """Of training data, in words, before it is split and encoded."""
+    """Limits on training data, in words, before it is split and encoded."""
     bpe: Bpe | None = None
     limits_encoded: Limits | None = None
-    """Of training data, and of validation data that were taken out of it, in subwords."""
+    """Limits on training data, and on validation data that were taken out of it, in subwords."""
     dictionary: tuple[str, ...] = ("--joined-dictionary",)
     """Flags of fairseq-preprocess."""
     vocabulary: tuple[Source, str] | None = None

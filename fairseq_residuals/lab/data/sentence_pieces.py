@@ -41,7 +41,7 @@ class Pieces:
     sentences: int = 0
     """Trained on that many, chosen at random; 0 for all. More need more memory."""
     sha256: str = ""
-    """Of the model that a recipe was published with, if it is known."""
+    """Digest of the model that a recipe was published with, if it is known."""
 
     @property
     def name(self) -> str:
@@ -106,7 +106,7 @@ class Pair(NamedTuple):
     other: str
     folder: Path
     pattern: str
-    """Of the names of its files; ``{pair}``, ``{split}`` and ``{language}`` are put in."""
+    """Pattern of the names of its files; ``{pair}``, ``{split}`` and ``{language}`` are put in."""
 
     def file(self, split: str, language: str) -> Path:
         return self.folder / self.pattern.format(pair=self.folder.name, split=split, language=language)

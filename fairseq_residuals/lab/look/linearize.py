@@ -200,7 +200,7 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass
 class LinearizedModel:
-    """At one checkpoint."""
+    """A model with one layer replaced at a time, at one checkpoint."""
 
     label: str
     wiring: str

@@ -35,7 +35,7 @@ RISE = 1.1
 BAND = 10.0
 """A layer's gradient norm is out of its band at this factor above or below the median of those before."""
 MEMORY = 10
-"""How many norms, in band, that median is taken of; at least three."""
+"""Number of norms, in band, that the median is taken of; at least three."""
 VANISHING = 1e-2
 """Share of the top layer's gradient norm; below it the bottom layer hardly learns."""
 MOST_TYPES = 1_000_000
@@ -87,9 +87,9 @@ class Unigram:
     """The loss of a model that knows only how frequent each token is."""
 
     bits: float
-    """Per token."""
+    """Loss per token."""
     source: str
-    """How it is known."""
+    """Source of that number."""
 
     @classmethod
     def counted(cls, data: Path, target: str) -> Unigram:

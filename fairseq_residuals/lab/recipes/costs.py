@@ -33,7 +33,7 @@ class Device:
     tokens: int
     model: Matrices
     widths: tuple[int, int]
-    """For models of how many channels it stands: more than the first, at most the second."""
+    """Channels of the models that it stands for: more than the first, at most the second."""
 
     def hours(self, matrices: Matrices, passes: int, tokens: int) -> tuple[float, float]:
         """Return the least and the most hours that this many passes of so many tokens a side take."""

@@ -57,11 +57,11 @@ class Settings:
     precision: Precision | None = None
     """None: the recipe's; on a CPU fp32."""
     max_tokens: int | None = None
-    """What a device can take in one pass; None: what the recipe has."""
+    """Most tokens that a device takes in one pass; None: the recipe's."""
     overrides: tuple[str, ...] = ()
-    """As hydra takes them."""
+    """Settings to change, as hydra takes them."""
     label: str = ""
-    """In the name of a run's folder, for people, where one configuration is trained with many overrides."""
+    """A part of the name of a run's folder, for people, where one configuration is trained with many overrides."""
     user_dir: Path = PLUGIN
     """What fairseq imports: the plugin, or a package that imports it and has wirings of its own."""
 
@@ -77,7 +77,7 @@ class Job:
 
     settings: Settings
     name: str
-    """Of a row or of a file, as :func:`.compose` takes it."""
+    """Name of a row or of a file, as :func:`.compose` takes it."""
     given_seed: int | None = None
     """None: the configuration's."""
 
@@ -293,7 +293,7 @@ class Evaluation:
 
     command: list[str]
     log: Path
-    """Where what it prints is kept."""
+    """The file that keeps what it prints."""
     subset: str
     target: str | None
     """The language of the hypotheses."""

@@ -21,11 +21,11 @@ VOCABULARIES = {
     "opus100": 64_000,
     "wikitext103": 267_744,
 }
-"""Of corpora that are not prepared, about."""
+"""Words of corpora that are not prepared, about."""
 VOCABULARY = 32_768
-"""Of others that are not; that of WMT."""
+"""Words of other corpora that are not prepared: those of WMT."""
 IN_THE_TAIL = 1 / 20
-"""Of adaptive softmax: for about how many positions the scores of rarer words than those of its head are computed."""
+"""Share of positions for which an adaptive softmax computes scores of rarer words than those of its head, about."""
 FRAMES_OF_A_POSITION = 4
 """Two convolutions of stride 2 are below the encoder of speech."""
 FRAMES_OF_A_SUBWORD = 30

@@ -63,12 +63,12 @@ class Recipe:
     variant: str | None
     release: str | None
     average: tuple[int, str] | None
-    """How many checkpoints, and the unit in which they were saved."""
+    """Number of checkpoints, and the unit in which they were saved."""
     checkpoint: str
     measurements: Mapping[str, tuple[Measurement, ...]]
-    """By the score's name."""
+    """Measurements by the score's name."""
     means: Mapping[str, tuple[str, ...]]
-    """By name, the scores of which it is the mean."""
+    """The scores of which each mean is made, by its name."""
 
     @classmethod
     def parse(cls, owner: str, section: Mapping[str, Any]) -> Recipe:

@@ -39,9 +39,9 @@ INTERRUPTED = 130
 MIB = 2**20
 SECONDS_BETWEEN_LINES = 10.0
 MOST_BARS = 12
-"""Of more runs than these, only those that are under way have a bar."""
+"""Most runs that all have a bar; of more, only those under way have one."""
 Refresh = Callable[[], None]
-"""What to call often."""
+"""A function to call often."""
 
 
 def cores() -> int:
@@ -69,7 +69,7 @@ class Usage:
 
     cpu_seconds: float
     memory_mib: float
-    """Of the process that had most."""
+    """Memory of the process that had most."""
 
 
 class CommandFailed(UserError):
@@ -92,7 +92,7 @@ class Run:
     name: str
     work: Callable[[Run], None]
     updates: int = 0
-    """Of its training."""
+    """Updates of its training."""
     stage: str = "waiting"
     ended: bool = False
     _training: Log | None = None

@@ -16,12 +16,15 @@ class Comparison:
     name: str
     score: float
     mean: float
-    """Of the resampled test sets."""
+    """Mean score of the resampled test sets."""
     ci: float
     """Half the width of the 95% interval."""
     p_value: float | None
-    """Of the hypothesis that system and baseline are equally good; None for the baseline itself. Equal scores have 1,
-    where sacreBLEU, which counts what is strictly greater, would find identical outputs to differ significantly."""
+    """Probability that system and baseline are equally good; None for the baseline itself.
+
+    Equal scores have 1, where sacreBLEU, which counts what is strictly greater, would find identical outputs to differ
+    significantly.
+    """
     signature: str
 
 

@@ -26,7 +26,7 @@ Kind = Literal["synopsis", "prose", "item", "verbatim"]
 SHORTEST, LONGEST = 2, 120
 """Words of a unit of a pair."""
 RATIO = 2.5
-"""How many times as many words one side of a pair may have as the other."""
+"""Most times as many words as one side of a pair may have as the other."""
 COPIED = 0.8
 """Share of words that both sides of a pair have; what has more was not translated."""
 
@@ -54,10 +54,10 @@ _SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+")
 _OTHER_THAN_WORDS = re.compile(r"\W+")
 _DIGITS = re.compile(r"\d+")
 LARGEST = 0.05
-"""Of the size of a held-out set, the most that one group may contribute: the set is to be about many things."""
+"""Largest share of a held-out set that one group may contribute: the set is to be about many things."""
 
 Get = Callable[[str], Path]
-"""From a name such as ``i18n/Translation-it`` to where the file is."""
+"""A function from a name such as ``i18n/Translation-it`` to where the file is."""
 
 
 class Example(NamedTuple):
@@ -66,7 +66,7 @@ class Example(NamedTuple):
     group: str
     """Examples of one group are all in the same data set."""
     key: str
-    """Of examples of one data set with the same key only the first is kept."""
+    """The key of which one data set keeps only the first example."""
     texts: tuple[str, ...]
     note: str = ""
     """What goes with it and is not learned."""
@@ -78,7 +78,7 @@ def translation(language: str) -> str:
 
 
 class Description(NamedTuple):
-    """Of one package, in one language."""
+    """The description of one package, in one language."""
 
     package: str
     units: list[Unit]
@@ -136,7 +136,7 @@ class Descriptions:
                     yield Example(self.group(said.package), unit.text, (unit.text,))
 
     def _in(self, language: str) -> dict[str, Description]:
-        """By the MD5 of the English text, which packages with one description share."""
+        """Return descriptions by the MD5 of the English text, which packages with one description share."""
         field = f"Description-{language}"
         descriptions: dict[str, Description] = {}
         for fields in _read(self._get(translation(language)), "Package", "Description-md5", field):

@@ -43,7 +43,7 @@ class Release:
     version: str
     date: str
     files: Mapping[str, str]
-    """By path below ``main/``, compressed as the mirrors have it."""
+    """Digests by path below ``main/``, compressed as the mirrors have it."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     """Their bytes, by path."""
 

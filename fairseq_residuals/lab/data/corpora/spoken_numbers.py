@@ -30,7 +30,7 @@ PROGRAM = "espeak-ng"
 SHARES = {"train-clean-100": 0.1, "train-clean-360": 0.4, "train-other-500": 0.5}
 HELD_OUT = ("dev-clean", "dev-other", "test-clean", "test-other")
 SPEAKERS = 4
-"""Of each split; no two splits share one."""
+"""Speakers of each split; no two splits share one."""
 # fmt: off
 UNITS = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
@@ -50,11 +50,11 @@ class Speaker:
     speed: int
     """Words per minute."""
     pitch: int
-    """From 0 to 99."""
+    """Pitch from 0 to 99."""
 
 
 Voice = Callable[[str, Speaker], bytes]
-"""From words to a sound file."""
+"""A function from words to a sound file."""
 
 
 def in_words(number: int) -> str:

@@ -35,11 +35,11 @@ class Cell:
     row: str
     column: str
     config: str
-    """As ``--config-name`` takes it."""
+    """Name of the configuration, as ``--config-name`` takes it."""
     score: str
     """A name under ``recipe.scores`` of the configuration."""
     key: str | None = None
-    """Where the score is a curve: at which number of updates."""
+    """Number of updates, where the score is a curve."""
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from modern_fairseq.plain_yaml import read_yaml
 PUBLISHED = RESULTS / "published.yaml"
 
 FAILED: Literal["failed"] = "failed"
-"""In place of a score: the training failed."""
+"""The mark that stands for a score where the training failed."""
 Value = float | int | bool | str | None
-"""What a cell can hold; None: no number was given."""
+"""The content of a cell; None where no number was given."""
 
 
 @dataclass(frozen=True)

@@ -56,17 +56,19 @@ class View:
 
     table: Table
     cells: Mapping[tuple[str, str, str], Summary]
-    """By row, column and metric; averages included."""
+    """Scores by row, column and metric; averages included."""
     metrics: Mapping[str, tuple[str, ...]]
-    """Of each column, the metrics that it has any records of."""
+    """The metrics that each column has any records of."""
     missing: Mapping[str, tuple[str, ...]]
-    """Of each row that is to be reproduced and was not completely, the recorded columns without any score."""
+    """The recorded columns without any score, of each row that is to be reproduced and was not completely."""
     failed: Mapping[str, tuple[int, ...]]
-    """Of each row, the seeds that failed."""
+    """The seeds that failed, by row."""
     signatures: Mapping[str, tuple[str, ...]]
-    """Of each metric."""
+    """The signatures of each metric."""
     mixed: Mapping[str, int]
-    """Of each row with a column whose records, those that count no longer too, are of several configurations, how many.
+    """Number of configurations that a column's records are of, by row, where it is more than one.
+
+    Records that count no longer are among them.
     """
 
 

@@ -37,13 +37,13 @@ class Record:
     """What exactly was computed."""
     seed: int
     commit: str
-    """Of this repository."""
+    """The commit of this repository."""
     torch: str
     device: str
     hours: float
-    """Of training, wall time."""
+    """Wall time of training."""
     config_hash: str
-    """Of the configuration without the seed."""
+    """Digest of the configuration without its seed."""
     date: str
     note: str = ""
 
@@ -61,7 +61,7 @@ class Record:
 
     @property
     def key(self) -> str:
-        """Of its table: ``b2t/table1``."""
+        """Return the name of its table, ``b2t/table1``."""
         return f"{self.experiment}/{self.table}"
 
 
