@@ -203,3 +203,14 @@ def test_a_norm_of_ones_own_is_saved_by_name(tmp_path: Path) -> None:
     norms._FACTORIES.clear()
     with pytest.raises(UserError, match="'Centred' is not valid for option 'norm_type'"):
         LanguageModel.load(tmp_path)
+
+
+@pytest.mark.usefixtures("_no_further_norms")
+def test_following_the_page_adds_a_norm() -> None:
+    page = Path(__file__).resolve().parents[1] / "docs" / "EXTEND.md"
+    section = page.read_text(encoding="utf-8").partition("## A norm\n")[2]
+    exec(section.partition("```python\n")[2].partition("```")[0], {})
+    stack = build_stack("b2t", **SIZES, norm_type="max")
+    # the last norm of a layer divides by the largest magnitude
+    largest = stack(torch.randn(5, 3, 16)).abs().amax(-1)
+    torch.testing.assert_close(largest, torch.ones(5, 3))
