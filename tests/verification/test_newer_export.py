@@ -29,9 +29,9 @@ def test_the_stock_model_computes_the_same(task: str, variant: str, flags: tuple
 
 def test_a_factor_that_is_not_the_models_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LayerScaleConnection, "gains", lambda self: (1.0, 1.001 * self.gain))
-    assert "differs from it by" in refusal(tmp_path, "translation", "layer_scale")
+    assert "its logits differ by" in refusal(tmp_path, "translation", "layer_scale")
     monkeypatch.setattr(LayerNormScalingConnection, "read", lambda self, s: (self.norm(s["x"]), s))
-    assert "differs from it by" in refusal(tmp_path, "translation", "layernorm_scaling")
+    assert "its logits differ by" in refusal(tmp_path, "translation", "layernorm_scaling")
 
 
 @pytest.mark.parametrize("variant", ["sandwich_ln", "peri_ln", "post_sublayer_norm", "mix_ln", "re_zero", "keel"])
