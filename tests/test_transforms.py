@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from fairseq_residuals import UserError, build_stack
 from fairseq_residuals.wirings.blocks.transformer import TransformerStack
 from fairseq_residuals.wirings.core.registry import VARIANTS
-from tests.rotation import rotated
+from tests.rotation import SHAPES_OF_CODE, rotated
 
 every_wiring = pytest.mark.parametrize("name", sorted(VARIANTS))
 WRITTEN_OUT = ("attention_residuals", "hyper_connections", "mudd")
@@ -89,7 +89,8 @@ def test_gradients_by_torch_func(name: str) -> None:
     torch.testing.assert_close(slope, torch.stack(products).sum())
 
 
-@every_wiring
+# test_contract.py compiles every wiring with sizes that vary
+@pytest.mark.parametrize("name", SHAPES_OF_CODE)
 def test_export_with_a_length_that_varies(name: str) -> None:
     stack = stack_of(name, torch.float32)
     lengths = {"x": {0: Dim("length", min=2, max=64)}}

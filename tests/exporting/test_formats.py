@@ -53,7 +53,7 @@ def test_transformers(wiring: str, task: str, holder: str, tmp_path: Path) -> No
 
 
 # A graph takes seconds to trace, and half a second for each layer, whatever wires it. So wirings are layers of a model,
-# one for each shape of code; test_transforms.py traces all of them.
+# one for each shape of code; test_contract.py traces all of them.
 GROUPS = [
     (ALONE, ["post_ln", "dlcl_pre", "sub_ln", "laurel_pa", "hyper_connections", "mudd", "attention_residuals"]),
     (ALONE, ["parallel", "hybrid_norm", "depthwise_lstm", "siamese_norm", "mhc_lite", "unet_skip", "x0_read"]),
