@@ -58,6 +58,14 @@ def reading(archive: Path) -> Iterator[Files]:
             yield _walk_tar(archive, file, zipped=start.startswith(b"\x1f\x8b"))
 
 
+OF_DAMAGE = (None, errno.EINVAL, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.EFBIG)
+"""Numbers of OSErrors that an archive causes.
+
+bzip2 and gzip tell of damage without a number, a seek to a place before the file by EINVAL. The others come of a name that
+is a file's and a folder's, and of a size that no file has.
+"""
+
+
 @contextmanager
 def decompressed(file: Path) -> Iterator[IO[bytes]]:
     """Open the contents of a single file that is compressed by xz, bzip2 or gzip, as its name says.
@@ -75,8 +83,7 @@ def _refusing_damage(archive: Path) -> Iterator[None]:
     try:
         yield
     except (*DAMAGE, OSError) as error:
-        # bzip2 and gzip tell of damage by an OSError without a number, a seek to a place before the file by EINVAL
-        if isinstance(error, OSError) and not isinstance(error, DAMAGE) and error.errno not in (None, errno.EINVAL):
+        if isinstance(error, OSError) and not isinstance(error, DAMAGE) and error.errno not in OF_DAMAGE:
             raise
         raise UserError(f"{archive} is truncated or damaged ({error}): remove it and get it again") from error
 
