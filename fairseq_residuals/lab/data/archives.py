@@ -61,8 +61,8 @@ def reading(archive: Path) -> Iterator[Files]:
 OF_DAMAGE = (None, errno.EINVAL, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.EFBIG)
 """Numbers of OSErrors that an archive causes.
 
-bzip2 and gzip tell of damage without a number, a seek to a place before the file by EINVAL. The others come of a name that
-is a file's and a folder's, and of a size that no file has.
+bzip2 and gzip tell of damage without a number, a seek to a place before the file by EINVAL. The others come of a name
+that is a file's and a folder's, and of a size that no file has.
 """
 
 
