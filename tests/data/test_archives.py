@@ -10,7 +10,7 @@ import random
 import tarfile
 import zipfile
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from published_layouts import pack
@@ -68,7 +68,7 @@ def test_a_changed_byte_is_noticed(tmp_path: Path, name: str) -> None:
         unpack(tmp_path / name, tmp_path / "out", ("a.en",))
 
 
-@pytest.mark.parametrize("kind", ("x.tar", "x.zip"))
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("evil", ("../evil", "/evil", "a/../../evil", "..\\evil", "C:\\evil"))
 def test_names_outside_are_refused(tmp_path: Path, kind: str, evil: str) -> None:
     pack({**FILES, evil: b"gotcha"}, tmp_path / kind)
@@ -101,6 +101,23 @@ def test_links_are_not_made_and_not_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "out x.tar/device").exists()
     with pytest.raises(UserError, match="lacks way"):
         unpack(tmp_path / "x.tar", tmp_path / "out", ("way",))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_file_that_does_not_fit_on_the_disk_is_not_begun(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack(FILES, tmp_path / name)
+    size = len(FILES["top/a.en"])
+    for free, fits in ((size, True), (size - 1, False)):
+        monkeypatch.setattr("shutil.disk_usage", lambda folder, free=free: SimpleNamespace(free=free))
+        if fits:
+            unpack(tmp_path / name, tmp_path / "out", ("a.en",))
+            (tmp_path / "out/a.en").unlink()
+        else:
+            with pytest.raises(UserError, match=f"needs {size:,} bytes, and the disk of .* has {free:,} left"):
+                unpack(tmp_path / name, tmp_path / "out", ("a.en",))
+    assert not (tmp_path / "out/a.en").exists()
 
 
 def test_missing_and_ambiguous_files_are_named(tmp_path: Path) -> None:
@@ -156,6 +173,17 @@ def test_a_zip_with_a_password_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.zip").write_bytes(contents)
     with pytest.raises(UserError, match="password"):
         unpack(tmp_path / "x.zip", tmp_path / "out", ("a.en",))
+
+
+@pytest.mark.parametrize("names", [("a", "a/b"), ("a/b", "a")])
+def test_a_name_that_is_file_and_folder_is_refused(tmp_path: Path, names: tuple[str, str]) -> None:
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.size = 4
+            archive.addfile(member, io.BytesIO(b"text"))
+    with pytest.raises(UserError, match="is truncated or damaged"):
+        unpack(tmp_path / "x.tar", tmp_path / "out", ("*",))
 
 
 @pytest.mark.parametrize("compress", (lzma, bz2, gzip), ids=lambda module: module.__name__)

@@ -8,6 +8,7 @@ import fnmatch
 import gzip
 import io
 import lzma
+import os
 import posixpath
 import shutil
 import tarfile
@@ -16,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from fairseq_residuals.wirings.core.errors import UserError
 
@@ -30,11 +31,23 @@ DAMAGE = (
     RuntimeError,
     NotImplementedError,
     ValueError,
+    # a name that is a file's and a folder's
+    FileExistsError,
+    NotADirectoryError,
+    IsADirectoryError,
 )
 
 
-Files = Iterator[tuple[str, IO[bytes]]]
-"""Names and contents of regular files."""
+class Member(NamedTuple):
+    """A regular file of an archive."""
+
+    name: str
+    size: int
+    """Size in bytes, as the archive says it is."""
+    contents: IO[bytes]
+
+
+Files = Iterator[Member]
 
 
 @contextmanager
@@ -58,14 +71,6 @@ def reading(archive: Path) -> Iterator[Files]:
             yield _walk_tar(archive, file, zipped=start.startswith(b"\x1f\x8b"))
 
 
-OF_DAMAGE = (None, errno.EINVAL, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.EFBIG)
-"""Numbers of OSErrors that an archive causes.
-
-bzip2 and gzip tell of damage without a number, a seek to a place before the file by EINVAL. The others come of a name
-that is a file's and a folder's, and of a size that no file has.
-"""
-
-
 @contextmanager
 def decompressed(file: Path) -> Iterator[IO[bytes]]:
     """Open the contents of a single file that is compressed by xz, bzip2 or gzip, as its name says.
@@ -83,7 +88,8 @@ def _refusing_damage(archive: Path) -> Iterator[None]:
     try:
         yield
     except (*DAMAGE, OSError) as error:
-        if isinstance(error, OSError) and not isinstance(error, DAMAGE) and error.errno not in OF_DAMAGE:
+        # bzip2 and gzip tell of damage by an OSError without a number, a seek to a place before the file by EINVAL
+        if isinstance(error, OSError) and not isinstance(error, DAMAGE) and error.errno not in (None, errno.EINVAL):
             raise
         raise UserError(f"{archive} is truncated or damaged ({error}): remove it and get it again") from error
 
@@ -106,7 +112,7 @@ def _walk_tar(archive: Path, file: IO[bytes], zipped: bool) -> Files:
                 name = _inside(archive, member.name)
                 contents = tar.extractfile(member) if member.isreg() else None
                 if contents is not None:
-                    yield name, contents
+                    yield Member(name, member.size, contents)
         while unzipped.read(1 << 20):  # the checksum comes last
             pass
 
@@ -118,7 +124,7 @@ def _walk_zip(archive: Path, file: IO[bytes]) -> Files:
             is_link = (info.external_attr >> 16) & 0o170000 == 0o120000
             if not info.is_dir() and not is_link:
                 with pack.open(info) as contents:
-                    yield name, contents
+                    yield Member(name, info.file_size, contents)
 
 
 def _inside(archive: Path, name: str) -> str:
@@ -136,25 +142,21 @@ def unpack(archive: Path, target: Path, wanted: Sequence[str]) -> None:
     archive has only with ``.gz`` after its name is unzipped. The archive is read to its end in any case.
 
     Raises:
-        UserError: what `reading` raises; a wanted file is missing or there twice.
+        UserError: what `reading` raises; a wanted file is missing or there twice, or larger than what is left of the
+            disk, which is asked before it is written.
     """
     found: dict[str, int] = dict.fromkeys(wanted, 0)
     with reading(archive) as files:
-        for name, contents in files:
+        for member in files:
             for want in wanted:
-                zipped = name.endswith(".gz") and not want.endswith(".gz")
-                path = _place(name.removesuffix(".gz") if zipped else name, want)
+                zipped = member.name.endswith(".gz") and not want.endswith(".gz")
+                path = _place(member.name.removesuffix(".gz") if zipped else member.name, want)
                 if path is None:
                     continue
                 found[want] += 1
                 if found[want] > 1 and "*" not in want:
                     raise UserError(f"{archive} has several files {want}")
-                (target / path).parent.mkdir(parents=True, exist_ok=True)
-                with (
-                    (target / path).open("wb") as out,
-                    gzip.open(contents) if zipped else nullcontext(contents) as text,
-                ):
-                    shutil.copyfileobj(text, out, 1 << 20)
+                _store(archive, member, target / path, zipped)
                 break
     missing = [name for name, count in found.items() if count == 0]
     if missing:
@@ -168,6 +170,17 @@ def _place(name: str, want: str) -> str | None:
     return want if f"/{name}".endswith(f"/{want}") else None
 
 
+def _store(archive: Path, member: Member, path: Path, zipped: bool) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _check_space(archive, member.size, path.parent)
+    with path.open("wb") as out:
+        if zipped:
+            with gzip.open(member.contents) as unzipped:
+                shutil.copyfileobj(unzipped, out, 1 << 20)
+        else:
+            shutil.copyfileobj(member.contents, out, 1 << 20)
+
+
 def write_tar(file: IO[bytes] | gzip.GzipFile, files: Mapping[str, bytes]) -> None:
     """Write files by name; the same files make the same bytes."""
     with tarfile.open(fileobj=file, mode="w") as archive:
@@ -175,3 +188,17 @@ def write_tar(file: IO[bytes] | gzip.GzipFile, files: Mapping[str, bytes]) -> No
             member = tarfile.TarInfo(name)
             member.size = len(contents)
             archive.addfile(member, io.BytesIO(contents))
+
+
+def _check_space(archive: str | os.PathLike[str], size: int, folder: str | os.PathLike[str]) -> None:
+    """Check that ``size`` bytes, which are to be unpacked from ``archive``, fit on the disk of ``folder``.
+
+    Raises:
+        UserError: they do not.
+    """
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        raise UserError(
+            f"{os.fspath(archive)} is not unpacked: that needs {size:,} bytes, and the disk of {os.fspath(folder)} has"
+            f" {free:,} left"
+        )
