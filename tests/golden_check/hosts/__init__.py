@@ -13,52 +13,18 @@ The fields of ``HostRecipe`` and ``GoldenRecipe`` say what a recipe can tell. Pa
 (what else the variant has), ``layer_norm`` (its ``norm``), ``output_projection``. An ``in_proj_weight`` of queries,
 keys and values, in this order, is split. Biases, widths, depth and whether the head is tied are seen in the parameters.
 
-To add one: write it into the module of its family, or a new one whose ``RECIPES`` are named below, and run ``python -m
+To add one: write it into the module of its family, or into a new one whose name ends in ``_host``, and run ``python -m
 tests.golden_check FILE.npz --per-layer``. A file that cannot honestly be compared with the plugin is named in
 ``recipes.OTHER_KINDS``, with the reason.
 """
 
-from tests.golden_check.hosts import (
-    by_sublayers_host,
-    gemma3n_host,
-    gpt2_host,
-    hyper_connections_host,
-    inkling_host,
-    llama_host,
-    mhc_lite_host,
-    mudd_host,
-    nanochat_host,
-    nanogpt_record_host,
-    olmo_host,
-    parallel_host,
-    plain_host,
-    re_zero_host,
-    released_2026_host,
-    scaled_residual_host,
-    t5gemma_host,
-    without_tears_host,
-)
+import importlib
+import pkgutil
+
 from tests.golden_check.hosts.host_recipe import HostRecipe
 
-_FAMILIES = (
-    by_sublayers_host,
-    gemma3n_host,
-    gpt2_host,
-    hyper_connections_host,
-    inkling_host,
-    llama_host,
-    mhc_lite_host,
-    mudd_host,
-    nanochat_host,
-    nanogpt_record_host,
-    olmo_host,
-    parallel_host,
-    plain_host,
-    re_zero_host,
-    released_2026_host,
-    scaled_residual_host,
-    t5gemma_host,
-    without_tears_host,
-)
-RECIPES: dict[str, HostRecipe] = {name: recipe for family in _FAMILIES for name, recipe in family.RECIPES.items()}
-"""By what the sidecar calls the file's design."""
+RECIPES: dict[str, HostRecipe] = {}
+"""Recipes by what the sidecar calls the file's design."""
+for _module in pkgutil.iter_modules(__path__):
+    if _module.name.endswith("_host"):
+        RECIPES |= importlib.import_module(f"{__name__}.{_module.name}").RECIPES
