@@ -29,9 +29,9 @@ from fairseq_residuals.lab.compare.tasks import RUNGS, TASKS, Rung, Task, folder
 from fairseq_residuals.lab.recipes.machine import Machine
 from fairseq_residuals.lab.recipes.runner import THREADS, Run, Runner, cores, environments, terminable
 from fairseq_residuals.lab.recipes.stages import Stages
-from fairseq_residuals.lab.utils.progress import quiet
 from fairseq_residuals.plugin.folders import locked
 from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.utils.progress import quiet
 
 HELP = "train wirings side by side, each at its own best rate, and say whether one is better than the baseline"
 

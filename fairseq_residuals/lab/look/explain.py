@@ -23,11 +23,11 @@ from fairseq_residuals.lab.look.probes import kept_for_backward, stacks, storage
 from fairseq_residuals.lab.look.scheme import Scheme, module_names, scheme_of
 from fairseq_residuals.lab.look.subjects import add_size_flags, library_model, of_python_file
 from fairseq_residuals.lab.look.trace import first_stream, trace_layer
-from fairseq_residuals.lab.utils.progress import quiet
 from fairseq_residuals.lab.utils.tables import Cell, markdown_table
 from fairseq_residuals.wirings.blocks.transformer import TransformerStack
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.stack import Stack
+from fairseq_residuals.wirings.utils.progress import quiet
 
 
 def parameters_per_layer(stack: Stack) -> list[int]:
