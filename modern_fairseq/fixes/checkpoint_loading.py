@@ -181,7 +181,7 @@ def check_kind(loaded: Loaded) -> None:
     """
     trained, asked = _of_task(loaded.state), loaded.request.task
     was, wanted = (_setting(trained, "_name") or _setting(trained, "task"), _setting(asked, "_name"))
-    if None not in (was, wanted) and ("language_modeling" in was) != ("language_modeling" in wanted):
+    if None not in (was, wanted) and ("language_modeling" in str(was)) != ("language_modeling" in str(wanted)):
         raise UserError(
             f"{loaded.filename} was trained for --task {was}, and cannot serve --task {wanted}; a language model beside"
             " a translation goes to --lm-path"

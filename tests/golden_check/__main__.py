@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch
 from fairseq_residuals.lab.look.subjects import device_of
 from fairseq_residuals.lab.utils.tables import markdown_table
 from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.utils.progress import quiet
 from tests.golden_check.parity import Parity, compare_file
 from tests.golden_check.recipes import OtherKind
 
@@ -40,14 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:1 (%(default)s)")
     parser.add_argument("--per-layer", action="store_true", help="also list every error of every file")
     args = parser.parse_args(argv)
-    logging.disable(logging.INFO)  # what a run prints before it trains says nothing here
     try:
-        return _verify(args.files, device_of(args.device), args.per_layer)
+        with quiet():
+            return _verify(args.files, device_of(args.device), args.per_layer)
     except UserError as mistake:
         print(f"{parser.prog}: error: {mistake}", file=sys.stderr)
         return 1
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 def _verify(files: list[Path], device: torch.device, per_layer: bool) -> int:

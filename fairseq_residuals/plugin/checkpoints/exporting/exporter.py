@@ -6,7 +6,6 @@ Whatever is written runs beside the model on random input first, and is refused 
 from __future__ import annotations
 
 import argparse
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from fairseq_residuals.plugin.models.speech_to_text import SPEECH
 from fairseq_residuals.plugin.models.translation import TRANSLATION
 from fairseq_residuals.wirings.blocks.settings import EOS, PAD
 from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.utils.progress import quiet
 
 HELP = "turn a checkpoint of this plugin into a model for fairseq itself, transformers or ONNX"
 STOCK = {TRANSLATION.model: "transformer", LANGUAGE_MODEL.model: "transformer_lm", SPEECH.model: "s2t_transformer"}
@@ -83,12 +83,8 @@ def run(args: argparse.Namespace) -> int:
         check_output(args.out, [args.file])
     else:
         check_new_folder(args.out)
-    # what building a model prints says nothing here
-    logging.disable(logging.INFO)
-    try:
+    with quiet():
         report = _to_fairseq(args.file, args.out) if args.to == "fairseq" else _to_folder(args)
-    finally:
-        logging.disable(logging.NOTSET)
     print("\n".join([*report, f"wrote {args.out}"]))
     return 0
 

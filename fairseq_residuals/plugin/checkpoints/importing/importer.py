@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import shlex
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import (
 )
 from fairseq_residuals.plugin.checkpoints.safetensors_file import NO_TRAINING_STATE
 from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.utils.progress import quiet
 
 HF = "hf"
 HELP = "turn a checkpoint of the authors' own code, or of fairseq, into one of this plugin's"
@@ -65,15 +65,11 @@ def run(args: argparse.Namespace) -> int:
         UserError: the checkpoint cannot be imported or ``OUT`` not be written; nothing is written then.
     """
     check_output(args.out, [args.file])
-    # what building a model prints says nothing here
-    logging.disable(logging.INFO)
-    try:
+    with quiet():
         if args.repository == HF:
             imported = import_hf(args.file, args.data)
         else:
             imported = import_checkpoint(args.file, args.repository, args.data)
-    finally:
-        logging.disable(logging.NOTSET)
     save(imported.checkpoint, args.out)
     print("\n".join([*imported.report, f"wrote {args.out}"]))
     return 0
