@@ -297,7 +297,7 @@ class WrappedContext(Context):
     """What the sub-layers of a pass are given beside what the wiring feeds them."""
 
     arguments: Mapping[Kind, Sequence[Arguments]] = field(default_factory=dict)
-    """By kind of sub-layer, keyword arguments of each layer."""
+    """Keyword arguments of each layer, by kind of sub-layer."""
     rehearsal: bool = False
     """Whether no sub-layer runs: each returns zeros."""
 
@@ -306,7 +306,7 @@ class WrappedLayer(Layer):
     """Connections around modules of any kind."""
 
     slots: list[tuple[Kind, str, str]]
-    """Of each sub-layer in turn, its kind, its name, and that of its connection."""
+    """Kind and name of each sub-layer in turn, and the name of its connection."""
 
     def __init__(self, built: SubModules, variant: Variant, layer: int) -> None:
         """Connect the sub-layers; see :class:`.ResidualLayer`."""

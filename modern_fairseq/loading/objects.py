@@ -114,7 +114,7 @@ def dtype_of_storage(kind: Any) -> torch.dtype:
 class _Weight(NamedTuple):
     values: int
     bytes: int
-    """Of tensors."""
+    """Bytes of tensors."""
     height: int
 
 

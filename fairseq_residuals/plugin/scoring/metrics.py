@@ -31,7 +31,7 @@ from fairseq_residuals.wirings.core.errors import UserError
 
 _ROUGE_WORD = re.compile(r"[a-z0-9]+")
 _MOST_CELLS = 20_000_000
-"""Of the table of ROUGE-L, which has a number for each word of one text and each of the other."""
+"""Most numbers in the table of ROUGE-L, which has one for each word of one text and each of the other."""
 
 
 class Metric(ABC):

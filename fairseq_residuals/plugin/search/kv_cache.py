@@ -170,7 +170,7 @@ def decode(decoder: Any, tokens: Tensor, memory: Any, cache: BeamCache) -> Tenso
 
 
 NOBODY = -1
-"""Of which hypothesis the past is at places that are not written yet."""
+"""Hypothesis to which the past belongs at places that are not written yet."""
 
 
 class FixedBeamCache(BeamCache):

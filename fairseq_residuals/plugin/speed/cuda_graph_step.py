@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 MOST_SHAPES = 256
 """That graphs are made for; batches of others are computed as without."""
 SHARE = 0.5
-"""Of the device's memory, which graphs may take: what is computed without them needs memory of its own."""
+"""Share of the device's memory that graphs may take: what is computed without them needs memory of its own."""
 Inputs = dict[str, Any]
-"""Of a model; what is no tensor belongs to the shape."""
+"""Arguments of a model; what is no tensor belongs to the shape."""
 
 
 class Gradients:
@@ -184,7 +184,7 @@ class RecordedSteps:
         self.leaves = [p for p in self.own.values() if p.requires_grad]
         self.steps: dict[Any, RecordedStep] = {}
         self.bytes = 0
-        """Of memory that the graphs have taken."""
+        """Bytes of memory that the graphs have taken."""
         self.latest: RecordedStep | None = None
         """Whose backward pass is to come."""
 

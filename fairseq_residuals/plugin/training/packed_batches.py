@@ -15,7 +15,7 @@ from torch import Tensor
 from fairseq_residuals.wirings.core.errors import UserError
 
 MULTIPLE = 64
-"""Of positions, in rows of a fixed length: products of such sizes suit a GPU."""
+"""Divisor of the positions in rows of a fixed length: products of such sizes suit a GPU."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class FixedShape:
     """The one shape of all batches; sentences of padding fill them up."""
 
     sides: tuple[RowSize, ...]
-    """Of the source where there is one, and of the target."""
+    """Row sizes of the source where there is one, and of the target."""
     sentences: int
     """Those of the fillers among them."""
     fillers: int

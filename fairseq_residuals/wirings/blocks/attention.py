@@ -208,7 +208,7 @@ class MultiheadAttention(nn.Module):
     def _fused(
         self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, attn_mask: Tensor | None
     ) -> Tensor:
-        """As :func:`.open_attention`, by PyTorch's fused kernel: (T, B, C) -> (T, B, C)."""
+        """Run :func:`.open_attention` by PyTorch's fused kernel: (T, B, C) -> (T, B, C)."""
         q, k, v = (
             split_heads(projection(x), self.head_dim)
             for projection, x in ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value))

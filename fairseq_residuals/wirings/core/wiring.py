@@ -130,7 +130,7 @@ class Wiring:
 
     @property
     def name(self) -> str:
-        """As ``--residual`` takes it."""
+        """Name, as ``--residual`` takes it."""
         return ",".join(f"{part.name}{part.layers}" for part in self.parts)
 
     @property

@@ -23,7 +23,7 @@ class ResidualConfig(PreTrainedConfig):
 
     model_type = "fairseq_residuals"
     model_settings: dict[str, Any] | None = None
-    """As :meth:`ModelSettings.to_json` has them."""
+    """Settings of the model, as :meth:`ModelSettings.to_json` has them."""
 
 
 class GenerationCache(DecoderCache):

@@ -148,7 +148,7 @@ LAYOUTS: dict[str, tuple[Literal["encoder", "decoder"], tuple[SubLayerNames, ...
     ),
     "BART's encoder": ("encoder", (_bart_attention("self", "self_attn"), _BART_FFN)),
 }
-"""By the models that have them: whose the layers are, and what each consists of; more particular ones first."""
+"""Layers' owner and parts, by the models that have them; more particular ones first."""
 TOP_NORMS = ("norm", "ln_f", "layernorm", "final_layer_norm", "layer_norm")
 
 

@@ -29,7 +29,7 @@ CLASSES = {
 """Whether there is an encoder; transformers' name and ours."""
 SPECIAL = {"bos_token_id": 0, "pad_token_id": PAD, "eos_token_id": EOS, "decoder_start_token_id": EOS}
 BEAMS = 5
-"""As fairseq-generate."""
+"""Width of the beam, that of fairseq-generate."""
 LONGEST = 200
 """Tokens of a translation before its end, as fairseq-generate."""
 

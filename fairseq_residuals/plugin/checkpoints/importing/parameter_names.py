@@ -15,7 +15,7 @@ from fairseq_residuals.wirings.core.layer import CONNECTIONS, FAIRSEQ_NORMS
 from modern_fairseq.fixes.layers import DEAD_PARAMETERS
 
 Values = dict[str, Tensor]
-"""By the name in a state dict."""
+"""Parameters by their names in a state dict."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ AUTHORS = {
     ),
     "fairseq": Authors("facebookresearch/fairseq"),
 }
-"""By short name. fairseq is last: others are used together with it."""
+"""Authors by short name. fairseq is last: others are used together with it."""
 
 
 def authors_of(repositories: object) -> Authors:

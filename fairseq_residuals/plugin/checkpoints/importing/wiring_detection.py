@@ -19,7 +19,7 @@ from fairseq_residuals.wirings.core.layer import CONNECTIONS, FAIRSEQ_NORMS
 
 Side = Literal["encoder", "decoder"]
 Choice = tuple[str, str]
-"""As --residual and --residual-args take it."""
+"""Values of --residual and --residual-args."""
 
 
 @dataclass
@@ -27,10 +27,10 @@ class Found:
     """What a checkpoint holds."""
 
     name: str
-    """Of the file."""
+    """Name of the file."""
     settings: Settings
     parameters: dict[str, Tensor]
-    """By the names of this plugin's checkpoints."""
+    """Parameters by the names of this plugin's checkpoints."""
     notes: list[str] = field(default_factory=list)
     """What the user should know of how it was read."""
 
@@ -60,7 +60,7 @@ class Imported:
     """What a checkpoint has become."""
 
     checkpoint: dict[str, Any]
-    """As fairseq-train writes them."""
+    """A checkpoint as fairseq-train writes it."""
     report: list[str]
     """What was found, in lines for the user."""
 
