@@ -38,7 +38,7 @@ class Metric(ABC):
     """One metric; an instance belongs to one evaluation."""
 
     takes_references: int | None = 1
-    """How many references a sentence may have; None: any number."""
+    """Number of references that a sentence may have; None: any number."""
 
     def __init__(self, name: str) -> None:
         self.name = name

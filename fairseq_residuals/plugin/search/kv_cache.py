@@ -198,7 +198,7 @@ class FixedBeamCache(BeamCache):
 
     @property
     def room(self) -> int:
-        """For how many words."""
+        """Number of words that there is room for."""
         return next(iter(self.words.values())).size(3)
 
     def make_room(self, position: int) -> bool:

@@ -20,7 +20,7 @@ MULTIPLE = 64
 
 @dataclass(frozen=True)
 class RowSize:
-    """What the rows of one side of every batch hold, so that all have one shape."""
+    """Size of the rows of one side of every batch, so that all have one shape."""
 
     tokens: int
     """Positions, those of the fillers among them."""
@@ -35,7 +35,7 @@ class FixedShape:
     sides: tuple[RowSize, ...]
     """Row sizes of the source where there is one, and of the target."""
     sentences: int
-    """Those of the fillers among them."""
+    """Sentences, those of the fillers among them."""
     fillers: int
 
     @staticmethod
@@ -87,7 +87,7 @@ def pack_batch(batch: dict[str, Any], pad: int, shape: FixedShape | None = None)
 
 
 class _Row:
-    """Where the words of one side go."""
+    """Places of the words of one side."""
 
     def __init__(self, real: Tensor, shape: FixedShape | None, side: int) -> None:
         self.real = real

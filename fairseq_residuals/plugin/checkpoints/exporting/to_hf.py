@@ -21,7 +21,7 @@ from fairseq_residuals.wirings.export.pieces import CONTINUED, FILES, WORD_START
 MODELING, TOKENIZER = "modeling_fairseq_residuals", "tokenization_fairseq_residuals"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 TIED_TO = "decoder.embed_tokens.weight"
-"""What the other embeddings are tied to, in our modelling file."""
+"""Parameter that the other embeddings are tied to, in our modelling file."""
 CLASSES = {
     True: ("AutoModelForSeq2SeqLM", "ResidualForSeq2Seq"),
     False: ("AutoModelForCausalLM", "ResidualForCausalLM"),
@@ -36,7 +36,7 @@ LONGEST = 200
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """What turns text into the numbers that a model knows.
+    """Files that turn text into the numbers that a model knows.
 
     Attributes:
         source, target: dictionaries, as fairseq-preprocess writes them.
