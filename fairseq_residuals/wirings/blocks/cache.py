@@ -22,7 +22,7 @@ class DecoderCache:
 
     def __init__(self) -> None:
         self.positions = 0
-        """How many positions are kept."""
+        """Number of positions that are kept."""
         self.padding: Tensor | None = None
         """(B, positions), True at padding; None where there is none."""
         self.words: dict[Any, tuple[Tensor, Tensor]] = {}
@@ -36,7 +36,7 @@ class DecoderCache:
 
     @property
     def rows(self) -> int | None:
-        """How many rows the batch has; None before the first pass."""
+        """Number of rows of the batch; None before the first pass."""
         return next((keys.size(0) for keys, _ in self.words.values()), None)
 
     def with_past(self, padding: Tensor | None, rows: int, new: int, device: torch.device) -> Tensor | None:

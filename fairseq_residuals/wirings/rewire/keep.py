@@ -22,7 +22,7 @@ class Start:
     """Options and values with which a wiring adds to a Pre-LN model nothing but what can be learned."""
 
     options: Options = field(default_factory=dict)
-    """Those that the user did not choose."""
+    """Values of options that the user did not choose."""
     values: Mapping[str, Value] = field(default_factory=dict)
     """A number, or a function of the parameter, by the end of the parameter's name."""
     copies: Mapping[str, float] = field(default_factory=dict)
@@ -51,7 +51,7 @@ OF_OPTIONS: Mapping[str, Value] = {"value_residual.first_weight": 0.0, "value_re
 """Values of options that every wiring has."""
 EPS = ("eps", "variance_epsilon")
 ALIKE = 0.01
-"""How far, of its size, what a norm is given may be from a multiple of what it was given, to be taken for one."""
+"""Share of its size by which a norm's input may miss a multiple of its former input, to be taken for one."""
 
 
 @torch.no_grad()
