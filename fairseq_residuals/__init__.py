@@ -1,4 +1,4 @@
-"""Where the norms and the residual connections of a deep Transformer go, as papers define it.
+"""Places of the norms and the residual connections in a deep Transformer, as papers define them.
 
 Importing this package needs PyTorch alone. It is also a fairseq plugin (``--user-dir``): everything is registered with
 fairseq where that is imported already, or as soon as it is, or by :func:`register`.

@@ -18,7 +18,7 @@ SUFFIX = ".atomic-write"
 
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 _NO_SYNC = (errno.EINVAL, errno.EOPNOTSUPP)
-"""What file systems answer that cannot lock a file, or sync a folder."""
+"""Error numbers by which file systems answer that cannot lock a file, or sync a folder."""
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Which fairseq module gets which patches: the whole table, to which a plugin adds its own.
+"""Patches by the fairseq module that gets them: the whole table, to which a plugin adds its own.
 
 Every patch is a function that takes the executed module and changes its globals or classes, or a context in which a
 module is executed. Its docstring says why (with file and line of fairseq 0.12.2) and when it can go. It is named here
@@ -172,7 +172,7 @@ for _name in COMMANDS:
     _AFTER[_name] = (*_AFTER.get(_name, ()), "messages.commands:one_sentence_errors")
 
 _OF_PLUGINS: dict[str, list[Patch]] = {}
-"""What :func:`when_imported` has entered in this process."""
+"""Patches by module that :func:`when_imported` has entered in this process."""
 
 # Deprecations inside fairseq that still work and that no user can act upon.
 _QUIET = (

@@ -9,7 +9,7 @@ PATCHES = {
     "fairseq.models.fairseq_model": "fairseq_residuals.plugin.search.beam_search:search_in_bf16",
     "fairseq.trainer": "fairseq_residuals.plugin.training.trainer_hooks:patch_trainer",
 }
-"""What the plugin enters in the table of ``modern_fairseq``: the trainer's patch once a model asks for its hooks, the
+"""Patches that the plugin enters in the table of ``modern_fairseq``: the trainer's once a model asks for its hooks, the
 others by :func:`register`."""
 
 

@@ -33,9 +33,9 @@ from fairseq_residuals.wirings.utils.torch_private import is_transforming, not_c
 from fairseq_residuals.wirings.variants.admin import AdminConnection
 
 Connections = dict[str, list[dict[str, AdminConnection]]]
-"""By stack, for each of its layers the connections by kind of sub-layer."""
+"""Connections by stack, layer and kind of sub-layer."""
 Omegas = dict[str, list[dict[str, float]]]
-"""By stack (encoder, decoder), for each of its layers omega by kind of sub-layer (self, cross, ffn)."""
+"""Omegas by stack (encoder, decoder), layer and kind of sub-layer (self, cross, ffn)."""
 
 
 def unprofiled(model: nn.Module) -> Connections:

@@ -87,7 +87,7 @@ def build_stack(
 
 
 class LayerOptions(TypedDict, total=False):
-    """What layers are made of beside their wiring; the defaults are fairseq's."""
+    """Options of layers beside their wiring; the defaults are fairseq's."""
 
     ffn: Activation
     """The FFN: an activation between two matrices ("relu"), or a gated one ("swiglu", "geglu")."""
@@ -104,7 +104,7 @@ class LayerOptions(TypedDict, total=False):
     bias: bool
     """Whether linear maps of sub-layers have biases, which they do by default."""
     window: int
-    """How many positions on either side self-attention sees, a position's own included; by default all."""
+    """Number of positions on either side that self-attention sees, a position's own included; by default all."""
     dropout: float
     """Probability of dropping a channel of what a sub-layer gives."""
     attention_dropout: float

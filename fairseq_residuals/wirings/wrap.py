@@ -47,7 +47,7 @@ SUBLAYERS: dict[Task, tuple[Kind, ...]] = {
 }
 NAMES: dict[Kind, str] = {"self": "attention", "cross": "cross-attention", "ffn": "the FFN"}
 SUBLAYER_NAMES: dict[Kind, str] = {"self": "self_attn", "cross": "encoder_attn", "ffn": "ffn"}
-"""In a layer: those of fairseq for attention, by which variants draw weights."""
+"""Names of sub-layers in a layer: those of fairseq for attention, by which variants draw weights."""
 PLACES = {
     "edit_query": "the queries after their projection",
     "edit_key": "the keys after their projection",
@@ -285,7 +285,7 @@ def _follow(stack: WrappedStack, modules: list[nn.Module]) -> None:
 
 @dataclass(frozen=True)
 class SubModules:
-    """What a layer wraps: its sub-layers with their kinds, and which of the stack's layers it is."""
+    """Modules that a layer wraps: its sub-layers with their kinds, and which of the stack's layers it is."""
 
     modules: list[tuple[Kind, nn.Module]]
     dropout: float
@@ -294,10 +294,10 @@ class SubModules:
 
 @dataclass(frozen=True)
 class WrappedContext(Context):
-    """What the sub-layers of a pass are given beside what the wiring feeds them."""
+    """Input of the sub-layers of a pass beside what the wiring feeds them."""
 
     arguments: Mapping[Kind, Sequence[Arguments]] = field(default_factory=dict)
-    """By kind of sub-layer, keyword arguments of each layer."""
+    """Keyword arguments of each layer, by kind of sub-layer."""
     rehearsal: bool = False
     """Whether no sub-layer runs: each returns zeros."""
 
@@ -306,7 +306,7 @@ class WrappedLayer(Layer):
     """Connections around modules of any kind."""
 
     slots: list[tuple[Kind, str, str]]
-    """Of each sub-layer in turn, its kind, its name, and that of its connection."""
+    """Kind and name of each sub-layer in turn, and the name of its connection."""
 
     def __init__(self, built: SubModules, variant: Variant, layer: int) -> None:
         """Connect the sub-layers; see :class:`.ResidualLayer`."""

@@ -1,4 +1,4 @@
-"""What fairseq's optimizers do to one parameter after the other, done to all by a few kernels.
+"""Steps that fairseq's optimizers do to one parameter after the other, done to all by a few kernels.
 
 A GPU waits for Python otherwise. The same numbers, but for the rounding of a norm on GPUs.
 """

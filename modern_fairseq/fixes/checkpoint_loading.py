@@ -19,7 +19,7 @@ from modern_fairseq.proxies import override, replaces
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What a checkpoint is read for, where that is known."""
+    """Purpose for which a checkpoint is read, where that is known."""
 
     task: Any = None
     """Settings of the task that an ensemble is to serve."""
@@ -41,7 +41,7 @@ class Loaded:
 
 
 Step = Callable[[Loaded], None]
-"""Looks at a checkpoint, may change its state, and raises UserError where it is not what it should be."""
+"""Function that looks at a checkpoint, may change its state, and raises UserError where it is not what it should be."""
 _request = contextvars.ContextVar("request", default=Request())  # noqa: B039 (it is frozen)
 
 
@@ -217,4 +217,4 @@ def _setting(settings: Any, key: str) -> Any:
 
 
 steps: list[Step] = [check_kind, check_direction, begin_moving_average]
-"""What each checkpoint passes, in this order; a plugin adds its own."""
+"""Steps that each checkpoint passes, in this order; a plugin adds its own."""

@@ -18,7 +18,7 @@ from modern_fairseq.proxies import ModuleProxy, override, replaces
 _SPAWN_LOG = logging.getLogger("torch.multiprocessing.spawn")
 
 _FOR_DATA = "fork" if sys.platform == "linux" else None
-"""How processes that load data start: by PyTorch's choice, which on Linux was a fork before Python 3.14."""
+"""Start method of processes that load data: PyTorch's choice, which on Linux was a fork before Python 3.14."""
 
 
 def _on_cpu(cfg: Any) -> bool:

@@ -7,11 +7,11 @@ from typing import Any
 from modern_fairseq.proxies import override, replaces
 
 PATIENCE = "patience"
-"""In the extra state of a checkpoint: the best validation (best), and how many after it were no better (num_runs)."""
+"""Key of a checkpoint's extra state: the best validation (best), and how many after it were no better (num_runs)."""
 
 
 class _Finished(Exception):
-    """Why there is nothing left to train."""
+    """Reason why there is nothing left to train."""
 
 
 def train_no_further(module: types.ModuleType) -> None:

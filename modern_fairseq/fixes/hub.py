@@ -1,4 +1,4 @@
-"""What ``from_pretrained`` gets from elsewhere: archives are unpacked into their folder, and code is not fetched."""
+"""Downloads of ``from_pretrained``: archives are unpacked into their folder, and code is not fetched."""
 
 import shutil
 import tarfile

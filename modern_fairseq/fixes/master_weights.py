@@ -11,10 +11,10 @@ from modern_fairseq.proxies import replaces
 _LOG = logging.getLogger(__name__)
 
 WEIGHTS = "fp32_params"
-"""In the state of the optimizer: the weights that ``--fp16`` and ``--bf16`` update, in their layout (one vector of all,
+"""Key of the optimizer's state: the weights that ``--fp16`` and ``--bf16`` update, in their layout (one vector of all,
 or one tensor per parameter)."""
 SCALER = "loss_scaler"
-"""There, too: what decides when the scale of the loss changes next."""
+"""Key of the optimizer's state: the counts that decide when the scale of the loss changes next."""
 _COUNTS = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_since_rescale")
 
 

@@ -1,4 +1,4 @@
-"""What a checkpoint may make besides plain values: each class by a small function of our own under its name.
+"""Objects that a checkpoint may make besides plain values: each class by a small function of our own under its name.
 
 A pickle says which function to call with which arguments. The functions that NumPy, torch, OmegaConf and argparse have
 for it trust their arguments (NumPy takes bytes for pointers, torch lets a tensor grow beyond its storage), so that none
@@ -53,12 +53,12 @@ class Description:
 
 
 class _Maker(NamedTuple):
-    """How an object is made of its description."""
+    """Way to make an object of its description."""
 
     function: Callable[..., Any]
-    """Gets the items, the state and the arguments, as far as the class has some."""
+    """A function of the items, the state and the arguments, as far as the class has some."""
     takes: str = "arguments"
-    """Names of those, in any order."""
+    """Names of what ``function`` gets (items, state, arguments), in any order."""
     place: str = "call"
     """Whether the parts are data, or what only a call may get, such as storages."""
     keep: tuple[str, ...] | None = None
@@ -66,7 +66,7 @@ class _Maker(NamedTuple):
 
 
 _NEVER_MADE = object()
-"""Stands for a class that files name, and never call."""
+"""Mark of a class that files name, and never call."""
 
 
 class Storage(NamedTuple):
@@ -74,7 +74,7 @@ class Storage(NamedTuple):
 
     dtype: torch.dtype
     size: int
-    """Bytes."""
+    """Size in bytes."""
     location: str
     bytes: torch.UntypedStorage | None = None
 
@@ -114,7 +114,7 @@ def dtype_of_storage(kind: Any) -> torch.dtype:
 class _Weight(NamedTuple):
     values: int
     bytes: int
-    """Of tensors."""
+    """Bytes of tensors."""
     height: int
 
 

@@ -24,7 +24,7 @@ from modern_fairseq.loading.untrusted import Foreign, Refused, plain_int
 
 DAMAGED = "is damaged (truncated?) or was not written by torch.save"
 _MAGIC = pickle.dumps(torch.serialization.MAGIC_NUMBER, protocol=2)
-"""How files of the format before torch 1.6 begin."""
+"""Bytes with which files of the format before torch 1.6 begin."""
 _CHUNK = 1 << 20
 _LOCATION = re.compile(r"(cpu|cuda|mps|xpu|hpu|npu)(:\d{1,3})?")
 _INSTRUCTIONS = (

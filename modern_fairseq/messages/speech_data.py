@@ -13,7 +13,7 @@ _TYPES = {
     **dict.fromkeys(("shuffle", "use_audio_input", "prepend_tgt_lang_tag"), bool),
     **dict.fromkeys(("transforms", "pre_tokenizer", "bpe_tokenizer", "specaugment", "global_cmvn", "hub"), dict),
 }
-"""Of the settings that fairseq asks for, in configurations of speech data."""
+"""Types of the settings that fairseq asks for in configurations of speech data."""
 _NAMES = {str: "text", int: "a whole number", bool: "true or false", dict: "a mapping"}
 
 FILES = frozenset(

@@ -10,7 +10,7 @@ from modern_fairseq.proxies import replaces
 
 GROUPS = ("task", "model", "criterion", "optimizer", "lr_scheduler")
 NOT_FAIRSEQS = ("recipe",)
-"""What a configuration may have at its top though fairseq looks at none of it: what is known of a paper's recipe."""
+"""Keys that a configuration may have at its top though fairseq looks at none: what is known of a paper's recipe."""
 
 
 def names_of_groups(module: types.ModuleType) -> None:

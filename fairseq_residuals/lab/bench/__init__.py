@@ -1,1 +1,1 @@
-"""What models cost in time and memory, beside stock fairseq and what else a user would pick; the command ``bench``."""
+"""Costs of models in time and memory, beside stock fairseq and what else a user would pick; the command ``bench``."""

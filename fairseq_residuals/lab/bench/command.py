@@ -35,13 +35,13 @@ WIRINGS = [name for name in VARIANTS if f"transformer_{name}" in ARCHITECTURES]
 
 @dataclass(frozen=True)
 class Theme:
-    """What one kind of measuring offers, and where it begins."""
+    """Choices that one kind of measuring offers, and its defaults."""
 
     help: str
     entries: Mapping[str, Entry]
     """Entries beside wirings."""
     beside: Sequence[str]
-    """Those that are measured unless others are named."""
+    """Entries beside wirings that are measured unless others are named."""
     wirings: Sequence[str]
     precisions: Sequence[str]
     layers: str
@@ -221,7 +221,7 @@ def cells(line: Line, lines: Sequence[Line], baseline: str) -> dict[str, Cell]:
 
 
 class Report:
-    """What a run of the benchmark tells."""
+    """Report on a run of the benchmark."""
 
     def __init__(self, theme: str, lines: Sequence[Line], device: torch.device) -> None:
         self.theme, self.lines = theme, lines

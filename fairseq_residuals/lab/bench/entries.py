@@ -1,4 +1,4 @@
-"""What is measured: the work (a case), and the models that do it (entries).
+"""Subjects of the benchmark: the work (a case), and the models that do it (entries).
 
 An entry is asked for as NAME or NAME/k=v,... (a wiring with options). NAME is one of :data:`ENTRIES`, a wiring, or
 MODULE:FUNCTION, which is imported in the entry's process and makes the model: so further ones need no change here.
@@ -117,9 +117,9 @@ class Entry:
 
     name: str
     network: str = ""
-    """Returns :class:`fairseq_residuals.lab.bench.fairseq_models.Network`; empty where there is nothing to train."""
+    """MODULE:FUNCTION that makes a :class:`.fairseq_models.Network`; empty where there is nothing to train."""
     search: str = ""
-    """Returns a function that generates once, and gives how many tokens; empty where it has no beam search."""
+    """MODULE:FUNCTION that makes a function to generate once and give how many tokens; empty: it has no beam search."""
     arch: str = "transformer"
     flags: tuple[str, ...] = ()
     """Flags of fairseq-train, after those that a case makes: the last one wins."""

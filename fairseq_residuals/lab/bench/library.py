@@ -26,7 +26,7 @@ from fairseq_residuals.wirings.speed.matmul_backend import products_by_onednn
 STREAMS = 4
 FLAGS = ("--compile", "--onednn")
 WIRINGS = ("pre_ln", "hyper_connections", "mhc", "attention_residuals")
-"""Those that other libraries have."""
+"""Wirings that other libraries have."""
 
 
 class Run(nn.Module):

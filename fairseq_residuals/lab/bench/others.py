@@ -34,7 +34,7 @@ COMPUTE_TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8
 
 
 class Adapter(BaseFairseqModel):
-    """What fairseq's criterion asks of a model."""
+    """A network with the interface that fairseq's criterion asks of a model."""
 
     def __init__(self, network: nn.Module, run: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()

@@ -33,7 +33,7 @@ class Line:
     case: Case
     found: list[Measured] = field(default_factory=list)
     failure: str = ""
-    """Why there is nothing, or why no further round was tried."""
+    """Reason why there is no result, or why no further round was tried."""
 
     def median(self, key: str) -> float | None:
         """Return the median of what was measured each round; None if nothing was."""

@@ -39,7 +39,7 @@ DID_NOT_LEARN_ABOVE = 0.95
 MOST_IN_A_PASS = 16_384
 """Tokens of one pass; larger updates are several."""
 CLUSTERS = ("slurm", "local")
-"""What runs jobs; ``local`` is this machine, to try it."""
+"""Systems that run jobs; ``local`` is this machine, to try it."""
 Ended = Literal["learned", "did not learn", "diverged", "failed"]
 
 
@@ -58,14 +58,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a cell, a line of ``runs.csv``. Losses are in bits per target token."""
+    """Result of a cell, a line of ``runs.csv``. Losses are in bits per target token."""
 
     entry: str
     lr: float
     seed: int
     ended: Ended
     reason: str
-    """Why it ended so, where it did not learn."""
+    """Reason why the training ended so, where it did not learn."""
     valid_loss: float | None
     """Loss after the last update."""
     train_loss: float | None
@@ -113,7 +113,7 @@ HEADER = tuple(field.name for field in fields(Result))
 
 @dataclass(frozen=True)
 class Comparison:
-    """What all cells of one call share."""
+    """Settings that all cells of one call share."""
 
     task: Task
     rung: Rung

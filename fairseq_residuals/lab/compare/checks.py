@@ -1,4 +1,4 @@
-"""What each entry is before it trains: its cost on this machine, where it starts, and whether it looks ahead.
+"""Properties of each entry before it trains: its cost on this machine, where it starts, and whether it looks ahead.
 
 An entry chooses how sub-layers read and write. Data, batches, order, sub-layers and depth are those of the comparison
 and cannot differ; ``runs.csv`` has digests of them, by which results of several machines are checked.
@@ -44,7 +44,7 @@ Sample = dict[str, Any]
 
 @dataclass(frozen=True)
 class Start:
-    """What an entry is before the first update."""
+    """Properties of an entry before the first update."""
 
     parameters: int
     flops: int

@@ -1,4 +1,4 @@
-"""What is compared: wirings of the package by name, and wirings of a user's own Python file.
+"""Entries of a comparison: wirings of the package by name, and wirings of a user's own Python file.
 
 ``pre_ln``, ``b2t/scale=2``, ``post_ln:0-5,pre_ln:6-17`` and ``mine.py`` are entries; ``@warmup=N`` behind one gives it
 a warm-up of its own. A file is loaded because the user names it. It registers classes by ``register_variant``, or
@@ -32,7 +32,7 @@ _FILLED_IN = {
     "equations": classmethod(lambda cls, options: ("as the file has them",)),
     "verified": "nothing",
 }
-"""What a class in a user's file need not say of itself."""
+"""Values of the attributes that a class in a user's file need not have."""
 
 
 @dataclass(frozen=True)

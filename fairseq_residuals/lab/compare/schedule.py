@@ -1,4 +1,4 @@
-"""Which cells are next: rates with the first seed until the best has a worse neighbour on each side, then seeds."""
+"""Order of the cells: rates with the first seed until the best has a worse neighbour on each side, then seeds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_RATES = 9
 
 @dataclass(frozen=True)
 class Plan:
-    """How many rates and seeds there are to be."""
+    """Rates and seeds that there are to be."""
 
     entries: Sequence[Entry]
     """Entries, the baseline first."""

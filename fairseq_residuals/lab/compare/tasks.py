@@ -1,4 +1,4 @@
-"""What wirings are compared on: small tasks that are made on the spot, corpora, and any binarized folder."""
+"""Tasks that wirings are compared on: small ones that are made on the spot, corpora, and any binarized folder."""
 
 from __future__ import annotations
 

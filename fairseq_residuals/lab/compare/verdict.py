@@ -31,7 +31,7 @@ Word = Literal["better", "worse", "not distinguishable", "not decided"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one test says. Differences are losses less the baseline's, in bits per token: less is better."""
+    """Verdict of one test. Differences are losses less the baseline's, in bits per token: less is better."""
 
     entry: str
     pairs: int
@@ -114,7 +114,7 @@ def loss_at(curve: Sequence[tuple[int, float]], at: float) -> float | None:
 
 @dataclass
 class Findings:
-    """What the results of a comparison say; losses in bits per token."""
+    """Findings from the results of a comparison; losses in bits per token."""
 
     plan: Plan
     results: Sequence[Result]

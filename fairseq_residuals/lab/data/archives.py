@@ -1,4 +1,4 @@
-"""What is in an archive, read front to back; nothing is ever written outside of the folder that is named."""
+"""Contents of an archive, read front to back; nothing is ever written outside of the folder that is named."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Limits:
     shortest: int
     longest: int
     ratio: float = 9.0
-    """The script's default."""
+    """Largest ratio of the words of the two sides, by default the script's."""
 
 
 def keep(pairs: Iterable[tuple[str, ...]], limits: Limits) -> Iterator[tuple[str, ...]]:

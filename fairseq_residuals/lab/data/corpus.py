@@ -1,4 +1,4 @@
-"""What a corpus is: a name, its variants, and for each the steps that end in data for fairseq."""
+"""Definition of a corpus: a name, its variants, and for each the steps that end in data for fairseq."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Job:
     downloads: Downloads
     workers: int
     stand_in: Mapping[str, Any] | None = None
-    """In tests, whose files stand in for the published ones, what holds for these instead: ``lines`` by data set,
+    """Values for the files of tests, which stand in for the published ones: ``lines`` by data set,
     ``merges`` of a BPE, ``pieces`` and ``sha256`` of a SentencePiece model, ``held_out`` examples."""
     release: str | None = None
     """Another release than that for which the corpus is defined."""
@@ -89,7 +89,7 @@ class Variant:
     sources: tuple[Source, ...]
     summary: str
     test_sets: Mapping[str, str]
-    """What fairseq calls them."""
+    """fairseq's names of the test sets, by ours."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ ATTEMPTS = 5
 GONE = ("401", "403", "404", "410")
 """Answers that another attempt will not change."""
 TOLD = "%{http_code} %{content_type}\n%{errormsg}"
-"""What curl prints when it is done."""
+"""Format of what curl prints when it is done."""
 NO_RANGES = 33
 """Exit status of curl where a server cannot go on where an earlier call broke off."""
 
@@ -61,7 +61,7 @@ class Source:
     """A file that somebody else publishes."""
 
     name: str
-    """What it is called here; unique among the sources of a corpus. With a ``/`` at its end it is a user's folder."""
+    """Name of the file here; unique among the sources of a corpus. With a ``/`` at its end it is a user's folder."""
     urls: tuple[str, ...] = ()
     """The same file at different places, tried in turn; none if it cannot be downloaded."""
     digest: str = ""
@@ -229,14 +229,14 @@ def _belongs(name: str, source: Source) -> bool:
 
 
 class Transfer(NamedTuple):
-    """What came of a call of curl."""
+    """Result of a call of curl."""
 
     status: int
     """Exit status of curl."""
     answer: str
     """The server's status, such as 404."""
     wrong: str
-    """What is wrong; "" where nothing seems to be."""
+    """Words on what is wrong; "" where nothing seems to be."""
 
 
 def transfer(url: str, part: Path, lock: int) -> Transfer:

@@ -32,7 +32,7 @@ LineFunction = Callable[[str], str | None]
 
 @dataclass
 class Result:
-    """What became of a file."""
+    """Result for a file: counts of its lines."""
 
     lines: int = 0
     """Lines written."""

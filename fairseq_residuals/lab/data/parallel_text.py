@@ -163,7 +163,7 @@ class Parallel:
     vocabulary: tuple[Source, str] | None = None
     """A file that lists the dictionary, a word a line, if it is not to be collected from the training data."""
     lines: Mapping[str, int] = field(default_factory=dict)
-    """What is known of the published data: lines by test set, ``valid`` and (before all cleaning) ``train``."""
+    """Known numbers of lines of the published data by test set, ``valid`` and (before all cleaning) ``train``."""
 
     def variant(self, summary: str) -> Variant:
         """Return this recipe as a corpus's variant."""

@@ -28,18 +28,18 @@ from fairseq_residuals.wirings.core.errors import UserError
 SPECIAL: dict[str, Any] = {"bos_id": 0, "pad_id": 1, "eos_id": 2, "unk_id": 3}
 """fairseq's special symbols and their numbers in its dictionaries."""
 THREADS = 16
-"""Fixed, whatever the machine has: sums over threads make the model depend on their number."""
+"""Threads of training, whatever the machine has: sums over threads make the model depend on their number."""
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """What is asked of SentencePiece."""
+    """Settings of a model of SentencePiece."""
 
     kind: str
     """``unigram`` or ``bpe``."""
     size: int
     sentences: int = 0
-    """Trained on that many, chosen at random; 0 for all. More need more memory."""
+    """Sentences to train on, chosen at random; 0 for all. More need more memory."""
     sha256: str = ""
     """Digest of the model that a recipe was published with, if it is known."""
 
@@ -97,7 +97,7 @@ class EncodePieces:
 
 
 SPLITS = {"train": "train", "dev": "valid", "test": "test"}
-"""What fairseq calls the data sets of a pair."""
+"""fairseq's names of the data sets of a pair, by the files' names."""
 
 
 class Pair(NamedTuple):

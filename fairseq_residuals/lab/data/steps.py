@@ -24,7 +24,7 @@ from fairseq_residuals.wirings.utils.documents import read_record
 
 STAMP = ".step.json"
 FORMAT = 1
-"""Raised when the same parameters come to mean something else."""
+"""Version of the parameters' meaning, raised when the same ones come to mean something else."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Step:
 
     @cached_property
     def key(self) -> str:
-        """Changes with whatever the contents of the folder depend on."""
+        """Digest that changes with whatever the contents of the folder depend on."""
         described = [FORMAT, self.name, self.parameters, [step.key for step in self.after]]
         return hashlib.sha256(json.dumps(described, sort_keys=True, default=repr).encode()).hexdigest()
 

@@ -52,7 +52,7 @@ class Phrase:
     value: tuple[object, ...]
     """The kind of the phrase, and what it says."""
     say: Callable[[Locale], str] = field(compare=False)
-    """Puts the value into words."""
+    """A function that puts the value into words."""
 
     def text(self, locale: Locale) -> str:
         """Return the value in the words of ``locale``, with single plain blanks."""

@@ -1,4 +1,4 @@
-"""What each sub-layer adds to the output of a stack.
+"""Contributions of each sub-layer to the output of a stack.
 
 A wiring is additive if its output is a sum of one term for the embedding, one for each sub-layer, and one for biases.
 Norms divide by a statistic, and routers weigh streams by what these hold: both are taken as they are on the given
@@ -78,7 +78,7 @@ def contributions(stack: Stack, x: Tensor, *args: Any, **kwargs: Any) -> Contrib
 
 
 class _Record:
-    """What one pass of a stack computed."""
+    """Results of one pass of a stack."""
 
     def __init__(self, x: Tensor) -> None:
         self.x = x
@@ -88,7 +88,7 @@ class _Record:
         self.outputs: list[Tensor] = []
         """Outputs of the sub-layers, with dropout and what a wiring does to them before it adds them."""
         self.streams: list[Tensor] = []
-        """"x" after each of them."""
+        """Values of the stream "x" after each of the sub-layers."""
         self.results: dict[nn.Module, deque[Any]] = defaultdict(deque)
         """Results by module of the wiring, one for each call: what a norm was given, what a router returned."""
         self.inside = False

@@ -44,7 +44,7 @@ class Group:
 
     label: str
     wiring: str
-    """What chooses its style in plots."""
+    """Name that chooses the style of the group in plots: the wiring, or the label where the logs name none."""
     logs: list[Log]
 
     def points(self, metric: str, subset: str) -> list[Point]:

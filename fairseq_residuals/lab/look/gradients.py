@@ -44,7 +44,7 @@ class PointInLayer:
 
     stack: str
     layer: int
-    """Counted from 1."""
+    """Layer, counted from 1."""
     point: str
     is_norm: bool
     """Whether it is what a norm of the wiring gives."""

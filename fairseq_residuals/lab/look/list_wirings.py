@@ -15,7 +15,7 @@ from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS, list_variants
 
 SENTENCES, ACTIVATIONS, EQUATIONS = "to the generated sentence", "activations and gradients", "equations"
-"""How far a wiring is compared."""
+"""Words for how far a wiring is compared."""
 HELP = "list the wirings, or with --architectures every name for --arch"
 
 

@@ -73,16 +73,16 @@ FAMILIES = {"translation": TRANSLATION, "language_modeling": LANGUAGE_MODEL, "sp
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where a model comes from: an architecture with further flags, or a file."""
+    """Source of a model: an architecture with further flags, or a file."""
 
     task: str = ""
     arch: str = ""
     flags: tuple[str, ...] = ()
     file: Path | None = None
     name: str = ""
-    """What tells it from others of the same wiring; may be empty."""
+    """Text that tells the model from others of the same wiring; may be empty."""
     label: str = ""
-    """The user's; empty: the title of its wiring."""
+    """Label that the user gave; empty: the title of the model's wiring."""
 
 
 def fairseq_subjects(args: Namespace) -> Iterator[tuple[ModelAndLoss, str]]:

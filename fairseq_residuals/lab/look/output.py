@@ -1,4 +1,4 @@
-"""Where an analysis writes: a picture and the numbers in it, all of them or nothing."""
+"""Output of an analysis: a picture and the numbers in it, all of them or nothing."""
 
 from __future__ import annotations
 

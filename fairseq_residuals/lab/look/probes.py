@@ -1,4 +1,4 @@
-"""What an analysis is given, a model with wired stacks and a loss, and hooks that watch it run and leave it as it was.
+"""Input of an analysis, a model with wired stacks and a loss, and hooks that watch it run and leave it as it was.
 
 Nothing here knows a wiring: what is seen is what every stack has, layers that take and give a stream, and connections
 that read from it, run a sub-layer and write to it.
@@ -37,7 +37,7 @@ class ModelAndLoss:
 
     model: Any
     loss: Callable[[], Tensor]
-    """Runs the model on the batch, always the same, and returns its loss, a number."""
+    """A function that runs the model on the batch, always the same, and returns its loss, a number."""
     label: str = ""
     """Name in legends and tables; unique among the models of a command."""
     wiring: str = ""
@@ -74,7 +74,7 @@ class Event:
 
     stack: Literal["encoder", "decoder"]
     layer: int
-    """Counted from 1 at the bottom, as in the papers; 0 before the first."""
+    """Layer, counted from 1 at the bottom, as in the papers; 0 before the first."""
     kind: Kind | None
     """The sub-layer's kind; None outside of them: layers' inputs and outputs, norms between layers."""
     point: Point

@@ -65,7 +65,7 @@ class Line:
     factor: str
     """Text beside the line: what the tensor is multiplied by."""
     beside: tuple[float, float]
-    """Left end of that text."""
+    """Left end of the text beside the line."""
 
     @property
     def learned(self) -> bool:

@@ -1,4 +1,4 @@
-"""What the commands of analyses take: their flags, and the models that these name.
+"""Arguments of the commands of analyses: their flags, and the models that these name.
 
 A command calls :func:`add_flags` and iterates over :func:`subjects`. Models of Python files need PyTorch alone, and so
 do wirings where fairseq is not installed; what fairseq builds and loads is :mod:`fairseq_residuals.lab.look.models`.
@@ -26,7 +26,7 @@ from fairseq_residuals.wirings.core.wiring import Wiring
 from fairseq_residuals.wirings.utils.progress import say
 
 PREFIXES = {"translation": "transformer", "language_modeling": "transformer_lm", "speech_to_text": "s2t_transformer"}
-"""How architectures of each task begin."""
+"""Beginnings of the names of each task's architectures."""
 DEFAULT = ("post_ln", "pre_ln", "b2t")
 """Wirings that are analysed where none is named."""
 SPECIAL = 4

@@ -57,13 +57,13 @@ _TROUBLES = (
     *("minimum loss scale reached", "gradients are inconsistent", "out of memory", "outofmemory"),
     *("killed", "sigterm", "sigkill", "no space left on device"),
 )
-"""What lines of trouble have, in small letters."""
+"""Words in lines of trouble, in small letters."""
 _ERROR = re.compile(r"^(?:\w+\.)*\w+(?:error|exception|interrupt): |error: \S")
 
 
 @dataclass(frozen=True)
 class Record:
-    """What was logged at one time; losses are in bits per token, as fairseq logs them."""
+    """Values that were logged at one time; losses are in bits per token, as fairseq logs them."""
 
     subset: str
     update: int
@@ -72,7 +72,7 @@ class Record:
 
 @dataclass
 class Log:
-    """What a log says of its run."""
+    """Facts that a log tells of its run."""
 
     path: Path
     records: list[Record] = field(default_factory=list)

@@ -89,7 +89,7 @@ class Unigram:
     bits: float
     """Loss per token."""
     source: str
-    """Source of that number."""
+    """Source of the loss per token."""
 
     @classmethod
     def counted(cls, data: Path, target: str) -> Unigram:

@@ -1,4 +1,4 @@
-"""From a row of a paper's table to its score: configurations, the commands that they come to, and running these.
+"""Way from a row of a paper's table to its score: configurations, the commands that they come to, and running these.
 
 ``configs/<experiment>/rows.yaml`` has, for each row, a base and what the row changes of it, which
 ``fairseq-hydra-train`` takes as a file and overrides; the section ``recipe:`` of the base says what fairseq does not

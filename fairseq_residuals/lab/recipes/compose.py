@@ -39,7 +39,7 @@ from modern_fairseq.messages.yaml_mistakes import NOT_FAIRSEQS
 from modern_fairseq.plain_yaml import read_yaml
 
 NOTES = ("hardware", "known")
-"""What a row says to readers: on what the paper trained, and what is known, inferred or unknown of its settings."""
+"""Keys of a row for readers: on what the paper trained, and what is known, inferred or unknown of its settings."""
 SEED, BATCH = "common.seed", ("dataset.max_tokens", "optimization.update_freq")
 ONE_AT_A_TIME = threading.Lock()
 """hydra has one state for the whole process."""
@@ -56,7 +56,7 @@ _OF_THE_MACHINE = (
     "dataset.num_workers",
     "distributed_training",
 )
-"""What may differ between two runs that are to give the same numbers, up to chance."""
+"""Settings that may differ between two runs that are to give the same numbers, up to chance."""
 
 
 def as_command_line(configs: Path, name: str) -> tuple[str, list[str]]:

@@ -1,4 +1,4 @@
-"""What runs cost, before anything is run: updates, passes, hours of a device, disk, files to download.
+"""Costs of runs, before anything is run: updates, passes, hours of a device, disk, files to download.
 
 Hours are derived, not measured: from one measured step (results/bench/devices.yaml), in proportion to the entries of
 the matrices that each position is multiplied with; where the device waits for Python, in proportion to the layers. In

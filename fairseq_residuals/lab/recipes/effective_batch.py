@@ -18,17 +18,17 @@ from fairseq_residuals.wirings.core.errors import UserError
 
 @dataclass(frozen=True)
 class Batch:
-    """How an update's tokens are shared out."""
+    """Division of an update's tokens among devices and passes."""
 
     devices: int
     max_tokens: int
-    """Per device and pass."""
+    """Maximum tokens per device and pass."""
     update_freq: int
     """Passes per update."""
     wanted: int
     """Tokens per update that the recipe asks for."""
     idle: str = ""
-    """Which devices have nothing to do, and why."""
+    """Words on which devices have nothing to do, and why."""
 
     @property
     def tokens(self) -> int:

@@ -1,4 +1,4 @@
-"""From what fairseq's tools printed to scores."""
+"""Scores from what fairseq's tools printed."""
 
 from __future__ import annotations
 

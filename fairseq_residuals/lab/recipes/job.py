@@ -48,7 +48,7 @@ _REGISTRIES = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What is the same for all runs of one call."""
+    """Settings that are the same for all runs of one call."""
 
     configs: Path
     data: Path
@@ -63,11 +63,11 @@ class Settings:
     label: str = ""
     """A part of the name of a run's folder, for people, where one configuration is trained with many overrides."""
     user_dir: Path = PLUGIN
-    """What fairseq imports: the plugin, or a package that imports it and has wirings of its own."""
+    """Package that fairseq imports: the plugin, or a package that imports it and has wirings of its own."""
 
     @property
     def downloads(self) -> Path:
-        """What all corpora download to: several papers take the same archives."""
+        """Folder that all corpora download to: several papers take the same archives."""
         return self.data / "downloads"
 
 
@@ -87,7 +87,7 @@ class Job:
 
     @cached_property
     def asked(self) -> DictConfig:
-        """What is to be trained, on one device."""
+        """Configuration that is to be trained, on one device."""
         return compose(self.settings.configs, self.name, self._asked_overrides)
 
     def check_model(self) -> None:
@@ -101,7 +101,7 @@ class Job:
 
     @cached_property
     def config(self) -> DictConfig:
-        """What is trained, on this machine."""
+        """Configuration that is trained, on this machine."""
         config = copy.deepcopy(self.asked)
         for key, value in self._of_the_machine.items():
             OmegaConf.update(config, key, value)
@@ -131,12 +131,12 @@ class Job:
 
     @property
     def checkpoint(self) -> Path:
-        """What is evaluated."""
+        """Checkpoint that is evaluated."""
         return self.folder / "average.pt" if self.recipe.average else self.checkpoints / self.recipe.checkpoint
 
     @property
     def corpus(self) -> Path:
-        """Where the corpus is prepared."""
+        """Folder in which the corpus is prepared."""
         version = "-".join(filter(None, (self.recipe.variant, self.recipe.release)))
         return self.settings.data / self.recipe.corpus / version
 

@@ -1,4 +1,4 @@
-"""What training runs on, and how it is started there."""
+"""Machines that training runs on, and how it is started there."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ class Machine:
     """Devices of one node, or of several that are alike."""
 
     gpus: int
-    """Per node; 0: the CPU."""
+    """GPUs per node; 0: the CPU."""
     nodes: int = 1
     rendezvous: str = ""
     """HOST:PORT of the first of several nodes."""
     slurm: bool = False
     """Whether srun starts the nodes."""
     cores: int | None = None
-    """That Slurm gave to each node's task; None: it did not say."""
+    """Cores that Slurm gave to each node's task; None: it did not say."""
 
     @property
     def devices(self) -> int:

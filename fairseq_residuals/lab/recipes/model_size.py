@@ -1,4 +1,4 @@
-"""How large the model of a recipe is, from its configuration alone."""
+"""Size of the model of a recipe, from its configuration alone."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class Matrices:
-    """How much a model computes."""
+    """Sizes of a model's matrices, which say how much it computes."""
 
     layers: int
     width: int

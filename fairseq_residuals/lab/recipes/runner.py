@@ -65,7 +65,7 @@ def environments(jobs: int, gpus: int) -> list[dict[str, str]]:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a command took, its own children included."""
+    """Time and memory that a command took, its own children included."""
 
     cpu_seconds: float
     memory_mib: float
@@ -183,7 +183,7 @@ class Runner:
     """
 
     popen: Callable[..., Any] = subprocess.Popen
-    """What starts a program."""
+    """A function that starts a program."""
 
     def __init__(self, environments: Sequence[Mapping[str, str]] = ({},), echo: bool = False) -> None:
         self.environments, self.echo = environments, echo

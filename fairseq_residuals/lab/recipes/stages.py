@@ -38,7 +38,7 @@ class Stages:
     job: Job
     runner: Runner
     run: Run = field(default_factory=lambda: Run("", lambda run: None))
-    """Is told what it is at."""
+    """Run that is told which stage begins."""
     holds: Sequence[int] = ()
     """Locks that child processes hold too."""
 

@@ -1,4 +1,4 @@
-"""What a page says of a wiring: from the registry, its source, its traced layers, and the committed results.
+"""Facts of a wiring for its page: from the registry, its source, its traced layers, and the committed results.
 
 Also where the lines of a chart and the names of the family tree stand; templates/drawings.html draws them.
 """
@@ -41,7 +41,7 @@ TABLES = {
     "costs": "bench/costs-18l-cpu-2026-11-21.csv",
     "works": "library/what_works.csv",
 }
-"""What was measured: losses of a small task and of English to Italian, gradients, costs, and what of PyTorch works."""
+"""Files of results: losses of a small task and of English to Italian, gradients, costs, and what of PyTorch works."""
 WIDTH, HEIGHT, LEFT, BELOW, RIGHT, TOP = 340, 220, 46, 36, 8, 14
 """Pixels of a chart and of the margins in it."""
 YEAR, ROW = 90, 21
@@ -63,7 +63,7 @@ NEEDED = ("title", "year", "paper", "verified", "sentence", "schemes", "equation
 """Fields that no page can do without; for the lack of another, the template has words."""
 COMPARED = {"activations": "activations", "gradients": "gradients", "generation": "generated sentences"}
 COMPARED |= {"initialisation": "initial values"}
-"""What can be compared, by its word in :attr:`.Variant.verified`."""
+"""Labels of what can be compared, by its word in :attr:`.Variant.verified`."""
 
 
 def family(path: Path = FAMILY) -> dict[str, list[str]]:

@@ -1,1 +1,1 @@
-"""What every package may use."""
+"""Functions and constants that every package of the lab may use."""

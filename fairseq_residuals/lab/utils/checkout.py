@@ -1,4 +1,4 @@
-"""What is in a checkout of the repository and not in an installed package: configs, results, the golden files."""
+"""Files that a checkout of the repository has and an installed package has not: configs, results, the golden files."""
 
 from __future__ import annotations
 

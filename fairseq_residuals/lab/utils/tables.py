@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 Cell = str | int | float | None
 Groups = Sequence[tuple[str, Sequence[str]]]
-"""Headings, each with those of the columns below it."""
+"""Headings, each with the headings of the columns below it."""
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[Cell]], left: int = 1) -> str:

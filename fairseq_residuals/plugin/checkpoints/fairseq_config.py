@@ -23,7 +23,7 @@ from fairseq_residuals.wirings.core.wiring import Wiring
 from modern_fairseq.fixes.checkpoint_loading import misfit
 
 Settings = dict[str, Any]
-"""By the names of flags, with underscores."""
+"""Values by the names of flags, with underscores."""
 
 OLD_NAMES = {
     "relu_dropout": ("activation_dropout",),

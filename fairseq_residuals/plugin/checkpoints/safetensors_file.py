@@ -38,7 +38,7 @@ NO_TRAINING_STATE = {
     "extra_state": {"train_iterator": {"epoch": 1}},
     "last_optimizer_state": None,
 }
-"""What fairseq expects of a checkpoint of parameters alone."""
+"""Entries that fairseq expects in a checkpoint of parameters alone."""
 
 
 def write_safetensors(parameters: Mapping[str, Tensor], settings: Mapping[str, Any], path: Path) -> None:

@@ -27,7 +27,7 @@ from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.state_dict_names import fairseq_name
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_accurate": "gelu_pytorch_tanh", "silu": "silu", "tanh": "tanh"}
-"""By fairseq's names, transformers'."""
+"""transformers' names of activations, by fairseq's."""
 TOKENS = {"bos_token_id": 0, "pad_token_id": PAD, "eos_token_id": EOS, "decoder_start_token_id": EOS}
 
 Reason = str

@@ -1,4 +1,4 @@
-"""From a command line or a YAML file to what is built: one place decides, refuses, and records.
+"""Way from a command line or a YAML file to what is built: one place decides, refuses, and records.
 
 fairseq hands a model either a flat ``argparse.Namespace`` (command line) or a ``DictConfig`` (YAML, possibly nested).
 Both become flat and complete here, in place, so that a checkpoint carries the resolved wiring.

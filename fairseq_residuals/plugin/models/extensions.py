@@ -22,7 +22,7 @@ class Extension:
     """A feature of training. Every method has a default, which does nothing."""
 
     name = ""
-    """Set by :func:`register_extension`."""
+    """Name, set by :func:`register_extension`."""
 
     def add_flags(self, parser: ArgumentParser) -> None:
         """Add the feature's flags to every model of the plugin; in a YAML file they are keys under ``model``."""

@@ -1,4 +1,4 @@
-"""What distinguishes the three kinds of model, and the keys and flags that each of them has."""
+"""Differences between the three kinds of model, and the keys and flags that each of them has."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Family:
     """The name under which the model is registered with fairseq."""
     stacks: tuple[str, ...]
     add_args: Callable[[ArgumentParser], None]
-    """Adds the stock model's own flags."""
+    """A function that adds the stock model's own flags."""
     extra_keys: frozenset[str]
     """Keys that fairseq's tasks or dataclasses give a model without a flag."""
     refused: dict[str, str]

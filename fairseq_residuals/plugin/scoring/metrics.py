@@ -31,14 +31,14 @@ from fairseq_residuals.wirings.core.errors import UserError
 
 _ROUGE_WORD = re.compile(r"[a-z0-9]+")
 _MOST_CELLS = 20_000_000
-"""Of the table of ROUGE-L, which has a number for each word of one text and each of the other."""
+"""Most numbers in the table of ROUGE-L, which has one for each word of one text and each of the other."""
 
 
 class Metric(ABC):
     """One metric; an instance belongs to one evaluation."""
 
     takes_references: int | None = 1
-    """How many references a sentence may have; None: any number."""
+    """Number of references that a sentence may have; None: any number."""
 
     def __init__(self, name: str) -> None:
         self.name = name

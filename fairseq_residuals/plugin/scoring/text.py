@@ -14,7 +14,7 @@ UNKNOWN = "UNKNOWNTOKENINREF"
 """A word outside the dictionary in a reference, which no hypothesis may match. fairseq writes ``<<unk>>``, of which
 ROUGE sees the letters only, and so the ``<unk>`` of a hypothesis would match."""
 SKIPPED = re.compile(r"(?<![\d,])([\d,]++) samples have invalid sizes and will be skipped")
-"""What fairseq warns of where a text is not evaluated whole."""
+"""Part of fairseq's warning that a text is not evaluated whole."""
 _TRANSLATED = re.compile(r"Translated (\d[\d,]{0,17}) sentences? \(")
 _LOG = re.compile(r"\| (?:fairseq_cli\.)?generate \| ")
 """Part of a line of the log, which has the number of sentences at its end."""
@@ -72,7 +72,7 @@ def _without(line: str, words: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Generation:
-    """What fairseq-generate printed, in the order of the data set; of an n-best list, the best."""
+    """Lines that fairseq-generate printed, in the order of the data set; of an n-best list, the best."""
 
     hypotheses: list[str]
     """H- lines: tokens, as the model's dictionary has them (less what ``--remove-bpe`` removed)."""
@@ -81,7 +81,7 @@ class Generation:
     targets: list[str] | None
     """T- lines: the reference, words outside the dictionary as ``<<unk>>``."""
     sources: list[str] | None
-    """S- lines."""
+    """S- lines: the source."""
 
 
 def is_generation(lines: Iterable[str]) -> bool:

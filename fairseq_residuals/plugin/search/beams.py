@@ -86,20 +86,20 @@ def log_probs(search: Any, features: Tensor) -> Tensor:
 
 
 class Choice(NamedTuple):
-    """What follows a word, of B sentences with K hypotheses each."""
+    """Words chosen to follow a word, of B sentences with K hypotheses each."""
 
     parents: Tensor
     """(B, K), from which hypothesis of its sentence each one goes on."""
     words: Tensor
-    """(B, K), the next one of each."""
+    """(B, K), the next word of each hypothesis."""
     scores: Tensor
-    """(B, K), with that word."""
+    """(B, K), score of each hypothesis with its next word."""
     flags: Tensor
     """(B, 2, K): which of the K best candidates end a hypothesis, and which hypotheses are dragged along, ignored."""
     ending: Tensor
     """(B, K), which hypothesis of its sentence each of the K best candidates belongs to."""
     ending_scores: Tensor
-    """(B, K), of these candidates."""
+    """(B, K), scores of the K best candidates."""
 
 
 def choose(candidates: Candidates, ignored: Tensor, eos: int) -> Choice:

@@ -170,7 +170,7 @@ def decode(decoder: Any, tokens: Tensor, memory: Any, cache: BeamCache) -> Tenso
 
 
 NOBODY = -1
-"""Of which hypothesis the past is at places that are not written yet."""
+"""Hypothesis to which the past belongs at places that are not written yet."""
 
 
 class FixedBeamCache(BeamCache):
@@ -198,7 +198,7 @@ class FixedBeamCache(BeamCache):
 
     @property
     def room(self) -> int:
-        """For how many words."""
+        """Number of words that there is room for."""
         return next(iter(self.words.values())).size(3)
 
     def make_room(self, position: int) -> bool:

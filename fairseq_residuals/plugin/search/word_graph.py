@@ -52,7 +52,7 @@ class WordGraph:
         self.chooses = False
         cache.begin(beams.place)
         self.forwards: dict[nn.Module, Callable[..., Tensor]] = {}
-        """In place of those of modules that would look at what they are given, or count it."""
+        """Forwards in place of those of modules that would look at what they are given, or count it."""
         if decoder.embed_positions is not None:
             sentence = torch.full((1, beams.scores.size(1)), decoder.padding_idx + 1, device=beams.place.device)
             table = decoder.embed_positions(sentence)[0]

@@ -1,1 +1,1 @@
-"""What makes the same computation faster, attached from outside."""
+"""Ways to make the same computation faster, attached from outside."""

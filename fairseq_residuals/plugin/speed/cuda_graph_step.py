@@ -26,11 +26,11 @@ from fairseq_residuals.wirings.utils.torch_private import add_all_, has_hooks, z
 logger = logging.getLogger(__name__)
 
 MOST_SHAPES = 256
-"""That graphs are made for; batches of others are computed as without."""
+"""Most shapes that graphs are made for; batches of others are computed as without graphs."""
 SHARE = 0.5
-"""Of the device's memory, which graphs may take: what is computed without them needs memory of its own."""
+"""Share of the device's memory that graphs may take: what is computed without them needs memory of its own."""
 Inputs = dict[str, Any]
-"""Of a model; what is no tensor belongs to the shape."""
+"""Arguments of a model; what is no tensor belongs to the shape."""
 
 
 class Gradients:
@@ -156,7 +156,7 @@ def _replaced(model: nn.Module, others: Mapping[Tensor, Tensor]) -> Iterator[Non
 
 
 class RecordedSteps:
-    """Those of one model, made as batches of new shapes come."""
+    """Recorded steps of one model, made as batches of new shapes come."""
 
     def __init__(
         self,
@@ -184,9 +184,9 @@ class RecordedSteps:
         self.leaves = [p for p in self.own.values() if p.requires_grad]
         self.steps: dict[Any, RecordedStep] = {}
         self.bytes = 0
-        """Of memory that the graphs have taken."""
+        """Bytes of memory that the graphs have taken."""
         self.latest: RecordedStep | None = None
-        """Whose backward pass is to come."""
+        """Step whose backward pass is to come."""
 
     def _state(self) -> list[tuple[int, bool]]:
         """Return what of the parameters is part of a graph: where they lie in memory, and whether they are trained."""

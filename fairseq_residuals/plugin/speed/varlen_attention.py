@@ -15,7 +15,7 @@ from fairseq_residuals.wirings.core.packing import Packing
 from fairseq_residuals.wirings.utils.torch_private import varlen_attention
 
 LEAST_CAPABILITY = (8, 0)
-"""Of a GPU: its kernels are FlashAttention's."""
+"""Least compute capability of a GPU: the kernels are FlashAttention's."""
 
 
 @dataclass(frozen=True)

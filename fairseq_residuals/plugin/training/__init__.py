@@ -1,1 +1,1 @@
-"""What attaches to a training run."""
+"""Features that attach to a training run."""

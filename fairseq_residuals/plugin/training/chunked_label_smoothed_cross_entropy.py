@@ -78,7 +78,7 @@ class LabelSmoothedCrossEntropyCriterion(fairseqs.LabelSmoothedCrossEntropyCrite
 
 
 ChunkedLabelSmoothedCrossEntropy = LabelSmoothedCrossEntropyCriterion
-"""For those that import both."""
+"""Another name of the class, for modules that import fairseq's too."""
 
 
 def _innermost(model: nn.Module) -> nn.Module:

@@ -1,4 +1,4 @@
-"""What makes training faster: what a run on a GPU takes without being asked, and what flags ask for.
+"""Ways to train faster: those that a run on a GPU takes without being asked, and those that flags ask for.
 
 The first changes numbers by rounding alone, and ``--plain`` leaves it out. :func:`choose` decides from settings and
 device alone, and a run's first lines say what was chosen. Each flag attaches what is in ``speed``, here and in the

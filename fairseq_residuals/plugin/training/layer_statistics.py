@@ -90,12 +90,12 @@ class LayerStatistics(Extension):
 
 
 class _Statistics:
-    """Of one model in training."""
+    """Statistics of one model in training."""
 
     def __init__(self, every: int) -> None:
         self.every = every
         self.norms: dict[str, Tensor] = {}
-        """Of the gradients of the update that is being made."""
+        """Norms of the gradients of the update that is being made."""
 
     def measure(self, trainer: Any) -> None:
         if (trainer.get_num_updates() + 1) % self.every == 0:

@@ -1,4 +1,4 @@
-"""What the papers' recipes need to train and fairseq lacks; importing this registers it with fairseq.
+"""Optimizers and schedules that the papers' recipes need and fairseq lacks; importing this registers them with fairseq.
 
 ===============================================  ===================================================================
 recipe                                           flags

@@ -27,13 +27,13 @@ CRITERIONS = (
     "cross_entropy",
     "label_smoothed_cross_entropy",
 )
-"""Sums over words, each of which is looked at by itself."""
+"""Criterions that are sums over words, each of which is looked at by itself."""
 TASKS = {
     "translation": TranslationTask,
     "language_modeling": LanguageModelingTask,
     "speech_to_text": SpeechToTextTask,
 }
-"""Those whose batches can be packed, and those derived from them."""
+"""Tasks whose batches can be packed; so can those of tasks derived from them."""
 
 
 @register_extension("packed")

@@ -15,12 +15,12 @@ from torch import Tensor
 from fairseq_residuals.wirings.core.errors import UserError
 
 MULTIPLE = 64
-"""Of positions, in rows of a fixed length: products of such sizes suit a GPU."""
+"""Divisor of the positions in rows of a fixed length: products of such sizes suit a GPU."""
 
 
 @dataclass(frozen=True)
 class RowSize:
-    """What the rows of one side of every batch hold, so that all have one shape."""
+    """Size of the rows of one side of every batch, so that all have one shape."""
 
     tokens: int
     """Positions, those of the fillers among them."""
@@ -33,9 +33,9 @@ class FixedShape:
     """The one shape of all batches; sentences of padding fill them up."""
 
     sides: tuple[RowSize, ...]
-    """Of the source where there is one, and of the target."""
+    """Row sizes of the source where there is one, and of the target."""
     sentences: int
-    """Those of the fillers among them."""
+    """Sentences, those of the fillers among them."""
     fillers: int
 
     @staticmethod
@@ -87,7 +87,7 @@ def pack_batch(batch: dict[str, Any], pad: int, shape: FixedShape | None = None)
 
 
 class _Row:
-    """Where the words of one side go."""
+    """Places of the words of one side."""
 
     def __init__(self, real: Tensor, shape: FixedShape | None, side: int) -> None:
         self.real = real

@@ -1,4 +1,4 @@
-"""What a model asks of the trainer that trains it: the one place where the plugin touches ``fairseq.trainer.Trainer``.
+"""Hooks of a model in the trainer that trains it: the one place where the plugin touches ``fairseq.trainer.Trainer``.
 
 fairseq has no callbacks. Its trainer is patched once, when it is imported and a model has asked for hooks; a process
 that only translates does not import it. A trainer of a model without hooks runs as fairseq wrote it.

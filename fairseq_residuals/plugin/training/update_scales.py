@@ -88,7 +88,7 @@ def parted(scales: Scales, trainer: Any) -> Iterator[None]:
 
 @register_extension("update_scales")
 class UpdateScales(Extension):
-    """What wirings ask of the optimizer; there are no flags."""
+    """Settings that wirings ask of the optimizer; there are no flags."""
 
     def attach(self, model: nn.Module, args: Namespace) -> None:
         """Ask for calls around each training step, if the wiring has settings of its own."""

@@ -30,9 +30,9 @@ class Rotary:
     base: float = 1e4
     """The base of the geometric series of rates."""
     style: Literal["half", "interleaved"] = "half"
-    """Which channels of a head turn together: i and i + half (LLaMA, GPT-NeoX), or 2i and 2i + 1 (RoFormer, GPT-J)."""
+    """Channels of a head that turn together: i and i + half (LLaMA, GPT-NeoX), or 2i and 2i + 1 (RoFormer, GPT-J)."""
     channels: int = 0
-    """How many channels of each head turn, from the first; 0: all."""
+    """Number of the channels of each head that turn, from the first; 0: all."""
 
     def table(self, heads: Tensor, first: int) -> tuple[Tensor, Tensor]:
         """Return cosines and sines, (T, half of the channels that turn), in single precision at least.
@@ -69,7 +69,7 @@ class MultiheadAttention(nn.Module):
     """
 
     beam_size = 1
-    """How many neighbours in a batch bring the same memory; fairseq's beam search sets it on fairseq's modules."""
+    """Number of neighbours in a batch with the same memory; fairseq's beam search sets it on fairseq's modules."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class MultiheadAttention(nn.Module):
     def _fused(
         self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, attn_mask: Tensor | None
     ) -> Tensor:
-        """As :func:`.open_attention`, by PyTorch's fused kernel: (T, B, C) -> (T, B, C)."""
+        """Run :func:`.open_attention` by PyTorch's fused kernel: (T, B, C) -> (T, B, C)."""
         q, k, v = (
             split_heads(projection(x), self.head_dim)
             for projection, x in ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value))

@@ -22,13 +22,13 @@ class DecoderCache:
 
     def __init__(self) -> None:
         self.positions = 0
-        """How many positions are kept."""
+        """Number of positions that are kept."""
         self.padding: Tensor | None = None
         """(B, positions), True at padding; None where there is none."""
         self.words: dict[Any, tuple[Tensor, Tensor]] = {}
-        """By attention module, keys and values (B, heads of these, positions, channels of a head)."""
+        """Keys and values (B, heads of these, positions, channels of a head), by attention module."""
         self.memories: dict[Any, KeysValues] = {}
-        """By module of cross-attention, keys and values of the encoder's output."""
+        """Keys and values of the encoder's output, by module of cross-attention."""
         self.prefix: Tensor | None = None
         """(positions, B, C), what the first pass was given."""
         self.stack: nn.Module | None = None
@@ -36,7 +36,7 @@ class DecoderCache:
 
     @property
     def rows(self) -> int | None:
-        """How many rows the batch has; None before the first pass."""
+        """Number of rows of the batch; None before the first pass."""
         return next((keys.size(0) for keys, _ in self.words.values()), None)
 
     def with_past(self, padding: Tensor | None, rows: int, new: int, device: torch.device) -> Tensor | None:
@@ -77,20 +77,20 @@ class DecoderCache:
         self.prefix = None if self.prefix is None else self.prefix[:, rows]
 
     def copies(self, attn: Any) -> int:
-        """As :meth:`.KVCache.copies`: each row has a memory of its own."""
+        """Return 1, for each row has a memory of its own; see :meth:`.KVCache.copies`."""
         return 1
 
     def recall(self, attn: Any) -> KeysValues | None:
-        """As :meth:`.KVCache.recall`."""
+        """Return what :meth:`.KVCache.recall` does."""
         return self.memories.get(attn)
 
     def remember(self, attn: Any, memory: KeysValues) -> KeysValues:
-        """As :meth:`.KVCache.remember`."""
+        """Keep what :meth:`.KVCache.remember` keeps."""
         self.memories[attn] = memory
         return memory
 
     def extend(self, attn: Any, new: KeysValues) -> KeysValues:
-        """As :meth:`.KVCache.extend`; the padding mask of ``new`` is that of all positions already."""
+        """Extend as :meth:`.KVCache.extend` does; the padding mask of ``new`` is that of all positions already."""
         keys, values = new.keys, new.values
         if attn in self.words:
             keys, values = (torch.cat(pair, 2) for pair in zip(self.words[attn], (keys, values), strict=True))
@@ -98,11 +98,11 @@ class DecoderCache:
         return new._replace(keys=keys, values=values)
 
     def group(self, queries: Tensor) -> Tensor:
-        """As :meth:`.KVCache.group`: each row is a group."""
+        """Return queries as they are, for each row is a group; see :meth:`.KVCache.group`."""
         return queries
 
     def ungroup(self, x: Tensor) -> Tensor:
-        """As :meth:`.KVCache.ungroup`."""
+        """Undo :meth:`group`."""
         return x
 
     def belong_to(self, stack: nn.Module, x: Tensor) -> None:

@@ -29,7 +29,7 @@ def sinusoids(numbers: Tensor, dim: int, padding_idx: int = 1) -> Tensor:
 
 
 class TokenEmbedding(nn.Module):
-    """What is below a stack: scaled embeddings of tokens plus those of their positions, with dropout."""
+    """The embedding below a stack: scaled embeddings of tokens plus those of their positions, with dropout."""
 
     def __init__(
         self,

@@ -46,8 +46,10 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "swiglu": Gated(F.silu),
     "geglu": Gated(F.gelu),
 }
-"""By fairseq's names; ``silu`` is fairseq's by the patch :mod:`modern_fairseq.fixes.activations`, and it has no gated
-one."""
+"""Activations by fairseq's names.
+
+``silu`` is fairseq's by the patch :mod:`modern_fairseq.fixes.activations`, and it has no gated one.
+"""
 
 
 def activation_named(name: str) -> Callable[[Tensor], Tensor]:

@@ -40,7 +40,7 @@ class Encoder(EmbeddedStack):
     """The encoder of a pair."""
 
     main_input_name = "input_ids"
-    """What transformers asks of an encoder."""
+    """Name of the encoder's main input, for which transformers asks."""
 
     def forward(self, tokens: Tensor) -> Tensor:  # type: ignore[override]
         """Encode, (B, S) -> (S, B, C), or as many channels as the wiring gives a decoder of several memories."""

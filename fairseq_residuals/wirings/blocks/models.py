@@ -35,10 +35,10 @@ SETTINGS_FILE, WEIGHTS_FILE = "model.json", "model.safetensors"
 
 
 class EmbeddingOptions(LayerOptions, total=False):
-    """What a model is made of beside its sizes and its wiring; the defaults are fairseq's."""
+    """Options of a model beside its sizes and its wiring; the defaults are fairseq's."""
 
     positions: Positions
-    """How positions are embedded; by default not at all where they are rotary, else by sinusoids."""
+    """Kind of the embeddings of positions; by default none where positions are rotary, else sinusoids."""
     max_positions: int
     """The longest sentence where positions are learned; by default 1,024."""
     scale: float
@@ -50,7 +50,7 @@ class EmbeddingOptions(LayerOptions, total=False):
 
 
 class SearchOptions(TypedDict, total=False):
-    """How sentences are continued."""
+    """Options of how sentences are continued."""
 
     longest: int
     """Tokens at most, by default 100; fewer where no more positions were learned."""
@@ -59,9 +59,9 @@ class SearchOptions(TypedDict, total=False):
     length_penalty: float
     """Power of the length by which a beam search divides scores, by default 1."""
     temperature: float
-    """What logits are divided by before a token is drawn; by default 0: none is drawn."""
+    """Divisor of the logits before a token is drawn; by default 0: none is drawn."""
     top_k: int
-    """How many tokens are drawn from, by default all."""
+    """Number of the tokens that are drawn from, by default all."""
     top_p: float
     """Probability of the tokens that are drawn from, by default 1."""
 

@@ -1,4 +1,4 @@
-"""How a sentence is continued: greedily, by drawing, or by beam search; whatever computes the logits."""
+"""Continuation of a sentence: greedily, by drawing, or by beam search; whatever computes the logits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairseq_residuals.wirings.core.errors import UserError
 
 
 class Steps(Protocol):
-    """What goes on with rows of tokens, and keeps what it has read of them."""
+    """A callable that goes on with rows of tokens, and keeps what it has read of them."""
 
     def __call__(self, tokens: Tensor) -> Tensor:
         """Read new tokens, (rows, T), and return the logits behind the last of them, (rows, words)."""

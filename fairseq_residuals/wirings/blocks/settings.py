@@ -1,4 +1,4 @@
-"""What has to be known to build a trained model again: plain values, which JSON can hold."""
+"""Settings from which a trained model is built again: plain values, which JSON can hold."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StackSettings(LayerSettings):
     layers: int
     """Depth of the stack."""
     positions: Positions
-    """How positions are embedded."""
+    """Kind of the embeddings of positions."""
     max_positions: int
     """The longest sentence that the stack was made for."""
     embed_scale: float

@@ -50,7 +50,7 @@ class LayerSettings:
     bias: bool = True
     """Whether linear maps have biases."""
     window: int = 0
-    """How many positions on either side self-attention sees, a position's own included; 0: all."""
+    """Number of positions on either side that self-attention sees, a position's own included; 0: all."""
 
 
 class SubLayers(nn.Module):

@@ -1,4 +1,4 @@
-"""How attention is run: by the module itself, or with its insides open for what touches projections, scores or heads.
+"""Calls of attention: by the module itself, or with its insides open for what touches projections, scores or heads.
 
 :func:`run_attention` is what a connection does unless another :data:`AttentionBackend` was attached to it.
 :func:`open_attention` computes by the weights of a module, fairseq's ``MultiheadAttention`` or one with the same names,
@@ -21,14 +21,14 @@ AttentionBackend = Callable[..., tuple[Tensor, Tensor | None]]
 
 
 class KeysValues(NamedTuple):
-    """What queries attend to, of N groups of queries: a sequence, or the hypotheses of a sentence."""
+    """Keys and values that queries attend to, of N groups of queries: a sequence, or the hypotheses of a sentence."""
 
     keys: Tensor
     """(N, H, S, channels of a head)"""
     values: Tensor
     """(N, H, S, channels of a head)"""
     attn_mask: Tensor | None
-    """Added to the scores, to whose shape it broadcasts."""
+    """Mask that is added to the scores, to whose shape it broadcasts."""
     padding_mask: Tensor | None
     """(N, S), True at padding."""
 
@@ -38,7 +38,7 @@ class KVCache(Protocol):
 
     @property
     def incremental_state(self) -> dict[str, Any] | None:
-        """What the forward of an attention module takes; None where attention must be open to use this cache."""
+        """Argument of an attention module's forward; None where attention must be open to use this cache."""
 
     def copies(self, attn: Any) -> int:
         """Return how many neighbours in a batch bring the same memory: its first copy serves them all."""

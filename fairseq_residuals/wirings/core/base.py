@@ -30,7 +30,7 @@ from fairseq_residuals.wirings.core.norms import build_norm
 from fairseq_residuals.wirings.core.value_residual import value_equations
 
 Stream = dict[str, Tensor]
-"""What travels along depth. "x" (T, B, C) is always there; any other key is documented by its variant.
+"""Tensors that travel along depth. "x" (T, B, C) is always there; any other key is documented by its variant.
 Streams are updated functionally (``s | {"x": ...}``), never in place: activation checkpointing relies on it."""
 
 Kind = Literal["self", "cross", "ffn"]
@@ -55,9 +55,9 @@ class StackShape:
     cross: bool
     """Whether the stack is part of an encoder-decoder pair (a language model: False)."""
     norm_type: str = field(default="layer", kw_only=True)
-    """What :meth:`new_norm` makes."""
+    """Kind of the norms that :meth:`new_norm` makes."""
     norm_eps: float = field(default=0.0, kw_only=True)
-    """What norms add to a mean square; 0: that of their kind, or of the wiring (:meth:`eps`)."""
+    """Number that norms add to a mean square; 0: that of their kind, or of the wiring (:meth:`eps`)."""
 
     def eps(self, usual: float) -> float:
         """Return the eps of a norm that has ``usual`` unless the option ``norm_eps`` says otherwise."""
@@ -80,12 +80,12 @@ class StackShape:
 
 @dataclass(frozen=True)
 class Site(StackShape):
-    """Where one connection sits."""
+    """Place of one connection."""
 
     kind: Kind
     layer: int
     index: int
-    """Which sub-layer of its layer, from 0."""
+    """Number of the sub-layer in its layer, from 0."""
     n_sub: int
     """Sub-layers per layer of this stack."""
 
@@ -115,13 +115,13 @@ class Connection(nn.Module):
     """
 
     norm_gain: float = 1.0
-    """What :meth:`read` multiplies the output of ``norm`` by, of a variant that is Pre-LN but for it."""
+    """Factor by which :meth:`read` multiplies the output of ``norm``, of a variant that is Pre-LN but for it."""
     summation: Summation = "none"
-    """How the sub-layer's output meets the stream "x"; of a variant that is ``mixed``, that of this connection."""
+    """Kind of sum of the stream "x" and the sub-layer's output; of a ``mixed`` variant, that of this connection."""
     edits_scores: ClassVar[bool] = False
     """Whether :meth:`attend` edits scores, which kernels for packed rows never show."""
     multiplier: float = 1.0
-    """What a wiring that adds branches to a stream multiplies each branch by, outside of all norms (:meth:`scaled`)."""
+    """Factor on each branch in a wiring that adds branches to a stream, outside of all norms (:meth:`scaled`)."""
 
     def __init__(self, site: Site) -> None:
         super().__init__()
@@ -202,7 +202,7 @@ class Variant(nn.Module):
     """
 
     name: ClassVar[str] = ""
-    """Set by :func:`fairseq_residuals.wirings.core.registry.register_variant`; empty of what is not registered."""
+    """Name, set by :func:`.register_variant`; empty of what is not registered."""
     title: ClassVar[str]
     paper: ClassVar[str]
     year: ClassVar[int]
@@ -211,20 +211,20 @@ class Variant(nn.Module):
     code: ClassVar[str] = ""
     """The authors' code that the variant was checked against: repository@commit; empty where none was published."""
     verified: ClassVar[str]
-    """What was compared, and with what."""
+    """Words on what was compared, and with what."""
     ships_in: ClassVar[str] = ""
     """The released models that are wired so, with the options that they set; empty where none is known."""
     starts_as: ClassVar[str] = ""
     """The variant whose output this has before training, up to the eps of norms and for norms that divide by a
     statistic; "embedding" where the layers add nothing yet; empty where it is none."""
     extension: ClassVar[str] = ""
-    """What no paper defines and this plugin chose, such as where cross-attention sits; empty where nothing is."""
+    """Choices of this plugin that no paper defines, such as where cross-attention sits; empty where there are none."""
     summation: ClassVar[Summation] = "none"
-    """How sub-layers' outputs meet the stream: where ``gpas`` and ``depth_mup`` have a meaning."""
+    """Kind of sum of the stream and sub-layers' outputs: where ``gpas`` and ``depth_mup`` have a meaning."""
     normalize_before: ClassVar[bool] = False
     """Whether this is what fairseq calls ``--encoder-normalize-before`` / ``--decoder-normalize-before``."""
     export_as: ClassVar[Stock] = ""
-    """Which of fairseq's own wirings this is but for the :meth:`Connection.gains`, which can be folded into weights so
+    """Wiring of fairseq's own that this is but for the :meth:`Connection.gains`, which can be folded into weights so
     that fairseq itself runs the model; empty where it is neither."""
     has_ffn: ClassVar[bool] = True
     """Whether a layer keeps its FFN; False where the wiring takes its place."""

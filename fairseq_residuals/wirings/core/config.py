@@ -37,7 +37,7 @@ class Option:
     for_training: bool
     """Whether a trained model is the same whatever the value: it says how weights start, or what is dropped."""
     choices: Callable[[], tuple[str, ...]] | None = None
-    """Returns the texts that are valid, where a program may add to them; None: the type says what is."""
+    """A function that returns the valid texts, where a program may add to them; None: the type says which are valid."""
 
     def describe(self) -> str:
         """Return the values that are valid, in words."""

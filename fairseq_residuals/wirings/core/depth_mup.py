@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 
 class UpdateScale(NamedTuple):
-    """What a parameter's settings in the optimizer are multiplied by."""
+    """Factors on a parameter's settings in the optimizer."""
 
     rate: float = 1.0
     decay: float = 1.0

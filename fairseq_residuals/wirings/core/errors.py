@@ -1,4 +1,4 @@
-"""What a user did wrong, in one sentence."""
+"""Mistakes of a user, each told in one sentence."""
 
 from fairseq_residuals_errors import UserError, did_you_mean
 

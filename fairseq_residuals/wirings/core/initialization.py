@@ -1,4 +1,4 @@
-"""How the weights of a wired stack are drawn: the options ``init`` and ``init_scale``, common to all variants.
+"""Initial weights of a wired stack: the options ``init`` and ``init_scale``, common to all variants.
 
 ==============  =====================================================================================================
 ``fairseq``     as fairseq drew them: Xavier uniform for attention (gain 1/sqrt(2) for queries, keys and values),

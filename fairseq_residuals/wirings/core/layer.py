@@ -30,7 +30,7 @@ CONNECTIONS: dict[Kind, str] = {
 
 @dataclass(frozen=True)
 class Context:
-    """What every layer of a pass is given: masks, the encoder's output, the cache of decoding.
+    """Input of every layer of a pass beside the stream: masks, the encoder's output, the cache of decoding.
 
     Shapes: padding masks (B, positions) True at padding; ``self_attn_mask`` (T, T) added to the scores;
     ``memory`` (S, B, C of the encoder).

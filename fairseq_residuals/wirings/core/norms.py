@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from fairseq_residuals.wirings.core.errors import UserError
 
 NormFactory = Callable[..., nn.Module]
-"""Makes a norm of a number of channels; is also given ``eps`` and ``bias`` where it has arguments of these names."""
+"""Maker of a norm of a number of channels; is also given ``eps`` and ``bias`` where it has arguments of these names."""
 _FACTORIES: dict[str, NormFactory] = {}
 
 

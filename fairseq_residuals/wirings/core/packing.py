@@ -19,7 +19,7 @@ from fairseq_residuals.wirings.core.errors import UserError
 
 
 class Packing:
-    """Where each sentence begins and ends in a packed row."""
+    """Boundaries of the sentences in a packed row."""
 
     def __init__(self, cu_seqlens: Tensor, sizes: tuple[int, int] | None = None) -> None:
         """Keep the boundaries.
@@ -39,19 +39,19 @@ class Packing:
 
     @cached_property
     def _sentence(self) -> Tensor:
-        """(total), which sentence each position is of."""
+        """(total), number of each position's sentence."""
         position = torch.arange(self.total, device=self.cu_seqlens.device, dtype=self.cu_seqlens.dtype)
         return torch.searchsorted(self.cu_seqlens, position, right=True) - 1
 
     @cached_property
     def positions(self) -> Tensor:
-        """(total), of each position in its sentence, from 0."""
+        """(total), number of each position in its sentence, from 0."""
         position = torch.arange(self.total, device=self.cu_seqlens.device)
         return position - self.cu_seqlens.long()[self._sentence]
 
     @cached_property
     def _places(self) -> Tensor:
-        """(total), in (longest, n) row by row."""
+        """(total), place of each position in (longest, n) row by row."""
         return self.positions * self.sentences + self._sentence
 
     @cached_property
@@ -93,7 +93,7 @@ def _read(cu_seqlens: Tensor) -> tuple[int, int]:
 
 @dataclass
 class PackedSides:
-    """How the input of one model is packed while somebody else's code runs it; None: it is padded.
+    """Packing of one model's input while somebody else's code runs the model; None: it is padded.
 
     What is in the model and has to know holds this object, for that code hands nothing on.
     """

@@ -13,9 +13,9 @@ from fairseq_residuals.wirings.core.base import Variant
 from fairseq_residuals.wirings.core.errors import UserError, did_you_mean
 
 REQUIRED = ("title", "paper", "year", "equations", "verified")
-"""What each class that is registered declares in its own body."""
+"""Attributes that each class that is registered declares in its own body."""
 OPTIONAL = ("code", "extension", "export_as", "normalize_before", "symbols", "starts_as")
-"""What it declares where it differs from :class:`Variant`."""
+"""Attributes that a class declares where it differs from :class:`Variant`."""
 _REGISTERED: dict[str, type[Variant]] = {}
 
 

@@ -13,7 +13,7 @@ from fairseq_residuals.wirings.core.base import StackShape, Stream, Variant
 from fairseq_residuals.wirings.core.layer import Context, Layer, ResidualLayer
 
 Run = Callable[[Stream, Context], tuple[Stream, Tensor | None]]
-"""What runs a layer: the layer itself, or what was wrapped around it."""
+"""A function that runs a layer: the layer itself, or what was wrapped around it."""
 Wrapper = Callable[[Run], Run]
 
 

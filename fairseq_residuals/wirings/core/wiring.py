@@ -1,4 +1,4 @@
-"""What a user asks for: a variant with its options, or several of them, each for some layers of a stack."""
+"""Wirings that a user asks for: a variant with its options, or several of them, each for some layers of a stack."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Segment:
     """The options that the user named; the others have their defaults."""
     first: int = 0
     last: int | None = None
-    """Counted from 0, included; None: the last layer there is."""
+    """Last layer, counted from 0, included; None: the last layer there is."""
     unregistered: type[Variant] | None = None
     """The class of a wiring that has no name in the registry."""
 
@@ -60,7 +60,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Wiring:
-    """How one stack is wired, as ``--residual NAME --residual-args k=v,...`` choose it.
+    """The wiring of one stack, as ``--residual NAME --residual-args k=v,...`` choose it.
 
     NAME is a variant, a variant with its options such as ``pre_ln(final_norm=false)``, or a list such as
     ``post_ln:0-5,pre_ln:6-17``.
@@ -130,7 +130,7 @@ class Wiring:
 
     @property
     def name(self) -> str:
-        """As ``--residual`` takes it."""
+        """Name, as ``--residual`` takes it."""
         return ",".join(f"{part.name}{part.layers}" for part in self.parts)
 
     @property
@@ -143,7 +143,7 @@ class Wiring:
 
     @property
     def computes(self) -> str:
-        """What a trained model depends on: the variants, and of the options those that are not for training alone."""
+        """Text of what a trained model depends on: the variants, and those options that are not for training alone."""
         parts = []
         for part in self.parts:
             options = options_of(part.variant.Config).values()
@@ -153,7 +153,7 @@ class Wiring:
 
     @property
     def normalize_before(self) -> bool:
-        """What fairseq calls so: whether all layers are Pre-LN."""
+        """Whether all layers are Pre-LN; ``normalize_before`` is fairseq's name for it."""
         return all(part.variant.normalize_before for part in self.parts)
 
     @property

@@ -23,7 +23,7 @@ class ResidualConfig(PreTrainedConfig):
 
     model_type = "fairseq_residuals"
     model_settings: dict[str, Any] | None = None
-    """As :meth:`ModelSettings.to_json` has them."""
+    """Settings of the model, as :meth:`ModelSettings.to_json` has them."""
 
 
 class GenerationCache(DecoderCache):
@@ -39,7 +39,7 @@ class GenerationCache(DecoderCache):
 
 
 class FairseqSearch(LogitsProcessor):
-    """What fairseq's search forbids and transformers' does not."""
+    """A processor of logits that forbids what fairseq's search forbids and transformers' does not."""
 
     def __init__(self, max_length: int) -> None:
         self.max_length = max_length
@@ -55,7 +55,7 @@ class FairseqSearch(LogitsProcessor):
 
 
 class ResidualModel(PreTrainedModel, GenerationMixin):
-    """What both kinds of model share."""
+    """The base of both kinds of model."""
 
     config_class = ResidualConfig
     main_input_name = "input_ids"
@@ -121,7 +121,7 @@ class ResidualModel(PreTrainedModel, GenerationMixin):
 
 
 def _padded(tokens: Tensor, mask: Tensor | None) -> Tensor:
-    """With padding where a mask of transformers (0 at padding) says so."""
+    """Return tokens with padding where a mask of transformers (0 at padding) says so."""
     return tokens if mask is None else tokens.masked_fill(mask[:, -tokens.size(1) :].eq(0), PAD)
 
 

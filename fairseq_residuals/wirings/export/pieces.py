@@ -6,9 +6,9 @@ from itertools import pairwise
 from pathlib import Path
 
 CONTINUED = "@@"
-"""At the end of a piece that is not its word's last (subword-nmt)."""
+"""Mark at the end of a piece that is not its word's last (subword-nmt)."""
 WORD_START = "\u2581"
-"""At the begin of a word's first piece (SentencePiece)."""
+"""Mark at the beginning of a word's first piece (SentencePiece)."""
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 """The first tokens of every dictionary of fairseq."""
 FILES = {

@@ -23,7 +23,7 @@ from fairseq_residuals.wirings.utils.plain_form import differentiable_gradients,
 from fairseq_residuals.wirings.utils.precision import at_least_fp32
 
 around_sum = AttachableContext()
-"""Around the sum of values; its value is the sequence of them."""
+"""Context around the sum of values; its value is the sequence of them."""
 
 
 def weighted_sum_reference(weights: Tensor, values: Sequence[Tensor]) -> Tensor:

@@ -30,7 +30,7 @@ from fairseq_residuals.wirings.utils.torch_private import is_transforming, log_s
 
 STEPS = 20
 around_small_products = AttachableContext()
-"""Around the products of many tiny matrices; its value is one of the factors."""
+"""Context around the products of many tiny matrices; its value is one of the factors."""
 
 
 def width_connection_reference(streams: Tensor, read: Tensor, mix: Tensor) -> tuple[Tensor, Tensor]:

@@ -29,7 +29,7 @@ class LateRows:
 
     def __init__(self) -> None:
         self.waiting: list[tuple[int, Tensor, Tensor]] = []
-        """Their backward pass, indices (N), rows (N, C)."""
+        """Rows that wait: number of their backward pass, indices (N), rows (N, C)."""
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         """Pickle as None: a pickled weight keeps its attributes, but not its hooks, and has to lose both."""

@@ -1,4 +1,4 @@
-"""Where a model of somebody else has its layers, and what each of them consists of.
+"""Places of the layers in a model of somebody else, and what each of them consists of.
 
 :func:`find_blocks` recognises the layers of Llama, Mistral, Qwen3, Gemma 3, OLMo 2, GPT-2, ViT, BERT, T5, BART and
 Marian in transformers, those of timm's ViT and of nanoGPT, and whatever has the same names. A description is a guess
@@ -148,7 +148,7 @@ LAYOUTS: dict[str, tuple[Literal["encoder", "decoder"], tuple[SubLayerNames, ...
     ),
     "BART's encoder": ("encoder", (_bart_attention("self", "self_attn"), _BART_FFN)),
 }
-"""By the models that have them: whose the layers are, and what each consists of; more particular ones first."""
+"""Layers' owner and parts, by the models that have them; more particular ones first."""
 TOP_NORMS = ("norm", "ln_f", "layernorm", "final_layer_norm", "layer_norm")
 
 

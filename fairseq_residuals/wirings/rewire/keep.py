@@ -22,11 +22,11 @@ class Start:
     """Options and values with which a wiring adds to a Pre-LN model nothing but what can be learned."""
 
     options: Options = field(default_factory=dict)
-    """Those that the user did not choose."""
+    """Values of options that the user did not choose."""
     values: Mapping[str, Value] = field(default_factory=dict)
-    """By the ends of parameters' names, a number or a function of the parameter."""
+    """A number, or a function of the parameter, by the end of the parameter's name."""
     copies: Mapping[str, float] = field(default_factory=dict)
-    """By the ends of norms' names, the factor on the gain that the model's norm has at that place."""
+    """Factor on the gain that the model's norm has at that place, by the end of the norm's name."""
 
 
 def _newest(weight: Tensor) -> Tensor:
@@ -46,12 +46,12 @@ STARTS = {
     "re_zero": Start(values={"gain": 1.0}),
     "unet_skip": Start({"gate": "none"}, {"skip_weight": 0.0}),
 }
-"""By wiring; those that start as Pre-LN by themselves need nothing."""
+"""Starts by wiring; those that start as Pre-LN by themselves need nothing."""
 OF_OPTIONS: Mapping[str, Value] = {"value_residual.first_weight": 0.0, "value_residual.own_weight": 1.0}
-"""Of options that every wiring has."""
+"""Values of options that every wiring has."""
 EPS = ("eps", "variance_epsilon")
 ALIKE = 0.01
-"""How far, of its size, what a norm is given may be from a multiple of what it was given, to be taken for one."""
+"""Share of its size by which a norm's input may miss a multiple of its former input, to be taken for one."""
 
 
 @torch.no_grad()

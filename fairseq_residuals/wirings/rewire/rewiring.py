@@ -27,7 +27,7 @@ from fairseq_residuals.wirings.rewire.blocks import Blocks, SubLayerNames
 from fairseq_residuals.wirings.wrap import NAMES, PLACES
 
 INSIDE = {"edit_query": "query", "edit_key": "key", "edit_value": "value"}
-"""What a wiring edits, and the projection whose output it is."""
+"""Edits of a wiring, each with the projection whose output is edited."""
 
 
 def pass_on(x: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ def take_over(norm: nn.Module, owner: nn.Module, stays: bool) -> bool:
 
 @dataclass
 class Pass:
-    """What a pass along the depth holds; it is emptied above the last layer."""
+    """State of a pass along the depth; it is emptied above the last layer."""
 
     stream: Stream = field(default_factory=dict)
     below: int = -1
@@ -86,7 +86,7 @@ class Pass:
 
 
 class Seen(NamedTuple):
-    """What a wiring asks of the inside of a sub-layer."""
+    """Arguments with which a wiring calls attention: keys, values and edits of its inside."""
 
     key: Tensor
     value: Tensor
@@ -334,7 +334,7 @@ class Rewiring(nn.Module):
     parent: Any
     wired: list[LayerWiring]
     top_norm: nn.Module | None
-    """That of the framework; None where it has none."""
+    """Norm of the framework above the last layer; None where it has none."""
 
     def __init__(self, model: nn.Module, blocks: Blocks, wiring: Wiring, shape: StackShape) -> None:
         """Connect all layers; :meth:`attach` then makes them run so."""

@@ -22,7 +22,7 @@ MOST_USERS = 3
 
 
 class _Recipe:
-    """How a tensor is made again."""
+    """Way to make a tensor again."""
 
     def __init__(self, make: Callable[[], Tensor], version: int) -> None:
         self.make, self.version = make, version
@@ -42,11 +42,11 @@ def recomputable(y: Tensor, make: Callable[[], Tensor]) -> Tensor:
 
 
 class _Step:
-    """What autograd calls for each tensor that it keeps, and when it needs it."""
+    """Hooks that autograd calls for each tensor that it keeps, and when it needs it."""
 
     def __init__(self) -> None:
         self.last: tuple[_Recipe, Tensor] | None = None
-        """What queries, keys and values are made of is made once for all three."""
+        """Recipe and tensor of the last use: what queries, keys and values are made of is made once for all three."""
 
     def pack(self, x: Tensor) -> Any:
         made = x if x._base is None else x._base

@@ -11,7 +11,7 @@ import os
 import platform
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
-"""Of mallopt(3)."""
+"""Parameters of mallopt(3)."""
 LARGEST_INT = 2**31 - 1
 
 

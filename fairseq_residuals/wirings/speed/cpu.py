@@ -1,4 +1,4 @@
-"""What makes training on a CPU faster.
+"""Ways to train faster on a CPU.
 
 Attention is opened where it then trains faster (:class:`CPUAttention`): in bf16, in which stock fairseq does not train
 on a CPU, without being asked. ``--fast-on-cpu`` adds what changes the order of sums, and the random numbers of dropout:

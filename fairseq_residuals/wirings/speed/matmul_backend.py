@@ -1,4 +1,4 @@
-"""Which library multiplies matrices in single precision on a CPU: oneDNN or MKL."""
+"""Choice of the library that multiplies matrices in single precision on a CPU: oneDNN or MKL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where an op with a gradient written out is differentiated by PyTorch after all, in its plain form.
+"""Cases in which an op with a gradient written out is differentiated by PyTorch after all, in its plain form.
 
 A gradient that is written out is made of intermediate results, which are constants to whoever differentiates it again.
 So the gradients of a gradient are those of the plain form, and what transforms code is given the plain form at once.

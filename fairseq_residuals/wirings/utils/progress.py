@@ -1,4 +1,4 @@
-"""What a command tells while it works: lines on stderr, so that stdout has nothing but results."""
+"""Progress of a command: lines on stderr while it works, so that stdout has nothing but results."""
 
 from __future__ import annotations
 

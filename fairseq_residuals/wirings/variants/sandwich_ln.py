@@ -38,7 +38,7 @@ from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
 PANGU: dict[Kind, float] = {"self": 0.283, "cross": 0.283, "ffn": 0.432}
-"""What its branches' last norms start at, times the root of the depth."""
+"""Start of the gain of the last norm in a branch of PanGu, by kind of sub-layer, times the root of the depth."""
 
 DEPTH_SCALED = "c, where a branch's last gain starts at c / sqrt(L); true: 1, as in Trinity; pangu: 0.283, FFN 0.432"
 

@@ -29,7 +29,7 @@ SYNTHETIC = {
     "cldr_multilingual": "cldr",
     "spoken_numbers": "spoken_numbers",
 }
-"""Made on the spot, from what is installed: a small twin of each corpus that a kind of model needs."""
+"""Corpora made on the spot, from what is installed: a small twin of each corpus that a kind of model needs."""
 CORPORA = PUBLISHED | SYNTHETIC
 
 

@@ -66,7 +66,7 @@ HELD_OUT = 2000
 MERGES = 8000
 PIECES = Pieces("bpe", 16000)
 LANGUAGES = ("da", "de", "fr", "it", "ko", "pl", "pt_BR", "sk", "uk")
-"""Into which there are 10,000 pairs or more; into Russian 9,402. Of Japanese, words cannot be counted by blanks."""
+"""Languages with 10,000 pairs or more; Russian has 9,402. Of Japanese, words cannot be counted by blanks."""
 SETS = ("train", "valid", "test")
 
 Examples = Callable[[Descriptions], Iterable[Example]]

@@ -1,4 +1,4 @@
-"""What a release of Debian says of its packages, as examples to learn from: how it is read, what is done to the text.
+"""Descriptions of a Debian release's packages, as examples to learn from: how they are read, what is done to the text.
 
 The files are paragraphs of fields (Debian Policy 5.1). A description is a synopsis on the field's own line, and below
 it the long description, indented by a blank (Policy 5.6.13): a line of a period separates paragraphs; what is indented
@@ -61,15 +61,15 @@ Get = Callable[[str], Path]
 
 
 class Example(NamedTuple):
-    """What a model learns from, or is tested on, at a time."""
+    """An example that a model learns from, or is tested on."""
 
     group: str
-    """Examples of one group are all in the same data set."""
+    """Group of the example; examples of one group are all in the same data set."""
     key: str
     """The key of which one data set keeps only the first example."""
     texts: tuple[str, ...]
     note: str = ""
-    """What goes with it and is not learned."""
+    """Text that goes with the example and is not learned."""
 
 
 def translation(language: str) -> str:

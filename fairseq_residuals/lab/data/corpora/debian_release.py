@@ -45,7 +45,7 @@ class Release:
     files: Mapping[str, str]
     """Digests by path below ``main/``, compressed as the mirrors have it."""
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """Their bytes, by path."""
+    """Sizes of files in bytes, by path."""
 
     def __str__(self) -> str:
         return f"Debian {self.version} ({self.codename}) of {self.date}"

@@ -22,7 +22,7 @@ class Manual(NamedTuple):
 
     source: Source
     pages: str
-    """Pattern of their names."""
+    """Pattern of the names of the pages."""
 
 
 def _manual(path: str, size: int, sha256: str, pages: str = "*.html") -> Manual:

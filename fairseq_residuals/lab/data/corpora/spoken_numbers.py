@@ -43,7 +43,7 @@ MOST = 10**6
 
 @dataclass(frozen=True)
 class Speaker:
-    """How the voice sounds."""
+    """Settings of how the voice sounds."""
 
     number: int
     voice: str

@@ -1,4 +1,4 @@
-"""Which configuration makes which cell of which table: ``configs/<experiment>/tables.yaml``.
+"""Configurations that make the cells of tables: ``configs/<experiment>/tables.yaml``.
 
 ::
 

@@ -29,7 +29,7 @@ class Table:
     rows: Mapping[str, Mapping[str, Value]]
     title: str = ""
     definition: str = ""
-    """What the scores are, in the source's words where it has some."""
+    """Definition of the scores, in the source's words where it has some."""
     source: str = ""
     metrics: tuple[str, ...] = ()
     """The reproduced metrics that are comparable, the closest one first."""
@@ -62,7 +62,7 @@ class Table:
 
     @property
     def key(self) -> str:
-        """What a user calls it: ``b2t/table1``."""
+        """Name by which a user calls the table: ``b2t/table1``."""
         return f"{self.experiment}/{self.name}"
 
     @property

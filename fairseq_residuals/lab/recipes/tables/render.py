@@ -41,7 +41,7 @@ class Summary:
 
     @property
     def mean(self) -> float | None:
-        """None if all failed."""
+        """Mean over seeds; None if all failed."""
         return statistics.fmean(self.values) if self.values else None
 
     @property

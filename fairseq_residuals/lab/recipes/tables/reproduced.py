@@ -32,9 +32,9 @@ class Record:
     column: str
     value: float | Literal["failed"]
     metric: str
-    """Its name: ``sacrebleu``, ``rouge``, ``ppl_context_0``; scores of different metrics never share a column."""
+    """Metric's name: ``sacrebleu``, ``rouge``, ``ppl_context_0``; scores of different metrics never share a column."""
     signature: str
-    """What exactly was computed."""
+    """Signature of the metric: what exactly was computed."""
     seed: int
     commit: str
     """The commit of this repository."""

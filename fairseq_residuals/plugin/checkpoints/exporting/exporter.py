@@ -40,7 +40,7 @@ STOCK = {TRANSLATION.model: "transformer", LANGUAGE_MODEL.model: "transformer_lm
 PATCHED_IN = ("silu",)
 """Activations that fairseq has by a patch of modern_fairseq."""
 TOLERANCE = 1e-4
-"""Of the logits, as a part of the largest one: what rounding may cost."""
+"""Difference of logits that rounding may cause, as a part of the largest one."""
 FOR_HF = ("data", "codes", "sentencepiece", "own_class")
 
 
@@ -110,7 +110,7 @@ def _deviation_line(deviation: float) -> str:
 @dataclass(frozen=True)
 class Exported:
     checkpoint: dict[str, Any]
-    """As fairseq wrote them until 0.10, and reads them since: settings in ``args``, no optimizer."""
+    """A checkpoint as fairseq wrote it until 0.10, and reads it since: settings in ``args``, no optimizer."""
     architecture: str
     deviation: float
     """The largest difference of logits on random input, as a part of the largest logit."""

@@ -29,7 +29,7 @@ from fairseq_residuals.wirings.export.graphs import DECODER, ENCODER, empty_cach
 Programs = dict[str, ExportedProgram]
 """The decoder's step, and of a pair the encoder, by the names of their files."""
 OPSET = 20
-"""Of ONNX; onnxruntime reads it since 1.17."""
+"""Version of ONNX's operators; onnxruntime reads it since 1.17."""
 OUTPUTS = {ENCODER: list(MEMORY), DECODER: ["logits", *(f"new_{name}" for name in CACHE)]}
 _ROWS, _NEW, _PAST, _SOURCE = 2, 3, 4, 5
 """Sizes to trace with, which do not stay in a graph: none is 1, and no two are equal, which would be remembered."""

@@ -21,7 +21,7 @@ from fairseq_residuals.wirings.export.pieces import CONTINUED, FILES, WORD_START
 MODELING, TOKENIZER = "modeling_fairseq_residuals", "tokenization_fairseq_residuals"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 TIED_TO = "decoder.embed_tokens.weight"
-"""What the other embeddings are tied to, in our modelling file."""
+"""Parameter that the other embeddings are tied to, in our modelling file."""
 CLASSES = {
     True: ("AutoModelForSeq2SeqLM", "ResidualForSeq2Seq"),
     False: ("AutoModelForCausalLM", "ResidualForCausalLM"),
@@ -29,14 +29,14 @@ CLASSES = {
 """Whether there is an encoder; transformers' name and ours."""
 SPECIAL = {"bos_token_id": 0, "pad_token_id": PAD, "eos_token_id": EOS, "decoder_start_token_id": EOS}
 BEAMS = 5
-"""As fairseq-generate."""
+"""Width of the beam, that of fairseq-generate."""
 LONGEST = 200
 """Tokens of a translation before its end, as fairseq-generate."""
 
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """What turns text into the numbers that a model knows.
+    """Files that turn text into the numbers that a model knows.
 
     Attributes:
         source, target: dictionaries, as fairseq-preprocess writes them.

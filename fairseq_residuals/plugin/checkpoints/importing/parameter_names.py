@@ -1,4 +1,4 @@
-"""How the authors' repositories, and older versions of fairseq, call and lay out parameters, made this plugin's.
+"""Names and layouts of parameters in the authors' repositories and older versions of fairseq, made this plugin's.
 
 Gradients have the names and shapes of their parameters, and are translated by the same functions.
 """
@@ -15,7 +15,7 @@ from fairseq_residuals.wirings.core.layer import CONNECTIONS, FAIRSEQ_NORMS
 from modern_fairseq.fixes.layers import DEAD_PARAMETERS
 
 Values = dict[str, Tensor]
-"""By the name in a state dict."""
+"""Parameters by their names in a state dict."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Authors:
     """A repository whose checkpoints and golden files can be read."""
 
     repository: str
-    """On GitHub, as owner/name."""
+    """Repository on GitHub, as owner/name."""
     convert: Callable[[Values], Values] = dict
-    """What renaming cannot do; applied first."""
+    """A function for what renaming cannot do; applied first."""
     renames: tuple[tuple[str, str], ...] = ()
     """Regular expressions and their replacements, for what was called otherwise than fairseq ever did."""
 
@@ -79,7 +79,7 @@ AUTHORS = {
     ),
     "fairseq": Authors("facebookresearch/fairseq"),
 }
-"""By short name. fairseq is last: others are used together with it."""
+"""Authors by short name. fairseq is last: others are used together with it."""
 
 
 def authors_of(repositories: object) -> Authors:

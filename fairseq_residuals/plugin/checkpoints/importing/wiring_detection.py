@@ -1,4 +1,4 @@
-"""Which variant a checkpoint of the authors' repositories holds, from its parameters and its settings.
+"""Detection of the variant in a checkpoint of the authors' repositories, from its parameters and its settings.
 
 Where the two contradict each other the parameters are believed, for the flags of some repositories do not say what
 they build.
@@ -19,20 +19,20 @@ from fairseq_residuals.wirings.core.layer import CONNECTIONS, FAIRSEQ_NORMS
 
 Side = Literal["encoder", "decoder"]
 Choice = tuple[str, str]
-"""As --residual and --residual-args take it."""
+"""Values of --residual and --residual-args."""
 
 
 @dataclass
 class Found:
-    """What a checkpoint holds."""
+    """Contents of a checkpoint."""
 
     name: str
-    """Of the file."""
+    """Name of the file."""
     settings: Settings
     parameters: dict[str, Tensor]
-    """By the names of this plugin's checkpoints."""
+    """Parameters by the names of this plugin's checkpoints."""
     notes: list[str] = field(default_factory=list)
-    """What the user should know of how it was read."""
+    """Notes for the user on how the checkpoint was read."""
 
     def in_layers(self, side: Side, parameter: str) -> bool:
         """Return whether a layer of ``side`` has a parameter, such as ``w_resid``."""
@@ -57,12 +57,12 @@ class Found:
 
 @dataclass(frozen=True)
 class Imported:
-    """What a checkpoint has become."""
+    """Result of the import of a checkpoint."""
 
     checkpoint: dict[str, Any]
-    """As fairseq-train writes them."""
+    """A checkpoint as fairseq-train writes it."""
     report: list[str]
-    """What was found, in lines for the user."""
+    """Findings, in lines for the user."""
 
 
 ONLY_IN = {
