@@ -20,6 +20,7 @@ import torch
 from fairseq_residuals.lab.look.training_log import EPOCH, TRAIN, VALID, Log, end_of
 from fairseq_residuals.lab.utils.tables import show
 from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.utils.progress import quiet
 
 HEALTHY, DIVERGED, NOT_LEARNED, OVERFITS = "healthy", "diverged", "did not learn", "overfits"
 STOPPED, UNKNOWN = "stopped by an error", "cannot judge"
@@ -139,7 +140,8 @@ def token_counts(path: Path) -> Counter[int]:
     """Return how often each token occurs in a binarized file, whose name is without its ending."""
     from fairseq.data.data_utils import load_indexed_dataset
 
-    return Counter(token for line in load_indexed_dataset(str(path)) for token in line.tolist())
+    with quiet():
+        return Counter(token for line in load_indexed_dataset(str(path)) for token in line.tolist())
 
 
 @dataclass
