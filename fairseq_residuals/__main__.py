@@ -62,7 +62,7 @@ def build_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
         "--import",
         metavar="FILE",
         action="append",
-        help="a file of Python with wirings or norms of one's own, for any command that runs in one process",
+        help="a file of Python with wirings or norms of one's own, for any command but reproduce",
     )
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in names:
@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, further = parser.parse_known_args(argv)
     if further and "further" not in args:
         parser.error(f"unrecognized arguments: {' '.join(further)}")
-    args.further = further
+    args.further, args.imported = further, own.files
     try:
         status: int = args.run(args)
         print(end="", flush=True)  # stdout may be closed, and None then

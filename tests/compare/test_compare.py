@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import re
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,7 +16,8 @@ import pytest
 from small_by_forks import printed_by_forks
 
 from fairseq_residuals.__main__ import main
-from fairseq_residuals.lab.compare.cells import HEADER, read_results
+from fairseq_residuals.lab.compare.cells import HEADER, Cell, Comparison, Result, read_results
+from fairseq_residuals.lab.recipes.runner import Run, Runner
 from fairseq_residuals.plugin.folders import locked
 
 TWIN = """from fairseq_residuals.wirings.variants.pre_ln import PreLN, PreLNConnection
@@ -24,15 +27,23 @@ class Twin(PreLN):
     connection = PreLNConnection
 """
 """Pre-LN under another name."""
+NORM = """from torch import nn
+
+from fairseq_residuals import register_norm
+
+register_norm("mine", nn.RMSNorm)
+"""
 TINY = ["--task", "copy", "--depth", "1", "--dim", "16", "--updates", "16", "--tokens", "300"]
 TINY += ["--rates", "0.01", "--seeds", "2", "--baseline-seeds", "2", "--jobs", "2"]
 MEASURED = ("entry", "lr", "seed", "ended", "valid_loss", "train_loss", "unigram_loss", "parameters", "curve")
 
 
 def call(tmp_path: Path, out: str, *flags: str) -> list[str]:
-    twin = tmp_path / "twin.py"
+    twin, norm = tmp_path / "twin.py", tmp_path / "norm.py"
     twin.write_text(TWIN)
-    return ["compare", str(twin), "post_ln", *TINY, "--out", str(tmp_path / out), *flags]
+    norm.write_text(NORM)
+    entries = [str(twin), "post_ln/norm_type=mine"]
+    return ["--import", str(norm), "compare", *entries, *TINY, "--out", str(tmp_path / out), *flags]
 
 
 def runs_csv(folder: Path) -> Path:
@@ -108,12 +119,13 @@ def test_undisturbed_killed_and_merged_are_one_table(
 def check_the_runs(path: Path) -> None:
     results = read_results(path)
     losses = {(o.entry.partition("#")[0], o.seed): o.valid_loss for o in results}
-    assert set(losses) == {(name, seed) for name in ("pre_ln", "twin", "post_ln") for seed in (1, 2)}
-    assert losses["twin", 1] == losses["pre_ln", 1] != losses["post_ln", 1]
+    post_ln = "post_ln/norm_type=mine"
+    assert set(losses) == {(name, seed) for name in ("pre_ln", "twin", post_ln) for seed in (1, 2)}
+    assert losses["twin", 1] == losses["pre_ln", 1] != losses[post_ln, 1]
     assert losses["pre_ln", 1] != losses["pre_ln", 2]
     for result in results:
         (log,) = path.parent.glob(
-            f"runs/compare/copy/{result.entry.replace('#', '-')}-lr0.01-*/seed{result.seed}/train.001.log"
+            f"runs/compare/copy/{re.sub('[#/]', '-', result.entry)}-lr0.01-*/seed{result.seed}/train.001.log"
         )
         assert f'"valid_loss": "{result.valid_loss:g}"' in log.read_text()
         assert f"num. shared model params: {result.parameters:,} " in log.read_text()
@@ -202,3 +214,18 @@ def test_no_run_begins_that_would_end_too_late(tmp_path: Path, capsys: pytest.Ca
     (report,) = tmp_path.glob("copy-*/report.md")
     assert "pre_ln, lr 0.01, seed 1" in report.read_text().partition("## Not run")[2]
     assert HEADER[0] == "entry"
+
+
+def test_a_failed_run_ends_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(comparison: Comparison, cell: Cell, runner: Runner, run: Run) -> Result:
+        ended = {"ended": "failed", "reason": "no memory"} if cell.entry.name == "b2t" else {"ended": "learned"}
+        given = {"entry": cell.entry.name, "lr": cell.lr, "seed": cell.seed, "curve": "16:2", "valid_loss": 2.0} | ended
+        return Result(**({field.name: 0 for field in fields(Result)} | given))  # type: ignore[arg-type]
+
+    monkeypatch.setattr("fairseq_residuals.lab.compare.command.carry_out", fail)
+    assert main(["compare", "b2t", *TINY, "--out", str(tmp_path)]) == 1
+    printed = capsys.readouterr()
+    assert "b2t: failed at every rate from 0.01 to 0.01." in printed.out
+    assert "error: 1 of 3 runs failed, the first of b2t: no memory; the same command tries" in printed.err

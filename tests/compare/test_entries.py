@@ -56,6 +56,19 @@ def test_a_changed_file_has_another_copy(tmp_path: Path) -> None:
     assert "0.5" in (first / "changing.py").read_text()
 
 
+def test_a_changed_norm_is_another_wiring(tmp_path: Path) -> None:
+    names = []
+    for norm in ("RMSNorm", "LayerNorm"):
+        text = f"from torch import nn\nfrom fairseq_residuals import register_norm\nregister_norm('own', nn.{norm})\n"
+        imported = Path(file(tmp_path, "norm.py", text))
+        load(imported, wirings=False)
+        entries, user_dir = read_entries(["pre_ln", "b2t/norm_type=own"], tmp_path, imported=[imported])
+        assert user_dir is not None and (user_dir / "norm.py").read_text() == text
+        names.append([entry.name for entry in entries])
+    assert names[0][0] == names[1][0] == "pre_ln"
+    assert names[0][1] != names[1][1] and all(pair[1].startswith("b2t/norm_type=own#") for pair in names)
+
+
 def test_registered_wirings_of_a_file_have_their_own_names_and_options(tmp_path: Path) -> None:
     text = TEN_LINES.replace("class HalfPreLN", '@register_variant("my_half")\nclass HalfPreLN') + (
         '    title = "Half"\n    paper = "Unpublished 2026"\n    year = 2026\n'

@@ -17,6 +17,7 @@ from fairseq_residuals.lab.compare.checks import Start
 from fairseq_residuals.lab.compare.entries import Entry
 from fairseq_residuals.lab.compare.schedule import Plan
 from fairseq_residuals.lab.compare.tasks import RUNGS, TASKS
+from fairseq_residuals.lab.compare.verdict import Findings
 from fairseq_residuals.lab.recipes.machine import Machine
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -57,6 +58,17 @@ def browse(path: Path, *flags: str) -> str:
     assert done.returncode == 0, done.stderr
     assert "CONSOLE" not in done.stderr
     return done.stdout
+
+
+def test_a_wiring_whose_runs_failed_is_not_said_to_diverge() -> None:
+    plan = Plan(ENTRIES, (0.001,), False, 1, 1)
+    first, second, third = (result(entry, 1) for entry in ENTRIES)
+    results = [first, replace(second, ended="failed"), replace(third, ended="diverged")]
+    findings = Findings(plan, results, {entry.name: START for entry in ENTRIES})
+    assert [findings.sentence(verdict) for verdict in findings.at_updates] == [
+        "mudd: failed at every rate from 0.001 to 0.001.",
+        "b2t: diverged at every rate from 0.001 to 0.001.",
+    ]
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")

@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     """Train what has not been trained, write the report, and return 0.
 
     Raises:
-        UserError: nothing can be compared so.
+        UserError: nothing can be compared so, or a run failed.
     """
     deadline = time.monotonic() + 3600 * args.hours
     with quiet():
@@ -112,6 +112,11 @@ def run(args: argparse.Namespace) -> int:
             _train(comparison, plan, results, estimates, jobs, deadline, args.cluster)
         finally:
             conclude()
+    if failed := [result for result in results if result.ended == "failed"]:
+        raise UserError(
+            f"{len(failed)} of {len(results)} runs failed, the first of {failed[0].entry}: {failed[0].reason}; the"
+            " same command tries them again"
+        )
     return 0
 
 
@@ -135,7 +140,7 @@ def _asked(args: argparse.Namespace) -> tuple[Comparison, Plan]:
             raise UserError("--blocks today is for language models: --task debian_lm, or --data with one")
         about = f"{task.about}, of today's blocks"
         task = replace(task, about=about, overrides=(*task.overrides, f"model._name={today.MODEL}"))
-    entries, user_dir = read_entries(texts, args.out.resolve(), args.blocks == "today")
+    entries, user_dir = read_entries(texts, args.out.resolve(), args.blocks == "today", args.imported)
     rung, depth = _rung(task, args), args.depth or task.depth
     for entry in entries:
         for stack in ("decoder",) if task.is_language_model else ("encoder", "decoder"):

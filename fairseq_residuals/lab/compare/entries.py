@@ -17,6 +17,7 @@ from pathlib import Path
 
 from fairseq_residuals.wirings.core.base import Variant
 from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.norms import OWN
 from fairseq_residuals.wirings.core.registry import OPTIONAL, VARIANTS, register_variant
 from fairseq_residuals.wirings.core.wiring import Wiring
 from modern_fairseq.atomic_write import atomic_write
@@ -70,18 +71,21 @@ class Entry:
         return own + ([f"lr_scheduler.warmup_updates={self.warmup}"] if self.warmup is not None else [])
 
 
-def read_entries(texts: Sequence[str], folder: Path, of_today: bool = False) -> tuple[list[Entry], Path | None]:
+def read_entries(
+    texts: Sequence[str], folder: Path, of_today: bool = False, imported: Sequence[Path] = ()
+) -> tuple[list[Entry], Path | None]:
     """Return the entries, and the ``--user-dir`` of their trainings where the plugin alone does not do.
 
     Args:
         texts: as the command line has them.
         folder: where copies of files are kept, so that a run goes on with what it began with.
         of_today: whether models have blocks of today, which fairseq learns of by the same package.
+        imported: files that are loaded already, with norms or wirings that entries name.
 
     Raises:
         UserError: an entry is not valid, or comes twice.
     """
-    files = [Path(text) for text in texts if text.endswith(".py")]
+    files = [*imported, *(Path(text) for text in texts if text.endswith(".py"))]
     user_dir = _user_dir(files, folder) if files or of_today else None
     entries: list[Entry] = []
     for text in texts:
@@ -99,7 +103,8 @@ def _entry(text: str, user_dir: Path | None) -> Entry:
     wiring, warmup = (found["wiring"], int(found["updates"])) if found else (text, None)
     name, _, options = wiring.partition("/")
     wired = Wiring.parse(name, options)
-    if user_dir and any(part.variant.__module__.startswith(_LOADED) for part in wired.parts):
+    own = [part.variant.__module__.startswith(_LOADED) or part.config.norm_type not in OWN for part in wired.parts]
+    if user_dir and any(own):
         text += f"#{user_dir.name[-4:]}"  # a file that was changed is another wiring
     return Entry(text, name, options, warmup)
 
@@ -119,7 +124,7 @@ def _user_dir(files: Sequence[Path], folder: Path) -> Path:
         "from pathlib import Path\n\nimport fairseq_residuals\n"
         "from fairseq_residuals.lab.compare import today\n"
         "from fairseq_residuals.lab.compare.entries import load\n\nfairseq_residuals.register()\n"
-        f"for name in {sorted(texts)!r}:\n    load(Path(__file__).with_name(name))\n"
+        f"for name in {sorted(texts)!r}:\n    load(Path(__file__).with_name(name), wirings=False)\n"
     )
     for name, text in texts.items():
         with atomic_write(package / name) as new:

@@ -158,7 +158,7 @@ def _list(*lines: str) -> str:
 
 LOSS_HEAD = (
     *("wiring", "rate", "seeds", "valid loss", "train loss", "score", "CPU s", "MiB", "parameters"),
-    "did not learn or diverged at",
+    "did not learn, diverged or failed at",
 )
 
 

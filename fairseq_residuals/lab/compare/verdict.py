@@ -153,7 +153,8 @@ class Findings:
         if not grid:
             return f"{entry.name}: not run."
         if not self.chosen[entry]:
-            return f"{entry.name}: diverged at every rate from {min(grid):g} to {max(grid):g}."
+            how = {o.ended for o in self.results if o.entry == entry.name}
+            return f"{entry.name}: {' or '.join(sorted(how))} at every rate from {min(grid):g} to {max(grid):g}."
         ended = [o.ended for o in self.chosen[entry]]
         failed = "" if set(ended) == {"learned"} else f" Of {len(ended)} seeds {ended.count('learned')} learned."
         text = f"{entry.name}: {verdict.word}"
