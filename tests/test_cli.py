@@ -15,7 +15,7 @@ from fairseq_residuals.lab.recipes.tables import command as table
 from fairseq_residuals.lab.recipes.tables import published
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.wirings.core.base import Variant
-from fairseq_residuals.wirings.core.config import options_of
+from fairseq_residuals.wirings.core.config import options_of, show_value
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS
 from fairseq_residuals.wirings.core.wiring import Wiring
@@ -41,7 +41,17 @@ def test_show(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert VARIANTS[name].paper in text and all(equation in text for equation in Wiring.parse(name).equations)
     for option in options_of(VARIANTS[name].Config).values():
-        assert option.name in text and option.help in text
+        refused = f"  {option.name}={show_value(option.default)}\n      has no other value here, for "
+        assert option.name in text and (option.help in text or refused in text)
+
+
+def test_show_says_where_a_wiring_is_and_which_options_it_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "b2t"]) == 0
+    text = capsys.readouterr().out
+    assert "B2T in fairseq_residuals/wirings/variants/b2t.py\n" in text
+    assert "  gpas=none\n      has no other value here, for its stream is not one sum" in text
+    assert main(["show", "pre_ln"]) == 0
+    assert "has no other value" not in capsys.readouterr().out
 
 
 def test_show_explains_no_name_that_its_equations_lack(capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,7 +127,8 @@ def layer_settings(
         name = min(unknown)
         valid = LayerOptions.__annotations__
         raise UserError(
-            f"there is no argument {name!r}{did_you_mean(name, valid)}; those of layers are {', '.join(valid)}"
+            f"there is no argument {name!r}{did_you_mean(name, valid)}; those of layers are {', '.join(valid)}; options"
+            f" of the wiring are given as options={{{name!r}: ...}}"
         )
     given: dict[str, Any] = dict(layers)
     for name in ("norm_type", "norm_eps"):

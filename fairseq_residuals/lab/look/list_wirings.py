@@ -84,7 +84,7 @@ def summary_table() -> str:
     """Return how many wirings are compared how far, and a table of four columns (results/wirings.md)."""
     far = Counter(evidence(VARIANTS[name]) for name in list_variants())
     lines = [
-        f"Of {far.total()} wirings, {far[SENTENCES]} equal their authors' code to the generated sentence,"
+        f"Of {far.total()} wirings, {far[SENTENCES]} equal their authors' code, the generated sentences too,"
         f" {far[ACTIVATIONS]} equal published code in",
         f"activations and gradients (the table says whose, and of which stack), and {far[EQUATIONS]} follow equations"
         " alone.",

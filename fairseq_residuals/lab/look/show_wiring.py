@@ -6,17 +6,30 @@ import argparse
 import inspect
 import re
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from itertools import zip_longest
+from pathlib import Path
+from typing import Any
 
+import fairseq_residuals
 from fairseq_residuals.wirings.core.config import options_of, show_value
 from fairseq_residuals.wirings.core.registry import find_variant
 
+OF_SOME = {"gpas": "layer", "depth_mup": True, "init": "ds_init"}
+"""Options that some wirings refuse, with a value that is not the default."""
 HELP = "show a wiring: description, equations, paper, options with their defaults, architectures"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("variant", metavar="WIRING", help="a name that `fairseq-residuals list` prints")
+
+
+def _source(variant: type) -> str:
+    """Return the file of a class, from the package on where it is one of the package's."""
+    path = Path(inspect.getsourcefile(variant) or "")
+    package = Path(fairseq_residuals.__file__).parent
+    return str(path.relative_to(package.parent) if path.is_relative_to(package) else path)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -32,7 +45,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"{'in which':15}{', '.join(symbols)}")
     if variant.starts_as:
         print(f"{'At the start:':15}the output of {variant.starts_as}")
-    print(f"{'Paper:':15}{variant.paper}\n{'Code:':15}{variant.code or 'none published'}")
+    print(f"{'Paper:':15}{variant.paper}\n{'Their code:':15}{variant.code or 'none published'}")
+    print(f"{'The class:':15}{variant.__name__} in {_source(variant)}")
     print(f"{'Compared with:':15}{variant.verified}")
     if variant.ships_in:
         print(f"{'Ships in:':15}{variant.ships_in}")
@@ -40,7 +54,10 @@ def run(args: argparse.Namespace) -> int:
         print(f"{'Our choice:':15}{variant.extension}")
     print("Options:")
     for option in options_of(variant.Config).values():
-        print(f"  {option.name}={show_value(option.default)}\n      {option.help}; valid: {option.describe()}")
+        other: dict[str, Any] = {option.name: OF_SOME.get(option.name, option.default)}
+        why = variant.contradiction(replace(variant.Config(), **other)).partition(", ")[2]
+        about = f"has no other value here, {why}" if why else f"{option.help}; valid: {option.describe()}"
+        print(f"  {option.name}={show_value(option.default)}\n      {about}")
     if find_spec("fairseq") is None:
         print("Architectures: none, as fairseq is not installed; fairseq_residuals.build_stack builds it without")
         return 0

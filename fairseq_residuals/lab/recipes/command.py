@@ -62,6 +62,9 @@ def _too_short_to_average(updates: int, work: Iterable[Job]) -> str:
     for job in work:
         if job.recipe.average:
             last, unit = job.recipe.average
+            every = job.asked.checkpoint.save_interval_updates
+            if unit == "update" and every and updates // every >= last:
+                continue
             return (
                 f"--max-update {updates}: {job.name} averages its last {last} {unit} checkpoints; "
                 "a training that has fewer is not scored"
@@ -131,5 +134,6 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("reproduce: interrupted; repeat the command to go on with what is unfinished", file=sys.stderr)
         return INTERRUPTED
-    print(f"fairseq-residuals table {args.table} shows what is on record")
+    recorded = f" --reproduced {args.results}" if args.results else ""
+    print(f"fairseq-residuals table {args.table}{recorded} shows what is on record")
     return 0

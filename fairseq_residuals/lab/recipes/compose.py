@@ -165,12 +165,12 @@ def effective_batch(config: DictConfig) -> int:
 
 
 def training_hash(config: DictConfig) -> str:
-    """Return names what is trained, whatever the seed, the machine and the number of devices."""
+    """Return a digest of what is trained, whatever the seed, the machine and the number of devices."""
     return _hash(_training(config))
 
 
 def whole_hash(config: DictConfig) -> str:
-    """Return names what is trained and how it is scored, whatever the seed, the machine and the number of devices."""
+    """Return a digest of what is trained and how it is scored, whatever the seed, the machine and the devices."""
     return _hash([_training(config), plain(config)["recipe"]])
 
 

@@ -87,7 +87,7 @@ class Job:
 
     @cached_property
     def asked(self) -> DictConfig:
-        """Configuration that is to be trained, on one device."""
+        """Configuration as the recipe has it, for one device."""
         return compose(self.settings.configs, self.name, self._asked_overrides)
 
     def check_model(self) -> None:
@@ -101,7 +101,7 @@ class Job:
 
     @cached_property
     def config(self) -> DictConfig:
-        """Configuration that is trained, on this machine."""
+        """The same, adapted to this machine."""
         config = copy.deepcopy(self.asked)
         for key, value in self._of_the_machine.items():
             OmegaConf.update(config, key, value)

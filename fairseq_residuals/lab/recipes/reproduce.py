@@ -121,7 +121,10 @@ def measurements_of(job: Job, cells: Sequence[Cell]) -> list[Measurement]:
 
 def _carry_out(table: TableRecipe, job: Job, cells: list[Cell], results: Path | None, runner: Runner, run: Run) -> None:
     with Stages.of(job, runner, run) as stages:
-        append(_records(table, stages, cells), results, {table.published.key: table.published})
+        records = _records(table, stages, cells)
+        append(records, results, {table.published.key: table.published})
+    for record in records:
+        runner.say(f"{record.row}, {record.column}, seed {record.seed}: {record.value} {record.metric}")
 
 
 def _records(table: TableRecipe, stages: Stages, cells: list[Cell]) -> list[Record]:
@@ -253,6 +256,8 @@ def _evaluations(job: Job, cells: list[Cell]) -> Iterator[str]:
     for measurement in measurements_of(job, cells):
         for evaluation in job.evaluate(measurement):
             yield f"{shlex.join(evaluation.command)} > {shlex.quote(str(evaluation.log))} 2>&1"
-            yield from score_commands(job, measurement, evaluation)
+            yield from (
+                f"# the same score by hand: {command}" for command in score_commands(job, measurement, evaluation)
+            )
         if measurement.tool == "train-log":
             yield f"# {', '.join(measurement.metrics)} from the validations in {job.folder}/train.*.log"

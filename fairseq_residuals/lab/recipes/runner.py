@@ -1,6 +1,6 @@
 """Runs and their child processes: several runs at a time, a log for each command, no child that outlives its parent.
 
-Where runs are stands on stderr: bars on a terminal, a line now and then elsewhere. stdout has nothing but results.
+Where runs are stands on stderr: bars on a terminal, a line now and then elsewhere. stdout has commands and results.
 """
 
 from __future__ import annotations

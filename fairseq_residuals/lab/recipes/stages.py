@@ -1,4 +1,4 @@
-"""Yield the stages of a job, each done once: what is done is not done again, what was cut off does not look done."""
+"""Stages of a job, each done once: what is done is not done again, what was cut off does not look done."""
 
 from __future__ import annotations
 

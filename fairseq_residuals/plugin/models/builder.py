@@ -58,14 +58,14 @@ def forget_files(args: Args, *keys: str) -> None:
             setattr(args, key, None)
 
 
-def rewire_model(model: nn.Module, args: Args, wirings: dict[str, Wiring]) -> None:
+def wire_model(model: nn.Module, args: Args, wirings: dict[str, Wiring]) -> None:
     """Replace the layers of a stock model's stacks, attach what its settings ask for, and log what this makes."""
     get: Callable[[str], Any] = args.get if isinstance(args, DictConfig) else vars(args).get
     depths: dict[str, int] = {stack: get(f"{stack}_layers") for stack in wirings}
     owners = []
     for stack, wiring in wirings.items():
         owner = getattr(model, stack)
-        rewired = rewire(
+        wired = wire_stack(
             owner,
             wiring,
             stack,  # type: ignore[arg-type]
@@ -81,11 +81,11 @@ def rewire_model(model: nn.Module, args: Args, wirings: dict[str, Wiring]) -> No
             wiring.title,
             "; ".join(wiring.equations),
         )
-        owners.append((owner, rewired))
+        owners.append((owner, wired))
     initialise(owners)
     if get("checkpoint_activations"):
-        for _, rewired in owners:
-            rewired.wrappers.append(RecomputeActivations())
+        for _, wired in owners:
+            wired.wrappers.append(RecomputeActivations())
     extensions.attach_all(model, as_namespace(args))
     # last: an extension may replace the embedding
     if uses_fixnorm(wirings):
@@ -93,7 +93,7 @@ def rewire_model(model: nn.Module, args: Args, wirings: dict[str, Wiring]) -> No
     logger.info("parameters: %s", f"{sum(p.numel() for p in model.parameters()):,}")
 
 
-def rewire(
+def wire_stack(
     owner: nn.Module,
     wiring: Wiring,
     side: Literal["encoder", "decoder"],

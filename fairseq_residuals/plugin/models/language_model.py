@@ -9,7 +9,7 @@ from fairseq.models import register_model
 from fairseq.models.transformer_lm import TransformerLanguageModel, TransformerLanguageModelConfig
 
 from fairseq_residuals.plugin.models.args import Args, for_stock_build
-from fairseq_residuals.plugin.models.builder import refuse_sharding, rewire_model, wirings_of
+from fairseq_residuals.plugin.models.builder import refuse_sharding, wire_model, wirings_of
 from fairseq_residuals.plugin.models.families import Family, add_plugin_flags
 from fairseq_residuals.wirings.core.errors import UserError
 
@@ -68,5 +68,5 @@ class ResidualTransformerLM(TransformerLanguageModel):
                 "--tie-adaptive-weights needs --adaptive-input, equal cutoffs and factors of input and softmax, and"
                 " equal input and output dimensions"
             ) from error
-        rewire_model(model, args, wirings)
+        wire_model(model, args, wirings)
         return model

@@ -11,7 +11,7 @@ from fairseq.models.speech_to_text import S2TTransformerModel
 from torch import Tensor, nn
 
 from fairseq_residuals.plugin.models.args import Args, for_stock_build
-from fairseq_residuals.plugin.models.builder import forget_files, refuse_sharding, rewire_model, wirings_of
+from fairseq_residuals.plugin.models.builder import forget_files, refuse_sharding, wire_model, wirings_of
 from fairseq_residuals.plugin.models.families import Family, add_plugin_flags
 from fairseq_residuals.wirings.core.errors import UserError
 
@@ -82,7 +82,7 @@ class ResidualS2TTransformer(S2TTransformerModel):
             None,
         )
         model = super().build_model(stock, task)
-        rewire_model(model, args, wirings)
+        wire_model(model, args, wirings)
         model.encoder.subsample.register_forward_pre_hook(_in_its_precision)
         if pretrained:
             if not Path(pretrained).exists():

@@ -8,7 +8,7 @@ from fairseq.models import register_model
 from fairseq.models.transformer import TransformerModel
 
 from fairseq_residuals.plugin.models.args import Args, for_stock_build
-from fairseq_residuals.plugin.models.builder import forget_files, refuse_sharding, rewire_model, wirings_of
+from fairseq_residuals.plugin.models.builder import forget_files, refuse_sharding, wire_model, wirings_of
 from fairseq_residuals.plugin.models.families import Family, add_plugin_flags
 from fairseq_residuals.wirings.core.errors import UserError
 
@@ -44,5 +44,5 @@ class ResidualTransformer(TransformerModel):
         except ValueError as error:
             raise UserError(str(error)) from error
         forget_files(args, "encoder_embed_path", "decoder_embed_path")
-        rewire_model(model, args, wirings)
+        wire_model(model, args, wirings)
         return model

@@ -1,8 +1,10 @@
 """Calls of attention: by the module itself, or with its insides open for what touches projections, scores or heads.
 
-:func:`run_attention` is what a connection does unless another :data:`AttentionBackend` was attached to it.
-:func:`open_attention` computes by the weights of a module, fairseq's ``MultiheadAttention`` or one with the same names,
-and has places where a variant may step in. What is kept between the steps of decoding is a :class:`KVCache`.
+:func:`run_attention` is what a connection does unless another :data:`AttentionBackend` was attached to it: in models of
+the plugin ``CPUAttention`` (wirings/speed/cpu.py) and for packed rows ``VarlenAttention`` (plugin/speed); ``wrap`` and
+``rewire`` have their own. :func:`open_attention` computes by the weights of a module, fairseq's ``MultiheadAttention``
+or one with the same names, and has places where a variant may step in. What is kept between the steps of decoding is
+a :class:`KVCache`.
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ def share_heads(x: Tensor, heads: int) -> Tensor:
 
 
 def needs_opening(cache: KVCache | None, arguments: dict[str, Any]) -> bool:
-    """Return whether the module itself cannot do it: there is an edit, a packed row, or a cache of another kind."""
+    """Return whether the module itself cannot do it: an edit (also None), a packed row, a cache of another kind."""
     opening = ("edit_", "packing", "key_packing")
     return (cache is not None and cache.incremental_state is None) or any(a.startswith(opening) for a in arguments)
 

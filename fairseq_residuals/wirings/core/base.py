@@ -121,7 +121,8 @@ class Connection(nn.Module):
     edits_scores: ClassVar[bool] = False
     """Whether :meth:`attend` edits scores, which kernels for packed rows never show."""
     multiplier: float = 1.0
-    """Factor on each branch in a wiring that adds branches to a stream, outside of all norms (:meth:`scaled`)."""
+    """Factor on each branch outside of its norms (:meth:`scaled`), a constant of the wiring or that of ``depth_mup``; 1
+    in wirings such as Post-LN and B2T, which refuse that option."""
 
     def __init__(self, site: Site) -> None:
         super().__init__()

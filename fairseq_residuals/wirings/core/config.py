@@ -156,8 +156,10 @@ def parse_options(owner: str, config_class: type[T], given: Given | list[tuple[s
         try:
             values[name] = options[name].parse(show_value(value))
         except ValueError:
+            own = "; a norm of your own has to be registered first: import its file" * (name == "norm_type")
             raise UserError(
-                f"{show_value(value)!r} is not valid for option {name!r} of {owner}; valid: {options[name].describe()}"
+                f"{show_value(value)!r} is not valid for option {name!r} of {owner}; valid:"
+                f" {options[name].describe()}{own}"
             ) from None
     return config_class(**values), frozenset(values)
 

@@ -89,7 +89,8 @@ class Wiring:
             if place is None:
                 raise UserError(
                     f"{name!r} is not a wiring or a list of wirings with their layers, such as"
-                    " post_ln:0-5,pre_ln:6-17 (layers are counted from 0)"
+                    " post_ln:0-5,pre_ln:6-17 (layers are counted from 0); options stand in brackets, as in"
+                    " pre_ln(final_norm=false)"
                 )
             find_variant(place["name"])
             places.append((place["name"], int(place["first"]), int(place["last"] or place["first"])))

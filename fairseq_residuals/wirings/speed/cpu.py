@@ -50,7 +50,7 @@ class CPUAttention:
         """Run attention as :func:`~fairseq_residuals.wirings.core.attention.run_attention` does."""
         if not (needs_opening(cache, kwargs) or self.opens(attn, query, key)):
             return run_attention(attn, query, key, value, cache=cache, **kwargs)
-        if self.fast and "edit_heads" not in kwargs:
+        if self.fast and "edit_heads" not in kwargs:  # an edit keeps the heads for its own gradient in any case
             kwargs["weigh"] = weigh_values_recomputably
         return open_attention(attn, query, key, value, cache=cache, **kwargs)
 

@@ -11,8 +11,8 @@ fed. Checked against takase/b2t_connection@c8e2ad4 (``fairseq/modules/transforme
 
 Paper and code: the repository's first release (c3dedea, June 2022) initialises as fairseq does; since 4d80167 (May
 2023) it multiplies every weight matrix of a layer, biases not, by L^-0.5 (``init_scale=depth``), which no table of
-the paper mentions. Table 2 (100L-100L) multiplied by 0.1, which is the same factor there (``init_scale=0.1``), by the
-paper's words all parameters but embeddings, and so biases too.
+the paper mentions. Table 2 (100L-100L) multiplied by 0.1 (``init_scale=0.1``), which equals L^-0.5 there. By the
+paper's words this was all parameters but embeddings, so biases too; ``init_scale`` leaves biases alone.
 """
 
 from typing import Any
@@ -27,7 +27,8 @@ class BottomConnection(Connection):
     """Stream: "bottom" (T, B, C), the input of the current layer."""
 
     def read(self, s: Stream) -> tuple[Tensor, Stream]:
-        return s["x"], s | {"bottom": s["x"]} if self.site.first else s
+        stream = s | {"bottom": s["x"]} if self.site.first else s
+        return s["x"], stream
 
 
 class B2TConnection(BottomConnection):
