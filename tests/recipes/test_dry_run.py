@@ -173,6 +173,14 @@ def test_a_training_too_short_to_average_is_said_beforehand(
     assert not capsys.readouterr().err
 
 
+def test_a_short_training_that_saves_enough_to_average_is_no_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["reproduce", "synthetic/translation", "--rows", "18L-18L/B2T", "--dry-run", "--max-update", "6"]
+    for every, expected in (1, ""), (3, "averages its last 3 update checkpoints"):
+        assert cli.main([*arguments, "--override", f"checkpoint.save_interval_updates={every}"]) == 0
+        said = capsys.readouterr().err
+        assert expected in said and bool(said) == bool(expected)
+
+
 def test_the_other_source_of_a_recipe_can_be_chosen(dry_run) -> None:
     row = ("--rows", "ResiDual", "--gpus", "8")
     for extra, updates in ((), "50000"), (("--override", "resi_dual/wmt_source=paper"), "500000"):

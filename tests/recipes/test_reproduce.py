@@ -96,13 +96,15 @@ def check_nothing_is_done_twice(
     before = (folder / "results.csv").read_bytes()
     records = read_records(folder / "results.csv")
     assert cli.main(ARGUMENTS) == 0
-    assert "on record" in capsys.readouterr().out
+    assert "fairseq-residuals table b2t/table3 --reproduced results.csv shows what is on record" in capsys.readouterr().out
     assert (folder / "results.csv").read_bytes() == before
     # a score that is lost is computed from what has been trained and generated
     (folder / "results.csv").unlink()
     assert cli.main(ARGUMENTS) == 0
-    assert "$ " not in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "$ " not in printed
     again = read_records(folder / "results.csv")
+    assert all(f"{r.row}, {r.column}, seed 5: {r.value} {r.metric}\n" in printed for r in again)
     assert [(r.column, r.metric, r.value, r.hours) for r in again] == [
         (r.column, r.metric, r.value, r.hours) for r in records
     ]

@@ -256,8 +256,7 @@ def _evaluations(job: Job, cells: list[Cell]) -> Iterator[str]:
     for measurement in measurements_of(job, cells):
         for evaluation in job.evaluate(measurement):
             yield f"{shlex.join(evaluation.command)} > {shlex.quote(str(evaluation.log))} 2>&1"
-            yield from (
-                f"# the same score by hand: {command}" for command in score_commands(job, measurement, evaluation)
-            )
+            by_hand = score_commands(job, measurement, evaluation)
+            yield from (f"{command}  # by hand; a run computes its scores itself" for command in by_hand)
         if measurement.tool == "train-log":
             yield f"# {', '.join(measurement.metrics)} from the validations in {job.folder}/train.*.log"
