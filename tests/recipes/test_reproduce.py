@@ -96,7 +96,8 @@ def check_nothing_is_done_twice(
     before = (folder / "results.csv").read_bytes()
     records = read_records(folder / "results.csv")
     assert cli.main(ARGUMENTS) == 0
-    assert "fairseq-residuals table b2t/table3 --reproduced results.csv shows what is on record" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "fairseq-residuals table b2t/table3 --reproduced results.csv shows what is on record" in printed
     assert (folder / "results.csv").read_bytes() == before
     # a score that is lost is computed from what has been trained and generated
     (folder / "results.csv").unlink()
