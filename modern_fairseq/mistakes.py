@@ -32,8 +32,8 @@ _MESSAGES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str, str],
     (UnicodeDecodeError, r"'utf-8' codec can't decode .*", "a file that was read is not UTF-8 text ({0})"),
     (
         RuntimeError,
-        r"(?s).*DefaultCPUAllocator: .*you tried to allocate (\d+) bytes.*",
-        "memory is used up: there were no {1} bytes left; smaller models and smaller batches need less",
+        r"(?s)(?:.*DefaultCPUAllocator: .*you tried|CUDA out of memory\. Tried) to allocate ([\d.]+ \w+).*",
+        "memory is used up: there were no {1} left; smaller models and smaller batches need less",
     ),
     (
         FloatingPointError,

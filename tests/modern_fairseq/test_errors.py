@@ -144,6 +144,13 @@ def test_a_missing_dictionary_tells_a_missing_folder_from_a_wrong_one(tmp_path):
             ),
             "memory is used up: there were no 1048576 bytes left",
         ),
+        (
+            torch.OutOfMemoryError(
+                "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.10 GiB of which 4.00"
+                " MiB is free."
+            ),
+            "memory is used up: there were no 20.00 MiB left",
+        ),
     ],
 )
 def test_what_fairseq_says_about_a_mistake_is_recognised(error, part):
