@@ -81,7 +81,7 @@ def _import(name: str) -> ModuleType:
             raise
         raise UserError(
             f"the command {name} needs fairseq and the extra of this package that is called so: {_INSTALL};"
-            f" {' and '.join(WITHOUT_FAIRSEQ)} need neither"
+            f" {', '.join(WITHOUT_FAIRSEQ)} need neither"
         ) from error
 
 

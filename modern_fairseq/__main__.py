@@ -1,8 +1,11 @@
 """Print what is patched, why, until when, and whether it is active: ``python -m modern_fairseq``."""
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
+import os
+import sys
 
 from modern_fairseq import table
 
@@ -38,4 +41,8 @@ def listing() -> str:
 
 
 if __name__ == "__main__":
-    print(listing())
+    # who reads the output (head) may want no more of it
+    with contextlib.suppress(BrokenPipeError):
+        print(listing(), flush=True)
+        sys.exit()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # which Python would flush once more

@@ -47,7 +47,7 @@ def test_the_unigram_loss_of_a_corpus(diagnose: Callable[..., str], tmp_path: Pa
     assert Unigram.counted(tmp_path, "").bits == Unigram.counted(tmp_path, "en").bits == 1.0
     with pytest.raises(UserError, match="less than two types"):
         Unigram.counted(tmp_path, "xx")
-    lines = [record(10 * i, 2.1 - i / 100) for i in range(1, 20)]
+    lines = [record(10 * i, 2.1 - i / 200) for i in range(1, 20)]
     (tmp_path / "run").write_text("\n".join(["{'seed': 1, 'target_lang': 'de'}", *lines, DONE, ""]))
     text = diagnose("--data", str(tmp_path), file=tmp_path / "run")
     assert NOT_LEARNED in text and "of the unigram loss, 2.00 bits per token (counted in" in text

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from fairseq_residuals.lab.compare.cells import Ended, Result
+from fairseq_residuals.lab.compare.cells import Ended, Result, judged
 from fairseq_residuals.lab.compare.entries import Entry
 from fairseq_residuals.lab.compare.schedule import Plan, best_rate, is_edge, next_cells, rate_losses
 
@@ -69,3 +69,12 @@ def test_where_all_rates_diverge_lower_ones_are_tried_and_no_seeds(ended: Ended)
 
 def test_what_is_done_is_not_done_again() -> None:
     assert next_cells(PLAN, carry_out(PLAN, {"pre_ln": 0.002, "b2t": 0.002})) == []
+
+
+@pytest.mark.parametrize(("loss", "ended"), [(3.6, "learned"), (3.61, "did not learn")])
+@pytest.mark.parametrize("written", ["learned", "did not learn"])
+def test_one_rule_says_whether_a_model_learned(loss: float, ended: Ended, written: Ended) -> None:
+    """The unigram loss is 4; what an earlier version wrote into runs.csv does not count."""
+    found = judged(result("b2t", 0.001, 1, loss, written))
+    assert (found.ended, bool(found.reason)) == (ended, ended == "did not learn")
+    assert judged(result("b2t", 0.001, 1, loss, "diverged")).ended == "diverged"

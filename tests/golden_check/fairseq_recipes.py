@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fairseq_residuals.plugin.checkpoints.fairseq_config import synthetic_dictionary
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors, authors_of
 from fairseq_residuals.plugin.models.args import for_stock_build
-from fairseq_residuals.plugin.models.builder import rewire
+from fairseq_residuals.plugin.models.builder import wire_stack
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.wiring import Wiring
 from tests.golden_check import tolerances
@@ -104,7 +104,7 @@ class EncoderAlone(nn.Module):
         args = for_stock_build(args)
         embed_tokens = TransformerModel.build_embedding(args, task.source_dictionary, args.encoder_embed_dim)
         self.encoder = TransformerModel.build_encoder(args, task.source_dictionary, embed_tokens)
-        rewire(self.encoder, wiring, "encoder", enc_depth=args.encoder_layers, dec_depth=0)
+        wire_stack(self.encoder, wiring, "encoder", enc_depth=args.encoder_layers, dec_depth=0)
 
     def forward(self, src_tokens: Tensor, src_lengths: Tensor) -> dict[str, list[Tensor]]:
         """Return tokens (B, S), lengths (B,) -> what fairseq's encoders return."""

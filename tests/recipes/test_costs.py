@@ -94,7 +94,7 @@ def test_a_wide_model_costs_what_the_device_computes() -> None:
 
 def test_the_summary_of_a_row() -> None:
     lines = list(summary([read_job("b2t/table1/18l_b2t")]))
-    assert lines[0] == "1 run, at most 50,000 updates of 6,400,000 passes on each device"
+    assert lines[0] == "1 run, at most 50,000 updates, 6,400,000 passes in all on each device"
     assert "about 165 to 324 hours of one device (H100, fp16; derived from results/bench/devices.yaml)" in lines
     assert "about 60 hours of one device (H100, fp16, --cuda-graphs; derived from results/bench/devices.yaml)" in lines
     # 12 checkpoints of 148.9 million weights in half precision and two moments
@@ -102,7 +102,7 @@ def test_the_summary_of_a_row() -> None:
     europarl, crawl, commentary = 197_785_698, 918_311_367, 75_178_032  # and four archives of test sets
     megabytes = f"{round((europarl + crawl + commentary) / 1e6):,} MB"
     files = f"7 files to download or supply ({megabytes} and 4 of unknown size), 0 are here; "
-    assert f"{files}`prepare --sources` lists them" in lines
+    assert f"{files}`fairseq-residuals prepare wmt14_en_de --sources` lists them" in lines
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,8 @@ def test_the_documents_have_the_costs_of_today(name: str, rows: str) -> None:
     runs, updates, passes, plain, graphs, cpu, disk, files = line.replace("*", "").split(" | ")
     jobs = [read_job(config) for config in dict.fromkeys(cell.config for cell in read_table(name).select([rows]))]
     found = list(summary(jobs))
-    assert found[0] == f"{runs} run{'s' * (runs != '1')}, at most {updates} updates of {passes} passes on each device"
+    runs = f"{runs} run{'s' * (runs != '1')}"
+    assert found[0] == f"{runs}, at most {updates} updates, {passes} passes in all on each device"
     hours = {device: hour for hour, device in re.findall(r"about (.*) hours of one device \((.*);", "\n".join(found))}
     assert hours.pop(PLAIN.name) == plain
     assert hours.pop(GRAPHS.name, "-") == graphs

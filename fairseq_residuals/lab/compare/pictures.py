@@ -17,11 +17,12 @@ def draw(findings: Findings, unigram: float) -> dict[str, tuple[str, Any]]:
     """Return the pictures that the results suffice for, each with its title, by name."""
     drawn: dict[str, tuple[str, Any]] = {}
     if findings.results:
-        drawn |= {"rates": ("Loss against rate", rates(findings, unigram))}
-        drawn |= {"curves": ("Curves", curves(findings, unigram))}
+        known = f"grey: {findings.plan.baseline.name}; crosses: all seeds; dotted: the unigram loss"
+        drawn |= {"rates": (f"Loss against rate ({known})", rates(findings, unigram))}
+        drawn |= {"curves": ("Curves of the first seed", curves(findings, unigram))}
     if any(v.interval for v in findings.at_updates):
         drawn |= {"forest": (f"Difference from {findings.plan.baseline.name}", forest(findings))}
-        drawn |= {"costs": ("Cost against gain", costs(findings))}
+        drawn |= {"costs": ("Difference against cost", costs(findings))}
     return drawn
 
 
@@ -64,7 +65,6 @@ def rates(findings: Findings, unigram: float) -> Any:
 def curves(findings: Findings, unigram: float) -> Any:
     """Draw each entry's validation loss over updates at its best rate, first seed, labelled at its end."""
     figure, ((axes,),) = plots.new_figure(width=plots.PAGE, height=3.2)
-    axes.axhline(unigram, color="0.4", linewidth=0.8, linestyle=":")
     ends = [("unigram", unigram, "0.4")]
     last = 1
     drawn = [(entry, found[0]) for entry, found in findings.chosen.items() if found and found[0].points]
@@ -73,6 +73,7 @@ def curves(findings: Findings, unigram: float) -> Any:
         axes.plot(*zip(*points, strict=True), **line)
         last = max(last, points[-1][0])
         ends.append((entry.name, points[-1][1], line["color"]))
+    axes.plot((0, last), (unigram, unigram), color="0.4", linewidth=0.8, linestyle=":")
     low, high = axes.get_ylim()
     at = -math.inf
     for name, y, colour in sorted(ends, key=lambda end: end[1]):  # labels that would overlap move up
@@ -124,6 +125,7 @@ def costs(findings: Findings) -> Any:
         axes.plot(cost, verdict.difference, "o", color="black", markersize=3)
         axes.annotate(entry.name, (cost, verdict.difference), xytext=(4, 3), textcoords="offset points", fontsize=7)
     axes.plot(1, 0, "D", color="0.4", markersize=4)
+    axes.annotate(findings.plan.baseline.name, (1, 0), xytext=(4, -9), textcoords="offset points", fontsize=7)
     axes.margins(0.15)
     plots.finish(axes, f"seconds of a pass, as a multiple of {findings.plan.baseline.name}'s", "difference (bits)")
     return figure

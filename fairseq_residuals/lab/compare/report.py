@@ -42,7 +42,7 @@ def rule(comparison: Comparison, plan: Plan) -> list[str]:
     return [
         f"{grid} An asterisk marks a best rate at the edge of what was tried.",
         f"The test is a paired t-test of the final validation losses against {plan.baseline.name}'s with the same seeds"
-        f" ({plan.seeds} seeds, {plan.seeds_of(plan.baseline)} of the baseline), two-sided, at {LEVEL:.0%} for all"
+        f" ({plan.seeds} of the baseline's {plan.seeds_of(plan.baseline)}), two-sided, at {LEVEL:.0%} for all"
         f" {others} together (Holm). {found}",
         "Equal updates are equal tokens and equal batches. At equal seconds, the slower of two is read off its"
         f" validation curve where the faster ends; passes whose times differ by less than {SAME_SPEED:.0%} count as"
@@ -89,6 +89,7 @@ def plan_text(
     extra = 2 if plan.grows else 0
     runs = {e: len(plan.rates) + extra + plan.seeds_of(e) - 1 for e in plan.entries}
     seconds = sum(number * estimates[entry.name] for entry, number in runs.items()) / jobs
+    shortest_and_longest = min(estimates.values()), max(estimates.values())
     takes = f"{math.ceil(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
     return "\n".join(
         [
@@ -98,7 +99,7 @@ def plan_text(
             "",
             *rule(comparison, plan),
             "",
-            f"About {sum(runs.values())} runs of {min(estimates.values()):.0f} to {max(estimates.values()):.0f}"
+            f"About {sum(runs.values())} runs of {' to '.join(dict.fromkeys(f'{s:.0f}' for s in shortest_and_longest))}"
             f" seconds, {jobs} at a time: {takes}. Everything is in {comparison.folder}.",
         ]
     )
@@ -113,6 +114,9 @@ def markdown(findings: Findings, comparison: Comparison, pictures: Mapping[str, 
     plan, results, starts = findings.plan, findings.results, findings.starts
     losses = findings.losses(plan.baseline)
     noise = statistics.stdev(losses.values()) if len(losses) > 1 else None
+    pairs = min(plan.seeds, plan.seeds_of(plan.baseline))
+    smallest = smallest_difference(pairs, len(plan.entries) - 1)
+    found = f"; {pairs} seeds find a difference of {smallest * noise:.3f}" if smallest and noise else ""
     left = next_cells(plan, results)
     compared = [(f"equal {at}", v) for at in ("updates", "seconds") for v in getattr(findings, f"at_{at}")]
     parts = [
@@ -122,7 +126,7 @@ def markdown(findings: Findings, comparison: Comparison, pictures: Mapping[str, 
             f" unigram loss is {comparison.unigram_loss:.2f}.",
             *map(findings.sentence, findings.at_updates),
             f"Noise floor: {plan.baseline.name} varies by {noise:.4f} bits (standard deviation over {len(losses)}"
-            " seeds)."
+            f" seeds){found}."
             if noise is not None
             else f"Noise floor: unknown, {plan.baseline.name} has fewer than two seeds.",
         ),
@@ -138,7 +142,7 @@ def markdown(findings: Findings, comparison: Comparison, pictures: Mapping[str, 
             ],
         ),
         RULE,
-        _list(*rule(comparison, plan)),
+        _list(*rule(comparison, plan), "One task at one size says nothing of others, nor of deeper stacks."),
         *(f"## {title}\n\n![{title}]({name}.png)" for name, title in pictures.items()),
         "## Before training",
         start_text(starts),
@@ -148,6 +152,7 @@ def markdown(findings: Findings, comparison: Comparison, pictures: Mapping[str, 
         ", ".join([*(cell.name for cell in left[:20]), *(["..."] if len(left) > 20 else [])]) or "Nothing is left.",
         "## Made by",
         _list(*_made_by(comparison, results)),
+        *(f"## {name}\n\n```python\n{text.rstrip()}\n```" for name, text in comparison.files.items()),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -230,6 +235,7 @@ def _html(text: str, drawn: Mapping[str, str]) -> str:
     body = re.sub(r'<p><img src="(\w+)\.png".*?></p>', lambda picture: drawn[picture[1]], body)
     title = html.escape(text[2 : text.index("\n")])
     return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width"><title>{title}</title>'
         f"<style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
     )

@@ -228,7 +228,8 @@ def _judge(log: Log, found: Diagnosis, unigram: Unigram | None) -> str:
             " of time, out of main memory)"
         )
     if len(train) < 4 and len(valid) < 3:
-        return found.end(UNKNOWN, f"{len(train)} training losses and {len(valid)} validation losses are too little")
+        few = f"{len(train)} training losses and {len(valid)} validation losses are too little"
+        return found.end(UNKNOWN, few, "log more often: --log-interval 10")
     curve = train or valid
     name = "training" if train else "validation"
     start, end = next(iter(curve.values())), end_of(curve)
@@ -249,8 +250,8 @@ def _judge(log: Log, found: Diagnosis, unigram: Unigram | None) -> str:
     if stuck and train and unigram and end < unigram.bits / 2:
         found.advise(LESS_FITTED, "validation data may be of another kind than the training data")
         return OVERFITS
-    if stuck and not log.finished and end < FALLS * list(curve.values())[3 * len(curve) // 4]:
-        return found.end(UNKNOWN, "the loss still falls: it is too early")
+    if stuck and end < FALLS * list(curve.values())[3 * len(curve) // 4]:
+        return found.end(UNKNOWN, "the loss still falls: it is too early", "train for more updates")
     if stuck:
         return NOT_LEARNED
     if unigram is None and stands_still:

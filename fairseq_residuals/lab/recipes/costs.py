@@ -75,7 +75,7 @@ def summary(work: Sequence[Job]) -> Iterator[str]:
     updates = sum(job.asked.optimization.max_update for job in jobs)
     passes = sum(job.asked.optimization.max_update * job.batch.update_freq for job in jobs)
     runs = "1 run" if len(jobs) == 1 else f"{len(jobs)} runs"
-    yield f"{runs}, at most {updates:,} updates of {passes:,} passes on each device"
+    yield f"{runs}, at most {updates:,} updates, {passes:,} passes in all on each device"
     reckoned = [(job, matrices_of(job)) for job in jobs]
     for device in devices():
         served = [(job, matrices) for job, matrices in reckoned if device.serves(matrices)]
@@ -133,4 +133,6 @@ def _downloads(jobs: Sequence[Job]) -> str:
         size = f" of {megabytes}" + " together" * (len(known) > 1)
     elif known:
         besides = f" ({megabytes} and {len(sizes) - len(known)} of unknown size)"
-    return f"{files}{size} to download or supply{besides}, {len(here)} are here; `prepare --sources` lists them"
+    names = dict.fromkeys(job.recipe.corpus for job in unprepared.values())
+    lists = "".join(f"; `fairseq-residuals prepare {name} --sources` lists them" for name in names)
+    return f"{files}{size} to download or supply{besides}, {len(here)} are here{lists}"

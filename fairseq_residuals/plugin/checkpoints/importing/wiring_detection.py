@@ -86,7 +86,7 @@ def check_repository(repository: str, found: Found) -> None:
         UserError: its settings are another's.
     """
     if found.settings.get("residual"):
-        found.refuse("it is a checkpoint of this plugin already")
+        found.refuse("it is a checkpoint of this plugin already, which export and fairseq-generate take as it is")
     for key, owner in ONLY_IN.items():
         if owner != repository and found.settings.get(key) not in (None, False, "default"):
             flag = f"--{key.replace('_', '-')}"
