@@ -11,10 +11,9 @@ import pytest
 import sacrebleu
 from fairseq.data import Dictionary
 from fairseq.scoring import build_scorer
-from sacrebleu.significance import PairedTest
 
 import fairseq_residuals  # noqa: F401  registers the scorers
-from fairseq_residuals.lab.scoring import METRICS, paired_bootstrap, retokenize, score
+from fairseq_residuals.lab.scoring import METRICS, retokenize, score
 from fairseq_residuals.plugin.scoring.metrics import make_metric, split_compounds
 from fairseq_residuals.wirings.core.errors import UserError
 
@@ -221,37 +220,6 @@ def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "jiwer", None)
     with pytest.raises(UserError, match="needs the package jiwer: pip install jiwer"):
         score("wer", ["a"], ["a"])
-
-
-def test_significance_is_sacrebleu_s() -> None:
-    baseline, references = corpus(seed=3)
-    better = [h if i % 3 else r for i, (h, r) in enumerate(zip(baseline, references, strict=True))]
-    test = PairedTest(
-        [("a", baseline), ("b", better)], {"BLEU": sacrebleu.BLEU()}, [references], test_type="bs", n_samples=200
-    )
-    _, expected = test()
-    found = paired_bootstrap(baseline, {"better": better}, references, samples=200)
-    assert [c.name for c in found] == ["baseline", "better"]
-    for comparison, theirs in zip(found, expected["BLEU"], strict=True):
-        assert (comparison.score, comparison.p_value) == (theirs.score, theirs.p_value)
-        assert (comparison.mean, comparison.ci) == (theirs.mean, theirs.ci)
-    assert found[1].score > found[0].score and found[1].p_value < 0.05
-    assert "bs:200" in found[0].signature and "seed:12345" in found[0].signature
-
-
-def test_a_system_may_be_called_baseline() -> None:
-    baseline, references = corpus(seed=3)
-    found = paired_bootstrap(baseline, {"baseline": references}, references, samples=10)
-    assert [c.name for c in found] == ["baseline", "baseline"] and found[0].score < found[1].score == pytest.approx(100)
-
-
-def test_a_system_does_not_differ_from_itself() -> None:
-    """sacreBLEU alone says p = 1 / (samples + 1)."""
-    baseline, references = corpus()
-    (_, same) = paired_bootstrap(baseline, {"same": baseline}, references, "compound_bleu", samples=50)
-    assert same.p_value == 1 and same.score == pytest.approx(value("compound_bleu", baseline, references))
-    with pytest.raises(UserError, match="significance is for BLEU"):
-        paired_bootstrap(baseline, {"same": baseline}, references, "wer")
 
 
 def test_retokenize_as_dlcl_does() -> None:

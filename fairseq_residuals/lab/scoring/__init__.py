@@ -7,19 +7,16 @@ from fairseq_residuals.lab.scoring.perplexity import (
     perplexity_of_validate,
 )
 from fairseq_residuals.lab.scoring.retokenize import retokenize
-from fairseq_residuals.lab.scoring.significance import Comparison, paired_bootstrap
 from fairseq_residuals.plugin.scoring.metrics import METRICS, Scores, make_metric, score
 from fairseq_residuals.plugin.scoring.text import Generation, read_generation, read_lines
 
 __all__ = [
     "METRICS",
-    "Comparison",
     "Generation",
     "Perplexity",
     "Scores",
     "joeynmt_perplexity",
     "make_metric",
-    "paired_bootstrap",
     "perplexity_of_eval_lm",
     "perplexity_of_validate",
     "read_generation",

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from fairseq_residuals.lab.scoring.perplexity import Perplexity, perplexity_of_eval_lm, perplexity_of_validate
 from fairseq_residuals.lab.scoring.retokenize import retokenize
-from fairseq_residuals.lab.scoring.significance import paired_bootstrap
 from fairseq_residuals.plugin.scoring.metrics import METRICS, score
 from fairseq_residuals.plugin.scoring.text import (
     Generation,
@@ -20,14 +19,15 @@ from fairseq_residuals.plugin.scoring.text import (
 from fairseq_residuals.wirings.core.errors import UserError
 
 HELP = "score hypotheses by a metric of the papers, and say what exactly was computed"
-HYPOTHESES = "one sentence a line, or what fairseq-generate printed"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     subparsers = parser.add_subparsers(dest="metric", required=True, metavar="METRIC")
     for name in METRICS:
         metric = subparsers.add_parser(name, help="percent")
-        metric.add_argument("hypotheses", type=Path, metavar="HYP", help=HYPOTHESES)
+        metric.add_argument(
+            "hypotheses", type=Path, metavar="HYP", help="one sentence a line, or what fairseq-generate printed"
+        )
         metric.add_argument(
             "references",
             type=Path,
@@ -45,13 +45,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--words", type=int, metavar="N", help="words and ends of lines of the text, if the log is of subwords"
     )
     ppl.add_argument("--subset", metavar="NAME", help="the log is of fairseq-validate, and this its subset")
-    significance = subparsers.add_parser("significance", help="paired bootstrap of BLEU against a baseline")
-    significance.add_argument("baseline", type=Path, metavar="BASELINE", help=HYPOTHESES)
-    significance.add_argument("systems", type=Path, nargs="+", metavar="SYSTEM", help="the same")
-    significance.add_argument("--ref", type=Path, required=True, metavar="REF")
-    significance.add_argument("--bleu", default="sacrebleu", choices=[name for name in METRICS if "bleu" in name])
-    significance.add_argument("--samples", type=int, default=1000, metavar="N")
-    _add_text_flags(significance)
 
 
 def _add_text_flags(parser: argparse.ArgumentParser) -> None:
@@ -76,8 +69,6 @@ def run(args: argparse.Namespace) -> int:
     if args.metric == "ppl":
         perplexity = _perplexity(args)
         print(f"{perplexity.metric} = {perplexity.value:.2f}\n{perplexity.signature}")
-    elif args.metric == "significance":
-        _significance(args)
     else:
         lines, generation = _hypotheses(args.hypotheses, args.lines, args.metric)
         references = [read_lines(path) for path in args.references]
@@ -108,21 +99,6 @@ def _perplexity(args: argparse.Namespace) -> Perplexity:
     if args.words is not None:
         raise UserError("--words is for the log of fairseq-eval-lm, --subset for that of fairseq-validate")
     return perplexity_of_validate(log, args.subset)
-
-
-def _significance(args: argparse.Namespace) -> None:
-    def read(path: Path) -> list[str]:
-        return _treat(_hypotheses(path, args.lines, args.bleu)[0], args.retokenize)
-
-    systems = {str(path): read(path) for path in args.systems}
-    if len(systems) < len(args.systems):
-        raise UserError("a system is named twice")
-    references = _treat(read_lines(args.ref), args.retokenize)
-    comparisons = paired_bootstrap(read(args.baseline), systems, references, args.bleu, args.samples)
-    for c, name in zip(comparisons, (args.baseline, *args.systems), strict=True):
-        p_value = "baseline" if c.p_value is None else f"p = {c.p_value:.4f}"
-        print(f"{name}: {args.bleu} = {c.score:.2f} ({c.mean:.2f} ± {c.ci:.2f}), {p_value}")
-    print(_signature(comparisons[0].signature, args.retokenize))
 
 
 def _hypotheses(path: Path, kind: str | None, metric: str) -> tuple[list[str], Generation | None]:
