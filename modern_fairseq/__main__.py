@@ -1,6 +1,5 @@
 """Print what is patched, why, until when, and whether it is active: ``python -m modern_fairseq``."""
 
-import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -41,8 +40,8 @@ def listing() -> str:
 
 
 if __name__ == "__main__":
-    # who reads the output (head) may want no more of it
-    with contextlib.suppress(BrokenPipeError):
+    try:
         print(listing(), flush=True)
-        sys.exit()
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # which Python would flush once more
+    except BrokenPipeError:
+        # who reads the output (head) wants no more of it; Python would say so again when it closes stdout
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

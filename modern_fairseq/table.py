@@ -182,7 +182,6 @@ _QUIET = (
     (r"`broadcast_buffers` is deprecated", FutureWarning),
     # what fairseq's modules say of themselves as they are imported
     (r"`torch\.jit\.\w+` is (not supported in Python 3\.14\+|deprecated)", FutureWarning),
-    (r"`torch\.jit\.\w+` is deprecated", DeprecationWarning),
     # hydra_train.py:25 and fairseq/config, which fairseq-hydra-train hands to hydra
     (r"\s*The version_base parameter is not specified", UserWarning),
     (r"\s*In '.*': Usage of deprecated keyword in package header '# @package _group_'", UserWarning),

@@ -26,8 +26,7 @@ RULE = "## The rule, as printed before training"
 
 def rule(comparison: Comparison, plan: Plan) -> list[str]:
     """Return the rule by which the verdicts come, which is printed before any training."""
-    others, pairs = len(plan.entries) - 1, min(plan.seeds, plan.seeds_of(plan.baseline))
-    smallest = smallest_difference(pairs, others)
+    others, smallest = len(plan.entries) - 1, _smallest(plan)
     found = (
         f"A difference of {smallest:.1f} standard deviations of a run is found with {POWER:.0%} probability."
         if smallest is not None
@@ -50,6 +49,11 @@ def rule(comparison: Comparison, plan: Plan) -> list[str]:
         f"A run did not learn if its validation loss ends above {DID_NOT_LEARN_ABOVE:.0%} of the unigram loss"
         f" ({comparison.unigram_loss:.3f} bits). Runs that diverge or do not learn are results.",
     ]
+
+
+def _smallest(plan: Plan) -> float | None:
+    """Return the difference that the plan's seeds find, in standard deviations of a run; None comes of one seed."""
+    return smallest_difference(plan.seeds, len(plan.entries) - 1)
 
 
 def start_text(starts: Mapping[str, Start]) -> str:
@@ -114,9 +118,8 @@ def markdown(findings: Findings, comparison: Comparison, pictures: Mapping[str, 
     plan, results, starts = findings.plan, findings.results, findings.starts
     losses = findings.losses(plan.baseline)
     noise = statistics.stdev(losses.values()) if len(losses) > 1 else None
-    pairs = min(plan.seeds, plan.seeds_of(plan.baseline))
-    smallest = smallest_difference(pairs, len(plan.entries) - 1)
-    found = f"; {pairs} seeds find a difference of {smallest * noise:.3f}" if smallest and noise else ""
+    smallest = _smallest(plan)
+    found = f"; {plan.seeds} seeds find a difference of {smallest * noise:.3f}" if smallest and noise else ""
     left = next_cells(plan, results)
     compared = [(f"equal {at}", v) for at in ("updates", "seconds") for v in getattr(findings, f"at_{at}")]
     parts = [

@@ -6,7 +6,6 @@ import argparse
 import inspect
 import re
 import sys
-from dataclasses import replace
 from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
@@ -16,7 +15,7 @@ import fairseq_residuals
 from fairseq_residuals.wirings.core.config import options_of, show_value
 from fairseq_residuals.wirings.core.registry import find_variant
 
-OF_SOME = {"gpas": "layer", "depth_mup": True, "init": "ds_init"}
+OF_SOME: dict[str, Any] = {"gpas": "layer", "depth_mup": True, "init": "ds_init"}
 """Options that some wirings refuse, with a value that is not the default."""
 HELP = "show a wiring: description, equations, paper, options with their defaults, architectures"
 
@@ -54,8 +53,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"{'Our choice:':15}{variant.extension}")
     print("Options:")
     for option in options_of(variant.Config).values():
-        other: dict[str, Any] = {option.name: OF_SOME.get(option.name, option.default)}
-        why = variant.contradiction(replace(variant.Config(), **other)).partition(", ")[2]
+        other = variant.Config(**{option.name: OF_SOME.get(option.name, option.default)})
+        why = variant.contradiction(other).partition(", ")[2]
         about = f"has no other value here, {why}" if why else f"{option.help}; valid: {option.describe()}"
         print(f"  {option.name}={show_value(option.default)}\n      {about}")
     if find_spec("fairseq") is None:
