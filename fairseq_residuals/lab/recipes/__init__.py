@@ -9,8 +9,7 @@ lines of one training run and of what follows it.
 
 Everything that trains by fairseq's commands goes one way. :mod:`runner` runs processes, several runs at a time;
 :mod:`stages` does the stages of a job (prepare, train, average, evaluate) once each; :mod:`evaluate` turns what they
-printed into scores. :mod:`reproduce` does that for the cells of a paper's table that can be had, or prints how, with
-what it :mod:`costs`.
+printed into scores. :mod:`reproduce` does that for the cells of a paper's table that can be had, or prints how.
 
 This package imports :mod:`fairseq_residuals.lab.look` and never the other way: the parser of fairseq's logs, which both
 need, is :mod:`fairseq_residuals.lab.look.training_log`.

@@ -15,12 +15,12 @@ import torch
 
 from fairseq_residuals.lab.data.corpora import CORPORA, find_corpus
 from fairseq_residuals.lab.data.corpus import downloads_of
-from fairseq_residuals.lab.recipes.costs import summary
+from fairseq_residuals.lab.data.download import Source
 from fairseq_residuals.lab.recipes.evaluate import Score, check_references, expected_metrics, score_commands
 from fairseq_residuals.lab.recipes.job import Job, Settings
 from fairseq_residuals.lab.recipes.recipe import Measurement
 from fairseq_residuals.lab.recipes.runner import CommandFailed, Run, Runner
-from fairseq_residuals.lab.recipes.stages import Diverged, Stages, hours, is_prepared, release
+from fairseq_residuals.lab.recipes.stages import Diverged, Stages, hours, is_prepared, is_trained, release
 from fairseq_residuals.lab.recipes.tables import FAILED, Record, append, read_records
 from fairseq_residuals.lab.recipes.tables.cells import Cell, TableRecipe
 from fairseq_residuals.lab.utils.checkout import commit
@@ -246,10 +246,25 @@ def show(work: Work) -> Iterator[str]:
             yield shlex.join(job.average)
         yield from dict.fromkeys(_evaluations(job, cells))  # several scores may be of one generation
         yield ""
-    yield from (f"# cost: {line}" for line in summary(list(work)))
+    yield from (f"# in all: {line}" for line in summary(list(work)))
     if unobtainable:
-        yield "# cost: what is left out is counted too"
-        yield f"# {describe(work, unobtainable)}"
+        yield f"# {describe(work, unobtainable)} (counted all the same)"
+
+
+def summary(work: Sequence[Job]) -> Iterator[str]:
+    """Yield how much the runs that have not been made would train and download, a line each."""
+    jobs = [job for job in work if not is_trained(job)]
+    updates = sum(job.asked.optimization.max_update for job in jobs)
+    passes = sum(job.asked.optimization.max_update * job.batch.update_freq for job in jobs)
+    yield f"trainings: {len(jobs)}, updates: at most {updates:,}, passes on each device: {passes:,}"
+    missing: dict[str, Source] = {}
+    for job in jobs:
+        if job.recipe.corpus in CORPORA and not is_prepared(job):
+            _, variant = find_corpus(job.recipe.corpus).variant(job.recipe.variant)
+            missing |= {s.name: s for s in variant.sources if not (job.settings.downloads / s.name).exists()}
+    megabytes = sum(source.size for source in missing.values()) / 1e6
+    unknown = sum(not source.size for source in missing.values())
+    yield f"files to download or supply: {len(missing)}, of {megabytes:,.0f} MB, {unknown} of unknown size"
 
 
 def _evaluations(job: Job, cells: list[Cell]) -> Iterator[str]:
