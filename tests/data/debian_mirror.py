@@ -11,7 +11,7 @@ from pathlib import Path
 
 from published_layouts import STAND_IN, random_lines
 
-from fairseq_residuals.lab.data.corpora.debian import LANGUAGES
+from fairseq_residuals.lab.data.corpora.debian import FILES, PACKAGES
 
 BOILERPLATE = {
     "en": "This package contains the development files.",
@@ -65,31 +65,16 @@ def packages(count: int, *languages: str) -> list[Package]:
     return listed
 
 
-def write_mirror(
-    folder: Path, listed: list[Package], codename: str = "bookworm", version: str = "12.99", held_out: int = 10
-) -> dict[str, bytes]:
-    """Write the mirror, unsigned; return its files by path below ``main/``."""
+def write_mirror(folder: Path, listed: list[Package], held_out: int = 10) -> Path:
+    """Write the mirror, whose files have other digests than the pinned ones; return its folder."""
     names = "".join(f"Package: {p.name}\nSource: {p.source}\nArchitecture: all\n\n" for p in listed)
-    files = {"binary-amd64/Packages.xz": lzma.compress(names.encode())}
-    for language in ("en", *LANGUAGES):
-        text = "\n".join(p.paragraph(language) for p in listed if language in p.descriptions)
-        suffix, compress = (".xz", lzma.compress) if language == "en" else (".bz2", bz2.compress)
-        files[f"i18n/Translation-{language}{suffix}"] = compress(text.encode())
-    base = folder / "dists" / codename
-    for path, content in files.items():
-        (base / "main" / path).parent.mkdir(parents=True, exist_ok=True)
-        (base / "main" / path).write_bytes(content)
-    write_release(base / "InRelease", files, codename, version)
-    described = {"held_out": held_out, "merges": 60, "pieces": 150}
+    files = {PACKAGES: names}
+    for language in (name for name in FILES if name != PACKAGES):
+        files[language] = "\n".join(p.paragraph(language) for p in listed if language in p.descriptions)
+    for name, text in files.items():
+        path = folder / FILES[name].name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes((lzma if path.suffix == ".xz" else bz2).compress(text.encode()))
+    described = {"held_out": held_out, "merges": 60}
     (folder / STAND_IN).write_text(json.dumps(described))
-    return files
-
-
-def write_release(path: Path, files: dict[str, bytes], codename: str = "bookworm", version: str = "12.99") -> None:
-    """Write an ``InRelease`` with an envelope that nobody signed."""
-    sums = [f" {hashlib.sha256(c).hexdigest()} {len(c):8} main/{name}" for name, c in files.items()]
-    head = ["Origin: Debian", f"Version: {version}", f"Codename: {codename}", "Date: Sat, 01 Jan 2028 00:00:00 UTC"]
-    body = [*head, "MD5Sum:", " 0 0 main/x", "SHA256:", *sums]
-    signed = ["-----BEGIN PGP SIGNED MESSAGE-----", "Hash: SHA256", "", *body]
-    envelope = ["-----BEGIN PGP SIGNATURE-----", "", "bm9ib2R5", "-----END PGP SIGNATURE-----", ""]
-    path.write_text("\n".join([*signed, *envelope]))
+    return folder

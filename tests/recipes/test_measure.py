@@ -12,7 +12,6 @@ from fairseq_residuals.__main__ import build_parser
 from fairseq_residuals.lab.recipes.evaluate import Score, check_references, mean_of, measure
 from fairseq_residuals.lab.recipes.job import Job
 from fairseq_residuals.lab.recipes.recipe import Recipe
-from fairseq_residuals.lab.recipes.stages import release
 from fairseq_residuals.lab.scoring import score
 from fairseq_residuals.wirings.core.errors import UserError
 
@@ -163,15 +162,3 @@ def test_words_that_do_not_count_are_left_out_of_both_sides(tmp_path: Path) -> N
     write(job.corpus / "names/test", "foo\n")
     with pytest.raises(UserError, match="1 lines of words to leave out do not belong to 2 sentences"):
         measure(job, masked)
-
-
-def test_another_release_is_prepared_elsewhere_and_is_another_run(tmp_path: Path) -> None:
-    job = job_of("debian/translation/6l_b2t", gpus=0)
-    other = job_of("debian/translation/6l_b2t", gpus=0, overrides=("recipe.release=trixie",))
-    *variant, flag, downloads = job.prepare[4:]
-    corpus = str(job.corpus) + "-trixie"
-    assert other.prepare == [*job.prepare[:3], corpus, *variant, "--release", "trixie", flag, downloads]
-    assert (other.folder != job.folder, other.config_hash != job.config_hash) == (True, True)
-    there = in_folder("debian/translation/6l_b2t", tmp_path)
-    write(there.corpus / "prepared.json", '{"parameters": {"raw": {}, "work/release": {"release": "Debian 12"}}}')
-    assert release(there) == "Debian 12"

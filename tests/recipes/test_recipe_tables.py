@@ -19,7 +19,7 @@ REQUIRED = [
     *(f"depthwise_lstm/table{n}" for n in range(1, 8)),
     *(f"resi_dual/table{n}" for n in range(2, 9)),
     "joeynmt/perplexity",
-    *(f"debian/{name}" for name in ("translation", "multilingual", "headlines", "language_model")),
+    *(f"debian/{name}" for name in ("translation", "headlines", "language_model")),
     "iwslt14_de_en/methods",
 ]
 VARIANTS = {

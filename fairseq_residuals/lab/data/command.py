@@ -25,7 +25,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "for files that cannot be downloaded; or an http address below which they lie by name (default: the "
         "environment's MIRROR; for debian what apt names)",
     )
-    parser.add_argument("--release", metavar="NAME", help="of debian: take this release as the mirror has it")
     parser.add_argument("--downloads", metavar="DIR", type=Path, help="where downloads are kept (OUT/downloads)")
     parser.add_argument(
         "--workers", metavar="N", type=int, default=len(os.sched_getaffinity(0)), help="processes (default: all cores)"
@@ -56,10 +55,8 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("OUT is missing: name the folder that the data go to")
     if args.workers < 1:
         raise UserError(f"--workers {args.workers}: at least one process is needed")
-    if args.release and corpus.mirrors is None:
-        raise UserError(f"--release {args.release}: {corpus.name} does not come in releases; leave it out")
     downloads = downloads_of(corpus, args.downloads or args.out / "downloads", args.mirror)
-    summary = prepare(corpus, args.variant, Job(args.out, downloads, args.workers, release=args.release))
+    summary = prepare(corpus, args.variant, Job(args.out, downloads, args.workers))
     counts = read_record(summary, "lines")["lines"]
     print(f"{args.out} is ready:", *(f"{name} {count:,}" for name, count in counts.items()), sep="\n  ")
     return 0

@@ -33,8 +33,6 @@ class Job:
     stand_in: Mapping[str, Any] | None = None
     """Values for the files of tests, which stand in for the published ones: ``lines`` by data set,
     ``merges`` of a BPE, ``pieces`` and ``sha256`` of a SentencePiece model, ``held_out`` examples."""
-    release: str | None = None
-    """Another release than that for which the corpus is defined."""
 
     def lines(self, published: Mapping[str, int]) -> Mapping[str, int]:
         """Return how many lines the data sets must have."""
@@ -99,7 +97,7 @@ class Corpus:
     name: str
     variants: Mapping[str, Variant] = field(default_factory=dict)
     mirrors: Callable[[], tuple[str, ...]] | None = None
-    """Addresses that this machine knows of mirrors, of a corpus that comes in releases."""
+    """Addresses of mirrors that this machine knows of."""
 
     def variant(self, name: str | None) -> tuple[str, Variant]:
         """Return the variant of that name, or the default for None.

@@ -128,7 +128,6 @@ def steps(
     pairs: Callable[[Path], Iterable[Pair]],
     pieces: Pieces,
     trusted: Source,
-    both_directions: bool = True,
 ) -> tuple[Step, ...]:
     """Return the steps from text to binary data.
 
@@ -136,7 +135,6 @@ def steps(
         extracted: makes the folder that ``pairs`` lists the pairs of.
         pieces: the model; a stand-in may have a smaller one.
         trusted: is not kept if the sides of a pair do not belong together.
-        both_directions: whether models may translate into English too.
     """
     wanted = dataclasses.replace(pieces, size=job.size("pieces", pieces.size), sha256=job.size("sha256", pieces.sha256))
 
@@ -169,11 +167,10 @@ def steps(
             files = [f"--{called}pref={encoded / called}" for called in SPLITS.values()]
             flags = ["--source-lang", "en", "--target-lang", other, "--joined-dictionary", *files]
             binarize(folder, [*flags, "--srcdict", model / f"{wanted.name}.txt"], job.workers)
-            directions += [f"en-{other}", f"{other}-en"] if both_directions else [f"en-{other}"]
+            directions += [f"en-{other}", f"{other}-en"]
         (folder / "lang_pairs.txt").write_text(",".join(directions) + "\n", encoding="utf-8")
 
     raw = Step("raw", keep, {}, (extracted,))
     model = Step("sentencepiece", train, {"pieces": wanted}, (raw, extracted))
     text = Step("text", encode, {}, (extracted, model))
-    directed = {} if both_directions else {"directions": "from English"}
-    return (raw, model, text, Step("data-bin", make, directed, (text, model)))
+    return (raw, model, text, Step("data-bin", make, {}, (text, model)))

@@ -183,8 +183,7 @@ def _training(config: DictConfig) -> dict[str, Any]:
             settings[group].pop(name, None)
         else:
             del settings[group]
-    # a release is named only where it is not the pinned one, so that other recipes keep the hashes that they had
-    data = [recipe["corpus"], recipe.get("variant"), *filter(None, [recipe.get("release")])]
+    data = [recipe["corpus"], recipe.get("variant")]
     return settings | {"effective_batch": effective_batch(config), "trained_on": data}
 
 

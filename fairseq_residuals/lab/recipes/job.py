@@ -137,8 +137,7 @@ class Job:
     @property
     def corpus(self) -> Path:
         """Folder in which the corpus is prepared."""
-        version = "-".join(filter(None, (self.recipe.variant, self.recipe.release)))
-        return self.settings.data / self.recipe.corpus / version
+        return self.settings.data / self.recipe.corpus / (self.recipe.variant or "")
 
     @property
     def data(self) -> Path:
@@ -160,17 +159,8 @@ class Job:
     @property
     def prepare(self) -> list[str]:
         variant = ["--variant", self.recipe.variant] if self.recipe.variant else []
-        release = ["--release", self.recipe.release] if self.recipe.release else []
         kept = ["--downloads", str(self.settings.downloads)]
-        return [
-            "fairseq-residuals",
-            "prepare",
-            self.recipe.corpus,
-            str(self.corpus),
-            *variant,
-            *release,
-            *kept,
-        ]
+        return ["fairseq-residuals", "prepare", self.recipe.corpus, str(self.corpus), *variant, *kept]
 
     @property
     def train(self) -> list[str]:

@@ -1,8 +1,7 @@
 """The ``recipe:`` section of a configuration: what happens before and after training.
 
 =============  =======================================================================================================
-``corpus``     what ``fairseq-residuals prepare`` makes; with ``variant``, which of its variants, and with ``release``
-               from which release, where the corpus comes in releases and it is not to be the pinned one
+``corpus``     what ``fairseq-residuals prepare`` makes; with ``variant``, which of its variants
 ``average``    ``{last: N, unit: epoch or update}``: of how many checkpoints the parameters are averaged; or null
 ``checkpoint`` which one is used where none are averaged
 ``evaluate``   what the scores have in common
@@ -61,7 +60,6 @@ class Recipe:
 
     corpus: str
     variant: str | None
-    release: str | None
     average: tuple[int, str] | None
     """Number of checkpoints, and the unit in which they were saved."""
     checkpoint: str
@@ -80,7 +78,9 @@ class Recipe:
         Raises:
             UserError: a key that is unknown or missing, or a value that is not valid.
         """
-        names = {"corpus", "variant", "release", "average", "checkpoint", "evaluate", "scores"}
+        # a release that is null is in the digests of runs on Debian's text that are on record; it means nothing now
+        section = {key: value for key, value in section.items() if (key, value) != ("release", None)}
+        names = {"corpus", "variant", "average", "checkpoint", "evaluate", "scores"}
         _refuse_unknown(f"recipe of {owner}", section, names)
         if not section.get("corpus"):
             raise UserError(f"recipe of {owner} names no corpus")
@@ -100,7 +100,6 @@ class Recipe:
         return cls(
             corpus=section["corpus"],
             variant=section["variant"],
-            release=section.get("release"),
             average=(average["last"], average["unit"]) if average else None,
             checkpoint=section["checkpoint"],
             measurements=measurements,

@@ -20,7 +20,7 @@ from fairseq_residuals.lab.recipes.evaluate import Score, check_references, expe
 from fairseq_residuals.lab.recipes.job import Job, Settings
 from fairseq_residuals.lab.recipes.recipe import Measurement
 from fairseq_residuals.lab.recipes.runner import CommandFailed, Run, Runner
-from fairseq_residuals.lab.recipes.stages import Diverged, Stages, hours, is_prepared, is_trained, release
+from fairseq_residuals.lab.recipes.stages import Diverged, Stages, hours, is_prepared, is_trained
 from fairseq_residuals.lab.recipes.tables import FAILED, Record, append, read_records
 from fairseq_residuals.lab.recipes.tables.cells import Cell, TableRecipe
 from fairseq_residuals.lab.utils.checkout import commit
@@ -161,7 +161,7 @@ def _record(table: TableRecipe, job: Job, cell: Cell, score: Score, failure: str
         hours=round(hours(job), 3),
         config_hash=job.config_hash,
         date=date.today().isoformat(),
-        note="; ".join(filter(None, [failure, f"{_precision(job)}, {job.batch}", release(job)])),
+        note="; ".join(filter(None, [failure, f"{_precision(job)}, {job.batch}"])),
     )
 
 

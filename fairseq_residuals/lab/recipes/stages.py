@@ -153,12 +153,6 @@ def _prepared(job: Job) -> Path:
     return job.corpus / "prepared.json"
 
 
-def release(job: Job) -> str:
-    """Return from which release the corpus was prepared, if it comes in releases."""
-    steps = read_json(_prepared(job)).get("parameters", {})
-    return next((str(parameters["release"]) for parameters in steps.values() if "release" in parameters), "")
-
-
 def is_trained(job: Job) -> bool:
     """Return whether its training came to its end."""
     return _trained(job).is_file()

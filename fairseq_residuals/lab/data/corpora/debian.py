@@ -1,13 +1,15 @@
 """The descriptions of Debian's packages, which volunteers have translated into many languages.
 
 It is prose that people wrote to inform, on hundreds of mirrors. The corpus is defined for one point release, whose
-files are pinned by their SHA-256; ``--release`` takes another, and the results say so. Examples are divided by source
-package, and no sentence of the training data is in validation or test data; that, and what is done to the text, is in
-:mod:`.debian_descriptions`. results/prepare/debian.md has counts and reasons.
+files are pinned by their SHA-256. Examples are divided by source package, and no sentence of the training data is in
+validation or test data; that, and what is done to the text, is in :mod:`.debian_descriptions`.
+results/prepare/debian.md has counts and reasons.
 """
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -15,105 +17,81 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
-from fairseq_residuals.lab.data import bpe, clean, sentence_pieces
+from fairseq_residuals.lab.data import bpe, clean
 from fairseq_residuals.lab.data.binarize import binarize
-from fairseq_residuals.lab.data.corpora import debian_release
-from fairseq_residuals.lab.data.corpora.debian_descriptions import PACKAGES, Descriptions, Example, split, translation
-from fairseq_residuals.lab.data.corpora.debian_release import Release
-from fairseq_residuals.lab.data.corpora.manuals import MANUALS, pages
+from fairseq_residuals.lab.data.corpora.debian_descriptions import PACKAGES, Descriptions, Example, split
+from fairseq_residuals.lab.data.corpora.manuals import MANUALS, TERMS, pages
 from fairseq_residuals.lab.data.corpus import Corpus, Job, Variant
 from fairseq_residuals.lab.data.download import Source
 from fairseq_residuals.lab.data.moses import Function, Tokenize
 from fairseq_residuals.lab.data.parallel_map import map_lines
 from fairseq_residuals.lab.data.parallel_text import Bpe, Parallel, Part, Pipeline
-from fairseq_residuals.lab.data.sentence_pieces import Pair, Pieces
 from fairseq_residuals.lab.data.steps import Step, share
 from fairseq_residuals.wirings.core.errors import UserError
 
-BOOKWORM = Release(
-    "bookworm",
-    "12.15",
-    "Sat, 11 Jul 2026 10:16:37 UTC",
-    {
-        "binary-amd64/Packages.xz": "9e0b5aabb2465b3d2e7a7fe27f9913846277833f7a2826e7767acccff5b588c5",
-        "i18n/Translation-da.bz2": "2e721d886e2830ab7dfd2c57142bbcbdcca936a17f06c8354cdbcb1bd38c479d",
-        "i18n/Translation-de.bz2": "2cc65c7f8b85d8a2964c3735bbf86be79bfd3342ef8908150e268137fe5dac7f",
-        "i18n/Translation-en.xz": "a3d4a0bfd8e9242810b0885eda7c1a6e05dac15b333ddbaab03ba56f2dfa4bf0",
-        "i18n/Translation-fr.bz2": "3248f0206d704300067e35cc2d4380dc1f1b418b5b9f446c3d42424b98d0abad",
-        "i18n/Translation-it.bz2": "f01a5f14992838ff8140da6e025c514c900c4f55d3169d5ef1710ed2deee2bde",
-        "i18n/Translation-ko.bz2": "154cb892046314435ce8e427debe4fb7176f18a0f215ba188581b428e0c0a1e1",
-        "i18n/Translation-pl.bz2": "99eef280a61a345b59c4958f9ecd680d157084b165d62392a30d94eca3bae86a",
-        "i18n/Translation-pt_BR.bz2": "5b4b88bc3b09834b5579688c2e98bc14fb9005950c6e428001f47a010828b465",
-        "i18n/Translation-sk.bz2": "b02acd2e6e41f25dd108507cdf9f5411b8dfe7ce5bd67c7bbe46358bc5b86ae2",
-        "i18n/Translation-uk.bz2": "38cae54127841ee549148a76d84db30ce134590bee0622acdf778ebd4eab00d7",
-    },
-    {
-        "binary-amd64/Packages.xz": 8_790_396,
-        "i18n/Translation-da.bz2": 5_319_224,
-        "i18n/Translation-de.bz2": 1_748_338,
-        "i18n/Translation-en.xz": 6_107_304,
-        "i18n/Translation-fr.bz2": 2_728_394,
-        "i18n/Translation-it.bz2": 5_291_861,
-        "i18n/Translation-ko.bz2": 610_427,
-        "i18n/Translation-pl.bz2": 487_102,
-        "i18n/Translation-pt_BR.bz2": 921_112,
-        "i18n/Translation-sk.bz2": 1_227_798,
-        "i18n/Translation-uk.bz2": 539_508,
-    },
-)
+
+def _file(name: str, size: int, sha256: str) -> Source:
+    return Source(f"dists/bookworm/main/{name}", digest=f"sha256:{sha256}", terms=TERMS, size=size)
+
+
+FILES = {
+    PACKAGES: _file(f"{PACKAGES}.xz", 8_790_396, "9e0b5aabb2465b3d2e7a7fe27f9913846277833f7a2826e7767acccff5b588c5"),
+    "en": _file(
+        "i18n/Translation-en.xz", 6_107_304, "a3d4a0bfd8e9242810b0885eda7c1a6e05dac15b333ddbaab03ba56f2dfa4bf0"
+    ),
+    "da": _file(
+        "i18n/Translation-da.bz2", 5_319_224, "2e721d886e2830ab7dfd2c57142bbcbdcca936a17f06c8354cdbcb1bd38c479d"
+    ),
+    "de": _file(
+        "i18n/Translation-de.bz2", 1_748_338, "2cc65c7f8b85d8a2964c3735bbf86be79bfd3342ef8908150e268137fe5dac7f"
+    ),
+    "fr": _file(
+        "i18n/Translation-fr.bz2", 2_728_394, "3248f0206d704300067e35cc2d4380dc1f1b418b5b9f446c3d42424b98d0abad"
+    ),
+    "it": _file(
+        "i18n/Translation-it.bz2", 5_291_861, "f01a5f14992838ff8140da6e025c514c900c4f55d3169d5ef1710ed2deee2bde"
+    ),
+    "sk": _file(
+        "i18n/Translation-sk.bz2", 1_227_798, "b02acd2e6e41f25dd108507cdf9f5411b8dfe7ce5bd67c7bbe46358bc5b86ae2"
+    ),
+}
+"""Files of Debian 12.15 (bookworm): the packages, and the descriptions by language."""
 HELD_OUT = 2000
-"""Examples of a validation or test set, at least; of all languages together four times as many."""
+"""Examples of a validation or test set, at least."""
 MERGES = 8000
-PIECES = Pieces("bpe", 16000)
-LANGUAGES = ("da", "de", "fr", "it", "ko", "pl", "pt_BR", "sk", "uk")
-"""Languages with 10,000 pairs or more; Russian has 9,402. Of Japanese, words cannot be counted by blanks."""
 SETS = ("train", "valid", "test")
 
 Examples = Callable[[Descriptions], Iterable[Example]]
 
 
-class Extraction:
-    """The steps from a mirror to examples in three data sets."""
+def apt_mirrors() -> tuple[str, ...]:
+    """Return the addresses that this machine's apt takes packages from; none where there is no apt."""
+    if shutil.which("apt-get") is None:
+        return ()
+    # without the second option apt names only what it has fetched already, which on a fresh machine is nothing
+    form = ["--format", "$(REPO_URI) $(RELEASE)", "Created-By: Packages"]
+    command = ["apt-get", "indextargets", "--no-release-info", *form]
+    answer = subprocess.run(command, capture_output=True, text=True)
+    if answer.returncode:
+        print(f"prepare: apt-get names no mirror: {answer.stderr.strip()}", file=sys.stderr, flush=True)
+        return ()
+    repositories = (line.split() for line in answer.stdout.splitlines())
+    addresses = (words[0].rstrip("/") for words in repositories if "security" not in words[-1])
+    return tuple(dict.fromkeys(a for a in addresses if a.startswith(("http://", "https://"))))
 
-    def __init__(self, job: Job, *languages: str) -> None:
-        self.job = job
-        self.files = (PACKAGES, translation("en"), *map(translation, languages))
-        self.release = self._release()
-        self.checked = Step("work/release", self._check, {"release": str(self.release), "files": self.release.files})
 
-    def step(self, examples: Examples, size: int, store: Callable[[Path, str, list[Example]], None]) -> Step:
-        """Return the step that stores the examples of each data set by ``store(folder, data set, examples)``."""
-        held_out = self.job.size("held_out", size)
+def described(job: Job, examples: Examples, store: Callable[[Path, str, list[Example]], None], *languages: str) -> Step:
+    """Return the step that stores the examples of each data set by ``store(folder, data set, examples)``."""
+    held_out = job.size("held_out", HELD_OUT)
+    files = {name: FILES[name] for name in (PACKAGES, "en", *languages)}
 
-        def make(folder: Path, release: Path) -> None:
-            sources = [self.release.source(name) for name in self.files]
-            paths = dict(zip(self.files, map(self.job.downloads.fetch, sources), strict=True))
-            with self.job.trusting(*sources):
-                lacking = f"Debian {self.release.version} has too few descriptions"
-                divide(examples(Descriptions(paths.__getitem__)), held_out, partial(store, folder), lacking)
+    def make(folder: Path) -> None:
+        paths = {name: job.downloads.fetch(source) for name, source in files.items()}
+        with job.trusting(*files.values()):
+            divide(examples(Descriptions(paths)), held_out, partial(store, folder), "there are too few descriptions")
 
-        return Step("work/examples", make, {"files": self.files, "held_out": held_out}, (self.checked,))
-
-    def _release(self) -> Release:
-        if self.job.release is None and self.job.stand_in is None:
-            return BOOKWORM
-        return self._offered(self.job.release or BOOKWORM.codename)
-
-    def _offered(self, codename: str) -> Release:
-        listed = debian_release.in_release(codename)
-        path = self.job.downloads.fetch(listed)
-        with self.job.trusting(listed):
-            verified = None
-            if self.job.stand_in is None:
-                sentence, verified = debian_release.check_signature(path)
-                print(f"prepare: {sentence}", file=sys.stderr, flush=True)
-            return debian_release.read_release(path, codename, verified)
-
-    def _check(self, folder: Path) -> None:
-        offered = self._offered(self.release.codename)
-        if wrong := debian_release.difference(self.release, offered, self.files):
-            self.job.downloads.forget(debian_release.in_release(self.release.codename))
-            raise UserError(wrong)
+    digests = {source.name: source.digest for source in files.values()}
+    return Step("work/examples", make, {"files": digests, "held_out": held_out})
 
 
 def divide(
@@ -155,8 +133,7 @@ def translate_to(language: str) -> Variant:
         def store(folder: Path, name: str, chosen: list[Example]) -> None:
             write((example.texts for example in chosen), folder, name, languages)
 
-        extraction = Extraction(job, language)
-        step = extraction.step(lambda said: said.translated(language), HELD_OUT, store)
+        step = described(job, lambda said: said.translated(language), store, language)
         return Pipeline(recipe, job, {source: step}).results()
 
     return Variant(plan, sources(language), f"English to {language}", {"test": "test"})
@@ -169,19 +146,17 @@ def headlines(job: Job) -> tuple[Step, ...]:
         write((example.texts for example in chosen), folder, name, ("src", "tgt"))
         write(((example.note,) for example in chosen), folder, name, ("names",))
 
-    step = Extraction(job).step(Descriptions.headlines, HELD_OUT, store)
+    step = described(job, Descriptions.headlines, store)
     names = Step("names", lambda folder, made: share(made / "test.names", folder / "test"), {}, (step,))
     return (names, *Pipeline(recipe, job, {source: step}).results())
 
 
 def language_model(job: Job) -> tuple[Step, ...]:
-    return text_model(job, Extraction(job).step(Descriptions.text, HELD_OUT, store_text))
+    return text_model(job, described(job, Descriptions.text, store_text))
 
 
 def manuals(job: Job) -> tuple[Step, ...]:
     """Plan the same of manuals: a blank line after each page."""
-    if job.release:
-        raise UserError("--release: the manuals are those of Debian 12.15, whatever the release; leave it out")
     held_out = job.size("held_out", HELD_OUT)
 
     def make(folder: Path) -> None:
@@ -191,8 +166,8 @@ def manuals(job: Job) -> tuple[Step, ...]:
             found = (one for manual, archive in zip(MANUALS, archives, strict=True) for one in pages(manual, archive))
             divide(found, held_out, partial(store_text, folder), "the manuals have too few pages")
 
-    described = {"manuals": [(manual.source.name, manual.pages) for manual in MANUALS], "held_out": held_out}
-    return text_model(job, Step("work/examples", make, described))
+    parameters = {"manuals": [(manual.source.name, manual.pages) for manual in MANUALS], "held_out": held_out}
+    return text_model(job, Step("work/examples", make, parameters))
 
 
 def store_text(folder: Path, name: str, chosen: list[Example]) -> None:
@@ -233,44 +208,17 @@ def _texts(examples: Iterable[Example]) -> Iterator[str]:
         yield from example.texts
 
 
-def many_languages(job: Job) -> tuple[Step, ...]:
-    """Plan one model from English to all of :data:`LANGUAGES`; a package is in the same data set in all of them."""
-
-    def everything(said: Descriptions) -> Iterator[Example]:
-        for language in LANGUAGES:
-            for example in said.translated(language):
-                yield example._replace(key=f"{language} {example.key}", note=language)
-
-    def store(folder: Path, name: str, chosen: list[Example]) -> None:
-        for language in LANGUAGES:
-            pair = folder / f"en-{language}"
-            pair.mkdir(exist_ok=True)
-            texts = (example.texts for example in chosen if example.note == language)
-            write(texts, pair, "dev" if name == "valid" else name, ("en", language))
-
-    def pairs(folder: Path) -> Iterator[Pair]:
-        return (Pair.of(folder / f"en-{language}", "{split}.{language}") for language in LANGUAGES)
-
-    step = Extraction(job, *LANGUAGES).step(everything, 4 * HELD_OUT, store)
-    return sentence_pieces.steps(job, step, pairs, PIECES, Source("examples"), both_directions=False)
-
-
 def sources(*languages: str) -> tuple[Source, ...]:
-    """Return what the pinned release has of these languages."""
-    names = (PACKAGES, translation("en"), *map(translation, languages))
-    return (debian_release.in_release(BOOKWORM.codename), *map(BOOKWORM.source, names))
+    return tuple(FILES[name] for name in (PACKAGES, "en", *languages))
 
 
 DEBIAN = Corpus(
     "debian",
     {
         **{f"en_{language}": translate_to(language) for language in ("it", "da", "fr", "de", "sk")},
-        "multilingual": Variant(
-            many_languages, sources(*LANGUAGES), f"English to {', '.join(LANGUAGES)}", {"test": "test"}
-        ),
         "headlines": Variant(headlines, sources(), "long descriptions to synopses", {"test": "test"}),
         "lm": Variant(language_model, sources(), "all English text", {"test": "test"}),
         "manuals": Variant(manuals, tuple(m.source for m in MANUALS), "manuals of 13 packages", {"test": "test"}),
     },
-    mirrors=debian_release.apt_mirrors,
+    mirrors=apt_mirrors,
 )

@@ -12,7 +12,7 @@ import hashlib
 import io
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -56,9 +56,6 @@ _DIGITS = re.compile(r"\d+")
 LARGEST = 0.05
 """Largest share of a held-out set that one group may contribute: the set is to be about many things."""
 
-Get = Callable[[str], Path]
-"""A function from a name such as ``i18n/Translation-it`` to where the file is."""
-
 
 class Example(NamedTuple):
     """An example that a model learns from, or is tested on."""
@@ -70,11 +67,6 @@ class Example(NamedTuple):
     texts: tuple[str, ...]
     note: str = ""
     """Text that goes with the example and is not learned."""
-
-
-def translation(language: str) -> str:
-    """Name the file of the descriptions in a language."""
-    return f"i18n/Translation-{language}"
 
 
 class Description(NamedTuple):
@@ -92,15 +84,18 @@ class Description(NamedTuple):
 class Descriptions:
     """The English descriptions of a release; packages without contents are left out."""
 
-    def __init__(self, get: Get) -> None:
+    def __init__(self, paths: Mapping[str, Path]) -> None:
         """Read the English descriptions and the names of the source packages.
+
+        Args:
+            paths: the list of packages as :data:`PACKAGES`, and the descriptions by language.
 
         Raises:
             UserError: a file is damaged or is not what its name says.
         """
-        self._get = get
+        self._paths = paths
         # a package's source has its name unless the package says otherwise; a version may follow
-        fields = _read(get(PACKAGES), "Package")
+        fields = _read(paths[PACKAGES], "Package")
         self._sources = {f["Package"][0]: f.get("Source", f["Package"])[0].split()[0] for f in fields}
         everything = self._in("en").items()
         self._english = {key: said for key, said in everything if not is_placeholder(said.units[0].text)}
@@ -139,7 +134,7 @@ class Descriptions:
         """Return descriptions by the MD5 of the English text, which packages with one description share."""
         field = f"Description-{language}"
         descriptions: dict[str, Description] = {}
-        for fields in _read(self._get(translation(language)), "Package", "Description-md5", field):
+        for fields in _read(self._paths[language], "Package", "Description-md5", field):
             units = cleaned(fields[field], language)
             descriptions.setdefault(fields["Description-md5"][0], Description(fields["Package"][0], units))
         return descriptions

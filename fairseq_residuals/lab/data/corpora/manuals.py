@@ -13,8 +13,12 @@ from typing import NamedTuple
 
 from fairseq_residuals.lab.data.archives import reading
 from fairseq_residuals.lab.data.corpora.debian_descriptions import LONGEST_BODY, Example, clean, is_language
-from fairseq_residuals.lab.data.corpora.debian_release import TERMS
 from fairseq_residuals.lab.data.download import Source
+
+TERMS = (
+    "every mirror of Debian 12 has it until a point release after 12.15 replaces it; if this machine's apt names none "
+    "(apt-get indextargets), name one by --mirror: an address such as http://HOST/debian, or a folder with dists/ in it"
+)
 
 
 class Manual(NamedTuple):
