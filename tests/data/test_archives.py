@@ -10,7 +10,7 @@ import random
 import tarfile
 import zipfile
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
 from published_layouts import pack
@@ -101,23 +101,6 @@ def test_links_are_not_made_and_not_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "out x.tar/device").exists()
     with pytest.raises(UserError, match="lacks way"):
         unpack(tmp_path / "x.tar", tmp_path / "out", ("way",))
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_a_file_that_does_not_fit_on_the_disk_is_not_begun(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pack(FILES, tmp_path / name)
-    size = len(FILES["top/a.en"])
-    for free, fits in ((size, True), (size - 1, False)):
-        monkeypatch.setattr("shutil.disk_usage", lambda folder, free=free: SimpleNamespace(free=free))
-        if fits:
-            unpack(tmp_path / name, tmp_path / "out", ("a.en",))
-            (tmp_path / "out/a.en").unlink()
-        else:
-            with pytest.raises(UserError, match=f"needs {size:,} bytes, and the disk of .* has {free:,} left"):
-                unpack(tmp_path / name, tmp_path / "out", ("a.en",))
-    assert not (tmp_path / "out/a.en").exists()
 
 
 def test_missing_and_ambiguous_files_are_named(tmp_path: Path) -> None:

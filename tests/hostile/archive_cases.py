@@ -166,7 +166,7 @@ def downloads() -> Iterator[Case]:
         "tar-pipe": (tar_of(("wanted.txt", b""), change=kind(tarfile.FIFOTYPE)), r"lacks wanted\.txt"),
         "tar-twice": (tar_of(wanted, wanted), r"several files wanted\.txt"),
         "tar-cut": (tar_of(("wanted.txt", bytes(10_000)))[:3000], "truncated or damaged"),
-        "tar-sparse": (sparse, "truncated or damaged|is not unpacked"),
+        "tar-sparse": (sparse, r"lacks wanted\.txt"),
         "tar-gz-cut": (gzip.compress(tar_of(wanted), mtime=0)[:-10], "truncated or damaged"),
         "tar-gz-nothing": (b"\x1f\x8b" + bytes(100), "truncated or damaged"),
         "zip-escape": (zip_of(("../x", b"")), "outside of the folder"),

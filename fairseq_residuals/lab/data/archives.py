@@ -8,16 +8,15 @@ import fnmatch
 import gzip
 import io
 import lzma
-import os
 import posixpath
 import shutil
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from fairseq_residuals.wirings.core.errors import UserError
 
@@ -36,25 +35,16 @@ DAMAGE = (
     NotADirectoryError,
     IsADirectoryError,
 )
-
-
-class Member(NamedTuple):
-    """A regular file of an archive."""
-
-    name: str
-    size: int
-    """Size in bytes, as the archive says it is."""
-    contents: IO[bytes]
-
-
-Files = Iterator[Member]
+Files = Iterator[tuple[str, IO[bytes]]]
+"""Names and contents of regular files; each is read before the next."""
 
 
 @contextmanager
 def reading(archive: Path) -> Iterator[Files]:
-    """Each regular file in a tar (also gzipped) or zip archive or a package of Debian, to be read before the next.
+    """Yield the regular files of a tar (also gzipped) or zip archive or of a package of Debian.
 
-    Links and devices are passed over. Iterated to its end, the archive is read to its end, checksums included.
+    Links, devices and sparse files are passed over. Iterated to its end, the archive is read to its end, checksums
+    included.
 
     Raises:
         UserError: the archive is truncated or damaged, encrypted, of another kind, or names a file outside of itself.
@@ -63,12 +53,16 @@ def reading(archive: Path) -> Iterator[Files]:
         start = file.read(4)
         file.seek(0)
         if start.startswith(b"PK"):
-            yield _walk_zip(archive, file)
+            with zipfile.ZipFile(file) as pack:
+                yield _walk_zip(archive, pack)
         elif start == b"!<ar":
-            with lzma.open(_data_of(archive, file)) as tar:
-                yield _walk_tar(archive, tar, zipped=False)
+            with lzma.open(_data_of(archive, file)) as unzipped:
+                yield _walk_tar(archive, unzipped)
+        elif start.startswith(b"\x1f\x8b"):
+            with gzip.open(file) as unzipped:
+                yield _walk_tar(archive, unzipped)
         else:
-            yield _walk_tar(archive, file, zipped=start.startswith(b"\x1f\x8b"))
+            yield _walk_tar(archive, file)
 
 
 @contextmanager
@@ -105,26 +99,23 @@ def _data_of(archive: Path, file: IO[bytes]) -> IO[bytes]:
     raise UserError(f"{archive} has no data.tar.xz: it is no package of this release")
 
 
-def _walk_tar(archive: Path, file: IO[bytes], zipped: bool) -> Files:
-    with gzip.open(file) if zipped else nullcontext(file) as unzipped:
-        with tarfile.open(fileobj=unzipped, mode="r|", errorlevel=2) as tar:
-            for member in tar:
-                name = _inside(archive, member.name)
-                contents = tar.extractfile(member) if member.isreg() else None
-                if contents is not None:
-                    yield Member(name, member.size, contents)
-        while unzipped.read(1 << 20):  # the checksum comes last
-            pass
+def _walk_tar(archive: Path, file: IO[bytes] | gzip.GzipFile) -> Files:
+    with tarfile.open(fileobj=file, mode="r|") as tar:
+        for member in tar:
+            name = _inside(archive, member.name)
+            contents = tar.extractfile(member) if member.isreg() and not member.issparse() else None
+            if contents is not None:
+                yield name, contents
+    while file.read(1 << 20):  # the checksum comes last
+        pass
 
 
-def _walk_zip(archive: Path, file: IO[bytes]) -> Files:
-    with zipfile.ZipFile(file) as pack:
-        for info in pack.infolist():
-            name = _inside(archive, info.filename)
-            is_link = (info.external_attr >> 16) & 0o170000 == 0o120000
-            if not info.is_dir() and not is_link:
-                with pack.open(info) as contents:
-                    yield Member(name, info.file_size, contents)
+def _walk_zip(archive: Path, pack: zipfile.ZipFile) -> Files:
+    for info in pack.infolist():
+        name = _inside(archive, info.filename)
+        is_link = (info.external_attr >> 16) & 0o170000 == 0o120000
+        if not info.is_dir() and not is_link:
+            yield name, pack.open(info)
 
 
 def _inside(archive: Path, name: str) -> str:
@@ -142,21 +133,23 @@ def unpack(archive: Path, target: Path, wanted: Sequence[str]) -> None:
     archive has only with ``.gz`` after its name is unzipped. The archive is read to its end in any case.
 
     Raises:
-        UserError: what `reading` raises; a wanted file is missing or there twice, or larger than what is left of the
-            disk, which is asked before it is written.
+        UserError: what `reading` raises; a wanted file is missing or there twice.
     """
     found: dict[str, int] = dict.fromkeys(wanted, 0)
     with reading(archive) as files:
-        for member in files:
+        for name, contents in files:
             for want in wanted:
-                zipped = member.name.endswith(".gz") and not want.endswith(".gz")
-                path = _place(member.name.removesuffix(".gz") if zipped else member.name, want)
+                zipped = name.endswith(".gz") and not want.endswith(".gz")
+                path = _place(name.removesuffix(".gz") if zipped else name, want)
                 if path is None:
                     continue
                 found[want] += 1
                 if found[want] > 1 and "*" not in want:
                     raise UserError(f"{archive} has several files {want}")
-                _store(archive, member, target / path, zipped)
+                (target / path).parent.mkdir(parents=True, exist_ok=True)
+                text = gzip.GzipFile(fileobj=contents) if zipped else contents
+                with (target / path).open("wb") as out:
+                    shutil.copyfileobj(text, out, 1 << 20)
                 break
     missing = [name for name, count in found.items() if count == 0]
     if missing:
@@ -170,17 +163,6 @@ def _place(name: str, want: str) -> str | None:
     return want if f"/{name}".endswith(f"/{want}") else None
 
 
-def _store(archive: Path, member: Member, path: Path, zipped: bool) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _check_space(archive, member.size, path.parent)
-    with path.open("wb") as out:
-        if zipped:
-            with gzip.open(member.contents) as unzipped:
-                shutil.copyfileobj(unzipped, out, 1 << 20)
-        else:
-            shutil.copyfileobj(member.contents, out, 1 << 20)
-
-
 def write_tar(file: IO[bytes] | gzip.GzipFile, files: Mapping[str, bytes]) -> None:
     """Write files by name; the same files make the same bytes."""
     with tarfile.open(fileobj=file, mode="w") as archive:
@@ -188,17 +170,3 @@ def write_tar(file: IO[bytes] | gzip.GzipFile, files: Mapping[str, bytes]) -> No
             member = tarfile.TarInfo(name)
             member.size = len(contents)
             archive.addfile(member, io.BytesIO(contents))
-
-
-def _check_space(archive: str | os.PathLike[str], size: int, folder: str | os.PathLike[str]) -> None:
-    """Check that ``size`` bytes, which are to be unpacked from ``archive``, fit on the disk of ``folder``.
-
-    Raises:
-        UserError: they do not.
-    """
-    free = shutil.disk_usage(folder).free
-    if size > free:
-        raise UserError(
-            f"{os.fspath(archive)} is not unpacked: that needs {size:,} bytes, and the disk of {os.fspath(folder)} has"
-            f" {free:,} left"
-        )

@@ -141,7 +141,7 @@ def pack_librispeech(archive: Path, features: Path, table: Path, place: str, wor
 def _recordings(files: archives.Files, texts: dict[str, str]) -> Iterator[tuple[str, bytes]]:
     """Yield the recordings of an archive; what is said in them goes to ``texts``."""
     with progress(None, "features", "utterance") as bar:
-        for name, _, contents in files:
+        for name, contents in files:
             path = PurePosixPath(name)
             if path.name.endswith(".trans.txt"):
                 for line in filter(None, contents.read().decode("utf-8").split("\n")):

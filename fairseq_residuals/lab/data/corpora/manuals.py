@@ -145,7 +145,7 @@ class Prose(HTMLParser):
 def pages(manual: Manual, archive: Path) -> Iterator[Example]:
     """Yield the paragraphs of a package's pages in the order of their names; those of a page are a group."""
     with reading(archive) as files:
-        found = {file.name: file.contents.read() for file in files if fnmatch.fnmatchcase(file.name, manual.pages)}
+        found = {name: text.read() for name, text in files if fnmatch.fnmatchcase(name, manual.pages)}
     for name in sorted(found):
         for text in Prose(found[name].decode("utf-8", errors="replace")).paragraphs:
             if is_language(text) and len(text.split()) <= LONGEST_BODY:
