@@ -119,9 +119,9 @@ def test_segments_of_sgm_files() -> None:
         '<seg id="4"></seg>',
         "</doc></refset>",
     ]
-    assert list(parallel_text.segments(lines)) == ["One &amp; two.", "Upper case", "over two lines", ""]
+    assert list(parallel_text.segments("\n".join(lines))) == ["One &amp; two.", "Upper case", "over two lines", ""]
     with pytest.raises(UserError, match="not closed"):
-        list(parallel_text.segments(['<seg id="1">for ever']))
+        list(parallel_text.segments('<seg id="1">for ever'))
 
 
 def test_a_file_without_segments_is_no_sgm_file(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_talks_lose_addresses_but_keep_titles() -> None:
 
 def test_several_segments_in_a_line() -> None:
     lines = ['<seg id="1">One.</seg> <seg id="2">Two.</seg><SEG>Three', 'lines</seg ><seg id="4">Four.</seg>']
-    assert list(parallel_text.segments(lines)) == ["One.", "Two.", "Three lines", "Four."]
+    assert list(parallel_text.segments("\n".join(lines))) == ["One.", "Two.", "Three lines", "Four."]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_several_segments_in_a_line() -> None:
 )
 def test_segments_that_would_be_lost(line: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        list(parallel_text.segments([line]))
+        list(parallel_text.segments(line))
 
 
 @pytest.mark.parametrize("merges", ["#version: x\na b\n", "#version: 0.2\na b c\n", "a\n"])

@@ -32,7 +32,7 @@ class Job:
     workers: int
     stand_in: Mapping[str, Any] | None = None
     """Values for the files of tests, which stand in for the published ones: ``lines`` by data set,
-    ``merges`` of a BPE, ``pieces`` and ``sha256`` of a SentencePiece model, ``held_out`` examples."""
+    ``merges`` of a BPE, ``pieces`` of a SentencePiece model, ``held_out`` examples."""
 
     def lines(self, published: Mapping[str, int]) -> Mapping[str, int]:
         """Return how many lines the data sets must have."""

@@ -25,47 +25,27 @@ Markup = Literal["plain", "sgm", "ted"]
 
 OPENING = re.compile(r"<seg(?:\s[^<>]*)?>", re.IGNORECASE)
 CLOSING = re.compile(r"</seg\s*>", re.IGNORECASE)
-LONGEST = 100_000
-"""Characters of a segment; the longest of WMT's test sets has a few thousand."""
 OPENED = re.compile(r"<seg[\s>]", re.IGNORECASE)
 LEFT_OUT = ("<url>", "<talkid>", "<keywords>")
 STRIPPED = re.compile(r"</?(?:title|description)>")
 
 
-def segments(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the text of each <seg>.
-
-    A line may have several, and one may go over several lines. Entities such as ``&amp;`` stay as they are.
+def segments(text: str) -> Iterator[str]:
+    """Yield the text of each <seg>, which may go over several lines. Entities such as ``&amp;`` stay as they are.
 
     Raises:
         UserError: a <seg> is not closed before the next begins, or is closed and was not opened.
     """
-    pending: list[str] = []
-    length = 0
-    for line in lines:
-        if pending and ">" not in line:  # no tag ends here: to search all of it again takes time that grows as a square
-            pending.append(line)
-            length += 1 + len(line)
-        else:
-            *closed, rest = CLOSING.split(" ".join([*pending, line]))
-            for text in closed:
-                opening = OPENING.search(text)
-                if opening is None:
-                    raise UserError(f"a </seg> closes no <seg>: {text[-60:]!r}")
-                segment = text[opening.end() :]
-                if OPENED.search(segment):
-                    raise _unclosed(text)
-                yield " ".join(segment.split())
-            pending = [rest] if OPENED.search(rest) else []
-            length = len(rest)
-        if pending and length > LONGEST:
-            break
-    if pending:
-        raise _unclosed(" ".join(pending))
-
-
-def _unclosed(text: str) -> UserError:
-    return UserError(f"a <seg> is not closed: {text[:60]!r}")
+    *closed, rest = CLOSING.split(text)
+    for part in closed:
+        _, *opened = OPENING.split(part)
+        if not opened:
+            raise UserError(f"a </seg> closes no <seg>: {part[-60:]!r}")
+        if len(opened) > 1:
+            raise UserError(f"a <seg> is not closed: {opened[0][:60]!r}")
+        yield " ".join(opened[0].split())
+    if OPENED.search(rest):
+        raise UserError(f"a <seg> is not closed: {rest[:60]!r}")
 
 
 def talks(lines: Iterable[str]) -> Iterator[str]:
@@ -86,12 +66,10 @@ def sentences(path: Path, markup: Markup) -> Iterator[str]:
     elif markup == "ted":
         yield from talks(lines_of(path))
     else:
-        empty = True
-        for text in segments(lines_of(path)):
-            empty = False
-            yield text
-        if empty:
+        found = list(segments(path.read_text(encoding="utf-8", errors="replace")))
+        if not found:
             raise UserError(f"{path} has no <seg>: it is no sgm file")
+        yield from found
 
 
 Treatment = Callable[[str], tuple[Function, ...]]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import io
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -40,8 +39,6 @@ class Pieces:
     size: int
     sentences: int = 0
     """Sentences to train on, chosen at random; 0 for all. More need more memory."""
-    sha256: str = ""
-    """Digest of the model that a recipe was published with, if it is known."""
 
     @property
     def name(self) -> str:
@@ -51,7 +48,7 @@ class Pieces:
         """Write ``name``.model and, as fairseq's dictionary, ``name``.txt.
 
         Raises:
-            UserError: the text is too small for the number of pieces, or the model is not the recipe's.
+            UserError: the text is too small for the number of pieces.
         """
         sentencepiece.set_random_generator_seed(0)
         model = io.BytesIO()  # not by path: SentencePiece would write its paths into the model
@@ -72,9 +69,6 @@ class Pieces:
             )
         except RuntimeError as error:
             raise UserError(f"SentencePiece cannot make {self.size:,} pieces of this text: {error}") from error
-        digest = hashlib.sha256(model.getvalue()).hexdigest()
-        if self.sha256 not in ("", digest):
-            raise UserError(f"the SentencePiece model has the sha256 {digest} and the recipe's has {self.sha256}")
         (folder / f"{self.name}.model").write_bytes(model.getvalue())
         processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
         words = [processor.id_to_piece(number) for number in range(len(SPECIAL), processor.get_piece_size())]
@@ -136,7 +130,7 @@ def steps(
         pieces: the model; a stand-in may have a smaller one.
         trusted: is not kept if the sides of a pair do not belong together.
     """
-    wanted = dataclasses.replace(pieces, size=job.size("pieces", pieces.size), sha256=job.size("sha256", pieces.sha256))
+    wanted = dataclasses.replace(pieces, size=job.size("pieces", pieces.size))
 
     def train(folder: Path, raw: Path, extracted: Path) -> None:
         wanted.train([p.file("train", language) for p in pairs(extracted) for language in p.languages], folder)

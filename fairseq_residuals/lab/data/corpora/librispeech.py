@@ -200,7 +200,7 @@ def settings(dictionary: str, model: Path, audio_root: Path) -> str:
 
 
 def plan(job: Job) -> tuple[Step, ...]:
-    wanted = dataclasses.replace(PIECES, size=job.size("pieces", PIECES.size), sha256=job.size("sha256", PIECES.sha256))
+    wanted = dataclasses.replace(PIECES, size=job.size("pieces", PIECES.size))
     return steps(job, wanted, job.lines(UTTERANCES))
 
 
