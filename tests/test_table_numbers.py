@@ -126,9 +126,9 @@ def test_an_unknown_table() -> None:
         (lambda t: t["rows"]["6L-6L/B2T"].update({"2010": "good"}), "'good' is neither a number nor failed"),
         (lambda t: t.update(averages={"Mean": ["2010"]}), "there is no column Mean"),
         (lambda t: t.update(cited=["7L-7L/B2T"]), "there is no row 7L-7L/B2T"),
-        (lambda t: t.update(unit="percent"), "unknown entry unit"),
-        (lambda t: t.pop("rows"), "has no entry 'rows'"),
-        (lambda t: t["rows"].update({2010: {}}), "keys are text"),
+        (lambda t: t.update(unit="percent"), "unexpected keyword argument 'unit'"),
+        (lambda t: t.pop("rows"), "table1: 'rows'"),
+        (lambda t: t["rows"].update({2010: {}}), "row 2010 has not the columns"),
     ],
 )
 def test_mistakes_in_the_file(tmp_path: Path, change, sentence: str) -> None:

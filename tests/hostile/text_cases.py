@@ -46,7 +46,7 @@ def documents() -> Iterator[Case]:
         "empty": b"",
     }
     for label, contents in yaml.items():
-        yield Case(f"yaml-{label}", "yaml", contents, "is no YAML file|has to be a mapping|has no entry")
+        yield Case(f"yaml-{label}", "yaml", contents, "is no YAML file|is no file of tables")
 
 
 def texts() -> Iterator[Case]:

@@ -95,11 +95,15 @@ def load_published(path: Path | None = None) -> dict[str, Table]:
     except FileNotFoundError:
         raise UserError(f"there is no file {path}") from None
     tables = {}
-    for experiment, group in _mapping(content, path, "the file").items():
-        source = str(_get(group, "source", path, experiment))
-        for name, content in _mapping(_get(group, "tables", path, experiment), path, experiment).items():
-            table = _table(experiment, name, source, content, path)
-            tables[table.key] = table
+    place = "the file"
+    try:
+        for experiment, group in content.items():
+            place = experiment
+            for name, fields in group["tables"].items():
+                place = f"{experiment}/{name}"
+                tables[place] = _table(experiment, name, group["source"], fields)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} is no file of tables: {place}: {error}") from None
     return tables
 
 
@@ -115,56 +119,13 @@ def find_table(key: str, tables: Mapping[str, Table] | None = None) -> Table:
     return tables[key]
 
 
-def _table(experiment: str, name: str, source: str, content: Any, path: Path) -> Table:
-    place = f"{experiment}/{name}"
-    fields = dict(_mapping(content, path, place))
+def _table(experiment: str, name: str, source: str, content: Mapping[str, Any]) -> Table:
+    fields = dict(content)
     where = fields.pop("where", None)
-    rows, fields["columns"] = (_get(fields, key, path, place) for key in ("rows", "columns"))
-    unknown = set(fields) - {
-        "title",
-        "definition",
-        "metrics",
-        "columns",
-        "averages",
-        "stated",
-        "cited",
-        "note",
-        "rows",
-    }
-    if unknown:
-        raise UserError(f"{path}: {place} has the unknown entry {', '.join(sorted(map(str, unknown)))}")
     for key in ("columns", "metrics", "stated", "cited"):
-        fields[key] = _texts(fields.get(key, []), path, f"{place}, {key}")
-    fields["averages"] = {
-        column: _texts(parts, path, f"{place}, average {column}")
-        for column, parts in _mapping(fields.get("averages", {}), path, f"{place}, averages").items()
-    }
-    fields["rows"] = {
-        row: dict(_mapping(cells, path, f"{place}, row {row}")) for row, cells in _mapping(rows, path, place).items()
-    }
+        fields[key] = tuple(fields.get(key, ()))
+    fields["averages"] = {column: tuple(parts) for column, parts in fields.get("averages", {}).items()}
     for row, cells in fields["rows"].items():
         if set(cells) != set(fields["columns"]):
-            raise UserError(f"{path}: {place}, row {row} has not the columns {', '.join(fields['columns'])}")
-    try:
-        return Table(experiment, name, source=f"{source}, {where}" if where else source, **fields)
-    except ValueError as error:
-        raise UserError(f"{path}: {place}: {error}") from None
-
-
-def _get(group: Any, key: str, path: Path, place: str) -> Any:
-    content = _mapping(group, path, place)
-    if key not in content:
-        raise UserError(f"{path}: {place} has no entry {key!r}")
-    return content[key]
-
-
-def _texts(content: Any, path: Path, place: str) -> tuple[str, ...]:
-    if not isinstance(content, list) or not all(isinstance(text, str) for text in content):
-        raise UserError(f"{path}: {place} has to be a list of texts (quote numbers, yes, no and null)")
-    return tuple(content)
-
-
-def _mapping(content: Any, path: Path, place: str) -> Mapping[str, Any]:
-    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise UserError(f"{path}: {place} has to be a mapping whose keys are text (quote numbers, yes, no and null)")
-    return content
+            raise ValueError(f"row {row} has not the columns {', '.join(map(str, fields['columns']))}")
+    return Table(experiment, name, source=f"{source}, {where}" if where else source, **fields)
