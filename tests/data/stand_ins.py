@@ -10,10 +10,8 @@ from pathlib import Path
 import numpy as np
 import soundfile
 from published_layouts import Files, StandIn, plain, random_lines, sgm, text
-from subword_nmt.apply_bpe import BPE
 
 NEWS = {"newstest2010": 4, "newstest2011": 5, "newstest2012": 6, "newstest2013": 7, "newstest2014": 8}
-GOOGLE_CODES = b"#version: 0.2\nk a\nka n\ni n\nin g</w>\n"
 NEWS |= {"newstest2015": 9, "newstest2016": 10}
 
 
@@ -49,17 +47,6 @@ def wmt14_en_de() -> StandIn:
     return StandIn(archives, {"merges": 60, "lines": {**NEWS, "train": 130}})
 
 
-def google_archive() -> StandIn:
-    """Return the archive that is gone: tokenized, in subwords, flat; and the sources of test sets."""
-    files: Files = {"bpe.32000": GOOGLE_CODES, "vocab.bpe.32000": b"ka@@\n"}
-    lines = random_lines("train", 40, "en", "de")
-    codes = BPE(io.StringIO(GOOGLE_CODES.decode()))
-    split = {lang: [codes.process_line(s.replace(",", " ,").replace(".", " .")) for s in lines[lang]] for lang in lines}
-    files |= plain("train.tok.clean.bpe.32000.{lang}", split)
-    sources = wmt14_en_de()
-    return StandIn(sources.archives | {"wmt16_en_de.tar.gz": files}, {"lines": NEWS})
-
-
 def wmt17_en_de() -> StandIn:
     """Return 210 pairs: two go to validation, the last too unequal for the ratio of 1.5 but for no other."""
     europarl = random_lines("europarl", 100, "en", "de")
@@ -70,9 +57,6 @@ def wmt17_en_de() -> StandIn:
         | plain("training/europarl-v7.fr-en.{lang}", random_lines("fr", 3, "fr", "en")),
         "training-parallel-commoncrawl.tgz": plain("commoncrawl.de-en.{lang}", random_lines("crawl", 50, "en", "de")),
         "training-parallel-nc-v12.tgz": plain("training/news-commentary-v12.de-en.{lang}", commentary),
-        "training-parallel-nc-v9.tgz": plain(
-            "training/news-commentary-v9.de-en.{lang}", random_lines("nc9", 60, "en", "de")
-        ),
         "wmt14-test-full.tgz": sgm(
             "test-full/newstest2014-deen-{side}.{lang}.sgm", random_lines("newstest2014", 8, "en", "de")
         ),
@@ -81,7 +65,7 @@ def wmt17_en_de() -> StandIn:
 
 
 def wmt14_en_fr() -> StandIn:
-    """Return 1,400 pairs, so one goes to validation in the variant that takes every 1333rd."""
+    """Return 1,400 pairs."""
     giga = plain("giga-fren.release2.fixed.{lang}", random_lines("giga", 1000, "en", "fr"))
     dev = plain("dev/newstest2012.{lang}", random_lines("newstest2012", 6, "en", "fr"))
     dev |= plain("dev/newstest2013.{lang}", random_lines("newstest2013", 7, "en", "fr"))

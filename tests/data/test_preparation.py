@@ -196,16 +196,16 @@ def test_the_published_sizes_hold_where_nothing_stands_in(tmp_path: Path) -> Non
 def test_folders_with_a_comma_and_unknown_variants_are_refused(clean: Prepared, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="takes commas for separators"):
         run(CORPUS, tmp_path / "a,b", clean.mirror)
-    with pytest.raises(UserError, match="wmt17_en_de has no variant icml: choose one of wmt17, icml17"):
+    with pytest.raises(UserError, match="wmt17_en_de has no variant icml: choose one of wmt17"):
         run(CORPUS, tmp_path / "out", clean.mirror, "icml")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_holds_another_variant_is_left_as_it_is(tmp_path: Path) -> None:
-    found = prepare_stand_in("wmt17_en_de", tmp_path)
+    found = prepare_stand_in("iwslt14_de_en", tmp_path)
     before = found.files()
-    with pytest.raises(UserError, match=r"holds wmt17_en_de, variant wmt17: name another folder for .* variant icml17"):
-        run("wmt17_en_de", found.out, found.mirror, "icml17")
+    with pytest.raises(UserError, match="variant joined: name another folder for iwslt14_de_en, variant separate"):
+        run("iwslt14_de_en", found.out, found.mirror, "separate")
     assert found.files() == before
 
 

@@ -206,7 +206,7 @@ def test_runs_of_one_recipe_have_one_name_and_other_recipes_another() -> None:
     assert many.folder == job.folder
     assert many.config_hash == job.config_hash
     assert job_of(job.name, overrides=("model.dropout=0.1",)).folder != job.folder
-    assert job_of(job.name, overrides=("recipe.variant=google",)).folder != job.folder
+    assert job_of(job.name, overrides=("recipe.variant=dlcl",)).folder != job.folder
     beam = job_of(job.name, overrides=("recipe.evaluate.flags.beam=1",))
     assert beam.folder == job.folder
     assert beam.config_hash != job.config_hash

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fairseq_residuals.lab.data.bpe import Join
 from fairseq_residuals.lab.data.clean import Limits
 from fairseq_residuals.lab.data.corpus import Corpus
 from fairseq_residuals.lab.data.download import Source
 from fairseq_residuals.lab.data.moses import (
-    Blanks,
     Function,
     Normalize,
     PlainApostrophe,
@@ -89,20 +87,11 @@ NEWS_COMMENTARY_11 = training(
     75_178_032,
     "cfe8ab047e05043476e498ee765c98e939c7b7d6d294e856344c84476b619d6a",
 )
-GOOGLE_ARCHIVE = Source(
-    "wmt16_en_de.tar.gz",
-    terms="Google no longer publishes it (it was the file 0B_bZck-ksdkpM25jRUN2X2UxMm8 of Google Drive); "
-    "variant b2t rebuilds it",
-)
 SCALING_NMT = ("--joined-dictionary", "--nwordssrc", "32768", "--nwordstgt", "32768")
 
 
 def tokenized_before_2018(language: str) -> tuple[Function, ...]:
     return (Tokenize(language, split_last_period=False),)
-
-
-def joined(language: str) -> tuple[Function, ...]:
-    return (Blanks(), Join())
 
 
 def news(year: int) -> Part:
@@ -148,21 +137,12 @@ LSTM_EN_DE = replace(
     dictionary=("--joined-dictionary",),
     lines={**B2T.lines, "valid": 6003},
 )
-GOOGLE = replace(
-    B2T,
-    train=(Part(GOOGLE_ARCHIVE, "train.tok.clean.bpe.32000.{lang}"),),
-    treat_train=joined,
-    limits=None,
-    bpe=Bpe(codes=(GOOGLE_ARCHIVE, "bpe.32000")),
-)
-
 WMT14_EN_DE = Corpus(
     "wmt14_en_de",
     {
         "b2t": B2T.variant("rebuilt; 32,768 words (B2T, ResiDual)"),
         "dlcl": DLCL.variant("rebuilt; all words that occur 5 times (DLCL)"),
         "lstm": LSTM_EN_DE.variant("valid newstest2012 and 2013, at most 256 subwords (depth-wise LSTM)"),
-        "google": GOOGLE.variant("your own copy of wmt16_en_de.tar.gz; 32,768 words"),
     },
 )
 """WMT14 English-German, 4.5 million pairs: the corpus of B2T, DLCL, ResiDual and the depth-wise LSTM.
@@ -172,11 +152,10 @@ bin/data/wmt16_en_de.sh made it, with the one joint BPE of 32,000 merges that th
 latest commit learns two of 50,000). The tokenizer of that time left an abbreviation at the end of a line whole.
 
 The sources of 2014 to 2016 are the sgm files that sacreBLEU scores against (the archive had the German-English ones,
-with the same sentences). Test sets are not cleaned, so that every line is scored. Variant ``google`` takes the
-archive's training data and codes, and its test sets from the same sources as all, so that scores have untokenized
-references. Variant ``lstm`` leaves out what Neutron's scripts do and the paper does not tell: truecasing, dropping
-repeated pairs, filtering by a vocabulary. Its News Commentary is version 11 like the others', which is an inference:
-that paper says WMT14, whose own was version 9, and names no archive.
+with the same sentences). Test sets are not cleaned, so that every line is scored. Variant ``lstm`` leaves out what
+Neutron's scripts do and the paper does not tell: truecasing, dropping repeated pairs, filtering by a vocabulary. Its
+News Commentary is version 11 like the others', which is an inference: that paper says WMT14, whose own was version 9,
+and names no archive.
 """
 
 NEWS_COMMENTARY_12 = training(
@@ -200,19 +179,16 @@ WMT17 = Parallel(
     limits_encoded=Limits(1, 250, 1.5),
     lines={"newstest2014": 3003},
 )
-ICML17 = replace(WMT17, train=(*TRAIN_2017, Part(NEWS_COMMENTARY_9, "training/news-commentary-v9.de-en.{lang}")))
 
 WMT17_EN_DE = Corpus(
     "wmt17_en_de",
     {
         "wmt17": WMT17.variant("with News Commentary 12"),
-        "icml17": ICML17.variant("with News Commentary 9, as in Convolutional Sequence to Sequence Learning"),
     },
 )
 """WMT17 English-German as fairseq's prepare-wmt14en2de.sh makes it, which ResiDual's appendix points to.
 
-Validation data are every 100th pair of the training data; the test set is newstest2014. Variant icml17 is the
-script's flag --icml17: News Commentary 9 in place of 12.
+Validation data are every 100th pair of the training data; the test set is newstest2014.
 """
 
 UN = training(
@@ -226,7 +202,7 @@ GIGA = training(
     "3ff8319f6919393520559bfbc7ad6a747ec81b3abc7be9993b338d4b017b4d9a",
 )
 
-FAIRSEQ_EN_FR = Parallel(
+LSTM_EN_FR = Parallel(
     languages=("en", "fr"),
     train=(
         Part(EUROPARL, "training/europarl-v7.fr-en.{lang}"),
@@ -235,17 +211,8 @@ FAIRSEQ_EN_FR = Parallel(
         Part(NEWS_COMMENTARY_9, "training/news-commentary-v9.fr-en.{lang}"),
         Part(GIGA, "giga-fren.release2.fixed.{lang}"),
     ),
-    valid=1333,
-    tests={"newstest2014": sgm(TEST_2014, "test-full/newstest2014-fren")},
-    treat_train=fairseq_train,
-    treat_held_out=fairseq_test,
-    bpe=Bpe(40000),
-    limits_encoded=Limits(1, 250, 1.5),
-    lines={"newstest2014": 3003},
-)
-LSTM_EN_FR = replace(
-    FAIRSEQ_EN_FR,
     valid=tuple(Part(DEV_2014, f"dev/newstest{year}.{{lang}}") for year in (2012, 2013)),
+    tests={"newstest2014": sgm(TEST_2014, "test-full/newstest2014-fren")},
     treat_train=tokenized,
     treat_held_out=tokenized,
     bpe=Bpe(32000),
@@ -259,7 +226,6 @@ WMT14_EN_FR = Corpus(
         "lstm": LSTM_EN_FR.variant(
             "32,000 merges, valid newstest2012 and 2013, at most 256 subwords (depth-wise LSTM)"
         ),
-        "fairseq": FAIRSEQ_EN_FR.variant("40,000 merges, valid every 1333rd pair"),
     },
 )
 """WMT14 English-French: 40.8 million pairs before cleaning.
@@ -268,7 +234,6 @@ Variant lstm follows the depth-wise LSTM paper: 32,000 merges, newstest2012 and 
 subwords. How the paper tokenizes is not stated; tokenizer.perl without flags is what its Neutron scripts call. These
 also truecase, drop repeated pairs and filter by a vocabulary, of which the paper says nothing, and which is not done
 here; it has about 36 million pairs, so something was cleaned.
-Variant fairseq is prepare-wmt14en2fr.sh.
 """
 
 NEWS_COMMENTARY_10 = training(
