@@ -1,5 +1,6 @@
 """What is compared: names, options, lists, and a user's own file."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,11 @@ class HalfPreLN(PreLN):
 def file(folder: Path, name: str, text: str = TEN_LINES) -> str:
     (folder / name).write_text(text)
     return str(folder / name)
+
+
+def forget(name: str) -> None:
+    """Be another process, which has not loaded the file."""
+    del sys.modules[f"compared_{name}"]
 
 
 def test_names_options_and_lists(tmp_path: Path) -> None:
@@ -51,6 +57,7 @@ def test_a_file_of_ten_lines_is_a_wiring_that_is_called_as_the_file(tmp_path: Pa
 
 def test_a_changed_file_has_another_copy(tmp_path: Path) -> None:
     _, first = read_entries([file(tmp_path, "changing.py")], tmp_path)
+    forget("changing")
     _, second = read_entries([file(tmp_path, "changing.py", TEN_LINES.replace("0.5", "0.25"))], tmp_path)
     assert first is not None and second is not None and first != second
     assert "0.5" in (first / "changing.py").read_text()
@@ -65,6 +72,7 @@ def test_a_changed_norm_is_another_wiring(tmp_path: Path) -> None:
         entries, user_dir = read_entries(["pre_ln", "b2t/norm_type=own"], tmp_path, imported=[imported])
         assert user_dir is not None and (user_dir / "own_norm.py").read_text() == text
         names.append([entry.name for entry in entries])
+        forget("own_norm")
     assert names[0][0] == names[1][0] == "pre_ln"
     assert names[0][1] != names[1][1] and all(pair[1].startswith("b2t/norm_type=own#") for pair in names)
 
@@ -104,6 +112,19 @@ def test_what_papers_train_without_warm_up_is_also_compared_so(tmp_path: Path) -
 def test_mistakes(texts: list[str], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         read_entries(texts, tmp_path)
+
+
+def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
+    """One would take the place of the other."""
+    other = tmp_path / "other"
+    other.mkdir()
+    mine, changed = file(tmp_path, "twins.py"), file(other, "twins.py", TEN_LINES.replace("0.5", "0.25"))
+    for imported in ([], [Path(changed)]):
+        with pytest.raises(UserError, match=r"two files are called twins\.py: rename one"):
+            read_entries([mine, *([] if imported else [changed])], tmp_path, imported=imported)
+    load(Path(mine))
+    with pytest.raises(UserError, match=r"two files are called twins\.py: rename one"):
+        load(Path(changed))
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ WITHOUT_WARMUP = ("t_fixup", "re_zero")
 _WARMUP = re.compile(r"(?P<wiring>.*)@warmup=(?P<updates>\d{1,9})")
 _LOADED = "compared_"
 """Beginning of the names of modules that files of users become."""
+_TWO_OF_ONE_NAME = "two files are called {}: rename one, since a wiring is called as its file is"
 _FILLED_IN = {
     "paper": "Unpublished, from a file of the user",
     "year": 2026,
@@ -83,7 +84,7 @@ def read_entries(
         imported: files that are loaded already, with norms or wirings that entries name.
 
     Raises:
-        UserError: an entry is not valid, or comes twice.
+        UserError: an entry is not valid, or comes twice; two files have one name.
     """
     files = [*imported, *(Path(text) for text in texts if text.endswith(".py"))]
     user_dir = _user_dir(files, folder) if files or of_today else None
@@ -111,12 +112,14 @@ def _entry(text: str, user_dir: Path | None) -> Entry:
 
 def _user_dir(files: Sequence[Path], folder: Path) -> Path:
     """Copy files into a package that fairseq imports as ``--user-dir``; its name says what is in it."""
-    texts = {}
+    texts: dict[str, str] = {}
     for path in files:
         try:
-            texts[path.name] = path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{path} cannot be read as a file of Python: {error}") from error
+        if texts.setdefault(path.name, text) != text:
+            raise UserError(_TWO_OF_ONE_NAME.format(path.name))
     digest = hashlib.sha256("".join(f"{name}\n{texts[name]}" for name in sorted(texts)).encode()).hexdigest()
     package = folder / f"wirings_{digest[:10]}"
     package.mkdir(parents=True, exist_ok=True)
@@ -139,7 +142,7 @@ def load(path: Path, *, wirings: bool = True) -> list[str]:
         wirings: whether the file has to define one; without, it may have something else, such as norms.
 
     Raises:
-        UserError: it fails, or defines no wiring.
+        UserError: it fails, defines no wiring, or another file of its name was loaded.
     """
     name = f"{_LOADED}{path.stem}"
     if name not in sys.modules:
@@ -157,6 +160,8 @@ def load(path: Path, *, wirings: bool = True) -> list[str]:
             if isinstance(error, UserError):
                 raise
             raise UserError(f"{path.name} fails: {type(error).__name__}: {error}") from error
+    elif Path(str(sys.modules[name].__file__)).read_bytes() != path.read_bytes():
+        raise UserError(_TWO_OF_ONE_NAME.format(path.name))
     return [wiring for wiring, variant in VARIANTS.items() if variant.__module__ == name]
 
 
