@@ -18,7 +18,6 @@ from fairseq_residuals.lab.compare.entries import Entry
 from fairseq_residuals.lab.compare.schedule import Plan
 from fairseq_residuals.lab.compare.tasks import RUNGS, TASKS
 from fairseq_residuals.lab.compare.verdict import Findings
-from fairseq_residuals.lab.recipes.machine import Machine
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 ENTRIES = [Entry(name, name, "") for name in ("pre_ln", "mudd", "b2t")]
@@ -35,7 +34,7 @@ def result(entry: Entry, seed: int) -> Result:
 
 def page(folder: Path) -> Path:
     """The report of results of three wirings, of which one is better."""
-    comparison = Comparison(TASKS["copy"], RUNGS["xs"], 2, folder, folder, Machine(gpus=0))
+    comparison = Comparison(TASKS["copy"], RUNGS["xs"], 2, folder, folder, 0)
     vars(comparison).update(unigram_loss=4.0, data_digest="d", shared="s")  # there is no data
     plan = Plan(ENTRIES, (0.001,), False, 3, 3)
     starts = {entry.name: replace(START, seconds=0.5 + i) for i, entry in enumerate(ENTRIES)}

@@ -9,7 +9,6 @@ from typing import Any
 
 from fairseq_residuals.lab.recipes.compose import NOTES
 from fairseq_residuals.lab.recipes.job import Job, Settings
-from fairseq_residuals.lab.recipes.machine import Machine
 from fairseq_residuals.lab.recipes.tables import Table, load_published
 from fairseq_residuals.lab.recipes.tables.cells import Cell, TableRecipe, experiments, load_table
 from modern_fairseq.plain_yaml import read_yaml
@@ -20,7 +19,7 @@ TABLES = [f"{experiment}/{table}" for experiment, tables in experiments(CONFIGS)
 
 def job_of(name: str, gpus: int = 1, **settings: object) -> Job:
     """The run of a configuration."""
-    common = {"configs": CONFIGS, "data": Path("/data"), "out": Path("/out"), "machine": Machine(gpus)}
+    common = {"configs": CONFIGS, "data": Path("/data"), "out": Path("/out"), "gpus": gpus}
     return Job(Settings(**common | settings), name)  # type: ignore[arg-type]
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from fairseq import options
-from torch.distributed.run import get_args_parser
 
 from fairseq_residuals import __main__ as cli
 from fairseq_residuals.lab.data.corpora import find_corpus
@@ -18,7 +17,6 @@ from fairseq_residuals.lab.data.corpora import find_corpus
 def dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Runs the command line; the lines that it printed, less the folders' names."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
 
     def run(*args: str) -> list[str]:
         status = cli.main(["reproduce", *args, "--dry-run", "--results", "results.csv"])
@@ -119,31 +117,6 @@ def test_perplexities_of_validation_are_for_a_task(dry_run) -> None:
     assert (parsed.task, parsed.valid_subset, parsed.max_tokens) == ("translation", "valid", 8000)
 
 
-def test_several_nodes_are_started_by_torchrun(dry_run, monkeypatch: pytest.MonkeyPatch) -> None:
-    args = ("b2t/table1", "--rows", "6L-6L/B2T", "--gpus", "8", "--nodes", "2", "--rendezvous", "first:29400")
-    [train] = commands(dry_run(*args), "fairseq-hydra-train")
-    assert train[:5] == [
-        "torchrun",
-        "--nnodes=2",
-        "--nproc-per-node=8",
-        "--rdzv-backend=c10d",
-        "--rdzv-endpoint=first:29400",
-    ]
-    # as torchrun understands it: a program, not a file of Python in this folder
-    torchrun = get_args_parser().parse_args(train[1:])
-    assert torchrun.no_python and torchrun.training_script == "fairseq-hydra-train"
-    assert "optimization.update_freq=[8]" in train
-    # torchrun says how many processes there are
-    assert not [item for item in train if "distributed_world_size" in item]
-    monkeypatch.setenv("SLURM_JOB_ID", "1")
-    [train] = commands(dry_run(*args), "fairseq-hydra-train")
-    assert train[:4] == ["srun", "--nodes=2", "--ntasks-per-node=1", "torchrun"]
-    # Slurm 22.05 to 23.02 gives a step one core where the number is not said again
-    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "16")
-    [train] = commands(dry_run(*args), "fairseq-hydra-train")
-    assert train[:5] == ["srun", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=16", "torchrun"]
-
-
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
@@ -206,10 +179,8 @@ def test_a_schedule_can_be_chosen_by_its_file(dry_run) -> None:
         (("b2t/table99",), "there are no recipes for 'b2t/table99'"),
         (("b2t/table1", "--rows", "7L"), "'7L' is not in it; its rows are 6L-6L/Post-LN, "),
         (("dlcl/table2", "--rows", "post-norm/Bapna2018"), "was taken from elsewhere by the paper"),
-        (("b2t/table1", "--gpus", "0", "--nodes", "2"), "several nodes need at least one GPU each"),
         (("b2t/table1", "--max-update", "0"), "--max-update must be at least 1"),
         (("b2t/table1", "--jobs", "0"), "--jobs must be at least 1"),
-        (("b2t/table1", "--gpus", "1", "--jobs", "2", "--nodes", "2"), "runs of several nodes are made one at a time"),
         (
             ("b2t/table1", "--gpus", "1", "--override", "checkpoint.sve_dir=x"),
             "fairseq has no setting checkpoint.sve_dir (did you mean checkpoint.save_dir?)",

@@ -9,7 +9,6 @@ from recipe_files import CONFIGS, read_table
 
 from fairseq_residuals.lab.recipes import reproduce
 from fairseq_residuals.lab.recipes.job import Settings
-from fairseq_residuals.lab.recipes.machine import Machine
 from fairseq_residuals.lab.recipes.reproduce import Work, jobs_of
 from fairseq_residuals.lab.recipes.runner import CommandFailed, Runner, Usage
 from fairseq_residuals.wirings.core.errors import UserError
@@ -18,7 +17,7 @@ MIXED = "depthwise_lstm/table5"
 
 
 def work_of(folder: Path, overrides: tuple[str, ...] = (), columns: list[str] | None = None) -> Work:
-    settings = Settings(CONFIGS, folder / "data", folder / "runs", Machine(1), overrides=overrides)
+    settings = Settings(CONFIGS, folder / "data", folder / "runs", 1, overrides=overrides)
     return jobs_of(read_table(MIXED), settings, ["12"], None, columns)
 
 

@@ -22,7 +22,6 @@ from fairseq_residuals.lab.compare.tasks import Rung, Task, data_digest, unigram
 from fairseq_residuals.lab.look.training_log import TRAIN, VALID, end_of, read_log
 from fairseq_residuals.lab.recipes.compose import training_hash
 from fairseq_residuals.lab.recipes.job import PLUGIN, Job, Precision, Settings
-from fairseq_residuals.lab.recipes.machine import Machine
 from fairseq_residuals.lab.recipes.runner import THREADS, CommandFailed, Run, Runner
 from fairseq_residuals.lab.recipes.stages import Diverged, Stages, hours, usage
 from fairseq_residuals.lab.utils.checkout import CONFIGS, commit
@@ -125,7 +124,7 @@ class Comparison:
     """Folder of runs.csv, the report and the runs."""
     data: Path
     """Folder of the task's corpus, as ``Settings.data``."""
-    machine: Machine
+    gpus: int
     precision: Precision | None = None
     user_dir: Path | None = None
     """Package of the user's own wirings."""
@@ -158,7 +157,7 @@ class Comparison:
             CONFIGS,
             self.data,
             self.folder / "runs",
-            self.machine,
+            self.gpus,
             self.precision,
             overrides=overrides,
             label=f"{cell.entry.label}-lr{cell.lr:g}",
@@ -253,7 +252,7 @@ def carry_out(comparison: Comparison, cell: Cell, runner: Runner, run: Run) -> R
         command=_anywhere(comparison, job),
         commit=commit(),
         torch=torch.__version__,
-        device=torch.cuda.get_device_name() if comparison.machine.gpus else processor(),
+        device=torch.cuda.get_device_name() if comparison.gpus else processor(),
     )
     result = judged(result)
     run.begin(result.ended)
@@ -312,9 +311,7 @@ def carry_out_there(
 
     executor = submitit.AutoExecutor(comparison.folder / "jobs", cluster=cluster)
     limit = 10 + math.ceil(3 * seconds / 60)
-    executor.update_parameters(
-        name="compare", timeout_min=limit, cpus_per_task=1, gpus_per_node=comparison.machine.gpus
-    )
+    executor.update_parameters(name="compare", timeout_min=limit, cpus_per_task=1, gpus_per_node=comparison.gpus)
     job = executor.submit(ClusterJob(), comparison, cell)
     run.begin(f"job {job.job_id}")
     while not job.done():

@@ -76,7 +76,7 @@ def look(comparison: Comparison, entries: Sequence[Entry], cores: int) -> dict[s
         UserError: an entry cannot be built, or one position depends on a later one.
     """
     config = comparison.any_job.config
-    device = torch.device("cuda" if comparison.machine.gpus else "cpu")
+    device = torch.device("cuda" if comparison.gpus else "cpu")
     task = tasks.setup_task(config.task)
     task.load_dataset("train")
     batches = task.get_batch_iterator(
@@ -92,7 +92,7 @@ def look(comparison: Comparison, entries: Sequence[Entry], cores: int) -> dict[s
     models: dict[str, nn.Module] = {}
     reference: Tensor | None = None
     threads = torch.get_num_threads()
-    torch.set_num_threads(threads if comparison.machine.gpus else 1)
+    torch.set_num_threads(threads if comparison.gpus else 1)
     try:
         for entry in entries:
             say(f"looking at {entry.name} before it trains")

@@ -26,7 +26,6 @@ from fairseq_residuals.lab.compare.checks import look, seconds_of_a_run
 from fairseq_residuals.lab.compare.entries import read_entries
 from fairseq_residuals.lab.compare.schedule import Plan, next_cells
 from fairseq_residuals.lab.compare.tasks import RUNGS, TASKS, Rung, Task, folder_task, make_copy
-from fairseq_residuals.lab.recipes.machine import Machine
 from fairseq_residuals.lab.recipes.runner import THREADS, Run, Runner, cores, environments, terminable
 from fairseq_residuals.lab.recipes.stages import Stages
 from fairseq_residuals.plugin.folders import locked
@@ -151,7 +150,7 @@ def _asked(args: argparse.Namespace) -> tuple[Comparison, Plan]:
         depth,
         args.out.resolve(),
         args.out.resolve() / "data",
-        Machine(gpus=min(1, args.gpus)),
+        min(1, args.gpus),
         args.precision,
         user_dir,
         tuple(args.override),

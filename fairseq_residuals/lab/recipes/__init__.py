@@ -4,7 +4,7 @@
 ``fairseq-hydra-train`` takes as a file and overrides; the section ``recipe:`` of the base says what fairseq does not
 know: corpus, averaging, decoding, scores. ``configs/<experiment>/tables.yaml`` says which row makes which cell of which
 table. :mod:`compose` reads the first and composes it, :mod:`tables` reads the last, :mod:`recipe` explains the section;
-:mod:`effective_batch` keeps the effective batch on the devices of a :mod:`machine`, and :mod:`job` makes the command
+:mod:`effective_batch` keeps the effective batch on any number of devices, and :mod:`job` makes the command
 lines of one training run and of what follows it.
 
 Everything that trains by fairseq's commands goes one way. :mod:`runner` runs processes, several runs at a time;

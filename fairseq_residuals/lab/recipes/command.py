@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import socket
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,10 +25,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--columns", nargs="+", metavar="COLUMN", help="likewise, such as 'En-De*'; default: all")
     parser.add_argument("--dry-run", action="store_true", help="print every command and run none")
     machine = parser.add_argument_group("machine")
-    machine.add_argument("--gpus", type=int, metavar="N", help="per node and run; 0: the CPU; default: all")
-    machine.add_argument("--nodes", type=int, default=1, metavar="N", help="that train together; default: 1")
+    machine.add_argument("--gpus", type=int, metavar="N", help="of a run; 0: the CPU; default: all")
     machine.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side; default: 1")
-    machine.add_argument("--rendezvous", metavar="HOST:PORT", help="of the first node; default: this one, port 29400")
     machine.add_argument("--precision", choices=("fp16", "bf16", "fp32"), help="default: the recipe's; on a CPU fp32")
     machine.add_argument(
         "--max-tokens",
@@ -49,12 +45,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     recipe.add_argument(
         "--override", nargs="+", default=[], metavar="KEY=VALUE", help="as hydra takes them, such as model.dropout=0.1"
     )
-
-
-def _cores_by_slurm() -> int | None:
-    """Return the cores that Slurm gave to each task; None where it does not say."""
-    said = os.environ.get("SLURM_CPUS_PER_TASK", "")
-    return int(said) if said.isdecimal() else None
 
 
 def _too_short_to_average(updates: int, work: Iterable[Job]) -> str:
@@ -82,13 +72,12 @@ def run(args: argparse.Namespace) -> int:
 
     from fairseq_residuals.lab.recipes import reproduce
     from fairseq_residuals.lab.recipes.job import Settings
-    from fairseq_residuals.lab.recipes.machine import Machine
     from fairseq_residuals.lab.recipes.runner import INTERRUPTED, Runner, environments
     from fairseq_residuals.lab.recipes.tables.cells import load_table
 
     if args.configs == CONFIGS:
         require_checkout(CONFIGS)
-    for name in ("nodes", "jobs", "max_tokens", "max_update"):
+    for name in ("jobs", "max_tokens", "max_update"):
         value = getattr(args, name)
         if value is not None and value < 1:
             raise UserError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
@@ -98,25 +87,14 @@ def run(args: argparse.Namespace) -> int:
     gpus = there // args.jobs if args.gpus is None else args.gpus
     if gpus < 0:
         raise UserError(f"--gpus must be at least 0, not {gpus}; 0 trains on the CPU")
-    if gpus == 0 and args.nodes > 1:
-        raise UserError(f"--gpus {gpus} with --nodes {args.nodes}: several nodes need at least one GPU each")
-    if args.jobs > 1 and args.nodes > 1:
-        raise UserError(f"--jobs {args.jobs} with --nodes {args.nodes}: runs of several nodes are made one at a time")
     if not args.dry_run and gpus * args.jobs > there:
         raise UserError(f"--gpus {gpus}" + f" --jobs {args.jobs}" * (args.jobs > 1) + f": this machine has {there}")
-    machine = Machine(
-        gpus,
-        args.nodes,
-        rendezvous=args.rendezvous or f"{socket.gethostname()}:29400",
-        slurm="SLURM_JOB_ID" in os.environ,
-        cores=_cores_by_slurm(),
-    )
     updates = [] if args.max_update is None else [f"optimization.max_update={args.max_update}"]
     settings = Settings(
         configs=args.configs.resolve(),
         data=args.data.resolve(),
         out=args.out.resolve(),
-        machine=machine,
+        gpus=gpus,
         precision=args.precision,
         max_tokens=args.max_tokens,
         overrides=(*updates, *args.override),

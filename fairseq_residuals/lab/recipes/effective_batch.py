@@ -12,7 +12,6 @@ import numpy as np
 from omegaconf import DictConfig
 
 from fairseq_residuals.lab.recipes.compose import effective_batch
-from fairseq_residuals.lab.recipes.machine import Machine
 from fairseq_residuals.wirings.core.errors import UserError
 
 
@@ -41,8 +40,8 @@ class Batch:
         return "; ".join(filter(None, (made, self.idle)))
 
 
-def batch_on(asked: DictConfig, data: Path, machine: Machine, max_tokens: int | None) -> Batch:
-    """Return how a recipe's batch is shared out on a machine.
+def batch_on(asked: DictConfig, data: Path, devices: int, max_tokens: int | None) -> Batch:
+    """Return how a recipe's batch is shared out among devices.
 
     Args:
         asked: the composed configuration, for one device.
@@ -54,17 +53,13 @@ def batch_on(asked: DictConfig, data: Path, machine: Machine, max_tokens: int | 
     """
     task, at_most = asked.task, max_tokens or asked.dataset.max_tokens
     block = task.tokens_per_sample if task._name == "language_modeling" and task.sample_break_mode == "none" else 0
-    wanted, devices = effective_batch(asked), machine.devices
+    wanted = effective_batch(asked)
     longest = block or longest_sample(data, asked)
     if block:
-        batch = share_out(wanted, devices, at_most, block)
-    elif longest == 0:  # nothing is prepared
-        batch = share_out(wanted, devices, at_most)
-    else:
-        batch = share_out_among(wanted, devices, at_most, longest)
-    if machine.nodes > 1 and batch.idle:
-        raise UserError(f"on {machine.nodes} nodes: {batch.idle}; choose fewer nodes")
-    return batch
+        return share_out(wanted, devices, at_most, block)
+    if longest == 0:  # nothing is prepared
+        return share_out(wanted, devices, at_most)
+    return share_out_among(wanted, devices, at_most, longest)
 
 
 def share_out_among(wanted: int, devices: int, at_most: int, longest: int) -> Batch:

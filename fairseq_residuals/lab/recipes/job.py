@@ -25,7 +25,6 @@ from fairseq_residuals.lab.recipes.compose import (
     whole_hash,
 )
 from fairseq_residuals.lab.recipes.effective_batch import Batch, batch_on
-from fairseq_residuals.lab.recipes.machine import Machine
 from fairseq_residuals.lab.recipes.recipe import Measurement, Recipe
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.wirings.core.errors import UserError
@@ -53,7 +52,8 @@ class Settings:
     configs: Path
     data: Path
     out: Path
-    machine: Machine
+    gpus: int
+    """GPUs of a run; 0: the CPU."""
     precision: Precision | None = None
     """None: the recipe's; on a CPU fp32."""
     max_tokens: int | None = None
@@ -152,7 +152,7 @@ class Job:
             UserError: the recipe's batch cannot be shared out on this machine.
         """
         try:
-            return batch_on(self.asked, self.data, self.settings.machine, self.settings.max_tokens)
+            return batch_on(self.asked, self.data, max(1, self.settings.gpus), self.settings.max_tokens)
         except UserError as error:
             raise UserError(f"{self.name}: {error}") from None
 
@@ -167,14 +167,12 @@ class Job:
         machine = [override(key, value) for key, value in self._of_the_machine.items()]
         primary, of_row = as_command_line(self.settings.configs, self.name)
         command = ["fairseq-hydra-train", "--config-dir", str(self.settings.configs), "--config-name", primary, *of_row]
-        return self.settings.machine.launch(
-            [*command, override("hydra.run.dir", str(self.folder)), *self._asked_overrides, *machine]
-        )
+        return [*command, override("hydra.run.dir", str(self.folder)), *self._asked_overrides, *machine]
 
     @property
     def train_by_flags(self) -> list[str]:
         """The same by flags alone."""
-        return self.settings.machine.launch(["fairseq-train", *train_flags(self.config)])
+        return ["fairseq-train", *train_flags(self.config)]
 
     @property
     def average(self) -> list[str] | None:
@@ -205,7 +203,7 @@ class Job:
 
     def _linearization(self, measurement: Measurement) -> Evaluation:
         subset = self.subset(measurement)
-        device = "cuda" if self.settings.machine.gpus else "cpu"
+        device = "cuda" if self.settings.gpus else "cpu"
         flags = [*as_flags(measurement.flags), "--split", subset, "--device", device]
         folder = self.folder / "evaluated"
         name = f"linearized-{sha256(json.dumps(flags).encode()).hexdigest()[:8]}"
@@ -225,7 +223,7 @@ class Job:
             flags["lang_pairs"] = self._lang_pairs()
         elif "tokenizer" in flags:  # fairseq gives the languages to the tokenizer too, and it takes no null
             flags = {key: self.asked.task[key] for key in ("source_lang", "target_lang")} | flags
-        if self.settings.machine.gpus == 0:
+        if self.settings.gpus == 0:
             flags["cpu"] = True
         target = flags.get("target_lang") or self.asked.task.get("target_lang")
         key = sha256(json.dumps([measurement.tool, flags], sort_keys=True).encode()).hexdigest()[:8]
@@ -245,8 +243,8 @@ class Job:
 
     @cached_property
     def _asked_overrides(self) -> list[str]:
-        machine, precision = self.settings.machine, self.settings.precision
-        if machine.gpus == 0 and precision is None:
+        precision = self.settings.precision
+        if self.settings.gpus == 0 and precision is None:
             precision = "fp32"
         chosen = _PRECISIONS[precision] if precision else {}
         own = (text if self._is_no_setting(text) else f"++{text}" for text in self.settings.overrides)
@@ -259,7 +257,7 @@ class Job:
 
     @cached_property
     def _of_the_machine(self) -> dict[str, str | int | bool | list[int]]:
-        machine, batch = self.settings.machine, self.batch
+        batch = self.batch
         settings: dict[str, str | int | bool | list[int]] = {
             "common.user_dir": str(self.settings.user_dir),
             "common.seed": self.seed,
@@ -267,10 +265,9 @@ class Job:
             "checkpoint.save_dir": str(self.checkpoints),
             "dataset.max_tokens": batch.max_tokens,
             "optimization.update_freq": [batch.update_freq],
+            "distributed_training.distributed_world_size": batch.devices,
         }
-        if machine.nodes == 1:
-            settings["distributed_training.distributed_world_size"] = batch.devices
-        if machine.gpus == 0:
+        if self.settings.gpus == 0:
             settings["common.cpu"] = True
         if self.asked.task._name == "translation_multi_simple_epoch":
             settings["task.lang_pairs"] = self._lang_pairs()

@@ -194,7 +194,7 @@ def _precision(job: Job) -> str:
 
 
 def _device(job: Job) -> str:
-    if job.settings.machine.gpus == 0:
+    if job.settings.gpus == 0:
         return f"CPU ({processor()}), threads: {torch.get_num_threads()}"
     return f"{job.batch.devices} x {torch.cuda.get_device_name(0)}"
 
