@@ -52,35 +52,14 @@ def carry_out(work: Work, folder: Path, runner: Recording, monkeypatch: pytest.M
     return str(raised.value)
 
 
-def test_what_the_user_has_to_supply_is_left_out_and_the_rest_is_run(
+def test_a_preparation_that_fails_leaves_its_cells_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delenv("MIRROR", raising=False)
-    runner = Recording()
-    said = carry_out(work_of(tmp_path), tmp_path, runner, monkeypatch)
-    assert said.startswith("left out: 2 cells (Cs-En/Std, Cs-En/Ours), for czeng-1.0/ cannot be downloaded: CzEng 1.0 ")
-    assert runner.prepared == ["wmt14_en_de"]
-    assert runner.trained == [f"depthwise_lstm/table5/en_de_{variant}_12l" for variant in ("pre_ln", "lstm")]
-    assert said in capsys.readouterr().err  # at the beginning too
-
-
-def test_files_that_the_user_supplied_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mirror" / "czeng-1.0").mkdir(parents=True)
-    monkeypatch.setenv("MIRROR", str(tmp_path / "mirror"))
-    lines = list(reproduce.show(work_of(tmp_path)))
-    assert not [line for line in lines if "left out" in line]
-    monkeypatch.setenv("MIRROR", str(tmp_path))
-    *_, left_out = reproduce.show(work_of(tmp_path))
-    assert left_out.startswith("# left out: 2 cells") and left_out.endswith("(counted all the same)")
-
-
-def test_a_preparation_that_fails_leaves_its_cells_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mirror" / "czeng-1.0").mkdir(parents=True)
-    monkeypatch.setenv("MIRROR", str(tmp_path / "mirror"))
     runner = Recording(fails_for="wmt15_cs_en")
     said = carry_out(work_of(tmp_path), tmp_path, runner, monkeypatch)
     assert said == "left out: 2 cells (Cs-En/Std, Cs-En/Ours), for preparing failed: no such file here"
-    assert len(runner.trained) == 2
+    assert runner.trained == [f"depthwise_lstm/table5/en_de_{variant}_12l" for variant in ("pre_ln", "lstm")]
+    assert said in capsys.readouterr().err  # before the trainings too
 
 
 def test_a_variant_is_asked_of_every_chosen_corpus(tmp_path: Path) -> None:
@@ -100,7 +79,6 @@ def test_columns_are_chosen_by_name_or_pattern(tmp_path: Path) -> None:
 
 def test_a_record_of_what_was_done_needs_no_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A corpus that is missing matters to nobody whose scores are on record."""
-    monkeypatch.delenv("MIRROR", raising=False)
     monkeypatch.setattr(reproduce, "_on_record", lambda *of: True)
     reproduce.run(read_table(MIXED), work_of(tmp_path), tmp_path / "results.csv", Recording())
     assert not list(tmp_path.iterdir())

@@ -137,12 +137,6 @@ class Downloads:
         self._verified.add(source.name)
         return path
 
-    def unobtainable(self, source: Source) -> str:
-        """Return why the file cannot be had, as far as this machine alone can tell; "" where it may be."""
-        if source.urls or self.addresses or self._in_mirror(source) or (self.folder / source.name).exists():
-            return ""
-        return self._where_to_put(source)
-
     def _where_to_put(self, source: Source) -> str:
         folder = self.mirror or "the folder that MIRROR (or --mirror) names"
         return f"{source.name} cannot be downloaded: {source.terms}; put it into {folder} under this name"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,6 @@ from pathlib import Path
 import torch
 
 from fairseq_residuals.lab.data.corpora import CORPORA, find_corpus
-from fairseq_residuals.lab.data.corpus import downloads_of
 from fairseq_residuals.lab.data.download import Source
 from fairseq_residuals.lab.recipes.evaluate import Score, check_references, expected_metrics, score_commands
 from fairseq_residuals.lab.recipes.job import Job, Settings
@@ -93,16 +91,12 @@ def run(table: TableRecipe, work: Work, results: Path | None, runner: Runner | N
 def _prepare_all(work: Work, runner: Runner) -> dict[Path, str]:
     """Prepare every corpus that can be had; return why others cannot be, by folder."""
     unprepared = {job.corpus: job for job in work if not is_prepared(job)}
-    left_out = {folder: reason for folder, job in unprepared.items() if (reason := why_unobtainable(job))}
+    left_out: dict[Path, str] = {}
+    runner.run_all(
+        [Run(f"corpus {folder.name}", partial(_prepare, job, runner, left_out)) for folder, job in unprepared.items()]
+    )
     if left_out:  # said before hours of other work
         print(f"reproduce: {describe(work, left_out)}", file=sys.stderr, flush=True)
-    runner.run_all(
-        [
-            Run(f"corpus {folder.name}", partial(_prepare, job, runner, left_out))
-            for folder, job in unprepared.items()
-            if folder not in left_out
-        ]
-    )
     return left_out
 
 
@@ -111,7 +105,6 @@ def _prepare(job: Job, runner: Runner, left_out: dict[Path, str], run: Run) -> N
         Stages(job, runner, run).prepare()
     except CommandFailed as failure:
         left_out[job.corpus] = f"{failure}: {failure.tail(1)}"
-        print(f"reproduce: {left_out[job.corpus]}", file=sys.stderr, flush=True)
 
 
 def measurements_of(job: Job, cells: Sequence[Cell]) -> list[Measurement]:
@@ -199,20 +192,6 @@ def _device(job: Job) -> str:
     return f"{job.batch.devices} x {torch.cuda.get_device_name(0)}"
 
 
-def why_unobtainable(job: Job) -> str:
-    """Return why the corpus of a run cannot be prepared, as far as this machine alone can tell; "" where it may be.
-
-    Raises:
-        UserError: the corpus has no such variant.
-    """
-    if job.recipe.corpus not in CORPORA:  # synthetic data, which have been made
-        return ""
-    corpus = find_corpus(job.recipe.corpus)
-    _, variant = corpus.variant(job.recipe.variant)
-    downloads = downloads_of(corpus, job.settings.downloads, os.environ.get("MIRROR"))
-    return next(filter(None, map(downloads.unobtainable, variant.sources)), "")
-
-
 def describe(work: Mapping[Job, list[Cell]], reasons: Mapping[Path, str]) -> str:
     """Return one sentence about the cells that are left out, by the folders of their corpora; "" where none are."""
     parts = []
@@ -230,15 +209,12 @@ def show(work: Work) -> Iterator[str]:
         UserError: a corpus that has no such variant.
     """
     shown = set()
-    unobtainable = {}
     for job, cells in work.items():
         rows = dict.fromkeys(f"{cell.row}, {cell.column}" if len(work) > 1 else cell.row for cell in cells)
         yield f"# {job.name}, seed {job.seed}: {'; '.join(list(rows)[:8])}{' ...' if len(rows) > 8 else ''}"
         yield f"# effective batch: {job.batch}"
         if job.corpus not in shown:
             shown.add(job.corpus)
-            if not is_prepared(job) and (reason := why_unobtainable(job)):
-                unobtainable[job.corpus] = reason
             yield shlex.join(job.prepare)
         yield shlex.join(job.train)
         yield f"# the same: {shlex.join(job.train_by_flags)}"
@@ -247,8 +223,6 @@ def show(work: Work) -> Iterator[str]:
         yield from dict.fromkeys(_evaluations(job, cells))  # several scores may be of one generation
         yield ""
     yield from (f"# in all: {line}" for line in summary(list(work)))
-    if unobtainable:
-        yield f"# {describe(work, unobtainable)} (counted all the same)"
 
 
 def summary(work: Sequence[Job]) -> Iterator[str]:
