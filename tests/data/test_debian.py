@@ -70,18 +70,17 @@ def test_the_same_bytes_again(italian: Prepared, mirror: Path, tmp_path: Path) -
 
 
 def test_headlines(mirror: Path, tmp_path: Path) -> None:
-    """Of packages with 15 words or more; names go with each test sentence."""
+    """Of packages with 15 words or more."""
     found = run("debian", tmp_path, write_mirror(tmp_path / "mirror", packages(90), 40), "headlines")
-    long = {}
+    long = set()
     for package in packages(90):
         synopsis, *body = package.descriptions["en"]
         text = " ".join(line.strip(" *") for line in body if line != " .")
         if len(text.split()) >= 15:
-            long[synopsis] = package.name
+            long.add(synopsis)
     titles = {name: found.words(f"text/{name}.tgt") for name in SETS}
     assert sum(map(len, titles.values())) == len(long)
-    names = found.lines("names/test")
-    assert [long[title] for title in found.lines("raw/test.tgt")] == names
+    assert set(found.lines("raw/test.tgt")) <= long
 
 
 def test_language_model(tmp_path: Path) -> None:

@@ -141,24 +141,3 @@ def test_mistakes_in_a_recipe_are_refused(change: dict[str, object], said: str) 
     section |= {"evaluate": {"tool": "fairseq-generate"}, "scores": {"A": {"set": "test"}}}
     with pytest.raises(UserError, match=said.replace("?", r"\?")):
         Recipe.parse("x", section | change)
-
-
-def test_words_that_do_not_count_are_left_out_of_both_sides(tmp_path: Path) -> None:
-    """The names of package and source, whatever their case; of a longer word nothing is left out."""
-    job = in_folder("debian/headlines/18l_b2t", tmp_path)
-    plain, masked = (job.recipe.measurements[name][0] for name in ("R-1", "R-1 masked"))
-    hypotheses, targets = ["Foo-bar client library", "tool for libfoo"], ["foo-bar library for clients", "tool for x"]
-    [evaluation] = job.evaluate(masked)
-    assert job.evaluate(plain).__next__().log == evaluation.log  # one search serves both
-    write(evaluation.log, generated(hypotheses, targets))
-    write(job.corpus / "raw/test.tgt", "\n".join(targets) + "\n")
-    write(job.corpus / "names/test", "foo-bar foo\nfoo\n")
-    assert masked.metrics == ("rouge", "rouge_unstemmed")
-    found = [s for s in measure(job, masked) if s.metric == "rouge_unstemmed"]
-    # "client library" of "library for clients": 1 of 2 and of 3; "tool for" of "tool for libfoo" and of "tool for x"
-    assert found[0].value == pytest.approx(100 * (2 * 1 / (2 + 3) + 2 * 2 / (3 + 3)) / 2)
-    assert found[0].signature.endswith("|without:names")
-    assert measure(job, plain)[1].value == pytest.approx(100 * (2 * 3 / (4 + 5) + 2 * 2 / (3 + 3)) / 2)
-    write(job.corpus / "names/test", "foo\n")
-    with pytest.raises(UserError, match="1 lines of words to leave out do not belong to 2 sentences"):
-        measure(job, masked)

@@ -23,7 +23,7 @@ from fairseq_residuals.lab.scoring import (
     retokenize,
     score,
 )
-from fairseq_residuals.plugin.scoring.text import leave_out, without_unknown
+from fairseq_residuals.plugin.scoring.text import without_unknown
 from fairseq_residuals.wirings.core.errors import UserError
 
 _SPEED = re.compile(r"Translated [\d,]+ sentences \([\d,]+ tokens\) in \S+ \(\S+ sentences/s, (\S+) tokens/s\)")
@@ -77,8 +77,6 @@ def score_commands(job: Job, measurement: Measurement, evaluation: Evaluation) -
         references = [f"<(sed -E 's/@@( |$)//g' {path})" if measurement.references == "text" else f"{path}*"]
     lines = f"--lines {'D' if measurement.hypotheses == 'detokenized' else 'H'}"
     again = [f"--retokenize {measurement.retokenize}"] if measurement.retokenize else []
-    if measurement.without:
-        again.append(f"--without {shlex.quote(str(_left_out(job, measurement, evaluation)))}")
     return [
         f"grep -E 'Translated .* tokens/s' {log}"
         if metric == "target_tokens_per_second"
@@ -129,19 +127,9 @@ def _generated(job: Job, measurement: Measurement, evaluation: Evaluation, metri
     if measurement.retokenize:
         hypotheses = retokenize(hypotheses, measurement.retokenize)
         references = [retokenize(lines, measurement.retokenize) for lines in references]
-    signature = ""
-    if measurement.without:
-        words = read_lines(_left_out(job, measurement, evaluation))
-        hypotheses, *references = (leave_out(lines, words) for lines in (hypotheses, *references))
-        signature = f"|without:{measurement.without}"
     scores = score(metric, hypotheses, *references)
     value = scores.values[measurement.value] if measurement.value else scores.value
-    return Score(metric, value, scores.signature + signature)
-
-
-def _left_out(job: Job, measurement: Measurement, evaluation: Evaluation) -> Path:
-    """Return the file of the words that do not count, a line for each sentence."""
-    return job.corpus / str(measurement.without) / evaluation.subset
+    return Score(metric, value, scores.signature)
 
 
 def _reference(job: Job, measurement: Measurement, evaluation: Evaluation) -> Path:
@@ -172,8 +160,6 @@ def check_references(job: Job, measurements: Iterable[Measurement]) -> None:
         if measurement.tool == "fairseq-generate" and measurement.references != "targets":
             for evaluation in job.evaluate(measurement):
                 _reference_files(job, measurement, evaluation)
-                if measurement.without:
-                    read_lines(_left_out(job, measurement, evaluation))
 
 
 def _lines(path: Path) -> list[str]:

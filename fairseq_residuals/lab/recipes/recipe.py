@@ -20,7 +20,6 @@ The keys of a measurement, those of ``evaluate`` included (its ``flags`` are mer
 ``hypotheses``  tokenized (fairseq's H lines) or detokenized (its D lines)
 ``references``  raw (as in the corpus), text (as binarized, less BPE), or targets (fairseq's T lines)
 ``retokenize``  the language as which hypotheses and references are tokenized again
-``without``     a folder of the corpus that has, for each sentence of a test set, words that do not count on either side
 ``directions``  a pattern of language pairs over which the mean is taken, such as en-*
 ``mean``        instead of all that: the mean of other scores
 ==============  ======================================================================================================
@@ -35,7 +34,7 @@ from typing import Any, Literal
 from fairseq_residuals.wirings.core.errors import UserError
 
 TOOLS = ("fairseq-generate", "fairseq-eval-lm", "fairseq-validate", "train-log", "linearize")
-_COMMON = {"tool", "flags", "metric", "value", "hypotheses", "references", "retokenize", "without"}
+_COMMON = {"tool", "flags", "metric", "value", "hypotheses", "references", "retokenize"}
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,6 @@ class Measurement:
     hypotheses: Literal["tokenized", "detokenized"] = "tokenized"
     references: Literal["raw", "text", "targets"] = "raw"
     retokenize: str | None = None
-    without: str | None = None
     directions: str | None = None
 
 

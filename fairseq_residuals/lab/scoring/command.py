@@ -11,7 +11,6 @@ from fairseq_residuals.plugin.scoring.metrics import METRICS, score
 from fairseq_residuals.plugin.scoring.text import (
     Generation,
     is_generation,
-    leave_out,
     parse_generation,
     read_lines,
     without_unknown,
@@ -34,9 +33,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
             nargs="*",
             metavar="REF",
             help="default: the T- lines that fairseq-generate printed",
-        )
-        metric.add_argument(
-            "--without", type=Path, metavar="FILE", help="words of each sentence that do not count on either side"
         )
         _add_text_flags(metric)
     ppl = subparsers.add_parser("ppl", help="perplexity, from the whole log of fairseq-eval-lm or fairseq-validate")
@@ -82,13 +78,9 @@ def run(args: argparse.Namespace) -> int:
                 )
             references = [[*map(without_unknown, generation.targets)]]
         lines, *references = (_treat(text, args.retokenize) for text in (lines, *references))
-        if args.without:
-            words = read_lines(args.without)
-            lines, *references = (leave_out(text, words) for text in (lines, *references))
         scores = score(args.metric, lines, *references)
         print("\n".join(f"{name} = {value:.2f}" for name, value in scores.values.items()))
-        without = f"|without:{args.without.name}" if args.without else ""
-        print(_signature(scores.signature, args.retokenize) + without)
+        print(_signature(scores.signature, args.retokenize))
     return 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,27 +47,6 @@ def read_lines(path: str | Path, needed: str = "one sentence a line is needed") 
 def without_unknown(reference: str) -> str:
     """Return a T- line without ``<unk>``: what was not in the dictionary is no word that a hypothesis could have."""
     return reference.replace("<<unk>>", UNKNOWN)
-
-
-def leave_out(lines: Sequence[str], words: Sequence[str]) -> list[str]:
-    """Remove words that are not to count, whatever their case, from each of ``lines``.
-
-    Args:
-        words: for each line those words, separated by blanks; of one within a longer word nothing is removed.
-
-    Raises:
-        UserError: there are not as many lines of words as lines.
-    """
-    if len(lines) != len(words):
-        raise UserError(f"{len(words):,} lines of words to leave out do not belong to {len(lines):,} sentences")
-    return [_without(line, line_words.split()) for line, line_words in zip(lines, words, strict=True)]
-
-
-def _without(line: str, words: Sequence[str]) -> str:
-    longest_first = sorted(map(re.escape, words), key=len, reverse=True)
-    if not longest_first:
-        return line
-    return " ".join(re.sub(rf"(?<![\w-])(?:{'|'.join(longest_first)})(?![\w-])", " ", line, flags=re.I).split())
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from fairseq_residuals.lab.data.download import Source
 from fairseq_residuals.lab.data.moses import Function, Tokenize
 from fairseq_residuals.lab.data.parallel_map import map_lines
 from fairseq_residuals.lab.data.parallel_text import Bpe, Parallel, Part, Pipeline
-from fairseq_residuals.lab.data.steps import Step, share
+from fairseq_residuals.lab.data.steps import Step
 from fairseq_residuals.wirings.core.errors import UserError
 
 
@@ -144,11 +144,9 @@ def headlines(job: Job) -> tuple[Step, ...]:
 
     def store(folder: Path, name: str, chosen: list[Example]) -> None:
         write((example.texts for example in chosen), folder, name, ("src", "tgt"))
-        write(((example.note,) for example in chosen), folder, name, ("names",))
 
     step = described(job, Descriptions.headlines, store)
-    names = Step("names", lambda folder, made: share(made / "test.names", folder / "test"), {}, (step,))
-    return (names, *Pipeline(recipe, job, {source: step}).results())
+    return Pipeline(recipe, job, {source: step}).results()
 
 
 def language_model(job: Job) -> tuple[Step, ...]:

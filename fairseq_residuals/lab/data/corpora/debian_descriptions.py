@@ -65,8 +65,6 @@ class Example(NamedTuple):
     key: str
     """The key of which one data set keeps only the first example."""
     texts: tuple[str, ...]
-    note: str = ""
-    """Text that goes with the example and is not learned."""
 
 
 class Description(NamedTuple):
@@ -100,10 +98,6 @@ class Descriptions:
         everything = self._in("en").items()
         self._english = {key: said for key, said in everything if not is_placeholder(said.units[0].text)}
 
-    def names(self, package: str) -> str:
-        """Return the names of the package and of its source."""
-        return " ".join(dict.fromkeys((package, self._sources.get(package, package))))
-
     def group(self, package: str) -> str:
         """Return the source package without a version at its end: gcc-11 and gcc-12 say the same of other versions."""
         source = self._sources.get(package, package)
@@ -117,11 +111,11 @@ class Descriptions:
                     yield Example(self.group(english.package), one, (one, other))
 
     def headlines(self) -> Iterator[Example]:
-        """Yield long descriptions and their synopses; the note has the package's names."""
+        """Yield long descriptions and their synopses."""
         for said in self._english.values():
             synopsis, words = said.units[0].text, len(said.body.split())
             if SHORTEST_BODY <= words <= LONGEST_BODY and is_language(synopsis) and is_language(said.body):
-                yield Example(self.group(said.package), said.body, (said.body, synopsis), self.names(said.package))
+                yield Example(self.group(said.package), said.body, (said.body, synopsis))
 
     def text(self) -> Iterator[Example]:
         """Yield everything in English, a paragraph at a time."""
