@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import re
-import shlex
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -60,29 +59,6 @@ def measure(job: Job, measurement: Measurement) -> list[Score]:
         return parts[0]
     over = f"|mean:{len(parts)} directions {measurement.directions}"
     return [mean_of([of_metric], over) for of_metric in map(list, zip(*parts, strict=True))]
-
-
-def score_commands(job: Job, measurement: Measurement, evaluation: Evaluation) -> list[str]:
-    """Return what gives the same scores by hand, for a shell."""
-    log = shlex.quote(str(evaluation.log))
-    if measurement.tool == "linearize":  # which scores what it generates
-        return []
-    if measurement.tool == "fairseq-eval-lm":
-        return [f"fairseq-residuals score ppl {log}"]
-    if measurement.tool == "fairseq-validate":
-        return [f"fairseq-residuals score ppl {log} --subset {evaluation.subset}"]
-    references = []
-    if measurement.references != "targets":
-        path = shlex.quote(str(_reference(job, measurement, evaluation)))
-        references = [f"<(sed -E 's/@@( |$)//g' {path})" if measurement.references == "text" else f"{path}*"]
-    lines = f"--lines {'D' if measurement.hypotheses == 'detokenized' else 'H'}"
-    again = [f"--retokenize {measurement.retokenize}"] if measurement.retokenize else []
-    return [
-        f"grep -E 'Translated .* tokens/s' {log}"
-        if metric == "target_tokens_per_second"
-        else " ".join(["fairseq-residuals score", metric, log, *references, lines, *again])
-        for metric in measurement.metrics
-    ]
 
 
 def mean_of(parts: list[list[Score]], how: str) -> Score:

@@ -14,7 +14,7 @@ import torch
 
 from fairseq_residuals.lab.data.corpora import CORPORA, find_corpus
 from fairseq_residuals.lab.data.download import Source
-from fairseq_residuals.lab.recipes.evaluate import Score, check_references, expected_metrics, score_commands
+from fairseq_residuals.lab.recipes.evaluate import Score, check_references, expected_metrics
 from fairseq_residuals.lab.recipes.job import Job, Settings
 from fairseq_residuals.lab.recipes.recipe import Measurement
 from fairseq_residuals.lab.recipes.runner import CommandFailed, Run, Runner
@@ -245,7 +245,5 @@ def _evaluations(job: Job, cells: list[Cell]) -> Iterator[str]:
     for measurement in measurements_of(job, cells):
         for evaluation in job.evaluate(measurement):
             yield f"{shlex.join(evaluation.command)} > {shlex.quote(str(evaluation.log))} 2>&1"
-            by_hand = score_commands(job, measurement, evaluation)
-            yield from (f"{command}  # by hand; a run computes its scores itself" for command in by_hand)
-        if measurement.tool == "train-log":
-            yield f"# {', '.join(measurement.metrics)} from the validations in {job.folder}/train.*.log"
+        of = f"{job.folder}/train.*.log" if measurement.tool == "train-log" else measurement.set
+        yield f"# scored by reproduce: {of} by {', '.join(measurement.metrics)}"
