@@ -9,7 +9,6 @@ import torch
 from against_reference import CHECKS, Case
 from autograd_memory import kept_for_gradients
 from torch import Tensor
-from torch.nn.functional import rms_norm
 
 from fairseq_residuals.wirings.ops.depth_sum import (
     softmax_sum,
@@ -26,7 +25,7 @@ def cases() -> list[Case]:
     found = []
     for k in (1, 3):
         for value in ((5, 2, 7), (1, 1, 8)):
-            for weights in ((k,), (k, value[-1])):
+            for weights in ((k,), (k, 1), (k, value[-1]), (k, *value[:-1], 1)):
                 ops = [lambda w, *v, op=op: op(w, v) for op in (weighted_sum, weighted_sum_reference)]
                 found.append(
                     Case(f"weights {weights} {value}", *ops, (weights, *[value] * k), compiled=weights == (3,))
@@ -67,23 +66,6 @@ def values_and_direction(dtype: torch.dtype = torch.float64) -> tuple[list[Tenso
     values = [size * torch.randn(4, 2, 8, generator=generator, dtype=torch.float64) for size in (0.1, 1, 10)]
     direction = torch.randn(8, generator=generator, dtype=torch.float64)
     return [value.to(dtype).requires_grad_() for value in values], direction.to(dtype).requires_grad_()
-
-
-@pytest.mark.parametrize("shape", [(3,), (3, 1), (3, 8), (3, 4, 2, 1)])
-def test_weighted_sum(shape: tuple[int, ...]) -> None:
-    values, _ = values_and_direction()
-    weights = torch.randn(shape, generator=torch.Generator().manual_seed(6), dtype=torch.float64).requires_grad_()
-    spread = weights.view(3, *[1] * (4 - weights.dim()), *shape[1:])
-    torch.testing.assert_close(weighted_sum(weights, values), (spread * torch.stack(values)).sum(0))
-    assert torch.autograd.gradcheck(lambda w, *v: weighted_sum(w, v), (weights, *values))
-
-
-def test_softmax_sum() -> None:
-    values, direction = values_and_direction()
-    v = torch.stack(values)
-    shares = (rms_norm(v, (8,), eps=EPS) @ direction).softmax(0)
-    torch.testing.assert_close(softmax_sum(direction, values, EPS), (shares.unsqueeze(-1) * v).sum(0))
-    assert torch.autograd.gradcheck(lambda d, *v: softmax_sum(d, v, EPS), (direction, *values))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

@@ -45,18 +45,6 @@ def test_against_reference(case: Case, check: Callable[[Case], None]) -> None:
     check(case)
 
 
-@pytest.mark.parametrize("n", (1, 3))
-def test_connections_are_products(n: int) -> None:
-    draw = torch.Generator().manual_seed(7)
-    shapes = ((3, 2, n, 5), (3, 2, 5), (3, 2, 1, n), (3, 2, n, n), (3, 2, n, 1))
-    streams, y, read, mix, write = (torch.randn(shape, generator=draw, dtype=torch.float64) for shape in shapes)
-    u, mixed = width_connection(streams, read, mix)
-    torch.testing.assert_close(u, torch.einsum("tbi,tbic->tbc", read.squeeze(-2), streams))
-    torch.testing.assert_close(mixed, torch.einsum("tbji,tbic->tbjc", mix, streams))
-    expected = mixed + torch.einsum("tbj,tbc->tbjc", write.squeeze(-1), y)
-    torch.testing.assert_close(depth_connection(mixed, write, y), expected)
-
-
 @pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16), ids=str)
 def test_mixed_streams_are_rounded_once(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(8)
@@ -91,24 +79,6 @@ def random_logits(n: int, std: float, matrices: int, dtype: torch.dtype = torch.
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_sinkhorn_against_reference(shape: tuple[int, ...], check: Callable[[Case], None]) -> None:
     check(Case("sinkhorn", sinkhorn, sinkhorn_reference, (shape,), compiled=shape[0] == 3))
-
-
-@pytest.mark.parametrize("n", (1, 2, 3, 4))
-@pytest.mark.parametrize("std", (0.1, 1, 3))
-def test_sinkhorn_is_the_plain_loop(n: int, std: float) -> None:
-    for dtype, error in ((torch.float32, 1e-5), (torch.float64, 1e-13)):
-        results = []
-        for function in (sinkhorn, sinkhorn_reference):
-            values = random_logits(n, std, 200, dtype).requires_grad_()
-            out = function(values)
-            out.mul(random_logits(n, 1, 200, dtype)).sum().backward()
-            results.append((out.detach(), values.grad))
-        torch.testing.assert_close(results[0], results[1], rtol=error, atol=error)
-    assert n == 1 or results[1][1].abs().max() > 0.01
-
-
-def test_sinkhorns_gradient_is_that_of_finite_differences() -> None:
-    assert torch.autograd.gradcheck(sinkhorn, random_logits(3, 2, 4, torch.float64).requires_grad_())
 
 
 def test_sinkhorn_keeps_its_logits_alone() -> None:
