@@ -37,8 +37,7 @@ from tests.golden_check.rebuild import rebuild
 from tests.golden_check.recipes import FAIRSEQ_RECIPES
 from tests.golden_check.tolerances import FAIRSEQ
 
-REALFORMER, LSTM = golden_path("realformer_fairseq_reimpl"), golden_path("dwlstm_reimpl_gate2add")
-RESIDUAL, ENCODER = golden_path("residual"), golden_path("subln_enc")
+REALFORMER = golden_path("realformer_fairseq_reimpl")
 
 
 def test_every_recipe_has_a_golden() -> None:
@@ -138,27 +137,7 @@ WRONG: list[tuple[Path, Callable[[Arrays], None], set[str]]] = [
         wrong("grad/decoder.layers.0.encoder_attn.in_proj_weight", (20, 0)),
         {"gradients decoder.layers.0.encoder_attn.k_proj.weight"},
     ),
-    (RESIDUAL, wrong("out/dec_layer0_dual", (0, 0, 0)), {"activations dec_layer0_dual"}),
     (REALFORMER, wrong("out/enc_layer1_self_scores", (0, 1, 0, 3)), {"activations enc_layer1_self_scores"}),
-    (REALFORMER, wrong("out/dec_layer0_cross_scores", (1, 0, 2, 6)), {"activations dec_layer0_cross_scores"}),
-    (LSTM, wrong("out/dec_layer1_cell", (0, 0, 0)), {"activations dec_layer1_cell"}),
-    (LSTM, wrong("out/logits", (0, 0, 0)), {"logits evaluation", "logits training"}),
-    (LSTM, wrong("grad/dec.cls.bias", (0,)), {"gradients decoder.output_projection.bias"}),
-    (
-        LSTM,
-        wrong("grad/enc.gate.0.w.2.weight", (5, 1)),
-        {"gradients encoder.layers.0.self_attn_connection.unit.gates.linear.weight"},
-    ),
-    (
-        LSTM,
-        wrong("grad/dec.ca.1.kv_adaptor.weight", (17, 3)),
-        {"gradients decoder.layers.1.encoder_attn.v_proj.weight"},
-    ),
-    (
-        ENCODER,
-        wrong("grad/layers.1.ffn.ffn_layernorm.weight", (0,)),
-        {"gradients encoder.layers.1.ffn_layernorm.weight"},
-    ),
     # what is not compared: padding, and the noise that is the gradient of a bias of keys
     (POSTLN, wrong("out/enc_layer0", (3, 7)), set()),
     (POSTLN, wrong("out/logits", (3, 7)), set()),
@@ -188,13 +167,6 @@ def test_a_weight_off_by_a_thousandth_shows_everywhere() -> None:
     golden.parameters["encoder.layers.0.fc2.bias"][2] += 1e-3
     kinds = {name.split()[0] for name in compare(golden, rebuild(golden)).failures()}
     assert kinds == set(FAIRSEQ.limits)
-
-
-def test_the_wiring_of_another_variant_shows(tmp_path: Path) -> None:
-    path = changed(golden_path("b2t"), tmp_path, unchanged, variant="postln")
-    failures = measure(path).failures()
-    assert failures["activations enc_layer0"] > 1e-2
-    assert failures["logits evaluation"] > 1e-2
 
 
 def test_the_other_formula_of_label_smoothing_shows(tmp_path: Path) -> None:
