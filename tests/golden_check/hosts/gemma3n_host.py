@@ -23,16 +23,11 @@ from tests.golden_check.hosts.host import Host, add_norm
 from tests.golden_check.hosts.host_recipe import HostRecipe
 from tests.golden_check.hosts.hyper_connections_host import streams_side_by_side
 from tests.golden_check.hosts.llama_host import LLAMA
+from tests.golden_check.hosts.scaled_residual_host import geglu
 from tests.golden_check.tolerances import SHIPPED
 
 LEAST_MEAN_SQUARE = 1e-5
 gelu_tanh = partial(gelu, approximate="tanh")
-
-
-def geglu(x: Tensor) -> Tensor:
-    """(..., 2 F) -> (..., F), with the approximation of GELU by tanh."""
-    gate, up = x.chunk(2, -1)
-    return gelu_tanh(gate) * up
 
 
 class AltUp(nn.Module):
@@ -71,7 +66,7 @@ class Gemma3n(Host):
     """The whole model; "inputs" (T, B, layers, channels) are those of the layers, of the batch that runs."""
 
     def __init__(self, golden: Golden) -> None:
-        super().__init__(golden, RECIPES["laurel_altup_gemma3n"])
+        super().__init__(golden)
         provenance = golden.description["provenance"]
         self.n, self.input_width = golden.setting("altup_num_inputs"), golden.setting("hidden_size_per_layer_input")
         self.active, self.bound = provenance.get("altup_active_idx"), provenance.get("final_logit_softcapping")

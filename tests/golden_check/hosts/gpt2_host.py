@@ -37,7 +37,7 @@ class PositionedHost(Host):
     """A host with learned positions."""
 
     def __init__(self, golden: Golden) -> None:
-        super().__init__(golden, golden.recipe)  # type: ignore[arg-type]
+        super().__init__(golden)
         self.embed_positions = nn.Embedding(*golden.need("embed_positions.weight").shape)
         self.embed_tokens.register_forward_hook(self._add_positions)
 

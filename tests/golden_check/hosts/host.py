@@ -92,8 +92,9 @@ class HostModel(nn.Module):
 class Host(HostModel):
     """A language model, or for a file without tokens and a head an encoder that is given vectors."""
 
-    def __init__(self, golden: Golden, recipe: HostRecipe) -> None:
+    def __init__(self, golden: Golden) -> None:
         super().__init__()
+        recipe: HostRecipe = golden.recipe  # type: ignore[assignment]
         self.causal = recipe.causal
         depth, decoder = golden.depth("layers"), "prev_output_tokens" in golden.inputs
         self.layers = build_stack(

@@ -38,8 +38,7 @@ class HostRecipe(GoldenRecipe):
     surroundings: tuple[Callable[[Host, Golden], None], ...] = ()
     """What else the authors put around the wiring, by :mod:`.surroundings`: called with a host that was just built."""
     tolerances: Tolerances = HOSTS
-    model: Callable[[Golden], HostModel] | None = None
-    """The model, where it is not a plain :class:`.host.Host`."""
+    model: Callable[[Golden], HostModel] = Host
 
     def authors_of(self, description: dict[str, Any]) -> Authors:
         return self.authors if isinstance(self.authors, Authors) else self.authors(description)
@@ -48,4 +47,4 @@ class HostRecipe(GoldenRecipe):
         return self.wiring if isinstance(self.wiring, str) else self.wiring(golden)
 
     def build(self, golden: Golden) -> nn.Module:
-        return Host(golden, self) if self.model is None else self.model(golden)
+        return self.model(golden)

@@ -46,7 +46,7 @@ class LucidrainsRouter(HyperRouter):
 
 def lucidrains_host(golden: Golden) -> Host:
     """Return the host with these routers."""
-    host = Host(golden, RECIPES["hc_lucidrains"])
+    host = Host(golden)
     for module in host.modules():
         if isinstance(module, StreamsConnection):
             module.router = LucidrainsRouter(module.site, golden.setting("streams"), True)

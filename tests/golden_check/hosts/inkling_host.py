@@ -49,7 +49,7 @@ class Inkling(Host):
     """With a norm on the embedding."""
 
     def __init__(self, golden: Golden) -> None:
-        super().__init__(golden, RECIPES["inkling2_block_attnres"])
+        super().__init__(golden)
         self.embed_norm = self.layers.wiring.shape.new_norm()
         for i in range(len(self.layers)):
             layer: Any = self.layers[i]

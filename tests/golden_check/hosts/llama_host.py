@@ -13,6 +13,7 @@ from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Autho
 from fairseq_residuals.wirings.blocks.feed_forward import ACTIVATIONS
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host_recipe import HostRecipe
+from tests.golden_check.hosts.plain_host import query_vectors
 from tests.golden_check.tolerances import SHIPPED
 
 PRE_NORMS = {"input_layernorm": "self_attn_layer_norm", "post_attention_layernorm": "final_layer_norm"}
@@ -73,15 +74,9 @@ def _norm_on_top(authors: Authors) -> Authors:
     return Authors(authors.repository, authors.convert, ((r"^norm\.", "top_norm."), *authors.renames))
 
 
-def _query_vectors(values: Values) -> Values:
-    """Turn queries, there matrices of one row, into vectors."""
-    values = LLAMA.convert(values)
-    return {name: value[0] if name.endswith("_res_proj.weight") else value for name, value in values.items()}
-
-
 QWEN = Authors(
     "wdlctc/delta-attention-residuals-code",
-    _query_vectors,
+    lambda values: query_vectors(LLAMA.convert(values)),
     (
         (r"\.attn_res_", ".self_attn_connection.over_depth."),
         (r"\.mlp_res_", ".ffn_connection.over_depth."),

@@ -6,27 +6,15 @@ import re
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
 from torch.nn.functional import gelu
 
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors, Values
 from fairseq_residuals.wirings.core.layer import CONNECTIONS
 from tests.golden_check.fixtures import Golden
-from tests.golden_check.hosts.host import Host
+from tests.golden_check.hosts.gpt2_host import PositionedHost
 from tests.golden_check.hosts.host_recipe import HostRecipe
 from tests.golden_check.hosts.hyper_connections_host import streams_side_by_side
 from tests.golden_check.tolerances import SHIPPED
-
-
-class LearnedPositions(Host):
-    """With a vector for each position added to the embeddings."""
-
-    def __init__(self, golden: Golden) -> None:
-        super().__init__(golden, RECIPES["mhc_lite"])
-        self.embed_positions = nn.Embedding(*golden.need("embed_positions.weight").shape)
-
-    def embed(self, tokens: Tensor) -> Tensor:
-        return super().embed(tokens) + self.embed_positions.weight[: tokens.size(1)]
 
 
 def join_router(values: Values) -> Values:
@@ -99,7 +87,7 @@ def _recipe(options: str) -> MHCLiteRecipe:
         lambda golden: f"mhc_lite(n={golden.setting('streams')}{options})",
         MHC_LITE,
         activation=gelu,
-        model=LearnedPositions,
+        model=PositionedHost,
         layer_outputs=streams_side_by_side,
         tolerances=SHIPPED,
         # which of the streams a sub-layer starts with is drawn there

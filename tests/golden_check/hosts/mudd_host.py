@@ -7,9 +7,8 @@ import torch
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors
 from fairseq_residuals.wirings.blocks.feed_forward import ACTIVATIONS
 from tests.golden_check.fixtures import Golden
-from tests.golden_check.hosts.host import Host
 from tests.golden_check.hosts.host_recipe import HostRecipe
-from tests.golden_check.hosts.surroundings import AuthorsRotary
+from tests.golden_check.hosts.surroundings import rotary
 from tests.golden_check.tolerances import SHIPPED
 
 MUDDFORMER = Authors(
@@ -41,22 +40,13 @@ def _wiring(golden: Golden) -> str:
     return f"mudd(norm=rms,expand_last={str(len(hidden) > sources).lower()})"
 
 
-class CoarselyTurned(Host):
-    """With rotary positions whose sines and cosines are bfloat16."""
-
-    def __init__(self, golden: Golden) -> None:
-        super().__init__(golden, RECIPES["muddformer"])
-        for i in range(len(self.layers)):
-            self.layers[i].self_attn.rotary = AuthorsRotary(rounded=torch.bfloat16)
-
-
 RECIPES = {
     "muddformer": HostRecipe(
         _wiring,
         MUDDFORMER,
         activation=ACTIVATIONS["swiglu"],
         query_key_norm="per_head",
-        model=CoarselyTurned,
+        surroundings=(rotary("half", rounded=torch.bfloat16),),
         tolerances=SHIPPED,
         # its class is made for inference, and draws what training starts at 0 and 1
         initial_values=False,

@@ -47,7 +47,7 @@ class NanochatHost(Host):
     """With the previous token's embedding mixed into each, and embeddings added to the values of some layers."""
 
     def __init__(self, golden: Golden) -> None:
-        super().__init__(golden, golden.recipe)  # type: ignore[arg-type]
+        super().__init__(golden)
         words, dim = golden.need("embed_tokens.weight").shape
         self.smear_lambda = nn.Parameter(torch.zeros(1))
         self.smear_gate = nn.Linear(golden.need("smear_gate.weight").size(1), 1, bias=False)

@@ -122,7 +122,7 @@ class RecordHost(Host):
     """A host whose file has what enters the norm on top, and embeddings after their norm."""
 
     def __init__(self, golden: Golden) -> None:
-        super().__init__(golden, golden.recipe)  # type: ignore[arg-type]
+        super().__init__(golden)
         self.seen: dict[str, Tensor] = {}
         norm: nn.Module = self.layers.wiring.norm  # type: ignore[assignment]
         norm.register_forward_pre_hook(self._see)

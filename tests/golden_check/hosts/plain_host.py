@@ -6,6 +6,7 @@ transformers (HyperCLOVA X, Beam, ZAYA1) and around the softmax of Attention Res
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors, Values
@@ -38,9 +39,9 @@ def plain(wiring: Any, repository: str, *names: tuple[str, str], **more: Any) ->
     return HostRecipe(wiring, Authors(repository, more.pop("convert", dict), (*names, *NAMES)), **more)
 
 
-def _query_vectors(values: Values) -> Values:
-    """Return the queries as vectors, there matrices of one row."""
-    return {name: value[0] if name.endswith("_res.proj.weight") else value for name, value in values.items()}
+def query_vectors(values: Values) -> Values:
+    """Return the queries over depth as vectors, there matrices of one row."""
+    return {name: x[0] if re.search(r"_res[._]proj\.weight$", name) else x for name, x in values.items()}
 
 
 def _attention_residuals(golden: Golden) -> str:
@@ -55,7 +56,7 @@ _ATTENTION_RESIDUALS = plain(
     (r"^out_res\.", "layers.wiring.over_depth."),
     (r"\.over_depth\.proj\.weight$", ".over_depth.query"),
     (r"\.over_depth\.norm\.weight$", ".over_depth.key_gain"),
-    convert=_query_vectors,
+    convert=query_vectors,
     # the first sub-layer's softmax is over one source
     unused=r"layers\.0\.attn_res\.",
     eps=1e-5,

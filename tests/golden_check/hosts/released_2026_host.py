@@ -27,7 +27,7 @@ from tests.golden_check.hosts.hyper_connections_host import (
     transpose_mixing,
 )
 from tests.golden_check.hosts.inkling_host import newest_source
-from tests.golden_check.hosts.plain_host import ATTENTION, NAMES
+from tests.golden_check.hosts.plain_host import ATTENTION, NAMES, query_vectors
 from tests.golden_check.hosts.surroundings import layers_of, number, root_mean_square
 from tests.golden_check.tolerances import SHIPPED
 
@@ -97,9 +97,6 @@ class MuseRecipe(HostRecipe):
 
 class Muse(Host):
     """With embeddings that the file has as the wiring has normalised them."""
-
-    def __init__(self, golden: Golden) -> None:
-        super().__init__(golden, RECIPES["muse_residual_gate"])
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         outputs = super().forward(inputs)
@@ -198,7 +195,7 @@ RECIPES = {
         (r"\.over_depth\.norm\.weight$", ".over_depth.key_gain"),
         (r"\.over_depth\.proj\.weight$", ".over_depth.query"),
         repository="moonshotai/Kimi-K3",
-        convert=lambda values: {n: x[0] if n.endswith("_res_proj.weight") else x for n, x in values.items()},
+        convert=query_vectors,
         # the first sub-layer's softmax is over one source
         unused=r"layers\.0\.self_attention_res_",
         layer_outputs=newest_source,

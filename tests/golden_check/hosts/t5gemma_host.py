@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -17,6 +16,7 @@ from fairseq_residuals.wirings.core.stack import Stack
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host import HostModel, build_stack, future_mask
 from tests.golden_check.hosts.host_recipe import HostRecipe
+from tests.golden_check.hosts.released_2026_host import gains_themselves
 from tests.golden_check.hosts.scaled_residual_host import geglu
 from tests.golden_check.tolerances import SHIPPED
 
@@ -103,14 +103,9 @@ def bounded_scores(scores: Tensor) -> Tensor:
     return MOST_SCORE * torch.tanh(scores / MOST_SCORE)
 
 
-@dataclass(frozen=True)
 class T5GemmaRecipe(HostRecipe):
-    """Norms whose gain is kept as its distance from 1."""
-
     def adapt(self, golden: Golden) -> Golden:
-        """Return ``golden`` with the gains themselves."""
-        parameters = {name: 1 + x if "norm" in name else x for name, x in golden.parameters.items()}
-        return replace(golden, parameters=parameters)
+        return gains_themselves(golden, "norm")
 
 
 RECIPES = {"t5gemma_sandwich_encdec": T5GemmaRecipe("sandwich_ln(norm=rms)", T5_GEMMA, model=Pair, tolerances=SHIPPED)}
