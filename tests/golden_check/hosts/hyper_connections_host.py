@@ -44,13 +44,9 @@ class LucidrainsRouter(HyperRouter):
         return rms_linear(streams, self.dynamic * (1 + self.gain), centred=False, eps=0.0)
 
 
-def lucidrains_host(golden: Golden) -> Host:
-    """Return the host with these routers."""
-    host = Host(golden)
-    for module in host.modules():
-        if isinstance(module, StreamsConnection):
-            module.router = LucidrainsRouter(module.site, golden.setting("streams"), True)
-    return host
+def lucidrains_routers(host: Host, golden: Golden) -> None:
+    for module in (module for module in host.modules() if isinstance(module, StreamsConnection)):
+        module.router = LucidrainsRouter(module.site, golden.setting("streams"), True)
 
 
 def join_dynamic(values: Values) -> Values:
@@ -131,7 +127,7 @@ RECIPES = {
         convert=join_dynamic,
         layer_outputs=streams_side_by_side,
         fixed={r".*\.router\.bias": 0.0},
-        model=lucidrains_host,
+        surroundings=(lucidrains_routers,),
     ),
     "mhc_hf_dsv4": plain(
         with_streams("mhc", ",close=learned"),
