@@ -143,6 +143,21 @@ def load(path: Path) -> dict[str, Any]:
     return torch.load(path, map_location="cpu", weights_only=False)
 
 
+def weights(checkpoint: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The parameters, without fairseq's markers (``_float_tensor`` is a buffer that it never fills)."""
+    return {k: v for k, v in checkpoint["model"].items() if not k.endswith((".version", "._float_tensor"))}
+
+
+def assert_same(a: Any, b: Any) -> None:
+    """The same nested values, tensors bit for bit."""
+    torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def assert_same_weights(*folders: Path) -> None:
+    """The last checkpoints of two folders have the same parameters, bit for bit."""
+    assert_same(*(weights(load(folder / "checkpoint_last.pt")) for folder in folders))
+
+
 def assert_one_sentence(run: Run, *expected: str) -> None:
     """The command failed and said why: one line on stderr, "<command>: error: ...", with all of ``expected``.
 

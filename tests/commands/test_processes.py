@@ -75,17 +75,6 @@ def test_the_loss_in_chunks(accumulated, data_of, tmp_path):
     assert_same_weights(folder, tmp_path)
 
 
-def test_two_processes_resume(accumulated, data_of, tmp_path):
-    """In the middle of an epoch; the process of rank 0 reads the checkpoint and sends it to the other."""
-    folder, one = accumulated(TRANSLATION)
-    argv, data = argv_of("fairseq-train", "--distributed-world-size", "2"), data_of(TRANSLATION)
-    train(argv, TRANSLATION, data, tmp_path, updates=4)
-    resumed = train(argv, TRANSLATION, data, tmp_path)
-    assert "checkpoint_last.pt (epoch 1 @ 4 updates)" in resumed.out
-    assert_same_training(one, resumed, range(5, UPDATES + 1))
-    assert_same_weights(folder, tmp_path)
-
-
 def test_packed_batches_train_as_padded_ones_do(accumulated, data_of, tmp_path):
     """By two processes, which resume in the middle of an epoch, beside one process that pads."""
     folder, one = accumulated(TRANSLATION)

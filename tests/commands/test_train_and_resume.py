@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from running import kill_at, load, succeed
+from running import assert_same, kill_at, load, succeed, weights
 from tiny_jobs import ADAM, JOBS, SAVE_EVERY, TRANSLATION, UPDATES, WIKI103
 
 from fairseq_residuals.wirings.core.wiring import Wiring
@@ -70,8 +70,8 @@ def test_killed_run_resumes_as_if_uninterrupted(job, data_of, trained, tmp_path)
     later = [{k: r[k] for k in kept if k in r} for r in whole.records("valid") if r["valid_num_updates"] > start]
     assert [{k: r[k] for k in kept if k in r} for r in resumed.records("valid")] == later
     a, b = load(folder / "checkpoint_last.pt"), load(tmp_path / "checkpoint_last.pt")
-    assert_equal(weights(a), weights(b))
-    assert_equal(a["last_optimizer_state"], b["last_optimizer_state"])
+    assert_same(weights(a), weights(b))
+    assert_same(a["last_optimizer_state"], b["last_optimizer_state"])
     assert a["extra_state"]["train_iterator"] == b["extra_state"]["train_iterator"]
 
 
@@ -81,28 +81,6 @@ def test_a_moving_average_begins_at_the_weights_of_a_checkpoint_without_one(data
     succeed("fairseq-train", *flags, "--store-ema", "--ema-decay", 1.0, "--max-update", UPDATES + 2)
     saved = load(tmp_path / "checkpoint_last.pt")
     average = weights({"model": saved["extra_state"]["ema"]})
-    assert_equal(average, weights(load(checkpoint)))
+    assert_same(average, weights(load(checkpoint)))
     assert saved["optimizer_history"][-1]["num_updates"] == UPDATES + 2
     assert not any(torch.equal(value, average[name]) for name, value in weights(saved).items())
-
-
-def weights(checkpoint):
-    """The parameters, without fairseq's markers (``_float_tensor`` is a buffer that it never fills)."""
-    return {k: v for k, v in checkpoint["model"].items() if not k.endswith((".version", "._float_tensor"))}
-
-
-def assert_equal(a, b):
-    """The same nested values, tensors bit for bit."""
-    assert type(a) is type(b)
-    if isinstance(a, torch.Tensor):
-        assert torch.equal(a, b)
-    elif isinstance(a, dict):
-        assert list(a) == list(b)
-        for key in a:
-            assert_equal(a[key], b[key])
-    elif isinstance(a, (list, tuple)):
-        assert len(a) == len(b)
-        for x, y in zip(a, b, strict=True):
-            assert_equal(x, y)
-    else:
-        assert a == b

@@ -5,8 +5,16 @@ from __future__ import annotations
 import math
 
 import pytest
-import torch
-from running import argv_of, assert_one_sentence, execute, files_under, load, succeed
+from running import (
+    argv_of,
+    assert_one_sentence,
+    assert_same_weights,
+    execute,
+    files_under,
+    load,
+    succeed,
+    weights,
+)
 from tiny_jobs import TRANSLATION
 from yaml_configs import config, hydra_argv
 
@@ -44,11 +52,6 @@ def stats_in(record):
     return {name: value for name, value in record.items() if name.startswith(("gnorm/", "learned/"))}
 
 
-def weights(folder):
-    saved = load(folder / "checkpoint_last.pt")["model"]
-    return {name: value for name, value in saved.items() if not name.endswith("._float_tensor")}
-
-
 def test_learning_rate_follows_the_formula(whole):
     for n, record in logged(whole[1]).items():
         assert record["lr"] == pytest.approx(LR * math.sqrt(PERIOD / (PERIOD + n)), rel=1e-5), n
@@ -65,7 +68,7 @@ def test_statistics_are_logged_on_every_nth_update(whole):
     assert set(norms) == {f"gnorm/{name}" for name in names}
     # the embeddings have the rest of the whole gradient
     assert 0.1 * records[UPDATES]["gnorm"] < math.hypot(*norms.values()) < records[UPDATES]["gnorm"]
-    saved = weights(folder)
+    saved = weights(load(folder / "checkpoint_last.pt"))
     for stack in ("encoder", "decoder"):
         name = f"{stack}.layers.wiring.weight"
         for i, row in enumerate(saved[name].squeeze(-1).tolist()):
@@ -100,11 +103,8 @@ def test_stopped_and_resumed_by_yaml(whole, data_of, tmp_path):
     assert records == logged(expected)
     assert_same_weights(folder, tmp_path / "save")
     stored = load(tmp_path / "save" / "checkpoint_last.pt")["cfg"]["model"]
-    assert [stored[key] for key in ("encoder_word_dropout", "decoder_word_dropout", "log_residual_stats")] == [
-        0.2,
-        0.3,
-        EVERY,
-    ]
+    keys = ("encoder_word_dropout", "decoder_word_dropout", "log_residual_stats")
+    assert [stored[key] for key in keys] == [0.2, 0.3, EVERY]
 
 
 def test_two_processes_log_the_gradients_of_both(data_of, tmp_path):
@@ -133,9 +133,3 @@ def test_wrong_betas_are_one_sentence(optimizer, betas, data_of, tmp_path):
     run = execute(argv_of("fairseq-train", *flags))
     assert_one_sentence(run, "--adam-betas must be two numbers", "such as '(0.9, 0.98)'", betas)
     assert not files_under(tmp_path)
-
-
-def assert_same_weights(*folders):
-    a, b = map(weights, folders)
-    assert set(a) == set(b)
-    assert all(torch.equal(a[name], b[name]) for name in a)
