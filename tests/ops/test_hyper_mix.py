@@ -71,8 +71,8 @@ def test_streams_are_kept_once_and_without_a_copy(dtype: torch.dtype) -> None:
     assert kept == {streams.data_ptr()}
 
 
-def random_logits(n: int, std: float, matrices: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return std * torch.randn(n, n, matrices, generator=torch.Generator().manual_seed(n), dtype=dtype)
+def random_logits(n: int, std: float, matrices: int) -> Tensor:
+    return std * torch.randn(n, n, matrices, generator=torch.Generator().manual_seed(n))
 
 
 @pytest.mark.parametrize("check", PRECISE, ids=lambda check: check.__name__)
