@@ -60,6 +60,19 @@ def test_a_language_model_continues_prompts(variant: str, settings: dict[str, An
     assert all(tokens[-1] == 3 for tokens in beams)
 
 
+@pytest.mark.parametrize("longest", [1, 2, 100])
+@torch.no_grad()
+def test_sentences_end_where_learned_positions_do(longest: int) -> None:
+    """The last token is generated and not read, so there is one more than positions."""
+    model = language_model("pre_ln", positions="learned", max_positions=5)
+    for length in (3, 4, 5):
+        prompt = PROMPTS[:1, -1:].expand(1, length)
+        room = min(longest, 6 - length)
+        (beam,) = model.generate(prompt, longest=longest, beam=2)
+        assert model.generate(prompt, longest=longest) == [continued(model, prompt[0].tolist(), room, 0, 3)]
+        assert beam[-1] == 3 and len(beam) <= room
+
+
 @torch.no_grad()
 def test_a_beam_that_holds_everything_finds_the_best() -> None:
     """Of all sentences of at most two tokens and an end."""

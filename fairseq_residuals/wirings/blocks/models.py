@@ -144,8 +144,8 @@ class TransformerModel(nn.Module):
             raise UserError("a beam is searched and not drawn: leave out beam, or temperature")
         if beam > 1 and end < 0:
             raise UserError("beam search needs a token that ends sentences: build the model with end=")
-        if decoder.positions == "learned":
-            longest = min(longest, decoder.max_positions - prompts.size(1))
+        if decoder.positions == "learned":  # the last token is not read
+            longest = min(longest, decoder.max_positions - prompts.size(1) + 1)
         tokens = {"padding": decoder.padding, "end": end}
         with _evaluating(self):
             steps = DecoderSteps(self.decoder, self.encoder, source, beam)

@@ -80,13 +80,13 @@ def beam_search(
 
 
 def _forbid(lprobs: Tensor, padding: int, end: int, *, first: bool, last: bool) -> None:
-    """fairseq's rules: no padding, no empty sentence, and an end at the last position."""
+    """fairseq's rules: no padding, an end at the last position, and no empty sentence where there is another."""
     if padding >= 0:
         lprobs[:, padding] = -torch.inf
-    if first:
-        lprobs[:, end] = -torch.inf
     if last:
         lprobs[:, :end] = lprobs[:, end + 1 :] = -torch.inf
+    elif first:
+        lprobs[:, end] = -torch.inf
 
 
 @torch.no_grad()
