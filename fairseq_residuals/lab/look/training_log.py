@@ -26,7 +26,8 @@ _TEXT = re.compile(
     r"epoch \d+(?:: .*?(?=(?<![\w/.])[\w/.]++=)|(?: \| valid on '(?P<valid>[^']+)' subset)? \| )(?P<rest>.*)"
 )
 _PAIR = re.compile(r"(?<![\w/.])([\w/.]++)(?:=\s*|\s+)([^\s,|\]]+)")
-_JSON = re.compile(r"^(?:(?!\{\").)*+(?P<json>\{\".*\})\s*$")
+# no possessive group: Python before 3.11.5 does not find what follows one (python/cpython#106052)
+_JSON = re.compile(r"^(?:(?!\{\").)*(?P<json>\{\".*\})\s*$")
 _JOEYNMT = re.compile(r"^\W*Steps:?\s+(?P<update>\d{1,18}):?\s+(?P<rest>\w.*)$")
 _JOEYNMT_PAIR = re.compile(rf"{_NAME}:\s*(-?[\d.]+)")
 _GENERATED = re.compile(r"Generate (?P<subset>\S+) with beam=\d+: (?P<scores>[^(]*)")

@@ -95,7 +95,7 @@ def perplexity_of_validate(log: str, subset: str = "valid") -> Perplexity:
     """
     result = rf"valid on '{re.escape(subset)}' subset"
     # from the beginning of a line and once in it: a line of many would take the square of its length
-    wanted = re.compile(rf"(?m)^(?:(?!{result})[^\n])*+{result}( \|[^\n]*\| ppl [^\n]*)")
+    wanted = re.compile(rf"(?m)^(?:(?!{result})[^\n])*{result}( \|[^\n]*\| ppl [^\n]*)")
     (line,) = _only(wanted, log, f"result of fairseq-validate on {subset}, '... loss ... ppl ...'")
     values = dict(re.findall(r"\| (\w+) (\S+)", line))
     _check_whole(log, "fairseq-validate", "--max-tokens, --max-source-positions and --max-target-positions")
