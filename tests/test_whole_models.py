@@ -150,7 +150,9 @@ def test_drawing() -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [language_model(**TODAY), pair(), pair(vocab=(20, 18), tied=False)], ids=["alone", "tied", "free"]
+    "model",
+    [language_model(**TODAY), language_model("depthwise_lstm"), pair(), pair(vocab=(20, 18), tied=False)],
+    ids=["alone", "layers share", "tied", "free"],
 )
 def test_what_is_saved_is_loaded(model: Any, tmp_path: Path) -> None:
     model.save(tmp_path)

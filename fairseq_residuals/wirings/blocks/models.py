@@ -82,10 +82,9 @@ class TransformerModel(nn.Module):
             UserError: the package safetensors is missing.
             OSError: a file cannot be written.
         """
-        safetensors, folder, tied = _safetensors(), Path(folder), self.settings.tied
+        safetensors, folder = _safetensors(), Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        weights = {name: value.contiguous() for name, value in self.state_dict().items() if name not in tied}
-        safetensors.torch.save_file(weights, folder / WEIGHTS_FILE)
+        safetensors.torch.save_model(self, str(folder / WEIGHTS_FILE))
         write_settings(self.settings, "weights", folder)
 
     @classmethod
@@ -103,8 +102,8 @@ class TransformerModel(nn.Module):
         TransformerModel.__init__(model, settings)
         try:
             weights = safetensors.torch.load_file(folder / WEIGHTS_FILE)
-            weights |= {name: weights[other] for name, other in settings.tied.items()}
-            model.to(weights["decoder.embed_tokens.weight"].dtype).load_state_dict(weights)
+            model.to(weights["decoder.embed_tokens.weight"].dtype)
+            safetensors.torch.load_model(model, folder / WEIGHTS_FILE)
         except (OSError, RuntimeError, LookupError, safetensors.SafetensorError) as error:
             reason = " ".join(str(error).split())
             raise UserError(f"{folder / WEIGHTS_FILE} is missing, damaged, or of another model: {reason}") from error
