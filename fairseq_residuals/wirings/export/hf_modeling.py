@@ -54,6 +54,13 @@ class FairseqSearch(LogitsProcessor):
         return scores
 
 
+def _shared(model: nn.Module) -> dict[str, str]:
+    """Return further names of parameters that layers share, each with the first: transformers saves one of them."""
+    first: dict[nn.Parameter, str] = {}
+    every = model.named_parameters(remove_duplicate=False)
+    return {name: first[own] for name, own in every if first.setdefault(own, name) != name}
+
+
 class ResidualModel(PreTrainedModel, GenerationMixin):
     """The base of both kinds of model."""
 
@@ -68,7 +75,7 @@ class ResidualModel(PreTrainedModel, GenerationMixin):
         if encoder is not None:
             self.encoder = encoder
         open_all_attention(self)
-        self._tied_weights_keys = settings.tied
+        self._tied_weights_keys = settings.tied | _shared(self)
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
