@@ -241,11 +241,21 @@ def bart_that_skips() -> Any:
             "give batch=",
         ),
         (bart_that_skips, {}, "BartEncoder skips layers in training"),
+        (
+            lambda: tiny("llama"),
+            {"variant": "gated_residual", "options": {"norm_type": "scalenorm"}},
+            "ScaleNorm cannot take what the model's LlamaRMSNorm has learned",
+        ),
+        (
+            lambda: tiny("vit"),
+            {"variant": "mudd", "options": {"norm_type": "rms"}},
+            "RMSNorm cannot take what the model's LayerNorm has learned",
+        ),
     ],
 )
 def test_refused(make: Callable[[], Any], arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        rewire(make(), "hyper_connections", **arguments)
+        rewire(make(), **{"variant": "hyper_connections"} | arguments)
 
 
 def test_chunks_of_positions_are_refused() -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.wirings.build import Options
+from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.layer import CONNECTIONS
 from fairseq_residuals.wirings.rewire.rewiring import Rewiring
 
@@ -71,6 +72,9 @@ def _set(wiring: nn.Module, start: Start, norms: Mapping[str, nn.Module | None])
 
     Args:
         norms: of the model, by the names of the connections that normalise in their place.
+
+    Raises:
+        UserError: a norm of the wiring is of another kind than the model's.
     """
     values = {**OF_OPTIONS, **start.values}
     for name, parameter in wiring.named_parameters():
@@ -83,6 +87,11 @@ def _set(wiring: nn.Module, start: Start, norms: Mapping[str, nn.Module | None])
         for name, own in wiring.get_submodule(owner).named_modules():
             for factor in (factor for ending, factor in start.copies.items() if fnmatch(f".{name}", f"*.{ending}")):
                 gain, bias = gain_and_bias(norm, own.weight)
+                if own.weight.shape != gain.shape or (bias is not None and not hasattr(own, "bias")):
+                    raise UserError(
+                        f"the wiring's {type(own).__name__} cannot take what the model's {type(norm).__name__} has"
+                        ' learned; leave out norm_type, or start="paper" wires it nevertheless'
+                    )
                 own.weight.copy_(factor * gain)
                 if bias is not None:
                     own.bias.copy_(factor * bias)
