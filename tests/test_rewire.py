@@ -15,7 +15,7 @@ from fairseq_residuals import Blocks, SubLayerNames, UserError, build_stack, rew
 from fairseq_residuals.wirings.core.registry import list_variants
 from fairseq_residuals.wirings.rewire.blocks import find_blocks
 from fairseq_residuals.wirings.rewire.rewiring import Rewiring
-from tests.models_of_transformers import POST_NORM, example, perturb, tiny
+from tests.models_of_transformers import BUILDERS, POST_NORM, example, perturb, tiny
 from tests.rotation import rotated
 
 KEPT = [
@@ -86,6 +86,16 @@ def test_a_wiring_starts_as_the_model(name: str, variant: str) -> None:
     if new:
         perturb(model, "wiring.")
         assert not torch.allclose(outputs(model, name), before, rtol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_inputs_of_norms_may_be_as_small_as_their_eps(dtype: torch.dtype) -> None:
+    """In a deep model that is not trained, the eps of each norm matters to all norms above."""
+    torch.manual_seed(0)
+    model = BUILDERS["llama"](num_hidden_layers=8, hidden_size=64).eval().to(dtype)
+    before = outputs(model, "llama")
+    rewire(model, "attention_residuals")
+    torch.testing.assert_close(outputs(model, "llama"), before, atol=4e-4 if dtype == torch.float32 else 0.02, rtol=0)
 
 
 @pytest.mark.parametrize("name", [*POST_NORM, "olmo2"])

@@ -52,7 +52,10 @@ OF_OPTIONS: Mapping[str, Value] = {"value_residual.first_weight": 0.0, "value_re
 """Values of options that every wiring has."""
 EPS = ("eps", "variance_epsilon")
 ALIKE = 0.01
-"""Share of its size by which a norm's input may miss a multiple of its former input, to be taken for one."""
+"""Share of its size by which a norm's input may miss a multiple of its former input, to be taken for one.
+
+Where that is less, four times the eps of the input's type: bfloat16 rounds by so much.
+"""
 
 
 @torch.no_grad()
@@ -105,20 +108,29 @@ def gain_and_bias(norm: Any, like: Tensor) -> tuple[Tensor, Tensor | None]:
     return type(norm).forward(norm, torch.ones_like(like)) * (1 + eps) ** 0.5, None
 
 
-def calibrate(rewiring: Rewiring, before: Mapping[str, list[Tensor]], seen: Mapping[str, list[Tensor]]) -> None:
-    """Scale the eps of norms that are given a multiple of what they were given.
+def calibrate(
+    rewiring: Rewiring,
+    before: Mapping[str, list[Tensor]],
+    seen: Mapping[str, list[Tensor]],
+    eps: Mapping[str, Mapping[str, float]],
+) -> bool:
+    """Scale the eps of norms that are given a multiple of what they were given; return whether one has changed.
 
     Streams are added up, and sources averaged, before the norms of some wirings: norm(r x) with r^2 eps is norm(x).
 
     Args:
         before: by name of a norm, what it was given by the model that was.
         seen: what the wiring gives it.
+        eps: what the model had.
     """
+    changed = False
     for name, moved in rewiring.moved_norms().items():
         ratios = {ratio(before[name][0], given) for given in seen[name]}
         r = (ratios.pop() if len(ratios) == 1 else None) or 1.0
-        for attribute, eps in eps_of(moved.norm).items():
-            setattr(moved.norm, attribute, eps * r**2)
+        scaled = {attribute: value * r**2 for attribute, value in eps[name].items()}
+        changed = changed or scaled != eps_of(moved.norm)
+        vars(moved.norm).update(scaled)
+    return changed
 
 
 def ratio(x: Tensor, y: Tensor) -> float | None:
@@ -128,10 +140,11 @@ def ratio(x: Tensor, y: Tensor) -> float | None:
         x: (B, T, C).
         y: the same, or several of them, (B, T, n, C).
     """
+    largest = max(ALIKE, 4 * torch.finfo(y.dtype).eps)
     x, y = x.double(), y.double()
     x = x.unsqueeze(-2).expand_as(y) if y.dim() > x.dim() else x
     r = float((x * y).sum() / x.square().sum())
-    alike = torch.linalg.vector_norm(y - r * x) <= ALIKE * torch.linalg.vector_norm(y)
+    alike = torch.linalg.vector_norm(y - r * x) <= largest * torch.linalg.vector_norm(y)
     rounded = float(f"{r:.3g}")
     return rounded if alike and rounded > 0 and rounded != 1.0 else None
 

@@ -187,16 +187,17 @@ def _settle(
         return
     for stack in stacks:
         start_values(stack)
-    for norm in moved.values():
-        norm.seen = []
-    _output(model, batch)
     eps = {name: eps_of(norm.norm) for name, norm in moved.items()}
-    seen = {name: norm.seen or [] for name, norm in moved.items()}
-    for norm in moved.values():
-        norm.seen = None
-    for stack in stacks:
-        calibrate(stack, given, seen)
-    difference = _difference(before, _output(model, batch))
+    for _ in range(len(moved) + 1):  # a norm is given a multiple once all below it are right
+        for norm in moved.values():
+            norm.seen = []
+        difference = _difference(before, _output(model, batch))
+        seen = {name: norm.seen or [] for name, norm in moved.items()}
+        for norm in moved.values():
+            norm.seen = None
+        changed = [calibrate(stack, given, seen, eps) for stack in stacks]
+        if not any(changed):
+            break
     if difference <= _tolerance(model):
         return
     for name, norm in moved.items():
