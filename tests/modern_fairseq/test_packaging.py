@@ -98,16 +98,16 @@ def test_an_interrupted_uninstall_does_not_disturb_python(source, empty, tmp_pat
 
 
 def with_requirements(name):
-    """The names of a package and of all that it requires here."""
-    names, waiting = set(), [name]
+    """The names of a package and of all that it requires here; PyTorch for CUDA asks for extras of other packages."""
+    done, waiting = set(), [(name, "")]
     while waiting:
-        name = waiting.pop()
-        if name in names:
-            continue
-        names.add(name)
-        required = map(Requirement, distribution(name).requires or [])
-        waiting += [r.name for r in required if r.marker is None or r.marker.evaluate({"extra": ""})]
-    return names
+        name, extra = package = waiting.pop()
+        if package not in done:
+            done.add(package)
+            required = map(Requirement, distribution(name).requires or [])
+            here = [r for r in required if r.marker is None or r.marker.evaluate({"extra": extra})]
+            waiting += [(r.name, extra) for r in here for extra in ("", *r.extras)]
+    return {name for name, _ in done}
 
 
 def link(name, site):
