@@ -3,6 +3,7 @@
 import argparse
 import sys
 import types
+from contextlib import suppress
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -77,9 +78,12 @@ def user_dir_before_compose(module: types.ModuleType) -> None:
     @replaces(module, "cli_main")
     def cli_main(original: Any) -> Any:
         from fairseq.utils import import_user_module
+        from hydra.core.override_parser.overrides_parser import OverridesParser
+        from hydra.errors import OverrideParseException
 
-        prefix = "common.user_dir="
         for argument in sys.argv[1:]:
-            if argument.lstrip("+").startswith(prefix):
-                import_user_module(argparse.Namespace(user_dir=argument.lstrip("+").removeprefix(prefix)))
+            if argument.lstrip("+").startswith("common.user_dir="):
+                with suppress(OverrideParseException):  # hydra says so itself
+                    folder = OverridesParser.create().parse_override(argument).value()  # without quotation marks
+                    import_user_module(argparse.Namespace(user_dir=folder))
         return original()

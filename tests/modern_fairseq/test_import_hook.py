@@ -92,12 +92,13 @@ class MyTransformer(TransformerModelBase):
 
 
 def test_hydra_train_finds_models_of_the_user_dir_and_says_mistakes_in_one_line(tmp_path):
-    (tmp_path / "my_models").mkdir()
-    (tmp_path / "my_models" / "__init__.py").write_text(USER_DIR)
+    models = tmp_path / "of mine, é" / "my_models"
+    models.mkdir(parents=True)
+    (models / "__init__.py").write_text(USER_DIR)
     result = python(
         "-m",
         "fairseq_cli.hydra_train",
-        f"common.user_dir={tmp_path / 'my_models'}",
+        f"common.user_dir='{models}'",
         "model=my_transformer",
         "model.my_option=0.25",
         "task=translation",
