@@ -85,7 +85,7 @@ def _import(name: str) -> ModuleType:
         ) from error
 
 
-_INSTALL = "`pip install --no-deps fairseq==0.12.2` and `pip install '.[fairseq]'` in the clone of fairseq_residuals"
+_INSTALL = "`pip install --no-deps fairseq==0.12.2` and `pip install -e '.[fairseq]'` in the clone of fairseq_residuals"
 
 
 def _has_fairseq() -> bool:

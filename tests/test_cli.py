@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_residuals.__main__ import main
+from fairseq_residuals.lab.compare import command as compare
 from fairseq_residuals.lab.recipes import command as reproduce
 from fairseq_residuals.lab.recipes.tables import command as table
 from fairseq_residuals.lab.recipes.tables import published
@@ -136,12 +137,15 @@ def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert capsys.readouterr().err == "fairseq-residuals list: interrupted\n"
 
 
-@pytest.mark.parametrize("command", [["table"], ["reproduce", "b2t/table1"]], ids=lambda c: c[0])
+@pytest.mark.parametrize(
+    "command", [["table"], ["reproduce", "b2t/table1"], ["compare", "b2t", "--task", "copy"]], ids=lambda c: c[0]
+)
 def test_without_a_checkout_a_command_says_so(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing = tmp_path / "missing"
-    monkeypatch.setattr(reproduce, "CONFIGS", missing)
+    for module in (reproduce, compare):
+        monkeypatch.setattr(module, "CONFIGS", missing)
     for module in (published, table):
         monkeypatch.setattr(module, "PUBLISHED", missing)
     assert main(command) == 1

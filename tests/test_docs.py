@@ -101,7 +101,7 @@ def test_no_page_installs_this_package_by_its_name() -> None:
 
 def test_the_readme_names_every_extra() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    (line,) = re.findall(r"^pip install '\.\[.*$", text, flags=re.MULTILINE)
+    (line,) = re.findall(r"^pip install -e '\.\[.*$", text, flags=re.MULTILINE)
     with (ROOT / "pyproject.toml").open("rb") as file:
         extras = tomllib.load(file)["project"]["optional-dependencies"]
     assert [extra for extra in extras if not re.search(rf"\b{extra}\b", line)] == []

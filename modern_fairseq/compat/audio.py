@@ -16,7 +16,7 @@ def _need(library: str) -> Any:
         return importlib.import_module(library)
     except ImportError:
         raise UserError(
-            f"speech needs the library {library}, which is not installed: pip install '.[speech]' in the clone"
+            f"speech needs the library {library}, which is not installed: pip install -e '.[speech]' in the clone"
         ) from None
 
 

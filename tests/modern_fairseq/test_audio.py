@@ -108,5 +108,5 @@ def test_a_missing_library_is_named_with_the_extra_that_brings_it(tmp_path, monk
         "kaldi_native_fbank": lambda: audio_utils.get_fbank(path),
         "soxr": lambda: audio_utils.get_waveform(path, output_sample_rate=RATE),
     }
-    with pytest.raises(UserError, match=rf"{library}.*pip install '\.\[speech\]'"):
+    with pytest.raises(UserError, match=rf"{library}.*pip install -e '\.\[speech\]'"):
         read[library]()

@@ -28,6 +28,7 @@ from fairseq_residuals.lab.compare.schedule import Plan, next_cells
 from fairseq_residuals.lab.compare.tasks import RUNGS, TASKS, Rung, Task, folder_task, make_copy
 from fairseq_residuals.lab.recipes.runner import THREADS, Run, Runner, cores, environments, terminable
 from fairseq_residuals.lab.recipes.stages import Stages
+from fairseq_residuals.lab.utils.checkout import CONFIGS, require_checkout
 from fairseq_residuals.plugin.folders import locked
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.utils.progress import quiet
@@ -121,6 +122,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _asked(args: argparse.Namespace) -> tuple[Comparison, Plan]:
     """Return what the options ask for, before anything is written but copies of the user's files."""
+    require_checkout(CONFIGS)
     for name in ("depth", "dim", "updates", "tokens", "seeds", "baseline_seeds", "jobs"):
         if (value := getattr(args, name)) is not None and value < 1:
             raise UserError(f"--{name.replace('_', '-')} must be at least 1, not {value}")

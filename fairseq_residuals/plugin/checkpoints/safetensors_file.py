@@ -187,5 +187,5 @@ def _library() -> Any:
     try:
         import safetensors.torch
     except ModuleNotFoundError as error:
-        raise UserError("safetensors files need the package safetensors: pip install '.[hf]' in the clone") from error
+        raise UserError("this needs the package safetensors: pip install -e '.[hf]' in the clone") from error
     return safetensors.torch

@@ -45,7 +45,7 @@ def find_corpus(name: str) -> Corpus:
         module = importlib.import_module(f"{__name__}.{CORPORA[name]}")
     except ModuleNotFoundError as error:
         raise UserError(
-            f"{name} needs the library {error.name}, which is not there: pip install '.[text,speech]' in the clone"
+            f"{name} needs the library {error.name}, which is not there: pip install -e '.[text,speech]' in the clone"
         ) from error
     corpus: Corpus = getattr(module, name.upper())
     return corpus

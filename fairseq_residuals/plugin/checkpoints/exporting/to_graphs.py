@@ -49,7 +49,7 @@ def write_onnx(programs: Programs, settings: ModelSettings, folder: Path) -> Non
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ModuleNotFoundError as error:
-        raise UserError(f"this needs the package {error.name}: pip install '.[onnx]' in the clone") from error
+        raise UserError(f"this needs the package {error.name}: pip install -e '.[onnx]' in the clone") from error
     for name, program in programs.items():
         with _quiet():
             converted = torch.onnx.export(
