@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +14,7 @@ from fairseq.nan_detector import NanDetector
 from written_logs import ANEW, DONE, LAYERS, RESUMED, healthy, record
 
 from fairseq_residuals.__main__ import main
-from fairseq_residuals.lab.look.diagnose import draw
-from fairseq_residuals.lab.look.training_log import read_log
 from fairseq_residuals.lab.look.verdicts import NOT_LEARNED, Unigram, ends_out_of_band, vanishing_sentence
-from fairseq_residuals.lab.look.verdicts import diagnose as judge
 from fairseq_residuals.wirings.core.errors import UserError
 
 
@@ -31,7 +27,7 @@ def diagnose(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...
         if file is None:
             file = tmp_path / "train.log"
             file.write_text("\n".join([*lines, ""]))
-        assert main(["diagnose", str(file), "--out", str(tmp_path), *flags]) == 0
+        assert main(["diagnose", str(file), *flags]) == 0
         return capsys.readouterr().out
 
     return run
@@ -70,7 +66,7 @@ def test_epochs_shorter_than_the_log_interval(diagnose: Callable[..., str]) -> N
         assert "vanish" in diagnose(*logged, DONE)
 
 
-def test_the_layer_that_left_its_band_first(diagnose: Callable[..., str], tmp_path: Path) -> None:
+def test_the_layer_that_left_its_band_first(diagnose: Callable[..., str]) -> None:
     lines = healthy(10)
     usual = dict.fromkeys(range(1, LAYERS + 1), 0.5)
     lines.append(record(110, 0.9, usual | {3: 80.0}))
@@ -80,10 +76,6 @@ def test_the_layer_that_left_its_band_first(diagnose: Callable[..., str], tmp_pa
     assert "the loss of train was nan at update 130; the training loss was 0.95 at update 120 before" in text
     assert "the gradient norm of decoder layer 3 left its band first, at update 110: it exploded to" in text
     assert "5 further layers followed" in text
-    with (tmp_path / "diagnosis.csv").open() as file:
-        rows = [row for row in csv.DictReader(file) if row["series"] == "gradient norm"]
-    assert len(rows) == 13 * LAYERS
-    assert [row["value"] for row in rows if (row["layer"], row["update"]) == ("3", "110")] == ["80.0"]
 
 
 def test_a_spike_that_passes_is_not_blamed(diagnose: Callable[..., str]) -> None:
@@ -124,7 +116,6 @@ def test_fp16_that_gave_up(diagnose: Callable[..., str]) -> None:
     lines.append("FloatingPointError: Minimum loss scale reached (16.0). Your loss is probably exploding.")
     text = diagnose(*lines)
     assert "3 gradients overflowed, the first after update 20, the last after 20" in text
-    assert "the loss scale went from 128 to 16" in text
     assert "after update 20 training ended: fp16 gave up" in text
     assert "--bf16" in text and "--log-residual-stats 10" in text
 
@@ -192,10 +183,9 @@ def test_bad_input(content: bytes | None, sentence: str, tmp_path: Path, capsys:
     file = tmp_path / "run"
     if content is not None:
         file.write_bytes(content)
-    assert main(["diagnose", str(file), "--out", str(tmp_path / "a/b")]) == 2
+    assert main(["diagnose", str(file)]) == 2
     captured = capsys.readouterr()
     assert sentence in captured.err and captured.err.count("\n") == 1 and captured.out == ""
-    assert not (tmp_path / "a").exists()
 
 
 def test_an_error_before_the_first_record(diagnose: Callable[..., str]) -> None:
@@ -217,30 +207,11 @@ def test_a_run_that_goes_on_after_its_end(diagnose: Callable[..., str]) -> None:
     assert "training came to its end at update 120" in text
 
 
-@pytest.mark.parametrize("scale", ["64-10", "64.0.0.0", "e", "1e"])
-def test_a_damaged_loss_scale_is_none(scale: str, diagnose: Callable[..., str]) -> None:
-    text = diagnose(*healthy(), f"gradient overflow detected, ignoring gradient, setting loss scale to: {scale}", DONE)
-    assert "1 gradients overflowed" in text and "the loss scale went" not in text
-
-
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e308", "-1e308", "1e400"])
-@pytest.mark.parametrize("where", ["loss", "norms", "loss_scale"])
+@pytest.mark.parametrize("where", ["loss", "norms"])
 def test_numbers_that_no_run_should_log(value: str, where: str, diagnose: Callable[..., str]) -> None:
-    """One sentence or more, and a picture, whatever the log says."""
+    """One sentence or more, whatever the log says."""
     norms: dict[int, float] = dict.fromkeys(range(1, 4), float(value) if where == "norms" else 1.0)
-    loss, scale = (float(value) if where == name else 1.0 for name in ("loss", "loss_scale"))
-    lines = [record(10 * i, loss, norms, loss_scale=scale) for i in range(1, 10)]
+    loss = float(value) if where == "loss" else 1.0
+    lines = [record(10 * i, loss, norms) for i in range(1, 10)]
     assert "What happened" in diagnose(*lines, DONE)
-
-
-@pytest.mark.parametrize("culprits", [3, 18])
-def test_a_legend_leaves_room_for_the_curves(culprits: int, tmp_path: Path) -> None:
-    layers = range(1, 19)
-    lines = [record(u, 8.0, dict.fromkeys(layers, 1.0)) for u in range(10, 100, 10)]
-    lines += [record(u, 8.0, {n: 1e-9 if n <= culprits else 1.0 for n in layers}) for u in range(100, 130, 10)]
-    (tmp_path / "train.log").write_text("\n".join(lines))
-    log = read_log(tmp_path / "train.log")
-    found = judge(log)
-    assert len(found.left) == culprits
-    texts = [text.get_text() for text in draw(log, found).axes[1].get_legend().get_texts()]
-    assert f"{culprits} of 18 left here" in texts and len(texts) <= 8

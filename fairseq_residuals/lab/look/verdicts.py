@@ -76,11 +76,12 @@ ERRORS = {
 }
 """Verdict, sentence and advice by what the line of an error has."""
 
-_SCALE = re.compile(r"scale to(?: to)?:? (?P<scale>\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?!\S)")
 _NAN_MODULE = re.compile(r"(?P<what>NaN|Inf) detected in output of (?P<module>[\w.]*), (?P<rest>.*)")
 _NORM_OF_LAYER = re.compile(r"gnorm/(?P<stack>encoder|decoder)\.\w+\.(?P<layer>\d+)$")
 Place = tuple[str, int]
 """Stack, and layer counted from 1."""
+Norms = dict[Place, dict[int, float]]
+"""Gradient norms of each layer by update."""
 
 
 @dataclass(frozen=True)
@@ -146,20 +147,12 @@ def token_counts(path: Path) -> Counter[int]:
 
 @dataclass
 class Diagnosis:
-    """A verdict, its reasons, and the numbers that they are about."""
+    """A verdict and its reasons."""
 
     verdict: str = UNKNOWN
     happened: list[str] = field(default_factory=list)
     where: list[str] = field(default_factory=list)
     advice: list[str] = field(default_factory=list)
-    norms: dict[Place, dict[int, float]] = field(default_factory=dict)
-    """Gradient norms of each layer by update."""
-    left: dict[Place, tuple[int, str]] = field(default_factory=dict)
-    """Layers that ended out of their band: since which update, and how."""
-    scales: list[tuple[int, float]] = field(default_factory=list)
-    """Updates, and the loss scale of fp16 where it changed."""
-    overflows: list[int] = field(default_factory=list)
-    """The last logged update before each overflow."""
 
     def advise(self, *sentences: str) -> None:
         """Add advice that is not given yet."""
@@ -188,7 +181,7 @@ def diagnose(log: Log, unigram: Unigram | None = None) -> Diagnosis:
     """
     if unigram is None and log.dictionary > 1:
         unigram = Unigram.estimated(log.dictionary)
-    found = Diagnosis(norms=_norms(log))
+    found = Diagnosis()
     if log.restarts:
         times = "once" if log.restarts == 1 else f"{log.restarts} times"
         found.happened.append(
@@ -198,11 +191,12 @@ def diagnose(log: Log, unigram: Unigram | None = None) -> Diagnosis:
     failures = [_no_numbers(log, found), _divergence(log, found), _errors(log, found)]
     found.verdict = next(filter(None, failures), "") or _judge(log, found, unigram)
     if found.verdict == DIVERGED or (found.verdict == NOT_LEARNED and not found.advice):
-        _layers_out_of_band(found)
-        _vanishing(found)
+        norms = _norms(log)
+        _layers_out_of_band(norms, found)
+        _vanishing(norms, found)
         if found.verdict == NOT_LEARNED:
             found.advise(LOWER_RATE, COMPARE)
-        if not found.norms:
+        if not norms:
             found.advise(SEE_LAYERS)
     return found
 
@@ -286,8 +280,8 @@ def _without_updates(log: Log, found: Diagnosis, did_not_fall: bool) -> str:
     return ""
 
 
-def _norms(log: Log) -> dict[Place, dict[int, float]]:
-    found: dict[Place, dict[int, float]] = {}
+def _norms(log: Log) -> Norms:
+    found: Norms = {}
     # an epoch may be shorter than --log-interval
     logged = {r.subset for r in log.records if any(map(_NORM_OF_LAYER.match, r.values))}
     for record in log.records:
@@ -299,21 +293,12 @@ def _norms(log: Log) -> dict[Place, dict[int, float]]:
 
 
 def _overflows(log: Log, found: Diagnosis) -> None:
-    scales = [(r.update, r.values["loss_scale"]) for r in log.records if "loss_scale" in r.values]
-    for update, line in log.troubles:
-        if "overflow detected" in line:
-            found.overflows.append(update)
-            scales += [(update, float(new["scale"])) for new in [_SCALE.search(line)] if new]
-    # of one update, what was logged comes before the overflows that follow it
-    for update, scale in sorted(scales, key=lambda place: place[0]):
-        if not found.scales or found.scales[-1][1] != scale:
-            found.scales.append((update, scale))
-    if not found.overflows:
+    # the last logged update before each
+    overflows = [update for update, line in log.troubles if "overflow detected" in line]
+    if not overflows:
         return
-    first, latest = found.overflows[0], found.overflows[-1]
-    many = f"{len(found.overflows)} gradients overflowed, the first after update {first}, the last after {latest}"
-    if found.scales:
-        many += f"; the loss scale went from {show(found.scales[0][1])} to {show(found.scales[-1][1])}"
+    first, latest = overflows[0], overflows[-1]
+    many = f"{len(overflows)} gradients overflowed, the first after update {first}, the last after {latest}"
     gave_up = any("Minimum loss scale" in line for _, line in log.troubles)
     # a loss scale that starts too large is halved until it fits: fp16 always begins so
     harmless = not gave_up and (log.finished or latest < 0.9 * max((r.update for r in log.records), default=0))
@@ -377,33 +362,32 @@ def _divergence(log: Log, found: Diagnosis) -> str:
     return ""
 
 
-def _layers_out_of_band(found: Diagnosis) -> None:
-    ends = {place: ends_out_of_band(curve) for place, curve in found.norms.items()}
-    found.left = {place: end for place, end in ends.items() if end}
-    if not found.left:
-        if found.norms and found.verdict == DIVERGED:
+def _layers_out_of_band(norms: Norms, found: Diagnosis) -> None:
+    left = {place: end for place, curve in norms.items() if (end := ends_out_of_band(curve))}
+    if not left:
+        if norms and found.verdict == DIVERGED:
             found.where.append(
                 f"no layer's gradient norm left its band (a factor of {BAND:.0f} around the norms before): what"
                 " happened was sudden, or in the embeddings or the output layer"
             )
         return
-    earliest = min(update for update, _ in found.left.values())
-    first = [place for place, (update, _) in found.left.items() if update == earliest]
+    earliest = min(update for update, _ in left.values())
+    first = [place for place, (update, _) in left.items() if update == earliest]
     names = ", ".join(f"{stack} layer {layer}" for stack, layer in first[:4])
     more = f" and {len(first) - 4} more" if len(first) > 4 else ""
-    how, value = found.left[first[0]][1], found.norms[first[0]][earliest]
+    how, value = left[first[0]][1], norms[first[0]][earliest]
     found.where.append(
         f"the gradient norm of {names}{more} left its band first, at update {earliest}: it {how} ({show(value)})"
     )
-    if later := len(found.left) - len(first):
+    if later := len(left) - len(first):
         found.where.append(f"{later} further layer{'s' * (later > 1)} followed")
     if how.startswith("collapsed"):
         found.advise(OTHER_WIRING)
 
 
-def _vanishing(found: Diagnosis) -> None:
-    for stack in dict.fromkeys(stack for stack, _ in found.norms):
-        layers = [curve for (s, _), curve in found.norms.items() if s == stack]
+def _vanishing(norms: Norms, found: Diagnosis) -> None:
+    for stack in dict.fromkeys(stack for stack, _ in norms):
+        layers = [curve for (s, _), curve in norms.items() if s == stack]
         for update in (next(iter(layers[0])), next(reversed(layers[0]))):
             if sentence := vanishing_sentence(stack, [curve.get(update, math.nan) for curve in layers]):
                 found.where.append(f"at update {update} {sentence}")
