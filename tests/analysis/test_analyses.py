@@ -70,10 +70,13 @@ def test_condition(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = ["transformer_lm_pre_ln", "resi_dual/alpha=2", "post_ln:0-0,b2t:1-2"]
+    names = ["resi_dual/alpha=2", "post_ln:0-0,b2t:1-2"]
     assert main(["explain", *names, "--layers", "3", "--dim", "16", "--heads", "2", "--out", str(tmp_path)]) == 0
     head, rows = read_csv(tmp_path / "explain.csv")
-    assert head[:4] == ["model", "stack", "layer", "parameters"] and len(rows) == (3 + 1) + (6 + 2) + 6
+    assert head[:5] == ["stack", "layer", "box", "kind", "label"]
+    places = [(f"{name}, {stack}", layer) for name, layers in zip(names, ("2", "13"), strict=True)
+              for stack in ("encoder", "decoder") for layer in layers]  # fmt: skip
+    assert list(dict.fromkeys((row[0], row[1]) for row in rows)) == places
     out = capsys.readouterr().out
     assert "Post-LN, decoder, layers 1 to 1" in out and "B2T connection, encoder, layers 2 to 3" in out
     assert "The gradient's easiest way through a layer passes 0 norms and 0 sub-layers." in out
@@ -143,7 +146,7 @@ def wrong(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
             "this stack stands alone",
         ),
         "unknown architecture": (["gradients", "--arch", "transformer"], "--arch transformer is no architecture"),
-        "unknown architecture to explain": (["explain", "transformer_b2"], "unknown wiring 'transformer_b2'"),
+        "unknown wiring to explain": (["explain", "b2"], "unknown wiring 'b2'"),
         "flag of training": (["gradients", *TINY, "--lr", "0.1"], "--lr is neither a flag of this command nor of"),
         "no number": (["gradients", "--layers", "six"], "--layers must be a number such as 18"),
         "no sentences": (["gradients", "--sentences", "0"], "--sentences must be at least 1"),

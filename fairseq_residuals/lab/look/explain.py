@@ -1,202 +1,114 @@
-"""``fairseq-residuals explain ARCH``: the wiring as a diagram, the way a gradient takes, what a layer costs.
-
-A layer costs parameters, and activations that are kept for the backward pass.
-"""
+"""``fairseq-residuals explain WIRING``: its equations, a layer as a diagram, and the way that a gradient takes."""
 
 from __future__ import annotations
 
 import argparse
-import copy
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from importlib.util import find_spec
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from fairseq_residuals.lab.look import plots
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
-from fairseq_residuals.lab.look.probes import kept_for_backward, stacks, storage
+from fairseq_residuals.lab.look.probes import stacks
 from fairseq_residuals.lab.look.scheme import Scheme, module_names, scheme_of
-from fairseq_residuals.lab.look.subjects import add_size_flags, library_model, of_python_file
-from fairseq_residuals.lab.look.trace import first_stream, trace_layer
-from fairseq_residuals.lab.utils.tables import Cell, markdown_table
+from fairseq_residuals.lab.look.subjects import add_model_size_flags, library_model, of_python_file
+from fairseq_residuals.lab.look.trace import Graph, trace_layer
+from fairseq_residuals.lab.utils.tables import Cell
 from fairseq_residuals.wirings.blocks.transformer import TransformerStack
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.stack import Stack
-from fairseq_residuals.wirings.utils.progress import quiet
 
-
-def parameters_per_layer(stack: Stack) -> list[int]:
-    """Return numbers; parameters that layers share are the lowest one's."""
-    seen: set[int] = set()
-    found = []
-    for i in range(len(stack)):
-        own = {id(p): p.numel() for p in stack[i].parameters() if id(p) not in seen}
-        seen |= own.keys()
-        found.append(sum(own.values()))
-    return found
-
-
-def parameters_of_the_whole(stack: Stack) -> int:
-    """Return how many parameters span the stack: a top norm, weights over depth."""
-    in_layers = {id(p) for layer in stack.children() if layer is not stack.wiring for p in layer.parameters()}
-    return sum(p.numel() for p in stack.wiring.parameters() if id(p) not in in_layers)
-
-
-def activations_per_layer(stack: Stack, sentences: int, tokens: int) -> list[int]:
-    """Return bytes that autograd keeps for each layer, counted while it runs in training mode and single precision.
-
-    A tensor that several layers keep (a history along depth) is the lowest one's; what the encoder gives is nobody's.
-
-    Args:
-        stack: of a model on the device ``meta``; each layer gets storage only while it runs.
-    """
-    stream, context = first_stream(stack, sentences, tokens)
-    context = replace(context, memory=_real(context.memory), self_attn_mask=_real(context.self_attn_mask))
-    wiring = _copy(stack.wiring)
-    with torch.enable_grad():
-        x = torch.zeros(stream["x"].shape, requires_grad=True)
-        stream = wiring.open(x)
-        kept_below: set[int] = set()
-        found = []
-        for i in range(len(stack)):
-            layer = _copy(stack[i])
-            # a copy of a layer by itself evaluates by a copy of the wiring that has no storage
-            layer.evaluate = wiring.at(i)[0].evaluate
-            owned = {storage(t) for t in [*layer.parameters(), *wiring.parameters(), context.memory] if t is not None}
-            with kept_for_backward() as kept:
-                stream, _ = layer(stream, context)
-                stream = wiring.after_layer(i, stream)
-            found.append(sum(size for key, size in kept.items() if key not in owned | kept_below))
-            # without the graph below them, so that its tensors are freed
-            kept_below = {storage(value) for value in stream.values()} & (kept_below | kept.keys() - owned)
-            stream = {key: value.detach().requires_grad_() for key, value in stream.items()}
-    return found
-
-
-def _real(tensor: Tensor | None) -> Tensor | None:
-    return None if tensor is None else torch.zeros(tensor.shape, dtype=tensor.dtype)
-
-
-def _copy(module: nn.Module) -> Any:
-    made = copy.deepcopy(module).to_empty(device="cpu").train()
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.zero_()
-    return made
-
-
-HELP = "draw how architectures are wired: equations, the way a gradient takes, memory per layer"
-BYTES_PER_PARAMETER = 4
+HELP = "draw how a layer is wired: equations, scheme, and the way that a gradient takes"
 
 
 @dataclass
 class Panel:
-    """The picture of a wiring in one stack of one model."""
+    """The picture of a wiring in one stack."""
 
+    name: str
+    """Name of the stack: what the user gave, and encoder or decoder."""
+    layer: int
+    """Layer that is drawn, counted from 1."""
+    graph: Graph
     scheme: Scheme
     title: str
-    below: list[str]
-    """Lines under the scheme."""
+    equations: list[str]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "arch",
+        "wirings",
         nargs="+",
-        metavar="ARCH",
-        help="architectures, wirings as --wirings names them, or Python files as --python of `gradients` takes them",
+        metavar="WIRING",
+        help="wirings as --wirings of `gradients` takes them, or Python files as its --python does",
     )
     parser.add_argument("--stack", choices=("encoder", "decoder"), help="only this one")
-    add_size_flags(parser)
+    add_model_size_flags(parser)
+    parser.set_defaults(vocabulary=5, seed=1)
     add_output_flags(parser, "explain")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0, or raise a UserError: there is no such architecture, or nothing can be written."""
+    """Return 0, or raise a UserError: there is no such wiring, or nothing can be written."""
     check_folder(args)
-    drawn: list[Panel] = []
-    costs: list[list[Cell]] = []
-    for name, stack in _stacks(args):
-        of_stack = _costs(name, stack, args)
-        costs += of_stack
-        drawn += _explained(stack, of_stack)
-    if not drawn:
-        raise UserError(f"--stack {args.stack}: {', '.join(args.arch)} has no {args.stack}")
-    head = ("model", "stack", "layer", "parameters", "parameters_MB", "activations_MB")
-    print(
-        markdown_table(
-            ("model", "stack", "layers", "parameters each", "MB each", "activations, MB each"), _grouped(costs), left=3
-        )
-    )
-    batch = f"{args.sentences} sentences of {args.tokens} tokens"
-    print(f"MB = 10^6 bytes, single precision; activations kept for the backward pass of {batch}, on this CPU")
-    write(args, _picture(drawn), head, costs)
+    panels = [
+        panel
+        for name in args.wirings
+        for stack in _stacks(name, args)
+        if args.stack in (None, stack.shape.stack)
+        for panel in _explained(name, stack)
+    ]
+    if not panels:
+        raise UserError(f"--stack {args.stack}: {', '.join(args.wirings)} has no {args.stack}")
+    rows: list[list[Cell]] = [
+        [
+            panel.name,
+            panel.layer,
+            n.number,
+            n.kind,
+            n.label,
+            " ".join(map(str, n.inputs)),
+            int(n.number in panel.graph.path),
+        ]
+        for panel in panels
+        for n in panel.graph.nodes
+    ]
+    write(args, _picture(panels), ("stack", "layer", "box", "kind", "label", "reads", "on_the_gradients_way"), rows)
     return 0
 
 
-def _picture(drawn: list[Panel]) -> Any:
-    across, up = (max(getattr(one.scheme, side) for one in drawn) for side in ("width", "height"))
-    width = max(len(drawn) * (across / INCH + 0.1), plots.COLUMN if len(drawn) <= 2 else plots.PAGE)
-    wrapped = ["\n".join(textwrap.fill(line, int(16 * width / len(drawn))) for line in one.below) for one in drawn]
-    below = max(text.count("\n") for text in wrapped) + 1
-    figure, axes = plots.new_figure(1, len(drawn), width=width, height=0.5 + 0.1 * below + up / INCH)
-    for one, text, panel in zip(drawn, wrapped, axes[0], strict=True):
-        draw_scheme(panel, one.scheme, one.title, text, (across, up))
+def _picture(panels: list[Panel]) -> Any:
+    across, up = (max(getattr(one.scheme, side) for one in panels) for side in ("width", "height"))
+    width = max(len(panels) * (across / INCH + 0.1), plots.COLUMN if len(panels) <= 2 else plots.PAGE)
+    characters = int(16 * width / len(panels))
+    texts = ["\n".join(textwrap.fill(line, characters) for line in one.equations) for one in panels]
+    below = max(text.count("\n") for text in texts) + 1
+    figure, axes = plots.new_figure(1, len(panels), width=width, height=0.5 + 0.1 * below + up / INCH)
+    for one, text, axis in zip(panels, texts, axes[0], strict=True):
+        draw_scheme(axis, one.scheme, one.title, text, (across, up))
     return figure
 
 
-def _stacks(args: argparse.Namespace) -> Iterator[tuple[str, Stack]]:
-    """Yield the stacks that are named, without storage: even the largest is built at once.
+def _stacks(name: str, args: argparse.Namespace) -> list[Stack]:
+    """Return the stacks of a wiring or a Python file, without storage: even the largest is built at once.
 
     Raises:
-        UserError: a name is that of no wiring or architecture, or of a file without a stack that can be drawn.
+        UserError: there is no such wiring, or the file has no stack that can be drawn.
     """
-    for name in args.arch:
-        with quiet():
-            found = list(_named_stacks(name, args))
-        yield from ((label, stack) for label, stack in found if args.stack in (None, stack.shape.stack))
-
-
-def _named_stacks(name: str, args: argparse.Namespace) -> Iterator[tuple[str, Stack]]:
-    file = Path(name)
-    if file.suffix == ".py":
-        for stack in stacks(of_python_file(file).model):
-            if not isinstance(stack, TransformerStack):
-                raise UserError(
-                    f"{name}: explain draws stacks of build_stack, not those that wrap makes of your layers"
-                )
-            yield file.stem, stack.to("meta")
-    elif file.is_file():
-        raise UserError(
-            f"{name} is a file: explain takes an architecture, such as transformer_b2t_6l, or a wiring, such"
-            " as b2t; or a Python file that ends in .py"
-        )
-    elif find_spec("fairseq") is None:
+    if not name.endswith(".py"):
         with torch.device("meta"):
-            model = library_model(name, args)
-        yield from ((name, stack) for stack in stacks(model))
-    else:
-        yield from _fairseq_stacks(name, args)
+            return stacks(library_model(name, args))
+    found = stacks(of_python_file(Path(name)).model)
+    if not all(isinstance(stack, TransformerStack) for stack in found):
+        raise UserError(f"{name}: explain draws stacks of build_stack, not those that wrap makes of your layers")
+    return [stack.to("meta") for stack in found]
 
 
-def _fairseq_stacks(name: str, args: argparse.Namespace) -> Iterator[tuple[str, Stack]]:
-    from fairseq_residuals.lab.look import models
-    from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
-
-    known = {"arch": [name], "variants": None} if name in ARCHITECTURES else {"arch": None, "variants": [name]}
-    asked = argparse.Namespace(**{**vars(args), **known, "checkpoint": None, "data": None})
-    for source in models.sources(asked):
-        with torch.device("meta"):
-            model, _, _ = models.build(source, asked)
-        yield from ((source.arch if known["arch"] else name, stack) for stack in stacks(model))
-
-
-def _explained(stack: Stack, costs: list[list[Cell]]) -> Iterator[Panel]:
+def _explained(name: str, stack: Stack) -> Iterator[Panel]:
     """Print what each wiring of a stack is, and yield its picture, by its second layer.
 
     In the first layer, what comes from below may be missing.
@@ -210,34 +122,11 @@ def _explained(stack: Stack, costs: list[list[Cell]]) -> Iterator[Panel]:
         print(*(f"    {equation}" for equation in equations), sep="\n")
         passed = f"{graph.crossed('norm')} norms and {graph.crossed('sublayer')} sub-layers"
         print(f"  The gradient's easiest way through a layer passes {passed}.\n")
-        *_, parameters, _, activations = costs[place]
-        lines = [part for line in equations for part in line.split("; ")]
-        lines += [f"{parameters:,} parameters", f"activations {activations:.1f} MB"]
         scheme = scheme_of(graph, module_names(type(variant), stack))
-        yield Panel(scheme, f"{variant.title}\n{stack.shape.stack}{of}", lines)
+        title = f"{variant.title}\n{stack.shape.stack}{of}"
+        lines = [part for line in equations for part in line.split("; ")]
+        yield Panel(f"{name}, {stack.shape.stack}", place + 1, graph, scheme, title, lines)
         below += len(layers)
-
-
-def _costs(name: str, stack: Stack, args: argparse.Namespace) -> list[list[Cell]]:
-    activations = activations_per_layer(stack, args.sentences, args.tokens)
-    rows: list[list[Cell]] = [
-        [name, stack.shape.stack, i, number, number * BYTES_PER_PARAMETER / 1e6, size / 1e6]
-        for i, (number, size) in enumerate(zip(parameters_per_layer(stack), activations, strict=True), start=1)
-    ]
-    if whole := parameters_of_the_whole(stack):
-        rows.append([name, stack.shape.stack, "whole stack", whole, whole * BYTES_PER_PARAMETER / 1e6, 0.0])
-    return rows
-
-
-def _grouped(costs: list[list[Cell]]) -> list[list[Cell]]:
-    """Return neighbouring layers that cost the same in one line."""
-    lines: list[list[Cell]] = []
-    for name, stack, layer, *rest in costs:
-        if lines and lines[-1][:2] == [name, stack] and lines[-1][3:] == rest:
-            lines[-1][2] = f"{str(lines[-1][2]).split('-')[0]}-{layer}"
-        else:
-            lines.append([name, stack, str(layer), *rest])
-    return lines
 
 
 FILL = {"sublayer": "#DCE9F4", "norm": "#F8E3B5", "learned": "#D8F0DD", "tie": "0.35"}

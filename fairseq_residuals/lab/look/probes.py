@@ -191,20 +191,16 @@ def gradient_norm(module: nn.Module) -> float:
 
 @contextmanager
 def kept_for_backward() -> Iterator[dict[int, int]]:
-    """Yield the bytes that autograd keeps of the passes inside, by storage (:func:`storage`): each counts once."""
+    """Yield the bytes that autograd keeps of the passes inside, by storage: each counts once."""
     kept: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        kept[storage(tensor)] = tensor.untyped_storage().nbytes()
+        storage = tensor.untyped_storage()
+        kept[storage._cdata] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         yield kept
-
-
-def storage(tensor: Tensor) -> int:
-    """Return what tells the storage of a tensor from others."""
-    return tensor.untyped_storage()._cdata
 
 
 def run_forward(subject: ModelAndLoss) -> list[Event]:

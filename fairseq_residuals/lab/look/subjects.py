@@ -33,20 +33,25 @@ SPECIAL = 4
 """Symbols with which dictionaries begin: bos, pad, eos and unk."""
 
 
-def add_size_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how large models and batch are."""
-    sizes = parser.add_argument_group("sizes", "of models, where the architecture's are not wanted, and of the batch")
+def add_model_size_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how large models are."""
+    sizes = parser.add_argument_group("sizes of models", "where those of fairseq's `transformer` are not wanted")
     sizes.add_argument("--task", choices=tuple(PREFIXES), default="translation", help="of wirings (%(default)s)")
     sizes.add_argument("--layers", metavar="N", help="of each stack, or 12-6 for encoder and decoder")
     for flag, words in (("dim", "model dimension"), ("ffn-dim", "width of the FFNs"), ("heads", "attention heads")):
         sizes.add_argument(f"--{flag}", type=int, metavar="N", help=f"{words} of each stack")
-    sizes.add_argument("--sentences", type=int, default=16, metavar="N", help="in the batch (%(default)s)")
-    sizes.add_argument("--tokens", type=int, default=20, metavar="N", help="synthetic, per sentence (%(default)s)")
-    sizes.add_argument("--vocabulary", type=int, default=1000, metavar="N", help="synthetic words (%(default)s)")
-    sizes.add_argument("--seed", type=int, default=1, metavar="N", help="of weights, batch and dropout (%(default)s)")
-    # what is meant for the models must not be taken for an abbreviation of these
-    parser.allow_abbrev = False
-    parser.set_defaults(further=[])
+
+
+def add_batch_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what models run on."""
+    batch = parser.add_argument_group("batch")
+    batch.add_argument("--sentences", type=int, default=16, metavar="N", help="in the batch (%(default)s)")
+    batch.add_argument("--tokens", type=int, default=20, metavar="N", help="synthetic, per sentence (%(default)s)")
+    batch.add_argument("--vocabulary", type=int, default=1000, metavar="N", help="synthetic words (%(default)s)")
+    batch.add_argument("--seed", type=int, default=1, metavar="N", help="of weights, batch and dropout (%(default)s)")
+    batch.add_argument("--data", type=Path, metavar="DIR", help="binarized corpus; default: synthetic tokens")
+    batch.add_argument("--split", default="valid", metavar="NAME", help="of --data (%(default)s)")
+    batch.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:1 (%(default)s)")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -78,12 +83,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         " arguments that runs it on a batch; fairseq is not needed",
     )
     models.add_argument("--training", action="store_true", help="with dropout on, as in training; default: off")
-    add_size_flags(parser)
-    data = parser.add_argument_group("corpus")
-    data.add_argument("--data", type=Path, metavar="DIR", help="binarized corpus; default: synthetic tokens")
-    data.add_argument("--split", default="valid", metavar="NAME", help="of --data (%(default)s)")
-    machine = parser.add_argument_group("machine")
-    machine.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:1 (%(default)s)")
+    add_model_size_flags(parser)
+    add_batch_flags(parser)
+    # what is meant for the models must not be taken for an abbreviation of these
+    parser.allow_abbrev = False
+    parser.set_defaults(further=[])
 
 
 def subjects(args: Namespace) -> Iterator[ModelAndLoss]:
@@ -168,7 +172,7 @@ def library_model(name: str, args: Namespace) -> EncoderDecoder | LanguageModel:
         UserError: there is no such wiring, or flags that need fairseq.
     """
     if args.task == "speech_to_text":
-        raise UserError("--task speech_to_text needs fairseq, which is not installed")
+        raise UserError("--task speech_to_text needs fairseq; its stacks are wired as those of translation")
     if args.further:
         raise UserError(
             f"{args.further[0]} is no flag of this command; models of fairseq may have it, which is missing"
