@@ -65,8 +65,7 @@ def checkpoint(file: Path, model: Any, settings: Namespace) -> Path:
 
 def built(variant: str, *flags: str) -> tuple[Any, Namespace]:
     """A model and its settings."""
-    args = arguments("--variants", variant, *(flags or TINY))
-    model, settings, _ = models.build(models.sources(args)[0], args)
+    model, settings, _ = models.build(variant, arguments("--variants", variant, *(flags or TINY)))
     return model, settings
 
 

@@ -24,7 +24,7 @@ from fairseq_residuals.wirings.core.stack import Stack
 def stacks(variant: str) -> list[Stack]:
     args = arguments("--variants", variant, *TINY)
     with torch.device("meta"):
-        model, _, _ = models.build(models.sources(args)[0], args)
+        model, _, _ = models.build(variant, args)
     return wired_stacks(model)
 
 

@@ -81,11 +81,11 @@ def test_a_figures_command_is_valid(script: str, tmp_path: Path) -> None:
     assert (args.name, str(args.out), args.svg) == (script, "figures", True)
     if args.command in ("gradients", "change"):
         args.further = further
-        sources = models.sources(args)
-        assert args.variants == ["all"] or len(sources) == len(args.variants)
+        wirings = models.chosen_wirings(args)
+        assert args.variants == ["all"] or wirings == args.variants
         # a model of these flags can be made, in small
         small = arguments("--layers", "1", "--dim", "8", "--heads", "1", "--vocabulary", "9", *further)
-        models.build(sources[0], small)
+        models.build(wirings[0], small)
     else:
         assert not further
 

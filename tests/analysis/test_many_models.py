@@ -48,8 +48,7 @@ def test_a_panel_for_each_stack(
 
 def test_all_variants_are_one_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As results/gradients-18l-512.csv was made."""
-    chosen = models.sources(arguments("--variants", "all", *TINY))
-    assert sorted(source.name for source in chosen) == sorted(VARIANTS)
-    spoken = models.sources(arguments("--variants", "all", "--task", "language_modeling", *TINY))
+    assert sorted(models.chosen_wirings(arguments("--variants", "all", *TINY))) == sorted(VARIANTS)
+    spoken = models.chosen_wirings(arguments("--variants", "all", "--task", "language_modeling", *TINY))
     refused = {name for name, v in VARIANTS.items() if v.refusal(alone=True, topmost=True)}
-    assert refused and {source.name for source in spoken} == set(VARIANTS) - refused
+    assert refused and set(spoken) == set(VARIANTS) - refused

@@ -114,7 +114,7 @@ def test_explain(file: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["gradients", "--arch", "transformer_b2t"], "fairseq is not installed"),
+        (["gradients", "--checkpoint", "b2t.pt"], "fairseq is not installed"),
         (["gradients", "--variants", "b2t", "--residual-args", "x=1"], "--residual-args is no flag of this command"),
         (["gradients", "--vocabulary", "4"], "--vocabulary must be at least 5"),
         (["gradients", "--task", "speech_to_text"], "--task speech_to_text needs fairseq"),

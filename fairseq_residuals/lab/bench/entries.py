@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from fairseq_residuals.lab.look.models import wiring_source
+from fairseq_residuals.lab.look.models import architecture_of
 from fairseq_residuals.wirings.core.errors import UserError
 
 DIMENSIONS = {"base": (512, 2048, 8), "big": (1024, 4096, 16)}
@@ -183,10 +183,10 @@ def parse(text: str) -> Entry:
     if _MAKER.fullmatch(text):
         return Entry(text, text, SEARCH)
     try:
-        source = wiring_source(text, "translation")
+        arch, flags = architecture_of(text, "translation")
     except UserError as error:
         raise UserError(f"{error}; beside wirings there are {', '.join(ENTRIES)}") from error
-    return Entry(text, f"{HERE}.fairseq_models:network", SEARCH, source.arch, source.flags)
+    return Entry(text, f"{HERE}.fairseq_models:network", SEARCH, arch, flags)
 
 
 def parse_also(text: str, parse: Callable[[str], Entry]) -> Entry:

@@ -59,7 +59,7 @@ def settings_of(entry: Entry, case: Case) -> Namespace:
         raise UserError(f"{entry.name}: {message}")
 
     parser.error = refuse
-    flags = [*size_flags(case.arguments(), ("encoder", "decoder")), *AS_USERS_GET_IT]
+    flags = [*size_flags(case.arguments(), "translation"), *AS_USERS_GET_IT]
     flags += [f"--{case.precision}"] if case.precision in ("fp16", "bf16") else []
     return options.parse_args_and_arch(
         parser, ["synthetic", "--task=translation", "--arch", entry.arch, *flags, *entry.flags]

@@ -27,7 +27,7 @@ from fairseq import utils
 from torch import Tensor
 
 from fairseq_residuals.lab.look import batches, plots
-from fairseq_residuals.lab.look.models import ModelSource, label_and_wiring, load
+from fairseq_residuals.lab.look.models import label_and_wiring, load
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
 from fairseq_residuals.lab.look.probes import stacks
 from fairseq_residuals.lab.look.subjects import device_of
@@ -177,7 +177,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--remove-bpe", default="@@ ", metavar="TEXT", help="for BLEU (%(default)r)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the order of training data (%(default)s)")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:1 (%(default)s)")
-    parser.set_defaults(layers=None, dim=None, ffn_dim=None, heads=None)
     add_output_flags(parser, "linearize")
 
 
@@ -209,7 +208,7 @@ class LinearizedModel:
 
 
 def _measure(file: Path, args: Namespace) -> LinearizedModel:
-    model, settings, task = load(ModelSource(file=file), args)
+    model, settings, task = load(file, args.data)
     if not hasattr(model, "encoder") or getattr(settings, "input_feat_per_channel", None):
         raise UserError(f"{file} is no model of translation, which linearize is for")
     model.to(device_of(args.device))

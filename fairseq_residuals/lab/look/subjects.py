@@ -70,7 +70,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="wirings, in --task, or all of them (all); NAME/k=v,... gives one its options; lists such as"
         " post_ln:0-5,pre_ln:6-17 are valid",
     )
-    models.add_argument("--arch", nargs="+", metavar="ARCH", help="architectures of this plugin, of any task")
     models.add_argument(
         "--checkpoint", nargs="+", type=Path, metavar="[LABEL=]FILE", help="trained models of this plugin"
     )
@@ -108,7 +107,7 @@ def subjects(args: Namespace) -> Iterator[ModelAndLoss]:
 
 def _all(args: Namespace) -> Iterator[tuple[ModelAndLoss, str]]:
     """Yield models, each with what tells it from others of its label."""
-    alone = args.python and not (args.variants or args.arch or args.checkpoint)
+    alone = args.python and not (args.variants or args.checkpoint)
     if alone and (flags := _flags_of_others(args)):
         raise UserError(f"{flags[0]} has no meaning for --python, whose model and batch are what the file says")
     for file in args.python or ():
@@ -126,8 +125,8 @@ def _all(args: Namespace) -> Iterator[tuple[ModelAndLoss, str]]:
 
 def _library_subjects(args: Namespace) -> Iterator[tuple[ModelAndLoss, str]]:
     """Yield wirings in models of PyTorch alone, each with a batch of synthetic tokens."""
-    if args.arch or args.checkpoint or args.data:
-        raise UserError("fairseq is not installed, which --arch, --checkpoint and --data need")
+    if args.checkpoint or args.data:
+        raise UserError("fairseq is not installed, which --checkpoint and --data need")
     check_sizes(args)
     device = device_of(args.device)
     for name in args.variants or DEFAULT:
