@@ -19,7 +19,6 @@ from fairseq_residuals.wirings.core.registry import VARIANTS
 
 ANALYSES = {
     "gradients": (["model", "wiring", "stack", "layer", "gradient_norm"], 2 * 6),
-    "gradients --of outputs": (["model", "wiring", "stack", "layer", "gradient_norm"], 2 * 6),
     "gradients --parts --at decoder:1,3": (["model", "stack", "layer", "point", "gradient_norm"], 2 * (10 + 10) + 1),
     "change": (["model", "wiring", "stack", "layer", "change"], 2 * 4),
     "similarity": (["model", "stack", "layer", "other_layer", "cosine_similarity"], 2 * 18),

@@ -28,16 +28,6 @@ def parameter_gradients(subject: ModelAndLoss) -> ByLayer:
     return {stack.shape.stack: [gradient_norm(stack[i]) for i in range(len(stack))] for stack in stacks(subject.model)}
 
 
-def output_gradients(subject: ModelAndLoss) -> ByLayer:
-    """Return the norm of the loss's gradient with respect to what a layer gives, "x" of the stream."""
-    seen, norms, _ = run_backward(subject)
-    found: ByLayer = {}
-    for event in seen:
-        if event.point == "layer output":
-            found.setdefault(event.stack, []).append(norms.get(id(event.tensor), 0.0))
-    return found
-
-
 @dataclass(frozen=True)
 class PointInLayer:
     """A point inside a layer."""
@@ -57,7 +47,7 @@ def parts(subject: ModelAndLoss) -> list[PointInLayer]:
 
     Points of one name in a layer are counted: "norm FFN", "norm FFN (2)".
     """
-    seen, norms, _ = run_backward(subject)
+    seen, norms = run_backward(subject)
     told: set[int] = set()
     named: Counter[tuple[str, int, str]] = Counter()
     found = []
@@ -81,19 +71,13 @@ def _name(event: Event) -> str:
 
 
 HELP = "plot the norm of the gradient per layer, or with --parts at each point inside a layer"
-Y_AXIS = {"parameters": "gradient norm of parameters", "outputs": "gradient norm of outputs"}
-MEASURES = {"parameters": parameter_gradients, "outputs": output_gradients}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     measured = parser.add_argument_group("what is measured")
     measured.add_argument(
-        "--of",
-        choices=tuple(MEASURES),
-        default="parameters",
-        help="gradient with respect to a layer's parameters, or to its output (%(default)s)",
+        "--parts", action="store_true", help="with respect to each point inside a layer, not to a layer's parameters"
     )
-    measured.add_argument("--parts", action="store_true", help="instead, at each point inside a layer")
     measured.add_argument(
         "--at",
         metavar="STACK:LAYER,...",
@@ -110,8 +94,8 @@ def run(args: argparse.Namespace) -> int:
         return _show_parts(args)
     if args.at:
         raise UserError("--at chooses the layers of --parts; give both or none")
-    measured = [(s.label, s.wiring, MEASURES[args.of](s)) for s in subjects(args)]
-    show_by_layer(args, measured, Y_AXIS[args.of], "gradient_norm", log=True)
+    measured = [(s.label, s.wiring, parameter_gradients(s)) for s in subjects(args)]
+    show_by_layer(args, measured, "gradient norm of parameters", "gradient_norm", log=True)
     return 0
 
 

@@ -45,12 +45,10 @@ class ModelAndLoss:
     batch: Any = None
     """The batch, where a command made it."""
 
-    def backward(self) -> float:
-        """Compute the gradients of the loss, and return the loss."""
+    def backward(self) -> None:
+        """Compute the gradients of the loss."""
         self.model.zero_grad(set_to_none=True)
-        loss = self.loss()
-        loss.backward()
-        return loss.item()
+        self.loss().backward()
 
 
 def stacks(model: nn.Module) -> list[Stack]:
@@ -211,11 +209,11 @@ def run_forward(subject: ModelAndLoss) -> list[Event]:
     return seen
 
 
-def run_backward(subject: ModelAndLoss) -> tuple[list[Event], dict[int, float], float]:
+def run_backward(subject: ModelAndLoss) -> tuple[list[Event], dict[int, float]]:
     """Run one pass and compute its gradients, which stay in the parameters.
 
     Returns:
-        what was seen; by the ``id`` of an event's tensor, the norm of the loss's gradient with respect to it; the loss.
+        what was seen, and by the ``id`` of an event's tensor the norm of the loss's gradient with respect to it.
     """
     seen: list[Event] = []
     norms: dict[int, float] = {}
@@ -229,8 +227,8 @@ def run_backward(subject: ModelAndLoss) -> tuple[list[Event], dict[int, float], 
         seen.append(event)
 
     with watch(subject.model, see):
-        loss = subject.backward()
-    return seen, norms, loss
+        subject.backward()
+    return seen, norms
 
 
 def unpadded(event: Event) -> Tensor:
