@@ -1,11 +1,10 @@
-"""Tiny cases of the benchmark, and entries that fail."""
+"""Tiny cases of the benchmark."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from fairseq_residuals.lab.bench import worker
@@ -28,31 +27,6 @@ TINY = Case(
     seed=1,
 )
 FLAGS = ["--dims", "16x32x2", "--layers", "2", "--tokens", "3x5", "--vocabulary", "40", "--steps", "2", "--warmup", "1"]
-
-FAILING = """
-import os, signal, torch
-from fairseq_residuals.wirings.core.errors import UserError
-
-def killed(entry, case):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def crashed(entry, case):
-    raise RuntimeError("the roof is on fire")
-
-def too_large(entry, case):
-    torch.empty(2**60, dtype=torch.uint8)
-
-def refused(entry, case):
-    raise UserError("mmap_max is " + os.environ["MALLOC_MMAP_MAX_"])
-"""
-
-
-def failing_package(folder: Path) -> Path:
-    """A folder for PYTHONPATH: package ``failing`` with makers that fail, each in its way."""
-    (folder / "failing").mkdir()
-    (folder / "failing/__init__.py").touch()
-    (folder / "failing/make.py").write_text(FAILING)
-    return folder
 
 
 def train(entry: str | Entry, case: Case = TINY) -> worker.Measured:

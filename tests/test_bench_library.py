@@ -19,7 +19,7 @@ CASE = replace(TINY, tokens=6, dim=96, ffn_dim=192)  # x-transformers wants more
 
 
 def build(entry: Entry) -> torch.nn.Module:
-    make = worker._maker(entry.network, "")
+    make = worker._maker(entry.network)
     try:
         return make(entry, CASE)
     except UserError as error:

@@ -5,18 +5,32 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from bench_cases import TINY, failing_package
+from bench_cases import TINY
 
 from fairseq_residuals.lab.bench import rounds
 from fairseq_residuals.lab.bench.command import Report
-from fairseq_residuals.lab.bench.entries import parse, parse_also
+from fairseq_residuals.lab.bench.entries import Entry, parse
 from fairseq_residuals.lab.bench.rounds import Failed, Line, measure, work
+
+FAILING = """
+import os, signal, torch
+from fairseq_residuals.wirings.core.errors import UserError
+
+def killed(entry, case):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def too_large(entry, case):
+    torch.empty(2**60, dtype=torch.uint8)
+
+def refused(entry, case):
+    raise UserError("mmap_max is " + os.environ["MALLOC_MMAP_MAX_"])
+"""
 
 
 def measured(step: float, peak: int = 2**20) -> dict[str, Any]:
@@ -69,14 +83,14 @@ def test_int8_is_compared_with_single_precision() -> None:
 
 def test_a_failure_is_a_line_and_a_remark() -> None:
     cases = [TINY, replace(TINY, layers="3")]
-    lines = [Line(parse(n), c, [measured(1.0)] if n == "b2t" else []) for c in cases for n in ("b2t", "x-transformers")]
+    lines = [Line(parse(n), c, [measured(1.0)] if n == "b2t" else []) for c in cases for n in ("b2t", "ctranslate2")]
     for line in lines[1::2]:
         line.failure = "not installed"
     lines[2].failure = "not done within 1 s"
     report = Report("train", lines, torch.device("cpu"))
-    assert report.rows()[1] == ["x-transformers", "2", "16x32x2", "fp32", *[None] * (len(report.columns) - 4)]
+    assert report.rows()[1] == ["ctranslate2", "2", "16x32x2", "fp32", *[None] * (len(report.columns) - 4)]
     remarks = report.remarks()
-    assert "x-transformers (2 layers, 16x32x2, fp32; 3 layers, 16x32x2, fp32): not installed." in remarks
+    assert "ctranslate2 (2 layers, 16x32x2, fp32; 3 layers, 16x32x2, fp32): not installed." in remarks
     assert "b2t (3 layers, 16x32x2, fp32): not done within 1 s." in remarks
     assert [row["failure"] for row in csv.DictReader(io.StringIO(report.csv()))].count("not installed") == 2
 
@@ -90,11 +104,10 @@ def test_a_failure_is_a_line_and_a_remark() -> None:
     ],
 )
 def test_a_process_that_fails_says_why(maker: str, said: str, tmp_path: Path) -> None:
-    folder = failing_package(tmp_path)
-    found = parse_also(f"x=failing.make:{maker} PYTHONPATH={folder} MALLOC_MMAP_MAX_=7", parse)
-    told = {"entry": {**vars(found)}, "case": vars(TINY)}
+    (tmp_path / "failing.py").write_text(FAILING)
+    told = {"entry": asdict(Entry("x", f"failing:{maker}")), "case": asdict(TINY)}
     with pytest.raises(Failed, match=said):
-        work("train", told, 300, found.environment)
+        work("train", told, 300, {"PYTHONPATH": str(tmp_path), "MALLOC_MMAP_MAX_": "7"})
 
 
 def test_a_process_that_takes_too_long() -> None:

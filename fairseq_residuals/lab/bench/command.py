@@ -55,7 +55,7 @@ class Theme:
 _TRAIN = Theme(
     "tokens per second and memory of training, with forward and backward pass and optimizer apart",
     ENTRIES,
-    ("stock", "stock-lean", "x-transformers"),
+    ("stock", "stock-lean"),
     WIRINGS,
     ("fp32", "bf16", "fp16"),
     "6",
@@ -116,8 +116,7 @@ def _configure(parser: argparse.ArgumentParser, name: str, theme: Theme) -> None
         nargs="+",
         default=[],
         metavar="'LABEL=NAME ...'",
-        help="a NAME with variables of its process (VAR=value) and flags of its own; NAME may also be MODULE:FUNCTION,"
-        " which makes the model (not in library)",
+        help="a NAME with variables of its process (VAR=value) and flags of its own",
     )
     sizes = parser.add_argument_group("sizes", "every combination of --layers, --dims and --precision is measured")
     sizes.add_argument(

@@ -1,7 +1,6 @@
 """Subjects of the benchmark: the work (a case), and the models that do it (entries).
 
-An entry is asked for as NAME or NAME/k=v,... (a wiring with options). NAME is one of :data:`ENTRIES`, a wiring, or
-MODULE:FUNCTION, which is imported in the entry's process and makes the model: so further ones need no change here.
+An entry is asked for as one of :data:`ENTRIES`, or as a wiring, NAME or NAME/k=v,...
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ DIMENSIONS = {"base": (512, 2048, 8), "big": (1024, 4096, 16)}
 """Model dimension, width of the FFNs, heads: the two sizes of Vaswani et al. 2017, table 3."""
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 HERE = "fairseq_residuals.lab.bench"
-_MAKER = re.compile(r"\w+(\.\w+)+:[A-Za-z_]\w*")
-"""A reference with a dot, which a list of wirings has not."""
 
 
 @dataclass(frozen=True)
@@ -113,13 +110,13 @@ def _numbers(flag: str, text: str, count: int, example: str) -> list[int]:
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a table. ``network`` and ``search`` are MODULE:FUNCTION, called with the entry and a case."""
+    """One line of a table; its process imports ``network`` and ``search`` and calls them with the entry and a case."""
 
     name: str
     network: str = ""
     """MODULE:FUNCTION that makes a :class:`.fairseq_models.Network`; empty where there is nothing to train."""
     search: str = ""
-    """MODULE:FUNCTION that makes a function to generate once and give how many tokens; empty: it has no beam search."""
+    """MODULE:FUNCTION that makes a function to generate once and give how many tokens."""
     arch: str = "transformer"
     flags: tuple[str, ...] = ()
     """Flags of fairseq-train, after those that a case makes: the last one wins."""
@@ -147,7 +144,6 @@ ENTRIES = {
     for entry in (
         STOCK,
         Entry("stock-lean", f"{HERE}.fairseq_models:network", SEARCH, about="stock without the copy and the kernel"),
-        Entry("x-transformers", f"{HERE}.others:x_transformers", about="its own default, Pre-LN with GELU; attn_flash"),
         Entry("ctranslate2", search=f"{HERE}.others:ctranslate2", about="the plugin's Post-LN, exported"),
     )
 }
@@ -180,8 +176,6 @@ def parse(text: str) -> Entry:
     """
     if text in ENTRIES:
         return ENTRIES[text]
-    if _MAKER.fullmatch(text):
-        return Entry(text, text, SEARCH)
     try:
         arch, flags = architecture_of(text, "translation")
     except UserError as error:

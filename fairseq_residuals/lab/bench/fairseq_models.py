@@ -26,6 +26,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from fairseq_residuals.lab.bench.entries import PRECISIONS, Case, Entry
 from fairseq_residuals.lab.look import batches
 from fairseq_residuals.lab.look.models import size_flags
+from fairseq_residuals.plugin.checkpoints.fairseq_config import task_of
 from fairseq_residuals.plugin.search.beam_search import FasterSequenceGenerator, searchable
 from fairseq_residuals.plugin.speed.cuda_graph_step import record_steps, refuse_unrecordable
 from fairseq_residuals.wirings.core.errors import UserError
@@ -66,14 +67,10 @@ def settings_of(entry: Entry, case: Case) -> Namespace:
     )
 
 
-def task_of(settings: Namespace, case: Case) -> Any:
-    return batches.synthetic_task(settings, {"source": case.vocabulary, "target": case.vocabulary})
-
-
 def network(entry: Entry, case: Case) -> Network:
     """Return the model of ``entry.arch``: the plugin's, or fairseq's own without its dead parameters."""
     settings = settings_of(entry, case)
-    task = task_of(settings, case)
+    task = task_of(settings, {"source": case.vocabulary, "target": case.vocabulary})
     torch.manual_seed(case.seed)
     return Network(build_model(settings, task), settings, task)
 

@@ -1,9 +1,6 @@
-"""Other libraries' Transformers of the same sizes.
+"""Other libraries: how they are imported, and CTranslate2, which searches with the plugin's model.
 
-``x-transformers``  2.31; its default wiring is Pre-LN with GELU; ``attn_flash`` is PyTorch's fused attention. fairseq's
-                    criterion and optimizer train it: only the network differs. It has its own defaults but for sizes,
-                    shared embeddings, and dropout, which is fairseq's 0.1 on branches and embeddings; no beam search
-``ctranslate2``     beam search of the plugin's Post-LN model, exported and converted as a user does it
+The model is Post-LN, exported and converted as a user does it.
 """
 
 from __future__ import annotations
@@ -19,62 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq.models import BaseFairseqModel
-from torch import Tensor, nn
 
 from fairseq_residuals.lab.bench.entries import Case, Entry, parse
-from fairseq_residuals.lab.bench.fairseq_models import Network, network, settings_of, task_of
+from fairseq_residuals.lab.bench.fairseq_models import network
 from fairseq_residuals.lab.look import batches
 from fairseq_residuals.plugin.checkpoints.checkpoint_file import save
 from fairseq_residuals.plugin.checkpoints.exporting.exporter import export_checkpoint
 from fairseq_residuals.wirings.core.errors import UserError
 
-DROPOUT = 0.1
 COMPUTE_TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
-
-
-class Adapter(BaseFairseqModel):
-    """A network with the interface that fairseq's criterion asks of a model."""
-
-    def __init__(self, network: nn.Module, run: Callable[[Tensor, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.network = network
-        self.run = run
-
-    def forward(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor) -> Tensor:
-        """Return logits (B, T, V) of tokens (B, S) and (B, T); there is no padding."""
-        return self.run(src_tokens, prev_output_tokens)
-
-
-def x_transformers(entry: Entry, case: Case) -> Network:
-    """Return the model of the library x-transformers.
-
-    Raises:
-        UserError: it is not installed, cannot be imported, or lacks what the case needs.
-    """
-    (library,) = load("x_transformers", "")
-    settings = settings_of(entry, case)
-    if settings.checkpoint_activations:
-        raise UserError("x-transformers does not recompute activations")
-    torch.manual_seed(case.seed)
-    sizes: dict[str, Any] = {"dim": case.dim, "heads": case.heads}
-    sizes |= {"attn_dim_head": case.dim // case.heads, "ff_mult": case.ffn_dim / case.dim}
-    sizes |= {"attn_flash": True, "attn_sublayer_dropout": DROPOUT, "ff_sublayer_dropout": DROPOUT}
-    words = {"num_tokens": case.vocabulary, "max_seq_len": case.tokens, "emb_dropout": DROPOUT}
-    below, above = case.depths
-    encoder = library.TransformerWrapper(
-        **words, attn_layers=library.Encoder(depth=below, **sizes), return_only_embed=True
-    )
-    decoder = library.TransformerWrapper(
-        **words, attn_layers=library.Decoder(depth=above, **sizes, cross_attend=True), tie_embedding=True
-    )
-    decoder.token_emb = encoder.token_emb
-    both = nn.ModuleList([encoder, decoder])
-
-    def run(source: Tensor, previous: Tensor) -> Tensor:
-        return decoder(previous, context=encoder(source, return_embeddings=True))
-
-    return Network(Adapter(both, run), settings, task_of(settings, case))
 
 
 def ctranslate2(entry: Entry, case: Case) -> Callable[[], int]:

@@ -12,7 +12,6 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_residuals.lab.look.subjects import SPECIAL
-from fairseq_residuals.plugin.checkpoints.fairseq_config import synthetic_dictionary
 from fairseq_residuals.wirings.core.errors import UserError
 
 SOUND_FEATURES = 80
@@ -41,13 +40,6 @@ class Batch:
         """Move tensors to a device; what is no index takes a precision."""
         moved = utils.apply_to_sample(lambda t: t.to(device, dtype if t.is_floating_point() else t.dtype), self.sample)
         return Batch(moved, self.padding)
-
-
-def synthetic_task(settings: Namespace, sizes: dict[str, int]) -> Namespace:
-    """Return what a model asks of its task, for dictionaries of these sizes ("source" may be missing)."""
-    target = synthetic_dictionary(sizes["target"])
-    source = synthetic_dictionary(sizes["source"]) if "source" in sizes else target
-    return Namespace(source_dictionary=source, target_dictionary=target, args=settings)
 
 
 def check_room(args: Namespace, settings: Namespace, model: Any) -> None:

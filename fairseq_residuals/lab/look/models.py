@@ -19,6 +19,7 @@ from torch import nn
 from fairseq_residuals.lab.look import batches
 from fairseq_residuals.lab.look.probes import ModelAndLoss, stacks
 from fairseq_residuals.lab.look.subjects import DEFAULT, PREFIXES, check_sizes, depths_of, device_of
+from fairseq_residuals.plugin.checkpoints.fairseq_config import task_of
 from fairseq_residuals.plugin.checkpoints.importing.model_sizes import dictionary_sizes
 from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
@@ -149,7 +150,7 @@ def build(text: str, args: Namespace) -> Built:
     else:
         if args.task == "speech_to_text":
             settings.input_feat_per_channel, settings.input_channels = batches.SOUND_FEATURES, 1
-        task = batches.synthetic_task(settings, {"source": args.vocabulary, "target": args.vocabulary})
+        task = task_of(settings, {"source": args.vocabulary, "target": args.vocabulary})
     torch.manual_seed(args.seed)
     return build_model(settings, task).eval(), settings, task
 
@@ -178,7 +179,7 @@ def load(file: Path, data: Path | None) -> Built:
             cfg_task.data = str(data)
         task = tasks.setup_task(cfg_task)
     else:
-        task = batches.synthetic_task(settings, dictionary_sizes(Found(str(file), {}, state["model"])))
+        task = task_of(settings, dictionary_sizes(Found(str(file), {}, state["model"])))
     model = build_model(state["cfg"].model, task)
     try:
         model.load_state_dict(state["model"], strict=True)
