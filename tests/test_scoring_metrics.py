@@ -13,8 +13,8 @@ from fairseq.data import Dictionary
 from fairseq.scoring import build_scorer
 
 import fairseq_residuals  # noqa: F401  registers the scorers
-from fairseq_residuals.lab.scoring import METRICS, retokenize, score
-from fairseq_residuals.plugin.scoring.metrics import make_metric, split_compounds
+from fairseq_residuals.lab.scoring.retokenize import retokenize
+from fairseq_residuals.plugin.scoring.metrics import METRICS, make_metric, score, split_compounds
 from fairseq_residuals.wirings.core.errors import UserError
 
 WORDS = ["the", "a", "cat", "dog", "sat", "lay", "on", "under", "mat", "well-known", "house", "."]

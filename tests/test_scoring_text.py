@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_residuals.lab.scoring import joeynmt_perplexity, perplexity_of_eval_lm, perplexity_of_validate, read_lines
-from fairseq_residuals.plugin.scoring.text import is_generation, parse_generation
+from fairseq_residuals.lab.scoring.perplexity import joeynmt_perplexity, perplexity_of_eval_lm, perplexity_of_validate
+from fairseq_residuals.plugin.scoring.text import is_generation, parse_generation, read_lines
 from fairseq_residuals.wirings.core.errors import UserError
 
 SKIPPED = "2026 | WARNING | x | {} samples have invalid sizes and will be skipped, max_positions=512, first few [1]"

@@ -12,7 +12,7 @@ from fairseq_residuals.__main__ import build_parser
 from fairseq_residuals.lab.recipes.evaluate import Score, check_references, mean_of, measure
 from fairseq_residuals.lab.recipes.job import Job
 from fairseq_residuals.lab.recipes.recipe import Recipe
-from fairseq_residuals.lab.scoring import score
+from fairseq_residuals.plugin.scoring.metrics import score
 from fairseq_residuals.wirings.core.errors import UserError
 
 ENGLISH = ["The cat sat on the mat today .", "A well-known dog ran over there ."]

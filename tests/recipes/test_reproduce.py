@@ -12,7 +12,8 @@ from running import BIN, Run, argv_of, execute, files_under, succeed
 
 from fairseq_residuals import __main__ as cli
 from fairseq_residuals.lab.recipes.tables import read_records
-from fairseq_residuals.lab.scoring import read_generation, read_lines, score
+from fairseq_residuals.plugin.scoring.metrics import score
+from fairseq_residuals.plugin.scoring.text import read_generation, read_lines
 
 ROW = "6L-6L/B2T"
 SMALL = [f"model.{stack}_{key}" for stack in ("encoder", "decoder") for key in ("embed_dim=16", "ffn_embed_dim=16")]

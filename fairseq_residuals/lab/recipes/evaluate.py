@@ -13,16 +13,10 @@ from fairseq_residuals.lab.data.bpe import Join
 from fairseq_residuals.lab.look.training_log import VALID, Log
 from fairseq_residuals.lab.recipes.job import Evaluation, Job
 from fairseq_residuals.lab.recipes.recipe import Measurement
-from fairseq_residuals.lab.scoring import (
-    joeynmt_perplexity,
-    perplexity_of_eval_lm,
-    perplexity_of_validate,
-    read_generation,
-    read_lines,
-    retokenize,
-    score,
-)
-from fairseq_residuals.plugin.scoring.text import without_unknown
+from fairseq_residuals.lab.scoring.perplexity import joeynmt_perplexity, perplexity_of_eval_lm, perplexity_of_validate
+from fairseq_residuals.lab.scoring.retokenize import retokenize
+from fairseq_residuals.plugin.scoring.metrics import score
+from fairseq_residuals.plugin.scoring.text import read_generation, read_lines, without_unknown
 from fairseq_residuals.wirings.core.errors import UserError
 
 _SPEED = re.compile(r"Translated [\d,]+ sentences \([\d,]+ tokens\) in \S+ \(\S+ sentences/s, (\S+) tokens/s\)")

@@ -15,7 +15,7 @@ The keys of a measurement, those of ``evaluate`` included (its ``flags`` are mer
 ``tool``        fairseq-generate, fairseq-eval-lm, fairseq-validate, train-log (the validations during training), or
                 linearize (``fairseq-residuals linearize``: a curve over the layers of a stack)
 ``flags``       of the tool; linearize takes none of ``evaluate``'s
-``metric``      of :mod:`fairseq_residuals.lab.scoring`, or several; also ppl, joeynmt_ppl, target_tokens_per_second
+``metric``      a name of :data:`.METRICS`, or several; also ppl, joeynmt_ppl, target_tokens_per_second
 ``value``       which of a metric's values, where it has several; of linearize, the stack
 ``hypotheses``  tokenized (fairseq's H lines) or detokenized (its D lines)
 ``references``  raw (as in the corpus), text (as binarized, less BPE), or targets (fairseq's T lines)

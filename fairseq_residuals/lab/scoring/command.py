@@ -34,26 +34,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
             metavar="REF",
             help="default: the T- lines that fairseq-generate printed",
         )
-        _add_text_flags(metric)
+        metric.add_argument(
+            "--retokenize",
+            metavar="LANG",
+            help="detokenize, replace Unicode punctuation and tokenize both sides first, as DLCL does",
+        )
     ppl = subparsers.add_parser("ppl", help="perplexity, from the whole log of fairseq-eval-lm or fairseq-validate")
     ppl.add_argument("log", type=Path, metavar="LOG")
     ppl.add_argument(
         "--words", type=int, metavar="N", help="words and ends of lines of the text, if the log is of subwords"
     )
     ppl.add_argument("--subset", metavar="NAME", help="the log is of fairseq-validate, and this its subset")
-
-
-def _add_text_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--lines",
-        choices=("D", "H"),
-        help="of what fairseq-generate printed: D, detokenized (default), or H, tokens (default for tokenized BLEU)",
-    )
-    parser.add_argument(
-        "--retokenize",
-        metavar="LANG",
-        help="detokenize, replace Unicode punctuation and tokenize both sides first, as DLCL does",
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -66,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         perplexity = _perplexity(args)
         print(f"{perplexity.metric} = {perplexity.value:.2f}\n{perplexity.signature}")
     else:
-        lines, generation = _hypotheses(args.hypotheses, args.lines, args.metric)
+        lines, generation = _hypotheses(args.hypotheses, args.metric)
         references = [read_lines(path) for path in args.references]
         if not references:
             if generation is None or generation.targets is None:
@@ -77,10 +68,11 @@ def run(args: argparse.Namespace) -> int:
                     f" --tokenizer or --bpe: name the tokenized references, or a metric of text, not {args.metric}"
                 )
             references = [[*map(without_unknown, generation.targets)]]
-        lines, *references = (_treat(text, args.retokenize) for text in (lines, *references))
+        if args.retokenize:
+            lines, *references = (retokenize(text, args.retokenize) for text in (lines, *references))
         scores = score(args.metric, lines, *references)
         print("\n".join(f"{name} = {value:.2f}" for name, value in scores.values.items()))
-        print(_signature(scores.signature, args.retokenize))
+        print(scores.signature + (f"|retokenized:{args.retokenize}" if args.retokenize else ""))
     return 0
 
 
@@ -93,20 +85,11 @@ def _perplexity(args: argparse.Namespace) -> Perplexity:
     return perplexity_of_validate(log, args.subset)
 
 
-def _hypotheses(path: Path, kind: str | None, metric: str) -> tuple[list[str], Generation | None]:
+def _hypotheses(path: Path, metric: str) -> tuple[list[str], Generation | None]:
+    """Return one sentence a line, and what fairseq-generate printed where the file is that."""
     lines = read_lines(path)
     if not is_generation(lines):
-        if kind is not None:
-            raise UserError(f"--lines {kind} is for what fairseq-generate printed, which {path} is not")
         return lines, None
     generation = parse_generation(lines, str(path))
-    tokens = (kind or ("H" if metric.startswith(("tokenized", "compound")) else "D")) == "H"
-    return generation.hypotheses if tokens else generation.detokenized, generation
-
-
-def _treat(lines: list[str], language: str | None) -> list[str]:
-    return lines if language is None else retokenize(lines, language)
-
-
-def _signature(signature: str, language: str | None) -> str:
-    return signature if language is None else f"{signature}|retokenized:{language}"
+    of_tokens = metric.startswith(("tokenized", "compound"))
+    return generation.hypotheses if of_tokens else generation.detokenized, generation
