@@ -6,7 +6,6 @@ import argparse
 import inspect
 import re
 import sys
-from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from fairseq_residuals.wirings.core.registry import find_variant
 
 OF_SOME: dict[str, Any] = {"gpas": "layer", "depth_mup": True, "init": "ds_init"}
 """Options that some wirings refuse, with a value that is not the default."""
-HELP = "show a wiring: description, equations, paper, options with their defaults, architectures"
+HELP = "show a wiring: description, equations, paper, options with their defaults"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -57,14 +56,4 @@ def run(args: argparse.Namespace) -> int:
         why = variant.contradiction(other).partition(", ")[2]
         about = f"has no other value here, {why}" if why else f"{option.help}; valid: {option.describe()}"
         print(f"  {option.name}={show_value(option.default)}\n      {about}")
-    if find_spec("fairseq") is None:
-        print("Architectures: none, as fairseq is not installed; fairseq_residuals.build_stack builds it without")
-        return 0
-    from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
-
-    names = [name for name, complete in ARCHITECTURES.items() if complete.keywords["variant"] == variant.name]
-    if not names:
-        print("Architectures: none, as the plugin had registered its own before this wiring")
-        return 0
-    print(f"Architectures: {len(names)}, for example {names[0]}; `fairseq-residuals list --architectures` prints all")
     return 0
