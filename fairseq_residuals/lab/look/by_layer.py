@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import Any
 
 from fairseq_residuals.lab.look import plots
 from fairseq_residuals.lab.look.output import write
@@ -17,13 +18,12 @@ ByLayer = dict[str, list[float]]
 Measured = Sequence[tuple[str, str, ByLayer]]
 
 
-def show_by_layer(args: argparse.Namespace, measured: Measured, y: str, column: str, log: bool = False) -> None:
-    """Print a table of some layers, and write the picture and all numbers.
+def draw_by_layer(measured: Measured, y: str) -> Any:
+    """Return a figure and its panels.
 
     Args:
         measured: per model its label, its wiring (which chooses the style), and its numbers.
         y: label of the axis.
-        column: the numbers' name in the CSV file.
     """
     stacks = [stack for stack in STACKS if any(stack in found for _, _, found in measured)]
     figure, axes = plots.new_figure(1, len(stacks), height=2.2, sharey=True)
@@ -33,12 +33,23 @@ def show_by_layer(args: argparse.Namespace, measured: Measured, y: str, column: 
             values = found.get(stack, [])
             panel.plot(range(1, len(values) + 1), values, label=label, **line)
         plots.finish(panel, f"{stack} layer", y if panel is axes[0][0] else "", whole_x=True)
-    if log:
-        axes[0][0].set_yscale("log")
-    else:
-        axes[0][0].set_ylim(bottom=0)
     if len(measured) <= MOST_NAMED:
         plots.legend(figure, axes[0][-1])
+    return figure, axes[0]
+
+
+def show_by_layer(args: argparse.Namespace, measured: Measured, y: str, column: str, log: bool = False) -> None:
+    """Print a table of some layers, and write the picture and all numbers.
+
+    Args:
+        measured, y: as for :func:`draw_by_layer`.
+        column: the numbers' name in the CSV file.
+    """
+    figure, (panel, *_) = draw_by_layer(measured, y)
+    if log:
+        panel.set_yscale("log")
+    else:
+        panel.set_ylim(bottom=0)
     print(table([(label, found) for label, _, found in measured]))
     rows: list[list[Cell]] = [
         [label, wiring, stack, layer, value]

@@ -15,7 +15,6 @@ import argparse
 import itertools
 import math
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +25,8 @@ import torch
 from fairseq import utils
 from torch import Tensor
 
-from fairseq_residuals.lab.look import batches, plots
+from fairseq_residuals.lab.look import batches
+from fairseq_residuals.lab.look.by_layer import ByLayer, draw_by_layer
 from fairseq_residuals.lab.look.models import label_and_wiring, load
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
 from fairseq_residuals.lab.look.probes import stacks
@@ -186,28 +186,30 @@ def run(args: argparse.Namespace) -> int:
     for flag, least in {"sentences": 1, "fit": 1, "updates": 0, "beam": 1}.items():
         if getattr(args, flag) < least:
             raise UserError(f"--{flag} must be at least {least}, not {getattr(args, flag)}")
-    measured = [_measure(file, args) for file in args.checkpoints]
-    titles = Counter(model.label for model in measured)
-    for model, file in zip(measured, args.checkpoints, strict=True):
-        if titles[model.label] > 1:
-            model.label += f" ({file.parent.name}/{file.name})"
-    rows = [[model.label, model.wiring, *row] for model in measured for row in model.rows]
+    rows: list[list[Cell]] = []
+    drawn: list[tuple[str, str, ByLayer]] = []
+    for file in args.checkpoints:
+        title, wiring, measured = _measure(file, args)
+        label = f"{title} ({file.parent.name}/{file.name})" if title in [other for other, *_ in drawn] else title
+        rows += [[label, wiring, *row] for row in measured]
+        changes: ByLayer = {}
+        for stack, _, _, _, change, _ in measured[1:]:
+            # nan where the whole model has nothing to lose
+            changes.setdefault(str(stack), []).append(math.nan if change is None else float(change))
+        drawn.append((label, wiring, changes))
     print(markdown_table(HEAD, rows, left=3))
-    write(args, _draw(args, measured), HEAD, rows)
+    figure, panels = draw_by_layer(drawn, f"change of {'BLEU' if args.metric == 'bleu' else 'loss'} (%)")
+    for panel in panels:
+        panel.axhline(0, color="0.35", linewidth=0.8)
+    write(args, figure, HEAD, rows)
     return 0
 
 
-@dataclass
-class LinearizedModel:
-    """A model with one layer replaced at a time, at one checkpoint."""
+def _measure(file: Path, args: Namespace) -> tuple[str, str, list[list[Cell]]]:
+    """Return the title and the name of a model's wiring, and the columns of HEAD from the stack on.
 
-    label: str
-    wiring: str
-    rows: list[list[Cell]]
-    """The columns of HEAD from the stack on; the first is the whole model."""
-
-
-def _measure(file: Path, args: Namespace) -> LinearizedModel:
+    The first row is the whole model; in each other, one layer is replaced.
+    """
     model, settings, task = load(file, args.data)
     if not hasattr(model, "encoder") or getattr(settings, "input_feat_per_channel", None):
         raise UserError(f"{file} is no model of translation, which linearize is for")
@@ -235,7 +237,7 @@ def _measure(file: Path, args: Namespace) -> LinearizedModel:
             change = 100 * (value - whole) / whole if whole else None
             say(f"{file}: {stack.shape.stack} layer {i + 1}: {args.metric} {value:.4g} for {whole:.4g}")
             rows.append([stack.shape.stack, i + 1, args.metric, value, change, mapping.explained])
-    return LinearizedModel(*label_and_wiring(settings), rows)
+    return *label_and_wiring(settings), rows
 
 
 def _training_batches(args: Namespace, task: Any, model: Any) -> Iterator[Sample]:
@@ -284,20 +286,3 @@ def _bleu(model: Any, task: Any, args: Namespace) -> Callable[[list[Sample]], fl
         return metric.values(totals)[metric.name]
 
     return score
-
-
-def _draw(args: Namespace, measured: list[LinearizedModel]) -> Any:
-    found = list(dict.fromkeys(str(row[0]) for model in measured for row in model.rows[1:]))
-    figure, axes = plots.new_figure(1, len(found), height=2.2, sharey=True)
-    styles = plots.line_styles(model.wiring for model in measured)
-    for stack, panel in zip(found, axes[0], strict=True):
-        panel.axhline(0, color="0.35", linewidth=0.8)
-        for model, style in zip(measured, styles, strict=True):
-            # nan where the whole model has nothing to lose
-            changes = [math.nan if row[4] is None else float(row[4]) for row in model.rows if row[0] == stack]
-            line = style | {"marker": style["marker"] or ".", "markersize": 4, "markevery": None}
-            panel.plot(range(1, len(changes) + 1), changes, label=model.label, **line)
-        y = "BLEU" if args.metric == "bleu" else "loss"
-        plots.finish(panel, f"{stack} layer", f"change of {y} (%)" if panel is axes[0][0] else "", whole_x=True)
-    plots.legend(figure, axes[0][0])
-    return figure
