@@ -13,7 +13,7 @@ from fairseq_residuals.lab.look import plots
 from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
 from fairseq_residuals.lab.look.probes import stacks
 from fairseq_residuals.lab.look.subjects import add_flags, subjects
-from fairseq_residuals.lab.utils.tables import Cell, few, markdown_table
+from fairseq_residuals.lab.utils.tables import Cell
 from fairseq_residuals.wirings.core.base import DepthWeights, Variant
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS
@@ -65,9 +65,6 @@ def run(args: argparse.Namespace) -> int:
     for (label, wiring, stack, weights), (left, right) in zip(measured, axes, strict=True):
         _draw_matrix(figure, left, f"{label}, {stack}", weights)
         _draw_column(right, wiring, weights, weights.matrix.size(1) // 3)
-    head = ("model", "stack", "row", "kept", "largest", "of column")
-    lines = [line for label, _, stack, weights in measured for line in _table(label, stack, weights)]
-    print(markdown_table(head, lines, left=2))
     rows: list[Sequence[Cell]] = [
         [label, stack, w.name, i + w.first_row, j + w.first_column, value]
         for label, _, stack, w in measured
@@ -98,13 +95,3 @@ def _draw_column(panel: Any, wiring: str, weights: DepthWeights, column: int) ->
     plots.finish(panel, whole_x=True, title="")
     panel.set_title(f"weight of layer {column + weights.first_column}", fontsize=7)
     panel.set_xlabel(weights.rows, fontsize=7)
-
-
-def _table(label: str, stack: str, weights: DepthWeights) -> list[list[Cell]]:
-    kept = masked(weights.matrix).isfinite()
-    lines: list[list[Cell]] = []
-    for i in few(range(weights.matrix.size(0)), 6):
-        row = weights.matrix[i].nan_to_num()
-        j = int(row.abs().argmax())
-        lines.append([label, stack, i + weights.first_row, int(kept[i].sum()), row[j].item(), j + weights.first_column])
-    return lines
