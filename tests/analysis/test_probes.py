@@ -15,7 +15,6 @@ from fairseq_residuals.lab.look.gradients import PointInLayer
 from fairseq_residuals.lab.look.probes import Event, ModelAndLoss, run_forward, stacks, watch
 from fairseq_residuals.lab.look.subjects import PREFIXES
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
-from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS
 from tests.rotation import SHAPES_OF_CODE
 
@@ -148,14 +147,6 @@ def test_without_gradients_a_layer_gives_all_that_the_top_reads(variant: str) ->
     top = analysed.model.decoder.layers.wiring.norm(last.tensor).transpose(0, 1)
     expected = analysed.model(**analysed.batch.sample["net_input"], features_only=True)[0]
     torch.testing.assert_close(top, expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("task", PREFIXES)
-def test_a_model_has_no_room_for_more_tokens_than_it_has_positions(task: str) -> None:
-    room = ["--max-target-positions", "5", *(["--conv-channels", "8"] if task == "speech_to_text" else [])]
-    assert subject("pre_ln", *TINY, "--task", task, *room, "--tokens", "5").loss().isfinite()
-    with pytest.raises(UserError, match="--tokens 6: the model has room for 5 tokens"):
-        subject("pre_ln", *TINY, "--task", task, *room)
 
 
 def by_point(found: list[PointInLayer]) -> dict[tuple[str, int, str], float]:

@@ -42,23 +42,6 @@ class Batch:
         return Batch(moved, self.padding)
 
 
-def check_room(args: Namespace, settings: Namespace, model: Any) -> None:
-    """Check that sentences of the synthetic batch fit into the model.
-
-    Raises:
-        UserError: the model has no positions for sentences of ``args.tokens`` synthetic tokens.
-    """
-    positions = model.max_positions()
-    source, most = positions if isinstance(positions, tuple) else (positions, positions)
-    if getattr(settings, "input_feat_per_channel", None):
-        source //= FRAMES_PER_POSITION
-    if args.tokens > min(source, most):
-        raise UserError(
-            f"--tokens {args.tokens}: the model has room for {min(source, most)} tokens of a sentence; give as many or"
-            " less"
-        )
-
-
 def make_up(args: Namespace, settings: Namespace, task: Any, model: Any) -> Batch:
     """Return ``args.sentences`` sequences of ``args.tokens`` tokens, the last of which ends the sentence."""
     generator = torch.Generator().manual_seed(args.seed)

@@ -19,7 +19,7 @@ from torch import nn
 from fairseq_residuals.lab.look import batches
 from fairseq_residuals.lab.look.probes import ModelAndLoss, stacks
 from fairseq_residuals.lab.look.subjects import DEFAULT, PREFIXES, check_sizes, depths_of, device_of
-from fairseq_residuals.plugin.checkpoints.fairseq_config import task_of
+from fairseq_residuals.plugin.checkpoints.fairseq_config import load_model, task_of
 from fairseq_residuals.plugin.checkpoints.importing.model_sizes import dictionary_sizes
 from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
@@ -28,7 +28,6 @@ from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import find_variant, list_variants
 from fairseq_residuals.wirings.core.wiring import Wiring
 from fairseq_residuals.wirings.utils.progress import say
-from modern_fairseq.fixes.checkpoint_loading import misfit
 
 Built = tuple[nn.Module, Namespace, Any]
 """A model in evaluation mode, its complete settings, and its task."""
@@ -113,8 +112,6 @@ def make_subject(built: Built, args: Namespace, device: torch.device) -> ModelAn
     model, settings, task = built
     for stack in stacks(model):
         stack.run_plainly()
-    if not args.data:
-        batches.check_room(args, settings, model)
     model = model.to(device)
     batch = (batches.read if args.data else batches.make_up)(args, settings, task, model).to(device, torch.float32)
     admin_measurement.profile(model, partial(batch.loss, model))
@@ -174,15 +171,10 @@ def load(file: Path, data: Path | None) -> Built:
             f"{file} is no checkpoint of this plugin; `fairseq-residuals import --from fairseq FILE OUT` makes"
             " one of a checkpoint of stock fairseq"
         )
-    if data:
-        with open_dict(cfg_task) if isinstance(cfg_task, DictConfig) else nullcontext():
-            cfg_task.data = str(data)
-        task = tasks.setup_task(cfg_task)
-    else:
-        task = task_of(settings, dictionary_sizes(Found(str(file), {}, state["model"])))
-    model = build_model(state["cfg"].model, task)
-    try:
-        model.load_state_dict(state["model"], strict=True)
-    except RuntimeError as error:
-        raise misfit(error, str(file)) or error from error
-    return model.eval(), settings, task
+    sizes = dictionary_sizes(Found(str(file), {}, state["model"]))
+    model = load_model(settings, sizes, state["model"], str(file))
+    if data is None:
+        return model, settings, task_of(settings, sizes)
+    with open_dict(cfg_task) if isinstance(cfg_task, DictConfig) else nullcontext():
+        cfg_task.data = str(data)
+    return model, settings, tasks.setup_task(cfg_task)
