@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from collections import Counter
 from importlib.util import find_spec
 
-import torch
-
-from fairseq_residuals.wirings.core.base import Kind, Site, StackShape, Variant
+from fairseq_residuals.wirings.core.base import Variant
 from fairseq_residuals.wirings.core.config import options_of, show_value
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS, list_variants
@@ -98,25 +95,3 @@ def summary_table() -> str:
         equations = "<br>".join(f"`{line}`" for line in v.equations_of(v.Config()))
         lines.append(f"| `{name}` | {paper} | {equations} | {_compared(v)} |")
     return "\n".join(lines)
-
-
-def wiring_parameters(variant: type[Variant]) -> int:
-    """Count the parameters of norms, gains and whatever else the wiring has, less those of FFNs whose place it takes.
-
-    The model has 6 + 6 layers and the widths of fairseq's ``transformer``.
-    """
-    total = 0
-    for stack, kinds in (("encoder", ("self", "ffn")), ("decoder", ("self", "cross", "ffn"))):
-        shape = StackShape(stack, depth=6, dim=512, ffn_dim=2048, heads=8, enc_depth=6, dec_depth=6, cross=True)  # type: ignore[arg-type]
-        kept: list[Kind] = [kind for kind in kinds if variant.has_ffn or kind != "ffn"]  # type: ignore[misc]
-        with torch.device("meta"):
-            built = variant(variant.Config(), shape)
-            connections = [
-                built.connect(Site(**dataclasses.asdict(shape), kind=kind, layer=i, index=index, n_sub=len(kept)))
-                for i in range(shape.depth)
-                for index, kind in enumerate(kept)
-            ]
-        total += sum(p.numel() for p in torch.nn.ModuleList([built, *connections]).parameters())
-        if not variant.has_ffn:
-            total -= shape.depth * (2 * shape.dim * shape.ffn_dim + shape.dim + shape.ffn_dim)
-    return total

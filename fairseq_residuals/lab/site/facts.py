@@ -15,7 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_residuals.lab.look.list_wirings import evidence, own_options, wiring_parameters
+import torch
+
+from fairseq_residuals.lab.look.list_wirings import evidence, own_options
 from fairseq_residuals.lab.look.scheme import module_names, scheme_of
 from fairseq_residuals.lab.look.trace import Graph, trace_layers
 from fairseq_residuals.lab.site.mathml import typeset
@@ -105,6 +107,14 @@ def traced(name: str) -> tuple[Stack, list[tuple[int, Graph]]]:
     return stack, list(different.values())[:MOST_SCHEMES]
 
 
+@functools.cache
+def parameters(name: str) -> int:
+    """Return how many parameters 6 + 6 layers of 512 channels have, embeddings aside."""
+    build = functools.partial(build_stack, name, depth=6, other_depth=6, dim=512, heads=8, ffn_dim=2048)
+    with torch.device("meta"):
+        return sum(p.numel() for stack in (build(), build(task="decoder")) for p in stack.parameters())
+
+
 def page(name: str, results: Results, parents: Mapping[str, list[str]]) -> dict[str, Any]:
     """Return the fields of a wiring's page.
 
@@ -133,7 +143,7 @@ def page(name: str, results: Results, parents: Mapping[str, list[str]]) -> dict[
         "module": module.__name__,
         "own": own_options(variant),
         "options": [(o.name, show_value(o.default), o.help, o.describe()) for o in options_of(variant.Config).values()],
-        "parameters": wiring_parameters(variant) - wiring_parameters(VARIANTS["post_ln"]),
+        "parameters": parameters(name) - parameters("post_ln"),
         "language_model": stack.shape.stack == "decoder",
         "evidence": evidence(variant),
         "compared": {label: word in variant.verified.partition(";")[0] for word, label in COMPARED.items()},
