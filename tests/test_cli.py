@@ -85,16 +85,16 @@ def test_files_where_names_are_asked_for(tmp_path: Path, capsys: pytest.CaptureF
     file.write_bytes(b"PK")
     assert main(["explain", str(file)]) == 2
     captured = capsys.readouterr()
-    assert f"{file} is a file: explain takes an architecture" in captured.err
+    assert f"{file} is a file: explain takes a wiring" in captured.err
     assert captured.err.count("\n") == 1 and captured.out == ""
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["explain", ""], "no model is named"),
-        (["explain", "transformer_lm_b2t", "--stack", "encoder"], "transformer_lm_b2t has no encoder"),
-        (["gradients", "--variants", "", ","], "no model is named"),
+        (["explain", ""], "unknown wiring ''"),
+        (["explain", "b2t", "--task", "language_modeling", "--stack", "encoder"], "b2t has no encoder"),
+        (["gradients", "--variants", ""], "unknown wiring ''"),
     ],
 )
 def test_models_that_are_none(

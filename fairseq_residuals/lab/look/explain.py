@@ -100,6 +100,8 @@ def _stacks(name: str, args: argparse.Namespace) -> list[Stack]:
         UserError: there is no such wiring, or the file has no stack that can be drawn.
     """
     if not name.endswith(".py"):
+        if Path(name).is_file():
+            raise UserError(f"{name} is a file: explain takes a wiring, such as b2t, or a Python file that ends in .py")
         with torch.device("meta"):
             return stacks(library_model(name, args))
     found = stacks(of_python_file(Path(name)).model)
