@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fairseq_residuals.lab.look.contributions import Contributions, contributions
-    from fairseq_residuals.lab.look.plot import plot
+    from fairseq_residuals.lab.look.plots import plot
     from fairseq_residuals.wirings.blocks.attention import MultiheadAttention
     from fairseq_residuals.wirings.blocks.cache import DecoderCache
     from fairseq_residuals.wirings.blocks.embedding import TokenEmbedding
@@ -89,7 +89,7 @@ _HOME = {
     "load": "wirings.rewire.rewire",
     "onednn_is_exact": "wirings.speed.matmul_backend",
     "parameter_groups": "wirings.parameter_groups",
-    "plot": "lab.look.plot",
+    "plot": "lab.look.plots",
     "products_by_onednn": "wirings.speed.matmul_backend",
     "register_norm": "wirings.core.norms",
     "register_variant": "wirings.core.registry",

@@ -13,9 +13,9 @@ from analysed_models import B2T_FIGURE_3, RESIDUAL_FIGURE_2, subject
 from torch import Tensor
 
 from fairseq_residuals.lab.look import change, gradients
-from fairseq_residuals.lab.look.by_layer import ByLayer
 from fairseq_residuals.lab.look.condition import Adam, condition_numbers
 from fairseq_residuals.lab.look.gradients import PointInLayer
+from fairseq_residuals.lab.look.output import ByLayer
 
 
 @cache

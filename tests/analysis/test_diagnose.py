@@ -14,7 +14,7 @@ from fairseq.nan_detector import NanDetector
 from written_logs import ANEW, DONE, LAYERS, RESUMED, healthy, record
 
 from fairseq_residuals.__main__ import main
-from fairseq_residuals.lab.look.verdicts import NOT_LEARNED, Unigram, ends_out_of_band, vanishing_sentence
+from fairseq_residuals.lab.look.diagnose import NOT_LEARNED, Unigram, ends_out_of_band, vanishing_sentence
 from fairseq_residuals.wirings.core.errors import UserError
 
 

@@ -11,7 +11,7 @@ import pytest
 from analysed_models import TINY, arguments
 
 from fairseq_residuals.__main__ import main
-from fairseq_residuals.lab.look import by_layer, models
+from fairseq_residuals.lab.look import models, output
 from fairseq_residuals.wirings.core.registry import VARIANTS
 
 NINE = ["post_ln", "pre_ln", "b2t", "deepnet", "resi_dual", "dlcl_pre", "mix_ln", "sub_ln", "b2t_no_ln"]
@@ -20,9 +20,9 @@ NINE = ["post_ln", "pre_ln", "b2t", "deepnet", "resi_dual", "dlcl_pre", "mix_ln"
 def drawn(variants: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, dict[str, dict]]:
     """The figure, and by model and stack the numbers of the CSV file."""
     figures = []
-    write = by_layer.write
+    write = output.write
     monkeypatch.setattr(
-        by_layer, "write", lambda args, figure, *rest: figures.append(figure) or write(args, figure, *rest)
+        output, "write", lambda args, figure, *rest: figures.append(figure) or write(args, figure, *rest)
     )
     assert main(["gradients", "--variants", *variants, *TINY, "--out", str(folder)]) == 0
     numbers: dict[str, dict[str, list[float]]] = {}
@@ -38,7 +38,7 @@ def test_a_panel_for_each_stack(
 ) -> None:
     figure, numbers = drawn(NINE[:number], tmp_path, monkeypatch)
     titles = [VARIANTS[name].title for name in NINE[:number]]
-    assert list(numbers) == titles and len(figure.legends) == (number <= by_layer.MOST_NAMED)
+    assert list(numbers) == titles and len(figure.legends) == (number <= output.MOST_NAMED)
     for panel, stack in zip(figure.axes, ("encoder", "decoder"), strict=True):
         assert [list(line.get_ydata()) for line in panel.get_lines()] == [found[stack] for found in numbers.values()]
     head, _, *table = capsys.readouterr().out.splitlines()[:-1]

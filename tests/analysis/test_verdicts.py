@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from written_logs import DONE, LAYERS, RESUMED, healthy, record
 
-from fairseq_residuals.lab.look.training_log import Log, read_log
-from fairseq_residuals.lab.look.verdicts import (
+from fairseq_residuals.lab.look.diagnose import (
     DIVERGED,
     HEALTHY,
     LOWER_RATE,
@@ -23,7 +22,8 @@ from fairseq_residuals.lab.look.verdicts import (
     UNKNOWN,
     Unigram,
 )
-from fairseq_residuals.lab.look.verdicts import diagnose as judge
+from fairseq_residuals.lab.look.diagnose import diagnose as judge
+from fairseq_residuals.lab.look.training_log import Log, read_log
 
 DICTIONARY = "2026 | INFO | fairseq.tasks.translation | [de] dictionary: 10000 types"
 """The unigram loss is estimated to be 9.5 bits per token."""

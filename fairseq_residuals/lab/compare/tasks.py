@@ -12,7 +12,7 @@ from fairseq.data import Dictionary
 
 from fairseq_residuals.lab.data.binarize import binarize
 from fairseq_residuals.lab.data.download import digest_of
-from fairseq_residuals.lab.look.verdicts import target_file, token_counts
+from fairseq_residuals.lab.look.diagnose import target_file, token_counts
 from fairseq_residuals.plugin.folders import new_folder
 from fairseq_residuals.wirings.core.errors import UserError
 

@@ -7,8 +7,7 @@ import itertools
 
 from torch import Tensor
 
-from fairseq_residuals.lab.look.by_layer import ByLayer, show_by_layer
-from fairseq_residuals.lab.look.output import add_output_flags, check_folder
+from fairseq_residuals.lab.look.output import ByLayer, add_output_flags, check_folder, show_by_layer
 from fairseq_residuals.lab.look.probes import ModelAndLoss, run_forward, unpadded
 from fairseq_residuals.lab.look.subjects import add_flags, subjects
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairseq_residuals.lab.look import plots
-from fairseq_residuals.lab.look.by_layer import ByLayer, show_by_layer
-from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
+from fairseq_residuals.lab.look.output import ByLayer, add_output_flags, check_folder, show_by_layer, write
 from fairseq_residuals.lab.look.probes import SUBLAYERS, Event, ModelAndLoss, gradient_norm, run_backward, stacks
 from fairseq_residuals.lab.look.subjects import add_flags, subjects
 from fairseq_residuals.lab.utils.tables import Cell, markdown_table

@@ -26,9 +26,8 @@ from fairseq import utils
 from torch import Tensor
 
 from fairseq_residuals.lab.look import batches
-from fairseq_residuals.lab.look.by_layer import ByLayer, draw_by_layer
 from fairseq_residuals.lab.look.models import label_and_wiring, load
-from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
+from fairseq_residuals.lab.look.output import ByLayer, add_output_flags, check_folder, draw_by_layer, write
 from fairseq_residuals.lab.look.probes import stacks
 from fairseq_residuals.lab.look.subjects import device_of
 from fairseq_residuals.lab.utils.tables import Cell, markdown_table

@@ -1,4 +1,4 @@
-"""One style for every picture.
+"""One style for every picture, and figures of what an analysis returned, for a notebook.
 
 A picture is as wide as a column of a paper, colour-blind readers can tell its colours apart, and each wiring has the
 same style in all of them.
@@ -6,11 +6,16 @@ same style in all of them.
 
 from __future__ import annotations
 
+import io
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from fairseq_residuals.lab.look.contributions import Contributions
+from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import list_variants
 
 if TYPE_CHECKING:
@@ -168,3 +173,63 @@ def sequence_styles(number: int) -> list[dict[str, Any]]:
         {"color": shades(0.85 * i / max(number - 1, 1)), "linestyle": dashes[i % 4], "linewidth": 1.2}
         for i in range(number)
     ]
+
+
+def plot(result: Any, label: str = "") -> Figure:
+    """Draw what an analysis returned; a notebook shows the figure, and ``savefig`` writes it.
+
+    Args:
+        result: of ``gradients``, ``similarity``, ``contributions`` or ``condition``: numbers or a matrix, by stack or
+            alone, or :class:`.Contributions`.
+        label: of the axis of the numbers, or of the colours.
+
+    Raises:
+        UserError: it is something else.
+    """
+    if isinstance(result, Contributions):
+        return _bars(result.sizes(), label or "root mean square of the term")
+    by_stack = result if isinstance(result, Mapping) else {"": result}
+    try:
+        values = {str(name): torch.as_tensor(value, dtype=torch.float64) for name, value in by_stack.items()}
+    except (TypeError, ValueError, RuntimeError):
+        values = {}
+    dims = {value.dim() for value in values.values()}
+    if dims not in ({1}, {2}):
+        raise UserError(
+            "plot draws Contributions, numbers for each layer or matrices of layers, by stack or alone, not"
+            f" {result!s:.80}"
+        )
+    figure, axes = new_figure(1, len(values), width=COLUMN * len(values))
+    for panel, (name, value) in zip(axes[0], values.items(), strict=True):
+        if dims == {2}:
+            lowest, highest = float(value.min()), float(value.max())
+            image = heat_map(panel, value.tolist(), min(lowest, 0.0), max(highest, 1.0))
+            colour_bar(figure, image, panel, label)
+            panel.set_title(name, fontsize=8)
+            continue
+        panel.plot(range(1, len(value) + 1), value.tolist(), **sequence_styles(1)[0])
+        if float(value.min()) > 0:
+            panel.set_yscale("log")
+        finish(panel, "layer" if name else "", label, name, whole_x=True)
+    return shown(figure)
+
+
+def _bars(sizes: Mapping[str, float], label: str) -> Figure:
+    names: Sequence[str] = list(sizes)
+    figure, axes = new_figure(height=0.8 + 0.15 * len(names))
+    axes[0][0].barh(names, list(sizes.values()), color=BLUE)
+    axes[0][0].invert_yaxis()
+    finish(axes[0][0], label)
+    return shown(figure)
+
+
+def shown(figure: Any) -> Figure:
+    """Return a figure that notebooks show where nothing has set up matplotlib for them."""
+
+    def png() -> bytes:
+        file = io.BytesIO()
+        figure.savefig(file, format="png")
+        return file.getvalue()
+
+    figure._repr_png_ = png
+    return figure  # type: ignore[no-any-return]

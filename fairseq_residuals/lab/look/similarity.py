@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from fairseq_residuals.lab.look import plots
-from fairseq_residuals.lab.look.by_layer import STACKS, table
-from fairseq_residuals.lab.look.output import add_output_flags, check_folder, write
+from fairseq_residuals.lab.look.output import STACKS, add_output_flags, check_folder, table, write
 from fairseq_residuals.lab.look.probes import ModelAndLoss, run_forward, unpadded
 from fairseq_residuals.lab.look.subjects import add_flags, subjects
 
