@@ -25,10 +25,7 @@ def register() -> None:
     from fairseq_residuals.plugin.models.language_model import LANGUAGE_MODEL
     from fairseq_residuals.plugin.models.speech_to_text import SPEECH
     from fairseq_residuals.plugin.models.translation import TRANSLATION
-    from fairseq_residuals.plugin.scoring import (
-        scorers,  # noqa: F401
-        validation,  # noqa: F401
-    )
+    from fairseq_residuals.plugin.scoring import scorers  # noqa: F401
     from fairseq_residuals.plugin.search import beam_search
 
     # extensions act in this order: packed asks what fast_paths have chosen

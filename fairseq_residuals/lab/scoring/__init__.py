@@ -1,1 +1,1 @@
-"""Scores: the metrics of the papers, for files, for fairseq-generate and for validation."""
+"""Scores: the metrics of the papers, for files and for fairseq-generate."""

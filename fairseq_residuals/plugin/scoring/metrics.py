@@ -1,6 +1,6 @@
 """The metrics of the papers. Each is a vector of statistics per sentence and a function of their sum.
 
-That one form serves files, ``fairseq-generate --scoring``, and validation on many workers, which add their sums.
+That one form serves files and ``fairseq-generate --scoring``, which adds sentence by sentence.
 
 ===================  ==================================================================================
 ``sacrebleu``        sacreBLEU, tokenizer 13a, case-sensitive
@@ -42,8 +42,6 @@ class Metric(ABC):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.names: tuple[str, ...] = (name,)
-        """The keys of :meth:`values`."""
 
     @abstractmethod
     def statistics(self, hypothesis: str, *references: str) -> list[float]:
@@ -102,7 +100,6 @@ class Rouge(Metric):
     def __init__(self, name: str, stem: bool) -> None:
         super().__init__(name)
         self.stem = stem
-        self.names = (*self.KINDS, name)
         self.scorer = _need("rouge_score.rouge_scorer", "rouge-score").RougeScorer(self.KINDS, use_stemmer=stem)
 
     def statistics(self, hypothesis: str, *references: str) -> list[float]:

@@ -196,7 +196,7 @@ def search_faster(module: types.ModuleType) -> None:
     """Build a :class:`FasterSequenceGenerator` for one model of this plugin.
 
     Another class that is asked for, or alignments, are left to fairseq. fairseq-generate, fairseq-interactive,
-    ``from_pretrained`` and scored validation call the method that is patched, which knows two classes alone
+    ``from_pretrained`` and ``--eval-bleu`` call the method that is patched, which knows two classes alone
     (tasks/fairseq_task.py:464-469). Can stay as long as a task cannot be told from outside which class to build.
     """
     original = module.FairseqTask.build_generator
