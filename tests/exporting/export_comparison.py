@@ -19,7 +19,6 @@ from torch import Tensor
 from fairseq_residuals.plugin.checkpoints.exporting import to_graphs, to_hf
 from fairseq_residuals.plugin.checkpoints.exporting.exporter import random_batch
 from fairseq_residuals.plugin.checkpoints.exporting.portable_checkpoint import PortableCheckpoint, portable_of
-from fairseq_residuals.plugin.checkpoints.exporting.stock_form import form_for_transformers
 from fairseq_residuals.plugin.checkpoints.fairseq_config import Settings, complete, synthetic_dictionary, task_of
 from fairseq_residuals.wirings.blocks.settings import EOS, PAD
 from fairseq_residuals.wirings.core.registry import VARIANTS
@@ -29,8 +28,6 @@ WORDS = 40
 BEAM, LONGEST = 4, 20
 PAIR, ALONE = "translation", "language_modeling"
 """Tasks: of an encoder-decoder, of a decoder alone."""
-OWN_FILE = "own file"
-"""Where no class of transformers has a wiring."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +38,14 @@ class Row:
         wiring: a variant.
         task: translation or language_modeling.
         kind: the format.
-        holder: the class of transformers, or :data:`OWN_FILE`.
         difference: the largest one of logits to fairseq's.
-        differing: tokens of the best hypotheses that are not fairseq's, and all tokens; of classes of transformers only
-            those of sentences that end by themselves.
+        differing: tokens of the best hypotheses that are not fairseq's, and all tokens.
         size: bytes of the folder.
     """
 
     wiring: str
     task: str
     kind: str
-    holder: str
     difference: float
     differing: tuple[int, int]
     size: int
@@ -131,18 +125,10 @@ def compare(subject: Subject, kind: str, folder: Path) -> Row:
     """Export a model to a new folder, load what was written, and run both."""
     folder.mkdir()
     settings = subject.checkpoint.model.settings
-    holder, longest = OWN_FILE, LONGEST + 1
     if kind == "hf":
-        form = form_for_transformers(subject.checkpoint)
-        if isinstance(form, str):
-            to_hf.write_hf(subject.checkpoint, None, folder)
-        else:
-            plain, fit = form
-            to_hf.write_class(plain, fit, None, folder)
-            # a sentence that is cut off gets another end there than from fairseq and from us
-            holder, longest = fit.name, LONGEST
-        run, search = _through_transformers(folder, pair=subject.source is not None, trusted=holder == OWN_FILE)
-        expected = subject.exact_logits if holder == OWN_FILE else subject.logits
+        to_hf.write_hf(subject.checkpoint, None, folder)
+        run, search = _through_transformers(folder, pair=subject.source is not None)
+        expected = subject.exact_logits
     else:
         to_graphs.write_onnx(to_graphs.trace_graphs(subject.checkpoint.model), settings, folder)
         graphs = load_onnx(folder)
@@ -155,9 +141,8 @@ def compare(subject: Subject, kind: str, folder: Path) -> Row:
         wiring=settings.decoder.residual,
         task=ALONE if subject.source is None else PAIR,
         kind=kind,
-        holder=holder,
         difference=difference,
-        differing=_differing(subject, search, longest),
+        differing=_differing(subject, search),
         size=sum(file.stat().st_size for file in folder.iterdir()),
     )
 
@@ -166,19 +151,17 @@ Search = Callable[[Tensor | None], list[int]]
 """The best hypothesis of a sentence, with its end."""
 
 
-def _through_transformers(folder: Path, *, pair: bool, trusted: bool) -> tuple[Callable[..., Tensor], Search]:
+def _through_transformers(folder: Path, *, pair: bool) -> tuple[Callable[..., Tensor], Search]:
     import transformers
 
     transformers.logging.disable_progress_bar()
     auto = transformers.AutoModelForSeq2SeqLM if pair else transformers.AutoModelForCausalLM
-    model = auto.from_pretrained(folder, trust_remote_code=trusted).eval()
-    # some classes of transformers mask by numbers that are of single precision
-    exact = copy.deepcopy(model).double() if trusted else model
+    model = auto.from_pretrained(folder, trust_remote_code=True).eval()
+    exact = copy.deepcopy(model).double()
 
     def run(previous: Tensor, source: Tensor | None) -> Tensor:
         inputs = {"input_ids": previous} if source is None else {"input_ids": source, "decoder_input_ids": previous}
         mask = (previous if source is None else source).ne(PAD).long()
-        # with a cache, FSMT expects one token and no future to mask
         return exact(**inputs, attention_mask=mask, use_cache=False).logits  # type: ignore[no-any-return]
 
     def search(source: Tensor | None) -> list[int]:
@@ -195,15 +178,14 @@ def _searcher(graphs: Graphs) -> Search:
     return lambda source: graphs.search(source, beam=BEAM, longest=LONGEST)[0].tokens
 
 
-def _differing(subject: Subject, search: Search, longest: int) -> tuple[int, int]:
-    """Count the tokens of best hypotheses that differ, and all, where fairseq's has at most ``longest``."""
+def _differing(subject: Subject, search: Search) -> tuple[int, int]:
+    """Count the tokens of best hypotheses that differ, and all."""
     wrong = total = 0
     for sentence, expected in zip(subject.sentences, subject.hypotheses, strict=True):
-        if len(expected) <= longest:
-            found = search(sentence)
-            total += len(expected)
-            same = sum(a == b for a, b in zip(expected, found, strict=False))
-            wrong += max(len(expected), len(found)) - same
+        found = search(sentence)
+        total += len(expected)
+        same = sum(a == b for a, b in zip(expected, found, strict=False))
+        wrong += max(len(expected), len(found)) - same
     return wrong, total
 
 

@@ -17,14 +17,6 @@ from fairseq_residuals.plugin.checkpoints.checkpoint_file import read_checkpoint
 
 pytest.importorskip("safetensors", reason="the extra hf is not installed")
 
-CLASSES = [
-    ("translation", "post_ln", "fsmt"),
-    ("translation", "pre_ln", "m2m_100"),
-    ("language_modeling", "pre_ln", "xglm"),
-    ("translation", "b2t", "fairseq_residuals"),
-    ("language_modeling", "b2t", "fairseq_residuals"),
-]
-
 
 def write(folder: Path, task: str, variant: str, *flags: str) -> tuple[nn.Module, Path]:
     """Write a checkpoint, as fairseq-train does but for the optimizer; returns its model too."""
@@ -53,15 +45,14 @@ def refused(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: object
     return captured.err
 
 
-@pytest.mark.parametrize(("task", "variant", "kind"), CLASSES)
+@pytest.mark.parametrize(
+    ("task", "variant"), [("translation", "pre_ln"), ("translation", "b2t"), ("language_modeling", "b2t")]
+)
 @pytest.mark.parametrize("shared", (True, False))
-def test_import_after_export_is_the_identity(task: str, variant: str, kind: str, shared: bool, tmp_path: Path) -> None:
+def test_import_after_export_is_the_identity(task: str, variant: str, shared: bool, tmp_path: Path) -> None:
     flag = "--share-all-embeddings" if task == "translation" else "--share-decoder-input-output-embed"
     model, path = write(tmp_path, task, variant, *([flag] if shared else []))
     assert main(["export", "--to", "hf", str(path), str(tmp_path / "hf")]) == 0
-    config = json.loads((tmp_path / "hf" / "config.json").read_text())
-    assert config["model_type"] == kind
-    assert (tmp_path / "hf" / "modeling_fairseq_residuals.py").exists() == (kind == "fairseq_residuals")
     assert main(["import", "--from", "hf", str(tmp_path / "hf"), str(tmp_path / "again.pt")]) == 0
     again = read_checkpoint(tmp_path / "again.pt")
     expected = {k: v for k, v in model.state_dict().items() if "_float_tensor" not in k and not k.endswith("version")}
@@ -149,7 +140,7 @@ def test_pieces_that_nothing_makes(piece: str, line: str, tmp_path: Path, capsys
 def test_flags_of_another_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, path = write(tmp_path, "translation", "b2t")
     out = tmp_path / "out"
-    assert "are for --to hf" in refused(capsys, tmp_path, "export", "--to", "onnx", "--own-class", path, out)
+    assert "are for --to hf" in refused(capsys, tmp_path, "export", "--to", "onnx", "--data", tmp_path, path, out)
     out.mkdir()
     assert "is there already" in refused(capsys, tmp_path, "export", "--to", "hf", path, out)
     assert "there is no folder" in refused(capsys, tmp_path, "export", "--to", "hf", path, tmp_path / "no" / "out")
@@ -177,8 +168,8 @@ def test_folders_that_are_not_imported(tmp_path: Path, capsys: pytest.CaptureFix
         ),
         ({"model_settings": settings | {"encoder": settings["encoder"] | {"layers": 2**30}}}, "has other sizes than"),
         ({"model_settings": None}, "of version None"),
-        ({"model_type": "granite"}, "type 'granite', which fairseq's layers cannot be; what can be imported is"),
-        ({"model_type": ["x"]}, "which fairseq's layers cannot be"),
+        ({"model_type": "granite"}, "type 'granite'; what can be imported is fairseq_residuals"),
+        ({"model_type": ["x"]}, "what can be imported is fairseq_residuals"),
     ):
         config.write_text(original)
         change(config, **changes)

@@ -20,7 +20,7 @@ from fairseq_residuals.plugin.checkpoints.exporting.portable_checkpoint import (
     read_own,
     read_portable,
 )
-from fairseq_residuals.plugin.checkpoints.exporting.stock_form import fold_model, form_for_transformers
+from fairseq_residuals.plugin.checkpoints.exporting.stock_form import fold_model
 from fairseq_residuals.plugin.checkpoints.fairseq_config import complete, load_model
 from fairseq_residuals.plugin.checkpoints.importing.model_sizes import dictionary_sizes, sharing
 from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found
@@ -41,7 +41,7 @@ PATCHED_IN = ("silu",)
 """Activations that fairseq has by a patch of modern_fairseq."""
 TOLERANCE = 1e-4
 """Difference of logits that rounding may cause, as a part of the largest one."""
-FOR_HF = ("data", "codes", "sentencepiece", "own_class")
+FOR_HF = ("data", "codes", "sentencepiece")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -60,11 +60,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--codes", type=Path, metavar="FILE", help="with --data, the BPE codes of subword-nmt")
     parser.add_argument("--sentencepiece", type=Path, metavar="FILE", help="with --data, the model of SentencePiece")
-    parser.add_argument(
-        "--own-class",
-        action="store_true",
-        help="with --to hf, use this project's modelling file also where a class of transformers has the wiring",
-    )
     parser.add_argument("file", type=Path, metavar="FILE", help="a checkpoint of this plugin's models")
     parser.add_argument(
         "out", type=Path, metavar="OUT", help="what to write: a file with --to fairseq, otherwise a new folder"
@@ -78,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         UserError: the format cannot hold the model, or ``OUT`` cannot be written; nothing is written then.
     """
     if args.to != "hf" and any(getattr(args, name) for name in FOR_HF):
-        raise UserError("--data, --codes, --sentencepiece and --own-class are for --to hf; leave them out")
+        raise UserError("--data, --codes and --sentencepiece are for --to hf; leave them out")
     if args.to == "fairseq":
         check_output(args.out, [args.file])
     else:
@@ -163,7 +158,7 @@ def _to_folder(args: argparse.Namespace) -> list[str]:
     files = _tokenizer_files(checkpoint, args)
     with new_folder(args.out) as folder:
         if args.to == "hf":
-            report += _write_hf(checkpoint, files, folder, own_class=args.own_class)
+            to_hf.write_hf(checkpoint, files, folder)
             if files is None:
                 return [*report, "no tokenizer: give --data DIR, the folder of the dictionaries, for one"]
             return report + to_hf.unsplit_words(files)
@@ -172,27 +167,6 @@ def _to_folder(args: argparse.Namespace) -> list[str]:
 
         to_graphs.write_onnx(to_graphs.trace_graphs(checkpoint.model), checkpoint.model.settings, folder)
     return [*report, f"opset {to_graphs.OPSET}"]
-
-
-def _write_hf(
-    checkpoint: PortableCheckpoint, files: to_hf.TokenizerFiles | None, folder: Path, *, own_class: bool
-) -> list[str]:
-    form = "--own-class is given" if own_class else form_for_transformers(checkpoint)
-    if isinstance(form, str):
-        to_hf.write_hf(checkpoint, files, folder)
-        return [f"modelling file of this project, since {form}"]
-    plain, kind = form
-    check_logits(plain, f"exported: as {kind.name}")
-    to_hf.write_class(plain, kind, files, folder)
-    report = [f"class of transformers: {kind.name}, without code of this project"]
-    if _wirings(plain) != _wirings(checkpoint):
-        report.append("the factors of the wiring are in its matrices; --own-class keeps them apart")
-    return report
-
-
-def _wirings(checkpoint: PortableCheckpoint) -> list[str]:
-    settings = checkpoint.model.settings
-    return [stack.wiring.computes for stack in (settings.encoder, settings.decoder) if stack is not None]
 
 
 def _tokenizer_files(checkpoint: PortableCheckpoint, args: argparse.Namespace) -> to_hf.TokenizerFiles | None:

@@ -1,4 +1,4 @@
-"""A model as plain Post-LN or Pre-LN, where its wiring amounts to one of them: what fairseq and transformers have.
+"""A model as plain Post-LN or Pre-LN, where its wiring amounts to one of them: what fairseq has.
 
 Factors on residuals and branches are folded into weights. fairseq's own wirings then compute the same.
 
@@ -20,20 +20,13 @@ become a table of learned positions. Embeddings that are shared have to part.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
 from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
 
-from fairseq_residuals.plugin.checkpoints.exporting.portable_checkpoint import PortableCheckpoint
 from fairseq_residuals.plugin.checkpoints.fairseq_config import Settings
-from fairseq_residuals.plugin.checkpoints.importing.model_sizes import sharing
-from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found
-from fairseq_residuals.plugin.checkpoints.transformers_classes import Reason, TransformersClass, fitting_class
-from fairseq_residuals.wirings.blocks.models import TransformerModel
-from fairseq_residuals.wirings.blocks.settings import StackSettings
 from fairseq_residuals.wirings.core.base import Kind
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.layer import CONNECTIONS, FAIRSEQ_NORMS
@@ -174,44 +167,3 @@ def _vector(gain: Tensor | float, channels: int) -> Tensor:
 
 def _refuse(where: str, why: str) -> NoReturn:
     raise UserError(f"the factor on the residual of {where} cannot be folded: {why}")
-
-
-def form_for_transformers(checkpoint: PortableCheckpoint) -> tuple[PortableCheckpoint, TransformersClass] | Reason:
-    """Return the model as a class of transformers holds it, with that class, or why none does.
-
-    Factors on branches and norms are in its matrices then, so that the class computes what the wiring computes.
-    """
-    settings = checkpoint.model.settings
-    stacks = {side: stack for side in ("encoder", "decoder") if (stack := getattr(settings, side)) is not None}
-    if not all(part.variant.export_as for stack in stacks.values() for part in stack.wiring.parts):
-        wirings = sorted({stack.wiring.name for stack in stacks.values()})
-        return f"no class of transformers has the wiring {' with '.join(wirings)}"
-    state = {name: value.double() for name, value in checkpoint.fairseq_model.state_dict().items()}
-    try:
-        changed = fold_model(checkpoint.fairseq_model, {side: s.wiring for side, s in stacks.items()}, state)
-    except UserError as error:
-        return str(error)
-    shared = sharing(Found(str(checkpoint.path), {}, state))
-    everything = bool(shared.get("share_all_embeddings"))
-    forms: dict[str, Any] = {side: _plain(stack, side, changed) for side, stack in stacks.items()}
-    plain = replace(
-        settings,
-        **forms,
-        share_input_output=everything or bool(shared.get("share_decoder_input_output_embed")),
-        share_all=everything,
-    )
-    fit = fitting_class(plain)
-    if not isinstance(fit, TransformersClass):
-        return fit
-    model = TransformerModel(plain)
-    model.load_state_dict({name: state[fairseq_name(name)].float() for name in model.state_dict()})
-    return PortableCheckpoint(checkpoint.path, checkpoint.fairseq_model, model.eval(), checkpoint.settings), fit
-
-
-def _plain(stack: StackSettings, side: str, changed: Settings) -> StackSettings:
-    before = changed[f"{side}_normalize_before"]
-    top_norm = side == "encoder" or not changed.get("no_decoder_final_norm", False)
-    wiring = Wiring.parse("pre_ln", f"final_norm={str(top_norm).lower()}") if before else Wiring.parse("post_ln")
-    learned = changed.get(f"{side}_learned_pos", stack.positions == "learned")
-    positions = "learned" if learned else stack.positions
-    return replace(stack, residual=wiring.name, residual_args=wiring.args, positions=positions)

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_residuals.plugin.checkpoints import transformers_classes
 from fairseq_residuals.plugin.checkpoints.exporting.portable_checkpoint import PortableCheckpoint
 from fairseq_residuals.plugin.checkpoints.safetensors_file import without_copies, write_tensors
-from fairseq_residuals.plugin.checkpoints.transformers_classes import TransformersClass
 from fairseq_residuals.wirings.blocks.settings import EOS, PAD, ModelSettings
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.export.assemble import assemble
@@ -91,28 +89,6 @@ def write_hf(checkpoint: PortableCheckpoint, files: TokenizerFiles | None, folde
     write_tensors(weights, folder / WEIGHTS)
     _write_json(config(settings, with_tokenizer=files is not None), folder / CONFIG)
     _write_json(_generation(settings), folder / "generation_config.json")
-
-
-def write_class(
-    checkpoint: PortableCheckpoint, kind: TransformersClass, files: TokenizerFiles | None, folder: Path
-) -> None:
-    """Fill an empty folder for a class that transformers has; only its tokenizer, where it has one, is code of ours.
-
-    Raises:
-        UserError: a dictionary is not the model's.
-        OSError: a file cannot be read or written.
-    """
-    settings = checkpoint.model.settings
-    content = transformers_classes.config(settings, kind)
-    if files is not None:
-        _write_tokenizer(settings, files, folder)
-    weights = transformers_classes.to_transformers(checkpoint.model.state_dict(), settings, kind)
-    unique, shared = without_copies({kind.tied_to: weights[kind.tied_to]} | weights)
-    if not content["tie_word_embeddings"]:
-        unique |= {name: weights[first].clone() for name, first in shared.items()}
-    write_tensors(unique, folder / WEIGHTS)
-    _write_json(content, folder / CONFIG)
-    _write_json(_generation(settings) | {"suppress_tokens": [PAD]}, folder / "generation_config.json")
 
 
 def modeling_source(settings: ModelSettings) -> str:

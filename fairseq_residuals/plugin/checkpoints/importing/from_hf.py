@@ -23,7 +23,6 @@ from fairseq_residuals.plugin.checkpoints.importing.model_sizes import (
 )
 from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found, Imported, sides
 from fairseq_residuals.plugin.checkpoints.safetensors_file import NO_TRAINING_STATE, read_tensors
-from fairseq_residuals.plugin.checkpoints.transformers_classes import CLASSES, from_transformers, settings_of
 from fairseq_residuals.wirings.blocks.models import TransformerModel
 from fairseq_residuals.wirings.blocks.settings import ModelSettings, StackSettings
 from fairseq_residuals.wirings.core.errors import UserError
@@ -36,46 +35,31 @@ OURS = "fairseq_residuals"
 
 
 def import_hf(folder: Path, data: Path | None = None) -> Imported:
-    """Read a folder that ``export --to hf`` wrote, or one of FSMT, M2M100 or XGLM.
+    """Read a folder that ``export --to hf`` wrote.
 
     Args:
         data: a folder whose dict.*.txt have to be the model's.
 
     Raises:
-        UserError: a file is missing, damaged or of another version, or the model is none that fairseq's layers can be,
-            or would compute something else there.
+        UserError: a file is missing, damaged or of another version, or the model is none of ours, or would compute
+            something else under fairseq.
         OSError: a file cannot be read.
     """
     config = _config(folder)
     tensors = read_tensors(_weights(folder))
     kind = str(config.get("model_type"))
-    ours = ModelSettings.of_json(config.get("model_settings")) if kind == OURS else None
-    if ours is not None:
-        found = Found(str(folder), *_ours(ours, tensors))
-        exactly: Settings = {}
-    elif kind in CLASSES:
-        found = Found(str(folder), settings_of(config, CLASSES[kind]), from_transformers(tensors, CLASSES[kind]))
-        wiring = CLASSES[kind].wiring
-        family = "transformer" if CLASSES[kind].pair else "transformer_lm"
-        found.settings.update(
-            arch=f"{family}_{wiring}", task="translation" if CLASSES[kind].pair else "language_modeling"
-        )
-        exactly = {"residual_args": "final_norm=true"} if wiring == "pre_ln" else {}
-    else:
-        raise UserError(
-            f"{folder} holds a model of type {kind[:40]!r}, which fairseq's layers cannot be;"
-            f" what can be imported is {OURS}, {', '.join(CLASSES)}"
-        )
-    exactly |= dimensions(found, sides(found)) | sharing(found)
-    args, flags = complete(found.settings["arch"], found.settings, exactly)
+    if kind != OURS:
+        raise UserError(f"{folder} holds a model of type {kind[:40]!r}; what can be imported is {OURS}")
+    ours = ModelSettings.of_json(config.get("model_settings"))
+    found = Found(str(folder), *_ours(ours, tensors))
+    args, flags = complete(found.settings["arch"], found.settings, dimensions(found, sides(found)) | sharing(found))
     sizes = dictionary_sizes(found)
     if data is not None:
         check_dictionaries(data, found, sizes)
     model = load_model(args, sizes, found.parameters, str(folder))
-    if ours is not None:
-        _compare(folder, ours, args, model)
+    _compare(folder, ours, args, model)
     report = [
-        f"a model of type {kind}: {found.settings['arch']}",
+        f"architecture: {found.settings['arch']}",
         f"parameters: {sum(p.numel() for p in model.parameters()):,}",
         f"the model, as flags of fairseq-train: {' '.join(flags)}",
     ]
