@@ -122,7 +122,7 @@ def test_every_feature_of_the_plugin_is_one() -> None:
     flags = {dest for extension in EXTENSIONS.values() for dest in extensions.flags_of(extension)}
     assert flags == {
         *("encoder_word_dropout", "decoder_word_dropout", "log_residual_stats"),
-        *("fast_on_cpu", "keep_freed_memory", "cuda_graphs", "packed", "plain"),
+        *("fast_on_cpu", "keep_freed_memory", "cuda_graphs", "packed"),
     }
     assert all(EXTENSIONS[name].name == name for name in EXTENSIONS)
     assert {"admin_profile", "update_scales"} < set(EXTENSIONS)

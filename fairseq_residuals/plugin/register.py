@@ -28,7 +28,7 @@ def register() -> None:
     from fairseq_residuals.plugin.scoring import scorers  # noqa: F401
     from fairseq_residuals.plugin.search import beam_search
 
-    # extensions act in this order: packed asks what fast_paths have chosen
+    # extensions act in this order: packed asks whether fast_paths records steps
     from fairseq_residuals.plugin.training import (  # noqa: F401
         admin_profile,
         chunked_label_smoothed_cross_entropy,

@@ -23,7 +23,7 @@ from fairseq_residuals.wirings.core.wiring import Wiring
 
 logger = logging.getLogger(__name__)
 Args = Namespace | DictConfig
-GONE = {"compile_stack", "fused_kernels"}
+GONE = {"compile_stack", "fused_kernels", "plain"}
 """Keys of earlier versions that changed no number beyond rounding; checkpoints may have them."""
 
 
@@ -46,7 +46,8 @@ def resolve(
     _flatten(args)
     if isinstance(args, DictConfig):
         for key in GONE.intersection(map(str, args)):
-            logger.warning("%s is no flag of this plugin any more, and does nothing", _flag(key))
+            if args[key]:
+                logger.warning("%s is no flag of this plugin any more, and does nothing", _flag(key))
             del args[key]
         valid = sorted(family.keys(base))
         unknown = sorted(set(map(str, args)).difference(valid))

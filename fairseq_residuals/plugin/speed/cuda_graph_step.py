@@ -1,8 +1,7 @@
 """A training step's forward and backward pass as CUDA graphs (``--cuda-graphs``), one pair for each shape of a batch.
 
 The kernels of a small Transformer take less time than Python takes to launch them: thousands a step. The graphs compute
-the same numbers, and draw the same kind of random numbers for dropout. A criterion whose steps can be recorded is a
-:class:`RecordableCriterion`.
+the same numbers, and draw the same kind of random numbers for dropout. They end in the loss in chunks.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -239,51 +238,26 @@ def _tell_of_too_many_shapes(most: int) -> None:
     )
 
 
-@runtime_checkable
-class RecordableCriterion(Protocol):
-    """A criterion whose steps can be recorded: a sum over positions, of features that an output projection is fed."""
-
-    def sums(self, model: Any, sample: dict[str, Any], target: Tensor) -> Sums:
-        """Return the loss of a batch, and what is logged of it."""
-
-    def features(self, model: Callable[..., Any], inputs: Inputs) -> Tensor:
-        """Return what the output projection is fed (B, T, C)."""
-
-    def loss_and_gradients(self, features: Tensor, weight: Tensor, target: Tensor) -> LossAndGradients:
-        """Return the loss of features (B, T, C), the projection's matrix and target (B, T), with its gradients."""
-
-
 class RecordedSums:
     """Replaces ``sums`` of a criterion: in training by graphs, otherwise and where these do not serve by its own."""
 
-    def __init__(self, criterion: RecordableCriterion, *, required: bool) -> None:
-        self.criterion, self.plain, self.required = criterion, criterion.sums, required
+    def __init__(self, criterion: Any) -> None:
+        self.criterion, self.plain = criterion, criterion.sums
         self.steps: dict[nn.Module, RecordedSteps] = {}
-        self.given_up = False
 
     def __call__(self, model: nn.Module, sample: dict[str, Any], target: Tensor) -> Sums:
-        if self.given_up or not model.training or not torch.is_grad_enabled():
+        if not model.training or not torch.is_grad_enabled():
             return self.plain(model, sample, target)
         if model not in self.steps:
             self.steps[model] = RecordedSteps(model, self.criterion.features, self.criterion.loss_and_gradients)
-        try:
-            sums = self.steps[model].sums(sample["net_input"], target)
-        except UserError as error:
-            if self.required:
-                raise
-            logger.warning("%s: this run, which took graphs without being asked, goes on without", error)
-            self.given_up, sums = True, None
+        sums = self.steps[model].sums(sample["net_input"], target)
         return self.plain(model, sample, target) if sums is None else sums
 
 
-def record_steps(criterion: RecordableCriterion, *, required: bool = True) -> None:
-    """Have a criterion compute what it trains by graphs, from the first batch of each shape on.
-
-    Args:
-        required: whether a model that cannot be recorded ends the run; otherwise it goes on without graphs.
-    """
+def record_steps(criterion: Any) -> None:
+    """Have the criterion in chunks compute what it trains by graphs, from the first batch of each shape on."""
     if not records_steps(criterion):
-        criterion.sums = RecordedSums(criterion, required=required)  # type: ignore[method-assign]
+        criterion.sums = RecordedSums(criterion)
 
 
 def records_steps(criterion: Any) -> bool:
