@@ -64,7 +64,7 @@ def test_what_is_imported_computes_the_same(
     repository: str, name: str, variant: str, data: Path, tmp_path: Path
 ) -> None:
     """Loaded by fairseq's own code, strictly; logits, gradients and the hypotheses of beam search."""
-    imported = import_checkpoint(write(tmp_path, name, **NOT_IN_SIDECAR.get(name, {})), repository, data)
+    imported = import_checkpoint(write(tmp_path, name, **NOT_IN_SIDECAR.get(name, {})), repository)
     assert imported.report[0].split()[1].rstrip(";") == variant
     save(imported.checkpoint, tmp_path / "imported.pt")
     (model,), _ = load_model_ensemble([str(tmp_path / "imported.pt")], arg_overrides={"data": str(data)})
@@ -106,30 +106,6 @@ def test_models_of_fairseq_that_have_no_golden(task: str, flags: tuple[str, ...]
     inputs = tiny.batch(task)
     with torch.no_grad():
         assert torch.equal(tiny.logits(ours, task, inputs), tiny.logits(stock, task, inputs))
-
-
-def test_the_dictionary_of_speech_is_the_one_that_its_configuration_names(tmp_path: Path) -> None:
-    args = Namespace(**vars(tiny.settings(tiny.STOCK["speech"], *tiny.dimensions("speech"))))
-    args.task, args.config_yaml = "speech_to_text", "config_st.yaml"
-    torch.save(
-        {"args": args, "model": tiny.build_stock("speech", normalize_before=False).state_dict()}, tmp_path / "stock.pt"
-    )
-    data = tmp_path / "data"
-    data.mkdir()
-    with pytest.raises(FileNotFoundError, match=r"config_st\.yaml not found"):
-        import_checkpoint(tmp_path / "stock.pt", "fairseq", data)
-    (data / "config_st.yaml").write_text("vocab_filename: spm_unigram.txt\n")
-    with pytest.raises(UserError, match=r"there is no .*spm_unigram\.txt"):
-        import_checkpoint(tmp_path / "stock.pt", "fairseq", data)
-    words = len(tiny.make_task().target_dictionary)
-    for count in (words + 1, words):
-        lines = [f"w{i} 1\n" for i in range(count - 4)]
-        (data / "spm_unigram.txt").write_text("".join(lines))
-        if count == words:
-            assert import_checkpoint(tmp_path / "stock.pt", "fairseq", data).report
-        else:
-            with pytest.raises(UserError, match=rf"spm_unigram\.txt has {count} words"):
-                import_checkpoint(tmp_path / "stock.pt", "fairseq", data)
 
 
 def report(repository: str, name: str, folder: Path, **changed: Any) -> list[str]:
@@ -257,17 +233,6 @@ def test_a_model_without_decoder_is_refused(tmp_path: Path) -> None:
     torch.save(state, tmp_path / "encoder.pt")
     with pytest.raises(UserError, match="it has no decoder"):
         import_checkpoint(tmp_path / "encoder.pt", "torchscale")
-
-
-def test_dictionaries_of_another_size_are_refused(tmp_path: Path) -> None:
-    path, other = write(tmp_path, "b2t_S"), write_dictionaries(tmp_path / "other", words=41)
-    with pytest.raises(UserError, match=r"dict\.s\.txt has 41 words and the model of .* 40"):
-        import_checkpoint(path, "b2t", other)
-    (other / "dict.s.txt").unlink()
-    with pytest.raises(UserError, match=r"there is no .*dict\.s\.txt"):
-        import_checkpoint(path, "b2t", other)
-    with pytest.raises(UserError, match=r"there is no dict\.\*\.txt"):
-        import_checkpoint(write(tmp_path, "b2t_S", source_lang=None), "b2t", tmp_path)
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:

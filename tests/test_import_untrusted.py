@@ -1,4 +1,4 @@
-"""Settings of another's checkpoint are data: never parsed as a command line, never another type, never a path."""
+"""Settings of another's checkpoint are data: never parsed as a command line, never another type."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from authors_checkpoints import write, write_dictionaries
+from authors_checkpoints import write
 
 from fairseq_residuals.plugin.checkpoints.importing.importer import import_checkpoint
 from fairseq_residuals.wirings.core.errors import UserError
@@ -52,12 +52,3 @@ def test_settings_of_another_type_are_refused(changed: dict[str, Any], reason: s
     with pytest.raises(UserError) as error:
         import_checkpoint(write(tmp_path, "postln_S", **changed), "fairseq")
     assert reason in str(error.value)
-
-
-def test_a_checkpoint_cannot_name_a_dictionary_outside_the_data_folder(tmp_path: Path) -> None:
-    data = write_dictionaries(tmp_path / "data")
-    (data / "dict.up").mkdir()
-    write_dictionaries(tmp_path / "other")
-    path = write(tmp_path, "postln_S", source_lang="up/../../other/dict.s")
-    with pytest.raises(UserError, match="which is not the name of a file in --data"):
-        import_checkpoint(path, "fairseq", data)

@@ -37,11 +37,11 @@ def write_as_the_b2t_repository_does(source: Path, target: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def imported(trained, data_of, tmp_path_factory) -> Path:
+def imported(trained, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("imported")
     write_as_the_b2t_repository_does(trained(TRANSLATION)[0] / f"checkpoint_1_{SAVE_EVERY}.pt", folder / "theirs.pt")
     files = (folder / "theirs.pt", folder / "ours.pt")
-    run = succeed("fairseq-residuals", "import", "--from", "b2t", "--data", data_of(TRANSLATION), *files)
+    run = succeed("fairseq-residuals", "import", "--from", "b2t", *files)
     assert run.out.splitlines()[0] == "encoder: b2t; decoder: b2t"
     assert "parameters alone: training begins at update 0, with a new optimizer" in run.out
     assert run.out.splitlines()[-1] == f"wrote {files[1]}"

@@ -46,7 +46,7 @@ def test_an_old_checkpoint_goes_to_transformers_and_back(stock, data_of, tmp_pat
     folder, _ = stock(PAIRS[0][0])
     data = data_of(TRANSLATION)
     ours, model, back = (tmp_path / name for name in ("ours.pt", "model_hf", "back.pt"))
-    succeed("fairseq-residuals", "import", "--from", "fairseq", "--data", data, folder / "checkpoint_last.pt", ours)
+    succeed("fairseq-residuals", "import", "--from", "fairseq", folder / "checkpoint_last.pt", ours)
     succeed("fairseq-residuals", "export", "--to", "hf", "--data", data, ours, model)
     succeed("fairseq-residuals", "import", "--from", "hf", model, back)
     scores, hypotheses = [], []

@@ -90,10 +90,10 @@ def write(folder: Path, name: str, **changed: Any) -> Path:
     return path
 
 
-def write_dictionaries(folder: Path, words: int = 40) -> Path:
-    """For all languages, 4 special symbols included."""
+def write_dictionaries(folder: Path) -> Path:
+    """For all languages, 40 words with the 4 special symbols."""
     folder.mkdir(exist_ok=True)
-    lines = "".join(f"w{i} 1\n" for i in range(words - 4))
+    lines = "".join(f"w{i} 1\n" for i in range(36))
     for name in ("dict.txt", "dict.s.txt", "dict.t.txt"):
         (folder / name).write_text(lines)
     return folder

@@ -15,12 +15,7 @@ from torch import Tensor, nn
 from fairseq_residuals.plugin.checkpoints.exporting.exporter import check_logits
 from fairseq_residuals.plugin.checkpoints.exporting.portable_checkpoint import portable_of
 from fairseq_residuals.plugin.checkpoints.fairseq_config import Settings, complete, load_model
-from fairseq_residuals.plugin.checkpoints.importing.model_sizes import (
-    check_dictionaries,
-    dictionary_sizes,
-    dimensions,
-    sharing,
-)
+from fairseq_residuals.plugin.checkpoints.importing.model_sizes import dictionary_sizes, dimensions, sharing
 from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found, Imported, sides
 from fairseq_residuals.plugin.checkpoints.safetensors_file import NO_TRAINING_STATE, read_tensors
 from fairseq_residuals.wirings.blocks.models import TransformerModel
@@ -34,11 +29,8 @@ _MOST_BYTES_OF_CONFIG = 1 << 20
 OURS = "fairseq_residuals"
 
 
-def import_hf(folder: Path, data: Path | None = None) -> Imported:
+def import_hf(folder: Path) -> Imported:
     """Read a folder that ``export --to hf`` wrote.
-
-    Args:
-        data: a folder whose dict.*.txt have to be the model's.
 
     Raises:
         UserError: a file is missing, damaged or of another version, or the model is none of ours, or would compute
@@ -53,10 +45,7 @@ def import_hf(folder: Path, data: Path | None = None) -> Imported:
     ours = ModelSettings.of_json(config.get("model_settings"))
     found = Found(str(folder), *_ours(ours, tensors))
     args, flags = complete(found.settings["arch"], found.settings, dimensions(found, sides(found)) | sharing(found))
-    sizes = dictionary_sizes(found)
-    if data is not None:
-        check_dictionaries(data, found, sizes)
-    model = load_model(args, sizes, found.parameters, str(folder))
+    model = load_model(args, dictionary_sizes(found), found.parameters, str(folder))
     _compare(folder, ours, args, model)
     report = [
         f"architecture: {found.settings['arch']}",

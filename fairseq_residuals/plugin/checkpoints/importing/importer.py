@@ -11,12 +11,7 @@ from torch import Tensor
 from fairseq_residuals.plugin.checkpoints.checkpoint_file import check_output, read_checkpoint, save
 from fairseq_residuals.plugin.checkpoints.fairseq_config import Settings, complete, flat_settings, load_model
 from fairseq_residuals.plugin.checkpoints.importing.from_hf import import_hf
-from fairseq_residuals.plugin.checkpoints.importing.model_sizes import (
-    check_dictionaries,
-    dictionary_sizes,
-    dimensions,
-    sharing,
-)
+from fairseq_residuals.plugin.checkpoints.importing.model_sizes import dictionary_sizes, dimensions, sharing
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import AUTHORS, translate
 from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import (
     Choice,
@@ -51,7 +46,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         + ", ".join(f"{name} is {authors.repository}" for name, authors in AUTHORS.items())
         + f"; {HF}: FILE is a folder of transformers",
     )
-    parser.add_argument("--data", type=Path, metavar="DIR", help="compare the model with this folder's dict.*.txt")
     parser.add_argument("file", type=Path, metavar="FILE", help="the authors' checkpoint, or a folder of transformers")
     parser.add_argument(
         "out", type=Path, metavar="OUT", help="what to write, for fairseq-generate and fairseq-train --restore-file"
@@ -66,26 +60,21 @@ def run(args: argparse.Namespace) -> int:
     """
     check_output(args.out, [args.file])
     with quiet():
-        if args.repository == HF:
-            imported = import_hf(args.file, args.data)
-        else:
-            imported = import_checkpoint(args.file, args.repository, args.data)
+        imported = import_hf(args.file) if args.repository == HF else import_checkpoint(args.file, args.repository)
     save(imported.checkpoint, args.out)
     print("\n".join([*imported.report, f"wrote {args.out}"]))
     return 0
 
 
-def import_checkpoint(path: Path, repository: str, data: Path | None = None) -> Imported:
+def import_checkpoint(path: Path, repository: str) -> Imported:
     """Return an authors' checkpoint as one of this plugin.
 
     Args:
         path: a checkpoint.
         repository: a key of :data:`fairseq_residuals.plugin.checkpoints.importing.parameter_names.AUTHORS`.
-        data: a folder whose dict.*.txt have to be the model's.
 
     Raises:
-        UserError: the file is damaged, is not of that repository, holds what this plugin does not have, or does not go
-            with the dictionaries.
+        UserError: the file is damaged, is not of that repository, or holds what this plugin does not have.
     """
     state = read_checkpoint(path)
     theirs: dict[str, Tensor] = state["model"]
@@ -99,8 +88,6 @@ def import_checkpoint(path: Path, repository: str, data: Path | None = None) -> 
     known = {key: value for key, value in found.settings.items() if key not in CHOSEN_BY_WIRING}
     args, flags = complete(_architecture(found, choices), known, exactly)
     sizes = dictionary_sizes(found)
-    if data is not None:
-        check_dictionaries(data, found, sizes)
     try:
         model = load_model(args, sizes, found.parameters, str(path))
     except UserError as error:
@@ -109,7 +96,7 @@ def import_checkpoint(path: Path, repository: str, data: Path | None = None) -> 
     report = [
         "; ".join(f"{side}: {' '.join(filter(None, choice))}" for side, choice in choices.items()),
         f"parameters: {sum(p.numel() for p in model.parameters()):,}",
-        f"dictionaries, with special symbols: {words}" + (f", as in {data}" if data else ""),
+        f"dictionaries, with special symbols: {words}",
         *(f"note: {note}" for note in found.notes),
         "parameters alone: training begins at update 0, with a new optimizer",
         f"the model, as flags of fairseq-train: {shlex.join(flags)}",

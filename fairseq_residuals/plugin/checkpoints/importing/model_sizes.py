@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import torch
-from fairseq.data import Dictionary
-from fairseq.data.audio.data_cfg import S2TDataConfig
 
 from fairseq_residuals.plugin.checkpoints.fairseq_config import Settings
 from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found, Side
-from fairseq_residuals.wirings.core.errors import UserError
 
 
 def dimensions(found: Found, sides: list[Side]) -> Settings:
@@ -70,38 +66,3 @@ def _words(found: Found, side: Side) -> int:
     # an adaptive input has a table per band of frequency
     table = re.compile(rf"{side}\.embed_tokens\.(?:embeddings\.\d+\.0\.)?weight")
     return sum(len(value) for name, value in found.parameters.items() if table.fullmatch(name))
-
-
-def check_dictionaries(folder: Path, found: Found, sizes: dict[str, int]) -> None:
-    """Check that the dictionaries of ``folder`` are as large as the model says.
-
-    Raises:
-        UserError: ``folder`` lacks the dictionaries, or one has another number of words than the model.
-    """
-    languages = [found.settings.get(f"{side}_lang") for side in sizes]
-    if found.settings.get("task") == "speech_to_text":
-        config = S2TDataConfig(_file_in(folder, found.settings.get("config_yaml") or "config.yaml"))
-        expected = {folder / config.vocab_filename: {sizes["target"]}}
-    elif len(sizes) == 2 and all(languages):
-        expected = {
-            _file_in(folder, f"dict.{lang}.txt"): {size} for lang, size in zip(languages, sizes.values(), strict=True)
-        }
-    else:
-        expected = {path: set(sizes.values()) for path in sorted(folder.glob("dict*.txt"))}
-    if not expected:
-        raise UserError(f"--data {folder}: there is no dict.*.txt; give the folder that fairseq-preprocess has filled")
-    for path, valid in expected.items():
-        if not path.is_file():
-            raise UserError(f"--data: there is no {path}")
-        if len(Dictionary.load(str(path))) not in valid:
-            raise UserError(
-                f"{path} has {len(Dictionary.load(str(path))):,} words and the model of {found.name}"
-                f" {' or '.join(f'{n:,}' for n in sorted(valid))} (special symbols included)"
-            )
-
-
-def _file_in(folder: Path, name: str) -> Path:
-    """Return a file of the user's folder; a checkpoint cannot name one elsewhere."""
-    if Path(str(name)).name != name:
-        raise UserError(f"the checkpoint names {name!r}, which is not the name of a file in --data {folder}")
-    return folder / name
