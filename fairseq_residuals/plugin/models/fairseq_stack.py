@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -50,7 +50,8 @@ class FairseqStack(Stack):
     """
 
     layer_class = FairseqLayer
-    calls: type[LayerCalls]
+    call_layer: Callable[..., Any]
+    """Runs a layer as part of a pass, ``call_layer(pass, i, x, ...)``, with the signature of fairseq's layers."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Take the sub-layers over; see :class:`.Stack`."""
@@ -58,8 +59,8 @@ class FairseqStack(Stack):
         self.sides = PackedSides()
 
     def __iter__(self) -> Iterator[Any]:
-        calls = self.calls(self)
-        return iter([partial(calls.layer, i) for i in range(len(self))])
+        current = Pass(self)
+        return iter([partial(self.call_layer, current, i) for i in range(len(self))])
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Run the whole depth; return what the last layer returns to fairseq's loop."""
@@ -70,32 +71,18 @@ class FairseqStack(Stack):
         return out
 
 
-class LayerCalls:
-    """fairseq's calls of its layers, one after the other, as one pass along a stack."""
-
-    def __init__(self, stack: FairseqStack) -> None:
-        self.stack = stack
-
-    def run(self, i: int, x: Tensor, context: Context) -> tuple[Tensor, Tensor | None]:
-        """Run a layer (:meth:`Pass.run`); the first one starts the pass."""
-        if i == 0:
-            self.current = Pass(self.stack)
-        return self.current.run(i, x, context)
-
-    layer: Any
-
-
-class EncoderCalls(LayerCalls):
-    def layer(self, i: int, x: Tensor, encoder_padding_mask: Tensor | None = None) -> Tensor:
+class EncoderStack(FairseqStack):
+    def call_layer(self, current: Pass, i: int, x: Tensor, encoder_padding_mask: Tensor | None = None) -> Tensor:
         """Run with the signature of fairseq's encoder layers: (T, B, C), mask (B, T) -> (T, B, C)."""
-        packing = self.stack.sides.encoder
+        packing = self.sides.encoder
         padding = encoder_padding_mask if packing is None else packing.padding_mask
-        return self.run(i, x, Context(padding_mask=padding, packing=packing))[0]
+        return current.run(i, x, Context(padding_mask=padding, packing=packing))[0]
 
 
-class DecoderCalls(LayerCalls):
-    def layer(
+class DecoderStack(FairseqStack):
+    def call_layer(
         self,
+        current: Pass,
         i: int,
         x: Tensor,
         encoder_out: Tensor | None = None,
@@ -107,7 +94,7 @@ class DecoderCalls(LayerCalls):
         need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None, None]:
         """Run with the signature of fairseq's decoder layers: (T, B, C), ... -> (T, B, C), weights, None."""
-        sides = self.stack.sides
+        sides = self.sides
         if sides.decoder is not None:
             # fairseq asks the last layer in every pass; weights of a row would be none that anybody knows
             need_attn = need_head_weights = False
@@ -126,15 +113,7 @@ class DecoderCalls(LayerCalls):
             need_attn=need_attn or need_head_weights,
             need_head_weights=need_head_weights,
         )
-        return *self.run(i, x, context), None
-
-
-class EncoderStack(FairseqStack):
-    calls = EncoderCalls
-
-
-class DecoderStack(FairseqStack):
-    calls = DecoderCalls
+        return *current.run(i, x, context), None
 
 
 def cache_of(incremental_state: dict[str, Any]) -> KVCache:
