@@ -157,6 +157,7 @@ def wrong(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
         "no fairseq checkpoint": (["weights", "--checkpoint", f"{here}/other.pt"], "is not a fairseq checkpoint"),
         "stock checkpoint": (["gradients", "--checkpoint", f"{here}/stock.pt"], "fairseq-residuals import"),
         "misfit": (["gradients", "--checkpoint", f"{here}/misfit.pt"], "does not fit the model"),
+        "an architecture": (["gradients", "--arch", "transformer_b2t_6l"], "--wirings says which architecture it is"),
         "sizes of a checkpoint": (["change", "--checkpoint", f"{here}/misfit.pt", "--dim", "8"], "has no meaning for"),
         "no weights over depth": (["weights", *TINY, "--variants", "b2t"], "has no matrix of weights over depth"),
         "no data": (["gradients", *TINY, "--data", f"{here}/nothing"], "nothing"),

@@ -59,6 +59,8 @@ def fairseq_subjects(args: Namespace) -> Iterator[tuple[ModelAndLoss, str]]:
     device = device_of(args.device)
     chosen: list[str | Path] = [*chosen_wirings(args), *(args.checkpoint or ())]
     flags = [*size_flags(args, args.task), *args.further]
+    if any(flag.partition("=")[0] in ("--arch", "-a") for flag in args.further):
+        raise UserError("--wirings says which architecture it is: name a wiring there, such as b2t, and its sizes")
     if flags and not any(isinstance(one, str) for one in chosen):
         raise UserError(f"{flags[0]} has no meaning for --checkpoint, whose model is what the file says")
     for number, one in enumerate(chosen, start=1):
