@@ -111,15 +111,7 @@ def joeynmt_perplexity(loss: float, vocabulary: int, smoothing: float) -> float:
     It is exp of the Kullback-Leibler divergence from the smoothed targets, so their entropy is subtracted:
     ``smoothing`` spread over all but the target word and the padding. (fairseq spreads it over the padding too, a
     difference of ``smoothing / vocabulary`` in one probability.)
-
-    Raises:
-        UserError: there are no such words, or no such smoothing.
     """
-    if not (vocabulary > 2 and 0 <= smoothing < 1):
-        raise UserError(
-            f"JoeyNMT's perplexity needs a vocabulary of more than 2 words and a label smoothing of at least 0 and less"
-            f" than 1, not {vocabulary:g} and {smoothing:g}"
-        )
     others = vocabulary - 2
     spread = smoothing * math.log(smoothing / others) if smoothing else 0.0
     entropy = -(1 - smoothing) * math.log(1 - smoothing) - spread
