@@ -29,7 +29,6 @@ PAGE = 6.9
 # Okabe and Ito's colours; the papers' three variants have the solid lines that differ most
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 VERMILION, BLUE, GREEN, PINK, ORANGE, SKY, GREY = COLOURS
-BLACK = "#000000"
 SOLID, DASHED, DASHDOT, DOTTED = "-", (0, (4, 1.5)), (0, (5, 1, 1, 1)), (0, (1, 1))
 LONG, TWO_DOTS = (0, (9, 2)), (0, (5, 1, 1, 1, 1, 1))
 SHORT, TWO_LENGTHS, SPARSE = (0, (2, 1)), (0, (7, 1, 2, 1)), (0, (1, 3))
@@ -41,7 +40,6 @@ STYLES: dict[str, tuple[str, Any]] = {
     "deepnet": (ORANGE, SOLID),
     "dlcl_pre": (SKY, SOLID),
     "depthwise_lstm": (GREY, SOLID),
-    "stock": (BLACK, DASHED),
 }
 MARKERS = ("", "o", "s", "^", "D", "v")
 
