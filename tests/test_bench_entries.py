@@ -11,8 +11,7 @@ import pytest
 import torch
 from bench_cases import TINY, here, train
 
-from fairseq_residuals.lab.bench import others
-from fairseq_residuals.lab.bench.entries import Case, cases, chosen, parse, parse_also
+from fairseq_residuals.lab.bench.entries import Case, cases, chosen, load, parse, parse_also
 from fairseq_residuals.lab.bench.fairseq_models import Training, network, settings_of
 from fairseq_residuals.lab.bench.rounds import Failed
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
@@ -112,7 +111,7 @@ def test_fp16_finds_its_loss_scale() -> None:
 
 def test_a_library_that_is_missing() -> None:
     with pytest.raises(UserError, match=r"not installed \(pip install no-such-library\)"):
-        others.load("no_such_library", "")
+        load("no_such_library", "")
 
 
 def test_a_library_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +120,7 @@ def test_a_library_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "x_transformers", raising=False)  # where it is installed, and was imported
     with pytest.raises(UserError, match="cannot be imported here: RuntimeError: operator nms does not exist"):
-        others.load("x_transformers", "")
+        load("x_transformers", "")
 
 
 def test_ctranslate2_generates_as_many_tokens() -> None:

@@ -11,6 +11,8 @@ import shlex
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -144,7 +146,7 @@ ENTRIES = {
     for entry in (
         STOCK,
         Entry("stock-lean", f"{HERE}.fairseq_models:network", SEARCH, about="stock without the copy and the kernel"),
-        Entry("ctranslate2", search=f"{HERE}.others:ctranslate2", about="the plugin's Post-LN, exported"),
+        Entry("ctranslate2", search=f"{HERE}.fairseq_models:ctranslate2", about="the plugin's Post-LN, exported"),
     )
 }
 
@@ -199,3 +201,18 @@ def parse_also(text: str, parse: Callable[[str], Entry]) -> Entry:
         )
     entry = parse(words[0])
     return replace(entry, name=label.strip(), flags=(*entry.flags, *flags), environment=variables)
+
+
+def load(package: str, *modules: str) -> list[Any]:
+    """Return modules of a package that need not be there.
+
+    Raises:
+        UserError: it is not installed, or what it needs does not work here.
+    """
+    if find_spec(package) is None:
+        raise UserError(f"not installed (pip install {package.replace('_', '-')})")
+    try:
+        return [import_module(f"{package}.{module}".rstrip(".")) for module in modules]
+    except Exception as error:
+        # whatever goes wrong in there, and in what it imports, is the same news
+        raise UserError(f"{package} cannot be imported here: {type(error).__name__}: {error}") from error

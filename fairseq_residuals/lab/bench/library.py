@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.lab.bench.entries import HERE, PRECISIONS, Case, Entry
-from fairseq_residuals.lab.bench.others import load
+from fairseq_residuals.lab.bench.entries import HERE, PRECISIONS, Case, Entry, load
 from fairseq_residuals.wirings.build import build_stack
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.wiring import Wiring
