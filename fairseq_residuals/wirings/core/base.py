@@ -17,7 +17,7 @@ Time-major shapes throughout, as in fairseq: T positions, B sequences, C channel
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
@@ -88,6 +88,8 @@ class Site(StackShape):
     """Number of the sub-layer in its layer, from 0."""
     n_sub: int
     """Sub-layers per layer of this stack."""
+    config: Any = field(default=None, kw_only=True)
+    """Options of the variant that wires this place."""
 
     @property
     def first(self) -> bool:
@@ -292,7 +294,7 @@ class Variant(nn.Module):
 
     def connect(self, site: Site) -> Connection:
         """Return a new connection for ``site``."""
-        return self.connection(site)
+        return self.connection(replace(site, config=self.config))
 
     def open(self, x: Tensor) -> Stream:
         """Return the stream from the embeddings (T, B, C), after their dropout."""

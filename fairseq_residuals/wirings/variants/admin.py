@@ -31,11 +31,11 @@ from fairseq_residuals.wirings.core.registry import register_variant
 class AdminConnection(Connection):
     summation: Summation = "post"
 
-    def __init__(self, site: Site, profile: str) -> None:
+    def __init__(self, site: Site) -> None:
         super().__init__(site)
         self.norm = site.new_norm()
         self.omega = nn.Parameter(torch.ones(site.dim))
-        self.profile = profile
+        self.profile = site.config.profile
         self.known = False
         """Whether ``omega`` is a profile's or a checkpoint's, and not just as built."""
         self.register_load_state_dict_pre_hook(_take_note)
@@ -59,6 +59,7 @@ class Admin(Variant):
     code = "LiyuanLucasLiu/Transformer-Clinic@70f72b7"
     export_as = "post_ln"
     verified = "authors' code: profiles, activations, gradients, generation, initialisation"
+    connection = AdminConnection
     summation = "post"
 
     @dataclass(frozen=True)
@@ -73,6 +74,3 @@ class Admin(Variant):
     @classmethod
     def equations(cls, o: Any) -> tuple[str, ...]:
         return (f"x = LN(omega * {o.residual} + F(x))",)
-
-    def connect(self, site: Site) -> Connection:
-        return AdminConnection(site, self.config.profile)

@@ -98,11 +98,11 @@ def softmax_over_depth(shape: StackShape, config: Any) -> SoftmaxOverDepth:
 class AttentionResidualsConnection(Connection):
     """Read a sum over the sources, and make the output a source or a part of one."""
 
-    def __init__(self, site: Site, config: Any) -> None:
+    def __init__(self, site: Site) -> None:
         super().__init__(site)
         k = site.layer * site.n_sub + site.index
-        self.source = f"source{1 + k // max(config.block, 1)}"
-        self.over_depth = softmax_over_depth(site, config) if k else None
+        self.source = f"source{1 + k // max(site.config.block, 1)}"
+        self.over_depth = softmax_over_depth(site, site.config) if k else None
         self.norm = site.new_norm(eps=NORM_EPS)
 
     def read(self, s: Stream) -> tuple[Tensor, Stream]:
@@ -132,6 +132,7 @@ class AttentionResiduals(Variant):
     )
     ships_in = "Kimi K3 (block=24,norm_type=rms,norm_eps=1e-5), Inkling-2 (block=12,values=normed,scale=true)"
     extension = "Each stack has its own sources; cross-attention is one more sub-layer; eps 1e-6 in norms on sums."
+    connection = AttentionResidualsConnection
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
@@ -172,9 +173,6 @@ class AttentionResiduals(Variant):
             )
         self.over_depth = softmax_over_depth(shape, config)
         self.norm = shape.new_norm(eps=NORM_EPS)
-
-    def connect(self, site: Site) -> Connection:
-        return AttentionResidualsConnection(site, self.config)
 
     def open(self, x: Tensor) -> Stream:
         return {"x": x, "source0": x}

@@ -22,16 +22,18 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream, Variant
+from fairseq_residuals.wirings.core.base import Site, StackShape, Stream, Variant
 from fairseq_residuals.wirings.core.config import LARGEST, option
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.variants.b2t import B2T, BottomConnection
 
 
 class B2TNoLNConnection(BottomConnection):
-    def __init__(self, site: Site, alpha: float, beta: float) -> None:
+    def __init__(self, site: Site) -> None:
         super().__init__(site)
-        self.alpha, self.beta = alpha, beta
+        config = site.config
+        self.alpha = min(site.depth / 12, site.depth**-0.15) if config.alpha == "depth" else config.alpha
+        self.beta = site.dim**-0.2 if config.beta == "width" else config.beta
 
     def write(self, s: Stream, y: Tensor) -> Stream:
         x = s["x"] + y
@@ -50,6 +52,7 @@ class B2TNoLN(Variant):
     year = B2T.year
     code = B2T.code
     verified = B2T.verified
+    connection = B2TNoLNConnection
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
@@ -80,9 +83,3 @@ class B2TNoLN(Variant):
                 NARROW,
                 DEEP,
             )
-
-    def connect(self, site: Site) -> Connection:
-        config: Any = self.config
-        alpha = min(site.depth / 12, site.depth**-0.15) if config.alpha == "depth" else config.alpha
-        beta = site.dim**-0.2 if config.beta == "width" else config.beta
-        return B2TNoLNConnection(site, alpha, beta)

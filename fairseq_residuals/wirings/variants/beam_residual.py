@@ -19,14 +19,14 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_residuals.wirings.core.base import Connection, Site, Stream
+from fairseq_residuals.wirings.core.base import Site, Stream
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.variants.sandwich_ln import SandwichConnection, SandwichLN
 
 
 class BeamConnection(SandwichConnection):
-    def __init__(self, site: Site, options: SandwichLN.Config) -> None:
-        super().__init__(site, options)
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
         self.k = site.layer * site.n_sub + site.index + 2
         self.multiplier *= self.k**-0.5
 
@@ -43,11 +43,9 @@ class BeamResidual(SandwichLN):
     verified = "Beam in transformers, decoder alone: activations, gradients"
     ships_in = "Beam-1.0"
     extension = "k counts each stack's own sub-layers, cross-attention among them."
+    connection = BeamConnection
 
     @classmethod
     def equations(cls, o: Any) -> tuple[str, ...]:
         branch = f"sqrt(1 / (k + 1)) {cls.branch(o)}"
         return o.adds(branch, to="sqrt(1 - 1 / (k + 1)) x"), *cls.top(o)
-
-    def connect(self, site: Site) -> Connection:
-        return BeamConnection(site, self.config)

@@ -55,9 +55,9 @@ def alpha_beta(shape: StackShape, exponent: float = 0.25, loops: int = 1) -> tup
 class DeepNetConnection(Connection):
     summation: Summation = "post"
 
-    def __init__(self, site: Site, config: Any) -> None:
+    def __init__(self, site: Site) -> None:
         super().__init__(site)
-        self.alpha = alpha_beta(site, config.exponent, config.loops)[0]
+        self.alpha = alpha_beta(site, site.config.exponent, site.config.loops)[0]
         self.norm = site.new_norm()
 
     def write(self, s: Stream, y: Tensor) -> Stream:
@@ -81,6 +81,7 @@ class DeepNet(Variant):
     extension = "exponent and loops are DeepLoop's constants alone, and in a pair our extrapolation."
     export_as = "post_ln"
     draws_weights = True
+    connection = DeepNetConnection
     summation = "post"
 
     @dataclass(frozen=True)
@@ -104,9 +105,6 @@ class DeepNet(Variant):
             f"decoder, pair: where alpha = (3 {times}M)^{quarter}",
             f"alone: where alpha = (2 {times}L)^{quarter}",
         )
-
-    def connect(self, site: Site) -> Connection:
-        return DeepNetConnection(site, self.config)
 
     @torch.no_grad()
     def init_weights(self, layers: nn.ModuleList, embed_tokens: nn.Module | None) -> None:

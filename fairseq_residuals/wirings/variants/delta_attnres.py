@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_residuals.wirings.core.base import Connection, Site, Stream
+from fairseq_residuals.wirings.core.base import Site, Stream
 from fairseq_residuals.wirings.core.config import MOST_LAYERS, option
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.variants.attention_residuals import KEY_EPS, SoftmaxOverDepth, sources_of
@@ -20,9 +20,8 @@ from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConn
 class DeltaAttnResConnection(PreLNConnection):
     """Stream: "source0", "source1", ..., and "start", x where the current block began, all (T, B, C)."""
 
-    def __init__(self, site: Site, config: Any) -> None:
+    def __init__(self, site: Site) -> None:
         super().__init__(site)
-        self.config = config
         self.over_depth = SoftmaxOverDepth(site.dim, eps=site.eps(KEY_EPS)) if site.layer or site.index else None
 
     def read(self, s: Stream) -> tuple[Tensor, Stream]:
@@ -30,13 +29,13 @@ class DeltaAttnResConnection(PreLNConnection):
         return self.norm(h), s
 
     def write(self, s: Stream, y: Tensor) -> Stream:
-        x, n, block = s["x"], len(sources_of(s)), self.config.block
+        x, n, block = s["x"], len(sources_of(s)), self.site.config.block
         y = y.to(x.dtype)  # under autocast sources are as exact as the stream
         if n == 0:
             s = s | {"source0": x} | ({"start": x} if block else {})
         elif block and self.site.first and self.site.layer % block == 0:
             added = x - s["start"]
-            s = s | {f"source{n}": added, "start": added if self.config.as_coded else x}
+            s = s | {f"source{n}": added, "start": added if self.site.config.as_coded else x}
         return super().write(s if block else s | {f"source{n or 1}": y}, y)
 
 
@@ -48,6 +47,7 @@ class DeltaAttnRes(OptionalTopNorm):
     code = "wdlctc/delta-attention-residuals-code@fc11c3e"
     verified = "authors' code, decoder, full and in blocks (as_coded): activations, gradients; cross-attention: none"
     extension = "Each stack has its own sources, cross-attention among them."
+    connection = DeltaAttnResConnection
     summation = "none"
 
     @dataclass(frozen=True)
@@ -74,6 +74,3 @@ class DeltaAttnRes(OptionalTopNorm):
             ),
             *cls.top(o),
         )
-
-    def connect(self, site: Site) -> Connection:
-        return DeltaAttnResConnection(site, self.config)

@@ -32,9 +32,9 @@ from fairseq_residuals.wirings.variants.pre_ln import TopNorm
 class FracConnection(Connection):
     """While the sub-layer runs the stream also has "mixed" (T, B, m, C / m) and "write" (T, B, m, 1)."""
 
-    def __init__(self, site: Site, m: int) -> None:
+    def __init__(self, site: Site) -> None:
         super().__init__(site)
-        self.m = m
+        self.m = m = site.config.m
         static = torch.cat([torch.eye(m), torch.eye(m), torch.ones(m, 1)], 1)
         self.router = TanhRouter(static, site.dim // m, dynamic=True, eps=site.eps(1e-5))
         self.norm = site.new_norm()
@@ -61,6 +61,7 @@ class FracConnections(TopNorm):
     starts_as = "pre_ln"
     verified = "a third party's code (the authors published none), decoder alone: activations, gradients"
     extension = "Cross-attention is one more sub-layer with a router of its own."
+    connection = FracConnection
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
@@ -85,6 +86,3 @@ class FracConnections(TopNorm):
                 f"option m={config.m} of wiring 'frac_connections' must divide the {shape.dim} channels of the"
                 f" {shape.stack}"
             )
-
-    def connect(self, site: Site) -> Connection:
-        return FracConnection(site, self.config.m)

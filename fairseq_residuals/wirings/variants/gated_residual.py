@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import torch
 
-from fairseq_residuals.wirings.core.base import Connection, Site, StackShape, Stream
+from fairseq_residuals.wirings.core.base import Site, StackShape, Stream
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.utils.precision import at_least_fp32
@@ -47,7 +47,8 @@ class GatedRead(torch.nn.Module):
 
 
 class GatedResidualConnection(StreamsConnection):
-    def __init__(self, site: Site, config: Any) -> None:
+    def __init__(self, site: Site) -> None:
+        config = site.config
         super().__init__(site, config.n)
         self.gated = GatedRead(site, config)
         self.inject = torch.nn.Parameter(self.gated.std * torch.randn(config.n, config.n * site.dim))
@@ -68,6 +69,7 @@ class GatedResidual(StreamsVariant):
     ships_in = "Qwen3.8-Flash-Next (norm_type=rms, rank=320)"
     extension = f"{StreamsVariant.extension} start=pre_ln."
     spares = tuple(f"norms.{i}.weight" for i in range(64))
+    connection = GatedResidualConnection
 
     @dataclass(frozen=True)
     class Config(StreamsVariant.Config):
@@ -87,9 +89,6 @@ class GatedResidual(StreamsVariant):
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
         self.last, self.norm = GatedRead(shape, config), None
-
-    def connect(self, site: Site) -> Connection:
-        return GatedResidualConnection(site, self.config)
 
     def layer_output(self, s: Stream) -> torch.Tensor:
         return self.last(stack_streams(s, self.config.n))[0]  # type: ignore[no-any-return]

@@ -23,10 +23,11 @@ from fairseq_residuals.wirings.core.registry import register_variant
 
 
 class KEELConnection(Connection):
-    def __init__(self, site: Site, alpha: float, branch_bias: bool) -> None:
+    def __init__(self, site: Site) -> None:
         super().__init__(site)
-        self.alpha = alpha if site.layer > 0 else 1.0
-        self.branch_norm = site.new_norm(bias=branch_bias)
+        alpha = site.depth * site.n_sub if site.config.alpha == "sublayers" else site.config.alpha
+        self.alpha = float(alpha) if site.layer > 0 else 1.0
+        self.branch_norm = site.new_norm(bias=site.config.branch_bias)
         self.norm = site.new_norm() if site.layer > 0 or not site.first else None
         self.summation: Summation = "pre" if self.norm is None else "post"
 
@@ -48,6 +49,7 @@ class KEEL(Variant):
         "Each stack has its own alpha (2N in an encoder, 3M in a decoder with cross-attention) and its own first layer,"
         " in which cross-attention is as the FFN."
     )
+    connection = KEELConnection
     summation = "mixed"
 
     @dataclass(frozen=True)
@@ -65,7 +67,3 @@ class KEEL(Variant):
             f"else: x = LN(alpha {o.residual} + F(LN_branch(x)))",
             o.where("alpha", "K"),
         )
-
-    def connect(self, site: Site) -> Connection:
-        alpha = site.depth * site.n_sub if self.config.alpha == "sublayers" else self.config.alpha
-        return KEELConnection(site, float(alpha), self.config.branch_bias)

@@ -13,7 +13,7 @@ No code was published, nor how these start. Ours: a = b = 1; A Xavier and B = 0;
 Sandwich-LN: x' = (x + LN(SA(u)) + u + LN(B A u)) / sqrt(2), u = LN(x); never Pre-LN. Gemma 3n's AltUp is not here.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -88,8 +88,9 @@ class GemmaConnection(SandwichConnection):
     Stream, while self-attention runs: "normed" (T, B, C), what it is fed.
     """
 
-    def __init__(self, site: Site, rank: int) -> None:
-        super().__init__(site, SandwichLN.Config())
+    def __init__(self, site: Site) -> None:
+        rank = site.config.rank
+        super().__init__(replace(site, config=SandwichLN.Config()))
         self.augments = site.kind == "self"
         if self.augments:
             self.low_rank = LowRank(site.dim, rank, starts_at_zero=False)
@@ -185,6 +186,7 @@ class LaurelGemma(Laurel):
     ships_in = "Gemma 3n (norm_type=rms)"
     summation = "none"
     extension = "Cross-attention is as in Sandwich-LN. A and B start by Xavier's rule."
+    connection = GemmaConnection
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
@@ -197,6 +199,3 @@ class LaurelGemma(Laurel):
             "else: x = x + drop(LN_out(F'(LN(x))))",
             "output LN(x)",
         )
-
-    def connect(self, site: Site) -> Connection:
-        return GemmaConnection(site, self.config.rank)

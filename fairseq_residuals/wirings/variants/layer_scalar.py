@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.core.base import Connection, Site, Stream
+from fairseq_residuals.wirings.core.base import Site, Stream
 from fairseq_residuals.wirings.core.config import LARGEST, option
 from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale
 from fairseq_residuals.wirings.core.registry import register_variant
@@ -29,8 +29,8 @@ from fairseq_residuals.wirings.variants.sandwich_ln import SandwichConnection, S
 
 
 class LayerScalarConnection(SandwichConnection):
-    def __init__(self, site: Site, options: SandwichLN.Config) -> None:
-        super().__init__(site, options)
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
         self.scalar = nn.Parameter(torch.ones(1)) if site.last else None
 
     def write(self, s: Stream, y: Tensor) -> Stream:
@@ -48,6 +48,7 @@ class LayerScalar(SandwichLN):
     verified = "Gemma 4 in transformers, decoder alone: activations, gradients"
     ships_in = "Gemma 4, also unified, DiffusionGemma, EmbeddingGemma 2 (norm_type=rms)"
     extension = "The scalar is learned and starts at 1; each stack has its own, after the last sub-layer of a layer."
+    connection = LayerScalarConnection
 
     @dataclass(frozen=True)
     class Config(SandwichLN.Config):
@@ -58,9 +59,6 @@ class LayerScalar(SandwichLN):
     @classmethod
     def equations(cls, o: Any) -> tuple[str, ...]:
         return o.adds(cls.branch(o)), "last of a layer: x = scalar x", *cls.top(o)
-
-    def connect(self, site: Site) -> Connection:
-        return LayerScalarConnection(site, self.config)
 
     def update_rules(self) -> dict[str, UpdateScale]:
         return super().update_rules() | {"scalar": SPARED._replace(rate=self.config.scalar_rate)}

@@ -39,8 +39,9 @@ def first_gain(depth: int) -> float:
 
 
 class LayerScaleConnection(PreLNConnection):
-    def __init__(self, site: Site, gain: float | Literal["depth"]) -> None:
+    def __init__(self, site: Site) -> None:
         super().__init__(site)
+        gain = site.config.gain
         start = first_gain(max(site.enc_depth, site.dec_depth)) if gain == "depth" else gain
         self.gain = nn.Parameter(torch.full((site.dim,), start))
 
@@ -64,6 +65,7 @@ class LayerScale(OptionalTopNorm):
         " layers as for 24."
     )
     export_as = "pre_ln"
+    connection = LayerScaleConnection
 
     @dataclass(frozen=True)
     class Config(OptionalTopNorm.Config):
@@ -79,9 +81,6 @@ class LayerScale(OptionalTopNorm):
     def equations(cls, o: Any) -> tuple[str, ...]:
         return o.adds("gain * F(LN(x))"), *cls.top(o)
 
-    def connect(self, site: Site) -> Connection:
-        return LayerScaleConnection(site, self.config.gain)
-
 
 class ReZeroConnection(Connection):
     """Stream: "gain" (1,), the number of the current layer, or of the current sub-layer.
@@ -91,8 +90,9 @@ class ReZeroConnection(Connection):
 
     summation: Summation = "pre"
 
-    def __init__(self, site: Site, owns_gain: bool) -> None:
+    def __init__(self, site: Site) -> None:
         super().__init__(site)
+        owns_gain = site.first or site.config.share == "sublayer"
         self.gain = nn.Parameter(torch.zeros(1)) if owns_gain else None
 
     def read(self, s: Stream) -> tuple[Tensor, Stream]:
@@ -111,6 +111,7 @@ class ReZero(Variant):
     code = "majumderb/rezero@e2c94a8"
     verified = "authors' code, encoder and decoder: activations, gradients"
     extension = "share=sublayer."
+    connection = ReZeroConnection
     summation = "pre"
 
     @dataclass(frozen=True)
@@ -120,6 +121,3 @@ class ReZero(Variant):
     @classmethod
     def equations(cls, o: Any) -> tuple[str, ...]:
         return (o.adds("gain F(x)"),)
-
-    def connect(self, site: Site) -> Connection:
-        return ReZeroConnection(site, owns_gain=site.first or self.config.share == "sublayer")

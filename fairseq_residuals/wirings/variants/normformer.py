@@ -20,15 +20,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.core.base import Connection, Site, Stream
+from fairseq_residuals.wirings.core.base import Site, Stream
 from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
 
 class NormFormerConnection(PreLNConnection):
-    def __init__(self, site: Site, config: Any) -> None:
+    def __init__(self, site: Site) -> None:
         super().__init__(site)
+        config = site.config
         attention = site.kind == "self" or (site.kind == "cross" and config.cross)
         ffn = site.kind == "ffn"
         self.before = config.heads == "before_projection"
@@ -68,6 +69,7 @@ class NormFormer(OptionalTopNorm):
         "authors' code, decoder: activations, gradients, generation, initialisation; encoder and cross-attention: none"
     )
     extension = "Encoder layers have the same norms and gains, and so has cross-attention (cross)."
+    connection = NormFormerConnection
 
     @dataclass(frozen=True)
     class Config(OptionalTopNorm.Config):
@@ -93,6 +95,3 @@ class NormFormer(OptionalTopNorm):
             f"FFN: {o.adds('F(LN(x))', to=residual, edits=edits)}",
             *cls.top(o),
         )
-
-    def connect(self, site: Site) -> Connection:
-        return NormFormerConnection(site, self.config)

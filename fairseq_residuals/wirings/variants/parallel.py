@@ -36,12 +36,13 @@ class ParallelConnection(Connection):
     norm is for all.
     """
 
-    def __init__(self, site: Site, norms: Literal[1, 2], cross: Literal["parallel", "sequential"]) -> None:
+    def __init__(self, site: Site) -> None:
         super().__init__(site)
-        alone = cross == "sequential" and site.kind == "self" and site.n_sub == 3
-        self.is_first = site.first or (cross == "sequential" and site.kind == "cross")
+        sequential = site.config.cross == "sequential"
+        alone = sequential and site.kind == "self" and site.n_sub == 3
+        self.is_first = site.first or (sequential and site.kind == "cross")
         self.is_last = site.last or alone
-        self.shares_norm = norms == 1
+        self.shares_norm = site.config.norms == 1
         # the layer's branches make one sum
         self.summation: Summation = "pre" if self.is_last else "none"
         self.norm = site.new_norm() if self.is_first or not self.shares_norm else None
@@ -69,6 +70,7 @@ class Parallel(OptionalTopNorm):
         " Pythia, Falcon-40B (norms=2)"
     )
     extension = "Cross-attention is a third branch of the layer's input; cross=sequential: it and the FFN are two."
+    connection = ParallelConnection
 
     @dataclass(frozen=True)
     class Config(OptionalTopNorm.Config):
@@ -88,6 +90,3 @@ class Parallel(OptionalTopNorm):
             f"last of a layer: x = {o.gated}" if o.gpas != "none" else "",
             *cls.top(o),
         )
-
-    def connect(self, site: Site) -> Connection:
-        return ParallelConnection(site, self.config.norms, self.config.cross)

@@ -29,10 +29,10 @@ from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm
 class PostSublayerNormConnection(Connection):
     summation: Summation = "pre"
 
-    def __init__(self, site: Site, qk_norm: bool) -> None:
+    def __init__(self, site: Site) -> None:
         super().__init__(site)
         self.norm = site.new_norm()
-        normed = qk_norm and site.kind != "ffn"
+        normed = site.config.qk_norm and site.kind != "ffn"
         self.q_norm = site.new_norm(bias=False) if normed else None
         self.k_norm = site.new_norm(bias=False) if normed else None
 
@@ -64,6 +64,7 @@ class PostSublayerNorm(OptionalTopNorm):
         "Cross-attention is one more sub-layer with a norm of its own; with qk_norm=true, as OLMo 2 is, its queries and"
         " keys have theirs too."
     )
+    connection = PostSublayerNormConnection
 
     @dataclass(frozen=True)
     class Config(OptionalTopNorm.Config):
@@ -76,6 +77,3 @@ class PostSublayerNorm(OptionalTopNorm):
             return added, *cls.top(o)
         normed = o.adds("drop(LN(F'(x)))", edits=" with q = LN_q(q), k = LN_k(k)")
         return f"attention: {normed}", f"FFN: {added}", *cls.top(o)
-
-    def connect(self, site: Site) -> Connection:
-        return PostSublayerNormConnection(site, self.config.qk_norm)

@@ -34,11 +34,11 @@ class RealFormerConnection(Connection):
 
     edits_scores = True
 
-    def __init__(self, site: Site, config: Any) -> None:
+    def __init__(self, site: Site) -> None:
         super().__init__(site)
-        self.pre = config.norm == "pre"
+        self.pre = site.config.norm == "pre"
         self.summation: Summation = "pre" if self.pre else "post"
-        self.layers_in_sum = site.layer + 1 if config.mean else 1
+        self.layers_in_sum = site.layer + 1 if site.config.mean else 1
         self.norm = site.new_norm()
 
     def read(self, s: Stream) -> tuple[Tensor, Stream]:
@@ -75,6 +75,7 @@ class RealFormer(TopNorm):
         "authors' code, encoder: scores, activations, gradients; encoder-decoder (none was published):"
         " re-implementation of the equations"
     )
+    connection = RealFormerConnection
     summation = "mixed"
 
     @dataclass(frozen=True)
@@ -100,6 +101,3 @@ class RealFormer(TopNorm):
     @classmethod
     def has_top(cls, o: Any) -> bool:
         return bool(o.norm == "pre")
-
-    def connect(self, site: Site) -> Connection:
-        return RealFormerConnection(site, self.config)

@@ -27,9 +27,9 @@ from fairseq_residuals.wirings.core.registry import register_variant
 class ResiDualConnection(Connection):
     """Stream: "dual" (T, B, C), the sum of everything added so far, times ``scale``."""
 
-    def __init__(self, site: Site, scale: float) -> None:
+    def __init__(self, site: Site) -> None:
         super().__init__(site)
-        self.scale = scale
+        self.scale = site.config.scale
         self.norm = site.new_norm()
 
     def write(self, s: Stream, y: Tensor) -> Stream:
@@ -43,6 +43,7 @@ class ResiDual(Variant):
     year = 2023
     code = "microsoft/ResiDual@8682f75"
     verified = "authors' code: activations, gradients, generation, initialisation"
+    connection = ResiDualConnection
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
@@ -57,9 +58,6 @@ class ResiDual(Variant):
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
         self.norm = shape.new_norm(eps=1e-7)
-
-    def connect(self, site: Site) -> Connection:
-        return ResiDualConnection(site, self.config.scale)
 
     def open(self, x: Tensor) -> Stream:
         return {"x": x, "dual": self.config.scale * x}

@@ -32,12 +32,12 @@ TEMPERATURE, FLOOR, OUTER_EPS, EMBEDDING_EPS = 0.3, 1e-3, 1e-8, 1e-6
 
 
 class ResidualGateConnection(Connection):
-    def __init__(self, site: Site, start: str) -> None:
+    def __init__(self, site: Site) -> None:
         super().__init__(site)
         self.norm = site.new_norm()
         self.out_gain = nn.Parameter(torch.ones(site.dim)) if site.kind == "ffn" else None
         share = torch.tensor((site.layer * site.n_sub + site.index + 2) ** -0.5)
-        drawn = start == "muse"
+        drawn = site.config.start == "muse"
         self.gate = nn.Parameter(
             0.02 * torch.randn(site.dim) if drawn else (TEMPERATURE * share.logit()).repeat(site.dim)
         )
@@ -65,6 +65,7 @@ class ResidualGate(TopNorm):
     ships_in = "Muse-Spark-Open-816B-A42B (norm_type=rms,norm_eps=1e-5)"
     extension = "start=beam. Cross-attention is one more sub-layer, whose branch is normalized without a gain."
     spares = ("connection.gate",)
+    connection = ResidualGateConnection
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
@@ -79,9 +80,6 @@ class ResidualGate(TopNorm):
             "b = sigmoid(gate / 0.3); x = sqrt(max((1 - b) (1 + b), 0.001)) * x + b * y",
             "output LN(x)",
         )
-
-    def connect(self, site: Site) -> Connection:
-        return ResidualGateConnection(site, self.config.start)
 
     def open(self, x: Tensor) -> Stream:
         return {"x": rms_norm(at_least_fp32(x), x.shape[-1:], eps=self.shape.eps(EMBEDDING_EPS)).to(x.dtype)}

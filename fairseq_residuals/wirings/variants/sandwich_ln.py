@@ -24,10 +24,8 @@ has both norms on its queries' stream, the encoder's output, which its last norm
 dropout is on what is added to the stream (``dropout=after_norm``); CogView drops between F and its norm.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -44,8 +42,9 @@ DEPTH_SCALED = "c, where a branch's last gain starts at c / sqrt(L); true: 1, as
 
 
 class SandwichConnection(PreLNConnection):
-    def __init__(self, site: Site, options: SandwichLN.Config) -> None:
+    def __init__(self, site: Site) -> None:
         super().__init__(site)
+        options = site.config
         self.multiplier = options.multiplier
         self.drops_first = options.dropout == "before_norm"
         gain = 1.0
@@ -73,6 +72,7 @@ class SandwichLN(OptionalTopNorm):
         " Pangu Ultra, Trinity (depth_scaled)"
     )
     extension = "depth_scaled in an encoder-decoder: each stack's own layers, and cross-attention as self-attention."
+    connection: ClassVar[type[Connection]] = SandwichConnection
 
     @dataclass(frozen=True)
     class Config(OptionalTopNorm.Config):
@@ -94,9 +94,6 @@ class SandwichLN(OptionalTopNorm):
     @classmethod
     def equations(cls, o: Any) -> tuple[str, ...]:
         return o.adds(cls.branch(o)), *cls.top(o)
-
-    def connect(self, site: Site) -> Connection:
-        return SandwichConnection(site, self.config)
 
     def update_rules(self) -> dict[str, UpdateScale]:
         gains = {} if self.config.depth_scaled is False else {"out_norm.weight": SPARED}

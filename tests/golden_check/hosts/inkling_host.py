@@ -28,8 +28,8 @@ class ThreeReads(AttentionResidualsConnection):
     over_depth: Any
     norm: Any
 
-    def __init__(self, joint: AttentionResidualsConnection, config: Any) -> None:
-        super().__init__(joint.site, config)
+    def __init__(self, joint: AttentionResidualsConnection) -> None:
+        super().__init__(joint.site)
         width = joint.site.dim
         self.over_depth = nn.ModuleDict({part: SoftmaxOverDepth(width, normed=True, scale=True) for part in "qkv"})
         self.norm = nn.ModuleDict({part: joint.site.new_norm() for part in "qkv"})
@@ -54,7 +54,7 @@ class Inkling(Host):
         for i in range(len(self.layers)):
             layer: Any = self.layers[i]
             if f"layers.{i}.self_attn_layer_norm.q.weight" in golden.parameters:
-                layer.self_attn_connection = ThreeReads(layer.self_attn_connection, self.layers.wiring.config)
+                layer.self_attn_connection = ThreeReads(layer.self_attn_connection)
 
     def _through(self, vectors: Tensor) -> Tensor:
         return super()._through(self.embed_norm(vectors))
