@@ -16,13 +16,12 @@ Nothing keeps the stream in bounds, so that gradients overflow at the start of d
 with ``--layers 18``, or with ``--layers 100 --dim 64 --ffn-dim 256``.
 """
 
-import logging
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import Tensor
 
-from fairseq_residuals.wirings.core.base import Site, StackShape, Stream, Variant
+from fairseq_residuals.wirings.core.base import Site, Stream, Variant
 from fairseq_residuals.wirings.core.config import LARGEST, option
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.variants.b2t import B2T, BottomConnection
@@ -38,11 +37,6 @@ class B2TNoLNConnection(BottomConnection):
     def write(self, s: Stream, y: Tensor) -> Stream:
         x = s["x"] + y
         return s | {"x": self.alpha * s["bottom"] + self.beta * x if self.site.last else x}
-
-
-logger = logging.getLogger(__name__)
-DEEP, NARROW = 30, 64
-"""Layers from which on gradients may overflow in stacks of less than this width."""
 
 
 @register_variant("b2t_no_ln")
@@ -71,15 +65,3 @@ class B2TNoLN(Variant):
             o.where("alpha", "min(L / 12, L^-0.15)"),
             o.where("beta", "d^-0.2"),
         )
-
-    def __init__(self, config: Any, shape: StackShape) -> None:
-        super().__init__(config, shape)
-        if shape.depth >= DEEP and shape.dim < NARROW:
-            logger.warning(
-                "b2t_no_ln has no norms: with %d layers of width %d its gradients may overflow to nan; choose a width"
-                " of at least %d, fewer than %d layers, or a wiring with norms such as b2t",
-                shape.depth,
-                shape.dim,
-                NARROW,
-                DEEP,
-            )
