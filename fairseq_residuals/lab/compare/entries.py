@@ -18,7 +18,7 @@ from pathlib import Path
 from fairseq_residuals.wirings.core.base import Variant
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.norms import OWN
-from fairseq_residuals.wirings.core.registry import OPTIONAL, VARIANTS, register_variant
+from fairseq_residuals.wirings.core.registry import VARIANTS, register_variant
 from fairseq_residuals.wirings.core.wiring import Wiring
 from modern_fairseq.atomic_write import atomic_write
 
@@ -172,8 +172,8 @@ def _register(path: Path, classes: Sequence[type[Variant]]) -> None:
             " several need @register_variant(name)"
         )
     (variant,) = classes
-    says = {name: getattr(Variant, name) for name in OPTIONAL} | {"normalize_before": variant.normalize_before}
-    for attribute, words in (says | {"title": path.stem} | _FILLED_IN).items():
+    says = {"normalize_before": variant.normalize_before, "title": path.stem}
+    for attribute, words in (says | _FILLED_IN).items():
         if attribute not in vars(variant):
             setattr(variant, attribute, words)
     register_variant(path.stem)(variant)

@@ -14,8 +14,9 @@ from fairseq_residuals.wirings.core.errors import UserError, did_you_mean
 
 REQUIRED = ("title", "paper", "year", "equations", "verified")
 """Attributes that each class that is registered declares in its own body."""
-OPTIONAL = ("code", "extension", "export_as", "normalize_before", "symbols", "starts_as")
-"""Attributes that a class declares where it differs from :class:`Variant`."""
+OPTIONAL = ("code", "extension", "export_as", "normalize_before", "ships_in", "symbols", "starts_as")
+"""Attributes that a class declares where it differs from :class:`Variant`; they are not inherited from a variant that
+is registered itself, for what it says need not hold of what derives from it."""
 _REGISTERED: dict[str, type[Variant]] = {}
 
 
@@ -57,20 +58,24 @@ def register_variant(name: str) -> Callable[[type[Variant]], type[Variant]]:
             raise TypeError(f"the Config of wiring {name!r} must derive from Variant.Config")
         if any(isinstance(value, dataclasses.Field) for value in vars(cls.Config).values()):
             raise TypeError(f"the Config of wiring {name!r} needs the decorator @dataclass(frozen=True)")
-        check_declaration(name, cls, _REGISTERED.values())
+        own = check_declaration(name, cls, _REGISTERED.values())
+        for attribute in OPTIONAL:
+            if not any(attribute in vars(base) for base in own):
+                setattr(cls, attribute, getattr(Variant, attribute))
         cls.name = name
-        # a model that is wired so is not wired as what derives from it
-        cls.ships_in = vars(cls).get("ships_in", "")
         _REGISTERED[name] = cls
         return cls
 
     return register
 
 
-def check_declaration(name: str, cls: type[Variant], registered: Collection[type[Variant]]) -> None:
+def check_declaration(name: str, cls: type[Variant], registered: Collection[type[Variant]]) -> tuple[type, ...]:
     """Refuse a class that would be listed under what another variant says of itself.
 
     A base class that is not registered itself, such as that of two variants of one paper, may declare for both.
+
+    Returns:
+        The class, and its bases that may declare for it.
 
     Raises:
         TypeError: ``cls`` inherits a declaration from a registered variant, or lacks one, or names no connection.
@@ -90,13 +95,7 @@ def check_declaration(name: str, cls: type[Variant], registered: Collection[type
         raise TypeError(
             f"wiring {name!r} names no connection: set `connection`, or define `connect`, in {cls.__name__}"
         )
-    for attribute in OPTIONAL:
-        inherited = getattr(cls, attribute)
-        if inherited != getattr(Variant, attribute) and not any(attribute in vars(base) for base in own):
-            raise TypeError(
-                f"wiring {name!r} inherits {attribute}={inherited!r} from {parent.__name__}, which says it of itself:"
-                f" declare {attribute!r} in the body of {cls.__name__}"
-            )
+    return own
 
 
 @functools.cache

@@ -30,7 +30,6 @@ class PeriLN(SandwichLN):
     year = 2025
     verified = "HyperCLOVA X in transformers (embed_norm=false): activations, gradients; the paper's equations"
     ships_in = "Muse-Glimmer-30B (norm_type=rms), HyperCLOVA X SEED Think (norm_type=rms,embed_norm=false, multiplier)"
-    code = ""
     extension = SandwichLN.extension
 
     @dataclass(frozen=True)

@@ -15,9 +15,9 @@ The models also scale embeddings (12), attention scores and logits, which is not
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-from fairseq_residuals.wirings.core.base import Connection, Site, Stock
+from fairseq_residuals.wirings.core.base import Connection, Site
 from fairseq_residuals.wirings.core.config import LARGEST, option
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
@@ -41,7 +41,7 @@ class ResidualMultiplier(OptionalTopNorm):
         " C (multiplier=(36/L)^0.5)"
     )
     extension = "With multiplier=depth each stack counts its own layers; cross-attention has the same m."
-    export_as: ClassVar[Stock] = "pre_ln"
+    export_as = "pre_ln"
 
     @dataclass(frozen=True)
     class Config(OptionalTopNorm.Config):

@@ -15,12 +15,12 @@ In the first layer x is x0, and only r + s matters. By our choice each stack has
 cross-attention reads the stream alone. Weight decay spares r and s.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.core.base import Connection, Site, Stock, Stream
+from fairseq_residuals.wirings.core.base import Connection, Site, Stream
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection
 from fairseq_residuals.wirings.variants.residual_multiplier import ResidualMultiplier, multiplier_of
@@ -50,7 +50,6 @@ class X0Read(ResidualMultiplier):
     ships_in = "NeoMME-260M (norm_type=rms,multiplier=depth,scale_depth=0.7071)"
     extension = "Each stack has the embedding of its own; cross-attention reads the stream alone."
     spares = ("lambdas",)
-    export_as: ClassVar[Stock] = ""
 
     @classmethod
     def equations(cls, o: Any) -> tuple[str, ...]:
