@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fairseq_residuals.wirings.blocks.models import safetensors_package
 from fairseq_residuals.wirings.core.base import Kind
 from fairseq_residuals.wirings.core.config import show_value
 from fairseq_residuals.wirings.core.errors import UserError
@@ -74,10 +75,7 @@ def write(folder: Path, names: Iterable[str]) -> dict[str, str]:
         UserError: there is no such wiring, or the package safetensors is missing.
         OSError: a file cannot be written.
     """
-    try:
-        from safetensors.torch import save_file
-    except ModuleNotFoundError as error:
-        raise UserError("this needs the package safetensors: pip install safetensors") from error
+    safetensors = safetensors_package()
     folder.mkdir(parents=True, exist_ok=True)
     refused = {}
     for name in names:
@@ -88,7 +86,7 @@ def write(folder: Path, names: Iterable[str]) -> dict[str, str]:
                 raise
             refused[name] = str(error)
             continue
-        save_file(tensors, folder / f"{name}.safetensors")
+        safetensors.torch.save_file(tensors, folder / f"{name}.safetensors")
         (folder / f"{name}.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
     (folder / "check.py").write_text(CHECKER, encoding="utf-8")
     return refused

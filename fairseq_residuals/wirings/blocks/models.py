@@ -82,7 +82,7 @@ class TransformerModel(nn.Module):
             UserError: the package safetensors is missing.
             OSError: a file cannot be written.
         """
-        safetensors, folder = _safetensors(), Path(folder)
+        safetensors, folder = safetensors_package(), Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         safetensors.torch.save_model(self, str(folder / WEIGHTS_FILE))
         write_settings(self.settings, "weights", folder)
@@ -94,7 +94,7 @@ class TransformerModel(nn.Module):
         Raises:
             UserError: a file is missing or damaged, or is of another model; or the package safetensors is missing.
         """
-        safetensors, folder = _safetensors(), Path(folder)
+        safetensors, folder = safetensors_package(), Path(folder)
         settings = read_settings(folder, "weights", f"{cls.__name__}.save")
         if issubclass(cls, EncoderDecoder if settings.encoder is None else LanguageModel):
             raise UserError(f"{folder} holds another kind of model than {cls.__name__}")
@@ -119,7 +119,6 @@ class TransformerModel(nn.Module):
             start_omegas(half.layers)
         self.to(device=device, dtype=dtype)
 
-    @torch.no_grad()
     def _continue(
         self,
         prompts: Tensor,
@@ -146,7 +145,7 @@ class TransformerModel(nn.Module):
         if decoder.positions == "learned":  # the last token is not read
             longest = min(longest, decoder.max_positions - prompts.size(1) + 1)
         tokens = {"padding": decoder.padding, "end": end}
-        with _evaluating(self):
+        with evaluating(self):
             steps = DecoderSteps(self.decoder, self.encoder, source, beam)
             if beam == 1:
                 draw = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
@@ -390,18 +389,25 @@ def _loss(logits: Tensor, target: Tensor, decoder: Decoder, label_smoothing: flo
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Have a model in evaluation within this context."""
-    training = [module for module in model.modules() if module.training]
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Run a model without gradients and without dropout, and leave the mode of its modules as it was."""
+    modes, usual = {module: module.training for module in model.modules()}, model.training
     model.eval()
     try:
-        yield
+        with torch.no_grad():
+            yield
     finally:
-        for module in training:
-            module.training = True
+        # a module that was added meanwhile has the mode of the model
+        for module in model.modules():
+            module.training = modes.get(module, usual)
 
 
-def _safetensors() -> Any:
+def safetensors_package() -> Any:
+    """Return the package safetensors.
+
+    Raises:
+        UserError: it is missing.
+    """
     try:
         import safetensors.torch
     except ModuleNotFoundError as error:

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
+from fairseq_residuals.wirings.blocks.models import evaluating
 from fairseq_residuals.wirings.build import Named, Options, parse_wiring
 from fairseq_residuals.wirings.core.base import StackShape, Variant
 from fairseq_residuals.wirings.core.errors import UserError
@@ -67,7 +68,7 @@ def rewire(
     _check_layers(model, known)
     wiring = choose_wiring(model, known, variant, options, start)
     batch = _example(model) if batch is None else batch
-    with _evaluation(model):
+    with evaluating(model):
         norms = {name: model.get_submodule(name) for name in _norms(model, known)}
         with _recorded(norms) as given:
             before = _output(model, batch)
@@ -295,19 +296,6 @@ def _recorded(norms: Mapping[str, nn.Module]) -> Iterator[dict[str, list[Tensor]
     finally:
         for handle in handles:
             handle.remove()
-
-
-@contextmanager
-def _evaluation(model: nn.Module) -> Iterator[None]:
-    """Run the model without gradients and without dropout, and leave the mode of its modules as it was."""
-    modes, usual = {module: module.training for module in model.modules()}, model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module in model.modules():
-            module.training = modes.get(module, usual)
 
 
 def _output(model: nn.Module, batch: Any) -> Tensor:
