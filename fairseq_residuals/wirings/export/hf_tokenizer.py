@@ -130,10 +130,6 @@ class ResidualTokenizer(PreTrainedTokenizer):
 
 
 def _sentencepiece(path: str) -> Any:
-    try:
-        import sentencepiece
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "this tokenizer needs the package sentencepiece: pip install sentencepiece"
-        ) from error
+    import sentencepiece
+
     return sentencepiece.SentencePieceProcessor(model_file=path)
