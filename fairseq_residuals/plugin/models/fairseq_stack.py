@@ -122,7 +122,7 @@ def cache_of(incremental_state: dict[str, Any]) -> KVCache:
     return FairseqCache(incremental_state) if cache is None else cache
 
 
-class FairseqCache:
+class FairseqCache(KVCache):
     """fairseq's incremental state as a :class:`KVCache`: a buffer per attention module, reordered by fairseq's search.
 
     Its attention modules can use it by themselves; open attention keeps the same in it.
@@ -158,11 +158,3 @@ class FairseqCache:
             )
             new = KeysValues(keys, values, new.attn_mask, padding)
         return self.remember(attn, new)
-
-    def group(self, queries: Tensor) -> Tensor:
-        """Group rows (:meth:`KVCache.group`): each is a group."""
-        return queries
-
-    def ungroup(self, x: Tensor) -> Tensor:
-        """Undo :meth:`KVCache.group`."""
-        return x

@@ -16,20 +16,17 @@ import torch
 from torch import Tensor
 
 from fairseq_residuals.plugin.models.fairseq_stack import KV_CACHE
-from fairseq_residuals.wirings.core.attention import KeysValues
+from fairseq_residuals.wirings.core.attention import KeysValues, KVCache
 
 GROWTH = 32
 """Positions that there is room for at first; doubled whenever there are more."""
 
 
-class BeamCache:
+class BeamCache(KVCache):
     """B sentences with K hypotheses each; a row is one hypothesis, sentence by sentence, and a sentence is a group.
 
     The first word has one hypothesis per sentence, since all begin alike.
     """
-
-    incremental_state = None
-    """No attention module can use this cache by itself."""
 
     def __init__(self, sentences: int, beam: int, device: torch.device) -> None:
         self.sentences, self.beam = sentences, beam
@@ -71,10 +68,6 @@ class BeamCache:
     def keep(self, x: Tensor, sentences: Tensor, dim: int = 0) -> Tensor:
         """Return of ``x``, whose dimension ``dim`` is that of the sentences, those that stay."""
         return x.index_select(dim, sentences)
-
-    def copies(self, attn: Any) -> int:
-        """Return how often a row is repeated (:meth:`KVCache.copies`): the encoder's output comes once per sentence."""
-        return 1
 
     def group(self, queries: Tensor) -> Tensor:
         """(rows, heads, 1, C) -> (sentences, heads, hypotheses, C)."""

@@ -7,18 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.core.attention import KeysValues
+from fairseq_residuals.wirings.core.attention import KeysValues, KVCache
 from fairseq_residuals.wirings.core.errors import UserError
 
 
-class DecoderCache:
-    """A :class:`~fairseq_residuals.wirings.core.attention.KVCache` of one batch, which begins empty.
+class DecoderCache(KVCache):
+    """The cache of one batch, which begins empty.
 
     It is given to each call of a decoder, with the new positions alone: a prompt at once, then one by one.
     """
-
-    incremental_state = None
-    """No attention module can use this cache by itself."""
 
     def __init__(self) -> None:
         self.positions = 0
@@ -76,10 +73,6 @@ class DecoderCache:
         self.padding = None if self.padding is None else self.padding[rows]
         self.prefix = None if self.prefix is None else self.prefix[:, rows]
 
-    def copies(self, attn: Any) -> int:
-        """Return 1, for each row has a memory of its own; see :meth:`.KVCache.copies`."""
-        return 1
-
     def recall(self, attn: Any) -> KeysValues | None:
         """Return what :meth:`.KVCache.recall` does."""
         return self.memories.get(attn)
@@ -96,14 +89,6 @@ class DecoderCache:
             keys, values = (torch.cat(pair, 2) for pair in zip(self.words[attn], (keys, values), strict=True))
         self.words[attn] = keys, values
         return new._replace(keys=keys, values=values)
-
-    def group(self, queries: Tensor) -> Tensor:
-        """Return queries as they are, for each row is a group; see :meth:`.KVCache.group`."""
-        return queries
-
-    def ungroup(self, x: Tensor) -> Tensor:
-        """Undo :meth:`group`."""
-        return x
 
     def belong_to(self, stack: nn.Module, x: Tensor) -> None:
         """Belong to the stack that fills it first.

@@ -38,12 +38,12 @@ class KeysValues(NamedTuple):
 class KVCache(Protocol):
     """Keys and values of the steps so far, while a decoder runs one position at a time."""
 
-    @property
-    def incremental_state(self) -> dict[str, Any] | None:
-        """Argument of an attention module's forward; None where attention must be open to use this cache."""
+    incremental_state: dict[str, Any] | None = None
+    """Argument of an attention module's forward; None where attention must be open to use this cache."""
 
     def copies(self, attn: Any) -> int:
         """Return how many neighbours in a batch bring the same memory: its first copy serves them all."""
+        return 1
 
     def recall(self, attn: Any) -> KeysValues | None:
         """Return what ``attn`` attends to of a memory that never changes; None before :meth:`remember`."""
@@ -55,10 +55,12 @@ class KVCache(Protocol):
         """Append new positions, and return all that ``attn`` attends to."""
 
     def group(self, queries: Tensor) -> Tensor:
-        """(rows, H, T, channels of a head) -> (groups, H, queries of a group, channels of a head)."""
+        """(rows, H, T, channels of a head) -> (groups, H, queries of a group, channels of a head); a row is a group."""
+        return queries
 
     def ungroup(self, x: Tensor) -> Tensor:
         """Undo :meth:`group`."""
+        return x
 
 
 def weigh_values(probs: Tensor, values: Tensor, cache: KVCache | None = None) -> Tensor:
