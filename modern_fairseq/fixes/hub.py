@@ -3,6 +3,7 @@
 import shutil
 import tarfile
 import types
+from pathlib import PurePosixPath
 from typing import Any
 
 from fairseq_residuals_errors import UserError
@@ -12,10 +13,26 @@ from modern_fairseq.proxies import override
 class _Archive(tarfile.TarFile):
     def extractall(self, path: Any = ".", *args: Any, **kwargs: Any) -> None:
         try:
-            super().extractall(path, filter="data")
+            if hasattr(tarfile, "data_filter"):
+                super().extractall(path, filter="data")
+            else:  # Python before 3.11.4, such as Debian 12's
+                super().extractall(path, members=map(_inside, self))  # type: ignore[arg-type]
         except (tarfile.TarError, EOFError) as error:
             shutil.rmtree(path)
             raise UserError(f"{self.name!s} is not unpacked: {error}") from error
+
+
+def _inside(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Return a file or folder that is inside of its archive's folder; links are refused, even those inside.
+
+    Raises:
+        tarfile.ExtractError: it is another one.
+    """
+    name = PurePosixPath(member.name)
+    if name.is_absolute() or ".." in name.parts or not (member.isreg() or member.isdir()):
+        raise tarfile.ExtractError(f"{member.name!r} is no file or folder inside of it")
+    member.mode &= 0o755
+    return member
 
 
 def archives_stay_in_their_folder(module: types.ModuleType) -> None:

@@ -163,6 +163,14 @@ def archive(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
     return path
 
 
+@pytest.fixture(params=["filter", "none"])
+def filters(request: Any, monkeypatch: Any) -> None:
+    """Python with tarfile's filters, and as it was before 3.11.4."""
+    if request.param == "none":
+        monkeypatch.delattr(tarfile, "data_filter", raising=False)
+
+
+@pytest.mark.usefixtures("filters")
 def test_an_archive_is_unpacked_in_its_place(tmp_path: Path) -> None:
     path = archive(tmp_path / "x.tar.gz", (tarfile.TarInfo("m/model.pt"), b"1"), (tarfile.TarInfo("m/dict.txt"), b"2"))
     folder = Path(file_utils.load_archive_file(str(path)))
@@ -181,6 +189,7 @@ def device(name: str) -> tarfile.TarInfo:
     return info
 
 
+@pytest.mark.usefixtures("filters")
 @pytest.mark.parametrize(
     "member",
     [
