@@ -34,8 +34,8 @@ def test_following_the_page_adds_a_tested_variant(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    shown = run("-m", "fairseq_residuals", "show", "my_layer_scale")
-    assert "start=depth" in shown and "transformer_my_layer_scale" in shown
+    assert "start=depth" in run("-m", "fairseq_residuals", "show", "my_layer_scale")
+    assert "\ntransformer_my_layer_scale\n" in run("-m", "fairseq_residuals", "list", "--architectures")
     (tests,) = re.findall(r"scripts/test\.sh (tests/[^`]*) -k my_layer_scale", page)
     # the graph compiler's test takes as long as all others
     chosen = "my_layer_scale and not compile or its_last_norm"
