@@ -1,8 +1,8 @@
 """Sends the hostile files through every command that reads such a file: ``python tests/hostile/through_commands.py``.
 
 Prints a line for each command, and one for each file that was not refused as it should be. Status 1 where there is
-one. ``--part K/N`` makes only the K-th of N parts of the runs, which are drawn by chance, the same each time.
-``--json`` prints a line of JSON for each file and command instead.
+one. ``--sample N`` sends N files through each command, drawn by chance, the same each time. ``--json`` prints a line of
+JSON for each file and command instead.
 """
 
 from __future__ import annotations
@@ -27,21 +27,13 @@ KEPT = r"^hydra/|^out/(\.lock$|downloads/(SHA256SUMS|\.lock)$|work/)"
 """What hydra and ``prepare`` keep of each run, whatever comes of it: logs, locks and steps that are whole."""
 
 
-def runs(part: int = 0, parts: int = 1) -> Iterator[tuple[Case, Command]]:
-    """Each file with each command that reads such a file, or one part of them all."""
-    for case in cases():
-        for command in COMMANDS[case.reader]:
-            if _chance(case, command) % parts == part:
-                yield case, command
-
-
-def sample(number: int) -> Iterator[tuple[Case, Command]]:
-    """As many files for each command, other ones for each."""
+def runs(sample: int = 0) -> Iterator[tuple[Case, Command]]:
+    """Each file with each command that reads such a file, or ``sample`` files for each command, other ones for each."""
     all_cases = list(cases())
     for reader, commands in COMMANDS.items():
         files = [case for case in all_cases if case.reader == reader]
         for command in commands:
-            for case in sorted(files, key=lambda case: _chance(case, command))[:number]:
+            for case in sorted(files, key=lambda case: _chance(case, command))[: sample or None]:
                 yield case, command
 
 
@@ -87,11 +79,9 @@ def _files(folder: Path) -> set[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--part", default="1/1", metavar="K/N")
     parser.add_argument("--sample", type=int, default=0, metavar="N", help="files for each command (all)")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    part, parts = map(int, args.part.split("/"))
     forked.import_everything()
     refused: Counter[str] = Counter()
     slowest: Counter[str] = Counter()
@@ -99,7 +89,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         inputs, folder = Path(temporary, "inputs"), Path(temporary, "folder")
         prepare(inputs)
-        for case, command in sample(args.sample) if args.sample else runs(part - 1, parts):
+        for case, command in runs(args.sample):
             ended, left = through(case, command, inputs, folder)
             wrong = fault(case, command, ended, left)
             if args.json:
