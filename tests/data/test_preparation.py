@@ -34,15 +34,6 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     return run(CORPUS, folder / "out", folder / "mirror")
 
 
-def truncated(stand_in: StandIn, mirror: Path) -> None:
-    contents = (mirror / ARCHIVE).read_bytes()
-    (mirror / ARCHIVE).write_bytes(contents[: len(contents) // 2])
-
-
-def escaping(stand_in: StandIn, mirror: Path) -> None:
-    pack(stand_in.archives[ARCHIVE] | {"../../../evil": b"x"}, mirror / ARCHIVE)
-
-
 def misaligned(stand_in: StandIn, mirror: Path) -> None:
     files = stand_in.archives[ARCHIVE]
     pack(files | {GERMAN: files[GERMAN].partition(b"\n")[2]}, mirror / ARCHIVE)
@@ -70,8 +61,6 @@ def misaligned_test_set(stand_in: StandIn, mirror: Path) -> None:
 
 
 DAMAGES = {
-    truncated: "truncated or damaged",
-    escaping: "outside of the folder",
     misaligned: r"europarl-v7\.de-en\.\{lang\} has 100 lines in en and 99 in de: the two sides do not belong together",
     incomplete: r"lacks training/europarl-v7\.de-en\.de",
     short_test_set: "newstest2014 has 7 lines and should have 8",
@@ -90,7 +79,6 @@ def test_a_bad_archive_is_refused_and_forgotten(clean: Prepared, tmp_path: Path,
     bad = TEST if "test" in damage.__name__ else ARCHIVE
     assert not (out / "work/unpacked" / bad).exists()
     assert not list(out.rglob("*.partial"))
-    assert not list(tmp_path.parent.rglob("evil"))
     sums = out / "downloads" / SUMS
     assert not sums.exists() or bad not in sums.read_text()
     stand_in.write(tmp_path / "mirror")  # the right one
