@@ -43,8 +43,8 @@ GROUPS = [
     (ALONE, ["parallel", "hybrid_norm", "depthwise_lstm", "siamese_norm", "mhc_lite", "unet_skip", "x0_read"]),
     (PAIR, ["realformer", "transparent_attention"]),
 ]
-ACROSS_LAYERS = {"attention_residuals", "dlcl_pre", "laurel_pa", "mudd", "realformer", "unet_skip"}
-"""Their second layer reads what the first one left, or is wired otherwise."""
+ACROSS_LAYERS = {"attention_residuals", "depthwise_lstm", "dlcl_pre", "laurel_pa", "mudd", "realformer", "unet_skip"}
+"""Their second layer reads what the first one left, shares modules with it, or is wired otherwise."""
 
 
 @pytest.mark.parametrize(("task", "names"), GROUPS, ids=lambda part: part if isinstance(part, str) else part[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import logging
 import warnings
@@ -100,6 +101,7 @@ def _quiet() -> Iterator[None]:
 def trace_graphs(model: TransformerModel) -> Programs:
     """Trace the graphs of a model, with any numbers of sentences and positions."""
     open_all_attention(model)
+    _copy_shared_modules(model)
     tokens = torch.full((_ROWS, _NEW), EOS + 2)
     keys, values = empty_cache(model.settings.decoder, _ROWS, _PAST)
     rows, new, past, source = Dim.DYNAMIC, Dim.DYNAMIC, Dim.DYNAMIC, Dim.DYNAMIC
@@ -115,6 +117,19 @@ def trace_graphs(model: TransformerModel) -> Programs:
         ENCODER: _trace(encoder, (sentence,), {"source": {0: rows, 1: source}}),
         DECODER: _trace(DecoderGraph(model), (*inputs, *memory, sentence.eq(0)), shapes),
     }
+
+
+def _copy_shared_modules(model: torch.nn.Module) -> None:
+    """Give each layer modules of its own, with the parameters of those that it shared.
+
+    Where a module is there twice, torch.export sees a new wrapper around a module at each look, and no cache that is kept
+    by module finds it again.
+    """
+    seen: set[torch.nn.Module] = set()
+    for path, module in list(model.named_modules(remove_duplicate=False)):
+        if module in seen:
+            model.set_submodule(path, copy.deepcopy(module, {id(p): p for p in module.parameters()}))
+        seen.add(module)
 
 
 def _trace(graph: torch.nn.Module, inputs: tuple[Tensor, ...], shapes: dict[str, dict[int, object]]) -> ExportedProgram:
