@@ -63,17 +63,17 @@ def _vit() -> Any:
     return transformers.ViTForImageClassification(transformers.ViTConfig(**sizes, **own, **NO_DROPOUT))
 
 
-def _causal(family: str, **own: Any) -> Callable[..., Any]:
+def causal(family: str, **own: Any) -> Callable[..., Any]:
     config, model = getattr(transformers, f"{family}Config"), getattr(transformers, f"{family}ForCausalLM")
     return lambda **sizes: model(config(**DECODER | own | sizes))
 
 
 BUILDERS: dict[str, Callable[..., Any]] = {
-    "llama": _causal("Llama", num_key_value_heads=2),
-    "mistral": _causal("Mistral", num_key_value_heads=2, sliding_window=4),
+    "llama": causal("Llama", num_key_value_heads=2),
+    "mistral": causal("Mistral", num_key_value_heads=2, sliding_window=4),
     # heads wider than the stream
-    "qwen3": _causal("Qwen3", num_key_value_heads=2, head_dim=16),
-    "olmo2": _causal("Olmo2"),
+    "qwen3": causal("Qwen3", num_key_value_heads=2, head_dim=16),
+    "olmo2": causal("Olmo2"),
     "gemma3": _gemma,
     "gpt2": _gpt2,
     "vit": _vit,

@@ -15,7 +15,7 @@ from fairseq_residuals import Blocks, SubLayerNames, UserError, build_stack, rew
 from fairseq_residuals.wirings.core.registry import list_variants
 from fairseq_residuals.wirings.rewire.blocks import find_blocks
 from fairseq_residuals.wirings.rewire.rewiring import Rewiring
-from tests.models_of_transformers import BUILDERS, POST_NORM, example, perturb, tiny
+from tests.models_of_transformers import BUILDERS, DECODER, POST_NORM, causal, example, perturb, tiny, transformers
 from tests.rotation import rotated
 
 KEPT = [
@@ -86,6 +86,38 @@ def test_a_wiring_starts_as_the_model(name: str, variant: str) -> None:
     if new:
         perturb(model, "wiring.")
         assert not torch.allclose(outputs(model, name), before, rtol=1e-2)
+
+
+OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
+    "layers return lists": (
+        lambda: transformers.OpenAIGPTLMHeadModel(
+            transformers.OpenAIGPTConfig(vocab_size=50, n_embd=32, n_layer=3, n_head=4)
+        ),
+        "post_ln",
+    ),
+    "no norm in one place": (
+        lambda: transformers.ModernBertForMaskedLM(
+            transformers.ModernBertConfig(**DECODER, cls_token_id=1, sep_token_id=2)
+        ),
+        "hyper_connections",
+    ),
+    "norms without parameters": (causal("Olmo"), "gated_residual"),
+    "norms of 1 + weight with a bias": (causal("Nemotron", num_key_value_heads=2), "mudd"),
+    "norms before and after": (causal("Glm4", num_key_value_heads=2, head_dim=8), "gated_residual"),
+}
+"""Models with something of their own, and a wiring that starts as each is."""
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_models(name: str) -> None:
+    torch.manual_seed(0)
+    make, variant = OTHERS[name]
+    model, words = make().eval(), {"input_ids": torch.randint(3, 50, (2, 9))}
+    perturb(model)
+    with torch.no_grad():
+        before = model(**words).logits
+        after = rewire(model, variant, batch=words)(**words).logits
+    torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -218,7 +250,6 @@ def described() -> Blocks:
 
 def test_layers_that_compute_something_else_are_refused() -> None:
     """Granite multiplies its branches, and has the names of Llama."""
-    transformers = pytest.importorskip("transformers", reason="the extra hf is not installed")
     sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
     config = transformers.GraniteConfig(**sizes, num_attention_heads=4, residual_multiplier=0.2)
     model = transformers.GraniteForCausalLM(config).eval()
@@ -309,9 +340,9 @@ def test_the_models_are_known() -> None:
 class NanoBlock(nn.Module):
     """With the names of nanoGPT."""
 
-    def __init__(self) -> None:
+    def __init__(self, norm: Callable[[int], nn.Module] = nn.LayerNorm) -> None:
         super().__init__()
-        self.ln_1, self.attn, self.ln_2 = nn.LayerNorm(16), nn.Linear(16, 16), nn.LayerNorm(16)
+        self.ln_1, self.attn, self.ln_2 = norm(16), nn.Linear(16, 16), norm(16)
         self.mlp = nn.Sequential(nn.Linear(16, 16), nn.GELU())
 
     def forward(self, x: Tensor) -> Tensor:
@@ -338,26 +369,56 @@ def square(width: int) -> nn.Linear:
     return nn.Linear(width, width)
 
 
+class BlockModel(nn.Module):
+    """Blocks, and a norm on top."""
+
+    def __init__(self, blocks: nn.Module, name: str, norm: nn.Module) -> None:
+        super().__init__()
+        self.h, self.top = blocks, name
+        self.add_module(name, norm)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.h:  # type: ignore[attr-defined]
+            x = layer(x)
+        return self.get_submodule(self.top)(x)  # type: ignore[no-any-return]
+
+
+class NormWithoutEps(nn.Module):
+    """With nanoGPT's attributes: no bias, and none that is the eps."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.rand(width) + 0.5), None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.layer_norm(x, self.weight.shape, self.weight, self.bias, 1e-5)
+
+
+class NormWithoutParameters(nn.LayerNorm):
+    """With OLMo's attributes: no weight."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, elementwise_affine=False)
+
+
 @pytest.mark.parametrize(
-    ("block", "norm", "container"), [(NanoBlock, "ln_f", nn.ModuleList), (TimmBlock, "norm", nn.Sequential)]
+    ("model", "variant"),
+    [
+        (BlockModel(nn.ModuleList(NanoBlock() for _ in range(3)), "ln_f", nn.LayerNorm(16)), "hyper_connections"),
+        (BlockModel(nn.Sequential(*(TimmBlock() for _ in range(3))), "norm", nn.LayerNorm(16)), "hyper_connections"),
+        *(
+            (BlockModel(nn.ModuleList(NanoBlock(norm) for _ in range(3)), "ln_f", norm(16)), variant)
+            for norm in (NormWithoutEps, NormWithoutParameters)
+            for variant in ("hyper_connections", "gated_residual")
+        ),
+    ],
 )
-def test_blocks_by_structure(block: Any, norm: str, container: Any) -> None:
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            blocks = [block() for _ in range(3)]
-            self.h = container(*blocks) if container is nn.Sequential else container(blocks)
-            self.add_module(norm, nn.LayerNorm(16))
-
-        def forward(self, x: Tensor) -> Tensor:
-            for layer in self.h:
-                x = layer(x)
-            return self.get_submodule(norm)(x)  # type: ignore[no-any-return]
-
-    model, x = Model(), torch.randn(2, 5, 16)
+def test_blocks_by_structure(model: nn.Module, variant: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 5, 16)
     perturb(model)
     before = model(x)
-    rewire(model, "hyper_connections", batch=x)
+    rewire(model, variant, batch=x)
     torch.testing.assert_close(model(x), before, rtol=1e-4, atol=1e-4)
     perturb(model, "wiring.")
     assert not torch.allclose(model(x), before, rtol=1e-2)

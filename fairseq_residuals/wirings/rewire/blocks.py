@@ -1,8 +1,8 @@
 """Places of the layers in a model of somebody else, and what each of them consists of.
 
-:func:`find_blocks` recognises the layers of Llama, Mistral, Qwen3, Gemma 3, OLMo 2, GPT-2, ViT, BERT, T5, BART and
-Marian in transformers, those of timm's ViT and of nanoGPT, and whatever has the same names. A description is a guess
-until a model that is wired so was seen to compute what it computed before.
+:func:`find_blocks` recognises the layers of Llama, Mistral, Qwen3, Gemma 3, GLM-4, OLMo 2, GPT-2, ViT, BERT,
+ModernBERT, T5, BART and Marian in transformers, those of timm's ViT and of nanoGPT, and whatever has the same names. A
+description is a guess until a model that is wired so was seen to compute what it computed before.
 """
 
 from __future__ import annotations
@@ -110,6 +110,13 @@ LAYOUTS: dict[str, tuple[Literal["encoder", "decoder"], tuple[SubLayerNames, ...
             replace(_LLAMA_FFN, norm="pre_feedforward_layernorm", leave="post_feedforward_layernorm"),
         ),
     ),
+    "GLM-4": (
+        "decoder",
+        (
+            replace(_LLAMA_ATTENTION, norm="input_layernorm", leave="post_self_attn_layernorm"),
+            replace(_LLAMA_FFN, norm="post_attention_layernorm", leave="post_mlp_layernorm"),
+        ),
+    ),
     "OLMo 2": (
         "decoder",
         (
@@ -132,6 +139,11 @@ LAYOUTS: dict[str, tuple[Literal["encoder", "decoder"], tuple[SubLayerNames, ...
     "GPT-2, nanoGPT": ("decoder", (_gpt2_attention("self", "attn", "ln_1"), _GPT2_FFN)),
     "ViT": ("encoder", (_VIT_ATTENTION, _VIT_FFN)),
     "timm's ViT": ("encoder", (_TIMM_ATTENTION, _TIMM_FFN)),
+    # the first layer's norm of attention is none
+    "ModernBERT": (
+        "encoder",
+        (SubLayerNames("self", "attn", norm="attn_norm"), SubLayerNames("ffn", "mlp", norm="mlp_norm", inner="mlp.Wo")),
+    ),
     "BERT with cross-attention": (
         "decoder",
         (_bert_attention("self", "attention"), _bert_attention("cross", "crossattention"), _BERT_FFN),
@@ -149,7 +161,7 @@ LAYOUTS: dict[str, tuple[Literal["encoder", "decoder"], tuple[SubLayerNames, ...
     "BART's encoder": ("encoder", (_bart_attention("self", "self_attn"), _BART_FFN)),
 }
 """Layers' owner and parts, by the models that have them; more particular ones first."""
-TOP_NORMS = ("norm", "ln_f", "layernorm", "final_layer_norm", "layer_norm")
+TOP_NORMS = ("norm", "ln_f", "layernorm", "final_layernorm", "final_layer_norm", "final_norm", "layer_norm")
 
 
 def find_blocks(model: nn.Module) -> list[Blocks]:

@@ -100,12 +100,26 @@ def _set(wiring: nn.Module, start: Start, norms: Mapping[str, nn.Module | None])
                     own.bias.copy_(factor * bias)
 
 
+def is_rms(norm: Any, width: int, like: Tensor) -> bool:
+    """Return whether a norm leaves the mean of what it is given in place.
+
+    Args:
+        width: of what it normalises.
+        like: a tensor of its type and device.
+    """
+    if getattr(norm, "bias", None) is not None:
+        return False
+    return like.is_meta or bool(type(norm).forward(norm, like.new_ones(width)).any())
+
+
 def gain_and_bias(norm: Any, like: Tensor) -> tuple[Tensor, Tensor | None]:
     """Return what a norm of the model multiplies by, and adds; some keep the distance of the gain from 1."""
-    if getattr(norm, "bias", None) is not None:
-        return norm.weight, norm.bias
+    bias = getattr(norm, "bias", None)
     eps = next(iter(eps_of(norm).values()), 0.0)
-    return type(norm).forward(norm, torch.ones_like(like)) * (1 + eps) ** 0.5, None
+    signs = torch.ones_like(like)  # and -1 for every other one: a mean of 0 and a mean square of 1
+    signs[1::2] = -1
+    normal = type(norm).forward(norm, signs)
+    return (normal if bias is None else normal - bias) * signs * (1 + eps) ** 0.5, bias
 
 
 def calibrate(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -19,7 +20,7 @@ from fairseq_residuals.wirings.core.base import StackShape, Variant
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.wiring import Wiring
 from fairseq_residuals.wirings.rewire.blocks import Blocks, find_blocks
-from fairseq_residuals.wirings.rewire.keep import EPS, STARTS, Start, calibrate, eps_of, start_values
+from fairseq_residuals.wirings.rewire.keep import EPS, STARTS, Start, calibrate, eps_of, is_rms, start_values
 from fairseq_residuals.wirings.rewire.rewiring import Rewiring, width_of
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -128,14 +129,15 @@ def choose_wiring(
         UserError: the variant or an option is unknown, or has no meaning in layers of somebody else.
     """
     wiring = parse_wiring(variant, options)
-    norms = [model.get_submodule(name) for name in _norms(model, known)]
-    if norms and not any(getattr(norm, "bias", None) is not None for norm in norms):
+    names = _norms(model, known)
+    if names and is_rms(model.get_submodule(names[0]), _norm_width(model, names[0]), next(model.parameters())):
         wiring = wiring.with_default("norm_type", "rms")
     for part in wiring.parts:
         keep = STARTS.get(part.name, Start()) if start == "keep" else Start()
-        eps = {"norm_eps": next(iter(eps_of(norms[0]).values()))} if keep.copies and norms else {}
-        for option, value in {**keep.options, **eps}.items():
+        for option, value in keep.options.items():
             wiring = wiring.with_default(option, value)
+        for value in eps_of(model.get_submodule(names[0])).values() if keep.copies and names else ():
+            wiring = wiring.with_default("norm_eps", value)
         if drawing := part.given & {"init", "init_scale"}:
             raise UserError(f"option {min(drawing)} draws the weights of sub-layers, and the model has its own already")
         if part.name == "admin":
@@ -246,7 +248,8 @@ def _confirmed(model: nn.Module, known: list[Blocks], batch: Any, before: Tensor
 
 def _shape(model: nn.Module, blocks: Blocks, depths: Mapping[str, int], pair: bool) -> StackShape:
     layer = next(_layers(model, blocks))
-    width = next((_norm_width(layer, name) for sub in blocks.sublayers for name in (sub.norm, sub.leave) if name), 0)
+    names = [name for sub in blocks.sublayers for name in (sub.norm, sub.leave) if name]
+    width = next((width for name in names if (width := _norm_width(layer, name))), 0)
     inner = next((width_of(layer.get_submodule(sub.inner)) for sub in blocks.sublayers[::-1] if sub.inner), 0)
     return StackShape(
         stack=blocks.stack,
@@ -261,7 +264,9 @@ def _shape(model: nn.Module, blocks: Blocks, depths: Mapping[str, int], pair: bo
 
 
 def _norm_width(layer: nn.Module, name: str) -> int:
-    return next(layer.get_submodule(name).parameters()).numel()
+    norm: Any = layer.get_submodule(name)
+    weight = next(norm.parameters(), None)  # some norms, such as OLMo's, have none
+    return math.prod(getattr(norm, "normalized_shape", (0,))) if weight is None else weight.numel()
 
 
 def _heads(model: nn.Module, layer: nn.Module) -> int:

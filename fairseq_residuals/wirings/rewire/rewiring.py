@@ -215,7 +215,7 @@ class LayerWiring(Layer):
         else:
             out = type(self.layer).forward(self.layer, *args, **kwargs)
         x = self.stack.finish(self.index)
-        return (x, *out[1:]) if isinstance(out, tuple) else x
+        return (x, *out[1:]) if isinstance(out, tuple | list) else x
 
     def _run_checkpointed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Checkpoint the layer together with the stream, which the framework's own checkpoint does not know."""
@@ -229,7 +229,8 @@ class LayerWiring(Layer):
             nonlocal keys_after, is_tuple
             self.stack.run.stream = dict(zip(keys, given[n:], strict=True))
             out = plain(self.layer, *given[:n], **kwargs)
-            is_tuple, rest = isinstance(out, tuple), out[1:] if isinstance(out, tuple) else ()
+            is_tuple = isinstance(out, tuple | list)
+            rest = out[1:] if is_tuple else ()
             keys_after = list(self.stack.run.stream)
             streams, self.stack.run.stream = tuple(self.stack.run.stream.values()), {}
             return (*streams, *rest)
@@ -306,7 +307,7 @@ class LayerWiring(Layer):
     def leave(self, kind: Kind, module: nn.Module, args: Any, output: Any) -> None:
         """Write what a sub-layer returns into the stream."""
         connection, s = self.connection(kind), self.stack.run.stream
-        y = output[0] if isinstance(output, tuple) else output
+        y = output[0] if isinstance(output, tuple | list) else output
         if kind != "ffn" and self.edits_inside(kind):
             attend = self.attends[kind]
             attend.output = y

@@ -122,8 +122,8 @@ def trace_graphs(model: TransformerModel) -> Programs:
 def _copy_shared_modules(model: torch.nn.Module) -> None:
     """Give each layer modules of its own, with the parameters of those that it shared.
 
-    Where a module is there twice, torch.export sees a new wrapper around a module at each look, and no cache that is kept
-    by module finds it again.
+    Where a module is there twice, torch.export sees a new wrapper around each module at each look, and what is kept by
+    module is not found again.
     """
     seen: set[torch.nn.Module] = set()
     for path, module in list(model.named_modules(remove_duplicate=False)):
