@@ -228,12 +228,13 @@ class LayerWiring(Layer):
         def run(*given: Any) -> tuple[Any, ...]:
             nonlocal keys_after, is_tuple
             self.stack.run.stream = dict(zip(keys, given[n:], strict=True))
-            out = plain(self.layer, *given[:n], **kwargs)
-            is_tuple = isinstance(out, tuple | list)
-            rest = out[1:] if is_tuple else ()
-            keys_after = list(self.stack.run.stream)
-            streams, self.stack.run.stream = tuple(self.stack.run.stream.values()), {}
-            return (*streams, *rest)
+            try:
+                out = plain(self.layer, *given[:n], **kwargs)
+                is_tuple = isinstance(out, tuple | list)
+                keys_after = list(self.stack.run.stream)
+                return (*self.stack.run.stream.values(), *(out[1:] if is_tuple else ()))
+            finally:
+                self.stack.run.stream = {}  # also where a recomputation stops before the end
 
         results = self.layer._gradient_checkpointing_func(run, *args, *self.stack.run.stream.values())
         self.stack.run.stream = dict(zip(keys_after, results[: len(keys_after)], strict=True))
