@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -84,12 +84,20 @@ def argv_of(command: str, *args: Any) -> list[str]:
     return [str(BIN / command), *map(str, args)]
 
 
-def execute(argv: Sequence[str], *, cwd: Path | None = None, stdin: str = "", fresh: bool = False) -> Run:
+def execute(
+    argv: Sequence[str],
+    *,
+    cwd: Path | None = None,
+    stdin: str = "",
+    fresh: bool = False,
+    limit: Callable[[], None] | None = None,
+) -> Run:
     """Runs a command line to its end, whatever its exit status.
 
     Args:
         fresh: in a new process also where one that has imported fairseq and the plugin could be forked; so runs what
             uses a model and does not name the plugin.
+        limit: is called in a forked process before the command is run.
     """
     name = Path(argv[0]).name
     without_plugin = name in USE_A_MODEL and "--user-dir" not in argv
@@ -108,7 +116,8 @@ def execute(argv: Sequence[str], *, cwd: Path | None = None, stdin: str = "", fr
     with tempfile.TemporaryDirectory() as folder:
         streams = Path(folder)
         (streams / "in").write_text(stdin, encoding="utf-8")
-        status = run_script(argv, cwd=cwd or Path.cwd(), environment=environment(), streams=streams, timeout=GIVE_UP)
+        place = {"cwd": cwd or Path.cwd(), "environment": environment(), "streams": streams}
+        status = run_script(argv, **place, timeout=GIVE_UP, limit=limit)
         return Run(tuple(argv), status, *((streams / name).read_text(encoding="utf-8") for name in ("out", "err")))
 
 

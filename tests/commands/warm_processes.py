@@ -1,9 +1,9 @@
 """Console commands in processes that are forked from one that has imported PyTorch, fairseq and the plugin.
 
 That takes seconds. A command sees what it would see in a process of its own: its script is run as ``__main__``, with
-its own environment, folder, stdin, stdout and stderr; only the plugin is there before it asks for it. Where it would
-spawn processes that import everything anew, it forks them. One process of this kind is started for each process of the
-tests, and ends with it.
+its own environment, folder, stdin, stdout and stderr; only its modules are there before it asks for them. Where it
+would spawn processes that import everything anew, it forks them. One process of this kind is started for each process
+of the tests, and ends with it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,20 @@ import multiprocessing
 import os
 import runpy
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import NoReturn
 
 import torch
 
-PRELOADED = ["torch", "torch._dynamo", "fairseq", "fairseq_cli.train", "fairseq_residuals"]
+from fairseq_residuals.__main__ import COMMANDS
+
+PRELOADED = ["torch", "torch._dynamo", "fairseq", "fairseq_residuals", "fairseq_residuals.plugin.register"]
 """PyTorch's optimizers import its compiler, which takes a second, when the first of them is made."""
+PRELOADED += [f"fairseq_cli.{name}" for name in ("train", "hydra_train", "generate", "interactive", "validate")]
+PRELOADED += ["fairseq_cli.eval_lm", "fairseq_cli.preprocess", "fairseq_cli.score", *COMMANDS.values()]
 
 
 @functools.cache
@@ -33,16 +38,25 @@ def _server() -> ForkServerContext:
     return context
 
 
-def run_script(argv: Sequence[str], *, cwd: Path, environment: Mapping[str, str], streams: Path, timeout: float) -> int:
+def run_script(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    environment: Mapping[str, str],
+    streams: Path,
+    timeout: float,
+    limit: Callable[[], None] | None = None,
+) -> int:
     """Runs a Python script to its end and returns its exit status.
 
     Args:
         streams: a folder with the file ``in``, the stdin; ``out`` and ``err`` are written there.
+        limit: is called in the process before the script is run.
 
     Raises:
         TimeoutError: the script was killed after ``timeout`` seconds.
     """
-    process = _server().Process(target=_run, args=(list(argv), str(cwd), dict(environment), str(streams)))
+    process = _server().Process(target=_run, args=(list(argv), cwd, dict(environment), streams, limit))
     process.start()
     process.join(timeout)
     if process.exitcode is None:
@@ -52,22 +66,35 @@ def run_script(argv: Sequence[str], *, cwd: Path, environment: Mapping[str, str]
     return process.exitcode
 
 
-def _run(argv: list[str], cwd: str, environment: dict[str, str], streams: str) -> NoReturn:
-    for descriptor, (name, flags) in enumerate(
-        (("in", os.O_RDONLY), ("out", os.O_WRONLY | os.O_CREAT), ("err", os.O_WRONLY | os.O_CREAT))
-    ):
-        opened = os.open(os.path.join(streams, name), flags)
+def _run(
+    argv: list[str], cwd: Path, environment: dict[str, str], streams: Path, limit: Callable[[], None] | None
+) -> NoReturn:
+    flags = {"in": os.O_RDONLY, "out": os.O_WRONLY | os.O_CREAT, "err": os.O_WRONLY | os.O_CREAT}
+    opened = [os.open(streams / name, flag) for name, flag in flags.items()]
+    os.chdir(cwd)
+    os.environ.clear()
+    if limit is not None:
+        limit()
+    become(argv, environment, opened)
+
+
+def become(argv: Sequence[str], environment: Mapping[str, str], streams: Sequence[int]) -> NoReturn:
+    """Run a Python script in this process, which was forked for it, and end the process.
+
+    Args:
+        environment: is added to the environment.
+        streams: the descriptors of its stdin, stdout and stderr.
+    """
+    for descriptor, opened in enumerate(streams):
         os.dup2(opened, descriptor)
-        os.close(opened)
     # they are the process's for its whole life
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout, sys.stderr = (open(fd, "w", 1, encoding="utf-8", closefd=False) for fd in (1, 2))  # noqa: SIM115
     for stream, name in ((sys.stdin, "<stdin>"), (sys.stdout, "<stdout>"), (sys.stderr, "<stderr>")):
         stream.buffer.raw.name = name  # type: ignore[attr-defined]
-    os.chdir(cwd)
-    os.environ.clear()
     os.environ.update(environment)
-    sys.argv, sys.path[0] = argv, os.path.dirname(argv[0])
+    tempfile.tempdir = None
+    sys.argv, sys.path[0] = list(argv), os.path.dirname(argv[0])
     gc.freeze()  # what was imported before the fork stays
     # safe with one thread (see environment() in running.py): there is no pool of threads that a fork would break
     torch.multiprocessing.spawn = functools.partial(torch.multiprocessing.start_processes, start_method="fork")

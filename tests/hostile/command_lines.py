@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from forked import PLUGIN
+from running import PLUGIN
 
 from fairseq_residuals.lab.data.corpora.translation import IWSLT14_TESTS
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from forked import limit_memory
 from hostile_files import cases
+from limits import limit_memory
 
 from fairseq_residuals.lab.data.archives import unpack
 from fairseq_residuals.lab.data.corpora.librispeech import read_texts

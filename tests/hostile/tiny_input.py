@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import forked
 import numpy as np
 import yaml
 from command_lines import SIZES
-from forked import PLUGIN
+from running import PLUGIN, succeed
 
 WORDS = ("a", "b", "c", "d")
 SPLITS = ("train", "valid", "test")
@@ -21,18 +20,12 @@ def prepare(folder: Path) -> None:
         for language in ("s", "t"):
             (folder / f"{split}.{language}").write_text("a b\nc d a\nb\nd d c b\n")
     prefixes = [text for split in SPLITS for text in (f"--{split}pref", str(folder / split))]
-    _preprocess(folder, *prefixes, "-s", "s", "-t", "t", "--destdir", str(folder / "pair"))
+    succeed("fairseq-preprocess", *prefixes, "-s", "s", "-t", "t", "--destdir", str(folder / "pair"))
     prefixes = [text for split in SPLITS for text in (f"--{split}pref", str(folder / f"{split}.s"))]
-    _preprocess(folder, *prefixes, "--only-source", "--destdir", str(folder / "text"))
+    succeed("fairseq-preprocess", *prefixes, "--only-source", "--destdir", str(folder / "text"))
     (folder / "segments.xml").write_text('<seg id="1"> a b </seg>\n<seg id="2"> c </seg>\n')
     _write_speech(folder / "speech")
     (folder / "run.yaml").write_text(yaml.safe_dump(configuration(folder / "pair")))
-
-
-def _preprocess(folder: Path, *flags: str) -> None:
-    ended = forked.run(lambda: forked.call(["fairseq-preprocess", *flags]), folder, seconds=60)
-    if ended.status != 0:
-        raise RuntimeError(ended.err)
 
 
 def _write_speech(folder: Path) -> None:
