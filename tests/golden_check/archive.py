@@ -15,7 +15,6 @@ import io
 import json
 import re
 import zipfile
-import zlib
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -23,8 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.utils.documents import read_json, read_record
+from fairseq_residuals.wirings.utils.documents import read_record
 
 Arrays = dict[str, np.ndarray]
 FORMAT = "fairseq_residuals golden 1"
@@ -35,34 +33,13 @@ LONGEST_LINE = 120
 
 
 def read_sidecar(path: Path) -> dict[str, Any]:
-    """Read the description beside the golden file ``path``.
-
-    Raises:
-        UserError: ``path`` is no ``X.npz``, either file is missing, or the sidecar is not a JSON object.
-    """
-    sidecar = path.with_suffix(".json")
-    if path.suffix != ".npz":
-        raise UserError(f"{path} is no golden file, which is an X.npz: give {path.with_suffix('.npz')}")
-    for file in (path, sidecar):
-        there = file.is_file() or (file == sidecar and path.stem in _together(path.parent))
-        if not there:
-            raise UserError(f"there is no {file}; a golden file is an X.npz with its description X.json beside it")
-    return read_description(sidecar)
+    """Read the description beside the golden file ``path``."""
+    return read_description(path.with_suffix(".json"))
 
 
 def read_description(path: Path) -> dict[str, Any]:
-    """Read a JSON object: ``X.json``, or the entry ``X`` of :data:`TOGETHER` in the same folder.
-
-    Raises:
-        UserError: the file is missing or is something else.
-    """
-    try:
-        description = read_json(path) if path.is_file() else deepcopy(_together(path.parent)[path.stem])
-    except (OSError, KeyError):
-        raise UserError(f"there is no {path} that could be read") from None
-    if not isinstance(description, dict):
-        raise UserError(f"{path} must hold a JSON object, not a {type(description).__name__}")
-    return description
+    """Read a JSON object: ``X.json``, or the entry ``X`` of :data:`TOGETHER` in the same folder."""
+    return read_record(path) if path.is_file() else deepcopy(_together(path.parent)[path.stem])
 
 
 @cache
@@ -72,22 +49,10 @@ def _together(folder: Path) -> dict[str, Any]:
     return read_record(path) if path.is_file() else {}
 
 
-def read_arrays(path: Path, sidecar: dict[str, Any]) -> Arrays:
-    """Read all arrays of ``path``.
-
-    Args:
-        sidecar: its description, in :data:`FORMAT`.
-
-    Raises:
-        UserError: the file is damaged, or the description is of another format.
-    """
-    if sidecar.get("format") != FORMAT:
-        raise UserError(f"{path.with_suffix('.json')} is not in the format of golden files, {FORMAT!r}")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return dict(archive)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"{path} is damaged (truncated?) or holds something else than NumPy arrays") from error
+def read_arrays(path: Path) -> Arrays:
+    """Read all arrays of ``path``."""
+    with np.load(path, allow_pickle=False) as archive:
+        return dict(archive)
 
 
 def variant_name(path: Path, sidecar: dict[str, Any]) -> str:

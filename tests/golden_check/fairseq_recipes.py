@@ -19,10 +19,9 @@ from fairseq_residuals.plugin.checkpoints.fairseq_config import synthetic_dictio
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors, authors_of
 from fairseq_residuals.plugin.models.args import for_stock_build
 from fairseq_residuals.plugin.models.builder import wire_stack
-from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.wiring import Wiring
 from tests.golden_check import tolerances
-from tests.golden_check.fixtures import Golden, whole_number
+from tests.golden_check.fixtures import Golden
 from tests.golden_check.rebuild import GoldenRecipe
 from tests.golden_check.tolerances import Tolerances
 
@@ -78,8 +77,6 @@ class FairseqRecipe(GoldenRecipe):
     def _settings(self, golden: Golden) -> Namespace:
         flags = ["--residual-args", self.args, *self.flags, *_sharing(golden)]
         stacks = [stack for stack in ("encoder", "decoder") if golden.depth(f"{stack}.layers")]
-        if not stacks:
-            raise UserError(f"{golden.path} lacks param/encoder.layers.0 and decoder.layers.0 (by this plugin's names)")
         for stack in stacks:
             sizes = _sizes(golden, stack)
             flags += [f"--{stack}-layers", str(sizes["layers"]), f"--{stack}-embed-dim", str(sizes["dim"])]
@@ -121,12 +118,12 @@ def _sizes(golden: Golden, stack: str) -> dict[str, int]:
     """Return what the parameters tell."""
     sizes = {
         "layers": golden.depth(f"{stack}.layers"),
-        "dim": golden.need(f"{stack}.embed_tokens.weight").size(1),
+        "dim": golden.parameters[f"{stack}.embed_tokens.weight"].size(1),
     }
     if f"{stack}.layers.0.fc1.weight" in golden.parameters:
-        sizes["ffn_dim"] = len(golden.need(f"{stack}.layers.0.fc1.weight"))
+        sizes["ffn_dim"] = len(golden.parameters[f"{stack}.layers.0.fc1.weight"])
     else:
-        sizes["ffn_dim"] = whole_number(golden.sidecar, golden.description, "sizes", "ffn_dim")
+        sizes["ffn_dim"] = golden.description["sizes"]["ffn_dim"]
     return sizes
 
 
@@ -134,10 +131,10 @@ def _sharing(golden: Golden) -> list[str]:
     """Return the flag for the embeddings that are one matrix: the weights tell, a sidecar does not for all three."""
     if not golden.depth("decoder.layers"):
         return []
-    inputs = golden.need("decoder.embed_tokens.weight")
+    inputs = golden.parameters["decoder.embed_tokens.weight"]
     if not torch.equal(golden.parameters.get("decoder.output_projection.weight", inputs), inputs):
         return []
-    if golden.depth("encoder.layers") and torch.equal(golden.need("encoder.embed_tokens.weight"), inputs):
+    if golden.depth("encoder.layers") and torch.equal(golden.parameters["encoder.embed_tokens.weight"], inputs):
         return ["--share-all-embeddings"]
     return ["--share-decoder-input-output-embed"]
 
@@ -154,7 +151,7 @@ def _task(golden: Golden) -> Namespace:
 
 def _dictionary(golden: Golden, side: str) -> Dictionary:
     """Return a dictionary of synthetic words, as many as the embedding of ``side`` has."""
-    return synthetic_dictionary(len(golden.need(f"{side}.embed_tokens.weight")))
+    return synthetic_dictionary(len(golden.parameters[f"{side}.embed_tokens.weight"]))
 
 
 ENDINGS = re.compile(r"(_lm|_enc|_b2tfork)*$")

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Values, translate
-from fairseq_residuals.wirings.core.errors import UserError
 from tests.golden_check.archive import read_arrays
 
 if TYPE_CHECKING:
     from tests.golden_check.rebuild import GoldenRecipe
 
 _TOKENS = {"src": "src_tokens", "tgt": "prev_output_tokens"}
+_KNOWN = ("param/", "grad/", "init/", "in/", "out/", "loss/", "gen/", "buf/")
 FORMULAS = ("fairseq-0.9", "fairseq-0.12", "nll", "weighted")
 
 
@@ -77,12 +77,8 @@ class Golden:
     """Arrays that the layout does not have."""
 
     @property
-    def sidecar(self) -> Path:
-        return self.path.with_suffix(".json")
-
-    @property
     def heads(self) -> int:
-        return whole_number(self.sidecar, self.description, "sizes", "heads")
+        return int(self.description["sizes"]["heads"])
 
     @property
     def wiring(self) -> str:
@@ -90,12 +86,11 @@ class Golden:
         return self.recipe.wiring_of(self)
 
     def setting(self, *keys: str) -> int:
-        """Return a positive whole number among the authors' settings.
-
-        Raises:
-            UserError: it is not there, or is something else.
-        """
-        return whole_number(self.sidecar, self.description, "provenance", *keys)
+        """Return a whole number among the authors' settings, by the names of nested entries."""
+        value: Any = self.description["provenance"]
+        for key in keys:
+            value = value[key]
+        return int(value)
 
     def depth(self, stack: str) -> int:
         """Return how many layers have parameters ``stack.0. ...``."""
@@ -111,19 +106,6 @@ class Golden:
         assert given is not None
         return torch.ones(given.shape[:2], dtype=torch.bool, device=given.device)
 
-    def need(self, name: str, dims: int = 2) -> Tensor:
-        """Return a parameter.
-
-        Raises:
-            UserError: it is not there, or has another number of dimensions.
-        """
-        if name not in self.parameters:
-            raise UserError(f"{self.path} lacks param/{name} (by this plugin's name)")
-        value = self.parameters[name]
-        if value.dim() != dims:
-            raise UserError(f"{self.path} has another shape of {name}, {tuple(value.shape)}, of {dims} dimensions")
-        return value
-
 
 def read_golden(path: Path, sidecar: dict[str, Any], recipe: GoldenRecipe) -> Golden:
     """Read a golden file.
@@ -131,98 +113,55 @@ def read_golden(path: Path, sidecar: dict[str, Any], recipe: GoldenRecipe) -> Go
     Args:
         sidecar: its description.
         recipe: how its model is built.
-
-    Raises:
-        UserError: the file is damaged, or it or its description is not what the layout demands.
     """
-    arrays = _Arrays(path, {name: torch.from_numpy(array) for name, array in read_arrays(path, sidecar).items()})
-    settings = _settings(path.with_suffix(".json"), sidecar)
-    inputs, outputs, losses = arrays.under("in/"), arrays.under("out/"), arrays.under("loss/")
-    logits = _logits(arrays, inputs, outputs)
+    arrays = {name: torch.from_numpy(array) for name, array in read_arrays(path).items()}
+    inputs, outputs, losses = (_under(prefix, arrays) for prefix in ("in/", "out/", "loss/"))
+    loss = sidecar["loss"]
     golden = Golden(
         path,
         sidecar,
         recipe,
-        **settings,
-        **_by_our_names(path, sidecar, recipe, arrays),
+        pad=sidecar.get("pad"),
+        loss=loss,
+        label_smoothing=float(sidecar["label_smoothing"]) if loss.startswith("fairseq") else 0.0,
+        **_by_our_names(sidecar, recipe, arrays),
         inputs=inputs,
         activations={name: value for name, value in outputs.items() if not name.startswith("logits")},
-        logits=logits,
+        logits=_logits(outputs) if "prev_output_tokens" in inputs else {},
         losses={name: value.item() for name, value in losses.items() if name != "at_initialization"},
-        generations=_generations(path.with_suffix(".json"), sidecar, arrays),
-        unknown=arrays.unknown(),
+        generations=_generations(sidecar, arrays),
+        unknown=tuple(sorted(name for name in arrays if not name.startswith(_KNOWN))),
     )
     return recipe.adapt(golden)
 
 
-class _Arrays:
-    """The arrays of a file; asking for one that is not there is the user's error."""
-
-    def __init__(self, path: Path, arrays: dict[str, Tensor]) -> None:
-        self.path, self.arrays = path, arrays
-
-    def need(self, name: str) -> Tensor:
-        if name not in self.arrays:
-            raise UserError(f"{self.path} lacks {name}, which golden files of its kind have")
-        return self.arrays[name]
-
-    def under(self, prefix: str) -> dict[str, Tensor]:
-        """Return everything whose name starts with ``prefix``, by the rest of the name."""
-        return {name.removeprefix(prefix): x for name, x in self.arrays.items() if name.startswith(prefix)}
-
-    def unknown(self) -> tuple[str, ...]:
-        known = ("param/", "grad/", "init/", "in/", "out/", "loss/", "gen/", "buf/")
-        return tuple(sorted(name for name in self.arrays if not name.startswith(known)))
+def _under(prefix: str, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return everything whose name starts with ``prefix``, by the rest of the name."""
+    return {name.removeprefix(prefix): x for name, x in arrays.items() if name.startswith(prefix)}
 
 
-def _settings(sidecar: Path, description: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a golden that its description tells."""
-    loss = description.get("loss")
-    if loss not in FORMULAS:
-        raise UserError(f"{sidecar}: loss must be one of {', '.join(FORMULAS)}, not {loss!r}")
-    smoothing = float(description["label_smoothing"]) if loss.startswith("fairseq") else 0.0
-    return {"pad": description.get("pad"), "loss": loss, "label_smoothing": smoothing}
-
-
-def _logits(arrays: _Arrays, inputs: dict[str, Tensor], outputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return logits by mode; all arrays of a model that has its inputs are needed."""
-    if "src_tokens" in inputs and "prev_output_tokens" in inputs:
-        arrays.need("in/src_lengths")
-        arrays.need("out/encoder_out")
-    if "prev_output_tokens" not in inputs:
-        if not {"src_tokens", "src_vectors"} & inputs.keys():
-            raise UserError(f"{arrays.path} has no layout of golden files: it holds nothing that a model was given")
-        arrays.need("in/loss_weight")
-        return {}
-    for name in ("in/target", "loss/train"):
-        arrays.need(name)
-    evaluation = arrays.need("out/logits")
-    modes = {"evaluation": evaluation, "training": outputs.get("logits_training", evaluation)}
+def _logits(outputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return logits by mode."""
+    modes = {"evaluation": outputs["logits"], "training": outputs.get("logits_training", outputs["logits"])}
     return modes | ({"incremental": outputs["logits_incremental"]} if "logits_incremental" in outputs else {})
 
 
-def _by_our_names(path: Path, description: dict[str, Any], recipe: GoldenRecipe, arrays: _Arrays) -> dict[str, Any]:
+def _by_our_names(description: dict[str, Any], recipe: GoldenRecipe, arrays: dict[str, Tensor]) -> dict[str, Any]:
     """Return parameters, gradients and initial values."""
     unused = re.compile(recipe.unused)
     authors = recipe.authors_of(description)
-    parameters, gradients, initial = (arrays.under(prefix) for prefix in ("param/", "grad/", "init/"))
+    parameters, gradients, initial = (_under(prefix, arrays) for prefix in ("param/", "grad/", "init/"))
 
     def ours(values: Values) -> Values:
         return _joined(translate({name: value for name, value in values.items() if not unused.match(name)}, authors))
 
-    try:
-        return {
-            "parameters": ours(parameters),
-            "gradients": ours(gradients),
-            "scales": ours({name: torch.full_like(x, x.abs().max().item()) for name, x in gradients.items()}),
-            "unused_gradients": {name: value for name, value in gradients.items() if unused.match(name)},
-            "initial": ours(initial),
-        }
-    except (ValueError, IndexError, KeyError, RuntimeError) as error:
-        raise UserError(
-            f"{path}: its parameters do not have the names and shapes of {authors.repository or 'its repository'}"
-            f" ({str(error).splitlines()[0]})"
-        ) from error
+    return {
+        "parameters": ours(parameters),
+        "gradients": ours(gradients),
+        "scales": ours({name: torch.full_like(x, x.abs().max().item()) for name, x in gradients.items()}),
+        "unused_gradients": {name: value for name, value in gradients.items() if unused.match(name)},
+        "initial": ours(initial),
+    }
 
 
 def _joined(values: Values) -> Values:
@@ -236,31 +175,13 @@ def _joined(values: Values) -> Values:
     return joined
 
 
-def _generations(sidecar: Path, description: dict[str, Any], arrays: _Arrays) -> dict[str, Generation]:
+def _generations(description: dict[str, Any], arrays: dict[str, Tensor]) -> dict[str, Generation]:
     """Return generations by name: ``beam4``, ``greedy``."""
-    names = [m[1] for m in map(re.compile(r"gen/(\w+)/tokens").fullmatch, arrays.arrays) if m]
-    src_tokens, prefix = (arrays.arrays.get(f"gen/{key}") for key in ("src_tokens", "prefix"))
+    names = [m[1] for m in map(re.compile(r"gen/(\w+)/tokens").fullmatch, arrays) if m]
+    src_tokens, prefix = (arrays.get(f"gen/{key}") for key in ("src_tokens", "prefix"))
     generations = {}
     for name in names:
-        parts = {part: arrays.need(f"gen/{name}/{part}") for part in ("tokens", "scores", "positional_scores")}
-        max_len, min_len = (whole_number(sidecar, description, "generation", key) for key in ("max_len", "min_len"))
-        lenpen = float(description["generation"]["lenpen"])
-        generations[name] = Generation(src_tokens, prefix, **parts, max_len=max_len, min_len=min_len, lenpen=lenpen)
+        parts = {part: arrays[f"gen/{name}/{part}"] for part in ("tokens", "scores", "positional_scores")}
+        limits = {key: description["generation"][key] for key in ("max_len", "min_len", "lenpen")}
+        generations[name] = Generation(src_tokens, prefix, **parts, **limits)
     return generations
-
-
-def whole_number(path: Path, description: dict[str, Any], *keys: str) -> int:
-    """Return a positive whole number of a description, by the names of nested entries.
-
-    Raises:
-        UserError: it is not there, or is something else.
-    """
-    value: Any = description
-    for key in keys:
-        if not isinstance(value, dict) or key not in value:
-            raise UserError(f"{path} lacks {'.'.join(keys)}, which files of its kind have")
-        value = value[key]
-    text = str(value)
-    if isinstance(value, bool) or not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise UserError(f"{path}: {'.'.join(keys)} must be a positive whole number, not {value!r}")
-    return int(text)

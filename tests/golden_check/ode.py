@@ -36,6 +36,6 @@ class ODERecipe(FairseqRecipe):
 
     def adapt(self, golden: Golden) -> Golden:
         """Name the table for all its uses; leave out what the file has of a gate, which starts at random."""
-        table = golden.need("encoder.embed_tokens.weight")
+        table = golden.parameters["encoder.embed_tokens.weight"]
         initial = {name: value for name, value in golden.initial.items() if ".gate." not in name}
         return replace(golden, parameters=golden.parameters | dict.fromkeys(_SHARED, table), initial=initial)

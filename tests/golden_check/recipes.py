@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fairseq_residuals.wirings.core.errors import UserError
 from tests.golden_check import hosts
 from tests.golden_check.fairseq_recipes import ENDINGS, FairseqRecipe
 from tests.golden_check.neutron import NeutronRecipe
@@ -74,14 +73,14 @@ OTHER_KINDS = {
 """By the name of the file: why ``python -m tests.golden_check`` does not take it."""
 
 
-class OtherKind(UserError):
+class OtherKind(Exception):
     """A file beside the goldens that is none in the sense of ``python -m tests.golden_check``."""
 
 
-def find_recipe(name: str) -> GoldenRecipe | None:
-    """Return the recipe for what a golden file calls its variant, if this plugin has it."""
+def find_recipe(name: str) -> GoldenRecipe:
+    """Return the recipe for what a golden file calls its variant."""
     base = ENDINGS.sub("", name)
-    return hosts.RECIPES.get(name) or next(filter(None, (recipe.match(base) for recipe in FAIRSEQ_RECIPES)), None)
+    return hosts.RECIPES.get(name) or next(filter(None, (recipe.match(base) for recipe in FAIRSEQ_RECIPES)))
 
 
 def refuse_other_kinds(path: Path) -> None:

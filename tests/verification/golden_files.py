@@ -43,7 +43,7 @@ def measure(path: Path) -> Parity:
 
 
 def arrays_of(path: Path) -> Arrays:
-    return read_arrays(path, read_sidecar(path))
+    return read_arrays(path)
 
 
 def tensors_of(path: Path, prefix: str = "") -> dict[str, Tensor]:
@@ -75,14 +75,6 @@ def unchanged(arrays: Arrays) -> None:
 def wrong(name: str, where: tuple[int, ...] = (), by: float = 1e-3) -> Callable[[Arrays], None]:
     def change(arrays: Arrays) -> None:
         arrays[name][where] += np.asarray(by).astype(arrays[name].dtype)
-
-    return change
-
-
-def drop(*names: str) -> Callable[[Arrays], None]:
-    def change(arrays: Arrays) -> None:
-        for name in names:
-            del arrays[name]
 
     return change
 

@@ -38,7 +38,7 @@ class PositionedHost(Host):
 
     def __init__(self, golden: Golden) -> None:
         super().__init__(golden)
-        self.embed_positions = nn.Embedding(*golden.need("embed_positions.weight").shape)
+        self.embed_positions = nn.Embedding(*golden.parameters["embed_positions.weight"].shape)
         self.embed_tokens.register_forward_hook(self._add_positions)
 
     def _add_positions(self, module: nn.Module, args: tuple[Tensor], x: Tensor) -> Tensor:

@@ -38,17 +38,17 @@ def built_layers(
     golden: Golden, stack: str, activation: Callable[[Tensor], Tensor], *, cross: bool = False
 ) -> list[Any]:
     """Return layers with the attributes of those that fairseq builds, for :class:`Stack`."""
-    dim, heads = len(golden.need(f"{stack}.0.self_attn.out_proj.weight")), golden.heads
+    dim, heads = len(golden.parameters[f"{stack}.0.self_attn.out_proj.weight"]), golden.heads
     layers = []
     for i in range(golden.depth(stack)):
-        ffn_dim = golden.need(f"{stack}.{i}.fc2.weight").size(1)
+        ffn_dim = golden.parameters[f"{stack}.{i}.fc2.weight"].size(1)
         fc1 = f"{stack}.{i}.fc1"
         layers.append(
             SimpleNamespace(
                 self_attn=attention(golden, f"{stack}.{i}.self_attn", dim, heads),
                 encoder_attn=attention(golden, f"{stack}.{i}.encoder_attn", dim, heads) if cross else None,
                 # twice as many rows of a gated FFN
-                fc1=linear(golden, fc1, dim, len(golden.need(f"{fc1}.weight"))),
+                fc1=linear(golden, fc1, dim, len(golden.parameters[f"{fc1}.weight"])),
                 fc2=linear(golden, f"{stack}.{i}.fc2", ffn_dim, dim),
                 activation_fn=activation,
                 activation_dropout_module=nn.Identity(),
@@ -107,7 +107,7 @@ class Host(HostModel):
         )
         dim, new_norm = self.layers.shape.dim, self.layers.wiring.shape.new_norm
         if decoder:
-            words = len(golden.need("embed_tokens.weight"))
+            words = len(golden.parameters["embed_tokens.weight"])
             self.embed_tokens = nn.Embedding(words, dim)
             self.output_projection = linear(golden, "output_projection", dim, words)
             if "output_projection.weight" not in golden.parameters:

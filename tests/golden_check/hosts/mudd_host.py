@@ -36,7 +36,7 @@ MUDDFORMER = Authors(
 
 def _wiring(golden: Golden) -> str:
     """Tell by the hidden layer below the last mix whether it is wider."""
-    hidden, sources = golden.need(f"layers.wiring.w1.{golden.depth('layers') - 1}"), golden.depth("layers") + 1
+    hidden, sources = golden.parameters[f"layers.wiring.w1.{golden.depth('layers') - 1}"], golden.depth("layers") + 1
     return f"mudd(norm=rms,expand_last={str(len(hidden) > sources).lower()})"
 
 

@@ -48,9 +48,9 @@ class NanochatHost(Host):
 
     def __init__(self, golden: Golden) -> None:
         super().__init__(golden)
-        words, dim = golden.need("embed_tokens.weight").shape
+        words, dim = golden.parameters["embed_tokens.weight"].shape
         self.smear_lambda = nn.Parameter(torch.zeros(1))
-        self.smear_gate = nn.Linear(golden.need("smear_gate.weight").size(1), 1, bias=False)
+        self.smear_gate = nn.Linear(golden.parameters["smear_gate.weight"].size(1), 1, bias=False)
         # hooks are methods: those of a copy of the host are then the copy's
         self.layers.register_forward_pre_hook(self._smear)
         self.value_embeds = nn.ModuleDict()

@@ -212,7 +212,7 @@ class TwoLaneHost(RecordHost):
         super().__init__(golden)
         provenance = golden.description["provenance"]
         self.skip_lambda, self.backout_lambda = (nn.Parameter(torch.tensor([value])) for value in (-1.5, 0.5))
-        self.skip_gate = nn.Linear(golden.need("skip_gate.weight").size(1), 1, bias=False)
+        self.skip_gate = nn.Linear(golden.parameters["skip_gate.weight"].size(1), 1, bias=False)
         nn.init.zeros_(self.skip_gate.weight)
         layers = layers_of(self)
         (into,), (out_of,) = provenance["skip_out"], provenance["skip_in"]

@@ -51,7 +51,7 @@ def scaled_input(factor: str | Callable[[Golden], float]) -> Surrounding:
 
 def by_root_of_width(golden: Golden) -> float:
     """Return sqrt(d)."""
-    return float(len(golden.need("layers.0.self_attn.out_proj.weight")) ** 0.5)
+    return float(len(golden.parameters["layers.0.self_attn.out_proj.weight"]) ** 0.5)
 
 
 def scaled_embeddings(host: Host, golden: Golden) -> None:

@@ -58,7 +58,7 @@ class Pair(HostModel):
             for side in ("encoder", "decoder")
         )
         self.dim = self.encoder.shape.dim
-        source, target = (len(golden.need(f"{side}_embed_tokens.weight")) for side in ("encoder", "decoder"))
+        source, target = (len(golden.parameters[f"{side}_embed_tokens.weight"]) for side in ("encoder", "decoder"))
         self.encoder_embed_tokens = nn.Embedding(source, self.dim)
         self.decoder_embed_tokens = nn.Embedding(target, self.dim)
         self.output_projection = nn.Linear(self.dim, target, bias=False)

@@ -65,7 +65,7 @@ class WithoutTears(HostModel):
 
     def __init__(self, golden: Golden) -> None:
         super().__init__()
-        words, dim = golden.need("embed_tokens.weight").shape
+        words, dim = golden.parameters["embed_tokens.weight"].shape
         enc_depth, dec_depth = golden.depth("encoder"), golden.depth("decoder")
         self.encoder = build_stack(golden, "encoder", "encoder", enc_depth=enc_depth, dec_depth=dec_depth)
         self.decoder = build_stack(golden, "decoder", "decoder", enc_depth=enc_depth, dec_depth=dec_depth)
