@@ -19,9 +19,8 @@ from fairseq_residuals.wirings.core.layer import CONNECTIONS, FAIRSEQ_NORMS
 from fairseq_residuals.wirings.variants._streams import stack_streams, stream_keys
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host import Host
-from tests.golden_check.hosts.host_recipe import HostRecipe
 from tests.golden_check.hosts.hyper_connections_host import join_dynamic, streams_side_by_side
-from tests.golden_check.hosts.released_2026_host import PairsOfNumbersRecipe, gains_themselves, released
+from tests.golden_check.hosts.released_2026_host import gains_themselves, pairs_by_the_largest, released
 from tests.golden_check.hosts.surroundings import layers_of
 from tests.golden_check.tolerances import SHIPPED
 
@@ -66,16 +65,10 @@ def by_fractions(values: Values) -> Values:
     return join_dynamic(named)
 
 
-class NewestRecipe(HostRecipe):
-    def adapt(self, golden: Golden) -> Golden:
-        """Compare what the file calls the output of a layer with what its FFN gives."""
-        named = {re.sub(r"dec_layer(\d+)", r"dec\1_ffn", name): x for name, x in golden.activations.items()}
-        return replace(golden, activations=named)
-
-
-class GammaRecipe(HostRecipe):
-    def adapt(self, golden: Golden) -> Golden:
-        return gains_themselves(golden, r"layer_norm\.weight$|\.post_gain$")
+def outputs_of_ffns(golden: Golden) -> Golden:
+    """Compare what the file calls the output of a layer with what its FFN gives."""
+    named = {re.sub(r"dec_layer(\d+)", r"dec\1_ffn", name): x for name, x in golden.activations.items()}
+    return replace(golden, activations=named)
 
 
 class XTransformersConnection(Connection):
@@ -129,14 +122,14 @@ _MHAR = released(
     (r"\.key_norm_weight$", ".key_gain"),
     repository=HCF,
     convert=by_layers,
-    recipe=NewestRecipe,
+    adapt=outputs_of_ffns,
     # the first sub-layer's softmax is over one source
     unused=r"connection\.routers\.0\.",
 )
 _X_TRANSFORMERS: dict[str, Any] = {
     "repository": "lucidrains/x-transformers",
     "convert": by_layers,
-    "recipe": GammaRecipe,
+    "adapt": gains_themselves(r"layer_norm\.weight$|\.post_gain$"),
 }
 RECIPES = {
     "mhar": _MHAR,
@@ -147,7 +140,7 @@ RECIPES = {
         (r"^final_norm\.", "layer_norm."),
         repository=HCF,
         convert=by_fractions,
-        recipe=PairsOfNumbersRecipe,
+        adapt=pairs_by_the_largest,
     ),
     "xt_depth_scale_residual": released(
         "residual_multiplier(eps=?,multiplier={residual_multiplier})",

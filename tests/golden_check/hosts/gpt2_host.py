@@ -6,7 +6,7 @@ EleutherAI/nanoGPT-mup has learned positions and a tied head, in muP; epfml/Dens
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from torch import Tensor, nn
 from torch.nn.functional import gelu
@@ -45,14 +45,10 @@ class PositionedHost(Host):
         return x + self.embed_positions.weight[: x.size(1)]
 
 
-@dataclass(frozen=True)
-class MuPRecipe(HostRecipe):
-    """A file that has the norm on top before it is divided by m_N."""
-
-    def adapt(self, golden: Golden) -> Golden:
-        """Return ``golden`` with the divided output."""
-        features = golden.activations["decoder_features"] / number(golden, "mup_width_multiplier")
-        return replace(golden, activations=golden.activations | {"decoder_features": features})
+def divided_output(golden: Golden) -> Golden:
+    """Divide the norm on top by m_N, which the file has before that."""
+    features = golden.activations["decoder_features"] / number(golden, "mup_width_multiplier")
+    return replace(golden, activations=golden.activations | {"decoder_features": features})
 
 
 def _complete_p(golden: Golden) -> str:
@@ -73,11 +69,12 @@ def _dense_former(golden: Golden) -> str:
     return f"dense_former(dilation={golden.setting('dilation')},period={golden.setting('period')})"
 
 
-_MU_P = MuPRecipe(
+_MU_P = HostRecipe(
     _complete_p,
     Authors("EleutherAI/nanoGPT-mup", renames=NAMES),
     activation=gelu,
     model=PositionedHost,
+    adapt=divided_output,
     tolerances=SHIPPED,
 )
 _DENSE_FORMER = HostRecipe(

@@ -89,6 +89,23 @@ class HostModel(nn.Module):
     """A model that takes the ``in/*`` of a golden file and returns what the file holds, by name."""
 
 
+class PairHost(HostModel):
+    """An encoder and a decoder."""
+
+    def __init__(self, golden: Golden, activation: Callable[[Tensor], Tensor] = torch.relu) -> None:
+        super().__init__()
+        depths = {"enc_depth": golden.depth("encoder"), "dec_depth": golden.depth("decoder")}
+        self.encoder = build_stack(golden, "encoder", "encoder", activation, **depths)
+        self.decoder = build_stack(golden, "decoder", "decoder", activation, **depths)
+
+    def through(self, source: Tensor, padding: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """(S, B, C), (B, S), (T, B, C) -> what both stacks give, (B, S, C) and (B, T, C)."""
+        memory, _ = self.encoder(source, Context(padding_mask=padding))
+        masks = Context(memory=memory, memory_padding_mask=padding, self_attn_mask=future_mask(target))
+        features, _ = self.decoder(target, masks)
+        return memory.transpose(0, 1), features.transpose(0, 1)
+
+
 class Host(HostModel):
     """A language model, or for a file without tokens and a head an encoder that is given vectors."""
 

@@ -39,6 +39,8 @@ class HostRecipe(GoldenRecipe):
     """What else the authors put around the wiring, by :mod:`.surroundings`: called with a host that was just built."""
     tolerances: Tolerances = HOSTS
     model: Callable[[Golden], HostModel] = Host
+    adapt: Callable[[Golden], Golden] = lambda golden: golden
+    """Returns a golden with the authors' conventions turned into this plugin's."""
 
     def authors_of(self, description: dict[str, Any]) -> Authors:
         return self.authors if isinstance(self.authors, Authors) else self.authors(description)

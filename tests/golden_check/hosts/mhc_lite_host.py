@@ -65,29 +65,27 @@ MHC_LITE = Authors(
 )
 
 
-class MHCLiteRecipe(HostRecipe):
-    """With its own measures for gradients of routers."""
+def measured_where_they_cancel(golden: Golden) -> Golden:
+    """Measure gradients of routers that cancel by what they are as large as where they do not.
 
-    def adapt(self, golden: Golden) -> Golden:
-        """Measure those that cancel by what they are as large as where they do not.
-
-        The streams are still alike in the first router, so the gradient of what mixes them is zero but for rounding:
-        the largest of each joined tensor. Of the scales, sums over all positions: the largest in any layer.
-        """
-        first = f"layers.0.{CONNECTIONS['self']}.router."
-        measures = {name: x.max().expand_as(x) for name, x in golden.scales.items() if name.startswith(first)}
-        names = [name for name in golden.scales if name.endswith(".router.scale")]
-        if names:
-            measures |= dict.fromkeys(names, torch.stack([golden.scales[name] for name in names]).amax(0))
-        return replace(golden, scales=golden.scales | measures)
+    The streams are still alike in the first router, so the gradient of what mixes them is zero but for rounding:
+    the largest of each joined tensor. Of the scales, sums over all positions: the largest in any layer.
+    """
+    first = f"layers.0.{CONNECTIONS['self']}.router."
+    measures = {name: x.max().expand_as(x) for name, x in golden.scales.items() if name.startswith(first)}
+    names = [name for name in golden.scales if name.endswith(".router.scale")]
+    if names:
+        measures |= dict.fromkeys(names, torch.stack([golden.scales[name] for name in names]).amax(0))
+    return replace(golden, scales=golden.scales | measures)
 
 
-def _recipe(options: str) -> MHCLiteRecipe:
-    return MHCLiteRecipe(
+def _recipe(options: str) -> HostRecipe:
+    return HostRecipe(
         lambda golden: f"mhc_lite(n={golden.setting('streams')}{options})",
         MHC_LITE,
         activation=gelu,
         model=PositionedHost,
+        adapt=measured_where_they_cancel,
         layer_outputs=streams_side_by_side,
         tolerances=SHIPPED,
         # which of the streams a sub-layer starts with is drawn there

@@ -12,12 +12,13 @@ from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Autho
 from fairseq_residuals.wirings.core.layer import Context
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host import Host
+from tests.golden_check.hosts.host_recipe import HostRecipe
 from tests.golden_check.hosts.nanogpt_record_host import (
     EPS,
     NAMES,
     WITHOUT_GAINS,
-    RecordRecipe,
     relu_squared,
+    without_unread,
 )
 from tests.golden_check.hosts.surroundings import (
     QUERIES_AND_KEYS,
@@ -84,7 +85,7 @@ def _larger_queries_and_keys(host: Host, golden: Golden) -> None:
 
 
 RECIPES = {
-    "nanochat": RecordRecipe(
+    "nanochat": HostRecipe(
         "x0_lambdas(norm=rms,start=nanochat,backout=true)",
         Authors(
             "karpathy/nanochat",
@@ -97,6 +98,7 @@ RECIPES = {
         ),
         activation=relu_squared,
         eps=EPS,
+        adapt=without_unread,
         fixed=WITHOUT_GAINS,
         model=NanochatHost,
         surroundings=(

@@ -8,7 +8,8 @@ have no skip, embedding or backout that the wiring here lacks, but for what :fun
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -140,34 +141,31 @@ class RecordHost(Host):
         self.seen["pre_norm"] = batch_first(args[0])
 
 
-@dataclass(frozen=True)
-class RecordRecipe(HostRecipe):
-    """A file with rows that its model never reads, and which may count its layers from 1."""
+def without_unread(golden: Golden, first_layer: int = 0) -> Golden:
+    """Leave out the rows that the model never reads.
 
-    first_layer: int = 0
+    Args:
+        first_layer: the number of the first layer in the file.
+    """
 
-    def adapt(self, golden: Golden) -> Golden:
-        """Return ``golden`` without what is never read, and with layers that are counted from 0."""
+    def read(values: Values) -> Values:
+        return {name: x for name, x in values.items() if not name.startswith(UNREAD)}
 
-        def read(values: Values) -> Values:
-            return {name: x for name, x in values.items() if not name.startswith(UNREAD)}
+    def renumber(name: str) -> str:
+        return re.sub(r"^dec_layer(\d+)", lambda m: f"dec_layer{int(m[1]) - first_layer}", name)
 
-        def renumber(name: str) -> str:
-            return re.sub(r"^dec_layer(\d+)", lambda m: f"dec_layer{int(m[1]) - self.first_layer}", name)
-
-        unread = {name: x for name, x in golden.gradients.items() if name.startswith(UNREAD)}
-        return replace(
-            golden,
-            parameters=read(golden.parameters),
-            gradients=read(golden.gradients),
-            scales=read(golden.scales),
-            unused_gradients=golden.unused_gradients | unread,
-            # what surrounds the wiring is drawn at random
-            initial={
-                name: x for name, x in read(golden.initial).items() if re.search(r"_connection\.|\.wiring\.", name)
-            },
-            activations={renumber(name): x for name, x in golden.activations.items()},
-        )
+    unread = {name: x for name, x in golden.gradients.items() if name.startswith(UNREAD)}
+    # what surrounds the wiring is drawn at random
+    initial = {name: x for name, x in read(golden.initial).items() if re.search(r"_connection\.|\.wiring\.", name)}
+    return replace(
+        golden,
+        parameters=read(golden.parameters),
+        gradients=read(golden.gradients),
+        scales=read(golden.scales),
+        unused_gradients=golden.unused_gradients | unread,
+        initial=initial,
+        activations={renumber(name): x for name, x in golden.activations.items()},
+    )
 
 
 def _of_2026(values: Values) -> Values:
@@ -187,21 +185,16 @@ def _of_2026(values: Values) -> Values:
     return parted
 
 
-@dataclass(frozen=True)
-class TwoLaneRecipe(RecordRecipe):
-    """A file that has a second lane's weights below the split, too."""
+def without_lane_below_split(golden: Golden) -> Golden:
+    """Leave out a second lane's weights below the split, too."""
+    split = golden.setting("parallel_start")
+    below = re.compile(rf"layers\.({'|'.join(map(str, range(split)))})\.\w+\.other_weight")
 
-    def adapt(self, golden: Golden) -> Golden:
-        """Return ``golden`` without them."""
-        split = golden.setting("parallel_start")
+    def mark(values: Values) -> Values:
+        return {f"{UNREAD}{name}" if below.fullmatch(name) else name: x for name, x in values.items()}
 
-        def mark(values: Values) -> Values:
-            below = re.compile(rf"layers\.({'|'.join(map(str, range(split)))})\.\w+\.other_weight")
-            return {f"{UNREAD}{name}" if below.fullmatch(name) else name: x for name, x in values.items()}
-
-        parts = ("parameters", "gradients", "scales", "initial")
-        marked: dict[str, Any] = {part: mark(getattr(golden, part)) for part in parts}
-        return super().adapt(replace(golden, **marked))
+    parts = ("parameters", "gradients", "scales", "initial")
+    return without_unread(replace(golden, **{part: mark(getattr(golden, part)) for part in parts}))
 
 
 class TwoLaneHost(RecordHost):
@@ -249,12 +242,13 @@ def _split(golden: Golden) -> str:
 
 
 RECIPES = {
-    "unet_x0_moddednanogpt": RecordRecipe(
+    "unet_x0_moddednanogpt": HostRecipe(
         "unet_skip(norm=rms,gate=none,x0=true,value_residual=learnable)",
         Authors(REPOSITORY, _of_2024, NAMES),
         activation=relu_squared,
         eps=EPS,
         fixed=WITHOUT_GAINS,
+        adapt=without_unread,
         # that of the first layer mixes what is equal
         unused=r"transformer\.h\.0\.attn\.lamb$",
         surroundings=(
@@ -266,7 +260,7 @@ RECIPES = {
         ),
         tolerances=SHIPPED,
     ),
-    "unet_gated_backout_moddednanogpt": RecordRecipe(
+    "unet_gated_backout_moddednanogpt": HostRecipe(
         # its loop subtracts the output of the ninth of twelve layers, of which the first never runs
         "unet_skip(norm=rms,unpaired=last,x0=true,backout=true,middle=7)",
         Authors(REPOSITORY, _of_2025, NAMES),
@@ -274,17 +268,18 @@ RECIPES = {
         eps=EPS,
         # a layer without attention
         fixed=WITHOUT_GAINS | {r"layers\.6\.self_attn\.\w+\.weight": 0.0},
-        first_layer=1,
+        adapt=partial(without_unread, first_layer=1),
         model=RecordHost,
         surroundings=(normalised_input, logits_by(lambda x, golden: 30 * torch.sigmoid(x / 7.5))),
         tolerances=SHIPPED,
     ),
-    "two_lane_moddednanogpt": TwoLaneRecipe(
+    "two_lane_moddednanogpt": HostRecipe(
         _split,
         Authors(REPOSITORY, _of_2026, NAMES),
         activation=relu_squared,
         eps=EPS,
         fixed=WITHOUT_GAINS,
+        adapt=without_lane_below_split,
         model=TwoLaneHost,
         surroundings=(normalised_input,),
         tolerances=SHIPPED,

@@ -5,9 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors
-from fairseq_residuals.wirings.core.layer import Context
-from tests.golden_check.fixtures import Golden
-from tests.golden_check.hosts.host import HostModel, build_stack, future_mask
+from tests.golden_check.hosts.host import PairHost
 from tests.golden_check.hosts.host_recipe import HostRecipe
 
 REZERO = Authors(
@@ -22,14 +20,8 @@ REZERO = Authors(
 )
 
 
-class Pair(HostModel):
+class Pair(PairHost):
     """An encoder and a decoder without embeddings and head."""
-
-    def __init__(self, golden: Golden) -> None:
-        super().__init__()
-        enc_depth, dec_depth = golden.depth("encoder"), golden.depth("decoder")
-        self.encoder = build_stack(golden, "encoder", "encoder", enc_depth=enc_depth, dec_depth=dec_depth)
-        self.decoder = build_stack(golden, "decoder", "decoder", enc_depth=enc_depth, dec_depth=dec_depth)
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Run the model.
@@ -40,12 +32,9 @@ class Pair(HostModel):
         Returns:
             encoder_out and decoder_features.
         """
-        padding = inputs["src_padding"].bool()
-        memory, _ = self.encoder(inputs["src_vectors"].transpose(0, 1), Context(padding_mask=padding))
-        x = inputs["tgt_vectors"].transpose(0, 1)
-        masks = Context(memory=memory, memory_padding_mask=padding, self_attn_mask=future_mask(x))
-        x, _ = self.decoder(x, masks)
-        return {"encoder_out": memory.transpose(0, 1), "decoder_features": x.transpose(0, 1)}
+        source, target = (inputs[f"{side}_vectors"].transpose(0, 1) for side in ("src", "tgt"))
+        memory, features = self.through(source, inputs["src_padding"].bool(), target)
+        return {"encoder_out": memory, "decoder_features": features}
 
 
 RECIPES = {

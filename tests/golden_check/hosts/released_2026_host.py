@@ -6,6 +6,7 @@ Of transformers the files have whole models with plain attention and FFNs in the
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -40,18 +41,17 @@ LAYER = (
 )
 
 
-def released(wiring: str, *names: tuple[str, str], recipe: type[HostRecipe] = HostRecipe, **more: Any) -> HostRecipe:
+def released(wiring: str, *names: tuple[str, str], **more: Any) -> HostRecipe:
     """Return a recipe for a file of 2026.
 
     Args:
         wiring: numbers that the sidecar has stand in braces by their names there, and "eps=?" for that of all norms.
         names: regular expressions and replacements for what only this design has.
-        recipe: of which class.
         more: further fields of the recipe; ``repository`` and ``convert`` are those of its authors.
     """
     repository, convert = more.pop("repository", "huggingface/transformers"), more.pop("convert", dict)
     authors = Authors(repository, convert, (*MODEL, *names, *LAYER, *NAMES))
-    return recipe(partial(with_settings, wiring), authors, **{"tolerances": SHIPPED} | more)
+    return HostRecipe(partial(with_settings, wiring), authors, **{"tolerances": SHIPPED} | more)
 
 
 def with_settings(wiring: str, golden: Golden) -> str:
@@ -66,10 +66,14 @@ def with_settings(wiring: str, golden: Golden) -> str:
     return wiring.format(**{name: int(x) if x.is_integer() else x for name, x in settings.items()})
 
 
-def gains_themselves(golden: Golden, pattern: str) -> Golden:
-    """Return ``golden`` with 1 added to the gains of that pattern, which its file has as their distance from 1."""
-    parameters = {name: 1 + x if re.search(pattern, name) else x for name, x in golden.parameters.items()}
-    return replace(golden, parameters=parameters)
+def gains_themselves(pattern: str) -> Callable[[Golden], Golden]:
+    """Add 1 to the gains of that pattern, which a file has as their distance from 1."""
+
+    def adapt(golden: Golden) -> Golden:
+        parameters = {name: 1 + x if re.search(pattern, name) else x for name, x in golden.parameters.items()}
+        return replace(golden, parameters=parameters)
+
+    return adapt
 
 
 def gains_of_streams(values: Values) -> Values:
@@ -83,16 +87,6 @@ def gains_of_streams(values: Values) -> Values:
         else:
             parted[name] = value
     return parted
-
-
-class QwenRecipe(HostRecipe):
-    def adapt(self, golden: Golden) -> Golden:
-        return gains_themselves(golden, r"\.norms\.\d+\.weight$")
-
-
-class MuseRecipe(HostRecipe):
-    def adapt(self, golden: Golden) -> Golden:
-        return gains_themselves(golden, r"layers\.\d+\.(\w+_layer_norm\.weight|ffn_connection\.out_gain)$")
 
 
 class Muse(Host):
@@ -154,15 +148,14 @@ def in_pairs(values: Values) -> Values:
     return {re.sub(r"layers\.(\d+)\.(\w+)\.(?:([01])\.)?", half, name): value for name, value in values.items()}
 
 
-class PairsRecipe(HostRecipe):
-    def adapt(self, golden: Golden) -> Golden:
-        """Call what is above a pair by the number of its second layer."""
+def by_second_layer(golden: Golden) -> Golden:
+    """Call what is above a pair by the number of its second layer."""
 
-        def second(m: re.Match[str]) -> str:
-            return str(2 * int(m[0]) + 1)
+    def second(m: re.Match[str]) -> str:
+        return str(2 * int(m[0]) + 1)
 
-        above = {re.sub(r"(?<=dec_layer)\d+", second, name): x for name, x in golden.activations.items()}
-        return replace(golden, activations=above)
+    above = {re.sub(r"(?<=dec_layer)\d+", second, name): x for name, x in golden.activations.items()}
+    return replace(golden, activations=above)
 
 
 def above_pairs(s: Stream) -> dict[str, Tensor]:
@@ -178,12 +171,11 @@ def normalised_embeddings(host: Host, golden: Golden) -> None:
     host.embed_tokens.register_forward_hook(lambda module, args, x: root_mean_square(x, eps))
 
 
-class PairsOfNumbersRecipe(HostRecipe):
-    def adapt(self, golden: Golden) -> Golden:
-        """Measure the gradients of two numbers, sums that cancel, by the largest in any layer."""
-        names = [name for name in golden.scales if name.endswith((".lambdas", ".router.scale"))]
-        largest = torch.stack([golden.scales[name] for name in names]).amax(0)
-        return replace(golden, scales=golden.scales | dict.fromkeys(names, largest))
+def pairs_by_the_largest(golden: Golden) -> Golden:
+    """Measure the gradients of two numbers, sums that cancel, by the largest in any layer."""
+    names = [name for name in golden.scales if name.endswith((".lambdas", ".router.scale"))]
+    largest = torch.stack([golden.scales[name] for name in names]).amax(0)
+    return replace(golden, scales=golden.scales | dict.fromkeys(names, largest))
 
 
 RECIPES = {
@@ -239,7 +231,7 @@ RECIPES = {
         (r"^hyper_connection_mixer\.", "layers.wiring.last."),
         (r"\.input_mix_weight_(down|up)\.weight$", r".\1"),
         convert=gains_of_streams,
-        recipe=QwenRecipe,
+        adapt=gains_themselves(r"\.norms\.\d+\.weight$"),
         layer_outputs=streams_side_by_side,
         initial_values=False,
     ),
@@ -249,7 +241,7 @@ RECIPES = {
         (r"\.post_feedforward_residual_gate\.", FFN),
         (r"\.pre_feedforward_layernorm\.", ".final_layer_norm."),
         (r"\.post_feedforward_layernorm\.weight$", f"{FFN}out_gain"),
-        recipe=MuseRecipe,
+        adapt=gains_themselves(r"layers\.\d+\.(\w+_layer_norm\.weight|ffn_connection\.out_gain)$"),
         model=Muse,
         initial_values=False,
     ),
@@ -259,13 +251,13 @@ RECIPES = {
         (r"\.mlp\.fc2\.", f"{FFN}shortcut_out."),
         (r"\.mlps\.fc", ".fc"),
         convert=in_pairs,
-        recipe=PairsRecipe,
+        adapt=by_second_layer,
         layer_outputs=above_pairs,
     ),
     "neomme_x0_read": released(
         "x0_read(norm=rms,eps=?,multiplier={residual_multiplier})",
         (r"\.lambdas$", f"{SELF}lambdas"),
-        recipe=PairsOfNumbersRecipe,
+        adapt=pairs_by_the_largest,
         surroundings=(normalised_embeddings,),
         fixed={r".*layer_norm\.weight": 1.0},
     ),

@@ -11,10 +11,8 @@ from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Autho
 from fairseq_residuals.wirings.blocks.attention import Rotary
 from fairseq_residuals.wirings.core.attention import open_attention
 from fairseq_residuals.wirings.core.base import Connection
-from fairseq_residuals.wirings.core.layer import Context
-from fairseq_residuals.wirings.core.stack import Stack
 from tests.golden_check.fixtures import Golden
-from tests.golden_check.hosts.host import HostModel, build_stack, future_mask
+from tests.golden_check.hosts.host import PairHost
 from tests.golden_check.hosts.host_recipe import HostRecipe
 from tests.golden_check.hosts.released_2026_host import gains_themselves
 from tests.golden_check.hosts.scaled_residual_host import geglu
@@ -46,17 +44,12 @@ T5_GEMMA = Authors(
 )
 
 
-class Pair(HostModel):
+class Pair(PairHost):
     """An encoder and a decoder with embeddings and a head of their own."""
 
     def __init__(self, golden: Golden) -> None:
-        super().__init__()
-        enc_depth, dec_depth = golden.depth("encoder"), golden.depth("decoder")
+        super().__init__(golden, geglu)
         self.pad = golden.pad
-        self.encoder, self.decoder = (
-            build_stack(golden, side, side, geglu, enc_depth=enc_depth, dec_depth=dec_depth)  # type: ignore[arg-type]
-            for side in ("encoder", "decoder")
-        )
         self.dim = self.encoder.shape.dim
         source, target = (len(golden.parameters[f"{side}_embed_tokens.weight"]) for side in ("encoder", "decoder"))
         self.encoder_embed_tokens = nn.Embedding(source, self.dim)
@@ -80,22 +73,19 @@ class Pair(HostModel):
         padding = inputs["src_tokens"].eq(-1 if self.pad is None else self.pad)
         source = self.encoder_embed_tokens(inputs["src_tokens"])
         target = self.decoder_embed_tokens(inputs["prev_output_tokens"])
-        memory = self._through(self.encoder, source, Context(padding_mask=padding))
-        masks = Context(memory=memory, memory_padding_mask=padding, self_attn_mask=future_mask(target.transpose(0, 1)))
-        features = self._through(self.decoder, target, masks).transpose(0, 1)
+        memory, features = self.through(self._scaled(source), padding, self._scaled(target))
         logits = MOST_LOGIT * torch.tanh(self.output_projection(features) / MOST_LOGIT)
         return {
             "enc_embed": source,
-            "encoder_out": memory.transpose(0, 1),
+            "encoder_out": memory,
             "dec_embed": target,
             "decoder_features": features,
             "logits": logits,
         }
 
-    def _through(self, stack: Stack, embedded: Tensor, context: Context) -> Tensor:
+    def _scaled(self, embedded: Tensor) -> Tensor:
         """(B, T, C) -> (T, B, C)"""
-        x, _ = stack(self.dim**0.5 * embedded.transpose(0, 1), context)
-        return x
+        return self.dim**0.5 * embedded.transpose(0, 1)
 
 
 def bounded_scores(scores: Tensor) -> Tensor:
@@ -103,9 +93,8 @@ def bounded_scores(scores: Tensor) -> Tensor:
     return MOST_SCORE * torch.tanh(scores / MOST_SCORE)
 
 
-class T5GemmaRecipe(HostRecipe):
-    def adapt(self, golden: Golden) -> Golden:
-        return gains_themselves(golden, "norm")
-
-
-RECIPES = {"t5gemma_sandwich_encdec": T5GemmaRecipe("sandwich_ln(norm=rms)", T5_GEMMA, model=Pair, tolerances=SHIPPED)}
+RECIPES = {
+    "t5gemma_sandwich_encdec": HostRecipe(
+        "sandwich_ln(norm=rms)", T5_GEMMA, model=Pair, adapt=gains_themselves("norm"), tolerances=SHIPPED
+    )
+}

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors, Values
 from fairseq_residuals.plugin.models.fixnorm import NormalizedProjection, normalize_embedded
-from fairseq_residuals.wirings.core.layer import FAIRSEQ_NORMS, Context
+from fairseq_residuals.wirings.core.layer import FAIRSEQ_NORMS
 from tests.golden_check.fixtures import Golden
-from tests.golden_check.hosts.host import HostModel, build_stack, future_mask
+from tests.golden_check.hosts.host import PairHost
 from tests.golden_check.hosts.host_recipe import HostRecipe
 from tests.golden_check.neutron import interleaved_sinusoids
 from tests.golden_check.tolerances import SHIPPED
@@ -60,15 +60,12 @@ WITHOUT_TEARS = Authors(
 )
 
 
-class WithoutTears(HostModel):
+class WithoutTears(PairHost):
     """Encoder and decoder around the wired stacks."""
 
     def __init__(self, golden: Golden) -> None:
-        super().__init__()
+        super().__init__(golden)
         words, dim = golden.parameters["embed_tokens.weight"].shape
-        enc_depth, dec_depth = golden.depth("encoder"), golden.depth("decoder")
-        self.encoder = build_stack(golden, "encoder", "encoder", enc_depth=enc_depth, dec_depth=dec_depth)
-        self.decoder = build_stack(golden, "decoder", "decoder", enc_depth=enc_depth, dec_depth=dec_depth)
         self.embed_tokens = nn.Embedding(words, dim)
         self.embed_tokens.register_forward_hook(normalize_embedded)
         self.lang_embedding = nn.Parameter(torch.zeros(2, dim))
@@ -84,15 +81,12 @@ class WithoutTears(HostModel):
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Run the model on ``src_tokens`` (B, S) and ``prev_output_tokens`` (B, T)."""
-        source, padding = self.embed(inputs["src_tokens"], 0), inputs["src_tokens"].eq(PADDING)
-        memory, _ = self.encoder(source, Context(padding_mask=padding))
-        target = self.embed(inputs["prev_output_tokens"], 1)
-        masks = Context(memory=memory, memory_padding_mask=padding, self_attn_mask=future_mask(target))
-        features = self.decoder(target, masks)[0].transpose(0, 1)
+        source, target = self.embed(inputs["src_tokens"], 0), self.embed(inputs["prev_output_tokens"], 1)
+        memory, features = self.through(source, inputs["src_tokens"].eq(PADDING), target)
         logits = self.output_projection(features)
         never = torch.tensor(NEVER, device=logits.device)
         return {
-            "encoder_out": memory.transpose(0, 1),
+            "encoder_out": memory,
             "decoder_features": features,
             "logits": logits.index_fill(-1, never, -1e9),
         }
