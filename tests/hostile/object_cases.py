@@ -197,7 +197,8 @@ def settings() -> Iterator[Case]:
     mapping = b"}(" + b"".join(text(key) + value for key, value in plain.items()) + b"u"
     endless = config(a=text("${b}"), b=text("${a}"))
     whole = b"}(" + text("a") + text("${b}") + text("b") + b"}" + text("c") + text("d") + b"su"
-    nested = b"}" + text("m") + _stated("argparse", "Namespace", x=text("${oc.env:HOME}")) + b"s"
+    namespace = _stated("argparse", "Namespace", x=text("${oc.env:HOME}"))
+    nested = b"}" + text("m") + namespace + b"s"
     cases = {
         "config-environment": ("cfg", config(a=text("${oc.env:HOME}")), "which OmegaConf would compute"),
         "config-decode": ("cfg", config(a=text("${oc.decode:'[1]'}")), "which OmegaConf would compute"),
@@ -206,6 +207,9 @@ def settings() -> Iterator[Case]:
         "config-endless": ("cfg", endless, "refer to each other without end"),
         "config-plain": ("cfg", mapping, "which OmegaConf would compute"),
         "config-namespace": ("cfg", nested, "which OmegaConf would compute"),
+        "config-list": ("cfg", b"}" + text("m") + b"]" + text("${oc.env:X}") + b"as", "which OmegaConf would compute"),
+        "config-in-lines": ("cfg", config(a=text("${oc.create:\n{}}")), "which OmegaConf would compute"),
+        "args-environment": ("args", namespace, "which OmegaConf would compute"),
         "config-of-several": ("cfg", whole, "which stands for several others"),
         "config-of-a-class": ("cfg", config(a=name("builtins", "int")), "an OmegaConf value that is not plain"),
         "config-of-a-list": ("cfg", _stated("omegaconf.dictconfig", "DictConfig", _content=b"]"), "without contents"),

@@ -120,11 +120,10 @@ def test_a_checkpoint_that_was_asked_for_must_be_there(tmp_path):
 
 
 def test_settings_of_a_checkpoint_are_not_run(tmp_path):
-    mark = tmp_path / "mark"
     for read in (utils.eval_str_list, utils.eval_str_dict, utils.eval_bool):
         with pytest.raises(UserError, match="is not read"):
-            read(f"open({str(mark)!r}, 'w') or [1]")
-    assert not mark.exists()
+            read(f"open({str(tmp_path / 'mark')!r}, 'w') or [1]")
+    assert not (tmp_path / "mark").exists()
     assert utils.eval_str_list(" 10, 20", int) == [10, 20] and utils.eval_str_list("0.5") == [0.5]
     assert utils.eval("[(512, 10, 5)] + [(512, 3, 2)] * 2") == [(512, 10, 5), (512, 3, 2), (512, 3, 2)]
     assert wav2vec2.eval is utils.eval

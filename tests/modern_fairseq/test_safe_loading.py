@@ -104,16 +104,6 @@ def test_a_configuration_keeps_its_references(tmp_path):
     assert loaded == OmegaConf.to_container(saved) and loaded["a"]["b"] == "${c}"
 
 
-def test_a_configuration_reads_no_environment(tmp_path, monkeypatch):
-    monkeypatch.setenv("PASSWORD_OF_A_TEST", "secret")
-    settings = {"task": {"data": "${oc.env:PASSWORD_OF_A_TEST}"}}
-    for cfg in (settings, OmegaConf.create(settings)):
-        torch.save({"model": {}, "cfg": cfg}, tmp_path / "x.pt")
-        with pytest.raises(UserError, match="which OmegaConf would compute") as caught:
-            checkpoints.load_fairseq(tmp_path / "x.pt")
-        assert "secret" not in str(caught.value)
-
-
 def checkpoint():
     generator = torch.Generator().manual_seed(0)
     model = {f"layers.{n}.weight": torch.randn(40, 40, generator=generator) for n in range(4)}
