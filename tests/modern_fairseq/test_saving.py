@@ -129,25 +129,6 @@ def test_a_copy_alike(tmp_path, monkeypatch):
     assert sorted(os.listdir(tmp_path)) == ["checkpoint1.pt", "checkpoint_last.pt"]
 
 
-def test_a_killed_copy_leaves_the_old_file(tmp_path, monkeypatch):
-    new, last = tmp_path / "checkpoint1.pt", tmp_path / "checkpoint_last.pt"
-    new.write_bytes(b"new" * 1000)
-    last.write_bytes(b"old")
-
-    def killed_halfway(source, target):
-        target.write_bytes(b"new")
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("shutil.copyfile", killed_halfway)
-        with pytest.raises(KeyboardInterrupt):
-            checkpoint_utils.PathManager.copy(str(new), str(last), overwrite=True)
-    assert last.read_bytes() == b"old"
-    assert checkpoint_utils.PathManager.copy(str(new), str(last), overwrite=True)
-    assert last.read_bytes() == b"new" * 1000
-    assert sorted(os.listdir(tmp_path)) == ["checkpoint1.pt", "checkpoint_last.pt"]
-
-
 def test_a_run_begins_by_removing_what_a_killed_one_left(tmp_path):
     for name in (".checkpoint_1_5.pt.atomic-write", ".checkpoint_1_5.pt.other", "checkpoint1.pt"):
         (tmp_path / name).write_bytes(b"half")
