@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 import pytest
-from running import load, succeed
-from tiny_jobs import CUTOFFS, LANGUAGE_MODEL, SPECIAL_SYMBOLS, UPDATES, WIKI103
+from running import succeed
+from tiny_jobs import LANGUAGE_MODEL, UPDATES, WIKI103
 
 
 def evaluated(job, data, checkpoint, *flags):
@@ -31,16 +30,6 @@ def test_eval_lm_gives_the_valid_loss_of_training(language_model, data_of, train
     assert perplexity == pytest.approx(2**loss, abs=0.01)
 
 
-def test_eval_lm_by_word_adds_up(data_of, trained):
-    """--output-word-probs lists the same tokens; their mean log probability is the loss."""
-    checkpoint = trained(LANGUAGE_MODEL)[0] / "checkpoint_last.pt"
-    loss, _, run = evaluated(LANGUAGE_MODEL, data_of(LANGUAGE_MODEL), checkpoint, "--output-word-probs")
-    scores = [float(x) for x in re.findall(r"\[(-\d+\.\d{6})\]", run.out + run.err)]
-    words = (data_of(LANGUAGE_MODEL) / "text" / "valid").read_text().split("\n")
-    assert len(scores) == sum(len(line.split()) + 1 for line in words if line)
-    assert -sum(scores) / len(scores) / math.log(2) == pytest.approx(loss, abs=1e-4)
-
-
 def test_generate_and_interactive_continue_a_prefix(language_model, data_of, trained):
     """Both score the same continuation of the same words alike."""
     data = data_of(language_model)
@@ -59,13 +48,3 @@ def test_generate_and_interactive_continue_a_prefix(language_model, data_of, tra
     assert len(generated["H"]) == len(text)
     for i, (_, words) in generated["H"].items():
         assert words.split()[:3] == text[i][:3]
-
-
-def test_adaptive_model_is_what_wiki103_asks_for(data_of, trained):
-    """Bands of the vocabulary with embeddings of decreasing width, tied with the softmax."""
-    size = SPECIAL_SYMBOLS + len((data_of(WIKI103) / "dict.txt").read_text().splitlines())
-    state = load(trained(WIKI103)[0] / "checkpoint_last.pt")["model"]
-    head, *tails = (state[f"decoder.embed_tokens.embeddings.{i}.0.weight"] for i in range(3))
-    first, second = CUTOFFS
-    assert [tuple(w.shape) for w in (head, *tails)] == [(first, 16), (second - first, 8), (size - second, 4)]
-    assert state["decoder.adaptive_softmax.head.word_proj.weight"].equal(head)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 
 import pytest
 import tiny_data
@@ -30,29 +29,9 @@ SEARCH = ["--beam", "3", "--max-len-b", "8"]
 
 @pytest.fixture(scope="module")
 def generated(data, checkpoint, once):
-    """Beam search over the test set, one utterance at a time, scored by word error rate."""
+    """Beam search over the test set, one utterance at a time."""
     flags = [*SPEECH.use_flags(data, checkpoint, batch_size=1), *SEARCH, "--gen-subset", "test"]
-    return once("recognised", lambda _: succeed("fairseq-generate", *flags, "--scoring", "wer"))[1]
-
-
-def test_generate_reports_the_word_error_rate(generated):
-    found = generated.hypotheses()
-    references = [found["T"][i][0].split() for i in range(len(found["T"]))]
-    assert references == tiny_data.sentences("test", longest=4)
-    systems = [found["H"][i][1].split() for i in range(len(found["H"]))]
-    errors = sum(distance(a, b) for a, b in zip(references, systems, strict=True))
-    rate = 100 * errors / sum(map(len, references))
-    assert float(re.search(r"WER: ([\d.]+)", generated.out)[1]) == pytest.approx(rate, abs=0.01)
-
-
-def distance(a, b):
-    """Word edits that make b of a (Levenshtein)."""
-    row = list(range(len(b) + 1))
-    for i, x in enumerate(a, 1):
-        before, row[0] = row[0], i
-        for j, y in enumerate(b, 1):
-            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (x != y))
-    return row[-1]
+    return once("recognised", lambda _: succeed("fairseq-generate", *flags))[1]
 
 
 def test_reference_scores_add_up_to_the_valid_loss(data, checkpoint, trained):
