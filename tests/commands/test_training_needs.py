@@ -52,11 +52,6 @@ def stats_in(record):
     return {name: value for name, value in record.items() if name.startswith(("gnorm/", "learned/"))}
 
 
-def test_learning_rate_follows_the_formula(whole):
-    for n, record in logged(whole[1]).items():
-        assert record["lr"] == pytest.approx(LR * math.sqrt(PERIOD / (PERIOD + n)), rel=1e-5), n
-
-
 def test_statistics_are_logged_on_every_nth_update(whole):
     folder, run = whole
     records = logged(run)
