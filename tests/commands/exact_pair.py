@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from fairseq.distributed import utils as distributed_utils
 from fairseq.trainer import Trainer
-from in_process import config_of, train_by
+from in_process import config_of, recording, train_by
 from test_exact_resume import OPTIMIZERS, PRECISIONS, assert_resumes_exactly, assert_same, flags_of
 from test_exact_runs import CASES, SCHEDULE, STOP, UPDATES, state_of
 
@@ -32,22 +32,6 @@ def pair_flags(rank: int, folder: Path) -> tuple[str, ...]:
         f"--distributed-{key}={value}"
         for key, value in {"world-size": 2, "rank": rank, "backend": "gloo", "init-method": meet}.items()
     )
-
-
-def record_updates() -> list[Any]:
-    """Return a list to which each update adds what it was made from and what it gave."""
-    seen = []
-    original = Trainer.train_step
-
-    def train_step(self: Any, samples: Any, *args: Any, **kwargs: Any) -> Any:
-        logged = original(self, samples, *args, **kwargs)
-        gradients = [p.grad.clone() for p in self.model.parameters() if p.grad is not None]
-        # a process that has no batch left at the end of an epoch takes part with none
-        seen.append([samples[0].get("id"), float(logged["loss"]), *gradients, torch.get_rng_state()])
-        return logged
-
-    Trainer.train_step = train_step
-    return seen
 
 
 def try_task(case: str, data: Path, folder: Path, pair: tuple[str, ...], seen: list[Any]) -> None:
@@ -76,7 +60,8 @@ def main(rank: int, folder: Path, data: list[Path]) -> None:
         print(f"{variant} {precision} {optimizer}", flush=True)
         (folder / variant).mkdir(exist_ok=True)
         assert_resumes_exactly(variant, (*flags_of(precision, optimizer), *pair), folder / variant)
-    seen = record_updates()
+    seen: list[Any] = []
+    Trainer.train_step = recording(seen)
     for case, folder_of_data in zip(TASKS, data, strict=True):
         print(case, flush=True)
         try_task(case, folder_of_data, folder / case, pair, seen)

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 import tiny_data
-import torch
 from fairseq.trainer import Trainer
-from in_process import train
+from in_process import recording, train
 from running import assert_same, load, weights
 from tiny_jobs import LANGUAGE_MODEL, SPEECH, TRANSLATION
 
@@ -29,16 +28,7 @@ SCHEDULE = ("--lr", 0.005, "--lr-scheduler", "inverse_sqrt", "--warmup-updates",
 def updates(monkeypatch):
     """What each update was made from and what it gave."""
     seen = []
-    original = Trainer.train_step
-
-    def train_step(self, samples, *args, **kwargs):
-        logged = original(self, samples, *args, **kwargs)
-        gradients = [p.grad.clone() for p in self.model.parameters() if p.grad is not None]
-        loss, lr = torch.tensor(float(logged["loss"])), torch.tensor(self.get_lr())
-        seen.append([samples[0]["id"], loss, lr, *gradients, torch.get_rng_state()])
-        return logged
-
-    monkeypatch.setattr(Trainer, "train_step", train_step)
+    monkeypatch.setattr(Trainer, "train_step", recording(seen))
     return seen
 
 
@@ -85,7 +75,7 @@ def test_a_schedule_goes_on_exactly_after_any_epoch(schedule, stop, data_of, upd
     assert_same(in_two, whole)
     assert_same(state_of(tmp_path / "in two"), state_of(tmp_path / "whole"))
     if schedule == "reduce_lr_on_plateau":
-        assert [float(update[2]) for update in whole[::2]] == pytest.approx([0.01, 0.01, 0.01, 0.005, 0.005])
+        assert [update[2] for update in whole[::2]] == pytest.approx([0.01, 0.01, 0.01, 0.005, 0.005])
 
 
 def test_the_state_of_another_schedule_is_refused(data_of, tmp_path):
