@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import re
-import shutil
-import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +19,8 @@ from fairseq_residuals.lab.compare.entries import Entry
 from fairseq_residuals.lab.compare.schedule import Plan
 from fairseq_residuals.lab.compare.tasks import RUNGS, TASKS
 from fairseq_residuals.lab.compare.verdict import Findings
+from tests.site.browser import CHROMIUM, Browser
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 ENTRIES = [Entry(name, name, "") for name in ("pre_ln", "mudd", "b2t")]
 START = Start(1_000_000, 10**9, 0.5, 100.0, True, 1.0, 1.0)
 
@@ -43,20 +44,13 @@ def page(folder: Path) -> Path:
     return folder / "report.html"
 
 
-def browse(path: Path, *flags: str) -> str:
-    assert BROWSER is not None
-    own = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--hide-scrollbars",
-        f"--user-data-dir={path.parent / 'profile'}",
-    ]
-    alone = ["--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr"]
-    done = subprocess.run([BROWSER, *own, *alone, *flags, path.as_uri()], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "CONSOLE" not in done.stderr
-    return done.stdout
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed: apt-get install chromium")
+    with Browser(tmp_path / "profile") as opened:
+        yield opened
+        assert opened.errors == []
 
 
 def test_a_wiring_whose_runs_failed_is_not_said_to_diverge() -> None:
@@ -70,10 +64,10 @@ def test_a_wiring_whose_runs_failed_is_not_said_to_diverge() -> None:
     ]
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
-def test_a_browser_shows_all_of_the_report(tmp_path: Path) -> None:
-    path = page(tmp_path)
-    seen = browse(path, "--dump-dom")
+def test_a_browser_shows_all_of_the_report(browser: Browser, tmp_path: Path) -> None:
+    browser.show(page(tmp_path), width=1200, height=4000)
+    seen = browser.value("document.documentElement.outerHTML")
+    assert not re.search(r"<(?:script|img|link)[^>]*(?:src|href)=", seen)
     assert seen.count("<svg") == 4 and seen.count("<table>") == 3
     assert "mudd: better than pre_ln: -0.200 bits per token" in seen
     assert "b2t: not distinguishable from pre_ln: +0.000 bits" in seen
@@ -81,19 +75,12 @@ def test_a_browser_shows_all_of_the_report(tmp_path: Path) -> None:
     rows = re.findall(r"<tr>\s*<td[^>]*>(\w+)</td>", seen)
     assert rows == ["pre_ln", "mudd", "b2t", *["mudd", "b2t"] * 2, "pre_ln", "mudd", "b2t"]
 
-    browse(path, f"--screenshot={tmp_path / 'page.png'}", "--window-size=1200,4000")
-    with Image.open(tmp_path / "page.png") as picture:
-        grey = picture.convert("L")
+    picture = io.BytesIO(base64.b64decode(browser.ask("Page.captureScreenshot")["data"]))
+    grey = Image.open(picture).convert("L")
     bands = [grey.crop((0, top, 1200, top + 400)).getextrema() for top in range(0, 2400, 400)]
     assert all(dark < 90 and light == 255 for dark, light in bands)  # text or lines in each, on white
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
-def test_a_narrow_window_scrolls_tables_and_not_the_page(tmp_path: Path) -> None:
-    path = page(tmp_path)
-    script = "document.title = document.documentElement.scrollWidth + ' ' + innerWidth"
-    path.write_text(path.read_text("utf-8").replace("</body>", f"<script>{script}</script></body>"), "utf-8")
-    wide, window = map(
-        int, re.findall(r"<title>(\d+) (\d+)</title>", browse(path, "--dump-dom", "--window-size=600,800"))[0]
-    )
-    assert wide <= window
+def test_a_narrow_window_scrolls_tables_and_not_the_page(browser: Browser, tmp_path: Path) -> None:
+    browser.show(page(tmp_path), width=600)
+    assert browser.value("document.documentElement.scrollWidth") <= 600
