@@ -86,7 +86,11 @@ def read(path: Path) -> Golden:
     """
     refuse_other_kinds(path)
     sidecar = read_sidecar(path)
-    return read_golden(path, sidecar, find_recipe(variant_name(path, sidecar)))
+    name = variant_name(path, sidecar)
+    recipe = find_recipe(name)
+    if recipe is None:
+        raise LookupError(f"no wiring here computes {name}")
+    return read_golden(path, sidecar, recipe)
 
 
 def compare_file(path: Path, device: torch.device = CPU) -> tuple[str, Parity]:

@@ -19,8 +19,9 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [row[-2] for row in rows] == ["ok", "ok", "other kind"]
     assert rows[1][2] == "ode_rk2(inner_identity=true,mode=gated,dlcl=true)"
     assert f"{other} is not verified: it documents a bug" in printed
-    assert main(["--per-layer", str(bad)]) == 1
+    assert main(["--per-layer", str(bad), str(tmp_path / "missing.npz")]) == 1
     printed = capsys.readouterr().out
+    assert "| not read |" in printed
     assert "| FAIL " in printed and f"{bad.name}: activations enc_layer0 " in printed
     assert f"{bad.name}: logits evaluation 1.0e-03, beyond 1e-05" in printed.splitlines()
 
