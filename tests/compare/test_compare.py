@@ -168,6 +168,7 @@ def check_the_report(folder: Path) -> None:
         (["b2t"], "give one of --task (copy, cldr, debian_en_it, debian_lm, manuals_lm) and --data DIR"),
         (["b2t", "--task", "copy", "--seeds", "0"], "--seeds must be at least 1, not 0"),
         (["b2t", "--task", "copy", "--rates", "0"], "--rates and --hours must be more than 0"),
+        (["b2t", "--task", "copy", "--gpus", "99"], "--gpus 99: PyTorch finds"),
         (["b2t", "--data", "/nowhere"], "--data /nowhere is no binarized folder"),
         (["post_ln:0-5,pre_ln:6-17", "--task", "copy"], "'post_ln:0-5,pre_ln:6-17' must name each layer of"),
         (["transparent_attention", "--task", "debian_lm"], "wiring 'transparent_attention' cannot be used there"),
