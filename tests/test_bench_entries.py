@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
 import torch
 from bench_cases import TINY, here, train
 
-from fairseq_residuals.lab.bench.entries import Case, cases, chosen, load, parse, parse_also
+from fairseq_residuals.lab.bench.entries import cases, chosen, load, parse, parse_also
 from fairseq_residuals.lab.bench.fairseq_models import Training, network, settings_of
 from fairseq_residuals.lab.bench.rounds import Failed
-from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.core.registry import VARIANTS
-
-
-def test_a_variant_with_options() -> None:
-    found = parse("pre_ln/final_norm=false")
-    assert found.name == "pre_ln/final_norm=false" and found.arch == "transformer_pre_ln"
-    assert settings_of(found, TINY).residual_args == parse_settings("final_norm=false")
-    listed = settings_of(parse("post_ln:0-0,pre_ln:1-1"), TINY)
-    assert listed.residual == "post_ln:0-0,pre_ln:1-1"
-
-
-def parse_settings(options: str) -> str:
-    return settings_of(replace(parse("pre_ln"), flags=("--residual-args", options)), TINY).residual_args
 
 
 def test_also() -> None:
@@ -43,23 +27,6 @@ def test_flags_for_all_come_last() -> None:
     assert [settings_of(c, TINY).dropout for c in chosen(args, parse)] == [0.2] * 3
     with pytest.raises(UserError, match="'b2t' is asked for twice"):
         chosen(Namespace(beside=["b2t"], variants=["b2t"], also=[], further=[]), parse)
-
-
-def test_every_wiring_is_an_entry() -> None:
-    for name in VARIANTS:
-        if f"transformer_{name}" in ARCHITECTURES:
-            assert settings_of(parse(name), TINY).arch == f"transformer_{name}"
-
-
-@pytest.mark.parametrize("name", ["post_ln", "admin", "mhc"])  # one stream; what is measured first; several streams
-def test_a_wiring_is_measured(name: str) -> None:
-    trained = train(name)
-    parameters = list(network(parse(name), TINY).model.parameters())
-    assert trained["parameters"] == sum(p.numel() for p in parameters)
-    assert trained["tokens"] == 3 * 5 and trained["peak_bytes"] > 50 * 2**20
-    assert 0 < trained["forward"] + trained["backward"] + trained["optimizer"] <= trained["step"] * (1 + 1e-9)
-    found = here("generate", {"entry": asdict(parse(name)), "case": asdict(TINY)}, 0)
-    assert found["tokens"] == 3 * (5 + 1) and found["step"] > 0
 
 
 def test_sizes_reach_the_model() -> None:
@@ -114,30 +81,11 @@ def test_a_library_that_is_missing() -> None:
         load("no_such_library", "")
 
 
-def test_a_library_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "x_transformers").mkdir()
-    (tmp_path / "x_transformers/__init__.py").write_text("raise RuntimeError('operator nms does not exist')")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "x_transformers", raising=False)  # where it is installed, and was imported
-    with pytest.raises(UserError, match="cannot be imported here: RuntimeError: operator nms does not exist"):
-        load("x_transformers", "")
-
-
 def test_ctranslate2_generates_as_many_tokens() -> None:
     pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
     told = {"case": vars(replace(TINY, beam=2))}
     found = {name: here("generate", {"entry": vars(parse(name)), **told}, 0) for name in ("ctranslate2", "stock-lean")}
     assert found["ctranslate2"]["tokens"] == found["stock-lean"]["tokens"] == 3 * (5 + 1)
-
-
-def test_an_entry_that_does_not_train() -> None:
-    with pytest.raises(Failed, match="ctranslate2 does not train"):
-        here("train", {"entry": vars(parse("ctranslate2")), "case": vars(TINY)}, 0)
-
-
-def test_a_case_says_what_it_is() -> None:
-    assert str(replace(TINY, layers="2-1")) == "2-1 layers, 16x32x2, fp32"
-    assert Case(**vars(TINY)) == TINY and TINY.depths == (2, 2)
 
 
 def test_hypotheses_beyond_the_positions_are_refused() -> None:
