@@ -167,6 +167,13 @@ def test_the_wiring_follows_its_sublayers(variant: str) -> None:
     assert wrap(variant, ours("encoder"), **SIZES).training
 
 
+def test_statistics_stay_as_they_are() -> None:
+    """To look whether a sub-layer adds a residual of its own is no batch of its training."""
+    norm = nn.BatchNorm1d(8)
+    wrap("pre_ln", [(norm, nn.Linear(8, 8))], dim=8)
+    assert norm.training and norm.num_batches_tracked == 0
+
+
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("task", ["encoder", "decoder"])

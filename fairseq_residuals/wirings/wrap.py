@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals.wirings.blocks.attention import MultiheadAttention
 from fairseq_residuals.wirings.blocks.feed_forward import FeedForward
+from fairseq_residuals.wirings.blocks.models import evaluating
 from fairseq_residuals.wirings.blocks.transformer import LayerSettings, SubLayers
 from fairseq_residuals.wirings.build import (
     Named,
@@ -251,7 +252,6 @@ def _scales(variant: Variant, depth: int) -> bool:
     return any(not torch.equal(p, q) for p, q in zip(before, probe.parameters(), strict=True))
 
 
-@torch.no_grad()
 def likeness(module: nn.Module, dim: int) -> float:
     """Return how a sub-layer's output correlates with a random input; 0 where it does not run by itself."""
     like = next((p for p in module.parameters() if p.is_floating_point()), torch.zeros(()))
@@ -259,7 +259,7 @@ def likeness(module: nn.Module, dim: int) -> float:
         return 0.0
     h = torch.randn(8, 8, dim, generator=torch.Generator().manual_seed(1)).to(like.device, like.dtype)
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(), evaluating(module):  # running statistics are to stay as they are
             y = module(h)
     except Exception as error:
         # it needs more than its input, which the first batch will bring
