@@ -120,6 +120,25 @@ def test_other_models(name: str) -> None:
     torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("variant", ["hyper_connections", "attention_residuals", "post_ln"])
+def test_transformers_of_pytorch(variant: str, batch_first: bool) -> None:
+    """In evaluation without gradients as well, where PyTorch has kernels that see no sub-layers, and nested tensors."""
+    torch.manual_seed(0)
+    model = nn.Transformer(16, 2, 2, 2, 32, 0.0, norm_first=variant != "post_ln", batch_first=batch_first).eval()
+    perturb(model)
+    sides = [torch.randn(2, n, 16) if batch_first else torch.randn(n, 2, 16) for n in (6, 4)]
+    padding = torch.zeros(2, 6, dtype=torch.bool)
+    padding[1, 3:] = True
+    masks = {"src_key_padding_mask": padding, "memory_key_padding_mask": padding}
+    with torch.no_grad():
+        before = model(*sides, **masks)
+    rewire(model, variant, batch=tuple(sides))
+    with torch.no_grad():
+        torch.testing.assert_close(model(*sides, **masks), before, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(model(*sides, **masks), before, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_inputs_of_norms_may_be_as_small_as_their_eps(dtype: torch.dtype) -> None:
     """In a deep model that is not trained, the eps of each norm matters to all norms above."""

@@ -1,8 +1,9 @@
 """Places of the layers in a model of somebody else, and what each of them consists of.
 
 :func:`find_blocks` recognises the layers of Llama, Mistral, Qwen3, Gemma 3, GLM-4, OLMo 2, GPT-2, ViT, BERT,
-ModernBERT, T5, BART and Marian in transformers, those of timm's ViT and of nanoGPT, and whatever has the same names. A
-description is a guess until a model that is wired so was seen to compute what it computed before.
+ModernBERT, T5, BART and Marian in transformers, those of PyTorch's own Transformers, of timm's ViT and of nanoGPT, and
+whatever has the same names. A description is a guess until a model that is wired so was seen to compute what it
+computed before.
 """
 
 from __future__ import annotations
@@ -100,6 +101,7 @@ _VIT_FFN = SubLayerNames("ffn", "mlp", norm="layernorm_after", dropout="dropout"
 _TIMM_ATTENTION = SubLayerNames("self", "attn", "drop_path1", "norm1", inner="attn.proj")
 _TIMM_FFN = SubLayerNames("ffn", "mlp", "drop_path2", "norm2", inner="mlp.fc2")
 _BERT_FFN = SubLayerNames("ffn", "intermediate", "output.dropout", "output.LayerNorm", inner="output.dense")
+_PYTORCH_ATTENTION = SubLayerNames("self", "self_attn", "dropout1", "norm1")
 _BART_FFN = SubLayerNames("ffn", "fc1", "fc2", "final_layer_norm", "dropout", inner="fc2")
 
 LAYOUTS: dict[str, tuple[Literal["encoder", "decoder"], tuple[SubLayerNames, ...]]] = {
@@ -154,6 +156,18 @@ LAYOUTS: dict[str, tuple[Literal["encoder", "decoder"], tuple[SubLayerNames, ...
         (_t5_attention("self", 0, "SelfAttention"), _t5_attention("cross", 1, "EncDecAttention"), _t5_ffn(2)),
     ),
     "T5's encoder": ("encoder", (_t5_attention("self", 0, "SelfAttention"), _t5_ffn(1))),
+    "nn.TransformerDecoder": (
+        "decoder",
+        (
+            _PYTORCH_ATTENTION,
+            SubLayerNames("cross", "multihead_attn", "dropout2", "norm2"),
+            SubLayerNames("ffn", "linear1", "dropout3", "norm3", inner="linear2"),
+        ),
+    ),
+    "nn.TransformerEncoder": (
+        "encoder",
+        (_PYTORCH_ATTENTION, SubLayerNames("ffn", "linear1", "dropout2", "norm2", inner="linear2")),
+    ),
     "BART's decoder": (
         "decoder",
         (_bart_attention("self", "self_attn"), _bart_attention("cross", "encoder_attn"), _BART_FFN),

@@ -171,6 +171,9 @@ def attach(model: nn.Module, known: Sequence[Blocks], wiring: Wiring, start: str
         blocks.stack: len(list(model.get_submodule(blocks.layers).children())) for blocks in known
     }
     stacks = [Rewiring(model, blocks, wiring, _shape(model, blocks, depths, len(known) == 2)) for blocks in known]
+    for owner in (model.get_submodule(blocks.layers.rpartition(".")[0]) for blocks in known):
+        if isinstance(owner, nn.TransformerEncoder):
+            owner.use_nested_tensor = False  # nested tensors have no shape that a wiring could see
     for stack in stacks:
         stack.attach(stay=start == "keep")
     return stacks

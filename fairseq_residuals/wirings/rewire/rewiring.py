@@ -253,7 +253,9 @@ class LayerWiring(Layer):
         self.stack.run.stream = s
         if kind != "ffn" and self.edits_inside(kind):
             self._ask(kind, module, h, s)
-        return ((h, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": h})
+        # of PyTorch's attention, keys and values are the same tensor once more
+        fed = {name: h if value is given else value for name, value in kwargs.items()}
+        return tuple(h if value is given else value for value in args), fed
 
     def _ask(self, kind: Kind, module: nn.Module, h: Tensor, s: Stream) -> None:
         """Note what the wiring does inside of attention; its hooks do it.
