@@ -426,7 +426,7 @@ class WholeAttention:
             given = {"key": key, "value": value, "need_weights": False} | dict(arguments)
             return attn(query, **given)[0], None
         if key is not query or value is not query:
-            raise _unseen(self.variant, self.kind, "what keys and values are made of", MultiheadAttention)
+            raise _unseen(self.variant, self.kind, "the inputs of keys and values", MultiheadAttention)
         if edits:
             raise _unseen(self.variant, self.kind, " and ".join(PLACES[edit] for edit in edits), MultiheadAttention)
         return _output(attn, query, arguments, rehearsal), None

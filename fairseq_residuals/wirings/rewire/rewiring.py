@@ -276,7 +276,7 @@ class LayerWiring(Layer):
         if unseen := [PLACES[edit] for edit, place in wanted.items() if not (place and getattr(sub, place))]:
             raise self._unseen(" and ".join(unseen), kind, module)
         if (attend.asked.key is not h or attend.asked.value is not h) and not (sub.key and sub.value):
-            raise self._unseen("what keys and values are made of", kind, module)
+            raise self._unseen("the inputs of keys and values", kind, module)
         width = width_of(self.layer.get_submodule(sub.inner)) if "edit_heads" in wanted else h.size(-1)
         if width != h.size(-1):
             raise UserError(f"{self.wired_by} needs heads as wide as the stream, {h.size(-1)}, which here are {width}")
