@@ -28,7 +28,8 @@ from fairseq_residuals.__main__ import COMMANDS
 PRELOADED = ["torch", "torch._dynamo", "fairseq", "fairseq_residuals", "fairseq_residuals.plugin.register"]
 """PyTorch's optimizers import its compiler, which takes a second, when the first of them is made."""
 PRELOADED += [f"fairseq_cli.{name}" for name in ("train", "hydra_train", "generate", "interactive", "validate")]
-PRELOADED += ["fairseq_cli.eval_lm", "fairseq_cli.preprocess", "fairseq_cli.score", *COMMANDS.values()]
+PRELOADED += ["fairseq_cli.eval_lm", "fairseq_cli.preprocess", *COMMANDS.values()]
+# not fairseq_cli.score, which takes the standard input that is there when it is imported
 
 
 @functools.cache
