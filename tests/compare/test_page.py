@@ -19,7 +19,7 @@ from fairseq_residuals.lab.compare.entries import Entry
 from fairseq_residuals.lab.compare.schedule import Plan
 from fairseq_residuals.lab.compare.tasks import RUNGS, TASKS
 from fairseq_residuals.lab.compare.verdict import Findings
-from tests.site.browser import CHROMIUM, Browser
+from tests.site.browser import Browser
 
 ENTRIES = [Entry(name, name, "") for name in ("pre_ln", "mudd", "b2t")]
 START = Start(1_000_000, 10**9, 0.5, 100.0, True, 1.0, 1.0)
@@ -46,8 +46,6 @@ def page(folder: Path) -> Path:
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed: apt-get install chromium")
     with Browser(tmp_path / "profile") as opened:
         yield opened
         assert opened.errors == []

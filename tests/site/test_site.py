@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from browser import CHROMIUM, Browser
+from browser import Browser
 
 from fairseq_residuals.lab import site
 from fairseq_residuals.lab.look.scheme import scheme_of
@@ -30,8 +30,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed: apt-get install chromium")
     with Browser(tmp_path_factory.mktemp("profile")) as opened:
         yield opened
 
