@@ -130,9 +130,10 @@ def _asked(args: argparse.Namespace) -> tuple[Comparison, Plan]:
             raise UserError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
     if args.gpus < 0 or min(args.rates or [1.0]) <= 0 or args.hours <= 0:
         raise UserError("--rates and --hours must be more than 0, and --gpus 0 or more")
+    found = torch.cuda.device_count() if args.gpus else 0
     # one is needed on a cluster too, where the entries are looked at before they train
-    if torch.cuda.device_count() < (min(args.gpus, 1) if args.cluster else args.gpus):
-        raise UserError(f"--gpus {args.gpus}: PyTorch finds {torch.cuda.device_count()} GPUs here")
+    if found < (min(args.gpus, 1) if args.cluster else args.gpus):
+        raise UserError(f"--gpus {args.gpus}: PyTorch finds {found} GPUs here")
     if (args.data is None) == (args.task is None):
         raise UserError(f"give one of --task ({', '.join(TASKS)}) and --data DIR")
     if args.cluster:

@@ -100,16 +100,15 @@ def _set(wiring: nn.Module, start: Start, norms: Mapping[str, nn.Module | None])
                     own.bias.copy_(factor * bias)
 
 
-def is_rms(norm: Any, width: int, like: Tensor) -> bool:
+def is_rms(norm: Any, ones: Tensor) -> bool:
     """Return whether a norm leaves the mean of what it is given in place.
 
     Args:
-        width: of what it normalises.
-        like: a tensor of its type and device.
+        ones: (C), of the norm's type and device.
     """
     if getattr(norm, "bias", None) is not None:
         return False
-    return like.is_meta or bool(type(norm).forward(norm, like.new_ones(width)).any())
+    return ones.is_meta or bool(type(norm).forward(norm, ones).any())
 
 
 def gain_and_bias(norm: Any, like: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -129,15 +129,16 @@ def choose_wiring(
         UserError: the variant or an option is unknown, or has no meaning in layers of somebody else.
     """
     wiring = parse_wiring(variant, options)
-    names = _norms(model, known)
-    if names and is_rms(model.get_submodule(names[0]), _norm_width(model, names[0]), next(model.parameters())):
+    widths = {name: width for name in _norms(model, known) if (width := _norm_width(model, name))}
+    norms = [model.get_submodule(name) for name in widths]
+    if norms and is_rms(norms[0], next(model.parameters()).new_ones(next(iter(widths.values())))):
         wiring = wiring.with_default("norm_type", "rms")
+    eps = next(iter(eps_of(norms[0]).values()), None) if norms else None
     for part in wiring.parts:
         keep = STARTS.get(part.name, Start()) if start == "keep" else Start()
-        for option, value in keep.options.items():
+        copied = {"norm_eps": eps} if keep.copies and eps is not None else {}
+        for option, value in {**keep.options, **copied}.items():
             wiring = wiring.with_default(option, value)
-        for value in eps_of(model.get_submodule(names[0])).values() if keep.copies and names else ():
-            wiring = wiring.with_default("norm_eps", value)
         if drawing := part.given & {"init", "init_scale"}:
             raise UserError(f"option {min(drawing)} draws the weights of sub-layers, and the model has its own already")
         if part.name == "admin":
@@ -266,8 +267,9 @@ def _shape(model: nn.Module, blocks: Blocks, depths: Mapping[str, int], pair: bo
     )
 
 
-def _norm_width(layer: nn.Module, name: str) -> int:
-    norm: Any = layer.get_submodule(name)
+def _norm_width(owner: nn.Module, name: str) -> int:
+    """Return how many channels a norm has; 0 where it does not say so, as what stands for none."""
+    norm: Any = owner.get_submodule(name)
     weight = next(norm.parameters(), None)  # some norms, such as OLMo's, have none
     return math.prod(getattr(norm, "normalized_shape", (0,))) if weight is None else weight.numel()
 
