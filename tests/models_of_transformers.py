@@ -63,6 +63,15 @@ def _vit() -> Any:
     return transformers.ViTForImageClassification(transformers.ViTConfig(**sizes, **own, **NO_DROPOUT))
 
 
+def wav2vec2(**own: Any) -> Any:
+    sizes = {"conv_dim": (8, 8), "conv_kernel": (3, 3), "conv_stride": (2, 2), "num_feat_extract_layers": 2}
+    positions = {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
+    no_masks = {"mask_time_prob": 0.0, "layerdrop": 0.0}
+    kept = {name: DECODER[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers")}
+    config = transformers.Wav2Vec2Config(**kept, **sizes, **positions, **no_masks, num_attention_heads=4, **own)
+    return transformers.Wav2Vec2Model(config)
+
+
 def causal(family: str, **own: Any) -> Callable[..., Any]:
     config, model = getattr(transformers, f"{family}Config"), getattr(transformers, f"{family}ForCausalLM")
     return lambda **sizes: model(config(**DECODER | own | sizes))

@@ -15,7 +15,17 @@ from fairseq_residuals import Blocks, SubLayerNames, UserError, build_stack, rew
 from fairseq_residuals.wirings.core.registry import list_variants
 from fairseq_residuals.wirings.rewire.blocks import find_blocks
 from fairseq_residuals.wirings.rewire.rewiring import Rewiring
-from tests.models_of_transformers import BUILDERS, DECODER, POST_NORM, causal, example, perturb, tiny, transformers
+from tests.models_of_transformers import (
+    BUILDERS,
+    DECODER,
+    POST_NORM,
+    causal,
+    example,
+    perturb,
+    tiny,
+    transformers,
+    wav2vec2,
+)
 from tests.rotation import rotated
 
 KEPT = [
@@ -88,6 +98,13 @@ def test_a_wiring_starts_as_the_model(name: str, variant: str) -> None:
         assert not torch.allclose(outputs(model, name), before, rtol=1e-2)
 
 
+IMAGES: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "image_size": 16,
+    "patch_size": 4,
+}
 OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
     "layers return lists": (
         lambda: transformers.OpenAIGPTLMHeadModel(
@@ -104,6 +121,21 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
     "norms without parameters": (causal("Olmo"), "gated_residual"),
     "norms of 1 + weight with a bias": (causal("Nemotron", num_key_value_heads=2), "mudd"),
     "norms before and after": (causal("Glm4", num_key_value_heads=2, head_dim=8), "gated_residual"),
+    # their last norms are beside what holds the layers
+    "CLIP's text": (lambda: transformers.CLIPTextModel(transformers.CLIPTextConfig(**DECODER)), "attention_residuals"),
+    "DINOv2": (
+        lambda: transformers.Dinov2Model(transformers.Dinov2Config(**IMAGES, layerscale_value=0.3)),
+        "attention_residuals",
+    ),
+    "SigLIP": (
+        lambda: transformers.SiglipVisionModel(transformers.SiglipVisionConfig(**IMAGES, intermediate_size=48)),
+        "hyper_connections",
+    ),
+    "wav2vec 2.0": (wav2vec2, "post_ln"),
+    "wav2vec 2.0 with norms first": (
+        lambda: wav2vec2(do_stable_layer_norm=True, feat_extract_norm="layer"),
+        "attention_residuals",
+    ),
 }
 """Models with something of their own, and a wiring that starts as each is."""
 
@@ -112,11 +144,17 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
 def test_other_models(name: str) -> None:
     torch.manual_seed(0)
     make, variant = OTHERS[name]
-    model, words = make().eval(), {"input_ids": torch.randint(3, 50, (2, 9))}
+    model = make().eval()
+    inputs = {
+        "input_ids": torch.randint(3, 50, (2, 9)),
+        "pixel_values": torch.randn(2, 3, 16, 16),
+        "input_values": torch.randn(2, 400),
+    }
+    batch = {model.main_input_name: inputs[model.main_input_name]}
     perturb(model)
     with torch.no_grad():
-        before = model(**words).logits
-        after = rewire(model, variant, batch=words)(**words).logits
+        before = model(**batch)[0]
+        after = rewire(model, variant, batch=batch)(**batch)[0]
     torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
 
 

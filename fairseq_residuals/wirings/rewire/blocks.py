@@ -1,9 +1,9 @@
 """Places of the layers in a model of somebody else, and what each of them consists of.
 
 :func:`find_blocks` recognises the layers of Llama, Mistral, Qwen3, Gemma 3, GLM-4, OLMo 2, GPT-2, ViT, BERT,
-ModernBERT, T5, BART and Marian in transformers, those of PyTorch's own Transformers, of timm's ViT and of nanoGPT, and
-whatever has the same names. A description is a guess until a model that is wired so was seen to compute what it
-computed before.
+ModernBERT, CLIP, DINOv2, wav2vec 2.0, T5, BART and Marian in transformers, those of PyTorch's own Transformers, of
+timm's ViT and of nanoGPT, and whatever has the same names. A description is a guess until a model that is wired so was
+seen to compute what it computed before.
 """
 
 from __future__ import annotations
@@ -141,6 +141,27 @@ LAYOUTS: dict[str, tuple[Literal["encoder", "decoder"], tuple[SubLayerNames, ...
     "GPT-2, nanoGPT": ("decoder", (_gpt2_attention("self", "attn", "ln_1"), _GPT2_FFN)),
     "ViT": ("encoder", (_VIT_ATTENTION, _VIT_FFN)),
     "timm's ViT": ("encoder", (_TIMM_ATTENTION, _TIMM_FFN)),
+    "CLIP": (
+        "encoder",
+        (
+            SubLayerNames("self", "self_attn", norm="layer_norm1", **_qkvo("self_attn", "out_proj")),
+            SubLayerNames("ffn", "mlp", norm="layer_norm2", inner="mlp.fc2"),
+        ),
+    ),
+    "DINOv2": (
+        "encoder",
+        (
+            SubLayerNames("self", "attention", "layer_scale1", "norm1", "drop_path"),
+            SubLayerNames("ffn", "mlp", "layer_scale2", "norm2", "drop_path"),
+        ),
+    ),
+    "wav2vec 2.0": (
+        "encoder",
+        (
+            SubLayerNames("self", "attention", "dropout", "layer_norm", **_qkvo("attention", "out_proj")),
+            SubLayerNames("ffn", "feed_forward", norm="final_layer_norm", inner="feed_forward.output_dense"),
+        ),
+    ),
     # the first layer's norm of attention is none
     "ModernBERT": (
         "encoder",
@@ -210,8 +231,10 @@ def _candidates(model: nn.Module) -> Iterator[Blocks]:
         parent, _, _ = path.rpartition(".")
         for stack, sublayers in LAYOUTS.values():
             if all(names.issuperset(filter(None, (sub.enter, sub.leave, sub.norm))) for sub in sublayers):
-                beside = dict(model.get_submodule(parent).named_children())
-                norm = next((f"{parent}.{name}".lstrip(".") for name in TOP_NORMS if name in beside), "")
+                above = parent.rpartition(".")[0]
+                owners = {owner: dict(model.get_submodule(owner).named_children()) for owner in (parent, above)}
+                norms = (f"{owner}.{name}" for owner in owners for name in TOP_NORMS if name in owners[owner])
+                norm = next(norms, "").lstrip(".")
                 yield Blocks(path, tuple(_shown(sub, names) for sub in sublayers), norm, stack=stack)
                 break
 
