@@ -2,10 +2,12 @@
 
 import random
 import statistics
+from functools import partial
 
 import pytest
 from scipy import stats
 
+from fairseq_residuals.lab.compare.checks import seconds_in_turns
 from fairseq_residuals.lab.compare.verdict import (
     LEVEL,
     decide,
@@ -86,3 +88,15 @@ def test_one_seed_decides_nothing(pairs: list[tuple[float, float]]) -> None:
 )
 def test_a_loss_between_two_validations_lies_on_a_line(updates: float, loss: float | None) -> None:
     assert loss_at([(10, 3.0), (20, 2.0)], updates) == loss
+
+
+def test_a_machine_that_slows_down_and_speeds_up_does_not_change_the_ratio_of_two_passes() -> None:
+    draw = random.Random(3)
+    speed = {"baseline": [draw.uniform(1, 2) for _ in range(20)]}  # of the machine, round by round
+    speed["mine"] = list(speed["baseline"])
+    speed["baseline"][4] = 0.5  # one pass by chance
+    work = {"baseline": 1.0, "mine": 1.5}
+    passes = {name: iter([work[name] * slow for slow in speed[name]]) for name in work}
+    seconds = seconds_in_turns({name: partial(next, times) for name, times in passes.items()})
+    assert seconds["mine"] / seconds["baseline"] == pytest.approx(1.5)
+    assert 1 < seconds["baseline"] < 2

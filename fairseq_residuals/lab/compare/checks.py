@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 import os
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,8 +32,11 @@ from fairseq_residuals.wirings import admin_measurement
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.utils.progress import say
 
-ROUNDS = 5
-"""Times that each entry's pass is timed, in turns; the least counts, as other programs only ever slow one down."""
+ROUNDS = 20
+"""Times that each entry's pass is timed, in turns."""
+FEW_ROUNDS = 5
+ENOUGH_SECONDS = 60.0
+"""Time after which few rounds are enough."""
 CLOSE = 1e-4
 """Difference of logits that rounding explains."""
 STARTING = 8.0
@@ -107,10 +111,28 @@ def look(comparison: Comparison, entries: Sequence[Entry], cores: int) -> dict[s
             models[entry.name] = model
         say("timing passes")
         with _busy(cores - 1):
-            times = [{name: _time(model, criterion, sample) for name, model in models.items()} for _ in range(ROUNDS)]
+            seconds = seconds_in_turns(
+                {name: partial(_time, model, criterion, sample) for name, model in models.items()}
+            )
     finally:
         torch.set_num_threads(threads)
-    return {name: replace(start, seconds=min(t[name] for t in times)) for name, start in starts.items()}
+    return {name: replace(start, seconds=seconds[name]) for name, start in starts.items()}
+
+
+def seconds_in_turns(timers: Mapping[str, Callable[[], float]]) -> dict[str, float]:
+    """Return the seconds of each pass; the first is the baseline's.
+
+    Those of the others are the baseline's, times the median of their ratios within a round: what slows a machine down
+    for some seconds slows a whole round. On two shared cores, medians of 20 rounds differed by up to 3%, and ratios of
+    the least of five by up to 15%.
+    """
+    rounds: list[dict[str, float]] = []
+    began = time.monotonic()
+    while len(rounds) < FEW_ROUNDS or (len(rounds) < ROUNDS and time.monotonic() - began < ENOUGH_SECONDS):
+        rounds.append({name: timer() for name, timer in timers.items()})
+    baseline = next(iter(timers))
+    usual = statistics.median(times[baseline] for times in rounds)
+    return {name: usual * statistics.median(times[name] / times[baseline] for times in rounds) for name in timers}
 
 
 @contextmanager
