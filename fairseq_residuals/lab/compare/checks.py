@@ -123,8 +123,8 @@ def seconds_in_turns(timers: Mapping[str, Callable[[], float]]) -> dict[str, flo
     """Return the seconds of each pass; the first is the baseline's.
 
     Those of the others are the baseline's, times the median of their ratios within a round: what slows a machine down
-    for some seconds slows a whole round. On two shared cores, medians of 20 rounds differed by up to 3%, and ratios of
-    the least of five by up to 15%.
+    for some seconds slows a whole round. On two shared cores, these differed by up to 5% from call to call, and ratios
+    of the least of five by up to a quarter.
     """
     rounds: list[dict[str, float]] = []
     began = time.monotonic()
