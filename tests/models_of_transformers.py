@@ -36,6 +36,10 @@ PAIR: dict[str, Any] = {
     "decoder_start_token_id": 0,
     "dropout": 0.0,
 }
+BARE = {
+    name: DECODER[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+}
+IMAGES: dict[str, Any] = BARE | {"image_size": 16, "patch_size": 4}
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
@@ -58,18 +62,14 @@ def _gpt2() -> Any:
 
 
 def _vit() -> Any:
-    sizes = {name: DECODER[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers")}
-    own = {"num_attention_heads": 4, "image_size": 16, "patch_size": 4}
-    return transformers.ViTForImageClassification(transformers.ViTConfig(**sizes, **own, **NO_DROPOUT))
+    return transformers.ViTForImageClassification(transformers.ViTConfig(**IMAGES, **NO_DROPOUT))
 
 
 def wav2vec2(**own: Any) -> Any:
     sizes = {"conv_dim": (8, 8), "conv_kernel": (3, 3), "conv_stride": (2, 2), "num_feat_extract_layers": 2}
     positions = {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
     no_masks = {"mask_time_prob": 0.0, "layerdrop": 0.0}
-    kept = {name: DECODER[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers")}
-    config = transformers.Wav2Vec2Config(**kept, **sizes, **positions, **no_masks, num_attention_heads=4, **own)
-    return transformers.Wav2Vec2Model(config)
+    return transformers.Wav2Vec2Model(transformers.Wav2Vec2Config(**BARE, **sizes, **positions, **no_masks, **own))
 
 
 def causal(family: str, **own: Any) -> Callable[..., Any]:

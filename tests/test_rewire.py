@@ -18,6 +18,7 @@ from fairseq_residuals.wirings.rewire.rewiring import Rewiring
 from tests.models_of_transformers import (
     BUILDERS,
     DECODER,
+    IMAGES,
     POST_NORM,
     causal,
     example,
@@ -98,13 +99,6 @@ def test_a_wiring_starts_as_the_model(name: str, variant: str) -> None:
         assert not torch.allclose(outputs(model, name), before, rtol=1e-2)
 
 
-IMAGES: dict[str, Any] = {
-    "hidden_size": 32,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "image_size": 16,
-    "patch_size": 4,
-}
 OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
     "layers return lists": (
         lambda: transformers.OpenAIGPTLMHeadModel(
@@ -128,7 +122,7 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
         "attention_residuals",
     ),
     "SigLIP": (
-        lambda: transformers.SiglipVisionModel(transformers.SiglipVisionConfig(**IMAGES, intermediate_size=48)),
+        lambda: transformers.SiglipVisionModel(transformers.SiglipVisionConfig(**IMAGES)),
         "hyper_connections",
     ),
     "wav2vec 2.0": (wav2vec2, "post_ln"),
