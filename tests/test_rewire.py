@@ -333,6 +333,12 @@ def bart_that_skips() -> Any:
             "give batch=",
         ),
         (bart_that_skips, {}, "BartEncoder skips layers in training"),
+        # its experts are in one module, and the norm of their activations would never run
+        (
+            causal("Mixtral", num_key_value_heads=2, num_local_experts=2),
+            {"variant": "normformer", "start": "paper"},
+            "normformer has to see the activations of the FFN",
+        ),
         (
             lambda: tiny("llama"),
             {"variant": "gated_residual", "options": {"norm_type": "scalenorm"}},

@@ -152,7 +152,7 @@ LAYOUTS: dict[str, tuple[Literal["encoder", "decoder"], tuple[SubLayerNames, ...
         "encoder",
         (
             SubLayerNames("self", "attention", "layer_scale1", "norm1", "drop_path"),
-            SubLayerNames("ffn", "mlp", "layer_scale2", "norm2", "drop_path"),
+            SubLayerNames("ffn", "mlp", "layer_scale2", "norm2", "drop_path", inner="mlp.fc2"),
         ),
     ),
     "wav2vec 2.0": (

@@ -139,6 +139,8 @@ class LayerWiring(Layer):
             connection = self.connect(variant, site)
             connection.attention = self.attends[kind] = Attend()
             self.add_module(CONNECTIONS[kind], connection)
+            if kind == "ffn" and self.edits_inside(kind) and not self.described[kind].inner:
+                raise self._unseen("the activations", kind, layer.get_submodule(self.described[kind].enter))
         self.add_options(variant, place)
 
     def attach(self, stay: bool) -> None:
