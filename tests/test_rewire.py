@@ -99,6 +99,10 @@ def test_a_wiring_starts_as_the_model(name: str, variant: str) -> None:
         assert not torch.allclose(outputs(model, name), before, rtol=1e-2)
 
 
+LINEAR = {
+    **{"num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 8, "linear_num_value_heads": 4},
+    **{"linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8},
+}
 OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
     "layers return lists": (
         lambda: transformers.OpenAIGPTLMHeadModel(
@@ -115,6 +119,10 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
     "norms without parameters": (causal("Olmo"), "gated_residual"),
     "norms of 1 + weight with a bias": (causal("Nemotron", num_key_value_heads=2), "mudd"),
     "norms before and after": (causal("Glm4", num_key_value_heads=2, head_dim=8), "gated_residual"),
+    "linear attention in three layers of four": (
+        lambda: transformers.Qwen3_5ForCausalLM(transformers.Qwen3_5TextConfig(**DECODER | LINEAR)),
+        "attention_residuals",
+    ),
     # their last norms are beside what holds the layers
     "CLIP's text": (lambda: transformers.CLIPTextModel(transformers.CLIPTextConfig(**DECODER)), "attention_residuals"),
     "DINOv2": (
@@ -327,10 +335,11 @@ def bart_that_skips() -> Any:
         (lambda: nn.ModuleList([tiny("llama"), tiny("gpt2")]), {}, "ModuleList has layers in several places"),
         (lambda: rewire(tiny("llama"), "pre_ln"), {}, "rewired already"),
         (lambda: tiny("llama"), {"options": {"init": "xavier"}}, "option init draws the weights of sub-layers"),
+        (framework, {"blocks": described()}, "give batch="),
         (
-            lambda: Framework(build_stack("pre_ln", depth=2, dim=16, heads=2, ffn_dim=32)),
-            {"blocks": described()},
-            "give batch=",
+            framework,
+            {"blocks": replace(described(), sublayers=(SubLayerNames("self", "attention", norm="norm1"),))},
+            "a layer of blocks has no attention",
         ),
         (bart_that_skips, {}, "BartEncoder skips layers in training"),
         # its experts are in one module, and the norm of their activations would never run
@@ -370,12 +379,43 @@ def test_layers_out_of_order_are_refused() -> None:
         outputs(model, "llama")
 
 
+def test_copies_in_threads_are_refused() -> None:
+    """Trainer makes them where a process sees several GPUs."""
+    with pytest.raises(UserError, match="start a process for each GPU"):
+        rewire(tiny("llama"), "mhc").model.wiring._replicate_for_data_parallel()
+
+
 def test_the_inside_of_attention_has_to_be_shown() -> None:
     attention, ffn = described().sublayers
     hidden = replace(described(), sublayers=(replace(attention, query="", value=""), ffn))
     model = framework().eval()
     with pytest.raises(UserError, match="hybrid_norm has to see the queries after their projection and the values"):
         rewire(model, "hybrid_norm", start="paper", batch=torch.randn(2, 5, 16), blocks=hidden)
+
+
+def test_heads_may_be_wider_than_their_share_of_the_stream() -> None:
+    """HybridNorm normalises each head of 16 channels, of which four make 64 of a stream of 32."""
+    model, queries = rewire(tiny("qwen3"), "hybrid_norm", start="paper"), []
+    model.model.layers[0].self_attn.q_proj.register_forward_hook(lambda *call: queries.append(call[2]))
+    outputs(model, "qwen3")
+    size = queries[0].unflatten(-1, (4, 16)).square().mean(-1)
+    torch.testing.assert_close(size, torch.ones_like(size), rtol=1e-3, atol=1e-3)
+    with pytest.raises(UserError, match="say how many heads it has"):
+        rewire(framework(), "hybrid_norm", batch=torch.randn(2, 5, 16), blocks=replace(described(), heads=0))
+
+
+def test_maps_that_start_at_zero_hide_nothing() -> None:
+    """A sub-layer that starts by adding nothing would fit any description; the parameters stay as they are."""
+    model = framework().eval()
+    for block in model.blocks:
+        for linear in (block.attn.out_proj, block.fc2):  # type: ignore[union-attr]
+            nn.init.zeros_(linear.weight)  # type: ignore[arg-type,union-attr]
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    wrong = replace(described(), sublayers=tuple(replace(sub, norm="") for sub in described().sublayers))
+    with pytest.raises(UserError, match="do not compute"):
+        rewire(model, "hyper_connections", batch=torch.randn(2, 5, 16), blocks=wrong)
+    rewire(model, "hyper_connections", batch=torch.randn(2, 5, 16), blocks=described())
+    assert all(torch.equal(dict(model.named_parameters())[name], value) for name, value in before.items())
 
 
 def test_several_wirings_in_one_stack() -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.functional import rms_norm, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_residuals import Blocks, SubLayerNames, UserError, load, parameter_groups, rewire
@@ -194,6 +198,28 @@ def test_folders_that_are_refused(folder: str, tmp_path: Path) -> None:
         load(tmp_path)
 
 
+def sharded(rank: int, folder: Path) -> None:
+    """Compare gradients of parameters that two processes share with the mean of what each finds alone."""
+    distributed.init_process_group("gloo", f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    for variant in ("hyper_connections", "attention_residuals"):
+        model = rewired("llama", variant, {}).train()
+        words = torch.randint(3, 50, (2, 9), generator=torch.Generator().manual_seed(rank))
+        alone = copy.deepcopy(model)
+        alone(words, labels=words).loss.backward()
+        for module in (*model.model.layers, model):
+            fully_shard(module, mesh=init_device_mesh("cpu", (2,)))
+        model(words, labels=words).loss.backward()
+        for found, expected in zip(model.parameters(), alone.parameters(), strict=True):
+            distributed.all_reduce(expected.grad)
+            torch.testing.assert_close(found.grad.full_tensor(), expected.grad / 2, rtol=1e-4, atol=1e-6)
+    distributed.destroy_process_group()
+
+
+def test_layers_are_sharded(tmp_path: Path) -> None:
+    """The parameters of a layer are there when its gradients are computed, which pass the layers by."""
+    torch.multiprocessing.start_processes(sharded, (tmp_path,), nprocs=2, start_method="fork")
+
+
 class NanoGPT(nn.Module):
     """A language model with the names of nanoGPT, whose layers are found by them."""
 
@@ -232,6 +258,56 @@ class Described(NanoGPT):
     }
 
 
+class NanoChatAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_head = 2
+        self.c_q, self.c_k, self.c_v, self.c_proj = (nn.Linear(16, 16, bias=False) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (linear(x).unflatten(-1, (2, 8)).transpose(1, 2) for linear in (self.c_q, self.c_k, self.c_v))
+        heads = scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.c_proj(heads.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+
+class NanoChatBlock(nn.Module):
+    """With the names of nanochat, whose norms are functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn = NanoChatAttention()
+        self.mlp = nn.Sequential(OrderedDict(c_fc=nn.Linear(16, 32), act=nn.GELU(), c_proj=nn.Linear(32, 16)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attn(rms_norm(x, (16,)))
+        return x + self.mlp(rms_norm(x, (16,)))  # type: ignore[no-any-return]
+
+
+class NanoChat(NanoGPT):
+    """A language model of such layers, with a wiring that has to see queries, keys and values."""
+
+    variant = "mudd"
+
+    def __init__(self, scales: bool = False) -> None:
+        super().__init__()
+        self.transformer["h"] = nn.ModuleList(NanoChatBlock() for _ in range(3))
+        if scales:
+            self.scale = nn.Parameter(torch.ones(()))
+            self.transformer["h"][2].register_forward_pre_hook(lambda _, args: (self.scale * args[0],))
+
+
+def test_what_the_loop_does_between_layers_is_seen() -> None:
+    """Also where it does nothing yet: in nanochat, what multiplies the stream starts at 1."""
+    words = torch.randint(50, (2, 7))
+    for variant in ("hyper_connections", "re_zero"):  # re_zero leaves the norms parts of the sub-layers
+        torch.manual_seed(0)
+        model = NanoChat().eval()
+        before = model(words)
+        torch.testing.assert_close(rewire(model, variant, batch=words)(words), before, rtol=1e-3, atol=1e-3)
+    with pytest.raises(UserError, match=r"between transformer.h.1 and transformer.h.2 the model changes the stream"):
+        rewire(NanoChat(scales=True), "hyper_connections", batch=words)
+
+
 def timm_vit() -> Any:
     vit = pytest.importorskip(
         "timm.models.vision_transformer",
@@ -241,7 +317,7 @@ def timm_vit() -> Any:
     return vit.VisionTransformer(img_size=16, patch_size=4, embed_dim=16, depth=3, num_heads=2, num_classes=5)
 
 
-@pytest.mark.parametrize("make", [NanoGPT, Described, timm_vit])
+@pytest.mark.parametrize("make", [NanoGPT, Described, NanoChat, timm_vit])
 def test_models_without_a_framework(make: Any) -> None:
     """Outputs, a step of training, recomputation from outside, adapters, one graph, weights into another one."""
     torch.manual_seed(0)
@@ -280,6 +356,6 @@ def test_models_without_a_framework(make: Any) -> None:
     torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5)
 
     peft = pytest.importorskip("peft", reason="peft is not installed")
-    target = "fc1" if make is timm_vit else "attn"
+    target = {timm_vit: "fc1", NanoChat: "c_q"}.get(make, "attn")
     adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=[target], init_lora_weights=False))
     assert (adapted(x) - expected).abs().max() > 1e-2

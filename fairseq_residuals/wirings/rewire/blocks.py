@@ -1,14 +1,14 @@
 """Places of the layers in a model of somebody else, and what each of them consists of.
 
-:func:`find_blocks` recognises the layers of Llama, Mistral, Qwen3, Gemma 3, GLM-4, OLMo 2, GPT-2, ViT, BERT,
-ModernBERT, CLIP, DINOv2, wav2vec 2.0, T5, BART and Marian in transformers, those of PyTorch's own Transformers, of
-timm's ViT and of nanoGPT, and whatever has the same names. A description is a guess until a model that is wired so was
-seen to compute what it computed before.
+:func:`find_blocks` recognises the layers of Llama, Mistral, Qwen3, Qwen3.5, Gemma 3, GLM-4, OLMo 2, LFM2, Jamba,
+GPT-2, ViT, BERT, ModernBERT, CLIP, DINOv2, wav2vec 2.0, T5, BART and Marian in transformers, those of PyTorch's own
+Transformers, of timm's ViT, of nanoGPT and nanochat, and whatever has the same names. A description is a guess until a
+model that is wired so was seen to compute what it computed before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -37,6 +37,8 @@ class SubLayerNames:
     inner: str = ""
     """Last linear map: what it is fed are the heads' outputs, or the activations of an FFN. This and the three above
     are for wirings that have to see into a sub-layer."""
+    function: Literal["", "rms_norm", "layer_norm"] = ""
+    """Function of torch.nn.functional that the layer's code calls in place of ``norm``, without gain and bias."""
 
 
 @dataclass(frozen=True)
@@ -52,20 +54,41 @@ class Blocks:
     """Whether the norms of the sub-layers follow the sum, x = norm(x + F(x)); else x = x + F(norm(x))."""
     stack: Literal["encoder", "decoder"] = "decoder"
     heads: int = 0
-    """Heads of attention; 0: as the model's config, or an attention module, has it."""
+    """Heads of attention; 0: as an attention module, or the model's config, has it."""
+    dim: int = 0
+    """Channels of the stream; 0: as many as the first layer is given."""
+    others: tuple[tuple[SubLayerNames, ...], ...] = ()
+    """Sub-layers of those layers that are of another structure, such as the ones with linear attention."""
 
     @classmethod
     def of(cls, settings: dict[str, Any]) -> Blocks:
         """Return what ``dataclasses.asdict`` made a dictionary of."""
-        return cls(**settings | {"sublayers": tuple(SubLayerNames(**sub) for sub in settings["sublayers"])})
+        first, *others = (
+            tuple(SubLayerNames(**sub) for sub in sublayers)
+            for sublayers in (settings["sublayers"], *settings["others"])
+        )
+        return cls(**settings | {"sublayers": first, "others": tuple(others)})
+
+    def of_layer(self, layer: nn.Module) -> tuple[SubLayerNames, ...]:
+        """Return the sub-layers of a layer, without the projections that it does not have.
+
+        Raises:
+            UserError: it has not the modules of any structure.
+        """
+        names = {name for name, _ in layer.named_modules()}
+        for sublayers in (self.sublayers, *self.others):
+            if _fits(sublayers, names):
+                return tuple(_shown(sub, names) for sub in sublayers)
+        wanted = {name for sub in self.sublayers for name in (sub.enter, sub.leave, sub.norm)}
+        raise UserError(f"a layer of {self.layers} has no {' and no '.join(sorted(wanted - names - {''}))}")
 
 
-def _projections(module: str, query: str, key: str, value: str, inner: str) -> dict[str, str]:
+def _projections(module: str, query: str, key: str, value: str, inner: str) -> dict[str, Any]:
     names = {"query": query, "key": key, "value": value, "inner": inner}
     return {name: f"{module}.{projection}" for name, projection in names.items()}
 
 
-def _qkvo(module: str, output: str = "o_proj") -> dict[str, str]:
+def _qkvo(module: str, output: str = "o_proj") -> dict[str, Any]:
     return _projections(module, "q_proj", "k_proj", "v_proj", output)
 
 
@@ -95,6 +118,8 @@ def _gpt2_attention(kind: Kind, name: str, norm: str) -> SubLayerNames:
 
 _LLAMA_ATTENTION = SubLayerNames("self", "self_attn", **_qkvo("self_attn"))
 _LLAMA_FFN = SubLayerNames("ffn", "mlp", inner="mlp.down_proj")
+_JAMBA_FFN = SubLayerNames("ffn", "feed_forward", norm="pre_ff_layernorm", inner="feed_forward.down_proj")
+_LFM_FFN = SubLayerNames("ffn", "feed_forward", norm="ffn_norm", inner="feed_forward.w2")
 _GPT2_FFN = SubLayerNames("ffn", "mlp", norm="ln_2", inner="mlp.c_proj")
 _VIT_ATTENTION = SubLayerNames("self", "attention", norm="layernorm_before", dropout="dropout", **_qkvo("attention"))
 _VIT_FFN = SubLayerNames("ffn", "mlp", norm="layernorm_after", dropout="dropout", inner="mlp.fc2")
@@ -102,6 +127,7 @@ _TIMM_ATTENTION = SubLayerNames("self", "attn", "drop_path1", "norm1", inner="at
 _TIMM_FFN = SubLayerNames("ffn", "mlp", "drop_path2", "norm2", inner="mlp.fc2")
 _BERT_FFN = SubLayerNames("ffn", "intermediate", "output.dropout", "output.LayerNorm", inner="output.dense")
 _PYTORCH_ATTENTION = SubLayerNames("self", "self_attn", "dropout1", "norm1")
+_DINO_FFN = SubLayerNames("ffn", "mlp", "layer_scale2", "norm2", "drop_path", inner="mlp.fc2")
 _BART_FFN = SubLayerNames("ffn", "fc1", "fc2", "final_layer_norm", "dropout", inner="fc2")
 
 LAYOUTS: dict[str, tuple[Literal["encoder", "decoder"], tuple[SubLayerNames, ...]]] = {
@@ -130,6 +156,20 @@ LAYOUTS: dict[str, tuple[Literal["encoder", "decoder"], tuple[SubLayerNames, ...
         "decoder",
         (replace(_LLAMA_ATTENTION, norm="input_layernorm"), replace(_LLAMA_FFN, norm="post_attention_layernorm")),
     ),
+    "Qwen3.5's linear attention": (
+        "decoder",
+        (
+            SubLayerNames("self", "linear_attn", norm="input_layernorm"),
+            replace(_LLAMA_FFN, norm="post_attention_layernorm"),
+        ),
+    ),
+    "Jamba's attention": ("decoder", (replace(_LLAMA_ATTENTION, norm="input_layernorm"), _JAMBA_FFN)),
+    "Jamba's Mamba": ("decoder", (SubLayerNames("self", "mamba", norm="input_layernorm"), _JAMBA_FFN)),
+    "LFM2's attention": (
+        "decoder",
+        (SubLayerNames("self", "self_attn", norm="operator_norm", **_qkvo("self_attn", "out_proj")), _LFM_FFN),
+    ),
+    "LFM2's convolution": ("decoder", (SubLayerNames("self", "conv", norm="operator_norm"), _LFM_FFN)),
     "GPT-2 with cross-attention": (
         "decoder",
         (
@@ -139,6 +179,18 @@ LAYOUTS: dict[str, tuple[Literal["encoder", "decoder"], tuple[SubLayerNames, ...
         ),
     ),
     "GPT-2, nanoGPT": ("decoder", (_gpt2_attention("self", "attn", "ln_1"), _GPT2_FFN)),
+    # norms are functions, in its own code
+    "nanochat": (
+        "decoder",
+        (
+            SubLayerNames(
+                *("self", "attn", "attn.c_proj"),
+                function="rms_norm",
+                **_projections("attn", "c_q", "c_k", "c_v", "c_proj"),
+            ),
+            SubLayerNames("ffn", "mlp", "mlp.c_proj", function="rms_norm", inner="mlp.c_proj"),
+        ),
+    ),
     "ViT": ("encoder", (_VIT_ATTENTION, _VIT_FFN)),
     "timm's ViT": ("encoder", (_TIMM_ATTENTION, _TIMM_FFN)),
     "CLIP": (
@@ -151,8 +203,18 @@ LAYOUTS: dict[str, tuple[Literal["encoder", "decoder"], tuple[SubLayerNames, ...
     "DINOv2": (
         "encoder",
         (
-            SubLayerNames("self", "attention", "layer_scale1", "norm1", "drop_path"),
-            SubLayerNames("ffn", "mlp", "layer_scale2", "norm2", "drop_path", inner="mlp.fc2"),
+            SubLayerNames(
+                *("self", "attention.attention", "layer_scale1", "norm1", "drop_path"),
+                **_projections("attention", "attention.query", "attention.key", "attention.value", "output.dense"),
+            ),
+            _DINO_FFN,
+        ),
+    ),
+    "DINOv3": (
+        "encoder",
+        (
+            SubLayerNames("self", "attention", "layer_scale1", "norm1", "drop_path", **_qkvo("attention")),
+            replace(_DINO_FFN, inner="mlp.down_proj"),
         ),
     ),
     "wav2vec 2.0": (
@@ -196,7 +258,16 @@ LAYOUTS: dict[str, tuple[Literal["encoder", "decoder"], tuple[SubLayerNames, ...
     "BART's encoder": ("encoder", (_bart_attention("self", "self_attn"), _BART_FFN)),
 }
 """Layers' owner and parts, by the models that have them; more particular ones first."""
-TOP_NORMS = ("norm", "ln_f", "layernorm", "final_layernorm", "final_layer_norm", "final_norm", "layer_norm")
+TOP_NORMS = (
+    "norm",
+    "ln_f",
+    "layernorm",
+    "final_layernorm",
+    "final_layer_norm",
+    "final_norm",
+    "layer_norm",
+    "embedding_norm",
+)
 
 
 def find_blocks(model: nn.Module) -> list[Blocks]:
@@ -224,19 +295,29 @@ def find_blocks(model: nn.Module) -> list[Blocks]:
 
 def _candidates(model: nn.Module) -> Iterator[Blocks]:
     for path, module in model.named_modules():
-        layers = list(module.children())
-        if not isinstance(module, nn.ModuleList | nn.Sequential) or len({type(layer) for layer in layers}) != 1:
+        if not isinstance(module, nn.ModuleList | nn.Sequential):
             continue
-        names = {name for name, _ in layers[0].named_modules()}
+        found = [_layout(layer) for layer in module.children()]
+        names = list(dict.fromkeys(name for name in found if name is not None))
+        if not found or None in found:
+            continue
         parent, _, _ = path.rpartition(".")
-        for stack, sublayers in LAYOUTS.values():
-            if all(names.issuperset(filter(None, (sub.enter, sub.leave, sub.norm))) for sub in sublayers):
-                above = parent.rpartition(".")[0]
-                owners = {owner: dict(model.get_submodule(owner).named_children()) for owner in (parent, above)}
-                norms = (f"{owner}.{name}" for owner in owners for name in TOP_NORMS if name in owners[owner])
-                norm = next(norms, "").lstrip(".")
-                yield Blocks(path, tuple(_shown(sub, names) for sub in sublayers), norm, stack=stack)
-                break
+        above = parent.rpartition(".")[0]
+        owners = {owner: dict(model.get_submodule(owner).named_children()) for owner in (parent, above)}
+        norms = (f"{owner}.{name}" for owner in owners for name in TOP_NORMS if name in owners[owner])
+        stack = LAYOUTS[names[0]][0]
+        sublayers, *others = (LAYOUTS[name][1] for name in names)
+        yield Blocks(path, sublayers, next(norms, "").lstrip("."), stack=stack, others=tuple(others))
+
+
+def _layout(layer: nn.Module) -> str | None:
+    """Return the name of the first structure whose modules a layer has."""
+    names = {name for name, _ in layer.named_modules()}
+    return next((name for name, (_, sublayers) in LAYOUTS.items() if _fits(sublayers, names)), None)
+
+
+def _fits(sublayers: Iterable[SubLayerNames], names: set[str]) -> bool:
+    return all(names.issuperset(filter(None, (sub.enter, sub.leave, sub.norm))) for sub in sublayers)
 
 
 def _shown(sub: SubLayerNames, names: set[str]) -> SubLayerNames:

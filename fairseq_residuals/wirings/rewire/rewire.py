@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -67,12 +67,14 @@ def rewire(
         raise UserError("this model is rewired already; rewire a fresh one")
     known = find_blocks(model) if blocks is None else [blocks] if isinstance(blocks, Blocks) else list(blocks)
     _check_layers(model, known)
-    wiring = choose_wiring(model, known, variant, options, start)
+    wiring = parse_wiring(variant, options)
+    norms = {name: model.get_submodule(name) for name in _norms(model, known)}
     batch = _example(model) if batch is None else batch
-    with evaluating(model):
-        norms = {name: model.get_submodule(name) for name in _norms(model, known)}
-        with _recorded(norms) as given:
+    with evaluating(model), _drawn(model, norms.values()):
+        with _recorded(norms | _layers(model, known)) as (given, returned):
             before = _output(model, batch)
+        known = [_measured(model, blocks, given, returned) for blocks in known]
+        wiring = fitted(wiring, model, known, start)
         known = _confirmed(model, known, batch, before)
         stacks = attach(model, known, wiring, start)
         try:
@@ -120,18 +122,15 @@ def load(path: str | Path, **kwargs: Any) -> Any:
     return model
 
 
-def choose_wiring(
-    model: nn.Module, known: Sequence[Blocks], variant: Named, options: Options | None, start: str
-) -> Wiring:
+def fitted(wiring: Wiring, model: nn.Module, known: Sequence[Blocks], start: str) -> Wiring:
     """Return the wiring with the options that a model needs where the user named none.
 
     Raises:
-        UserError: the variant or an option is unknown, or has no meaning in layers of somebody else.
+        UserError: the wiring or an option has no meaning in layers of somebody else.
     """
-    wiring = parse_wiring(variant, options)
-    widths = {name: width for name in _norms(model, known) if (width := _norm_width(model, name))}
-    norms = [model.get_submodule(name) for name in widths]
-    if norms and is_rms(norms[0], next(model.parameters()).new_ones(next(iter(widths.values())))):
+    norms = [norm for name in _norms(model, known) if not isinstance(norm := model.get_submodule(name), nn.Identity)]
+    functions = [sub.function for sub in known[0].sublayers if sub.function]
+    if "rms_norm" in functions or (norms and is_rms(norms[0], next(model.parameters()).new_ones(known[0].dim))):
         wiring = wiring.with_default("norm_type", "rms")
     eps = next(iter(eps_of(norms[0]).values()), None) if norms else None
     for part in wiring.parts:
@@ -156,7 +155,7 @@ def _check_layers(model: nn.Module, known: Sequence[Blocks]) -> None:
         owner = model.get_submodule(blocks.layers.rpartition(".")[0])
         if getattr(owner, "layerdrop", 0):
             raise UserError(f"{type(owner).__name__} skips layers in training: set its layerdrop to 0 before rewire")
-        if any(isinstance(module, nn.Sequential) for module in (owner, *_layers(model, blocks))):
+        if any(isinstance(module, nn.Sequential) for module in (owner, *_layers(model, [blocks]).values())):
             raise UserError(f"a layer of {blocks.layers}, or what holds them, is nn.Sequential, which runs all it has")
         if len({p.device for p in model.get_submodule(blocks.layers).parameters()}) > 1:
             raise UserError(f"{blocks.layers} are on several devices; a wiring needs its stack on one")
@@ -168,9 +167,7 @@ def attach(model: nn.Module, known: Sequence[Blocks], wiring: Wiring, start: str
     Args:
         start: ``paper``: norms of the model where the wiring has none are left out.
     """
-    depths: dict[str, int] = {
-        blocks.stack: len(list(model.get_submodule(blocks.layers).children())) for blocks in known
-    }
+    depths: dict[str, int] = {blocks.stack: len(_layers(model, [blocks])) for blocks in known}
     stacks = [Rewiring(model, blocks, wiring, _shape(model, blocks, depths, len(known) == 2)) for blocks in known]
     for owner in (model.get_submodule(blocks.layers.rpartition(".")[0]) for blocks in known):
         if isinstance(owner, nn.TransformerEncoder):
@@ -251,61 +248,110 @@ def _confirmed(model: nn.Module, known: list[Blocks], batch: Any, before: Tensor
 
 
 def _shape(model: nn.Module, blocks: Blocks, depths: Mapping[str, int], pair: bool) -> StackShape:
-    layer = next(_layers(model, blocks))
-    names = [name for sub in blocks.sublayers for name in (sub.norm, sub.leave) if name]
-    width = next((width for name in names if (width := _norm_width(layer, name))), 0)
-    inner = next((width_of(layer.get_submodule(sub.inner)) for sub in blocks.sublayers[::-1] if sub.inner), 0)
+    layer = next(iter(_layers(model, [blocks]).values()))
+    widths = {sub.kind: width_of(layer.get_submodule(sub.inner)) for sub in blocks.of_layer(layer) if sub.inner}
+    heads = blocks.heads or 1
     return StackShape(
         stack=blocks.stack,
         depth=depths[blocks.stack],
-        dim=width,
-        ffn_dim=inner or 4 * width,
-        heads=blocks.heads or _heads(model, layer),
+        dim=blocks.dim,
+        ffn_dim=widths.get("ffn", 4 * blocks.dim),
+        heads=heads,
+        head_dim=widths.get("self", blocks.dim) // heads,
         enc_depth=depths.get("encoder", 0),
         dec_depth=depths.get("decoder", 0),
         cross=pair,
     )
 
 
-def _norm_width(owner: nn.Module, name: str) -> int:
-    """Return how many channels a norm has; 0 where it does not say so, as what stands for none."""
-    norm: Any = owner.get_submodule(name)
-    weight = next(norm.parameters(), None)  # some norms, such as OLMo's, have none
-    return math.prod(getattr(norm, "normalized_shape", (0,))) if weight is None else weight.numel()
-
-
 def _heads(model: nn.Module, layer: nn.Module) -> int:
+    """Return the heads of attention; 0 where nothing says how many."""
     names = ("num_attention_heads", "num_heads", "n_head", "n_heads")
-    owners = (getattr(model, "config", None), *layer.modules())
-    return next((h for m in owners for n in names if isinstance(h := getattr(m, n, None), int)), 1)
+    owners = (*layer.modules(), getattr(model, "config", None))
+    return next((h for m in owners for n in names if isinstance(h := getattr(m, n, None), int)), 0)
 
 
-def _layers(model: nn.Module, blocks: Blocks) -> Iterator[nn.Module]:
-    return model.get_submodule(blocks.layers).children()
+def _layers(model: nn.Module, known: Sequence[Blocks]) -> dict[str, nn.Module]:
+    return {
+        f"{blocks.layers}.{name}": layer
+        for blocks in known
+        for name, layer in model.get_submodule(blocks.layers).named_children()
+    }
 
 
 def _norms(model: nn.Module, known: Sequence[Blocks]) -> list[str]:
     names = []
     for blocks in known:
-        for i, _ in enumerate(_layers(model, blocks)):
-            names += [f"{blocks.layers}.{i}.{sub.norm}" for sub in blocks.sublayers if sub.norm]
+        for name, layer in _layers(model, [blocks]).items():
+            names += [f"{name}.{sub.norm}" for sub in blocks.of_layer(layer) if sub.norm]
         names += [blocks.norm] if blocks.norm else []
     return names
 
 
 @contextmanager
-def _recorded(norms: Mapping[str, nn.Module]) -> Iterator[dict[str, list[Tensor]]]:
-    """Record what norms are given."""
-    given: dict[str, list[Tensor]] = {name: [] for name in norms}
+def _recorded(modules: Mapping[str, nn.Module]) -> Iterator[tuple[dict[str, list[Tensor]], dict[str, list[Tensor]]]]:
+    """Record what modules are given, and what they return."""
+    given: dict[str, list[Tensor]] = {name: [] for name in modules}
+    returned: dict[str, list[Tensor]] = {name: [] for name in modules}
+
+    def record(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
+        given[name].append((args[0] if args else kwargs["hidden_states"]).detach())
+        returned[name].append((output[0] if isinstance(output, tuple | list) else output).detach())
+
     handles = [
-        norm.register_forward_pre_hook(lambda _, args, name=name: given[name].append(args[0].detach()))
-        for name, norm in norms.items()
+        module.register_forward_hook(lambda _, *call, name=name: record(name, *call), with_kwargs=True)
+        for name, module in modules.items()
     ]
     try:
-        yield given
+        yield given, returned
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _measured(
+    model: nn.Module, blocks: Blocks, given: Mapping[str, list[Tensor]], returned: Mapping[str, list[Tensor]]
+) -> Blocks:
+    """Return a description with the width of the stream and the number of heads.
+
+    Raises:
+        UserError: a layer was not run once, or was not given what the layer below it returned.
+    """
+    names = list(_layers(model, [blocks]))
+    if any(len(given[name]) != 1 for name in names):
+        raise UserError(f"the layers of {blocks.layers} do not run once each when the model is called with batch")
+    for below, name in itertools.pairwise(names):
+        if not torch.equal(given[name][0], returned[below][0]):
+            raise UserError(
+                f"between {below} and {name} the model changes the stream, which it would go on to do beside the wiring"
+            )
+    heads = blocks.heads or _heads(model, model.get_submodule(names[0]))
+    return replace(blocks, dim=given[names[0]][0].size(-1), heads=heads)
+
+
+@contextmanager
+def _drawn(model: nn.Module, norms: Iterable[nn.Module]) -> Iterator[None]:
+    """Draw parameters that are one number, for a while: output maps that start at 0 hide what a sub-layer computes.
+
+    Args:
+        norms: whose parameters stay as they are.
+    """
+    left = {parameter for norm in norms for parameter in norm.parameters()}
+    numbers: dict[nn.Parameter, Tensor] = {}
+    seed = torch.Generator().manual_seed(1)
+    for parameter in model.parameters():
+        if parameter in left or not parameter.is_floating_point() or parameter.is_meta or not parameter.numel():
+            continue
+        number = parameter.detach().flatten()[0].clone()
+        if bool((parameter == number).all()):
+            numbers[parameter] = number
+            deviation = parameter.size(-1) ** -0.5 if parameter.dim() > 1 else 0.2
+            parameter.data.add_(torch.randn(parameter.shape, generator=seed).to(parameter), alpha=deviation)
+    try:
+        yield
+    finally:
+        for parameter, number in numbers.items():
+            parameter.data.copy_(number)
 
 
 def _output(model: nn.Module, batch: Any) -> Tensor:

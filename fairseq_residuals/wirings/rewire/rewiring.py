@@ -50,6 +50,12 @@ class MovedNorm:
         return type(self.norm).forward(self.norm, x)  # type: ignore[no-any-return]
 
 
+def norm_function(name: str, width: int) -> nn.Module:
+    """Return a norm that computes what the function of torch.nn.functional does by itself."""
+    kinds = {"rms_norm": nn.RMSNorm, "layer_norm": nn.LayerNorm}
+    return kinds[name](width, elementwise_affine=False)
+
+
 def width_of(linear: nn.Module) -> int:
     """Return the inputs of a linear map; the matrix of transformers' own class for GPT-2 is transposed."""
     return int(getattr(linear, "in_features", 0) or len(linear.weight))  # type: ignore[arg-type]
@@ -74,6 +80,30 @@ def take_over(norm: nn.Module, owner: nn.Module, stays: bool) -> bool:
         norm.requires_grad_(False)  # nothing calls it
     norm.forward = pass_on
     return True
+
+
+class _Together(torch.autograd.Function):
+    """Tensors as they are, the gradients of which are passed on together.
+
+    What shards parameters (FSDP2, ZeRO) fetches those of a layer once the gradient of the layer's output is there, and
+    frees them at that of its input. The stream passes the layers by: so it is tied to what they are given and return.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(tensor.view_as(tensor) for tensor in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        return gradients
+
+
+def together(x: Tensor, stream: Stream) -> tuple[Tensor, Stream]:
+    """Tie a stream to what a layer is given, or returns, where several processes train."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized() and torch.is_grad_enabled()):
+        return x, stream
+    x, *tensors = _Together.apply(x, *stream.values())
+    return x, dict(zip(stream, tensors, strict=True))
 
 
 @dataclass
@@ -128,19 +158,23 @@ class LayerWiring(Layer):
         # neither is a child: the layer has this module, and so has the stack
         self.__dict__.update(layer=layer, stack=stack)
         self.index = index
-        self.described = {sub.kind: sub for sub in described.sublayers}
+        self.described = {sub.kind: sub for sub in described.of_layer(layer)}
         self.post_norm, self.wired_by = described.post_norm, variant.name
         self.handles: list[Any] = []
         self.hooked: dict[str, nn.Module] = {}
         self.moved: list[nn.Module] = []
         self.attends: dict[Kind, Attend] = {}
         self.kept: Stream = {}
+        self.functions: dict[Kind, nn.Module] = {}
+        """Norms that are parts of sub-layers, and no modules of the layer."""
         for kind, site in self.sites(variant, place, self.described).items():
             connection = self.connect(variant, site)
             connection.attention = self.attends[kind] = Attend()
             self.add_module(CONNECTIONS[kind], connection)
             if kind == "ffn" and self.edits_inside(kind) and not self.described[kind].inner:
                 raise self._unseen("the activations", kind, layer.get_submodule(self.described[kind].enter))
+            if kind != "ffn" and type(connection).attend is not Connection.attend and not described.heads:
+                raise UserError(f"{variant.name} sees into attention: say how many heads it has, by Blocks(heads=...)")
         self.add_options(variant, place)
 
     def attach(self, stay: bool) -> None:
@@ -153,7 +187,13 @@ class LayerWiring(Layer):
         for kind, sub in self.described.items():
             connection, norm = self.connection(kind), self.layer.get_submodule(sub.norm) if sub.norm else None
             stays = stay and not self.post_norm and connection.summation != "post"
-            if norm is None:
+            if sub.function:
+                function = norm_function(sub.function, self.stack.shape.dim)
+                if getattr(connection, "norm", None) is not None:
+                    connection.norm = function
+                elif stays and not any(is_norm(module) for module in connection.modules()):
+                    self.functions[kind] = function
+            elif norm is None:
                 if stays and hasattr(connection, "norm"):
                     connection.norm = nn.Identity()
             elif take_over(norm, connection, stays):
@@ -253,6 +293,7 @@ class LayerWiring(Layer):
                 " needs all positions at once, not chunks of them"
             )
         self.stack.run.stream = s
+        h = self.functions[kind](h) if kind in self.functions else h
         if kind != "ffn" and self.edits_inside(kind):
             self._ask(kind, module, h, s)
         # of PyTorch's attention, keys and values are the same tensor once more
@@ -368,6 +409,12 @@ class Rewiring(nn.Module):
             layer.wiring = wired.to(like.device, like.dtype).train(layer.training)
         self.parent.wiring = self.to(like.device, like.dtype).train(self.parent.training)
 
+    def _replicate_for_data_parallel(self) -> Any:
+        raise UserError(
+            "nn.DataParallel runs copies of the layers in threads, and a rewired model cannot: start a process for each"
+            " GPU, as torchrun and accelerate do"
+        )
+
     def detach(self) -> None:
         """Undo :meth:`attach`."""
         for layer, wired in zip(self.layers, self.wired, strict=True):
@@ -394,14 +441,16 @@ class Rewiring(nn.Module):
                 f"layer {index} of {self.blocks.layers} runs without the layer below it, as where layers are skipped or"
                 " checkpointed from outside; a wiring needs all of them, in order"
             )
+        else:
+            _, self.run.stream = together(x, self.run.stream)
         self.run.below = index
 
     def finish(self, index: int) -> Tensor:
         """End layer ``index``: what the framework passes on, (B, T, C)."""
         s = self.variant.after_layer(index, self.run.stream)
         if index < len(self.layers) - 1:
-            self.run.stream = s
-            return s["x"]
+            x, self.run.stream = together(s["x"], s)
+            return x
         self.run.stream, self.run.below = {}, -1
         out = self.variant.close(s)
         if out.shape != s["x"].shape:
