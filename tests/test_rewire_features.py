@@ -179,15 +179,17 @@ def test_precision_and_mode() -> None:
         model(**example("gemma3")).loss.backward()
 
 
-def test_an_optimizers_groups() -> None:
-    model = rewire(tiny("llama"), "pre_ln", {"depth_mup": True}, start="paper")
+@pytest.mark.parametrize(("name", "layers"), [("llama", "model.layers"), ("gpt2", "transformer.h")])
+def test_an_optimizers_groups(name: str, layers: str) -> None:
+    model = rewire(tiny(name), "pre_ln", {"depth_mup": True}, start="paper")
+    in_layers = list(model.get_submodule(layers).parameters())
     groups = parameter_groups(model, lr=1.0, weight_decay=0.1, eps=1e-8, matrices=True)
     grouped = [p for group in groups for p in group["params"]]
     assert len(grouped) == len(set(grouped)) == sum(p.requires_grad for p in model.parameters())
     matrices = {p for group in groups if group["matrices"] for p in group["params"]}
-    assert matrices == {m.weight for m in model.model.layers.modules() if isinstance(m, nn.Linear)}
+    assert matrices == {p for p in in_layers if p.dim() == 2}
     scaled = {p for group in groups if group.get("eps") == pytest.approx(1e-8 / 1.5) for p in group["params"]}
-    assert scaled == {p for p in model.model.layers.parameters() if p not in matrices}
+    assert scaled == {p for p in in_layers if p not in matrices}
 
 
 @pytest.mark.parametrize("folder", ["", "plain"])

@@ -40,7 +40,7 @@ def parameter_groups(
         weight_decay: of AdamW, at the base width.
         eps: of Adam, at the base depth and the base width.
         matrices: whether matrices get groups of their own, for ``torch.optim.Muon``. They are the weights of
-            ``nn.Linear`` in sub-layers; routers, depth weights and whatever else is a wiring's is Adam's, as are
+            linear maps in sub-layers; routers, depth weights and whatever else is a wiring's is Adam's, as are
             embeddings and the output projection.
 
     Returns:
@@ -79,5 +79,7 @@ def _matrices(stacks: list[Stack | Rewiring]) -> set[nn.Parameter]:
     """Return the weights of linear maps inside sub-layers."""
     layers = [layer for stack in stacks for _, layers in stack.segments() for layer in layers]
     theirs = {p for layer in layers for m in layer.modules() if isinstance(m, Connection) for p in m.parameters()}
-    linear = [m for layer in layers for m in layer.modules() if isinstance(m, nn.Linear)]
+    modules: list[Any] = [m for layer in layers for m in layer.modules()]
+    # GPT-2's of transformers are of a class Conv1D, and have their matrix transposed
+    linear = [m for m in modules if isinstance(m, nn.Linear) or type(m).__name__ == "Conv1D"]
     return {m.weight for m in linear if isinstance(m.weight, nn.Parameter) and m.weight not in theirs}
