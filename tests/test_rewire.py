@@ -447,6 +447,21 @@ class NanoBlock(nn.Module):
         return x + self.mlp(self.ln_2(x))  # type: ignore[no-any-return]
 
 
+class NamedBlock(nn.Module):
+    """With the names that others have for attention, its norm, the FFN and its norm."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.names = names
+        for name, make in zip(names, (square, nn.LayerNorm, square, nn.LayerNorm), strict=True):
+            self.add_module(name, make(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        attention, norm, ffn, ffn_norm = (self.get_submodule(name) for name in self.names)
+        x = x + attention(norm(x))
+        return x + ffn(ffn_norm(x))  # type: ignore[no-any-return]
+
+
 class TimmBlock(nn.Module):
     """With the names of timm's ViT."""
 
@@ -475,7 +490,7 @@ class BlockModel(nn.Module):
         self.add_module(name, norm)
 
     def forward(self, x: Tensor) -> Tensor:
-        for layer in self.h:  # type: ignore[attr-defined]
+        for layer in self.h.children():
             x = layer(x)
         return self.get_submodule(self.top)(x)  # type: ignore[no-any-return]
 
@@ -503,6 +518,16 @@ class NormWithoutParameters(nn.LayerNorm):
     [
         (BlockModel(nn.ModuleList(NanoBlock() for _ in range(3)), "ln_f", nn.LayerNorm(16)), "hyper_connections"),
         (BlockModel(nn.Sequential(*(TimmBlock() for _ in range(3))), "norm", nn.LayerNorm(16)), "hyper_connections"),
+        *(
+            (
+                BlockModel(nn.ModuleDict({f"{i}": NamedBlock(*names) for i in range(2, 5)}), "norm", nn.LayerNorm(16)),
+                "mhc",
+            )
+            for names in (
+                ("attention", "attention_norm", "feed_forward", "ffn_norm"),
+                ("attn", "norm_1", "mlp", "norm_2"),
+            )
+        ),
         *(
             (BlockModel(nn.ModuleList(NanoBlock(norm) for _ in range(3)), "ln_f", norm(16)), variant)
             for norm in (NormWithoutEps, NormWithoutParameters)

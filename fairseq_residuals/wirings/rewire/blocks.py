@@ -2,8 +2,8 @@
 
 :func:`find_blocks` recognises the layers of Llama, Mistral, Qwen3, Qwen3.5, Gemma 3, GLM-4, OLMo 2, LFM2, Jamba,
 GPT-2, ViT, BERT, ModernBERT, CLIP, DINOv2, wav2vec 2.0, T5, BART and Marian in transformers, those of PyTorch's own
-Transformers, of timm's ViT, of nanoGPT and nanochat, and whatever has the same names. A description is a guess until a
-model that is wired so was seen to compute what it computed before.
+Transformers, of timm's ViT, Meta's Llama, torchtitan, LitGPT, nanoGPT and nanochat, and whatever has the same names. A
+description is a guess until a model that is wired so was seen to compute what it computed before.
 """
 
 from __future__ import annotations
@@ -191,6 +191,22 @@ LAYOUTS: dict[str, tuple[Literal["encoder", "decoder"], tuple[SubLayerNames, ...
             SubLayerNames("ffn", "mlp", "mlp.c_proj", function="rms_norm", inner="mlp.c_proj"),
         ),
     ),
+    "Meta's Llama, torchtitan": (
+        "decoder",
+        (
+            SubLayerNames(
+                *("self", "attention"), norm="attention_norm", **_projections("attention", "wq", "wk", "wv", "wo")
+            ),
+            SubLayerNames("ffn", "feed_forward", norm="ffn_norm", inner="feed_forward.w2"),
+        ),
+    ),
+    "LitGPT": (
+        "decoder",
+        (
+            SubLayerNames("self", "attn", norm="norm_1", inner="attn.proj"),
+            SubLayerNames("ffn", "mlp", norm="norm_2", inner="mlp.proj"),
+        ),
+    ),
     "ViT": ("encoder", (_VIT_ATTENTION, _VIT_FFN)),
     "timm's ViT": ("encoder", (_TIMM_ATTENTION, _TIMM_FFN)),
     "CLIP": (
@@ -295,7 +311,7 @@ def find_blocks(model: nn.Module) -> list[Blocks]:
 
 def _candidates(model: nn.Module) -> Iterator[Blocks]:
     for path, module in model.named_modules():
-        if not isinstance(module, nn.ModuleList | nn.Sequential):
+        if not isinstance(module, nn.ModuleList | nn.ModuleDict | nn.Sequential):
             continue
         found = [_layout(layer) for layer in module.children()]
         names = list(dict.fromkeys(name for name in found if name is not None))

@@ -377,7 +377,7 @@ class LayerWiring(Layer):
 class Rewiring(nn.Module):
     """The wiring of one stack of the framework, registered beside its layers under the name ``wiring``."""
 
-    layers: list[Any]
+    layers: tuple[Any, ...]
     parent: Any
     wired: list[LayerWiring]
     top_norm: nn.Module | None
@@ -388,7 +388,7 @@ class Rewiring(nn.Module):
         super().__init__()
         self.blocks, self.shape, self.run = blocks, shape, Pass()
         self.variant = wiring.build(shape)
-        layers = list(model.get_submodule(blocks.layers).children())
+        self.names, layers = zip(*model.get_submodule(blocks.layers).named_children(), strict=True)
         parent = model.get_submodule(blocks.layers.rpartition(".")[0])
         wired = [LayerWiring(layer, blocks, *self.variant.at(i), self, i) for i, layer in enumerate(layers)]
         # these are children of others
@@ -460,9 +460,9 @@ class Rewiring(nn.Module):
     def moved_norms(self) -> dict[str, MovedNorm]:
         """Return the norms of the framework that the wiring calls, by their names in the model."""
         owners: dict[str, Any] = {self.blocks.norm: self.variant.at(len(self.layers) - 1)[0]}
-        for i, wired in enumerate(self.wired):
+        for name, wired in zip(self.names, self.wired, strict=True):
             for kind, sub in wired.described.items():
-                owners[f"{self.blocks.layers}.{i}.{sub.norm}"] = wired.connection(kind)
+                owners[f"{self.blocks.layers}.{name}.{sub.norm}"] = wired.connection(kind)
         norms = {name: getattr(owner, "norm", None) for name, owner in owners.items()}
         return {name: norm for name, norm in norms.items() if isinstance(norm, MovedNorm)}
 
