@@ -192,11 +192,16 @@ def test_an_optimizers_groups(name: str, layers: str) -> None:
     assert scaled == {p for p in in_layers if p not in matrices}
 
 
-@pytest.mark.parametrize("folder", ["", "plain"])
-def test_folders_that_are_refused(folder: str, tmp_path: Path) -> None:
-    if folder:
-        tiny("llama").save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="was not rewired" if folder else "is no folder of a model of transformers"):
+def test_folders_that_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is no folder of a model of transformers"):
+        load(tmp_path)
+    model = tiny("llama")
+    model.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="was not rewired"):
+        load(tmp_path)
+    rewire(model, "mhc").config.fairseq_residuals["blocks"][0].pop("others")
+    model.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="as another version did"):
         load(tmp_path)
 
 

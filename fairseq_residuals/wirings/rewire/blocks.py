@@ -62,12 +62,22 @@ class Blocks:
 
     @classmethod
     def of(cls, settings: dict[str, Any]) -> Blocks:
-        """Return what ``dataclasses.asdict`` made a dictionary of."""
-        first, *others = (
-            tuple(SubLayerNames(**sub) for sub in sublayers)
-            for sublayers in (settings["sublayers"], *settings["others"])
-        )
-        return cls(**settings | {"sublayers": first, "others": tuple(others)})
+        """Return what ``dataclasses.asdict`` made a dictionary of.
+
+        Raises:
+            UserError: another version made it.
+        """
+        try:
+            first, *others = (
+                tuple(SubLayerNames(**sub) for sub in sublayers)
+                for sublayers in (settings["sublayers"], *settings["others"])
+            )
+            return cls(**settings | {"sublayers": first, "others": tuple(others)})
+        except (KeyError, TypeError) as error:
+            raise UserError(
+                f"the config describes the layers as another version did ({error}): rewire the model anew, give it the"
+                " weights by load_state_dict, and save it"
+            ) from None
 
     def of_layer(self, layer: nn.Module) -> tuple[SubLayerNames, ...]:
         """Return the sub-layers of a layer, without the projections that it does not have.
