@@ -17,7 +17,7 @@ from torch.nn.functional import rms_norm, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_residuals import Blocks, SubLayerNames, UserError, load, parameter_groups, rewire
-from tests.models_of_transformers import example, perturb, tiny
+from tests.models_of_transformers import DECODER, IMAGES, example, perturb, tiny
 from tests.rotation import rotated
 from tests.test_rewire import NanoBlock
 
@@ -88,6 +88,20 @@ def test_saving_and_loading(name: str, variant: str, options: dict[str, Any], tm
     assert loaded.state_dict().keys() == model.state_dict().keys()
     batch = example(name)
     torch.testing.assert_close(loaded(**batch).logits, model(**batch).logits, rtol=1e-5, atol=1e-5)
+
+
+def test_a_part_is_saved_with_the_whole(tmp_path: Path) -> None:
+    """The language model of one that sees; transformers would load it as if it was not rewired."""
+    parts = {
+        "vision_config": transformers.CLIPVisionConfig(**IMAGES),
+        "text_config": transformers.LlamaConfig(**DECODER),
+    }
+    model = transformers.LlavaForConditionalGeneration(transformers.LlavaConfig(**parts, image_token_index=49)).eval()
+    rewire(model.model.language_model, "hyper_connections")
+    perturb(model)
+    model.save_pretrained(tmp_path)
+    words = torch.randint(3, 48, (2, 9))
+    torch.testing.assert_close(load(tmp_path)(words).logits, model(words).logits)
 
 
 @REWIRED

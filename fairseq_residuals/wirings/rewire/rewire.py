@@ -101,10 +101,11 @@ def load(path: str | Path, **kwargs: Any) -> Any:
         UserError: the folder has no config, or one of no rewired model.
     """
     try:
-        config = json.loads((Path(path) / "config.json").read_text(encoding="utf-8"))
+        text = (Path(path) / "config.json").read_text(encoding="utf-8")
+        config = json.loads(text)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is no folder of a model of transformers: {error}") from None
-    if SETTINGS not in config:
+    if f'"{SETTINGS}"' not in text:
         raise UserError(f"the model in {path} was not rewired; from_pretrained of transformers loads it")
     name = (config.get("architectures") or [""])[0]
     transformers = importlib.import_module("transformers")
@@ -114,7 +115,11 @@ def load(path: str | Path, **kwargs: Any) -> Any:
 
     def initialise(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
         super(wired, self).__init__(config, *args, **kwargs)
-        _restore(self, getattr(config, SETTINGS))
+        # what was rewired may be a part, such as the language model of one that sees
+        for part in [module for module in self.modules() if isinstance(module, transformers.PreTrainedModel)]:
+            is_wired = any(isinstance(module, Rewiring) for module in part.modules())
+            if hasattr(part.config, SETTINGS) and not is_wired:
+                _restore(part, getattr(part.config, SETTINGS))
 
     wired: Any = type(name, (base,), {"__init__": initialise, "__module__": base.__module__})
     model = wired.from_pretrained(path, **kwargs)
