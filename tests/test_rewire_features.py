@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -182,6 +183,21 @@ def test_the_trainer(tmp_path: Path) -> None:
     before = model(**batch).loss.item()
     transformers.Trainer(model=model, args=arguments, train_dataset=rows).train()
     assert model.eval()(**batch).loss.item() < before
+
+
+@pytest.mark.parametrize("variant", ["hyper_connections", "mudd"])
+def test_threads_do_not_mix(variant: str) -> None:
+    """A server calls one model from several threads."""
+    model = rewired("llama", variant, {})
+    batches = torch.randint(3, 50, (4, 2, 9))
+
+    @torch.no_grad()
+    def logits(words: Tensor) -> list[Tensor]:
+        return [model(words).logits for _ in range(10)]
+
+    with ThreadPoolExecutor(4) as pool:
+        for words, found in zip(batches, pool.map(logits, batches), strict=True):
+            torch.testing.assert_close(torch.stack(found), model(words).logits.expand(10, -1, -1, -1))
 
 
 def test_precision_and_mode() -> None:

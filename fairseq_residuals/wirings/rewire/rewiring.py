@@ -9,6 +9,7 @@ cache and the names of its parameters.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -106,15 +107,6 @@ def together(x: Tensor, stream: Stream) -> tuple[Tensor, Stream]:
     return x, dict(zip(stream, tensors, strict=True))
 
 
-@dataclass
-class Pass:
-    """State of a pass along the depth; it is emptied above the last layer."""
-
-    stream: Stream = field(default_factory=dict)
-    below: int = -1
-    """Layer that ran last; -1: none."""
-
-
 class Seen(NamedTuple):
     """Arguments with which a wiring calls attention: keys, values and edits of its inside."""
 
@@ -123,19 +115,38 @@ class Seen(NamedTuple):
     edits: dict[str, Edit]
 
 
+@dataclass
+class Pass:
+    """State of a pass along the depth; it is emptied above the last layer."""
+
+    stream: Stream = field(default_factory=dict)
+    below: int = -1
+    """Layer that ran last; -1: none."""
+    asked: Seen | None = None
+    """What the wiring asks of the attention that runs; None where that is nothing."""
+    output: Tensor | None = None
+    """Output of that attention, once the framework has computed it."""
+    kept: Stream = field(default_factory=dict)
+    """What value residuals add to the stream after that attention."""
+
+    def clear(self) -> None:
+        """Let go of all tensors."""
+        self.stream, self.asked, self.output, self.kept = {}, None, None, {}
+
+
 class Attend:
     """An attention backend that notes what a connection asks for, and returns what the framework has computed."""
 
-    def __init__(self) -> None:
-        self.asked: Seen | None = None
-        self.output: Tensor | None = None
+    def __init__(self, stack: Rewiring) -> None:
+        self.stack = stack
 
     def __call__(
         self, attn: nn.Module, query: Tensor, key: Tensor, value: Tensor, **edits: Edit
     ) -> tuple[Tensor, Tensor | None]:
         """Return the output, or the query in its place while it is not there."""
-        self.asked = Seen(key, value, edits)
-        return query if self.output is None else self.output, None
+        run = self.stack.run
+        run.asked = Seen(key, value, edits)
+        return query if run.output is None else run.output, None
 
 
 class LayerWiring(Layer):
@@ -163,13 +174,11 @@ class LayerWiring(Layer):
         self.handles: list[Any] = []
         self.hooked: dict[str, nn.Module] = {}
         self.moved: list[nn.Module] = []
-        self.attends: dict[Kind, Attend] = {}
-        self.kept: Stream = {}
         self.functions: dict[Kind, nn.Module] = {}
         """Norms that are parts of sub-layers, and no modules of the layer."""
         for kind, site in self.sites(variant, place, self.described).items():
             connection = self.connect(variant, site)
-            connection.attention = self.attends[kind] = Attend()
+            connection.attention = Attend(stack)
             self.add_module(CONNECTIONS[kind], connection)
             if kind == "ffn" and self.edits_inside(kind) and not self.described[kind].inner:
                 raise self._unseen("the activations", kind, layer.get_submodule(self.described[kind].enter))
@@ -276,7 +285,7 @@ class LayerWiring(Layer):
                 keys_after = list(self.stack.run.stream)
                 return (*self.stack.run.stream.values(), *(out[1:] if is_tuple else ()))
             finally:
-                self.stack.run.stream = {}  # also where a recomputation stops before the end
+                self.stack.run.clear()  # also where a recomputation stops before the end
 
         results = self.layer._gradient_checkpointing_func(run, *args, *self.stack.run.stream.values())
         self.stack.run.stream = dict(zip(keys_after, results[: len(keys_after)], strict=True))
@@ -306,19 +315,19 @@ class LayerWiring(Layer):
         Raises:
             UserError: the attention does not show it.
         """
-        attend, self.kept, edits = self.attends[kind], {}, {}
-        attend.output = None
+        run, edits = self.stack.run, {}
+        run.output, run.kept = None, {}
         if kind == "self" and self.value_residual is not None:
-            edits = self.value_residual.edits(s, self.kept)
+            edits = self.value_residual.edits(s, run.kept)
         key, value = keys_and_values(h, s) if kind == "self" else (h, h)
         with torch.no_grad():
             self.connection(kind).attend(module, h, key, value, s, **edits)
-        assert attend.asked is not None
+        assert run.asked is not None
         sub = self.described[kind]
-        wanted = {edit: INSIDE.get(edit, "inner" if edit == "edit_heads" else "") for edit in attend.asked.edits}
+        wanted = {edit: INSIDE.get(edit, "inner" if edit == "edit_heads" else "") for edit in run.asked.edits}
         if unseen := [PLACES[edit] for edit, place in wanted.items() if not (place and getattr(sub, place))]:
             raise self._unseen(" and ".join(unseen), kind, module)
-        if (attend.asked.key is not h or attend.asked.value is not h) and not (sub.key and sub.value):
+        if (run.asked.key is not h or run.asked.value is not h) and not (sub.key and sub.value):
             raise self._unseen("the inputs of keys and values", kind, module)
         width = width_of(self.layer.get_submodule(sub.inner)) if "edit_heads" in wanted else h.size(-1)
         if width != h.size(-1):
@@ -332,41 +341,41 @@ class LayerWiring(Layer):
 
     def feed(self, kind: Kind, place: str, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Feed the projection of keys or values what the wiring makes them of."""
-        asked = self.attends[kind].asked
+        asked = self.stack.run.asked
         if kind == "self" and asked is not None and place != "query":
             return (getattr(asked, place), *args[1:])
         return args
 
     def edit_output(self, kind: Kind, edit: str, module: nn.Module, args: Any, output: Tensor) -> Tensor:
         """Edit what a projection returns."""
-        asked = self.attends[kind].asked
+        asked = self.stack.run.asked
         return output if asked is None or edit not in asked.edits else asked.edits[edit](output)
 
     def edit_inner(self, kind: Kind, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Edit what the last linear map of a sub-layer is fed."""
         if kind == "ffn":
             return (self.connection(kind).inner(args[0]), *args[1:])
-        asked = self.attends[kind].asked
+        asked = self.stack.run.asked
         edit = pass_on if asked is None else asked.edits.get("edit_heads", pass_on)
         return (edit(args[0]), *args[1:])
 
     def leave(self, kind: Kind, module: nn.Module, args: Any, output: Any) -> None:
         """Write what a sub-layer returns into the stream."""
-        connection, s = self.connection(kind), self.stack.run.stream
+        connection, run = self.connection(kind), self.stack.run
+        s = run.stream
         y = output[0] if isinstance(output, tuple | list) else output
         if kind != "ffn" and self.edits_inside(kind):
-            attend = self.attends[kind]
-            attend.output = y
+            run.output = y
             y, _, s = connection.attend(module, y, *keys_and_values(y, s), s)
-            attend.asked, attend.output = None, None
-            s, self.kept = s | self.kept, {}
+            s = s | run.kept
+            run.asked, run.output, run.kept = None, None, {}
         y = self._drop(kind, connection.outer(y))
         if self.gpas is not None and connection.summation == "post":
             s = s | {"x": self.gpas(s["x"], connection.site.index)}
         s = connection.write(s, y)
         if self.gpas is not None and connection.summation == "pre":
             s = s | {"x": self.gpas(s["x"], connection.site.index)}
-        self.stack.run.stream = s
+        run.stream = s
 
     def _drop(self, kind: Kind, y: Tensor) -> Tensor:
         name = self.described[kind].dropout
@@ -386,7 +395,8 @@ class Rewiring(nn.Module):
     def __init__(self, model: nn.Module, blocks: Blocks, wiring: Wiring, shape: StackShape) -> None:
         """Connect all layers; :meth:`attach` then makes them run so."""
         super().__init__()
-        self.blocks, self.shape, self.run = blocks, shape, Pass()
+        self.blocks, self.shape = blocks, shape
+        self.compiled, self.runs = Pass(), dict[int, Pass]()
         self.variant = wiring.build(shape)
         self.names, layers = zip(*model.get_submodule(blocks.layers).named_children(), strict=True)
         parent = model.get_submodule(blocks.layers.rpartition(".")[0])
@@ -425,6 +435,13 @@ class Rewiring(nn.Module):
             self.top_norm.requires_grad_(True)
         del self.parent.wiring
 
+    @property
+    def run(self) -> Pass:
+        """The pass of this thread, for several may run the model at once."""
+        if torch.compiler.is_compiling():
+            return self.compiled
+        return self.runs.setdefault(threading.get_ident(), Pass())
+
     def start(self, index: int, x: Tensor) -> None:
         """Begin layer ``index``.
 
@@ -451,7 +468,10 @@ class Rewiring(nn.Module):
         if index < len(self.layers) - 1:
             x, self.run.stream = together(s["x"], s)
             return x
-        self.run.stream, self.run.below = {}, -1
+        self.run.clear()
+        self.run.below = -1
+        if not torch.compiler.is_compiling():
+            del self.runs[threading.get_ident()]
         out = self.variant.close(s)
         if out.shape != s["x"].shape:
             raise UserError(f"{self.blocks.layers} would return {tuple(out.shape)} in place of {tuple(s['x'].shape)}")
