@@ -242,7 +242,7 @@ def sharded(rank: int, folder: Path) -> None:
         model = rewired("llama", variant, {}).train()
         words = torch.randint(3, 50, (2, 9), generator=torch.Generator().manual_seed(rank))
         alone = copy.deepcopy(model)
-        alone(words, labels=words).loss.backward()
+        torch.compile(alone, fullgraph=True, backend="eager")(words, labels=words).loss.backward()
         for module in (*model.model.layers, model):
             fully_shard(module, mesh=init_device_mesh("cpu", (2,)))
         model(words, labels=words).loss.backward()

@@ -103,8 +103,13 @@ def together(x: Tensor, stream: Stream) -> tuple[Tensor, Stream]:
     """Tie a stream to what a layer is given, or returns, where several processes train."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized() and torch.is_grad_enabled()):
         return x, stream
-    x, *tensors = _Together.apply(x, *stream.values())
-    return x, dict(zip(stream, tensors, strict=True))
+    tensors = [x]
+    for tensor in stream.values():  # no tensor twice, which torch.compile does not take
+        if not any(tensor is other for other in tensors):
+            tensors.append(tensor)
+    tied = _Together.apply(*tensors)
+    places = {key: next(i for i, other in enumerate(tensors) if other is tensor) for key, tensor in stream.items()}
+    return tied[0], {key: tied[i] for key, i in places.items()}
 
 
 class Seen(NamedTuple):
