@@ -128,6 +128,15 @@ def test_one_graph(name: str, variant: str, options: dict[str, Any]) -> None:
     torch.testing.assert_close(compiled(**batch, **no_cache).logits, model(**batch).logits, rtol=1e-4, atol=1e-4)
 
 
+def test_some_layers_compiled() -> None:
+    model, batch = rewired(*CASES[0]), example("llama")
+    expected = model(**batch).logits
+    torch._dynamo.reset()
+    for layer in model.model.layers[::2]:
+        layer.compile(backend="eager")
+    torch.testing.assert_close(model(**batch).logits, expected)
+
+
 def test_hidden_states() -> None:
     model = rewired(*CASES[0])
     out = model(**example("llama"), output_hidden_states=True)

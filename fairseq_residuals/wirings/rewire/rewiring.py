@@ -25,6 +25,7 @@ from fairseq_residuals.wirings.core.layer import CONNECTIONS, Layer, keys_and_va
 from fairseq_residuals.wirings.core.norms import is_norm
 from fairseq_residuals.wirings.core.wiring import Wiring
 from fairseq_residuals.wirings.rewire.blocks import Blocks, SubLayerNames
+from fairseq_residuals.wirings.utils.torch_private import constant_in_compiled_code
 from fairseq_residuals.wirings.wrap import NAMES, PLACES
 
 INSIDE = {"edit_query": "query", "edit_key": "key", "edit_value": "value"}
@@ -34,6 +35,12 @@ INSIDE = {"edit_query": "query", "edit_key": "key", "edit_value": "value"}
 def pass_on(x: Tensor) -> Tensor:
     """Return ``x``: the forward of a norm that the wiring calls elsewhere."""
     return x
+
+
+@constant_in_compiled_code
+def thread() -> int:
+    """Return the number of the thread that calls."""
+    return threading.get_ident()
 
 
 class MovedNorm:
@@ -401,7 +408,7 @@ class Rewiring(nn.Module):
         """Connect all layers; :meth:`attach` then makes them run so."""
         super().__init__()
         self.blocks, self.shape = blocks, shape
-        self.compiled, self.runs = Pass(), dict[int, Pass]()
+        self.runs: dict[int, Pass] = {}
         self.variant = wiring.build(shape)
         self.names, layers = zip(*model.get_submodule(blocks.layers).named_children(), strict=True)
         parent = model.get_submodule(blocks.layers.rpartition(".")[0])
@@ -443,9 +450,7 @@ class Rewiring(nn.Module):
     @property
     def run(self) -> Pass:
         """The pass of this thread, for several may run the model at once."""
-        if torch.compiler.is_compiling():
-            return self.compiled
-        return self.runs.setdefault(threading.get_ident(), Pass())
+        return self.runs.setdefault(thread(), Pass())
 
     def start(self, index: int, x: Tensor) -> None:
         """Begin layer ``index``.
@@ -473,10 +478,7 @@ class Rewiring(nn.Module):
         if index < len(self.layers) - 1:
             x, self.run.stream = together(s["x"], s)
             return x
-        self.run.clear()
-        self.run.below = -1
-        if not torch.compiler.is_compiling():
-            del self.runs[threading.get_ident()]
+        del self.runs[thread()]
         out = self.variant.close(s)
         if out.shape != s["x"].shape:
             raise UserError(f"{self.blocks.layers} would return {tuple(out.shape)} in place of {tuple(s['x'].shape)}")
