@@ -202,8 +202,9 @@ def test_norms_elsewhere(name: str) -> None:
 
 @pytest.mark.parametrize(("variant", "name"), rotated(list_variants(), ["qwen3", "bart"]))
 def test_refused_or_kept(name: str, variant: str) -> None:
-    """A refusal leaves the model as it was."""
+    """A refusal leaves the model as it was; what is frozen stays frozen."""
     model = tiny(name)
+    frozen = [p.requires_grad_(False) for key, p in model.named_parameters() if ".0." in key]
     before, keys, config = outputs(model, name), list(model.state_dict()), model.config.to_dict()
     try:
         rewire(model, variant)
@@ -211,9 +212,10 @@ def test_refused_or_kept(name: str, variant: str) -> None:
         assert torch.equal(outputs(model, name), before)
         assert list(model.state_dict()) == keys
         assert model.config.to_dict() == config
-        assert all(p.requires_grad for p in model.parameters())
+        assert sum(not p.requires_grad for p in model.parameters()) == len(frozen)
     else:
         assert (outputs(model, name) - before).abs().max() <= 1e-3 * before.std()
+    assert not any(p.requires_grad for p in frozen)
 
 
 @pytest.mark.parametrize(("variant", "name"), rotated(list_variants(), ["llama", "bert"]))

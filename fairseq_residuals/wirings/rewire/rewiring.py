@@ -10,6 +10,7 @@ cache and the names of its parameters.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -69,7 +70,7 @@ def width_of(linear: nn.Module) -> int:
     return int(getattr(linear, "in_features", 0) or len(linear.weight))  # type: ignore[arg-type]
 
 
-def take_over(norm: nn.Module, owner: nn.Module, stays: bool) -> bool:
+def take_over(norm: nn.Module, owner: nn.Module, stays: bool) -> Callable[[], None] | None:
     """Have a wiring normalise in place of a norm of the framework, which passes on what it is given from then on.
 
     Args:
@@ -77,17 +78,25 @@ def take_over(norm: nn.Module, owner: nn.Module, stays: bool) -> bool:
         stays: whether ``norm`` is to stay a part of the sub-layer where ``owner`` has no norms.
 
     Returns:
-        False where it stays.
+        What undoes it; None where the norm stays.
     """
+    trained = [parameter for parameter in norm.parameters() if parameter.requires_grad]
     if getattr(owner, "norm", None) is not None:
         del owner.norm
         owner.norm = MovedNorm(norm)  # type: ignore[assignment]
     elif stays and not any(is_norm(module) for module in owner.modules()):
-        return False
+        return None
     else:
         norm.requires_grad_(False)  # nothing calls it
     norm.forward = pass_on
-    return True
+    return partial(put_back, norm, trained)
+
+
+def put_back(norm: nn.Module, trained: list[nn.Parameter]) -> None:
+    """Have the framework normalise again; ``trained`` are the parameters that were not frozen."""
+    del norm.forward
+    for parameter in trained:
+        parameter.requires_grad_(True)
 
 
 class _Together(torch.autograd.Function):
@@ -185,7 +194,7 @@ class LayerWiring(Layer):
         self.post_norm, self.wired_by = described.post_norm, variant.name
         self.handles: list[Any] = []
         self.hooked: dict[str, nn.Module] = {}
-        self.moved: list[nn.Module] = []
+        self.moved: list[Callable[[], None]] = []
         self.functions: dict[Kind, nn.Module] = {}
         """Norms that are parts of sub-layers, and no modules of the layer."""
         for kind, site in self.sites(variant, place, self.described).items():
@@ -217,8 +226,8 @@ class LayerWiring(Layer):
             elif norm is None:
                 if stays and hasattr(connection, "norm"):
                     connection.norm = nn.Identity()
-            elif take_over(norm, connection, stays):
-                self.moved.append(norm)
+            elif undo := take_over(norm, connection, stays):
+                self.moved.append(undo)
             else:
                 # part of the sub-layer
                 self.described[kind] = replace(sub, enter=sub.norm, leave=sub.leave or sub.enter)
@@ -229,9 +238,8 @@ class LayerWiring(Layer):
         """Undo :meth:`attach`."""
         for handle in self.handles:
             handle.remove()
-        for norm in self.moved:
-            del norm.forward
-            norm.requires_grad_(True)
+        for undo in self.moved:
+            undo()
         del self.layer.forward
 
     def hook(self) -> None:
@@ -416,6 +424,7 @@ class Rewiring(nn.Module):
         # these are children of others
         self.__dict__.update(layers=layers, parent=parent, wired=wired)
         self.__dict__["top_norm"] = model.get_submodule(blocks.norm) if blocks.norm else None
+        self.undo: Callable[[], None] | None = None
 
     def attach(self, stay: bool) -> None:
         """Make the layers run by this wiring; see :meth:`LayerWiring.attach`."""
@@ -424,7 +433,7 @@ class Rewiring(nn.Module):
             if stay and hasattr(topmost, "norm"):
                 topmost.norm = nn.Identity()
         else:
-            take_over(norm, topmost, stay)
+            self.undo = take_over(norm, topmost, stay)
         like = next(p for p in self.layers[0].parameters() if p.is_floating_point())
         for layer, wired in zip(self.layers, self.wired, strict=True):
             wired.attach(stay)
@@ -442,9 +451,8 @@ class Rewiring(nn.Module):
         for layer, wired in zip(self.layers, self.wired, strict=True):
             wired.detach()
             del layer.wiring
-        if self.top_norm is not None and "forward" in vars(self.top_norm):
-            del self.top_norm.forward
-            self.top_norm.requires_grad_(True)
+        if self.undo is not None:
+            self.undo()
         del self.parent.wiring
 
     @property
