@@ -15,6 +15,7 @@ from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import rms_norm, scaled_dot_product_attention
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_residuals import Blocks, SubLayerNames, UserError, load, parameter_groups, rewire
@@ -245,19 +246,21 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
 
 
 def sharded(rank: int, folder: Path) -> None:
-    """Compare gradients of parameters that two processes share with the mean of what each finds alone."""
+    """Compare gradients of parameters that two processes share with those of DDP."""
     distributed.init_process_group("gloo", f"file://{folder}/rendezvous", rank=rank, world_size=2)
     for variant in ("hyper_connections", "attention_residuals"):
         model = rewired("llama", variant, {}).train()
         words = torch.randint(3, 50, (2, 9), generator=torch.Generator().manual_seed(rank))
-        alone = copy.deepcopy(model)
-        torch.compile(alone, fullgraph=True, backend="eager")(words, labels=words).loss.backward()
+        parallel = DistributedDataParallel(copy.deepcopy(model))
+        parallel(words, labels=words).loss.backward()
+        compiled = torch.compile(copy.deepcopy(model), fullgraph=True, backend="eager")
         for module in (*model.model.layers, model):
             fully_shard(module, mesh=init_device_mesh("cpu", (2,)))
-        model(words, labels=words).loss.backward()
-        for found, expected in zip(model.parameters(), alone.parameters(), strict=True):
-            distributed.all_reduce(expected.grad)
-            torch.testing.assert_close(found.grad.full_tensor(), expected.grad / 2, rtol=1e-4, atol=1e-6)
+        out = model(words, labels=words)
+        torch.testing.assert_close(compiled(words, labels=words).logits, out.logits)
+        out.loss.backward()
+        for found, expected in zip(model.parameters(), parallel.parameters(), strict=True):
+            torch.testing.assert_close(found.grad.full_tensor(), expected.grad, rtol=1e-4, atol=1e-6)
     distributed.destroy_process_group()
 
 
