@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_residuals import (
     Connection,
+    EncoderDecoder,
     LanguageModel,
     Site,
     UserError,
@@ -82,6 +83,19 @@ def test_options_of_a_class() -> None:
         build_stack(Scaled, **SIZES, options={"size": 1})
     with pytest.raises(UserError, match="a wiring is a name, or a class that derives from Connection or Variant"):
         build_stack(nn.Linear, **SIZES)  # type: ignore[arg-type]
+
+
+def test_whole_models_take_classes(tmp_path: Path) -> None:
+    language_model = LanguageModel(Halved, vocab=20, **SIZES)
+    pair = EncoderDecoder(Halved, vocab=20, **SIZES)
+    words = torch.randint(4, 20, (2, 5))
+    assert len(language_model.generate(words, longest=3)) == len(pair.generate(words, longest=3)) == 2
+    for model, loss in ((language_model, language_model.loss(words)), (pair, pair.loss(words, words))):
+        loss.backward()
+        gains = [p for name, p in model.named_parameters() if name.endswith("gain")]
+        assert gains and all(p.grad is not None for p in gains)
+        with pytest.raises(UserError, match="load would not know Halved: register the class"):
+            model.save(tmp_path)
 
 
 def test_wrap_and_rewire_take_classes() -> None:

@@ -15,12 +15,16 @@ from fairseq_residuals.wirings.blocks.settings import ModelSettings, StackSettin
 from fairseq_residuals.wirings.blocks.transformer import build_layers
 from fairseq_residuals.wirings.core.attention import open_attention
 from fairseq_residuals.wirings.core.base import Connection, StackShape
+from fairseq_residuals.wirings.core.wiring import Wiring
 
 
 class EmbeddedStack(TokenEmbedding):
     """Embeddings with a stack above; both have the names of fairseq's encoders and decoders."""
 
-    def __init__(self, settings: StackSettings, shape: StackShape, memory_dim: int | None) -> None:
+    def __init__(
+        self, settings: StackSettings, shape: StackShape, memory_dim: int | None, wiring: Wiring | None = None
+    ) -> None:
+        """Build it; ``wiring`` is that of a class, which settings cannot name."""
         super().__init__(
             settings.words,
             settings.dim,
@@ -33,7 +37,7 @@ class EmbeddedStack(TokenEmbedding):
             norm=settings.norm_embedding,
         )
         self.settings = settings
-        self.layers = build_layers(settings, settings.wiring, shape, memory_dim)
+        self.layers = build_layers(settings, wiring or settings.wiring, shape, memory_dim)
 
 
 class Encoder(EmbeddedStack):
@@ -53,8 +57,15 @@ class Encoder(EmbeddedStack):
 class Decoder(EmbeddedStack):
     """The decoder of a pair, or a language model, with the output matrix."""
 
-    def __init__(self, settings: StackSettings, shape: StackShape, memory_dim: int | None, output_dim: int) -> None:
-        super().__init__(settings, shape, memory_dim)
+    def __init__(
+        self,
+        settings: StackSettings,
+        shape: StackShape,
+        memory_dim: int | None,
+        output_dim: int,
+        wiring: Wiring | None = None,
+    ) -> None:
+        super().__init__(settings, shape, memory_dim, wiring)
         dim = settings.dim
         self.project_out_dim = None if output_dim == dim else nn.Linear(dim, output_dim, bias=False)
         self.output_projection = nn.Linear(output_dim, settings.words, bias=False)
@@ -86,16 +97,16 @@ class Decoder(EmbeddedStack):
         return self.output_projection(x.transpose(0, 1))  # type: ignore[no-any-return]
 
 
-def build_halves(settings: ModelSettings) -> tuple[Encoder | None, Decoder]:
-    """Build the encoder, None of a language model, and the decoder.
+def build_halves(settings: ModelSettings, wiring: Wiring | None = None) -> tuple[Encoder | None, Decoder]:
+    """Build the encoder, None of a language model, and the decoder; ``wiring`` is that of a class.
 
     Raises:
         UserError: a wiring has no meaning in such a stack.
     """
     encoder, memory_dim = None, None
     if settings.encoder is not None:
-        encoder, memory_dim = Encoder(settings.encoder, settings.shape("encoder"), None), settings.encoder.dim
-    return encoder, Decoder(settings.decoder, settings.shape("decoder"), memory_dim, settings.output_dim)
+        encoder, memory_dim = Encoder(settings.encoder, settings.shape("encoder"), None, wiring), settings.encoder.dim
+    return encoder, Decoder(settings.decoder, settings.shape("decoder"), memory_dim, settings.output_dim, wiring)
 
 
 def tie(settings: ModelSettings, encoder: Encoder | None, decoder: Decoder) -> None:

@@ -20,6 +20,7 @@ from fairseq_residuals.wirings.blocks.search import beam_search, check_tokens, s
 from fairseq_residuals.wirings.blocks.settings import EOS, PAD, ModelSettings, StackSettings
 from fairseq_residuals.wirings.build import (
     LayerOptions,
+    Named,
     Options,
     check_effects,
     check_sizes,
@@ -29,6 +30,7 @@ from fairseq_residuals.wirings.build import (
 )
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.initialization import initialise
+from fairseq_residuals.wirings.core.wiring import Wiring
 from fairseq_residuals.wirings.utils.documents import parse_json
 
 SETTINGS_FILE, WEIGHTS_FILE = "model.json", "model.safetensors"
@@ -69,19 +71,25 @@ class SearchOptions(TypedDict, total=False):
 class TransformerModel(nn.Module):
     """A model as its settings say; its weights are yet to be loaded, or to be drawn as its wirings ask."""
 
-    def __init__(self, settings: ModelSettings) -> None:
+    def __init__(self, settings: ModelSettings, wiring: Wiring | None = None) -> None:
+        """Build it; ``wiring`` is that of a class, which settings cannot name."""
         super().__init__()
-        self.settings = settings
-        self.encoder, self.decoder = build_halves(settings)
+        self.settings, self.is_of_class = settings, wiring is not None
+        self.encoder, self.decoder = build_halves(settings, wiring)
         tie(settings, self.encoder, self.decoder)
 
     def save(self, folder: str | Path) -> None:
         """Write settings and weights to a folder, which is made if it is not there.
 
         Raises:
-            UserError: the package safetensors is missing.
+            UserError: the wiring is a class, or the package safetensors is missing.
             OSError: a file cannot be written.
         """
+        if self.is_of_class:
+            raise UserError(
+                f"load would not know {self.settings.decoder.residual}: register the class by register_variant, or save"
+                " state_dict() and build the model anew"
+            )
         safetensors, folder = safetensors_package(), Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         safetensors.torch.save_model(self, str(folder / WEIGHTS_FILE))
@@ -161,7 +169,7 @@ class LanguageModel(TransformerModel):
 
     def __init__(
         self,
-        variant: str,
+        variant: Named,
         *,
         vocab: int,
         depth: int,
@@ -190,7 +198,7 @@ class LanguageModel(TransformerModel):
             UserError: as :func:`.build_stack`.
         """
         sizes = {"words": vocab, "layers": depth, "dim": dim, "heads": heads, "ffn_dim": ffn_dim}
-        stack, options = _stack_settings(variant, options, sizes, _token("padding", padding, vocab), **parts)
+        stack, options, wiring = _stack_settings(variant, options, sizes, _token("padding", padding, vocab), **parts)
         settings = ModelSettings(
             encoder=None,
             decoder=stack,
@@ -199,7 +207,7 @@ class LanguageModel(TransformerModel):
             share_all=False,
             end=_token("end", end, vocab),
         )
-        super().__init__(settings)
+        super().__init__(settings, wiring)
         self._start(options, device, dtype)
 
     def forward(self, tokens: Tensor, *, cache: DecoderCache | None = None) -> Tensor:
@@ -241,7 +249,7 @@ class EncoderDecoder(TransformerModel):
 
     def __init__(
         self,
-        variant: str,
+        variant: Named,
         *,
         vocab: int | tuple[int, int],
         depth: int | tuple[int, int],
@@ -286,7 +294,8 @@ class EncoderDecoder(TransformerModel):
                 share_input_output=tied,
                 share_all=tied and isinstance(vocab, int),
                 end=_token("end", end, min(words, target_words)),
-            )
+            ),
+            decoder[2],
         )
         self._start(decoder[1], device, dtype)
 
@@ -347,9 +356,9 @@ class DecoderSteps:
 
 
 def _stack_settings(
-    variant: str, options: Options | None, sizes: dict[str, int], padding: int, **parts: Unpack[EmbeddingOptions]
-) -> tuple[StackSettings, Options | None]:
-    """Return the settings of a stack with its embeddings, and the wiring's options."""
+    variant: Named, options: Options | None, sizes: dict[str, int], padding: int, **parts: Unpack[EmbeddingOptions]
+) -> tuple[StackSettings, Options | None, Wiring | None]:
+    """Return the settings of a stack with its embeddings, the wiring's options, and the wiring if it is a class."""
     dim, heads, ffn_dim = (sizes[name] for name in ("dim", "heads", "ffn_dim"))
     check_sizes(vocab=sizes["words"], depth=sizes["layers"], dim=dim, heads=heads, ffn_dim=ffn_dim)
     if dim % heads:
@@ -368,7 +377,7 @@ def _stack_settings(
     layers, options = layer_settings(dim, heads, ffn_dim, options, **given)
     wiring = parse_wiring(variant, options)
     own |= {"residual": wiring.name, "residual_args": wiring.args, "positions": positions, "padding": padding}
-    return StackSettings(**asdict(layers) | sizes | own), options
+    return StackSettings(**asdict(layers) | sizes | own), options, None if isinstance(variant, str) else wiring
 
 
 def _token(name: str, token: int | None, words: int) -> int:
