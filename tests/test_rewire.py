@@ -420,6 +420,17 @@ def test_maps_that_start_at_zero_hide_nothing() -> None:
     assert all(torch.equal(dict(model.named_parameters())[name], value) for name, value in before.items())
 
 
+def test_quantized_weights_stay() -> None:
+    """The wiring has the precision of what is not quantized."""
+    model = tiny("llama")
+    expected = outputs(model, "llama")
+    weights = [nn.Parameter(torch.zeros(2).to(torch.float8_e4m3fn), requires_grad=False) for _ in range(3)]
+    for layer, weight in zip(model.model.layers, weights, strict=True):
+        layer.self_attn.quantized = weight
+    torch.testing.assert_close(outputs(rewire(model, "mhc"), "llama"), expected, rtol=1e-4, atol=1e-4)
+    assert not any(weight.float().any() for weight in weights)
+
+
 def test_several_wirings_in_one_stack() -> None:
     model, before = tiny("llama"), outputs(tiny("llama"), "llama")
     rewire(model, "pre_ln:0-0,hyper_connections:1-2", {"pre_ln.final_norm": False})

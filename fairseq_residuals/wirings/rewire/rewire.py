@@ -345,7 +345,9 @@ def _drawn(model: nn.Module, norms: Iterable[nn.Module]) -> Iterator[None]:
     numbers: dict[nn.Parameter, Tensor] = {}
     seed = torch.Generator().manual_seed(1)
     for parameter in model.parameters():
-        if parameter in left or not parameter.is_floating_point() or parameter.is_meta or not parameter.numel():
+        # quantized and sharded ones stay as they are
+        is_plain = type(parameter.data) is Tensor and parameter.is_floating_point() and parameter.dtype.itemsize > 1
+        if parameter in left or not is_plain or parameter.is_meta or not parameter.numel():
             continue
         number = parameter.detach().flatten()[0].clone()
         if bool((parameter == number).all()):

@@ -434,7 +434,8 @@ class Rewiring(nn.Module):
                 topmost.norm = nn.Identity()
         else:
             self.undo = take_over(norm, topmost, stay)
-        like = next(p for p in self.layers[0].parameters() if p.is_floating_point())
+        # of quantized layers, the norms
+        like = next(p for p in self.layers[0].parameters() if p.is_floating_point() and p.dtype.itemsize > 1)
         for layer, wired in zip(self.layers, self.wired, strict=True):
             wired.attach(stay)
             layer.wiring = wired.to(like.device, like.dtype).train(layer.training)
