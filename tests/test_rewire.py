@@ -471,8 +471,8 @@ class NamedBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         attention, norm, ffn, ffn_norm = (self.get_submodule(name) for name in self.names)
-        x = x + attention(norm(x))
-        return x + ffn(ffn_norm(x))  # type: ignore[no-any-return]
+        x = x + attention(input=norm(x))
+        return x + ffn(input=ffn_norm(x))  # type: ignore[no-any-return]
 
 
 class TimmBlock(nn.Module):

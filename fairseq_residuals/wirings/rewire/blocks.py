@@ -24,7 +24,7 @@ class SubLayerNames:
 
     kind: Kind
     enter: str
-    """Module whose first argument, or ``hidden_states``, is what the sub-layer is fed."""
+    """Module whose first argument, ``hidden_states``, or else first tensor is what the sub-layer is fed."""
     leave: str = ""
     """Module whose output, or the first of it, is added to the stream; by default that of ``enter``."""
     norm: str = ""

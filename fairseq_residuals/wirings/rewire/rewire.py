@@ -21,7 +21,7 @@ from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.wiring import Wiring
 from fairseq_residuals.wirings.rewire.blocks import Blocks, find_blocks
 from fairseq_residuals.wirings.rewire.keep import EPS, STARTS, Start, calibrate, eps_of, is_rms, start_values
-from fairseq_residuals.wirings.rewire.rewiring import Rewiring, width_of
+from fairseq_residuals.wirings.rewire.rewiring import Rewiring, fed, width_of
 
 Model = TypeVar("Model", bound=nn.Module)
 SETTINGS = "fairseq_residuals"
@@ -300,7 +300,7 @@ def _recorded(modules: Mapping[str, nn.Module]) -> Iterator[tuple[dict[str, list
     returned: dict[str, list[Tensor]] = {name: [] for name in modules}
 
     def record(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
-        given[name].append((args[0] if args else kwargs["hidden_states"]).detach())
+        given[name].append(fed(args, kwargs).detach())
         returned[name].append((output[0] if isinstance(output, tuple | list) else output).detach())
 
     handles = [

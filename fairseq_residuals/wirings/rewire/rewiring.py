@@ -10,7 +10,7 @@ cache and the names of its parameters.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -31,6 +31,13 @@ from fairseq_residuals.wirings.wrap import NAMES, PLACES
 
 INSIDE = {"edit_query": "query", "edit_key": "key", "edit_value": "value"}
 """Edits of a wiring, each with the projection whose output is edited."""
+
+
+def fed(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    """Return what a layer or a sub-layer is fed: its first argument, ``hidden_states``, or the first tensor."""
+    if args:
+        return args[0]  # type: ignore[no-any-return]
+    return kwargs.get("hidden_states", next(value for value in kwargs.values() if isinstance(value, Tensor)))
 
 
 def pass_on(x: Tensor) -> Tensor:
@@ -280,7 +287,7 @@ class LayerWiring(Layer):
         """Run the framework's layer in place of its own forward, with its arguments and results."""
         if any(self.layer.get_submodule(name) is not module for name, module in self.hooked.items()):
             self.hook()  # adapters have been put around linear maps, or taken away
-        self.stack.start(self.index, args[0] if args else kwargs["hidden_states"])
+        self.stack.start(self.index, fed(args, kwargs))
         if getattr(self.layer, "gradient_checkpointing", False) and self.layer.training:
             out = self._run_checkpointed(args, kwargs)
         else:
@@ -314,7 +321,7 @@ class LayerWiring(Layer):
     def enter(self, kind: Kind, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Feed a sub-layer what the wiring reads, in place of its input."""
         connection = self.connection(kind)
-        given = args[0] if args else kwargs["hidden_states"]
+        given = fed(args, kwargs)
         h, s = connection.read(self.stack.run.stream)
         if given.shape != h.shape:
             raise UserError(
@@ -326,8 +333,10 @@ class LayerWiring(Layer):
         if kind != "ffn" and self.edits_inside(kind):
             self._ask(kind, module, h, s)
         # of PyTorch's attention, keys and values are the same tensor once more
-        fed = {name: h if value is given else value for name, value in kwargs.items()}
-        return tuple(h if value is given else value for value in args), fed
+        return (
+            tuple(h if value is given else value for value in args),
+            {name: h if value is given else value for name, value in kwargs.items()},
+        )
 
     def _ask(self, kind: Kind, module: nn.Module, h: Tensor, s: Stream) -> None:
         """Note what the wiring does inside of attention; its hooks do it.
