@@ -123,6 +123,11 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: transformers.Qwen3_5ForCausalLM(transformers.Qwen3_5TextConfig(**DECODER | LINEAR)),
         "attention_residuals",
     ),
+    "a norm that runs below the layers as well": (causal("NanoChat", num_key_value_heads=2), "mudd"),
+    "norms first, with BERT's names": (
+        lambda: transformers.EsmForMaskedLM(transformers.EsmConfig(**DECODER, mask_token_id=3, token_dropout=False)),
+        "hyper_connections",
+    ),
     # their last norms are beside what holds the layers
     "CLIP's text": (lambda: transformers.CLIPTextModel(transformers.CLIPTextConfig(**DECODER)), "attention_residuals"),
     "DINOv2": (

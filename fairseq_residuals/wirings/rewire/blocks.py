@@ -93,207 +93,154 @@ class Blocks:
         raise UserError(f"a layer of {self.layers} has no {' and no '.join(sorted(wanted - names - {''}))}")
 
 
-def _projections(module: str, query: str, key: str, value: str, inner: str) -> dict[str, Any]:
-    names = {"query": query, "key": key, "value": value, "inner": inner}
-    return {name: f"{module}.{projection}" for name, projection in names.items()}
+def _attention(
+    enter: str, norm: str = "", leave: str = "", inside: str = "", kind: Kind = "self", **more: Any
+) -> SubLayerNames:
+    """Name attention; ``inside`` are the projections of queries, keys and values, and that of outputs, in ``enter``."""
+    names = zip(("query", "key", "value", "inner"), inside.split(), strict=False)
+    return SubLayerNames(kind, enter, leave, norm, **{part: f"{enter}.{name}" for part, name in names} | more)
 
 
-def _qkvo(module: str, output: str = "o_proj") -> dict[str, Any]:
-    return _projections(module, "q_proj", "k_proj", "v_proj", output)
+def _ffn(enter: str, norm: str = "", leave: str = "", inner: str = "", **more: Any) -> SubLayerNames:
+    return SubLayerNames("ffn", enter, leave, norm, inner=inner, **more)
 
 
-def _bert_attention(kind: Kind, name: str) -> SubLayerNames:
-    inside = _projections(f"{name}.self", "query", "key", "value", "") | {"inner": f"{name}.output.dense"}
-    output = f"{name}.output"
-    return SubLayerNames(kind, f"{name}.self", f"{output}.dropout", f"{output}.LayerNorm", **inside)
+def _bert_attention(name: str, norm: str, kind: Kind = "self") -> SubLayerNames:
+    output, inside = f"{name}.output", "query key value"
+    return _attention(f"{name}.self", norm, f"{output}.dropout", inside, kind, inner=f"{output}.dense")
 
 
-def _t5_attention(kind: Kind, index: int, name: str) -> SubLayerNames:
-    inside = _projections(f"layer.{index}.{name}", "q", "k", "v", "o")
-    return SubLayerNames(kind, f"layer.{index}.{name}", f"layer.{index}.dropout", f"layer.{index}.layer_norm", **inside)
+def _t5_attention(index: int, name: str, kind: Kind = "self") -> SubLayerNames:
+    layer = f"layer.{index}"
+    return _attention(f"{layer}.{name}", f"{layer}.layer_norm", f"{layer}.dropout", "q k v o", kind)
 
 
 def _t5_ffn(index: int) -> SubLayerNames:
-    name = f"layer.{index}.DenseReluDense"
-    return SubLayerNames("ffn", name, f"layer.{index}.dropout", f"layer.{index}.layer_norm", inner=f"{name}.wo")
+    layer = f"layer.{index}"
+    name = f"{layer}.DenseReluDense"
+    return _ffn(name, f"{layer}.layer_norm", f"{layer}.dropout", f"{name}.wo")
 
 
-def _bart_attention(kind: Kind, name: str) -> SubLayerNames:
-    return SubLayerNames(kind, name, norm=f"{name}_layer_norm", dropout="dropout", **_qkvo(name, "out_proj"))
+def _bart_attention(name: str, kind: Kind = "self") -> SubLayerNames:
+    return _attention(name, f"{name}_layer_norm", "", _OUT_PROJ, kind, dropout="dropout")
 
 
-def _gpt2_attention(kind: Kind, name: str, norm: str) -> SubLayerNames:
-    return SubLayerNames(kind, name, norm=norm, inner=f"{name}.c_proj")
+_O_PROJ, _OUT_PROJ = "q_proj k_proj v_proj o_proj", "q_proj k_proj v_proj out_proj"
+_BERT_FFN = _ffn("intermediate", "output.LayerNorm", "output.dropout", "output.dense")
+_BART_FFN = _ffn("fc1", "final_layer_norm", "fc2", "fc2", dropout="dropout")
+_JAMBA_FFN = _ffn("feed_forward", "pre_ff_layernorm", inner="feed_forward.down_proj")
 
-
-_LLAMA_ATTENTION = SubLayerNames("self", "self_attn", **_qkvo("self_attn"))
-_LLAMA_FFN = SubLayerNames("ffn", "mlp", inner="mlp.down_proj")
-_JAMBA_FFN = SubLayerNames("ffn", "feed_forward", norm="pre_ff_layernorm", inner="feed_forward.down_proj")
-_LFM_FFN = SubLayerNames("ffn", "feed_forward", norm="ffn_norm", inner="feed_forward.w2")
-_GPT2_FFN = SubLayerNames("ffn", "mlp", norm="ln_2", inner="mlp.c_proj")
-_VIT_ATTENTION = SubLayerNames("self", "attention", norm="layernorm_before", dropout="dropout", **_qkvo("attention"))
-_VIT_FFN = SubLayerNames("ffn", "mlp", norm="layernorm_after", dropout="dropout", inner="mlp.fc2")
-_TIMM_ATTENTION = SubLayerNames("self", "attn", "drop_path1", "norm1", inner="attn.proj")
-_TIMM_FFN = SubLayerNames("ffn", "mlp", "drop_path2", "norm2", inner="mlp.fc2")
-_BERT_FFN = SubLayerNames("ffn", "intermediate", "output.dropout", "output.LayerNorm", inner="output.dense")
-_PYTORCH_ATTENTION = SubLayerNames("self", "self_attn", "dropout1", "norm1")
-_DINO_FFN = SubLayerNames("ffn", "mlp", "layer_scale2", "norm2", "drop_path", inner="mlp.fc2")
-_BART_FFN = SubLayerNames("ffn", "fc1", "fc2", "final_layer_norm", "dropout", inner="fc2")
-
-LAYOUTS: dict[str, tuple[Literal["encoder", "decoder"], tuple[SubLayerNames, ...]]] = {
+DECODERS = {
     "Gemma 3": (
-        "decoder",
-        (
-            replace(_LLAMA_ATTENTION, norm="input_layernorm", leave="post_attention_layernorm"),
-            replace(_LLAMA_FFN, norm="pre_feedforward_layernorm", leave="post_feedforward_layernorm"),
-        ),
+        _attention("self_attn", "input_layernorm", "post_attention_layernorm", _O_PROJ),
+        _ffn("mlp", "pre_feedforward_layernorm", "post_feedforward_layernorm", "mlp.down_proj"),
+    ),
+    "VaultGemma": (
+        _attention("self_attn", "input_layernorm", inside=_O_PROJ),
+        _ffn("mlp", "pre_feedforward_layernorm", inner="mlp.down_proj"),
     ),
     "GLM-4": (
-        "decoder",
-        (
-            replace(_LLAMA_ATTENTION, norm="input_layernorm", leave="post_self_attn_layernorm"),
-            replace(_LLAMA_FFN, norm="post_attention_layernorm", leave="post_mlp_layernorm"),
-        ),
+        _attention("self_attn", "input_layernorm", "post_self_attn_layernorm", _O_PROJ),
+        _ffn("mlp", "post_attention_layernorm", "post_mlp_layernorm", "mlp.down_proj"),
     ),
     "OLMo 2": (
-        "decoder",
-        (
-            replace(_LLAMA_ATTENTION, leave="post_attention_layernorm"),
-            replace(_LLAMA_FFN, leave="post_feedforward_layernorm"),
-        ),
+        _attention("self_attn", "", "post_attention_layernorm", _O_PROJ),
+        _ffn("mlp", "", "post_feedforward_layernorm", "mlp.down_proj"),
     ),
     "Llama": (
-        "decoder",
-        (replace(_LLAMA_ATTENTION, norm="input_layernorm"), replace(_LLAMA_FFN, norm="post_attention_layernorm")),
+        _attention("self_attn", "input_layernorm", inside=_O_PROJ),
+        _ffn("mlp", "post_attention_layernorm", inner="mlp.down_proj"),
+    ),
+    "Apertus": (
+        _attention("self_attn", "attention_layernorm", inside=_O_PROJ),
+        _ffn("mlp", "feedforward_layernorm", inner="mlp.down_proj"),
     ),
     "Qwen3.5's linear attention": (
-        "decoder",
-        (
-            SubLayerNames("self", "linear_attn", norm="input_layernorm"),
-            replace(_LLAMA_FFN, norm="post_attention_layernorm"),
-        ),
+        _attention("linear_attn", "input_layernorm"),
+        _ffn("mlp", "post_attention_layernorm", inner="mlp.down_proj"),
     ),
-    "Jamba's attention": ("decoder", (replace(_LLAMA_ATTENTION, norm="input_layernorm"), _JAMBA_FFN)),
-    "Jamba's Mamba": ("decoder", (SubLayerNames("self", "mamba", norm="input_layernorm"), _JAMBA_FFN)),
-    "LFM2's attention": (
-        "decoder",
-        (SubLayerNames("self", "self_attn", norm="operator_norm", **_qkvo("self_attn", "out_proj")), _LFM_FFN),
-    ),
-    "LFM2's convolution": ("decoder", (SubLayerNames("self", "conv", norm="operator_norm"), _LFM_FFN)),
+    "Jamba's attention": (_attention("self_attn", "input_layernorm", inside=_O_PROJ), _JAMBA_FFN),
+    "Jamba's Mamba": (_attention("mamba", "input_layernorm"), _JAMBA_FFN),
+    **{
+        f"LFM{version}'s {what}": (
+            _attention(name, "operator_norm", after[0], _OUT_PROJ),
+            _ffn("feed_forward", "ffn_norm", after[1], "feed_forward.w2"),
+        )
+        for version, after in ((3, ("post_operator_norm", "post_ffn_norm")), (2, ("", "")))
+        for what, name in (("attention", "self_attn"), ("convolution", "conv"))
+    },
     "GPT-2 with cross-attention": (
-        "decoder",
-        (
-            _gpt2_attention("self", "attn", "ln_1"),
-            _gpt2_attention("cross", "crossattention", "ln_cross_attn"),
-            _GPT2_FFN,
-        ),
+        _attention("attn", "ln_1", inner="attn.c_proj"),
+        _attention("crossattention", "ln_cross_attn", kind="cross", inner="crossattention.c_proj"),
+        _ffn("mlp", "ln_2", inner="mlp.c_proj"),
     ),
-    "GPT-2, nanoGPT": ("decoder", (_gpt2_attention("self", "attn", "ln_1"), _GPT2_FFN)),
+    "GPT-2, nanoGPT": (_attention("attn", "ln_1", inner="attn.c_proj"), _ffn("mlp", "ln_2", inner="mlp.c_proj")),
     # norms are functions, in its own code
     "nanochat": (
-        "decoder",
-        (
-            SubLayerNames(
-                *("self", "attn", "attn.c_proj"),
-                function="rms_norm",
-                **_projections("attn", "c_q", "c_k", "c_v", "c_proj"),
-            ),
-            SubLayerNames("ffn", "mlp", "mlp.c_proj", function="rms_norm", inner="mlp.c_proj"),
-        ),
+        _attention("attn", "", "attn.c_proj", "c_q c_k c_v c_proj", function="rms_norm"),
+        _ffn("mlp", "", "mlp.c_proj", "mlp.c_proj", function="rms_norm"),
     ),
     "Meta's Llama, torchtitan": (
-        "decoder",
-        (
-            SubLayerNames(
-                *("self", "attention"), norm="attention_norm", **_projections("attention", "wq", "wk", "wv", "wo")
-            ),
-            SubLayerNames("ffn", "feed_forward", norm="ffn_norm", inner="feed_forward.w2"),
-        ),
+        _attention("attention", "attention_norm", inside="wq wk wv wo"),
+        _ffn("feed_forward", "ffn_norm", inner="feed_forward.w2"),
     ),
-    "LitGPT": (
-        "decoder",
-        (
-            SubLayerNames("self", "attn", norm="norm_1", inner="attn.proj"),
-            SubLayerNames("ffn", "mlp", norm="norm_2", inner="mlp.proj"),
-        ),
+    "LitGPT": (_attention("attn", "norm_1", inner="attn.proj"), _ffn("mlp", "norm_2", inner="mlp.proj")),
+    "BERT with cross-attention": (
+        _bert_attention("attention", "attention.output.LayerNorm"),
+        _bert_attention("crossattention", "crossattention.output.LayerNorm", "cross"),
+        _BERT_FFN,
     ),
-    "ViT": ("encoder", (_VIT_ATTENTION, _VIT_FFN)),
-    "timm's ViT": ("encoder", (_TIMM_ATTENTION, _TIMM_FFN)),
-    "CLIP": (
-        "encoder",
-        (
-            SubLayerNames("self", "self_attn", norm="layer_norm1", **_qkvo("self_attn", "out_proj")),
-            SubLayerNames("ffn", "mlp", norm="layer_norm2", inner="mlp.fc2"),
-        ),
+    "T5's decoder": (_t5_attention(0, "SelfAttention"), _t5_attention(1, "EncDecAttention", "cross"), _t5_ffn(2)),
+    "nn.TransformerDecoder": (
+        _attention("self_attn", "norm1", "dropout1"),
+        _attention("multihead_attn", "norm2", "dropout2", kind="cross"),
+        _ffn("linear1", "norm3", "dropout3", "linear2"),
     ),
+    "BART's decoder": (_bart_attention("self_attn"), _bart_attention("encoder_attn", "cross"), _BART_FFN),
+}
+ENCODERS = {
+    "ViT": (
+        _attention("attention", "layernorm_before", inside=_O_PROJ, dropout="dropout"),
+        _ffn("mlp", "layernorm_after", inner="mlp.fc2", dropout="dropout"),
+    ),
+    "timm's ViT": (
+        _attention("attn", "norm1", "drop_path1", inner="attn.proj"),
+        _ffn("mlp", "norm2", "drop_path2", "mlp.fc2"),
+    ),
+    "CLIP": (_attention("self_attn", "layer_norm1", inside=_OUT_PROJ), _ffn("mlp", "layer_norm2", inner="mlp.fc2")),
     "DINOv2": (
-        "encoder",
-        (
-            SubLayerNames(
-                *("self", "attention.attention", "layer_scale1", "norm1", "drop_path"),
-                **_projections("attention", "attention.query", "attention.key", "attention.value", "output.dense"),
-            ),
-            _DINO_FFN,
-        ),
+        _attention("attention", "norm1", "layer_scale1", _O_PROJ, dropout="drop_path"),
+        _ffn("mlp.fc1", "norm2", "layer_scale2", "mlp.fc2", dropout="drop_path"),
     ),
     "DINOv3": (
-        "encoder",
-        (
-            SubLayerNames("self", "attention", "layer_scale1", "norm1", "drop_path", **_qkvo("attention")),
-            replace(_DINO_FFN, inner="mlp.down_proj"),
-        ),
+        _attention("attention", "norm1", "layer_scale1", _O_PROJ, dropout="drop_path"),
+        _ffn("mlp", "norm2", "layer_scale2", "mlp.down_proj", dropout="drop_path"),
     ),
     "wav2vec 2.0": (
-        "encoder",
-        (
-            SubLayerNames("self", "attention", "dropout", "layer_norm", **_qkvo("attention", "out_proj")),
-            SubLayerNames("ffn", "feed_forward", norm="final_layer_norm", inner="feed_forward.output_dense"),
-        ),
+        _attention("attention", "layer_norm", "dropout", _OUT_PROJ),
+        _ffn("feed_forward", "final_layer_norm", inner="feed_forward.output_dense"),
     ),
     # the first layer's norm of attention is none
-    "ModernBERT": (
-        "encoder",
-        (SubLayerNames("self", "attn", norm="attn_norm"), SubLayerNames("ffn", "mlp", norm="mlp_norm", inner="mlp.Wo")),
+    "ModernBERT": (_attention("attn", "attn_norm"), _ffn("mlp", "mlp_norm", inner="mlp.Wo")),
+    "BERT": (_bert_attention("attention", "attention.output.LayerNorm"), _BERT_FFN),
+    "ESM": (
+        _bert_attention("attention", "attention.LayerNorm"),
+        _ffn("intermediate", "LayerNorm", "output.dropout", "output.dense"),
     ),
-    "BERT with cross-attention": (
-        "decoder",
-        (_bert_attention("self", "attention"), _bert_attention("cross", "crossattention"), _BERT_FFN),
-    ),
-    "BERT": ("encoder", (_bert_attention("self", "attention"), _BERT_FFN)),
-    "T5's decoder": (
-        "decoder",
-        (_t5_attention("self", 0, "SelfAttention"), _t5_attention("cross", 1, "EncDecAttention"), _t5_ffn(2)),
-    ),
-    "T5's encoder": ("encoder", (_t5_attention("self", 0, "SelfAttention"), _t5_ffn(1))),
-    "nn.TransformerDecoder": (
-        "decoder",
-        (
-            _PYTORCH_ATTENTION,
-            SubLayerNames("cross", "multihead_attn", "dropout2", "norm2"),
-            SubLayerNames("ffn", "linear1", "dropout3", "norm3", inner="linear2"),
-        ),
-    ),
+    "T5's encoder": (_t5_attention(0, "SelfAttention"), _t5_ffn(1)),
     "nn.TransformerEncoder": (
-        "encoder",
-        (_PYTORCH_ATTENTION, SubLayerNames("ffn", "linear1", "dropout2", "norm2", inner="linear2")),
+        _attention("self_attn", "norm1", "dropout1"),
+        _ffn("linear1", "norm2", "dropout2", "linear2"),
     ),
-    "BART's decoder": (
-        "decoder",
-        (_bart_attention("self", "self_attn"), _bart_attention("cross", "encoder_attn"), _BART_FFN),
-    ),
-    "BART's encoder": ("encoder", (_bart_attention("self", "self_attn"), _BART_FFN)),
+    "BART's encoder": (_bart_attention("self_attn"), _BART_FFN),
 }
-"""Layers' owner and parts, by the models that have them; more particular ones first."""
+LAYOUTS: dict[str, tuple[SubLayerNames, ...]] = {**DECODERS, **ENCODERS}
+"""Sub-layers by the models that have them; more particular ones first."""
 TOP_NORMS = (
-    "norm",
-    "ln_f",
-    "layernorm",
-    "final_layernorm",
-    "final_layer_norm",
-    "final_norm",
-    "layer_norm",
-    "embedding_norm",
+    *("norm", "ln_f", "layernorm", "final_layernorm", "final_layer_norm", "final_norm", "layer_norm"),
+    *("embedding_norm", "emb_layer_norm_after"),
 )
+"""Names of a norm above the layers."""
 
 
 def find_blocks(model: nn.Module) -> list[Blocks]:
@@ -331,15 +278,15 @@ def _candidates(model: nn.Module) -> Iterator[Blocks]:
         above = parent.rpartition(".")[0]
         owners = {owner: dict(model.get_submodule(owner).named_children()) for owner in (parent, above)}
         norms = (f"{owner}.{name}" for owner in owners for name in TOP_NORMS if name in owners[owner])
-        stack = LAYOUTS[names[0]][0]
-        sublayers, *others = (LAYOUTS[name][1] for name in names)
+        sublayers, *others = (LAYOUTS[name] for name in names)
+        stack: Literal["encoder", "decoder"] = "decoder" if names[0] in DECODERS else "encoder"
         yield Blocks(path, sublayers, next(norms, "").lstrip("."), stack=stack, others=tuple(others))
 
 
 def _layout(layer: nn.Module) -> str | None:
     """Return the name of the first structure whose modules a layer has."""
     names = {name for name, _ in layer.named_modules()}
-    return next((name for name, (_, sublayers) in LAYOUTS.items() if _fits(sublayers, names)), None)
+    return next((name for name, sublayers in LAYOUTS.items() if _fits(sublayers, names)), None)
 
 
 def _fits(sublayers: Iterable[SubLayerNames], names: set[str]) -> bool:

@@ -317,7 +317,7 @@ def _recorded(modules: Mapping[str, nn.Module]) -> Iterator[tuple[dict[str, list
 def _measured(
     model: nn.Module, blocks: Blocks, given: Mapping[str, list[Tensor]], returned: Mapping[str, list[Tensor]]
 ) -> Blocks:
-    """Return a description with the width of the stream and the number of heads.
+    """Return a description with the width of the stream, the number of heads, and a norm that runs on top alone.
 
     Raises:
         UserError: a layer was not run once, or was not given what the layer below it returned.
@@ -331,7 +331,9 @@ def _measured(
                 f"between {below} and {name} the model changes the stream, which it would go on to do beside the wiring"
             )
     heads = blocks.heads or _heads(model, model.get_submodule(names[0]))
-    return replace(blocks, dim=given[names[0]][0].size(-1), heads=heads)
+    # one that the model calls below the layers too (nanochat's in transformers) stays with it
+    norm = blocks.norm if len(given.get(blocks.norm, ())) == 1 else ""
+    return replace(blocks, dim=given[names[0]][0].size(-1), heads=heads, norm=norm)
 
 
 @contextmanager
