@@ -91,16 +91,3 @@ def test_a_gate_of_each_sublayer_and_recomputed_activations(name: str, args: str
 def test_refused_where_the_stream_is_no_sum(name: str) -> None:
     with pytest.raises(UserError, match=f"wiring '{name}' cannot take option gpas, for its stream is not one sum"):
         Wiring.parse(name, "gpas=layer").check("decoder", 2, alone=False)
-
-
-def test_post_ln_scales_the_residual_alone() -> None:
-    """x' = LN(S(x) + F(x)), F of what is not scaled."""
-    model = gated("post_ln", "layer", layers=1)
-    set_gates(model, 0.5)
-    stack = model.encoder.layers
-    layer, x = stack[0], torch.randn(5, 2, 16)
-    scale = 1 - silu(torch.tensor(0.5))
-    with torch.no_grad():
-        h = layer.self_attn_connection.norm(scale * x + layer.self_attn(x, x, x)[0])
-        expected = layer.ffn_connection.norm(scale * h + layer.fc2(layer.fc1(h).relu()))
-        torch.testing.assert_close(stack(x), expected, rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""mHC: Pre-LN with a router of zeros, and where the streams part."""
+"""mHC: where the router starts, and that the streams part."""
 
 from __future__ import annotations
 
@@ -6,17 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from test_hyper_connections import (
-    assert_computes_pre_ln,
-    connections,
-    double_without_eps,
-)
-from tiny import TASKS, batch, build, logits, perturb
+from test_hyper_connections import connections
+from tiny import batch, build, logits, perturb
 from torch import nn
 
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.variants._streams import stack_streams
-from tests.rotation import rotated
 
 LM = "language_modeling"
 
@@ -24,14 +19,6 @@ LM = "language_modeling"
 def test_one_stream_is_kept_as_it_is() -> None:
     router = connections(perturb(build(LM, "mhc", "--residual-args", "n=1")))[0].router
     assert torch.equal(router(torch.randn(5, 2, 1, 16)).mix, torch.ones(5, 2, 1, 1))
-
-
-@pytest.mark.parametrize(("args", "task"), rotated(("", "mixing=identity", "n=1", "n=3"), TASKS))
-def test_with_a_zero_router_it_computes_what_pre_ln_computes(task: str, args: str) -> None:
-    model = double_without_eps(build(task, "mhc", "--residual-args", args, layers=4))
-    for connection in connections(model):
-        nn.init.zeros_(connection.router.logits.weight)
-    assert_computes_pre_ln(model, task)
 
 
 def spread_after_training(model: Any, updates: int = 10) -> float:

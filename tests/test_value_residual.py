@@ -140,18 +140,6 @@ def test_only_the_first_layers_values_are_svformer() -> None:
     assert torch.equal(logits(model, "translation", inputs), out)
 
 
-@pytest.mark.parametrize(("mixing", "task"), rotated(sorted(WEIGHTS), ("translation", "speech")))
-def test_activation_checkpointing_equals_plain(task: str, mixing: str) -> None:
-    inputs, found = batch(task), []
-    for flags in ((), ("--checkpoint-activations",)):
-        model = build_pre_ln(mixing, task, *flags, layers=4).train()
-        logits(model, task, inputs).log_softmax(-1).square().mean().backward()
-        found.append({name: p.grad for name, p in model.named_parameters()})
-    plain, saving = found
-    for name in plain:
-        torch.testing.assert_close(saving[name], plain[name], rtol=1e-5, atol=1e-7, msg=name)
-
-
 @pytest.mark.parametrize(("mixing", "dtype"), rotated(sorted(WEIGHTS), (torch.bfloat16, torch.float16)), ids=str)
 def test_half_precision(mixing: str, dtype: torch.dtype) -> None:
     model, inputs = build_pre_ln(mixing, layers=4), batch("translation")
