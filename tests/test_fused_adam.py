@@ -72,8 +72,7 @@ def test_a_run_may_change_over(first: str, second: str) -> None:
     go(stopped, parameters, range(10))
     resumed = optimizer_of(second, parameters)
     resumed.load_state_dict(stopped.state_dict())
-    for found, wanted in zip(go(resumed, parameters, range(10, 20)), expected, strict=True):
-        torch.testing.assert_close(found, wanted, rtol=2e-6, atol=2e-6)
+    torch.testing.assert_close(go(resumed, parameters, range(10, 20)), expected, rtol=2e-6, atol=2e-6)
 
 
 @pytest.mark.parametrize("change", (("adam", "fused_adam"), ("fused_adam", "adam")))

@@ -145,9 +145,8 @@ def test_init_scale_multiplies_the_matrices_of_the_layers_and_nothing_else(
     init: str, scale: str, factor: float
 ) -> None:
     plain, scaled = drawn(f"init={init}"), drawn(f"init={init},init_scale={scale}")
-    for name, p in plain.items():
-        expected = p * factor if name in matrices(plain) else p
-        torch.testing.assert_close(scaled[name], expected, rtol=1e-6, atol=0, msg=name)
+    expected = plain | {name: p * factor for name, p in matrices(plain).items()}
+    torch.testing.assert_close(scaled, expected, rtol=1e-6, atol=0)
 
 
 def test_norms_and_gains_stay() -> None:

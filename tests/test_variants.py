@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from test_norm_types import Called, assert_norms, short
-from tiny import TASKS, batch, build, choices, logits, perturb, stacks
+from tiny import TASKS, batch, build, choices, logits, perturb, stacks, step_by_step
 from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.registry import VARIANTS
@@ -41,13 +41,7 @@ def test_every_choice_trains_and_decodes(name: str, choice: str) -> None:
     for parameter_name, parameter in model.named_parameters():
         if parameter.requires_grad and not parameter_name.endswith(tuple(unreachable)):
             assert parameter.grad is not None and parameter.grad.abs().sum() > 0, parameter_name
-    with torch.no_grad():
-        full = model(**inputs)[0]
-        encoder_out = model.encoder(inputs["src_tokens"], src_lengths=inputs["src_lengths"])
-        previous, state = inputs["prev_output_tokens"], {}
-        for t in range(previous.size(1)):
-            step = model.decoder(previous[:, : t + 1], encoder_out=encoder_out, incremental_state=state)[0]
-            torch.testing.assert_close(step[0, 0], full[0, t], rtol=1e-4, atol=2e-5)
+    torch.testing.assert_close(step_by_step(model, "translation", inputs), out, rtol=1e-4, atol=2e-5)
 
 
 def test_the_choices_are_those_of_the_variants() -> None:
