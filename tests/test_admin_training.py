@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from fairseq_residuals.plugin.training.admin_profile import profile
 from fairseq_residuals.wirings.admin_measurement import start_from, unprofiled
-from fairseq_residuals.wirings.core.errors import UserError
 
 NOWHERE = "no_such_checkpoint.pt"
 FLAGS: dict[str, tuple[str, ...]] = {
@@ -78,12 +77,6 @@ def test_resumed(tmp_path: Path) -> None:
         assert "train_step" not in vars(resumed)
         update(resumed, sample(1))
         assert_equal(states(whole), states(resumed))
-
-
-def test_files_of_omegas_are_read_no_more() -> None:
-    trainer = trainer_of("--residual-args", "profile=omegas.json")
-    with pytest.raises(UserError, match=r"profile=omegas\.json: files of omegas are read no more; valid: auto"):
-        trainer.load_checkpoint(NOWHERE)
 
 
 def in_model(model: nn.Module) -> dict[str, Tensor]:

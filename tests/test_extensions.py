@@ -158,13 +158,6 @@ def test_hooks_are_called_in_their_order() -> None:
     assert not events
 
 
-def test_an_update_that_overflowed_is_not_logged() -> None:
-    trainer, events = make_trainer(*SGD, "--fp16", "--fp16-init-scale", str(2**18)), []
-    trace(trainer.get_model(), events, "a")
-    update(trainer, sample())
-    assert events == ["a step", "a clip", "a end"]
-
-
 def test_what_runs_before_a_step_is_outside_of_all_contexts() -> None:
     """As Admin's profile, whichever extension attached first."""
     trainer, events = make_trainer(*SGD), []

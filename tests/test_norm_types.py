@@ -171,6 +171,8 @@ def test_variants_with_an_option_of_that_name_keep_it() -> None:
     parts = Wiring.parse("pre_ln:0-1,realformer:2-3", "norm_type=rms,realformer.norm=pre").parts
     assert [part.config.norm_type for part in parts] == ["rms", "rms"] and parts[1].config.norm == "pre"
     # in a list with one of them, the short name is theirs for them, and the kind for the others
+    parts = Wiring.parse("pre_ln:0-1,realformer:2-3", "norm=pre").parts
+    assert (parts[1].config.norm, parts[0].config.norm_type) == ("pre", "layer")
     with pytest.raises(UserError, match="'rms' is not valid for option 'norm' of wiring 'realformer'"):
         Wiring.parse("pre_ln:0-1,realformer:2-3", "norm=rms")
 

@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq.models import build_model
 from fairseq.modules.fairseq_dropout import FairseqDropout
-from tiny import PAD, batch, build, make_task, perturb, settings
+from tiny import PAD, batch, build, perturb
 from tiny_trainer import SGD, make_trainer, sample, update
 from torch import Tensor, nn
 
 from fairseq_residuals.plugin.search import beam_search
 from fairseq_residuals.plugin.training.fast_paths import FastDropout
-from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.ops.hyper_mix import around_small_products
 from fairseq_residuals.wirings.speed import allocator, cpu, matmul_backend
 from fairseq_residuals.wirings.speed.cpu import CPUAttention
@@ -204,13 +202,6 @@ def test_dropout_of_a_fast_model() -> None:
     plain, fast = found(), found("--fast-on-cpu")
     assert {kind for kind, _ in plain.values()} == {FairseqDropout}
     assert fast == {name: (FastDropout, p) for name, (_, p) in plain.items()}
-
-
-def test_fast_on_cpu_is_true_or_false() -> None:
-    args = settings("transformer_post_ln_6l")
-    args.fast_on_cpu = "yes"
-    with pytest.raises(UserError, match="true or false"):
-        build_model(args, make_task())
 
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)

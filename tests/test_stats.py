@@ -8,7 +8,6 @@ import pytest
 import torch
 from fairseq.logging import metrics
 from fairseq.optim.bmuf import FairseqBMUF
-from fairseq.trainer import Trainer
 from tiny import TASKS, batch, build, settings, stacks
 from tiny_trainer import SGD, make_trainer, sample, update
 from torch import nn
@@ -232,14 +231,6 @@ def test_without_the_flag_nothing_is_installed() -> None:
         assert not hooks.before_clip and not hooks.on_log
     hooks = hooks_of(build("translation", "b2t", "--log-residual-stats", "7"))
     assert hooks.before_clip[0].__self__.every == hooks.on_log[0].__self__.every == 7
-
-
-def test_it_is_installed_once() -> None:
-    hooked = []
-    for _ in range(2):
-        build("translation", "b2t", "--log-residual-stats", "1")
-        hooked.append((Trainer.clip_grad_norm, Trainer._reduce_and_log_stats))
-    assert hooked[0] == hooked[1]
 
 
 def test_a_number_that_is_none_is_refused() -> None:

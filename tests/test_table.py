@@ -218,15 +218,6 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
     assert read_records(path) == [record(), record(seed=3)]
 
 
-def test_a_reader_sees_the_old_file_or_the_new_one(tmp_path: Path) -> None:
-    """The file is replaced and not written to: whoever has opened it reads on in the old one."""
-    path = tmp_path / "reproduced.csv"
-    append([record()], path, TABLES)
-    with path.open("rb") as reader:
-        append([record(seed=2)], path, TABLES)
-        assert reader.read().count(b"\n") == 2 and len(read_records(path)) == 2
-
-
 def test_runs_that_write_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "reproduced.csv"
     with ThreadPoolExecutor(16) as pool:

@@ -159,18 +159,6 @@ def test_every_variant_mixes_in_every_layer(variant: str) -> None:
     torch.testing.assert_close(step_by_step(model, "translation", inputs), full, rtol=1e-4, atol=2e-5)
 
 
-def test_cross_attention_keeps_its_values() -> None:
-    model, inputs = build_pre_ln("constant", layers=2), batch("translation")
-    state: dict = {}
-    with torch.no_grad():
-        encoder_out = model.encoder(inputs["src_tokens"], src_lengths=inputs["src_lengths"])
-        model.decoder(inputs["prev_output_tokens"][:, :1], encoder_out=encoder_out, incremental_state=state)
-        attention = stacks(model)[1][1].encoder_attn
-        expected = attention.v_proj(encoder_out["encoder_out"][0])
-    cached = attention._get_input_buffer(state)["prev_value"]
-    torch.testing.assert_close(cached.permute(2, 0, 1, 3).flatten(-2), expected)
-
-
 def test_if_the_first_layer_is_skipped_the_next_is_the_first() -> None:
     stack = stacks(build_pre_ln("constant", layers=4))[0].double()
     x = torch.randn(5, 2, stack.shape.dim, dtype=torch.double)

@@ -128,10 +128,3 @@ def test_one_flag_for_both_stacks_is_recorded_as_two() -> None:
         settings("transformer_b2t", "--residual", "post_ln/pre_ln", "--decoder-residual", "b2t")
     with pytest.raises(UserError, match="option 'final_norm' of wiring 'pre_ln' is given twice"):
         settings("transformer_b2t", "--residual", "pre_ln(final_norm=false)", "--residual-args", "final_norm=true")
-
-
-def test_the_short_name_of_an_option_gives_way_to_an_option_of_that_name() -> None:
-    wiring = Wiring.parse("pre_ln:0-1,realformer:2-3", "norm=pre")
-    assert (wiring.parts[1].config.norm, wiring.parts[0].config.norm_type) == ("pre", "layer")
-    both = Wiring.parse("pre_ln:0-1,b2t:2-3", "norm=rms")
-    assert [part.config.norm_type for part in both.parts] == ["rms", "rms"]

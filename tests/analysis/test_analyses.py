@@ -179,11 +179,6 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert not (tmp_path / "out").exists(), name
 
 
-def test_other_commands_keep_their_status(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "b2"]) == 1
-    assert "unknown wiring" in capsys.readouterr().err
-
-
 def test_a_variant_looks_the_same_in_every_plot_and_differs_from_the_others() -> None:
     styles = {variant: plots.style(variant) for variant in VARIANTS}
     assert len(set(styles.values())) == len(styles)

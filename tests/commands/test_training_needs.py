@@ -71,16 +71,6 @@ def test_statistics_are_logged_on_every_nth_update(whole):
                 assert last.get(f"learned/{name}.{i}.{j}", 0.0) == pytest.approx(value, rel=1e-5)
 
 
-def test_statistics_change_nothing(whole, data_of, tmp_path):
-    """Without them: the same numbers in the log, the same weights bit for bit."""
-    folder, run = whole
-    flags = [*OPTIMIZER, *MODEL, *LENGTH]
-    without = succeed("fairseq-train", *TRANSLATION.train_flags(data_of(TRANSLATION), tmp_path), *flags)
-    assert not any(stats_in(record) for record in logged(without).values())
-    assert without.updates == run.updates
-    assert_same_weights(folder, tmp_path)
-
-
 def test_stopped_and_resumed_by_yaml(whole, data_of, tmp_path):
     settings = config(TRANSLATION, data_of(TRANSLATION), tmp_path / "save")
     settings["optimizer"] = {"_name": "radam", "adam_betas": [0.9, 0.98], "weight_decay": 0.01}

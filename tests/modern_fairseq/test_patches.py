@@ -191,32 +191,3 @@ def test_the_listing_has_every_patch() -> None:
     assert {name: modules.split(", ") for name, modules in found} == ENTRIES
     assert ENTRIES.keys() >= set(PATCHES.values())
     assert done.stdout.startswith(f"{len(ENTRIES)} patches of fairseq 0.12.2. Active.")
-
-
-TRANSLATES = """
-import sys
-import fairseq_cli.generate, fairseq_cli.interactive, fairseq_residuals
-import torch
-from argparse import Namespace
-from fairseq.tasks.fairseq_task import FairseqTask
-from modern_fairseq import table
-from tiny import batch, build, make_task
-model, task = build("translation", "b2t").eval(), FairseqTask(None)
-task.target_dictionary_ = make_task().target_dictionary
-FairseqTask.target_dictionary = property(lambda self: self.target_dictionary_)
-generator = task.build_generator([model], Namespace(beam=2, max_len_b=4))
-inputs = batch("translation")
-print(type(generator).__name__, len(generator.generate([model], {"net_input": inputs})))
-assert "fairseq.trainer" not in sys.modules
-for name, patches in table._OF_PLUGINS.items():
-    print(name, *(f"{patch.__module__}:{patch.__name__}" for patch in patches))
-"""
-
-
-def test_a_process_that_only_translates_patches_no_trainer() -> None:
-    """It asks for the hooks that its model would have in training, and the trainer is not there."""
-    done = python(TRANSLATES, Path(__file__).parents[1])
-    assert done.returncode == 0, done.stderr
-    *_, search, _, _, _ = lines = done.stdout.splitlines()
-    assert search == "FasterSequenceGenerator 3"
-    assert sorted(lines[-3:]) == sorted(f"{name} {reference}" for name, reference in PATCHES.items())
