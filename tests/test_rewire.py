@@ -345,6 +345,14 @@ def bart_that_skips() -> Any:
         (framework, {"blocks": described()}, "give batch="),
         (
             framework,
+            {
+                "blocks": replace(described(), sublayers=(SubLayerNames("self", "attn", function="norm"),)),  # type: ignore[arg-type]
+                "batch": torch.randn(2, 5, 16),
+            },
+            "function='norm' is unknown; valid are rms_norm, layer_norm",
+        ),
+        (
+            framework,
             {"blocks": replace(described(), sublayers=(SubLayerNames("self", "attention", norm="norm1"),))},
             "a layer of blocks has no attention",
         ),

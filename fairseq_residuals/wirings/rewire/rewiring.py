@@ -67,8 +67,14 @@ class MovedNorm:
 
 
 def norm_function(name: str, width: int) -> nn.Module:
-    """Return a norm that computes what the function of torch.nn.functional does by itself."""
+    """Return a norm that computes what the function of torch.nn.functional does by itself.
+
+    Raises:
+        UserError: it is another function.
+    """
     kinds = {"rms_norm": nn.RMSNorm, "layer_norm": nn.LayerNorm}
+    if name not in kinds:
+        raise UserError(f"function={name!r} is unknown; valid are {', '.join(kinds)}")
     return kinds[name](width, elementwise_affine=False)
 
 
