@@ -338,7 +338,8 @@ def bart_that_skips() -> Any:
     ("make", "arguments", "message"),
     [
         (lambda: tiny("llama"), {"start": "same"}, "start='same' is unknown; valid are keep, paper"),
-        (lambda: nn.Linear(2, 2), {}, "Linear has no layers of a structure that is known"),
+        (lambda: nn.Linear(2, 2), {}, "Linear has no layers of a structure that is known; describe"),
+        (causal("GPTNeoX"), {}, "is known: gpt_neox.layers has layers of input_layernorm, post_attention_layernorm"),
         (lambda: nn.ModuleList([tiny("llama"), tiny("gpt2")]), {}, "ModuleList has layers in several places"),
         (lambda: rewire(tiny("llama"), "pre_ln"), {}, "rewired already"),
         (lambda: tiny("llama"), {"options": {"init": "xavier"}}, "option init draws the weights of sub-layers"),

@@ -122,7 +122,6 @@ def calls() -> Iterator[Case]:
     )
 
 
-_SYSTEM = name("os", "system")
 _MADE = text("touch called")
 INSTRUCTIONS = {
     "INST": b"(" + _MADE + b"ios\nsystem\n",

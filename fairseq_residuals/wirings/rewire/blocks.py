@@ -241,6 +241,7 @@ TOP_NORMS = (
     *("embedding_norm", "emb_layer_norm_after"),
 )
 """Names of a norm above the layers."""
+LISTS = nn.ModuleList, nn.ModuleDict, nn.Sequential
 
 
 def find_blocks(model: nn.Module) -> list[Blocks]:
@@ -253,9 +254,13 @@ def find_blocks(model: nn.Module) -> list[Blocks]:
     """
     found = list(_candidates(model))
     if not found:
+        lists = {path: module for path, module in model.named_modules() if isinstance(module, LISTS) and len(module)}
+        path = max(lists, key=lambda path: len(lists[path]), default="")
+        parts = [name for name, _ in next(lists[path].children()).named_children()] if lists else []
+        there = f": {path} has layers of {', '.join(parts)}" if parts else ""
         raise UserError(
-            f"{type(model).__name__} has no layers of a structure that is known ({', '.join(LAYOUTS)}); describe them"
-            " by blocks=Blocks(layers=..., sublayers=(SubLayerNames(...), ...))"
+            f"{type(model).__name__} has no layers of a structure that is known{there}; describe them by"
+            f" blocks=Blocks(layers={path or '...'!r}, sublayers=(SubLayerNames(...), ...))"
         )
     crossing = [any(sub.kind == "cross" for sub in blocks.sublayers) for blocks in found]
     if len(found) > 1 and crossing != [False, True]:
@@ -268,7 +273,7 @@ def find_blocks(model: nn.Module) -> list[Blocks]:
 
 def _candidates(model: nn.Module) -> Iterator[Blocks]:
     for path, module in model.named_modules():
-        if not isinstance(module, nn.ModuleList | nn.ModuleDict | nn.Sequential):
+        if not isinstance(module, LISTS):
             continue
         found = [_layout(layer) for layer in module.children()]
         names = list(dict.fromkeys(name for name in found if name is not None))
