@@ -342,6 +342,7 @@ def bart_that_skips() -> Any:
         (causal("GPTNeoX"), {}, "is known: gpt_neox.layers has layers of input_layernorm, post_attention_layernorm"),
         (lambda: nn.ModuleList([tiny("llama"), tiny("gpt2")]), {}, "ModuleList has layers in several places"),
         (lambda: rewire(tiny("llama"), "pre_ln"), {}, "rewired already"),
+        (lambda: tiny("llama").to("meta"), {}, "model.layers have no weights yet, or they are offloaded"),
         (lambda: tiny("llama"), {"options": {"init": "xavier"}}, "option init draws the weights of sub-layers"),
         (framework, {"blocks": described()}, "give batch="),
         (

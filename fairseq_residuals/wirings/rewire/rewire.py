@@ -162,8 +162,11 @@ def _check_layers(model: nn.Module, known: Sequence[Blocks]) -> None:
             raise UserError(f"{type(owner).__name__} skips layers in training: set its layerdrop to 0 before rewire")
         if any(isinstance(module, nn.Sequential) for module in (owner, *_layers(model, [blocks]).values())):
             raise UserError(f"a layer of {blocks.layers}, or what holds them, is nn.Sequential, which runs all it has")
-        if len({p.device for p in model.get_submodule(blocks.layers).parameters()}) > 1:
+        devices = {p.device for p in model.get_submodule(blocks.layers).parameters()}
+        if len(devices) > 1:
             raise UserError(f"{blocks.layers} are on several devices; a wiring needs its stack on one")
+        if torch.device("meta") in devices:
+            raise UserError(f"{blocks.layers} have no weights yet, or they are offloaded: rewire the model with them")
 
 
 def attach(model: nn.Module, known: Sequence[Blocks], wiring: Wiring, start: str) -> list[Rewiring]:
