@@ -24,7 +24,7 @@ from fairseq_residuals.lab.compare.cells import (
     require_submitit,
     write_results,
 )
-from fairseq_residuals.lab.compare.checks import look, seconds_of_a_run
+from fairseq_residuals.lab.compare.checks import FEW_ROUNDS, ROUNDS, look, seconds_of_a_run
 from fairseq_residuals.lab.compare.entries import read_entries
 from fairseq_residuals.lab.compare.schedule import Plan, next_cells
 from fairseq_residuals.lab.compare.tasks import RUNGS, TASKS, Rung, Task, folder_task, make_copy
@@ -96,7 +96,9 @@ def run(args: argparse.Namespace) -> int:
         jobs = environments(args.gpus, 1) if args.gpus else [dict.fromkeys(THREADS, "1")] * (args.jobs or cores())
         with quiet():
             here = 0 if args.gpus or args.cluster else len(jobs)
-            starts = look(comparison, plan.entries, min(here, cores()))
+            # one seed decides nothing, at equal seconds neither
+            rounds = ROUNDS if plan.seeds > 1 else FEW_ROUNDS
+            starts = look(comparison, plan.entries, min(here, cores()), rounds)
 
         def conclude() -> None:
             write_results(comparison.runs_csv, results)
