@@ -117,6 +117,7 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
         "hyper_connections",
     ),
     "norms without parameters": (causal("Olmo"), "gated_residual"),
+    "branches that are multiplied": (causal("Granite", num_key_value_heads=2, residual_multiplier=0.3), "mudd"),
     "norms of 1 + weight with a bias": (causal("Nemotron", num_key_value_heads=2), "mudd"),
     "norms before and after": (causal("Glm4", num_key_value_heads=2, head_dim=8), "gated_residual"),
     "linear attention in three layers of four": (
@@ -315,10 +316,8 @@ def described() -> Blocks:
 
 
 def test_layers_that_compute_something_else_are_refused() -> None:
-    """Granite multiplies its branches, and has the names of Llama."""
-    sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
-    config = transformers.GraniteConfig(**sizes, num_attention_heads=4, residual_multiplier=0.2)
-    model = transformers.GraniteForCausalLM(config).eval()
+    """Doge has the names of Llama, and learns what its residual connections are multiplied by, from 1 on."""
+    model = causal("Doge", num_key_value_heads=2)().eval()
     for start in ("keep", "paper"):
         with pytest.raises(UserError, match="do not compute x \\+ F\\(norm\\(x\\)\\), nor norm\\(x \\+ F\\(x\\)\\)"):
             rewire(model, "hyper_connections", start=start)  # type: ignore[arg-type]

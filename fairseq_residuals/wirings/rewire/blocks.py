@@ -1,9 +1,9 @@
 """Places of the layers in a model of somebody else, and what each of them consists of.
 
-:func:`find_blocks` recognises the layers of Llama, Mistral, Qwen3, Qwen3.5, Gemma 3, GLM-4, OLMo 2, LFM2, Jamba,
-GPT-2, ViT, BERT, ModernBERT, CLIP, DINOv2, wav2vec 2.0, T5, BART and Marian in transformers, those of PyTorch's own
-Transformers, of timm's ViT, Meta's Llama, torchtitan, LitGPT, nanoGPT and nanochat, and whatever has the same names. A
-description is a guess until a model that is wired so was seen to compute what it computed before.
+:func:`find_blocks` recognises the layers of Llama, Mistral, Qwen3, Qwen3.5, Gemma 3, GLM-4, Granite, OLMo 2, LFM2,
+Jamba, GPT-2, ViT, BERT, ModernBERT, CLIP, DINOv2, wav2vec 2.0, T5, BART and Marian in transformers, those of PyTorch's
+own Transformers, of timm's ViT, Meta's Llama, torchtitan, LitGPT, nanoGPT and nanochat, and whatever has the same
+names. A description is a guess until a model that is wired so was seen to compute what it computed before.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class SubLayerNames:
     are for wirings that have to see into a sub-layer."""
     function: Literal["", "rms_norm", "layer_norm"] = ""
     """Function of torch.nn.functional that the layer's code calls in place of ``norm``, without gain and bias."""
+    scale: str = ""
+    """Attribute of the layer, a number by which what leaves is multiplied."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Blocks:
         """
         names = {name for name, _ in layer.named_modules()}
         for sublayers in (self.sublayers, *self.others):
-            if _fits(sublayers, names):
+            if _fits(sublayers, layer, names):
                 return tuple(_shown(sub, names) for sub in sublayers)
         wanted = {name for sub in self.sublayers for name in (sub.enter, sub.leave, sub.norm)}
         raise UserError(f"a layer of {self.layers} has no {' and no '.join(sorted(wanted - names - {''}))}")
@@ -147,10 +149,13 @@ DECODERS = {
         _attention("self_attn", "", "post_attention_layernorm", _O_PROJ),
         _ffn("mlp", "", "post_feedforward_layernorm", "mlp.down_proj"),
     ),
-    "Llama": (
-        _attention("self_attn", "input_layernorm", inside=_O_PROJ),
-        _ffn("mlp", "post_attention_layernorm", inner="mlp.down_proj"),
-    ),
+    **{
+        name: (
+            _attention("self_attn", "input_layernorm", inside=_O_PROJ, scale=scale),
+            _ffn("mlp", "post_attention_layernorm", inner="mlp.down_proj", scale=scale),
+        )
+        for name, scale in {"Granite": "residual_multiplier", "MiniCPM3": "residual_scale", "Llama": ""}.items()
+    },
     "Apertus": (
         _attention("self_attn", "attention_layernorm", inside=_O_PROJ),
         _ffn("mlp", "feedforward_layernorm", inner="mlp.down_proj"),
@@ -291,11 +296,14 @@ def _candidates(model: nn.Module) -> Iterator[Blocks]:
 def _layout(layer: nn.Module) -> str | None:
     """Return the name of the first structure whose modules a layer has."""
     names = {name for name, _ in layer.named_modules()}
-    return next((name for name, sublayers in LAYOUTS.items() if _fits(sublayers, names)), None)
+    return next((name for name, sublayers in LAYOUTS.items() if _fits(sublayers, layer, names)), None)
 
 
-def _fits(sublayers: Iterable[SubLayerNames], names: set[str]) -> bool:
-    return all(names.issuperset(filter(None, (sub.enter, sub.leave, sub.norm))) for sub in sublayers)
+def _fits(sublayers: Iterable[SubLayerNames], layer: nn.Module, names: set[str]) -> bool:
+    return all(
+        names.issuperset(filter(None, (sub.enter, sub.leave, sub.norm))) and hasattr(layer, sub.scale or "forward")
+        for sub in sublayers
+    )
 
 
 def _shown(sub: SubLayerNames, names: set[str]) -> SubLayerNames:

@@ -404,6 +404,8 @@ class LayerWiring(Layer):
             y, _, s = connection.attend(module, y, *keys_and_values(y, s), s)
             s = s | run.kept
             run.asked, run.output, run.kept = None, None, {}
+        if scale := self.described[kind].scale:
+            y = y * getattr(self.layer, scale)
         y = self._drop(kind, connection.outer(y))
         if self.gpas is not None and connection.summation == "post":
             s = s | {"x": self.gpas(s["x"], connection.site.index)}
