@@ -8,7 +8,7 @@ names. A description is a guess until a model that is wired so was seen to compu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -299,11 +299,9 @@ def _layout(layer: nn.Module) -> str | None:
     return next((name for name, sublayers in LAYOUTS.items() if _fits(sublayers, layer, names)), None)
 
 
-def _fits(sublayers: Iterable[SubLayerNames], layer: nn.Module, names: set[str]) -> bool:
-    return all(
-        names.issuperset(filter(None, (sub.enter, sub.leave, sub.norm))) and hasattr(layer, sub.scale or "forward")
-        for sub in sublayers
-    )
+def _fits(sublayers: Sequence[SubLayerNames], layer: nn.Module, names: set[str]) -> bool:
+    wanted = {name for sub in sublayers for name in (sub.enter, sub.leave, sub.norm) if name}
+    return wanted <= names and all(hasattr(layer, sub.scale) for sub in sublayers if sub.scale)
 
 
 def _shown(sub: SubLayerNames, names: set[str]) -> SubLayerNames:
