@@ -434,6 +434,12 @@ def test_maps_that_start_at_zero_hide_nothing() -> None:
     assert all(torch.equal(dict(model.named_parameters())[name], value) for name, value in before.items())
 
 
+def test_a_model_that_is_not_trained() -> None:
+    """NanoChat keeps its last norm, in which an embedding of padding, which is 0, would show the eps."""
+    torch.manual_seed(0)
+    rewire(causal("NanoChat", num_key_value_heads=2)().eval(), "hyper_connections")
+
+
 def test_quantized_weights_stay() -> None:
     """The wiring has the precision of what is not quantized."""
     model = tiny("llama")

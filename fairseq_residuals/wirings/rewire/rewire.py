@@ -389,7 +389,10 @@ def _example(model: nn.Module) -> dict[str, Tensor]:
     like = next(model.parameters())
     seed = torch.Generator().manual_seed(1)
     if name == "input_ids":
-        words = torch.randint(config.get_text_config().vocab_size, (2, 12), generator=seed).to(like.device)
+        vocab = config.get_text_config().vocab_size
+        words = torch.randint(vocab, (2, 12), generator=seed).to(like.device)
+        pad = getattr(config.get_text_config(), "pad_token_id", None)
+        words[words == (-1 if pad is None else pad)] = vocab // 2  # that of padding is 0, of which a norm shows its eps
         pair = {"decoder_input_ids": words[:, :9]} if config.is_encoder_decoder else {}
         return {"input_ids": words, **pair}
     if name == "pixel_values":
