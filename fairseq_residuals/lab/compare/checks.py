@@ -70,12 +70,12 @@ def seconds_of_a_run(rung: Rung, start: Start) -> float:
     return STARTING + VALIDATING * rung.updates * math.ceil(rung.tokens / MOST_IN_A_PASS) * start.seconds
 
 
-def look(comparison: Comparison, entries: Sequence[Entry], cores: int, rounds: int = ROUNDS) -> dict[str, Start]:
+def look(comparison: Comparison, entries: Sequence[Entry], cores: int, most_rounds: int = ROUNDS) -> dict[str, Start]:
     """Return what each entry is at the start, by name; the first is the baseline.
 
     Args:
         cores: that runs keep busy at a time.
-        rounds: in which passes are timed at most.
+        most_rounds: in which passes are timed.
 
     Raises:
         UserError: an entry cannot be built, or one position depends on a later one.
@@ -113,13 +113,13 @@ def look(comparison: Comparison, entries: Sequence[Entry], cores: int, rounds: i
         say("timing passes")
         with _busy(cores - 1):
             timers = {name: partial(_time, model, criterion, sample) for name, model in models.items()}
-            seconds = seconds_in_turns(timers, rounds)
+            seconds = seconds_in_turns(timers, most_rounds)
     finally:
         torch.set_num_threads(threads)
     return {name: replace(start, seconds=seconds[name]) for name, start in starts.items()}
 
 
-def seconds_in_turns(timers: Mapping[str, Callable[[], float]], most: int = ROUNDS) -> dict[str, float]:
+def seconds_in_turns(timers: Mapping[str, Callable[[], float]], most_rounds: int = ROUNDS) -> dict[str, float]:
     """Return the seconds of each pass; the first is the baseline's.
 
     Those of the others are the baseline's, times the median of their ratios within a round: what slows a machine down
@@ -128,7 +128,7 @@ def seconds_in_turns(timers: Mapping[str, Callable[[], float]], most: int = ROUN
     """
     rounds: list[dict[str, float]] = []
     began = time.monotonic()
-    while len(rounds) < FEW_ROUNDS or (len(rounds) < most and time.monotonic() - began < ENOUGH_SECONDS):
+    while len(rounds) < FEW_ROUNDS or (len(rounds) < most_rounds and time.monotonic() - began < ENOUGH_SECONDS):
         rounds.append({name: timer() for name, timer in timers.items()})
     baseline = next(iter(timers))
     usual = statistics.median(times[baseline] for times in rounds)

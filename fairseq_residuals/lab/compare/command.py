@@ -97,8 +97,8 @@ def run(args: argparse.Namespace) -> int:
         with quiet():
             here = 0 if args.gpus or args.cluster else len(jobs)
             # one seed decides nothing, at equal seconds neither
-            rounds = ROUNDS if plan.seeds > 1 else FEW_ROUNDS
-            starts = look(comparison, plan.entries, min(here, cores()), rounds)
+            most_rounds = ROUNDS if plan.seeds > 1 else FEW_ROUNDS
+            starts = look(comparison, plan.entries, min(here, cores()), most_rounds)
 
         def conclude() -> None:
             write_results(comparison.runs_csv, results)
