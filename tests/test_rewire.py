@@ -434,6 +434,32 @@ def test_maps_that_start_at_zero_hide_nothing() -> None:
     assert all(torch.equal(dict(model.named_parameters())[name], value) for name, value in before.items())
 
 
+def test_what_ends_the_comparison_leaves_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that is none below a norm that is one, and Ctrl-C while weights are drawn."""
+    model, x = framework().eval(), torch.randn(2, 5, 16)
+    before, weights = model(x), copy.deepcopy(model.state_dict())
+    attention, ffn = described().sublayers
+    wrong = replace(ffn, norm="", function="norm")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="function='norm' is unknown"):
+        rewire(model, "mhc", batch=x, blocks=replace(described(), sublayers=(attention, wrong)))
+    torch.testing.assert_close(model(x), before, rtol=0, atol=0)
+    drawn, draw = [], torch.randn
+
+    def interrupted(*args: Any, **kwargs: Any) -> Tensor:
+        if drawn:
+            raise KeyboardInterrupt
+        drawn.append(args)
+        return draw(*args, **kwargs)
+
+    nn.init.zeros_(model.blocks[0].fc2.weight)  # type: ignore[union-attr,arg-type]
+    nn.init.zeros_(model.blocks[1].fc2.weight)  # type: ignore[union-attr,arg-type]
+    weights |= {f"blocks.{i}.fc2.weight": torch.zeros(16, 32) for i in range(2)}
+    monkeypatch.setattr(torch, "randn", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rewire(model, "mhc", batch=x, blocks=described())
+    torch.testing.assert_close(model.state_dict(), weights, rtol=0, atol=0)
+
+
 def test_a_model_that_is_not_trained() -> None:
     """NanoChat keeps its last norm, in which an embedding of padding, which is 0, would show the eps."""
     torch.manual_seed(0)

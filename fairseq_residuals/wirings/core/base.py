@@ -58,8 +58,13 @@ class StackShape:
     """Kind of the norms that :meth:`new_norm` makes."""
     norm_eps: float = field(default=0.0, kw_only=True)
     """Number that norms add to a mean square; 0: that of their kind, or of the wiring (:meth:`eps`)."""
-    head_dim: int = field(default=0, kw_only=True)
-    """Channels of a head, where all heads together are not as wide as the stream; 0: they are."""
+    heads_dim: int = field(default=0, kw_only=True)
+    """Channels of all heads together; 0: as many as the stream has."""
+
+    @property
+    def head_dim(self) -> int:
+        """Channels of one head."""
+        return (self.heads_dim or self.dim) // self.heads
 
     def eps(self, usual: float) -> float:
         """Return the eps of a norm that has ``usual`` unless the option ``norm_eps`` says otherwise."""

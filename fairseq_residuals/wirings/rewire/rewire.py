@@ -258,14 +258,13 @@ def _confirmed(model: nn.Module, known: list[Blocks], batch: Any, before: Tensor
 def _shape(model: nn.Module, blocks: Blocks, depths: Mapping[str, int], pair: bool) -> StackShape:
     layer = next(iter(_layers(model, [blocks]).values()))
     widths = {sub.kind: width_of(layer.get_submodule(sub.inner)) for sub in blocks.of_layer(layer) if sub.inner}
-    heads = blocks.heads or 1
     return StackShape(
         stack=blocks.stack,
         depth=depths[blocks.stack],
         dim=blocks.dim,
         ffn_dim=widths.get("ffn", 4 * blocks.dim),
-        heads=heads,
-        head_dim=widths.get("self", blocks.dim) // heads,
+        heads=blocks.heads or 1,
+        heads_dim=widths.get("self", 0),
         enc_depth=depths.get("encoder", 0),
         dec_depth=depths.get("decoder", 0),
         cross=pair,
@@ -349,17 +348,17 @@ def _drawn(model: nn.Module, norms: Iterable[nn.Module]) -> Iterator[None]:
     left = {parameter for norm in norms for parameter in norm.parameters()}
     numbers: dict[nn.Parameter, Tensor] = {}
     seed = torch.Generator().manual_seed(1)
-    for parameter in model.parameters():
-        # quantized and sharded ones stay as they are
-        is_plain = type(parameter.data) is Tensor and parameter.is_floating_point() and parameter.dtype.itemsize > 1
-        if parameter in left or not is_plain or parameter.is_meta or not parameter.numel():
-            continue
-        number = parameter.detach().flatten()[0].clone()
-        if bool((parameter == number).all()):
-            numbers[parameter] = number
-            deviation = parameter.size(-1) ** -0.5 if parameter.dim() > 1 else 0.2
-            parameter.data.add_(torch.randn(parameter.shape, generator=seed).to(parameter), alpha=deviation)
     try:
+        for parameter in model.parameters():
+            # quantized and sharded ones stay as they are
+            is_plain = type(parameter.data) is Tensor and parameter.is_floating_point() and parameter.dtype.itemsize > 1
+            if parameter in left or not is_plain or parameter.is_meta or not parameter.numel():
+                continue
+            number = parameter.detach().flatten()[0].clone()
+            if bool((parameter == number).all()):
+                numbers[parameter] = number
+                deviation = parameter.size(-1) ** -0.5 if parameter.dim() > 1 else 0.2
+                parameter.data.add_(torch.randn(parameter.shape, generator=seed).to(parameter), alpha=deviation)
         yield
     finally:
         for parameter, number in numbers.items():

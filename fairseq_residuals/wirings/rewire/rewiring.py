@@ -132,12 +132,12 @@ def together(x: Tensor, stream: Stream) -> tuple[Tensor, Stream]:
     """Tie a stream to what a layer is given, or returns, where several processes train."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized() and torch.is_grad_enabled()):
         return x, stream
-    tensors = [x]
-    for tensor in stream.values():  # no tensor twice, which torch.compile does not take
-        if not any(tensor is other for other in tensors):
+    tensors, places = [x], {}
+    for key, tensor in stream.items():  # no tensor twice, which torch.compile does not take
+        places[key] = next((i for i, other in enumerate(tensors) if other is tensor), len(tensors))
+        if places[key] == len(tensors):
             tensors.append(tensor)
     tied = _Together.apply(*tensors)
-    places = {key: next(i for i, other in enumerate(tensors) if other is tensor) for key, tensor in stream.items()}
     return tied[0], {key: tied[i] for key, i in places.items()}
 
 
@@ -208,8 +208,9 @@ class LayerWiring(Layer):
         self.handles: list[Any] = []
         self.hooked: dict[str, nn.Module] = {}
         self.moved: list[Callable[[], None]] = []
-        self.functions: dict[Kind, nn.Module] = {}
-        """Norms that are parts of sub-layers, and no modules of the layer."""
+        functions = {kind: sub.function for kind, sub in self.described.items() if sub.function}
+        self.functions = {kind: norm_function(name, stack.shape.dim) for kind, name in functions.items()}
+        """Norms that are no modules of the layer; once it is attached, those that stay parts of sub-layers."""
         for kind, site in self.sites(variant, place, self.described).items():
             connection = self.connect(variant, site)
             connection.attention = Attend(stack)
@@ -228,20 +229,16 @@ class LayerWiring(Layer):
                 normalise nothing from now on.
         """
         for kind, sub in self.described.items():
-            connection, norm = self.connection(kind), self.layer.get_submodule(sub.norm) if sub.norm else None
+            connection = self.connection(kind)
+            norm = self.layer.get_submodule(sub.norm) if sub.norm else self.functions.get(kind)
             stays = stay and not self.post_norm and connection.summation != "post"
-            if sub.function:
-                function = norm_function(sub.function, self.stack.shape.dim)
-                if getattr(connection, "norm", None) is not None:
-                    connection.norm = function
-                elif stays and not any(is_norm(module) for module in connection.modules()):
-                    self.functions[kind] = function
-            elif norm is None:
+            if norm is None:
                 if stays and hasattr(connection, "norm"):
                     connection.norm = nn.Identity()
             elif undo := take_over(norm, connection, stays):
                 self.moved.append(undo)
-            else:
+                self.functions.pop(kind, None)
+            elif sub.norm:
                 # part of the sub-layer
                 self.described[kind] = replace(sub, enter=sub.norm, leave=sub.leave or sub.enter)
         self.hook()
@@ -476,7 +473,9 @@ class Rewiring(nn.Module):
     @property
     def run(self) -> Pass:
         """The pass of this thread, for several may run the model at once."""
-        return self.runs.setdefault(thread(), Pass())
+        if thread() not in self.runs:
+            self.runs[thread()] = Pass()
+        return self.runs[thread()]
 
     def start(self, index: int, x: Tensor) -> None:
         """Begin layer ``index``.
@@ -515,7 +514,8 @@ class Rewiring(nn.Module):
         owners: dict[str, Any] = {self.blocks.norm: self.variant.at(len(self.layers) - 1)[0]}
         for name, wired in zip(self.names, self.wired, strict=True):
             for kind, sub in wired.described.items():
-                owners[f"{self.blocks.layers}.{name}.{sub.norm}"] = wired.connection(kind)
+                if sub.norm:
+                    owners[f"{self.blocks.layers}.{name}.{sub.norm}"] = wired.connection(kind)
         norms = {name: getattr(owner, "norm", None) for name, owner in owners.items()}
         return {name: norm for name, norm in norms.items() if isinstance(norm, MovedNorm)}
 

@@ -38,7 +38,7 @@ class MuPConnection(PreLNConnection):
     def attend(
         self, attn: nn.Module, query: Tensor, key: Tensor, value: Tensor, s: Stream, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None, Stream]:
-        root = (self.site.head_dim or self.site.dim // self.site.heads) ** -0.5
+        root = self.site.head_dim**-0.5
         return super().attend(attn, query, key, value, s, edit_query=lambda q: root * q, **kwargs)
 
 

@@ -38,7 +38,7 @@ class HybridNormConnection(Connection):
         attention = site.kind != "ffn"
         self.pre = star and site.layer == 0
         self.norm = site.new_norm() if self.pre or not attention else None
-        self.head_dim = site.head_dim or site.dim // site.heads
+        self.head_dim = site.head_dim
         if attention:
             self.q_norm, self.k_norm, self.v_norm = (site.new_norm(self.head_dim, bias=False) for _ in range(3))
 
