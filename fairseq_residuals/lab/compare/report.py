@@ -165,7 +165,7 @@ def _list(*lines: str) -> str:
 
 
 LOSS_HEAD = (
-    *("wiring", "rate", "seeds", "valid loss", "train loss", "score", "CPU s", "MiB", "parameters"),
+    *("wiring", "rate", "seeds", "valid loss", "train loss", "score", "CPU s, last attempt", "MiB", "parameters"),
     "did not learn, diverged or failed at",
 )
 
