@@ -388,10 +388,11 @@ def _example(model: nn.Module) -> dict[str, Tensor]:
     like = next(model.parameters())
     seed = torch.Generator().manual_seed(1)
     if name == "input_ids":
-        vocab = config.get_text_config().vocab_size
-        words = torch.randint(vocab, (2, 12), generator=seed).to(like.device)
-        pad = getattr(config.get_text_config(), "pad_token_id", None)
-        words[words == (-1 if pad is None else pad)] = vocab // 2  # that of padding is 0, of which a norm shows its eps
+        text = config.get_text_config()
+        words = torch.randint(text.vocab_size, (2, 12), generator=seed).to(like.device)
+        pad = getattr(text, "pad_token_id", None)
+        if pad is not None:  # whose embedding is 0, of which a norm shows its eps
+            words[words == pad] = text.vocab_size // 2
         pair = {"decoder_input_ids": words[:, :9]} if config.is_encoder_decoder else {}
         return {"input_ids": words, **pair}
     if name == "pixel_values":
