@@ -32,8 +32,8 @@ def hashable_defaults() -> Iterator[None]:
     every such default (models/transformer/transformer_config.py:114-192 and user modules included), is made
     hashable by identity as it was under Python 3.10.  ``default_factory`` is no way out: fairseq reads
     ``field.default``.  The decorator is wrapped only while configs.py is executed, and whatever configs.py
-    imports is imported before; the name that it keeps acts on that one class. Can go when fairseq
-    uses ``default_factory`` (fairseq > 0.12.2) or with Python < 3.11.
+    imports is imported before. Can go when fairseq uses ``default_factory`` (fairseq > 0.12.2) or with
+    Python < 3.11.
     """
     for name in ("torch", "omegaconf", "fairseq.dataclass.constants"):
         importlib.import_module(name)
@@ -50,6 +50,16 @@ def hashable_defaults() -> Iterator[None]:
         yield
     finally:
         dataclasses.dataclass = _dataclass
+
+
+def restore_decorator(module: types.ModuleType) -> None:
+    """Take the wrapped decorator of :func:`hashable_defaults` out of configs.py's globals as well.
+
+    dataclass/configs.py:8 imports it by name.
+
+    Can go when that patch goes.
+    """
+    module.dataclass = _dataclass  # type: ignore[attr-defined]
 
 
 def optional_types(module: types.ModuleType) -> None:
