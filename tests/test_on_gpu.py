@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from fairseq_residuals.plugin.search.beam_search import FasterSequenceGenerator
 from fairseq_residuals.plugin.speed import varlen_attention
 from fairseq_residuals.plugin.speed.cuda_graph_step import record_steps
+from fairseq_residuals.plugin.training.chunked_cross_entropy import chunked_cross_entropy
 from fairseq_residuals.plugin.training.packed_batches import pack_batch
 from fairseq_residuals.wirings.core.registry import VARIANTS
-from fairseq_residuals.wirings.ops.chunked_cross_entropy import chunked_cross_entropy
 from tests.golden_check.parity import compare_file
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")

@@ -14,6 +14,7 @@ from tiny import EOS, PAD, batch, build, make_task, perturb, target_tokens
 from tiny_trainer import SGD, Task, make_trainer, sample, update
 from torch import Tensor, nn
 
+from fairseq_residuals.plugin.models.fairseq_stack import PackedSides
 from fairseq_residuals.plugin.speed import cuda_graph_step
 from fairseq_residuals.plugin.speed.varlen_attention import VarlenAttention
 from fairseq_residuals.plugin.training import packed
@@ -22,7 +23,7 @@ from fairseq_residuals.plugin.training.packed_batches import FixedShape, full_ba
 from fairseq_residuals.plugin.training.word_dropout import WordDropoutEmbedding
 from fairseq_residuals.wirings.core.base import Connection
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.core.packing import PackedSides, Packing
+from fairseq_residuals.wirings.core.packing import Packing
 from fairseq_residuals.wirings.core.registry import VARIANTS
 
 Gradients = dict[str, Tensor]

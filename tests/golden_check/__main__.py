@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from fairseq_residuals.lab.utils.tables import markdown_table
-from fairseq_residuals.wirings.utils.progress import quiet
+from fairseq_residuals.plugin.progress import quiet
 from tests.golden_check.parity import Parity, compare_file
 from tests.golden_check.recipes import OtherKind
 

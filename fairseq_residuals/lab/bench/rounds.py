@@ -18,7 +18,7 @@ from typing import Any
 
 from fairseq_residuals.lab.bench.entries import Case, Entry
 from fairseq_residuals.lab.bench.worker import REFUSED, Measured
-from fairseq_residuals.wirings.utils.progress import say
+from fairseq_residuals.plugin.progress import say
 
 
 class Failed(Exception):

@@ -28,9 +28,9 @@ from fairseq_residuals.lab.compare.entries import Entry
 from fairseq_residuals.lab.compare.tasks import Rung
 from fairseq_residuals.lab.look.probes import gradient_norm, kept_for_backward, stacks
 from fairseq_residuals.lab.recipes.runner import THREADS
+from fairseq_residuals.plugin.progress import say
 from fairseq_residuals.wirings import admin_measurement
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.utils.progress import say
 
 ROUNDS = 20
 """Times that each entry's pass is timed, in turns."""

@@ -32,8 +32,8 @@ from fairseq_residuals.lab.recipes.runner import THREADS, Run, Runner, cores, en
 from fairseq_residuals.lab.recipes.stages import Stages
 from fairseq_residuals.lab.utils.checkout import CONFIGS, require_checkout
 from fairseq_residuals.plugin.folders import locked
+from fairseq_residuals.plugin.progress import quiet
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.utils.progress import quiet
 
 HELP = "train wirings side by side, each at its own best rate, and say whether one is better than the baseline"
 

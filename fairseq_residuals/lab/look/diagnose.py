@@ -21,8 +21,8 @@ import torch
 from fairseq_residuals.lab.look.output import MISTAKE_STATUS
 from fairseq_residuals.lab.look.training_log import EPOCH, TRAIN, VALID, Log, end_of, read_log
 from fairseq_residuals.lab.utils.tables import show
+from fairseq_residuals.plugin.progress import quiet
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.utils.progress import quiet
 
 HELP = "say whether a run learned, diverged, overfits or stopped, by its log; and what to try"
 HEALTHY, DIVERGED, NOT_LEARNED, OVERFITS = "healthy", "diverged", "did not learn", "overfits"

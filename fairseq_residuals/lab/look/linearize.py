@@ -31,12 +31,12 @@ from fairseq_residuals.lab.look.output import ByLayer, add_output_flags, check_f
 from fairseq_residuals.lab.look.probes import stacks
 from fairseq_residuals.lab.look.subjects import device_of
 from fairseq_residuals.lab.utils.tables import Cell, markdown_table
+from fairseq_residuals.plugin.progress import say
 from fairseq_residuals.plugin.scoring.metrics import make_metric
 from fairseq_residuals.plugin.scoring.text import UNKNOWN
 from fairseq_residuals.wirings.core.base import Stream
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.layer import Context, Layer
-from fairseq_residuals.wirings.utils.progress import say
 
 Sample = dict[str, Any]
 """A batch as fairseq's data sets make it."""

@@ -23,11 +23,11 @@ from fairseq_residuals.plugin.checkpoints.fairseq_config import load_model, task
 from fairseq_residuals.plugin.checkpoints.importing.model_sizes import dictionary_sizes
 from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
+from fairseq_residuals.plugin.progress import say
 from fairseq_residuals.wirings import admin_measurement
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import find_variant, list_variants
 from fairseq_residuals.wirings.core.wiring import Wiring
-from fairseq_residuals.wirings.utils.progress import say
 
 Built = tuple[nn.Module, Namespace, Any]
 """A model in evaluation mode, its complete settings, and its task."""

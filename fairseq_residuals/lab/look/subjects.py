@@ -20,10 +20,10 @@ import torch
 from torch import nn
 
 from fairseq_residuals.lab.look.probes import ModelAndLoss, stacks
+from fairseq_residuals.plugin.progress import say
 from fairseq_residuals.wirings.blocks.models import EncoderDecoder, LanguageModel
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.wiring import Wiring
-from fairseq_residuals.wirings.utils.progress import say
 
 PREFIXES = {"translation": "transformer", "language_modeling": "transformer_lm", "speech_to_text": "s2t_transformer"}
 """Beginnings of the names of each task's architectures."""

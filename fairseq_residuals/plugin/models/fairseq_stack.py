@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,7 +13,7 @@ from torch import Tensor
 
 from fairseq_residuals.wirings.core.attention import KeysValues, KVCache
 from fairseq_residuals.wirings.core.layer import FAIRSEQ_NORMS, Context, ResidualLayer
-from fairseq_residuals.wirings.core.packing import PackedSides
+from fairseq_residuals.wirings.core.packing import Packing
 from fairseq_residuals.wirings.core.stack import Pass, Stack
 
 KV_CACHE = "kv_cache"
@@ -40,6 +42,27 @@ class FairseqLayer(ResidualLayer):
                 old = f"{name}.layer_norms.{i}.{parameter}"
                 if old in state_dict:
                     state_dict[f"{name}.{FAIRSEQ_NORMS[kind]}.{parameter}"] = state_dict.pop(old)
+
+
+@dataclass
+class PackedSides:
+    """Packing of one model's input while somebody else's code runs the model; None: it is padded.
+
+    What is in the model and has to know holds this object, for that code hands nothing on.
+    """
+
+    encoder: Packing | None = None
+    decoder: Packing | None = None
+
+    @contextmanager
+    def running(self, encoder: Packing | None, decoder: Packing | None) -> Iterator[None]:
+        """Say how the input is packed that runs within this context."""
+        before = self.encoder, self.decoder
+        self.encoder, self.decoder = encoder, decoder
+        try:
+            yield
+        finally:
+            self.encoder, self.decoder = before
 
 
 class FairseqStack(Stack):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_residuals.wirings.ops.topk import topk
+from fairseq_residuals.plugin.search.topk import topk
 
 Candidates = tuple[Tensor, Tensor, Tensor]
 """Scores, words, and which hypothesis of the sentence goes on; each (sentences, candidates), best first."""

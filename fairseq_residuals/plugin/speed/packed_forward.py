@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.plugin.models.fairseq_stack import FairseqStack
+from fairseq_residuals.plugin.models.fairseq_stack import FairseqStack, PackedSides
 from fairseq_residuals.plugin.speed import varlen_attention
 from fairseq_residuals.wirings.core.base import Connection
-from fairseq_residuals.wirings.core.packing import PackedSides, Packing
+from fairseq_residuals.wirings.core.packing import Packing
 
 
 class PackedForward:

@@ -12,13 +12,13 @@ from fairseq.models import FairseqEncoderDecoderModel, FairseqMultiModel
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.ops.chunked_cross_entropy import (
+from fairseq_residuals.plugin.training.chunked_cross_entropy import (
     LossAndGradients,
     Sums,
     chunked_cross_entropy,
     loss_and_gradients,
 )
+from fairseq_residuals.wirings.core.errors import UserError
 
 
 @register_criterion("chunked_label_smoothed_cross_entropy", dataclass=fairseqs.LabelSmoothedCrossEntropyCriterionConfig)

@@ -14,11 +14,11 @@ from torch.nn import functional as F
 
 from fairseq_residuals.plugin.models.extensions import Extension, register_extension
 from fairseq_residuals.plugin.speed import cuda_graph_step
+from fairseq_residuals.plugin.speed.bit_dropout import LEVELS, bit_dropout
 from fairseq_residuals.plugin.training.chunked_label_smoothed_cross_entropy import ChunkedLabelSmoothedCrossEntropy
 from fairseq_residuals.plugin.training.trainer_hooks import hooks_of
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.layer import ResidualLayer
-from fairseq_residuals.wirings.ops.bit_dropout import LEVELS, bit_dropout
 from fairseq_residuals.wirings.speed import cpu
 from fairseq_residuals.wirings.utils.torch_private import has_hooks
 

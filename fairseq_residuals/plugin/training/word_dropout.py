@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.plugin.models.extensions import Extension, register_extension
+from fairseq_residuals.plugin.models.fairseq_stack import PackedSides
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.core.packing import PackedSides
 
 STACKS = ("encoder", "decoder")
 

@@ -6,9 +6,6 @@ projections, norms, FFNs and the wiring run on the packed row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
@@ -89,24 +86,3 @@ def _read(cu_seqlens: Tensor) -> tuple[int, int]:
     if len(bounds) < 2 or bounds[0] != 0 or any(end <= start for start, end in pairwise(bounds)):
         raise UserError(f"cumulative lengths must begin at 0 and grow with each sentence, not be {bounds}")
     return bounds[-1], max(end - start for start, end in pairwise(bounds))
-
-
-@dataclass
-class PackedSides:
-    """Packing of one model's input while somebody else's code runs the model; None: it is padded.
-
-    What is in the model and has to know holds this object, for that code hands nothing on.
-    """
-
-    encoder: Packing | None = None
-    decoder: Packing | None = None
-
-    @contextmanager
-    def running(self, encoder: Packing | None, decoder: Packing | None) -> Iterator[None]:
-        """Say how the input is packed that runs within this context."""
-        before = self.encoder, self.decoder
-        self.encoder, self.decoder = encoder, decoder
-        try:
-            yield
-        finally:
-            self.encoder, self.decoder = before

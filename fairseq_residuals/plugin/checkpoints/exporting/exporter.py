@@ -30,9 +30,9 @@ from fairseq_residuals.plugin.models.builder import wirings_of
 from fairseq_residuals.plugin.models.language_model import LANGUAGE_MODEL
 from fairseq_residuals.plugin.models.speech_to_text import SPEECH
 from fairseq_residuals.plugin.models.translation import TRANSLATION
+from fairseq_residuals.plugin.progress import quiet
 from fairseq_residuals.wirings.blocks.settings import EOS, PAD
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.utils.progress import quiet
 
 HELP = "turn a checkpoint of this plugin into a model for fairseq itself, transformers or ONNX"
 STOCK = {TRANSLATION.model: "transformer", LANGUAGE_MODEL.model: "transformer_lm", SPEECH.model: "s2t_transformer"}

@@ -23,8 +23,8 @@ from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import (
     wiring,
 )
 from fairseq_residuals.plugin.checkpoints.safetensors_file import NO_TRAINING_STATE
+from fairseq_residuals.plugin.progress import quiet
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.utils.progress import quiet
 
 HF = "hf"
 HELP = "turn a checkpoint of the authors' own code, or of fairseq, into one of this plugin's"

@@ -10,7 +10,7 @@ from against_reference import CHECKS, Case
 from autograd_memory import kept_for_gradients
 from torch import Tensor
 
-from fairseq_residuals.wirings.ops.bit_dropout import LEVELS, bit_dropout, random_levels, reference
+from fairseq_residuals.plugin.speed.bit_dropout import LEVELS, bit_dropout, random_levels, reference
 
 
 def seeded(op: Callable[[Tensor, int], Tensor], dropped: int) -> Callable[[Tensor], Tensor]:

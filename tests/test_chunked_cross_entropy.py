@@ -9,8 +9,8 @@ import torch
 from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
 from torch import Tensor, nn
 
-import fairseq_residuals.wirings.ops.chunked_cross_entropy as module
-from fairseq_residuals.wirings.ops.chunked_cross_entropy import chunked_cross_entropy, loss_and_gradients, reference
+import fairseq_residuals.plugin.training.chunked_cross_entropy as module
+from fairseq_residuals.plugin.training.chunked_cross_entropy import chunked_cross_entropy, loss_and_gradients, reference
 
 N, C, V = 23, 8, 31
 

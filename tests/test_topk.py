@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fairseq_residuals.wirings.ops.topk import CHUNK, reference, topk
+from fairseq_residuals.plugin.search.topk import CHUNK, reference, topk
 
 
 @pytest.mark.parametrize("k", [1, 8, 11])
