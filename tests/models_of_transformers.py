@@ -77,6 +77,12 @@ def causal(family: str, **own: Any) -> Callable[..., Any]:
     return lambda **sizes: model(config(**DECODER | own | sizes))
 
 
+def _gptj() -> Any:
+    sizes = {"vocab_size": 50, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64, "rotary_dim": 4}
+    own = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
+    return transformers.GPTJForCausalLM(transformers.GPTJConfig(**sizes, **own, attn_pdrop=0.0))
+
+
 BUILDERS: dict[str, Callable[..., Any]] = {
     "llama": causal("Llama", num_key_value_heads=2),
     "mistral": causal("Mistral", num_key_value_heads=2, sliding_window=4),
@@ -84,6 +90,9 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "qwen3": causal("Qwen3", num_key_value_heads=2, head_dim=16),
     "olmo2": causal("Olmo2"),
     "gemma3": _gemma,
+    # attention and FFN side by side, with one norm or two
+    "gptj": _gptj,
+    "gpt_neox": causal("GPTNeoX", hidden_dropout=0.0),
     "gpt2": _gpt2,
     "vit": _vit,
     "bert": lambda: transformers.BertForMaskedLM(transformers.BertConfig(**DECODER, **NO_DROPOUT)),

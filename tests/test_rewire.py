@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals import Blocks, SubLayerNames, UserError, build_stack, rewire
+from fairseq_residuals import Blocks, SubLayerNames, UserError, build_stack, rewire, wrap
 from fairseq_residuals.wirings.core.registry import list_variants
 from fairseq_residuals.wirings.rewire.blocks import find_blocks
 from fairseq_residuals.wirings.rewire.rewiring import Rewiring
@@ -62,8 +62,8 @@ REASONS = (
     "the place of the FFN",
 )
 """Why a wiring has no meaning in layers of somebody else."""
-NOT_OF_GPT2 = ("mudd",)
-"""Those that have to see queries, keys or values, which one matrix makes there."""
+ONE_MATRIX = {("gpt2", "mudd"): "GPT2Attention", ("gpt_neox", "mudd"): "GPTNeoXLayer"}
+"""What does not show queries, keys or values, which one matrix makes there."""
 
 
 def outputs(model: Any, name: str) -> Tensor:
@@ -74,15 +74,15 @@ def outputs(model: Any, name: str) -> Tensor:
 @pytest.mark.parametrize(
     ("name", "variant"),
     [
-        *((name, variant) for name in ("llama", "t5") for variant in KEPT),
-        *((name, variant) for name in ("mistral", "qwen3", "gemma3", "gpt2", "vit") for variant in SOME),
+        *((name, variant) for name in ("llama", "t5", "gptj") for variant in KEPT),
+        *((name, variant) for name in ("mistral", "qwen3", "gemma3", "gpt2", "gpt_neox", "vit") for variant in SOME),
     ],
 )
 def test_a_wiring_starts_as_the_model(name: str, variant: str) -> None:
     model = tiny(name)
     before, parameters = outputs(model, name), {key: value.clone() for key, value in model.state_dict().items()}
-    if name == "gpt2" and variant in NOT_OF_GPT2:
-        with pytest.raises(UserError, match="which GPT2Attention does not show"):
+    if one := ONE_MATRIX.get((name, variant)):
+        with pytest.raises(UserError, match=f"which {one} does not show"):
             rewire(model, variant)
         return
     assert rewire(model, variant) is model
@@ -251,20 +251,25 @@ def test_it_is_the_librarys_wiring(variant: str) -> None:
     perturb(stack)
     model = Framework(stack).eval()
     wired = rewire(model, variant, start="paper", batch=torch.randn(2, 5, 16), blocks=described())
+    copy_wiring(stack, wired, {"self_attn": "norm1", "ffn": "norm2"})
+    x = torch.randn(2, 5, 16)
+    torch.testing.assert_close(wired(x), stack(x.transpose(0, 1)).transpose(0, 1), rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def copy_wiring(stack: Any, wired: Any, norms: dict[str, str]) -> None:
+    """Give a rewired framework what the wiring of a stack of the library has learned; ``norms`` by sub-layer."""
     theirs = {f"wiring.variant.{key.removeprefix('wiring.')}": v for key, v in stack.state_dict().items()}
     for i in range(2):
         for key, value in stack[i].state_dict().items():
             theirs[f"blocks.{i}.wiring.{key}"] = value
-    with torch.no_grad():
-        for key, p in wired.named_parameters():
-            if ".wiring." in f".{key}":
-                p.copy_(theirs[key])
-        for i, block in enumerate(wired.blocks):
-            for kind, norm in (("self_attn", block.norm1), ("ffn", block.norm2)):
-                copy_norm(stack[i].get_submodule(f"{kind}_connection"), norm)
-        copy_norm(stack.wiring, wired.norm)
-    x = torch.randn(2, 5, 16)
-    torch.testing.assert_close(wired(x), stack(x.transpose(0, 1)).transpose(0, 1), rtol=1e-4, atol=1e-5)
+    for key, p in wired.named_parameters():
+        if ".wiring." in f".{key}":
+            p.copy_(theirs[key])
+    for i, block in enumerate(wired.blocks):
+        for kind, norm in norms.items():
+            copy_norm(stack[i].get_submodule(f"{kind}_connection"), block.get_submodule(norm))
+    copy_norm(stack.wiring, wired.norm)
 
 
 def copy_norm(owner: nn.Module, norm: nn.Module) -> None:
@@ -315,6 +320,49 @@ def described() -> Blocks:
     return Blocks("blocks", (attention, SubLayerNames("ffn", "fc1", "fc2", "norm2", inner="fc2")), "norm", heads=2)
 
 
+class SideBySide(nn.Module):
+    """Attention and an FFN that read one input: a framework's layer, or, without a norm, a sub-layer of the library."""
+
+    def __init__(self, block: Block, norm: nn.Module | None = None) -> None:
+        super().__init__()
+        self.attn, self.fc1, self.fc2, self.norm = block.attn, block.fc1, block.fc2, norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x if self.norm is None else self.norm(x)
+        both = self.attn(h) + self.fc2(self.fc1(h).relu())
+        return both if self.norm is None else x + both
+
+
+@pytest.mark.parametrize("variant", ["hyper_connections", "mhc", "attention_residuals", "post_ln", "re_zero"])
+def test_branches_side_by_side_are_one_sublayer(variant: str) -> None:
+    model: Any = framework()
+    stack: Any = wrap(variant, [[SideBySide(block)] for block in model.blocks], dim=16, kinds=("self",))
+    perturb(stack)
+    model.blocks = nn.ModuleList(SideBySide(block, nn.LayerNorm(16)) for block in copy.deepcopy(model.blocks))
+    for block, layer in zip(model.blocks, stack, strict=False):
+        block.load_state_dict(layer.self_attn.state_dict(), strict=False)
+    blocks = Blocks("blocks", (SubLayerNames("self", "", "attn", "norm", beside="fc2"),), "norm")
+    x = torch.randn(2, 5, 16)
+    wired = rewire(model, variant, start="paper", batch=x, blocks=blocks)
+    copy_wiring(stack, wired, {"self_attn": "norm"})
+    torch.testing.assert_close(wired(x), stack(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "dropout"), [("GPTNeoX", "hidden_dropout"), ("Phi", "resid_pdrop"), ("Falcon", "hidden_dropout")]
+)
+def test_branches_side_by_side_are_dropped(family: str, dropout: str) -> None:
+    """With probability 1 nothing is left of them, as in the model that was."""
+    words = torch.randint(3, 50, (2, 9))
+    model = causal(family, embd_pdrop=0.0)().train()
+    model.config.use_cache = False
+    dropped = causal(family, **{dropout: 1.0}, embd_pdrop=0.0)().train()
+    dropped.load_state_dict(model.state_dict())
+    expected = dropped(words).logits
+    torch.testing.assert_close(rewire(dropped, "hyper_connections")(words).logits, expected)
+    assert not torch.allclose(model(words).logits, expected)
+
+
 def test_layers_that_compute_something_else_are_refused() -> None:
     """Doge has the names of Llama, and learns what its residual connections are multiplied by, from 1 on."""
     model = causal("Doge", num_key_value_heads=2)().eval()
@@ -338,7 +386,12 @@ def bart_that_skips() -> Any:
     [
         (lambda: tiny("llama"), {"start": "same"}, "start='same' is unknown; valid are keep, paper"),
         (lambda: nn.Linear(2, 2), {}, "Linear has no layers of a structure that is known; describe"),
-        (causal("GPTNeoX"), {}, "is known: gpt_neox.layers has layers of input_layernorm, post_attention_layernorm"),
+        (causal("Mpt"), {}, "is known: transformer.blocks has layers of norm_1, attn, norm_2, ffn"),
+        (
+            lambda: tiny("gpt_neox"),
+            {"start": "paper"},
+            'GPTNeoXLayer has a norm for each of two branches, where a wiring has one: only start="keep" leaves',
+        ),
         (lambda: nn.ModuleList([tiny("llama"), tiny("gpt2")]), {}, "ModuleList has layers in several places"),
         (lambda: rewire(tiny("llama"), "pre_ln"), {}, "rewired already"),
         (lambda: tiny("llama").to("meta"), {}, "model.layers have no weights yet, or they are offloaded"),

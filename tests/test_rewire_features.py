@@ -35,6 +35,8 @@ CASES = [
     ("mistral", "mhc", {}),
     ("gpt2", "attention_residuals", {}),
     ("olmo2", "identity_hc", {}),
+    ("gptj", "mudd", {}),
+    ("gpt_neox", "hyper_connections", {}),
     ("vit", "gated_residual", {}),
     ("bert", "post_ln", {}),
     ("marian", "post_ln", {"gpas": "layer"}),
@@ -149,6 +151,7 @@ ADAPTED = {
     **dict.fromkeys(("llama", "gemma3", "qwen3", "mistral", "olmo2"), ("k_proj", "v_proj", "down_proj")),
     **{"t5": ("k", "v", "wo"), "gpt2": ("c_attn", "c_proj"), "vit": ("v_proj", "fc1"), "bert": ("value", "dense")},
     **dict.fromkeys(("bart", "marian"), ("fc1", "fc2")),
+    **{"gptj": ("k_proj", "v_proj", "fc_out"), "gpt_neox": ("query_key_value", "dense_4h_to_h")},
 }
 """Linear maps by model: where wirings see into sub-layers, and where their hooks stand."""
 

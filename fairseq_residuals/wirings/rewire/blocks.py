@@ -1,9 +1,10 @@
 """Places of the layers in a model of somebody else, and what each of them consists of.
 
 :func:`find_blocks` recognises the layers of Llama, Mistral, Qwen3, Qwen3.5, Gemma 3, GLM-4, Granite, OLMo 2, LFM2,
-Jamba, GPT-2, ViT, BERT, ModernBERT, CLIP, DINOv2, wav2vec 2.0, T5, BART and Marian in transformers, those of PyTorch's
-own Transformers, of timm's ViT, Meta's Llama, torchtitan, LitGPT, nanoGPT and nanochat, and whatever has the same
-names. A description is a guess until a model that is wired so was seen to compute what it computed before.
+Jamba, GPT-2, GPT-NeoX, GPT-J, Falcon, Phi, Cohere, ViT, BERT, ModernBERT, CLIP, DINOv2, wav2vec 2.0, T5, BART and
+Marian in transformers, those of PyTorch's own Transformers, of timm's ViT, Meta's Llama, torchtitan, LitGPT, nanoGPT
+and nanochat, and whatever has the same names. A description is a guess until a model that is wired so was seen to
+compute what it computed before.
 """
 
 from __future__ import annotations
@@ -24,13 +25,16 @@ class SubLayerNames:
 
     kind: Kind
     enter: str
-    """Module whose first argument, ``hidden_states``, or else first tensor is what the sub-layer is fed."""
+    """Module whose first argument, ``hidden_states``, or else first tensor is what the sub-layer is fed.
+
+    It is empty where that is what the layer is fed, as with ``beside``.
+    """
     leave: str = ""
     """Module whose output, or the first of it, is added to the stream; by default that of ``enter``."""
     norm: str = ""
     """Module that normalises what the sub-layer is fed, or the sum; none where it is empty."""
     dropout: str = ""
-    """Attribute of the layer, a module or a probability, that acts between ``leave`` and the sum."""
+    """Attribute of the layer, a module or a probability, that acts between ``leave`` and the sum, and so ``beside``."""
     query: str = ""
     key: str = ""
     value: str = ""
@@ -41,6 +45,18 @@ class SubLayerNames:
     """Function of torch.nn.functional that the layer's code calls in place of ``norm``, without gain and bias."""
     scale: str = ""
     """Attribute of the layer, a number by which what leaves is multiplied."""
+    beside: str = ""
+    """Module whose output is added with that of ``leave``, before which it does not run: an FFN beside attention.
+
+    Both are one sub-layer then.
+    """
+    norm_beside: str = ""
+    """Norm of that FFN, where it has its own; ``norm`` is attention's. Both stay where they are."""
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Modules that a layer has to have, some of them empty."""
+        return self.enter, self.leave, self.norm, self.beside, self.norm_beside
 
 
 @dataclass(frozen=True)
@@ -91,7 +107,7 @@ class Blocks:
         for sublayers in (self.sublayers, *self.others):
             if _fits(sublayers, layer, names):
                 return tuple(_shown(sub, names) for sub in sublayers)
-        wanted = {name for sub in self.sublayers for name in (sub.enter, sub.leave, sub.norm)}
+        wanted = {name for sub in self.sublayers for name in sub.needs}
         raise UserError(f"a layer of {self.layers} has no {' and no '.join(sorted(wanted - names - {''}))}")
 
 
@@ -105,6 +121,11 @@ def _attention(
 
 def _ffn(enter: str, norm: str = "", leave: str = "", inner: str = "", **more: Any) -> SubLayerNames:
     return SubLayerNames("ffn", enter, leave, norm, inner=inner, **more)
+
+
+def _side_by_side(attention: str, ffn: str, norm: str, inside: str = "", **more: Any) -> tuple[SubLayerNames]:
+    """Name attention and an FFN that read one input; ``norm`` is that of both, but where there is a ``norm_beside``."""
+    return (replace(_attention(attention, norm, attention, inside, **more), enter="", beside=ffn),)
 
 
 def _bert_attention(name: str, norm: str, kind: Kind = "self") -> SubLayerNames:
@@ -190,6 +211,22 @@ DECODERS = {
         _ffn("feed_forward", "ffn_norm", inner="feed_forward.w2"),
     ),
     "LitGPT": (_attention("attn", "norm_1", inner="attn.proj"), _ffn("mlp", "norm_2", inner="mlp.proj")),
+    "GPT-J, CodeGen": _side_by_side("attn", "mlp", "ln_1", _OUT_PROJ),
+    "Phi": _side_by_side("self_attn", "mlp", "input_layernorm", "q_proj k_proj v_proj dense", dropout="resid_dropout"),
+    "StableLM": _side_by_side("self_attn", "dropout", "input_layernorm", _O_PROJ),
+    "Cohere": _side_by_side("self_attn", "mlp", "input_layernorm", _O_PROJ),
+    # it drops the sum of both; here each is dropped
+    "Falcon": _side_by_side("self_attention", "mlp", "input_layernorm", dropout="hidden_dropout"),
+    "Falcon with two norms": _side_by_side(
+        "self_attention", "mlp", "ln_attn", norm_beside="ln_mlp", dropout="hidden_dropout"
+    ),
+    "GPT-NeoX": _side_by_side(
+        "post_attention_dropout", "post_mlp_dropout", "input_layernorm", norm_beside="post_attention_layernorm"
+    ),
+    "GPT-NeoX, one after the other": (
+        _attention("attention", "input_layernorm", "post_attention_dropout", "- - - dense"),
+        _ffn("mlp", "post_attention_layernorm", "post_mlp_dropout", "mlp.dense_4h_to_h"),
+    ),
     "BERT with cross-attention": (
         _bert_attention("attention", "attention.output.LayerNorm"),
         _bert_attention("crossattention", "crossattention.output.LayerNorm", "cross"),
@@ -300,8 +337,11 @@ def _layout(layer: nn.Module) -> str | None:
 
 
 def _fits(sublayers: Sequence[SubLayerNames], layer: nn.Module, names: set[str]) -> bool:
-    wanted = {name for sub in sublayers for name in (sub.enter, sub.leave, sub.norm) if name}
-    return wanted <= names and all(hasattr(layer, sub.scale) for sub in sublayers if sub.scale)
+    wanted = {name for sub in sublayers for name in sub.needs if name}
+    attributes = {name for sub in sublayers for name in (sub.scale, sub.dropout) if name}
+    if any(sub.beside for sub in sublayers) and not getattr(layer, "use_parallel_residual", True):
+        return False
+    return wanted <= names and all(hasattr(layer, name) for name in attributes)
 
 
 def _shown(sub: SubLayerNames, names: set[str]) -> SubLayerNames:

@@ -66,7 +66,7 @@ def start_values(rewiring: Rewiring) -> None:
         _set(variant, start, {"": rewiring.top_norm})
         for layer in layers:
             wired: Any = layer.wiring
-            norms = {CONNECTIONS[kind]: sub.norm for kind, sub in wired.described.items()}
+            norms = {CONNECTIONS[kind]: sub.norm for kind, sub in wired.described.items() if not sub.norm_beside}
             _set(wired, start, {name: layer.get_submodule(norm) if norm else None for name, norm in norms.items()})
 
 
@@ -137,12 +137,12 @@ def calibrate(
         eps: what the model had.
     """
     changed = False
-    for name, moved in rewiring.moved_norms().items():
+    for name, norm in rewiring.norms().items():
         ratios = {ratio(before[name][0], given) for given in seen[name]}
         r = (ratios.pop() if len(ratios) == 1 else None) or 1.0
         scaled = {attribute: value * r**2 for attribute, value in eps[name].items()}
-        changed = changed or scaled != eps_of(moved.norm)
-        vars(moved.norm).update(scaled)
+        changed = changed or scaled != eps_of(norm)
+        vars(norm).update(scaled)
     return changed
 
 

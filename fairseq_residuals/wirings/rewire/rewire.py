@@ -84,7 +84,7 @@ def rewire(
                 stack.detach()
             raise
     if hasattr(model, "save_pretrained"):
-        eps = {name: eps_of(norm.norm) for stack in stacks for name, norm in stack.moved_norms().items()}
+        eps = {name: eps_of(norm) for stack in stacks for name, norm in stack.norms().items()}
         record = {"variant": wiring.name, "options": wiring.args, "start": start, "eps": eps}
         setattr(model.config, SETTINGS, record | {"blocks": [asdict(blocks) for blocks in known]})
     return model
@@ -193,18 +193,20 @@ def _settle(
     Raises:
         UserError: it does not compute what the model computed, where it should.
     """
-    moved = {name: norm for stack in stacks for name, norm in stack.moved_norms().items()}
+    norms = {name: norm for stack in stacks for name, norm in stack.norms().items()}
     if start == "paper":
         _output(model, batch)
         return
     for stack in stacks:
         start_values(stack)
-    eps = {name: eps_of(norm.norm) for name, norm in moved.items()}
-    for _ in range(len(moved) + 1):  # a norm is given a multiple once all below it are right
+    moved = {name: norm for stack in stacks for name, norm in stack.moved_norms().items()}
+    eps = {name: eps_of(norm) for name, norm in norms.items()}
+    for _ in range(len(norms) + 1):  # a norm is given a multiple once all below it are right
         for norm in moved.values():
             norm.seen = []
-        difference = _difference(before, _output(model, batch))
-        seen = {name: norm.seen or [] for name, norm in moved.items()}
+        with _recorded({name: norms[name] for name in norms.keys() - moved}) as (seen, _):
+            difference = _difference(before, _output(model, batch))
+        seen |= {name: norm.seen or [] for name, norm in moved.items()}
         for norm in moved.values():
             norm.seen = None
         changed = [calibrate(stack, given, seen, eps) for stack in stacks]
@@ -212,8 +214,8 @@ def _settle(
             break
     if difference <= _tolerance(model):
         return
-    for name, norm in moved.items():
-        vars(norm.norm).update(eps[name])
+    for name, module in norms.items():
+        vars(module).update(eps[name])
     raise UserError(
         f"{wiring.name} cannot start as the model that was: outputs differ by {difference:.1e} of their standard"
         ' deviation; start="paper" wires it nevertheless'
@@ -225,7 +227,7 @@ def _restore(model: nn.Module, settings: Mapping[str, Any]) -> None:
     known = [Blocks.of(blocks) for blocks in settings["blocks"]]
     wiring = Wiring.parse(settings["variant"], settings["options"])
     stacks = attach(model, known, wiring, settings["start"])
-    for name, norm in ((name, norm.norm) for stack in stacks for name, norm in stack.moved_norms().items()):
+    for name, norm in (item for stack in stacks for item in stack.norms().items()):
         for attribute, value in settings["eps"].get(name, {}).items():
             if attribute in EPS:
                 setattr(norm, attribute, float(value))
@@ -290,7 +292,9 @@ def _norms(model: nn.Module, known: Sequence[Blocks]) -> list[str]:
     names = []
     for blocks in known:
         for name, layer in _layers(model, [blocks]).items():
-            names += [f"{name}.{sub.norm}" for sub in blocks.of_layer(layer) if sub.norm]
+            names += [
+                f"{name}.{norm}" for sub in blocks.of_layer(layer) for norm in (sub.norm, sub.norm_beside) if norm
+            ]
         names += [blocks.norm] if blocks.norm else []
     return names
 

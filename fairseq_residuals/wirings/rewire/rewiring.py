@@ -40,6 +40,11 @@ def fed(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
     return kwargs.get("hidden_states", next(value for value in kwargs.values() if isinstance(value, Tensor)))
 
 
+def first(output: Any) -> Tensor:
+    """Return what a module returns, or the first of it."""
+    return output[0] if isinstance(output, tuple | list) else output  # type: ignore[no-any-return]
+
+
 def pass_on(x: Tensor) -> Tensor:
     """Return ``x``: the forward of a norm that the wiring calls elsewhere."""
     return x
@@ -162,10 +167,12 @@ class Pass:
     """Output of that attention, once the framework has computed it."""
     kept: Stream = field(default_factory=dict)
     """What value residuals add to the stream after that attention."""
+    branch: Tensor | None = None
+    """Output of attention, while the FFN beside it runs."""
 
     def clear(self) -> None:
         """Let go of all tensors."""
-        self.stream, self.asked, self.output, self.kept = {}, None, None, {}
+        self.stream, self.asked, self.output, self.kept, self.branch = {}, None, None, {}, None
 
 
 class Attend:
@@ -230,15 +237,21 @@ class LayerWiring(Layer):
         """
         for kind, sub in self.described.items():
             connection = self.connection(kind)
-            norm = self.layer.get_submodule(sub.norm) if sub.norm else self.functions.get(kind)
+            moves = sub.norm and not sub.norm_beside
+            norm = self.layer.get_submodule(sub.norm) if moves else self.functions.get(kind)
             stays = stay and not self.post_norm and connection.summation != "post"
             if norm is None:
+                if sub.norm_beside and not stay:
+                    raise UserError(
+                        f"{type(self.layer).__name__} has a norm for each of two branches, where a wiring has one: only"
+                        ' start="keep" leaves them where they are'
+                    )
                 if stays and hasattr(connection, "norm"):
                     connection.norm = nn.Identity()
             elif undo := take_over(norm, connection, stays):
                 self.moved.append(undo)
                 self.functions.pop(kind, None)
-            elif sub.norm:
+            elif sub.norm and sub.enter:
                 # part of the sub-layer
                 self.described[kind] = replace(sub, enter=sub.norm, leave=sub.leave or sub.enter)
         self.hook()
@@ -258,11 +271,13 @@ class LayerWiring(Layer):
             handle.remove()
         self.handles = []
         for kind, sub in self.described.items():
-            enter, leave = self._module(sub.enter), self._module(sub.leave or sub.enter)
-            self.handles += [
-                enter.register_forward_pre_hook(partial(self.enter, kind), with_kwargs=True),
-                leave.register_forward_hook(partial(self.leave, kind)),
-            ]
+            if sub.enter:
+                enters = partial(self.enter, kind)
+                self.handles.append(self._module(sub.enter).register_forward_pre_hook(enters, with_kwargs=True))
+            leave = self._module(sub.leave or sub.enter)
+            self.handles.append(leave.register_forward_hook(partial(self.leave, kind)))
+            if sub.beside:
+                self.handles.append(self._module(sub.beside).register_forward_hook(partial(self.leave_both, kind)))
             if self.edits_inside(kind):
                 self._hook_inside(kind, sub)
 
@@ -294,9 +309,16 @@ class LayerWiring(Layer):
         if getattr(self.layer, "gradient_checkpointing", False) and self.layer.training:
             out = self._run_checkpointed(args, kwargs)
         else:
-            out = type(self.layer).forward(self.layer, *args, **kwargs)
+            out = self._run(type(self.layer).forward, args, kwargs)
         x = self.stack.finish(self.index)
         return (x, *out[1:]) if isinstance(out, tuple | list) else x
+
+    def _run(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the framework's forward, on what the wiring reads where the whole layer is one sub-layer."""
+        for kind, sub in self.described.items():
+            if not sub.enter:
+                args, kwargs = self.enter(kind, self.layer, args, kwargs)
+        return forward(self.layer, *args, **kwargs)
 
     def _run_checkpointed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Checkpoint the layer together with the stream, which the framework's own checkpoint does not know."""
@@ -310,7 +332,7 @@ class LayerWiring(Layer):
             nonlocal keys_after, is_tuple
             self.stack.run.stream = dict(zip(keys, given[n:], strict=True))
             try:
-                out = plain(self.layer, *given[:n], **kwargs)
+                out = self._run(plain, given[:n], kwargs)
                 is_tuple = isinstance(out, tuple | list)
                 keys_after = list(self.stack.run.stream)
                 return (*self.stack.run.stream.values(), *(out[1:] if is_tuple else ()))
@@ -392,10 +414,10 @@ class LayerWiring(Layer):
         return (edit(args[0]), *args[1:])
 
     def leave(self, kind: Kind, module: nn.Module, args: Any, output: Any) -> None:
-        """Write what a sub-layer returns into the stream."""
+        """Write what a sub-layer returns into the stream, or keep it for :meth:`leave_both`."""
         connection, run = self.connection(kind), self.stack.run
         s = run.stream
-        y = output[0] if isinstance(output, tuple | list) else output
+        y = first(output)
         if kind != "ffn" and self.edits_inside(kind):
             run.output = y
             y, _, s = connection.attend(module, y, *keys_and_values(y, s), s)
@@ -403,13 +425,32 @@ class LayerWiring(Layer):
             run.asked, run.output, run.kept = None, None, {}
         if scale := self.described[kind].scale:
             y = y * getattr(self.layer, scale)
-        y = self._drop(kind, connection.outer(y))
+        if self.described[kind].beside:
+            run.branch, run.stream = self._drop(kind, y), s
+        else:
+            self._write(kind, self._drop(kind, connection.outer(y)), s)
+
+    def leave_both(self, kind: Kind, module: nn.Module, args: Any, output: Any) -> None:
+        """Write the sum of attention and the FFN beside it into the stream.
+
+        Raises:
+            UserError: the FFN ran first.
+        """
+        run = self.stack.run
+        if run.branch is None:
+            raise UserError(f"{self.described[kind].beside} ran before {self.described[kind].leave}: exchange the two")
+        y = run.branch + self._drop(kind, first(output))
+        run.branch = None
+        self._write(kind, self.connection(kind).outer(y), run.stream)
+
+    def _write(self, kind: Kind, y: Tensor, s: Stream) -> None:
+        connection = self.connection(kind)
         if self.gpas is not None and connection.summation == "post":
             s = s | {"x": self.gpas(s["x"], connection.site.index)}
         s = connection.write(s, y)
         if self.gpas is not None and connection.summation == "pre":
             s = s | {"x": self.gpas(s["x"], connection.site.index)}
-        run.stream = s
+        self.stack.run.stream = s
 
     def _drop(self, kind: Kind, y: Tensor) -> Tensor:
         name = self.described[kind].dropout
@@ -514,10 +555,21 @@ class Rewiring(nn.Module):
         owners: dict[str, Any] = {self.blocks.norm: self.variant.at(len(self.layers) - 1)[0]}
         for name, wired in zip(self.names, self.wired, strict=True):
             for kind, sub in wired.described.items():
-                if sub.norm:
+                if sub.norm and not sub.norm_beside:
                     owners[f"{self.blocks.layers}.{name}.{sub.norm}"] = wired.connection(kind)
         norms = {name: getattr(owner, "norm", None) for name, owner in owners.items()}
         return {name: norm for name, norm in norms.items() if isinstance(norm, MovedNorm)}
+
+    def norms(self) -> dict[str, nn.Module]:
+        """Return the norms of the framework that are given what the wiring chooses, by their names in the model."""
+        beside = {
+            f"{self.blocks.layers}.{name}.{norm}": wired.layer.get_submodule(norm)
+            for name, wired in zip(self.names, self.wired, strict=True)
+            for sub in wired.described.values()
+            if sub.norm_beside
+            for norm in (sub.norm, sub.norm_beside)
+        }
+        return {name: moved.norm for name, moved in self.moved_norms().items()} | beside
 
     def segments(self) -> list[tuple[Variant, nn.ModuleList]]:
         """Return the variants of this stack from the bottom, each with the layers that it wires."""
