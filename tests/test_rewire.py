@@ -103,6 +103,10 @@ LINEAR = {
     **{"num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 8, "linear_num_value_heads": 4},
     **{"linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8},
 }
+EXPERTS = {
+    **{"num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size_mlp": 48},
+    **{"num_local_experts": 2, "interleave_moe_layer_step": 2},
+}
 OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
     "layers return lists": (
         lambda: transformers.OpenAIGPTLMHeadModel(
@@ -118,6 +122,14 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "norms without parameters": (causal("Olmo"), "gated_residual"),
     "branches that are multiplied": (causal("Granite", num_key_value_heads=2, residual_multiplier=0.3), "mudd"),
+    "norms before and after branches that are multiplied": (
+        causal("HyperCLOVAX", num_key_value_heads=2, use_post_norm=True, residual_multiplier=0.3),
+        "attention_residuals",
+    ),
+    "experts that return all positions in one row": (
+        lambda: transformers.Llama4ForCausalLM(transformers.Llama4TextConfig(**DECODER | EXPERTS)),
+        "mudd",
+    ),
     "norms of 1 + weight with a bias": (causal("Nemotron", num_key_value_heads=2), "mudd"),
     "norms before and after": (causal("Glm4", num_key_value_heads=2, head_dim=8), "gated_residual"),
     "linear attention in three layers of four": (

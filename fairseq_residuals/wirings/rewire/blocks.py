@@ -170,6 +170,14 @@ DECODERS = {
         _attention("self_attn", "", "post_attention_layernorm", _O_PROJ),
         _ffn("mlp", "", "post_feedforward_layernorm", "mlp.down_proj"),
     ),
+    "HyperCLOVA X": (
+        _attention("self_attn", "input_layernorm", "post_norm1", _O_PROJ, scale="residual_multiplier"),
+        _ffn("mlp", "post_attention_layernorm", "post_norm2", "mlp.down_proj", scale="residual_multiplier"),
+    ),
+    "Llama 4": (
+        _attention("self_attn", "input_layernorm", inside=_O_PROJ),
+        _ffn("feed_forward", "post_attention_layernorm", inner="feed_forward.down_proj"),
+    ),
     **{
         name: (
             _attention("self_attn", "input_layernorm", inside=_O_PROJ, scale=scale),

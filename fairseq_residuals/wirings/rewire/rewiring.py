@@ -418,6 +418,8 @@ class LayerWiring(Layer):
         connection, run = self.connection(kind), self.stack.run
         s = run.stream
         y = first(output)
+        if y.dim() < s["x"].dim():  # some experts return all positions in one row
+            y = y.unflatten(0, s["x"].shape[:2])
         if kind != "ffn" and self.edits_inside(kind):
             run.output = y
             y, _, s = connection.attend(module, y, *keys_and_values(y, s), s)
