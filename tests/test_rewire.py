@@ -107,6 +107,11 @@ EXPERTS = {
     **{"num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size_mlp": 48},
     **{"num_local_experts": 2, "interleave_moe_layer_step": 2},
 }
+GRANITE = {
+    **{"num_key_value_heads": 2, "layer_types": ["linear_attention", "full_attention", "linear_attention"]},
+    **{"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "shared_intermediate_size": 16},
+    **{"num_local_experts": 2, "num_experts_per_tok": 1, "residual_multiplier": 0.3},
+}
 OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
     "layers return lists": (
         lambda: transformers.OpenAIGPTLMHeadModel(
@@ -130,6 +135,7 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: transformers.Llama4ForCausalLM(transformers.Llama4TextConfig(**DECODER | EXPERTS)),
         "mudd",
     ),
+    "experts beside an FFN, multiplied": (causal("GraniteMoeHybrid", **GRANITE), "attention_residuals"),
     "norms of 1 + weight with a bias": (causal("Nemotron", num_key_value_heads=2), "mudd"),
     "norms before and after": (causal("Glm4", num_key_value_heads=2, head_dim=8), "gated_residual"),
     "linear attention in three layers of four": (
@@ -358,6 +364,14 @@ def test_branches_side_by_side_are_one_sublayer(variant: str) -> None:
     wired = rewire(model, variant, start="paper", batch=x, blocks=blocks)
     copy_wiring(stack, wired, {"self_attn": "norm"})
     torch.testing.assert_close(wired(x), stack(x), rtol=1e-4, atol=1e-5)
+
+
+def test_branches_in_another_order_are_refused() -> None:
+    model: Any = framework()
+    model.blocks = nn.ModuleList(SideBySide(block, nn.LayerNorm(16)) for block in model.blocks)
+    blocks = Blocks("blocks", (SubLayerNames("self", "", "fc2", "norm", beside="attn"),), "norm")
+    with pytest.raises(UserError, match="attn ran before fc2: exchange the two"):
+        rewire(model, "pre_ln", batch=torch.randn(2, 5, 16), blocks=blocks)
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,9 @@ class SubLayerNames:
     scale: str = ""
     """Attribute of the layer, a number by which what leaves is multiplied."""
     beside: str = ""
-    """Module whose output is added with that of ``leave``, before which it does not run: an FFN beside attention.
+    """Module whose output is added with that of ``leave``, before which it does not run, as parts of one sub-layer.
 
-    Both are one sub-layer then.
+    An FFN beside attention for instance.
     """
     norm_beside: str = ""
     """Norm of that FFN, where it has its own; ``norm`` is attention's. Both stay where they are."""
@@ -158,6 +158,10 @@ DECODERS = {
         _attention("self_attn", "input_layernorm", "post_attention_layernorm", _O_PROJ),
         _ffn("mlp", "pre_feedforward_layernorm", "post_feedforward_layernorm", "mlp.down_proj"),
     ),
+    "AFMoE": (
+        _attention("self_attn", "input_layernorm", "post_attention_layernorm", _O_PROJ),
+        _ffn("mlp", "pre_mlp_layernorm", "post_mlp_layernorm", "mlp.down_proj"),
+    ),
     "VaultGemma": (
         _attention("self_attn", "input_layernorm", inside=_O_PROJ),
         _ffn("mlp", "pre_feedforward_layernorm", inner="mlp.down_proj"),
@@ -170,6 +174,19 @@ DECODERS = {
         _attention("self_attn", "", "post_attention_layernorm", _O_PROJ),
         _ffn("mlp", "", "post_feedforward_layernorm", "mlp.down_proj"),
     ),
+    # experts and the FFN that all positions have read one norm, or one of them is there
+    **{
+        f"Granite 4's {mixer} and {ffn}": (
+            _attention(mixer, "input_layernorm", inside=_O_PROJ, scale="residual_multiplier"),
+            _ffn(enter, "post_attention_layernorm", leave, beside=beside, scale="residual_multiplier"),
+        )
+        for ffn, enter, leave, beside in (
+            ("both", "post_attention_layernorm", "block_sparse_moe", "shared_mlp"),
+            ("experts", "block_sparse_moe", "", ""),
+            ("FFN", "shared_mlp", "", ""),
+        )
+        for mixer in ("self_attn", "mamba")
+    },
     "HyperCLOVA X": (
         _attention("self_attn", "input_layernorm", "post_norm1", _O_PROJ, scale="residual_multiplier"),
         _ffn("mlp", "post_attention_layernorm", "post_norm2", "mlp.down_proj", scale="residual_multiplier"),
@@ -228,6 +245,7 @@ DECODERS = {
     "Falcon with two norms": _side_by_side(
         "self_attention", "mlp", "ln_attn", norm_beside="ln_mlp", dropout="hidden_dropout"
     ),
+    "JetMoe": (_attention("self_attention", "input_layernorm"), _ffn("mlp", "post_attention_layernorm")),
     "GPT-NeoX": _side_by_side(
         "post_attention_dropout", "post_mlp_dropout", "input_layernorm", norm_beside="post_attention_layernorm"
     ),

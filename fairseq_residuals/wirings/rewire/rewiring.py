@@ -168,7 +168,7 @@ class Pass:
     kept: Stream = field(default_factory=dict)
     """What value residuals add to the stream after that attention."""
     branch: Tensor | None = None
-    """Output of attention, while the FFN beside it runs."""
+    """Output of the first of two modules that are one sub-layer, while the second runs."""
 
     def clear(self) -> None:
         """Let go of all tensors."""
@@ -351,7 +351,7 @@ class LayerWiring(Layer):
         if given.shape != h.shape:
             raise UserError(
                 f"{NAMES[kind]} was called with {tuple(given.shape)} where the stream is {tuple(h.shape)}: a wiring"
-                " needs all positions at once, not chunks of them"
+                " needs all positions at once, not chunks of them, and layers without streams of their own"
             )
         self.stack.run.stream = s
         h = self.functions[kind](h) if kind in self.functions else h
@@ -425,25 +425,27 @@ class LayerWiring(Layer):
             y, _, s = connection.attend(module, y, *keys_and_values(y, s), s)
             s = s | run.kept
             run.asked, run.output, run.kept = None, None, {}
-        if scale := self.described[kind].scale:
-            y = y * getattr(self.layer, scale)
         if self.described[kind].beside:
             run.branch, run.stream = self._drop(kind, y), s
         else:
-            self._write(kind, self._drop(kind, connection.outer(y)), s)
+            self._write(kind, self._drop(kind, self._outer(kind, y)), s)
 
     def leave_both(self, kind: Kind, module: nn.Module, args: Any, output: Any) -> None:
-        """Write the sum of attention and the FFN beside it into the stream.
+        """Write the sum of what two modules return into the stream.
 
         Raises:
-            UserError: the FFN ran first.
+            UserError: the second one ran first.
         """
         run = self.stack.run
         if run.branch is None:
             raise UserError(f"{self.described[kind].beside} ran before {self.described[kind].leave}: exchange the two")
         y = run.branch + self._drop(kind, first(output))
         run.branch = None
-        self._write(kind, self.connection(kind).outer(y), run.stream)
+        self._write(kind, self._outer(kind, y), run.stream)
+
+    def _outer(self, kind: Kind, y: Tensor) -> Tensor:
+        scale = self.described[kind].scale
+        return self.connection(kind).outer(y * getattr(self.layer, scale) if scale else y)
 
     def _write(self, kind: Kind, y: Tensor, s: Stream) -> None:
         connection = self.connection(kind)
