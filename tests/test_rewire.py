@@ -107,6 +107,7 @@ EXPERTS = {
     **{"num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size_mlp": 48},
     **{"num_local_experts": 2, "interleave_moe_layer_step": 2},
 }
+MAMBA = {"hidden_size": 32, "state_size": 8, "num_heads": 4, "head_dim": 16, "n_groups": 1}
 GRANITE = {
     **{"num_key_value_heads": 2, "layer_types": ["linear_attention", "full_attention", "linear_attention"]},
     **{"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "shared_intermediate_size": 16},
@@ -136,6 +137,16 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
         "mudd",
     ),
     "experts beside an FFN, multiplied": (causal("GraniteMoeHybrid", **GRANITE), "attention_residuals"),
+    "an FFN that sees all positions in one row": (
+        causal("OPT", ffn_dim=48, word_embed_proj_dim=32),
+        "attention_residuals",
+    ),
+    "one sub-layer in a layer": (
+        lambda: transformers.Mamba2ForCausalLM(
+            transformers.Mamba2Config(vocab_size=50, num_hidden_layers=3, **MAMBA, chunk_size=4)
+        ),
+        "attention_residuals",
+    ),
     "norms of 1 + weight with a bias": (causal("Nemotron", num_key_value_heads=2), "mudd"),
     "norms before and after": (causal("Glm4", num_key_value_heads=2, head_dim=8), "gated_residual"),
     "linear attention in three layers of four": (
@@ -472,6 +483,13 @@ def test_layers_out_of_order_are_refused() -> None:
     model.model.layers = nn.ModuleList([model.model.layers[0], model.model.layers[2]])
     with pytest.raises(UserError, match=r"layer 2 of model.layers runs without the layer below it"):
         outputs(model, "llama")
+
+
+def test_a_stream_in_single_precision_is_refused() -> None:
+    """Mamba's, where its weights are in half precision: sums of bfloat16 would lose what it keeps."""
+    make, _ = OTHERS["one sub-layer in a layer"]
+    with pytest.raises(UserError, match=r"keep the stream in single precision, which a wiring has in torch.bfloat16"):
+        rewire(make().to(torch.bfloat16), "hyper_connections")
 
 
 def test_copies_in_threads_are_refused() -> None:

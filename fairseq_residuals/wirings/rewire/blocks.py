@@ -1,8 +1,8 @@
 """Places of the layers in a model of somebody else, and what each of them consists of.
 
 :func:`find_blocks` recognises the layers of Llama, Mistral, Qwen3, Qwen3.5, Gemma 3, GLM-4, Granite, OLMo 2, LFM2,
-Jamba, GPT-2, GPT-NeoX, GPT-J, Falcon, Phi, Cohere, ViT, BERT, ModernBERT, CLIP, DINOv2, wav2vec 2.0, T5, BART and
-Marian in transformers, those of PyTorch's own Transformers, of timm's ViT, Meta's Llama, torchtitan, LitGPT, nanoGPT
+Jamba, Mamba, GPT-2, GPT-NeoX, GPT-J, Falcon, Phi, Cohere, OPT, ViT, BERT, ModernBERT, CLIP, DINOv2, wav2vec 2.0, T5,
+BART and Marian in transformers, those of PyTorch's own Transformers, of timm's ViT, Meta's Llama, torchtitan, LitGPT, nanoGPT
 and nanochat, and whatever has the same names. A description is a guess until a model that is wired so was seen to
 compute what it computed before.
 """
@@ -245,6 +245,11 @@ DECODERS = {
     "Falcon with two norms": _side_by_side(
         "self_attention", "mlp", "ln_attn", norm_beside="ln_mlp", dropout="hidden_dropout"
     ),
+    "Mamba, Nemotron-H": (_attention("mixer", "norm"),),
+    "RecurrentGemma": (
+        _attention("temporal_block", "temporal_pre_norm"),
+        _ffn("mlp_block", "channel_pre_norm", inner="mlp_block.down_proj"),
+    ),
     "JetMoe": (_attention("self_attention", "input_layernorm"), _ffn("mlp", "post_attention_layernorm")),
     "GPT-NeoX": _side_by_side(
         "post_attention_dropout", "post_mlp_dropout", "input_layernorm", norm_beside="post_attention_layernorm"
@@ -306,7 +311,7 @@ LAYOUTS: dict[str, tuple[SubLayerNames, ...]] = {**DECODERS, **ENCODERS}
 """Sub-layers by the models that have them; more particular ones first."""
 TOP_NORMS = (
     *("norm", "ln_f", "layernorm", "final_layernorm", "final_layer_norm", "final_norm", "layer_norm"),
-    *("embedding_norm", "emb_layer_norm_after"),
+    *("embedding_norm", "emb_layer_norm_after", "norm_f"),
 )
 """Names of a norm above the layers."""
 LISTS = nn.ModuleList, nn.ModuleDict, nn.Sequential

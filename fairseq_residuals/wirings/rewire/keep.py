@@ -150,11 +150,12 @@ def ratio(x: Tensor, y: Tensor) -> float | None:
     """Return the number r of three digits for which y is r x; None where there is none, or r is 1.
 
     Args:
-        x: (B, T, C).
+        x: (B, T, C), or (B * T, C).
         y: the same, or several of them, (B, T, n, C).
     """
     largest = max(ALIKE, 4 * torch.finfo(y.dtype).eps)
     x, y = x.double(), y.double()
+    x = x.unflatten(0, y.shape[:2]) if x.dim() == 2 < y.dim() else x
     x = x.unsqueeze(-2).expand_as(y) if y.dim() > x.dim() else x
     r = float((x * y).sum() / x.square().sum())
     alike = torch.linalg.vector_norm(y - r * x) <= largest * torch.linalg.vector_norm(y)

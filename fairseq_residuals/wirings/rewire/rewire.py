@@ -160,8 +160,14 @@ def _check_layers(model: nn.Module, known: Sequence[Blocks]) -> None:
         owner = model.get_submodule(blocks.layers.rpartition(".")[0])
         if getattr(owner, "layerdrop", 0):
             raise UserError(f"{type(owner).__name__} skips layers in training: set its layerdrop to 0 before rewire")
-        if any(isinstance(module, nn.Sequential) for module in (owner, *_layers(model, [blocks]).values())):
+        layers = _layers(model, [blocks]).values()
+        if any(isinstance(module, nn.Sequential) for module in (owner, *layers)):
             raise UserError(f"a layer of {blocks.layers}, or what holds them, is nn.Sequential, which runs all it has")
+        halves = {p.dtype for layer in layers for p in layer.parameters() if p.dtype in (torch.float16, torch.bfloat16)}
+        if halves and any(getattr(layer, "residual_in_fp32", False) for layer in layers):
+            raise UserError(
+                f"{blocks.layers} keep the stream in single precision, which a wiring has in {halves.pop()}"
+            )
         devices = {p.device for p in model.get_submodule(blocks.layers).parameters()}
         if len(devices) > 1:
             raise UserError(f"{blocks.layers} are on several devices; a wiring needs its stack on one")

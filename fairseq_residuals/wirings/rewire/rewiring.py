@@ -323,7 +323,7 @@ class LayerWiring(Layer):
     def _run_checkpointed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Checkpoint the layer together with the stream, which the framework's own checkpoint does not know."""
         # as the framework does: a layer that runs twice would write its keys and values into a cache twice
-        kwargs |= {name: None for name in ("past_key_values", "use_cache") if name in kwargs}
+        kwargs |= {name: None for name in ("past_key_values", "layer_past", "use_cache") if name in kwargs}
         plain = type(self.layer).forward.__wrapped__  # type: ignore[attr-defined]
         keys, n = list(self.stack.run.stream), len(args)
         keys_after, is_tuple = keys, False
@@ -348,13 +348,14 @@ class LayerWiring(Layer):
         connection = self.connection(kind)
         given = fed(args, kwargs)
         h, s = connection.read(self.stack.run.stream)
-        if given.shape != h.shape:
+        flattened = given.dim() < h.dim() and given.numel() == h.numel()  # OPT's FFN sees all positions in one row
+        if given.shape != h.shape and not flattened:
             raise UserError(
                 f"{NAMES[kind]} was called with {tuple(given.shape)} where the stream is {tuple(h.shape)}: a wiring"
                 " needs all positions at once, not chunks of them, and layers without streams of their own"
             )
         self.stack.run.stream = s
-        h = self.functions[kind](h) if kind in self.functions else h
+        h = (self.functions[kind](h) if kind in self.functions else h).view(given.shape)
         if kind != "ffn" and self.edits_inside(kind):
             self._ask(kind, module, h, s)
         # of PyTorch's attention, keys and values are the same tensor once more
@@ -418,7 +419,7 @@ class LayerWiring(Layer):
         connection, run = self.connection(kind), self.stack.run
         s = run.stream
         y = first(output)
-        if y.dim() < s["x"].dim():  # some experts return all positions in one row
+        if y.dim() < s["x"].dim():  # so do some experts
             y = y.unflatten(0, s["x"].shape[:2])
         if kind != "ffn" and self.edits_inside(kind):
             run.output = y
