@@ -2,9 +2,9 @@
 
 :func:`find_blocks` recognises the layers of Llama, Mistral, Qwen3, Qwen3.5, Gemma 3, GLM-4, Granite, OLMo 2, LFM2,
 Jamba, Mamba, GPT-2, GPT-NeoX, GPT-J, Falcon, Phi, Cohere, OPT, ViT, BERT, ModernBERT, CLIP, DINOv2, wav2vec 2.0, T5,
-BART and Marian in transformers, those of PyTorch's own Transformers, of timm's ViT, Meta's Llama, torchtitan, LitGPT, nanoGPT
-and nanochat, and whatever has the same names. A description is a guess until a model that is wired so was seen to
-compute what it computed before.
+BART and Marian in transformers, those of PyTorch's own Transformers, of timm's ViT, Meta's Llama, torchtitan, LitGPT,
+nanoGPT and nanochat, and whatever has the same names. A description is a guess until a model that is wired so was seen
+to compute what it computed before.
 """
 
 from __future__ import annotations
