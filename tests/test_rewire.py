@@ -158,6 +158,10 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: transformers.EsmForMaskedLM(transformers.EsmConfig(**DECODER, mask_token_id=3, token_dropout=False)),
         "hyper_connections",
     ),
+    "norms after sums, with names of its own": (
+        lambda: transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(**DECODER, hidden_dim=48)),
+        "post_ln",
+    ),
     # their last norms are beside what holds the layers
     "CLIP's text": (lambda: transformers.CLIPTextModel(transformers.CLIPTextConfig(**DECODER)), "attention_residuals"),
     "DINOv2": (

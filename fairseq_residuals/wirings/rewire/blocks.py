@@ -300,6 +300,11 @@ ENCODERS = {
         _bert_attention("attention", "attention.LayerNorm"),
         _ffn("intermediate", "LayerNorm", "output.dropout", "output.dense"),
     ),
+    "DistilBERT": (
+        _attention("attention", "sa_layer_norm", inside="q_lin k_lin v_lin out_lin"),
+        _ffn("ffn", "output_layer_norm", inner="ffn.lin2"),
+    ),
+    "AIMv2": (_attention("attention", "rms_norm1", inside=_OUT_PROJ), _ffn("ffn", "rms_norm2", inner="ffn.down_proj")),
     "T5's encoder": (_t5_attention(0, "SelfAttention"), _t5_ffn(1)),
     "nn.TransformerEncoder": (
         _attention("self_attn", "norm1", "dropout1"),
@@ -311,7 +316,7 @@ LAYOUTS: dict[str, tuple[SubLayerNames, ...]] = {**DECODERS, **ENCODERS}
 """Sub-layers by the models that have them; more particular ones first."""
 TOP_NORMS = (
     *("norm", "ln_f", "layernorm", "final_layernorm", "final_layer_norm", "final_norm", "layer_norm"),
-    *("embedding_norm", "emb_layer_norm_after", "norm_f"),
+    *("embedding_norm", "emb_layer_norm_after", "norm_f", "rms_norm"),
 )
 """Names of a norm above the layers."""
 LISTS = nn.ModuleList, nn.ModuleDict, nn.Sequential
