@@ -284,18 +284,6 @@ class ClusterJob:
         return submitit.helpers.DelayedSubmission(self, comparison, cell)
 
 
-def require_submitit() -> None:
-    """Check that jobs can be submitted.
-
-    Raises:
-        UserError: the package submitit is missing.
-    """
-    try:
-        import submitit  # noqa: F401
-    except ImportError:
-        raise UserError("--cluster needs the package submitit: pip install submitit") from None
-
-
 def carry_out_there(
     cluster: str, comparison: Comparison, cell: Cell, runner: Runner, run: Run, seconds: float
 ) -> Result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,6 @@ from fairseq_residuals.lab.compare.cells import (
     carry_out,
     carry_out_there,
     read_results,
-    require_submitit,
     write_results,
 )
 from fairseq_residuals.lab.compare.checks import FEW_ROUNDS, ROUNDS, look, seconds_of_a_run
@@ -138,8 +138,8 @@ def _asked(args: argparse.Namespace) -> tuple[Comparison, Plan]:
         raise UserError(f"--gpus {args.gpus}: PyTorch finds {found} GPUs here")
     if (args.data is None) == (args.task is None):
         raise UserError(f"give one of --task ({', '.join(TASKS)}) and --data DIR")
-    if args.cluster:
-        require_submitit()
+    if args.cluster and importlib.util.find_spec("submitit") is None:
+        raise UserError("--cluster needs the package submitit: pip install submitit")
     texts = list(dict.fromkeys([args.baseline, *args.entries]))
     if len(texts) < 2:
         raise UserError(f"name a wiring to compare with {args.baseline}; `fairseq-residuals list` prints them")
