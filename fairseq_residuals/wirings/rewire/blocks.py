@@ -300,6 +300,10 @@ ENCODERS = {
         _bert_attention("attention", "attention.LayerNorm"),
         _ffn("intermediate", "LayerNorm", "output.dropout", "output.dense"),
     ),
+    "GTE": (
+        _attention("self_attn", "post_attention_layernorm", "post_attention_dropout", _O_PROJ),
+        _ffn("mlp", "post_mlp_layernorm", "post_mlp_dropout", "mlp.down_proj"),
+    ),
     "DistilBERT": (
         _attention("attention", "sa_layer_norm", inside="q_lin k_lin v_lin out_lin"),
         _ffn("ffn", "output_layer_norm", inner="ffn.lin2"),
