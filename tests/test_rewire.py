@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -519,6 +520,27 @@ def test_heads_may_be_wider_than_their_share_of_the_stream() -> None:
     torch.testing.assert_close(size, torch.ones_like(size), rtol=1e-3, atol=1e-3)
     with pytest.raises(UserError, match="say how many heads it has"):
         rewire(framework(), "hybrid_norm", batch=torch.randn(2, 5, 16), blocks=replace(described(), heads=0))
+
+
+@pytest.mark.parametrize("drop", [nn.Dropout(0.1), partial(nn.functional.dropout, p=0.1, training=False)])
+def test_a_dropout_that_is_left_out_is_seen(drop: Any) -> None:
+    """Though the outputs that are compared are those of evaluation, where dropout does nothing."""
+
+    class Dropping(Block):
+        def forward(self, x: Tensor) -> Tensor:
+            x = x + drop(self.attn(self.norm1(x)))
+            return x + self.fc2(self.fc1(self.norm2(x)).relu())  # type: ignore[no-any-return]
+
+    model = framework()
+    for block in model.blocks:
+        block.__class__ = Dropping
+    x = torch.randn(2, 5, 16)
+    with pytest.raises(UserError, match="do not compute x"):
+        rewire(model, "pre_ln", batch=x, blocks=described())
+    for block in model.blocks:
+        block.drop = drop if isinstance(drop, nn.Module) else 0.1
+    attention, ffn = described().sublayers
+    rewire(model, "pre_ln", batch=x, blocks=replace(described(), sublayers=(replace(attention, dropout="drop"), ffn)))
 
 
 def test_maps_that_start_at_zero_hide_nothing() -> None:

@@ -191,6 +191,14 @@ DECODERS = {
         _attention("self_attn", "input_layernorm", "post_norm1", _O_PROJ, scale="residual_multiplier"),
         _ffn("mlp", "post_attention_layernorm", "post_norm2", "mlp.down_proj", scale="residual_multiplier"),
     ),
+    "Phi-3": (
+        _attention("self_attn", "input_layernorm", "resid_attn_dropout", "- - - o_proj"),
+        _ffn("mlp", "post_attention_layernorm", "resid_mlp_dropout", "mlp.down_proj"),
+    ),
+    "StableLM, Persimmon": (
+        _attention("self_attn", "input_layernorm", inside=_O_PROJ),
+        _ffn("mlp", "post_attention_layernorm", "dropout", "mlp.down_proj"),
+    ),
     "Llama 4": (
         _attention("self_attn", "input_layernorm", inside=_O_PROJ),
         _ffn("feed_forward", "post_attention_layernorm", inner="feed_forward.down_proj"),
@@ -238,7 +246,7 @@ DECODERS = {
     "LitGPT": (_attention("attn", "norm_1", inner="attn.proj"), _ffn("mlp", "norm_2", inner="mlp.proj")),
     "GPT-J, CodeGen": _side_by_side("attn", "mlp", "ln_1", _OUT_PROJ),
     "Phi": _side_by_side("self_attn", "mlp", "input_layernorm", "q_proj k_proj v_proj dense", dropout="resid_dropout"),
-    "StableLM": _side_by_side("self_attn", "dropout", "input_layernorm", _O_PROJ),
+    "StableLM, side by side": _side_by_side("self_attn", "dropout", "input_layernorm", _O_PROJ),
     "Cohere": _side_by_side("self_attn", "mlp", "input_layernorm", _O_PROJ),
     # it drops the sum of both; here each is dropped
     "Falcon": _side_by_side("self_attention", "mlp", "input_layernorm", dropout="hidden_dropout"),

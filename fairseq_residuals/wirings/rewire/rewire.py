@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from fairseq_residuals.wirings.blocks.models import evaluating
 from fairseq_residuals.wirings.build import Named, Options, parse_wiring
@@ -70,7 +71,7 @@ def rewire(
     wiring = parse_wiring(variant, options)
     norms = {name: model.get_submodule(name) for name in _norms(model, known)}
     batch = _example(model) if batch is None else batch
-    with evaluating(model), _drawn(model, norms.values()):
+    with evaluating(model), _drawn(model, norms.values()), _Dropouts():
         with _recorded(norms | _layers(model, known)) as (given, returned):
             before = _output(model, batch)
         known = [_measured(model, blocks, given, returned) for blocks in known]
@@ -373,6 +374,16 @@ def _drawn(model: nn.Module, norms: Iterable[nn.Module]) -> Iterator[None]:
     finally:
         for parameter, number in numbers.items():
             parameter.data.copy_(number)
+
+
+class _Dropouts(TorchFunctionMode):
+    """Have dropouts multiply, for a while: one that a description leaves out shows in the outputs."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = dict(zip(("input", "p"), args, strict=False)) | (kwargs or {})
+        if func is nn.functional.dropout:
+            return given["input"] * (1 - given.get("p", 0.5) / 2)
+        return func(*args, **(kwargs or {}))
 
 
 def _output(model: nn.Module, batch: Any) -> Tensor:
