@@ -423,6 +423,12 @@ def bart_that_skips() -> Any:
     return model
 
 
+def wav2vec2_that_skips() -> Any:
+    model = wav2vec2()
+    model.config.layerdrop = 0.1
+    return model
+
+
 @pytest.mark.parametrize(
     ("make", "arguments", "message"),
     [
@@ -453,6 +459,7 @@ def bart_that_skips() -> Any:
             "a layer of blocks has no attention",
         ),
         (bart_that_skips, {}, "BartEncoder skips layers in training"),
+        (wav2vec2_that_skips, {"batch": torch.randn(2, 400)}, "Wav2Vec2Encoder skips layers in training"),
         # its experts are in one module, and the norm of their activations would never run
         (
             causal("Mixtral", num_key_value_heads=2, num_local_experts=2),

@@ -159,7 +159,8 @@ def _check_layers(model: nn.Module, known: Sequence[Blocks]) -> None:
     """Refuse layers that do not all run, or not in one place, for the stream is no argument of theirs."""
     for blocks in known:
         owner = model.get_submodule(blocks.layers.rpartition(".")[0])
-        if getattr(owner, "layerdrop", 0):
+        # wav2vec 2.0 and its like ask the config
+        if any(getattr(place, "layerdrop", 0) for place in (owner, getattr(owner, "config", None))):
             raise UserError(f"{type(owner).__name__} skips layers in training: set its layerdrop to 0 before rewire")
         layers = _layers(model, [blocks]).values()
         if any(isinstance(module, nn.Sequential) for module in (owner, *layers)):
