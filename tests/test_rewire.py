@@ -564,6 +564,23 @@ def test_maps_that_start_at_zero_hide_nothing() -> None:
     assert all(torch.equal(dict(model.named_parameters())[name], value) for name, value in before.items())
 
 
+def test_weights_that_start_at_one_and_zero_hide_nothing() -> None:
+    """NeoMME mixes the stream so before it normalises; the wiring would normalise another one."""
+
+    class Mixing(Block):
+        def forward(self, x: Tensor) -> Tensor:
+            x = x + self.attn(self.norm1(self.weights[0] * x + self.weights[1]))
+            return x + self.fc2(self.fc1(self.norm2(x)).relu())  # type: ignore[no-any-return]
+
+    model = framework()
+    for block in model.blocks:
+        block.__class__ = Mixing
+        block.weights = nn.Parameter(torch.stack([torch.ones(16), torch.zeros(16)]))
+    with pytest.raises(UserError, match="do not compute x"):
+        rewire(model, "pre_ln", batch=torch.randn(2, 5, 16), blocks=described())
+    assert all(torch.equal(block.weights[:, 0], torch.tensor([1.0, 0.0])) for block in model.blocks)  # type: ignore[index]
+
+
 def test_what_ends_the_comparison_leaves_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that is none below a norm that is one, and Ctrl-C while weights are drawn."""
     model, x = framework().eval(), torch.randn(2, 5, 16)

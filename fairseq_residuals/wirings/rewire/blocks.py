@@ -304,6 +304,7 @@ ENCODERS = {
     # the first layer's norm of attention is none
     "ModernBERT": (_attention("attn", "attn_norm"), _ffn("mlp", "mlp_norm", inner="mlp.Wo")),
     "BERT": (_bert_attention("attention", "attention.output.LayerNorm"), _BERT_FFN),
+    "MPNet": (_attention("attention.attn", "attention.LayerNorm", "attention.dropout", "q k v o"), _BERT_FFN),
     "ESM": (
         _bert_attention("attention", "attention.LayerNorm"),
         _ffn("intermediate", "LayerNorm", "output.dropout", "output.dense"),

@@ -352,13 +352,13 @@ def _measured(
 
 @contextmanager
 def _drawn(model: nn.Module, norms: Iterable[nn.Module]) -> Iterator[None]:
-    """Draw parameters that are one number, for a while: output maps that start at 0 hide what a sub-layer computes.
+    """Draw parameters of one number, or of 0 and 1, for a while: maps that start at 0 hide what a sub-layer computes.
 
     Args:
         norms: whose parameters stay as they are.
     """
     left = {parameter for norm in norms for parameter in norm.parameters()}
-    numbers: dict[nn.Parameter, Tensor] = {}
+    starts: dict[nn.Parameter, Tensor] = {}
     seed = torch.Generator().manual_seed(1)
     try:
         for parameter in model.parameters():
@@ -367,14 +367,15 @@ def _drawn(model: nn.Module, norms: Iterable[nn.Module]) -> Iterator[None]:
             if parameter in left or not is_plain or parameter.is_meta or not parameter.numel():
                 continue
             number = parameter.detach().flatten()[0].clone()
-            if bool((parameter == number).all()):
-                numbers[parameter] = number
+            is_number = bool((parameter == number).all())
+            if is_number or bool(((parameter == 0) | (parameter == 1)).all()):
+                starts[parameter] = number if is_number else parameter.detach().clone()
                 deviation = parameter.size(-1) ** -0.5 if parameter.dim() > 1 else 0.2
                 parameter.data.add_(torch.randn(parameter.shape, generator=seed).to(parameter), alpha=deviation)
         yield
     finally:
-        for parameter, number in numbers.items():
-            parameter.data.copy_(number)
+        for parameter, start in starts.items():
+            parameter.data.copy_(start)
 
 
 class _Dropouts(TorchFunctionMode):
