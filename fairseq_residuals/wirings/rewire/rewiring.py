@@ -355,7 +355,7 @@ class LayerWiring(Layer):
                 " needs all positions at once, not chunks of them, and layers without streams of their own"
             )
         self.stack.run.stream = s
-        h = (self.functions[kind](h) if kind in self.functions else h).view(given.shape)
+        h = (self.functions[kind](h) if kind in self.functions else h).reshape(given.shape)
         if kind != "ffn" and self.edits_inside(kind):
             self._ask(kind, module, h, s)
         # of PyTorch's attention, keys and values are the same tensor once more
