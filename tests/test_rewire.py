@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
@@ -382,14 +381,6 @@ def test_branches_side_by_side_are_one_sublayer(variant: str) -> None:
     torch.testing.assert_close(wired(x), stack(x), rtol=1e-4, atol=1e-5)
 
 
-def test_branches_in_another_order_are_refused() -> None:
-    model: Any = framework()
-    model.blocks = nn.ModuleList(SideBySide(block, nn.LayerNorm(16)) for block in model.blocks)
-    blocks = Blocks("blocks", (SubLayerNames("self", "", "fc2", "norm", beside="attn"),), "norm")
-    with pytest.raises(UserError, match="attn ran before fc2: exchange the two"):
-        rewire(model, "pre_ln", batch=torch.randn(2, 5, 16), blocks=blocks)
-
-
 @pytest.mark.parametrize(
     ("family", "dropout"), [("GPTNeoX", "hidden_dropout"), ("Phi", "resid_pdrop"), ("Falcon", "hidden_dropout")]
 )
@@ -405,117 +396,8 @@ def test_branches_side_by_side_are_dropped(family: str, dropout: str) -> None:
     assert not torch.allclose(model(words).logits, expected)
 
 
-def test_layers_that_compute_something_else_are_refused() -> None:
-    """Doge has the names of Llama, and learns what its residual connections are multiplied by, from 1 on."""
-    model = causal("Doge", num_key_value_heads=2)().eval()
-    for start in ("keep", "paper"):
-        with pytest.raises(UserError, match="do not compute x \\+ F\\(norm\\(x\\)\\), nor norm\\(x \\+ F\\(x\\)\\)"):
-            rewire(model, "hyper_connections", start=start)  # type: ignore[arg-type]
-
-
 def framework() -> Framework:
     return Framework(build_stack("pre_ln", depth=2, dim=16, heads=2, ffn_dim=32))
-
-
-def bart_that_skips() -> Any:
-    model = tiny("bart")
-    model.model.encoder.layerdrop = 0.1
-    return model
-
-
-def wav2vec2_that_skips() -> Any:
-    model = wav2vec2()
-    model.config.layerdrop = 0.1
-    return model
-
-
-@pytest.mark.parametrize(
-    ("make", "arguments", "message"),
-    [
-        (lambda: tiny("llama"), {"start": "same"}, "start='same' is unknown; valid are keep, paper"),
-        (lambda: nn.Linear(2, 2), {}, "Linear has no layers of a structure that is known; describe"),
-        (causal("Mpt"), {}, "is known: transformer.blocks has layers of norm_1, attn, norm_2, ffn"),
-        (
-            lambda: tiny("gpt_neox"),
-            {"start": "paper"},
-            'GPTNeoXLayer has a norm for each of two branches, where a wiring has one: only start="keep" leaves',
-        ),
-        (lambda: nn.ModuleList([tiny("llama"), tiny("gpt2")]), {}, "ModuleList has layers in several places"),
-        (lambda: rewire(tiny("llama"), "pre_ln"), {}, "rewired already"),
-        (lambda: tiny("llama").to("meta"), {}, "model.layers have no weights yet, or they are offloaded"),
-        (lambda: tiny("llama"), {"options": {"init": "xavier"}}, "option init draws the weights of sub-layers"),
-        (framework, {"blocks": described()}, "give batch="),
-        (
-            framework,
-            {
-                "blocks": replace(described(), sublayers=(SubLayerNames("self", "attn", function="norm"),)),  # type: ignore[arg-type]
-                "batch": torch.randn(2, 5, 16),
-            },
-            "function='norm' is unknown; valid are rms_norm, layer_norm",
-        ),
-        (
-            framework,
-            {"blocks": replace(described(), sublayers=(SubLayerNames("self", "attention", norm="norm1"),))},
-            "a layer of blocks has no attention",
-        ),
-        (bart_that_skips, {}, "BartEncoder skips layers in training"),
-        (wav2vec2_that_skips, {"batch": torch.randn(2, 400)}, "Wav2Vec2Encoder skips layers in training"),
-        # its experts are in one module, and the norm of their activations would never run
-        (
-            causal("Mixtral", num_key_value_heads=2, num_local_experts=2),
-            {"variant": "normformer", "start": "paper"},
-            "normformer has to see the activations of the FFN",
-        ),
-        (
-            lambda: tiny("llama"),
-            {"variant": "gated_residual", "options": {"norm_type": "scalenorm"}},
-            "ScaleNorm cannot take what the model's LlamaRMSNorm has learned",
-        ),
-        (
-            lambda: tiny("vit"),
-            {"variant": "mudd", "options": {"norm_type": "rms"}},
-            "RMSNorm cannot take what the model's LayerNorm has learned",
-        ),
-    ],
-)
-def test_refused(make: Callable[[], Any], arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        rewire(make(), **{"variant": "hyper_connections"} | arguments)
-
-
-def test_chunks_of_positions_are_refused() -> None:
-    model = rewire(tiny("bert"), "post_ln")
-    model.bert.encoder.layer[0].chunk_size_feed_forward = 3
-    with pytest.raises(UserError, match="a wiring needs all positions at once"):
-        outputs(model, "bert")
-
-
-def test_layers_out_of_order_are_refused() -> None:
-    model = rewire(tiny("llama"), "hyper_connections")
-    model.model.layers = nn.ModuleList([model.model.layers[0], model.model.layers[2]])
-    with pytest.raises(UserError, match=r"layer 2 of model.layers runs without the layer below it"):
-        outputs(model, "llama")
-
-
-def test_a_stream_in_single_precision_is_refused() -> None:
-    """Mamba's, where its weights are in half precision: sums of bfloat16 would lose what it keeps."""
-    make, _ = OTHERS["one sub-layer in a layer"]
-    with pytest.raises(UserError, match=r"keep the stream in single precision, which a wiring has in torch.bfloat16"):
-        rewire(make().to(torch.bfloat16), "hyper_connections")
-
-
-def test_copies_in_threads_are_refused() -> None:
-    """Trainer makes them where a process sees several GPUs."""
-    with pytest.raises(UserError, match="start a process for each GPU"):
-        rewire(tiny("llama"), "mhc").model.wiring._replicate_for_data_parallel()
-
-
-def test_the_inside_of_attention_has_to_be_shown() -> None:
-    attention, ffn = described().sublayers
-    hidden = replace(described(), sublayers=(replace(attention, query="", value=""), ffn))
-    model = framework().eval()
-    with pytest.raises(UserError, match="hybrid_norm has to see the queries after their projection and the values"):
-        rewire(model, "hybrid_norm", start="paper", batch=torch.randn(2, 5, 16), blocks=hidden)
 
 
 def test_heads_may_be_wider_than_their_share_of_the_stream() -> None:
@@ -527,84 +409,6 @@ def test_heads_may_be_wider_than_their_share_of_the_stream() -> None:
     torch.testing.assert_close(size, torch.ones_like(size), rtol=1e-3, atol=1e-3)
     with pytest.raises(UserError, match="say how many heads it has"):
         rewire(framework(), "hybrid_norm", batch=torch.randn(2, 5, 16), blocks=replace(described(), heads=0))
-
-
-@pytest.mark.parametrize("drop", [nn.Dropout(0.1), partial(nn.functional.dropout, p=0.1, training=False)])
-def test_a_dropout_that_is_left_out_is_seen(drop: Any) -> None:
-    """Though the outputs that are compared are those of evaluation, where dropout does nothing."""
-
-    class Dropping(Block):
-        def forward(self, x: Tensor) -> Tensor:
-            x = x + drop(self.attn(self.norm1(x)))
-            return x + self.fc2(self.fc1(self.norm2(x)).relu())  # type: ignore[no-any-return]
-
-    model = framework()
-    for block in model.blocks:
-        block.__class__ = Dropping
-    x = torch.randn(2, 5, 16)
-    with pytest.raises(UserError, match="do not compute x"):
-        rewire(model, "pre_ln", batch=x, blocks=described())
-    for block in model.blocks:
-        block.drop = drop if isinstance(drop, nn.Module) else 0.1
-    attention, ffn = described().sublayers
-    rewire(model, "pre_ln", batch=x, blocks=replace(described(), sublayers=(replace(attention, dropout="drop"), ffn)))
-
-
-def test_maps_that_start_at_zero_hide_nothing() -> None:
-    """A sub-layer that starts by adding nothing would fit any description; the parameters stay as they are."""
-    model = framework().eval()
-    for block in model.blocks:
-        for linear in (block.attn.out_proj, block.fc2):  # type: ignore[union-attr]
-            nn.init.zeros_(linear.weight)  # type: ignore[arg-type,union-attr]
-    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
-    wrong = replace(described(), sublayers=tuple(replace(sub, norm="") for sub in described().sublayers))
-    with pytest.raises(UserError, match="do not compute"):
-        rewire(model, "hyper_connections", batch=torch.randn(2, 5, 16), blocks=wrong)
-    rewire(model, "hyper_connections", batch=torch.randn(2, 5, 16), blocks=described())
-    assert all(torch.equal(dict(model.named_parameters())[name], value) for name, value in before.items())
-
-
-def test_weights_that_start_at_one_and_zero_hide_nothing() -> None:
-    """NeoMME mixes the stream so before it normalises; the wiring would normalise another one."""
-
-    class Mixing(Block):
-        def forward(self, x: Tensor) -> Tensor:
-            x = x + self.attn(self.norm1(self.weights[0] * x + self.weights[1]))
-            return x + self.fc2(self.fc1(self.norm2(x)).relu())  # type: ignore[no-any-return]
-
-    model = framework()
-    for block in model.blocks:
-        block.__class__ = Mixing
-        block.weights = nn.Parameter(torch.stack([torch.ones(16), torch.zeros(16)]))
-    with pytest.raises(UserError, match="do not compute x"):
-        rewire(model, "pre_ln", batch=torch.randn(2, 5, 16), blocks=described())
-    assert all(torch.equal(block.weights[:, 0], torch.tensor([1.0, 0.0])) for block in model.blocks)  # type: ignore[index]
-
-
-def test_what_ends_the_comparison_leaves_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function that is none below a norm that is one, and Ctrl-C while weights are drawn."""
-    model, x = framework().eval(), torch.randn(2, 5, 16)
-    before, weights = model(x), copy.deepcopy(model.state_dict())
-    attention, ffn = described().sublayers
-    wrong = replace(ffn, norm="", function="norm")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="function='norm' is unknown"):
-        rewire(model, "mhc", batch=x, blocks=replace(described(), sublayers=(attention, wrong)))
-    torch.testing.assert_close(model(x), before, rtol=0, atol=0)
-    drawn, draw = [], torch.randn
-
-    def interrupted(*args: Any, **kwargs: Any) -> Tensor:
-        if drawn:
-            raise KeyboardInterrupt
-        drawn.append(args)
-        return draw(*args, **kwargs)
-
-    nn.init.zeros_(model.blocks[0].fc2.weight)  # type: ignore[union-attr,arg-type]
-    nn.init.zeros_(model.blocks[1].fc2.weight)  # type: ignore[union-attr,arg-type]
-    weights |= {f"blocks.{i}.fc2.weight": torch.zeros(16, 32) for i in range(2)}
-    monkeypatch.setattr(torch, "randn", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        rewire(model, "mhc", batch=x, blocks=described())
-    torch.testing.assert_close(model.state_dict(), weights, rtol=0, atol=0)
 
 
 def test_a_model_that_is_not_trained() -> None:

@@ -111,27 +111,6 @@ def test_lock_is_closed() -> None:
     assert not missing
 
 
-def test_ci_runs_the_test_script_and_returns_its_status(tmp_path: Path) -> None:
-    for folder in (".ci", "scripts", "elsewhere"):
-        (tmp_path / folder).mkdir()
-    shutil.copy(ROOT / ".ci/run", tmp_path / ".ci/run")
-    (tmp_path / "scripts/test.sh").write_text('echo "called with [$*] in $PWD"; exit 7')
-    done = subprocess.run(
-        ["bash", "../.ci/run"], cwd=tmp_path / "elsewhere", capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (7, f"called with [] in {tmp_path.resolve()}\n")
-
-
-def test_test_script_hands_its_arguments_to_pytest(tmp_path: Path) -> None:
-    (tmp_path / "scripts").mkdir()
-    shutil.copy(ROOT / "scripts/test.sh", tmp_path / "scripts")
-    (tmp_path / "scripts/setup.sh").write_text(f'set -eu; ROOT="{tmp_path}"; VENV_PYTHON=echo')
-    done = subprocess.run(
-        ["bash", tmp_path / "scripts/test.sh", "-k", "one or two", "-n", "0"], capture_output=True, check=True
-    )
-    assert done.stdout == b"-m pytest -n 2 --dist worksteal -k one or two -n 0\n"
-
-
 class Checkout:
     """A copy of what setup.sh reads, with an environment of its own whose pip is the recording one."""
 
