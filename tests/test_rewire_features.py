@@ -251,13 +251,13 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
 def sharded(rank: int, folder: Path) -> None:
     """Compare gradients of parameters that two processes share with those of DDP."""
     distributed.init_process_group("gloo", f"file://{folder}/rendezvous", rank=rank, world_size=2)
-    for variant in ("hyper_connections", "attention_residuals"):
-        model = rewired("llama", variant, {}).train()
+    for name, variant in (("llama", "attention_residuals"), ("gpt_neox", "hyper_connections")):
+        model = rewired(name, variant, {}).train()
         words = torch.randint(3, 50, (2, 9), generator=torch.Generator().manual_seed(rank))
         parallel = DistributedDataParallel(copy.deepcopy(model))
         parallel(words, labels=words).loss.backward()
         compiled = torch.compile(copy.deepcopy(model), fullgraph=True, backend="eager")
-        for module in (*model.model.layers, model):
+        for module in (*model.base_model.layers, model):
             fully_shard(module, mesh=init_device_mesh("cpu", (2,)))
         out = model(words, labels=words)
         torch.testing.assert_close(compiled(words, labels=words).logits, out.logits)
