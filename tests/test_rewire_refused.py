@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals import Blocks, SubLayerNames, UserError, rewire
-from tests.models_of_transformers import causal, tiny, wav2vec2
+from tests.models_of_transformers import DECODER, causal, tiny, transformers, wav2vec2
 from tests.test_rewire import OTHERS, Block, SideBySide, described, framework, outputs
 
 
@@ -50,6 +50,7 @@ def wav2vec2_that_skips() -> Any:
     [
         (lambda: tiny("llama"), {"start": "same"}, "start='same' is unknown; valid are keep, paper"),
         (lambda: nn.Linear(2, 2), {}, "Linear has no layers of a structure that is known; describe"),
+        (lambda: transformers.IBertModel(transformers.IBertConfig(**DECODER)), {}, "a norm of IBertLayer returns more"),
         (causal("Mpt"), {}, "is known: transformer.blocks has layers of norm_1, attn, norm_2, ffn"),
         (
             lambda: tiny("gpt_neox"),

@@ -348,6 +348,8 @@ class LayerWiring(Layer):
         connection = self.connection(kind)
         given = fed(args, kwargs)
         h, s = connection.read(self.stack.run.stream)
+        if not isinstance(h, Tensor):  # I-BERT's come with their scales
+            raise UserError(f"a norm of {type(self.layer).__name__} returns more than a tensor")
         flattened = given.dim() < h.dim() and given.numel() == h.numel()  # OPT's FFN sees all positions in one row
         if given.shape != h.shape and not flattened:
             raise UserError(
