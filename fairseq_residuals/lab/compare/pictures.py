@@ -11,6 +11,8 @@ from fairseq_residuals.lab.compare.verdict import Findings
 from fairseq_residuals.lab.look import plots
 
 LOSS = "validation loss (bits per token)"
+FAR = 4.0
+"""Multiple of the least loss above which the unigram loss would press all losses together."""
 
 
 def draw(findings: Findings, unigram: float) -> dict[str, tuple[str, Any]]:
@@ -42,6 +44,7 @@ def rates(findings: Findings, unigram: float) -> Any:
     figure, axes = plots.new_figure(rows, columns, plots.PAGE, 0.4 + 1.7 * rows, sharex=True, sharey=True)
     tried = sorted({result.lr for result in findings.results})
     behind = _finite(rate_losses(findings.plan.baseline, findings.results))
+    least = min((o.loss for o in findings.results), default=unigram)
     for number, panel in enumerate(axes.flat):
         if number >= len(entries):
             panel.set_axis_off()
@@ -54,6 +57,9 @@ def rates(findings: Findings, unigram: float) -> Any:
         panel.plot(*zip(*seeds, strict=True), "+", color="black", markersize=5) if seeds else None
         panel.axhline(unigram, color="0.4", linewidth=0.8, linestyle=":")
         panel.set_xscale("log", base=2)
+        if unigram > FAR * least:
+            panel.set_yscale("log", base=2)
+            panel.yaxis.set_major_formatter("{x:g}")
         panel.set_xticks(tried, [f"{lr:g}" for lr in tried], rotation=60)
         last_row, first_column = number // columns == rows - 1, number % columns == 0
         plots.finish(panel, "rate" if last_row else "", LOSS if first_column and rows == 1 else "", entry.name)
