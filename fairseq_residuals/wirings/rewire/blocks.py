@@ -56,7 +56,17 @@ class SubLayerNames:
     @property
     def needs(self) -> tuple[str, ...]:
         """Modules that a layer has to have, some of them empty."""
-        return self.enter, self.leave, self.norm, self.beside, self.norm_beside
+        return self.enter, self.leave, self.beside, *self.norms
+
+    @property
+    def norms(self) -> tuple[str, ...]:
+        """Its norms: none, one, or one for each of two branches."""
+        return tuple(filter(None, (self.norm, self.norm_beside)))
+
+    @property
+    def movable_norm(self) -> str:
+        """Norm that a wiring may call in places of its own; empty where each branch has one."""
+        return "" if self.norm_beside else self.norm
 
 
 @dataclass(frozen=True)
@@ -192,7 +202,7 @@ DECODERS = {
         _ffn("mlp", "post_attention_layernorm", "post_norm2", "mlp.down_proj", scale="residual_multiplier"),
     ),
     "Phi-3": (
-        _attention("self_attn", "input_layernorm", "resid_attn_dropout", "- - - o_proj"),
+        _attention("self_attn", "input_layernorm", "resid_attn_dropout", inner="self_attn.o_proj"),
         _ffn("mlp", "post_attention_layernorm", "resid_mlp_dropout", "mlp.down_proj"),
     ),
     "StableLM, Persimmon": (
@@ -263,7 +273,7 @@ DECODERS = {
         "post_attention_dropout", "post_mlp_dropout", "input_layernorm", norm_beside="post_attention_layernorm"
     ),
     "GPT-NeoX, one after the other": (
-        _attention("attention", "input_layernorm", "post_attention_dropout", "- - - dense"),
+        _attention("attention", "input_layernorm", "post_attention_dropout", inner="attention.dense"),
         _ffn("mlp", "post_attention_layernorm", "post_mlp_dropout", "mlp.dense_4h_to_h"),
     ),
     "BERT with cross-attention": (

@@ -66,7 +66,7 @@ def start_values(rewiring: Rewiring) -> None:
         _set(variant, start, {"": rewiring.top_norm})
         for layer in layers:
             wired: Any = layer.wiring
-            norms = {CONNECTIONS[kind]: sub.norm for kind, sub in wired.described.items() if not sub.norm_beside}
+            norms = {CONNECTIONS[kind]: sub.movable_norm for kind, sub in wired.described.items()}
             _set(wired, start, {name: layer.get_submodule(norm) if norm else None for name, norm in norms.items()})
 
 

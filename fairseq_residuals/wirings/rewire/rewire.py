@@ -22,7 +22,7 @@ from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.wiring import Wiring
 from fairseq_residuals.wirings.rewire.blocks import Blocks, find_blocks
 from fairseq_residuals.wirings.rewire.keep import EPS, STARTS, Start, calibrate, eps_of, is_rms, start_values
-from fairseq_residuals.wirings.rewire.rewiring import Rewiring, fed, width_of
+from fairseq_residuals.wirings.rewire.rewiring import Rewiring, fed, first, width_of
 
 Model = TypeVar("Model", bound=nn.Module)
 SETTINGS = "fairseq_residuals"
@@ -300,9 +300,7 @@ def _norms(model: nn.Module, known: Sequence[Blocks]) -> list[str]:
     names = []
     for blocks in known:
         for name, layer in _layers(model, [blocks]).items():
-            names += [
-                f"{name}.{norm}" for sub in blocks.of_layer(layer) for norm in (sub.norm, sub.norm_beside) if norm
-            ]
+            names += [f"{name}.{norm}" for sub in blocks.of_layer(layer) for norm in sub.norms]
         names += [blocks.norm] if blocks.norm else []
     return names
 
@@ -315,7 +313,7 @@ def _recorded(modules: Mapping[str, nn.Module]) -> Iterator[tuple[dict[str, list
 
     def record(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
         given[name].append(fed(args, kwargs).detach())
-        returned[name].append((output[0] if isinstance(output, tuple | list) else output).detach())
+        returned[name].append(first(output).detach())
 
     handles = [
         module.register_forward_hook(lambda _, *call, name=name: record(name, *call), with_kwargs=True)
@@ -368,7 +366,7 @@ def _drawn(model: nn.Module, norms: Iterable[nn.Module]) -> Iterator[None]:
                 continue
             number = parameter.detach().flatten()[0].clone()
             is_number = bool((parameter == number).all())
-            if is_number or bool(((parameter == 0) | (parameter == 1)).all()):
+            if is_number or (float(number) in (0.0, 1.0) and bool(((parameter == 0) | (parameter == 1)).all())):
                 starts[parameter] = number if is_number else parameter.detach().clone()
                 deviation = parameter.size(-1) ** -0.5 if parameter.dim() > 1 else 0.2
                 parameter.data.add_(torch.randn(parameter.shape, generator=seed).to(parameter), alpha=deviation)
@@ -382,8 +380,8 @@ class _Dropouts(TorchFunctionMode):
     """Have dropouts multiply, for a while: one that a description leaves out shows in the outputs."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = dict(zip(("input", "p"), args, strict=False)) | (kwargs or {})
         if func is nn.functional.dropout:
+            given = dict(zip(("input", "p"), args, strict=False)) | (kwargs or {})
             return given["input"] * (1 - given.get("p", 0.5) / 2)
         return func(*args, **(kwargs or {}))
 

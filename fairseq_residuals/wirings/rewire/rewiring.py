@@ -237,8 +237,8 @@ class LayerWiring(Layer):
         """
         for kind, sub in self.described.items():
             connection = self.connection(kind)
-            moves = sub.norm and not sub.norm_beside
-            norm = self.layer.get_submodule(sub.norm) if moves else self.functions.get(kind)
+            movable = sub.movable_norm
+            norm = self.layer.get_submodule(movable) if movable else self.functions.get(kind)
             stays = stay and not self.post_norm and connection.summation != "post"
             if norm is None:
                 if sub.norm_beside and not stay:
@@ -251,9 +251,9 @@ class LayerWiring(Layer):
             elif undo := take_over(norm, connection, stays):
                 self.moved.append(undo)
                 self.functions.pop(kind, None)
-            elif sub.norm and sub.enter:
+            elif movable and sub.enter:
                 # part of the sub-layer
-                self.described[kind] = replace(sub, enter=sub.norm, leave=sub.leave or sub.enter)
+                self.described[kind] = replace(sub, enter=movable, leave=sub.leave or sub.enter)
         self.hook()
         self.layer.forward = self.run_layer
 
@@ -419,10 +419,7 @@ class LayerWiring(Layer):
     def leave(self, kind: Kind, module: nn.Module, args: Any, output: Any) -> None:
         """Write what a sub-layer returns into the stream, or keep it for :meth:`leave_both`."""
         connection, run = self.connection(kind), self.stack.run
-        s = run.stream
-        y = first(output)
-        if y.dim() < s["x"].dim():  # so do some experts
-            y = y.unflatten(0, s["x"].shape[:2])
+        s, y = run.stream, self._returned(output)
         if kind != "ffn" and self.edits_inside(kind):
             run.output = y
             y, _, s = connection.attend(module, y, *keys_and_values(y, s), s)
@@ -442,9 +439,13 @@ class LayerWiring(Layer):
         run = self.stack.run
         if run.branch is None:
             raise UserError(f"{self.described[kind].beside} ran before {self.described[kind].leave}: exchange the two")
-        y = run.branch + self._drop(kind, first(output))
+        y = run.branch + self._drop(kind, self._returned(output))
         run.branch = None
         self._write(kind, self._outer(kind, y), run.stream)
+
+    def _returned(self, output: Any) -> Tensor:
+        y, x = first(output), self.stack.run.stream["x"]
+        return y.unflatten(0, x.shape[:2]) if y.dim() < x.dim() else y  # some experts see all positions in one row
 
     def _outer(self, kind: Kind, y: Tensor) -> Tensor:
         scale = self.described[kind].scale
@@ -562,8 +563,8 @@ class Rewiring(nn.Module):
         owners: dict[str, Any] = {self.blocks.norm: self.variant.at(len(self.layers) - 1)[0]}
         for name, wired in zip(self.names, self.wired, strict=True):
             for kind, sub in wired.described.items():
-                if sub.norm and not sub.norm_beside:
-                    owners[f"{self.blocks.layers}.{name}.{sub.norm}"] = wired.connection(kind)
+                if sub.movable_norm:
+                    owners[f"{self.blocks.layers}.{name}.{sub.movable_norm}"] = wired.connection(kind)
         norms = {name: getattr(owner, "norm", None) for name, owner in owners.items()}
         return {name: norm for name, norm in norms.items() if isinstance(norm, MovedNorm)}
 
@@ -574,7 +575,7 @@ class Rewiring(nn.Module):
             for name, wired in zip(self.names, self.wired, strict=True)
             for sub in wired.described.values()
             if sub.norm_beside
-            for norm in (sub.norm, sub.norm_beside)
+            for norm in sub.norms
         }
         return {name: moved.norm for name, moved in self.moved_norms().items()} | beside
 
