@@ -360,6 +360,56 @@ def test_what_the_loop_does_between_layers_is_seen() -> None:
         rewire(NanoChat(scales=True), "hyper_connections", batch=words)
 
 
+class Named(nn.Module):
+    """A layer whose parts have the names that another library gives them: norm, map and scale of each sub-layer."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.names = names
+        for name, part in zip(names, 2 * (nn.LayerNorm(16), nn.Linear(16, 16), nn.Linear(16, 16)), strict=True):
+            if name:
+                self.add_module(name, copy.deepcopy(part))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for start in (0, 3):
+            norm, inner, scale = (getattr(self, name) if name else nn.Identity() for name in self.names[start:][:3])
+            x = x + scale(inner(norm(x)))
+        return x
+
+
+class TurnsTheStream(nn.Module):
+    """A model of such layers, whose last norm is given the stream batch first, or less of it, as in OpenAI's CLIP."""
+
+    def __init__(self, layer: tuple[str, ...], norm: str, part: Any) -> None:
+        super().__init__()
+        self.blocks, self.last, self.part = nn.ModuleList(Named(*layer) for _ in range(3)), norm, part
+        self.add_module(norm, nn.LayerNorm(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return getattr(self, self.last)(x.transpose(0, 1)[:, self.part])  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("layer", "norm", "part"),
+    [
+        (("ln_1", "self_attention", "dropout", "ln_2", "mlp", ""), "ln", slice(None)),  # torchvision
+        (("ln_1", "attn", "ls_1", "ln_2", "mlp", "ls_2"), "ln_post", 0),  # OpenCLIP
+        (("attn_ln", "attn", "", "mlp_ln", "mlp", ""), "ln_post", slice(None)),  # OpenAI's Whisper
+        (("sa_norm", "attn", "sa_scale", "mlp_norm", "mlp", "mlp_scale"), "norm", slice(None)),  # torchtune
+    ],
+)
+def test_names_of_other_libraries(layer: tuple[str, ...], norm: str, part: Any) -> None:
+    torch.manual_seed(0)
+    model = TurnsTheStream(layer, norm, part)
+    perturb(model)
+    x = torch.randn(5, 2, 16)
+    before = model(x)
+    rewire(model, "attention_residuals", batch=x)
+    torch.testing.assert_close(model(x), before, rtol=1e-4, atol=1e-4)
+
+
 def timm_vit() -> Any:
     vit = pytest.importorskip(
         "timm.models.vision_transformer",

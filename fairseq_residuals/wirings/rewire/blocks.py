@@ -2,9 +2,9 @@
 
 :func:`find_blocks` recognises the layers of Llama, Mistral, Qwen3, Qwen3.5, Gemma 3, GLM-4, Granite, OLMo 2, LFM2,
 Jamba, Mamba, GPT-2, GPT-NeoX, GPT-J, Falcon, Phi, Cohere, OPT, ViT, BERT, ModernBERT, CLIP, DINOv2, wav2vec 2.0, T5,
-BART and Marian in transformers, those of PyTorch's own Transformers, of timm's ViT, Meta's Llama, torchtitan, LitGPT,
-nanoGPT and nanochat, and whatever has the same names. A description is a guess until a model that is wired so was seen
-to compute what it computed before.
+BART and Marian in transformers, those of PyTorch's own Transformers, of timm's and torchvision's ViT, OpenCLIP,
+OpenAI's Whisper, Meta's Llama, torchtitan, torchtune, LitGPT, nanoGPT and nanochat, and whatever has the same names. A
+description is a guess until a model that is wired so was seen to compute what it computed before.
 """
 
 from __future__ import annotations
@@ -243,6 +243,10 @@ DECODERS = {
         _attention("crossattention", "ln_cross_attn", kind="cross", inner="crossattention.c_proj"),
         _ffn("mlp", "ln_2", inner="mlp.c_proj"),
     ),
+    "OpenCLIP": (
+        _attention("attn", "ln_1", "ls_1", inner="attn.out_proj"),
+        _ffn("mlp", "ln_2", "ls_2", "mlp.c_proj"),
+    ),
     "GPT-2, nanoGPT": (_attention("attn", "ln_1", inner="attn.c_proj"), _ffn("mlp", "ln_2", inner="mlp.c_proj")),
     # norms are functions, in its own code
     "nanochat": (
@@ -252,6 +256,10 @@ DECODERS = {
     "Meta's Llama, torchtitan": (
         _attention("attention", "attention_norm", inside="wq wk wv wo"),
         _ffn("feed_forward", "ffn_norm", inner="feed_forward.w2"),
+    ),
+    "torchtune": (
+        _attention("attn", "sa_norm", "sa_scale", "q_proj k_proj v_proj output_proj"),
+        _ffn("mlp", "mlp_norm", "mlp_scale", "mlp.w2"),
     ),
     "LitGPT": (_attention("attn", "norm_1", inner="attn.proj"), _ffn("mlp", "norm_2", inner="mlp.proj")),
     "GPT-J, CodeGen": _side_by_side("attn", "mlp", "ln_1", _OUT_PROJ),
@@ -281,6 +289,11 @@ DECODERS = {
         _bert_attention("crossattention", "crossattention.output.LayerNorm", "cross"),
         _BERT_FFN,
     ),
+    "OpenAI's Whisper: decoder": (
+        _attention("attn", "attn_ln", inside="query key value out"),
+        _attention("cross_attn", "cross_attn_ln", inside="query key value out", kind="cross"),
+        _ffn("mlp", "mlp_ln", inner="mlp.2"),
+    ),
     "T5's decoder": (_t5_attention(0, "SelfAttention"), _t5_attention(1, "EncDecAttention", "cross"), _t5_ffn(2)),
     "nn.TransformerDecoder": (
         _attention("self_attn", "norm1", "dropout1"),
@@ -297,6 +310,11 @@ ENCODERS = {
     "timm's ViT": (
         _attention("attn", "norm1", "drop_path1", inner="attn.proj"),
         _ffn("mlp", "norm2", "drop_path2", "mlp.fc2"),
+    ),
+    "torchvision's ViT": (_attention("self_attention", "ln_1", "dropout"), _ffn("mlp", "ln_2", inner="mlp.3")),
+    "OpenAI's Whisper: encoder": (
+        _attention("attn", "attn_ln", inside="query key value out"),
+        _ffn("mlp", "mlp_ln", inner="mlp.2"),
     ),
     "CLIP": (_attention("self_attn", "layer_norm1", inside=_OUT_PROJ), _ffn("mlp", "layer_norm2", inner="mlp.fc2")),
     "DINOv2": (
@@ -339,7 +357,7 @@ LAYOUTS: dict[str, tuple[SubLayerNames, ...]] = {**DECODERS, **ENCODERS}
 """Sub-layers by the models that have them; more particular ones first."""
 TOP_NORMS = (
     *("norm", "ln_f", "layernorm", "final_layernorm", "final_layer_norm", "final_norm", "layer_norm"),
-    *("embedding_norm", "emb_layer_norm_after", "norm_f", "rms_norm"),
+    *("embedding_norm", "emb_layer_norm_after", "norm_f", "rms_norm", "ln", "ln_post", "ln_final"),
 )
 """Names of a norm above the layers."""
 LISTS = nn.ModuleList, nn.ModuleDict, nn.Sequential
@@ -355,7 +373,11 @@ def find_blocks(model: nn.Module) -> list[Blocks]:
     """
     found = list(_candidates(model))
     if not found:
-        lists = {path: module for path, module in model.named_modules() if isinstance(module, LISTS) and len(module)}
+        lists = {
+            path: module
+            for path, module in model.named_modules()
+            if isinstance(module, LISTS) and any(next(part.children(), None) for part in module.children())
+        }
         path = max(lists, key=lambda path: len(lists[path]), default="")
         parts = [name for name, _ in next(lists[path].children()).named_children()] if lists else []
         there = f": {path} has layers of {', '.join(parts)}" if parts else ""

@@ -150,12 +150,15 @@ def ratio(x: Tensor, y: Tensor) -> float | None:
     """Return the number r of three digits for which y is r x; None where there is none, or r is 1.
 
     Args:
-        x: (B, T, C), or (B * T, C).
-        y: the same, or several of them, (B, T, n, C).
+        x: (B, T, C), or (B * T, C); (T, B, C) of a last norm whose model turns the stream before it.
+        y: (B, T, C), or several of them, (B, T, n, C).
     """
     largest = max(ALIKE, 4 * torch.finfo(y.dtype).eps)
     x, y = x.double(), y.double()
-    x = x.unflatten(0, y.shape[:2]) if x.dim() == 2 < y.dim() else x
+    x = x.unflatten(0, y.shape[:2]) if x.dim() == 2 < y.dim() and len(x) == y.shape[:2].numel() else x
+    x = x.transpose(0, 1) if x.shape[:2] != y.shape[:2] else x
+    if x.shape[:2] != y.shape[:2]:
+        return None
     x = x.unsqueeze(-2).expand_as(y) if y.dim() > x.dim() else x
     r = float((x * y).sum() / x.square().sum())
     alike = torch.linalg.vector_norm(y - r * x) <= largest * torch.linalg.vector_norm(y)
