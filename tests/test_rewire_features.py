@@ -235,6 +235,17 @@ def test_an_optimizers_groups(name: str, layers: str) -> None:
     assert scaled == {p for p in in_layers if p not in matrices}
 
 
+def test_a_part_and_what_no_file_holds_are_loaded(tmp_path: Path) -> None:
+    """mhc_lite's permutations stand in no file, and transformers would leave them empty."""
+    model = tiny("llama")
+    rewire(model.model, "mhc_lite", batch=example("llama")["input_ids"], start="paper")
+    perturb(model)
+    model.save_pretrained(tmp_path)
+    again, told = load(tmp_path, output_loading_info=True)
+    assert not told["missing_keys"]
+    torch.testing.assert_close(again(**example("llama")).logits, model(**example("llama")).logits)
+
+
 def test_folders_that_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is no folder of a model of transformers"):
         load(tmp_path)
@@ -242,7 +253,12 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     with pytest.raises(UserError, match="was not rewired"):
         load(tmp_path)
-    rewire(model, "mhc").config.fairseq_residuals["blocks"][0].pop("others")
+    wired = rewire(tiny("llama"), "mhc")
+    model.config.fairseq_residuals = wired.config.fairseq_residuals
+    model.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="its weights are of one that was not"):
+        load(tmp_path)
+    model.config.fairseq_residuals["blocks"][0].pop("others")
     model.save_pretrained(tmp_path)
     with pytest.raises(UserError, match="as another version did"):
         load(tmp_path)

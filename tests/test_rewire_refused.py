@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -51,6 +52,12 @@ def wav2vec2_that_skips() -> Any:
         (lambda: tiny("llama"), {"start": "same"}, "start='same' is unknown; valid are keep, paper"),
         (lambda: nn.Linear(2, 2), {}, "Linear has no layers of a structure that is known; describe"),
         (lambda: transformers.IBertModel(transformers.IBertConfig(**DECODER)), {}, "a norm of IBertLayer returns more"),
+        (
+            lambda: tiny("llama"),
+            {"options": {"norm_eps": 0.1}},
+            "option norm_eps has no effect",
+        ),
+        (lambda: tiny("llama"), {"options": {"out_scale": 2}}, "option out_scale draws the weights of sub-layers"),
         (causal("Mpt"), {}, "is known: transformer.blocks has layers of norm_1, attn, norm_2, ffn"),
         (
             lambda: tiny("gpt_neox"),
@@ -107,11 +114,71 @@ def test_chunks_of_positions_are_refused() -> None:
         outputs(model, "bert")
 
 
-def test_layers_out_of_order_are_refused() -> None:
+def steer(model: Any) -> None:
+    model.model.layers[0].register_forward_hook(lambda module, args, output: output + 1)
+
+
+def exchange_a_norm(model: Any) -> None:
+    model.model.layers[1].input_layernorm = copy.deepcopy(model.model.layers[1].input_layernorm)
+
+
+def patch_the_last_norm(model: Any) -> None:
+    model.model.norm.forward = partial(type(model.model.norm).forward, model.model.norm)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (steer, "between layers 0 and 1 of model.layers the stream was changed"),
+        (lambda model: model.model.layers.pop(2), "model.layers are not the layers that were wired"),
+        (lambda model: setattr(model.config, "num_hidden_layers", 2), "the last of model.layers did not run"),
+        (
+            lambda model: model.model.layers[1](torch.ones(1, 2, 32)),
+            "layer 1 of model.layers runs without the",
+        ),
+        (exchange_a_norm, "input_layernorm of a layer, which the wiring calls, was replaced or patched"),
+        (patch_the_last_norm, "model.norm, which the wiring calls, was replaced or patched"),
+        (lambda model: setattr(model.model, "wiring", copy.deepcopy(model.model.wiring)), "a copy stands in place of"),
+    ],
+)
+def test_changes_after_rewire_that_would_have_no_effect(change: Callable[[Any], Any], message: str) -> None:
     model = rewire(tiny("llama"), "hyper_connections")
-    model.model.layers = nn.ModuleList([model.model.layers[0], model.model.layers[2]])
-    with pytest.raises(UserError, match=r"layer 2 of model.layers runs without the layer below it"):
+
+    def run() -> None:
+        change(model)
         outputs(model, "llama")
+
+    with pytest.raises(UserError, match=message):
+        run()
+
+
+def test_hooks_on_sub_layers_act_before_and_after() -> None:
+    def silence(model: Any) -> Tensor:
+        model.model.layers[0].mlp.register_forward_hook(lambda module, args, output: 0 * output)
+        return outputs(model, "llama")
+
+    models = [tiny("llama") for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    torch.testing.assert_close(silence(rewire(models[0], "pre_ln")), silence(models[1]))
+
+
+def test_a_norm_s_own_kernel_is_called_and_comes_back() -> None:
+    model = tiny("llama")
+    norm = model.model.norm
+    norm.forward = kernel = Mock(side_effect=partial(type(norm).forward, norm))
+    with pytest.raises(UserError, match="cannot start as the model that was"):
+        rewire(model, "b2t")
+    assert norm.forward is kernel
+    rewire(model, "pre_ln")
+    kernel.reset_mock()
+    outputs(model, "llama")
+    kernel.assert_called_once()
+
+
+def test_sub_layers_in_another_order_are_refused() -> None:
+    other = replace(described(), sublayers=described().sublayers[::-1])
+    with pytest.raises(UserError, match="describe sub-layers in the order in which they run"):
+        rewire(framework(), "b2t", start="paper", batch=torch.randn(2, 5, 16), blocks=other)
 
 
 def test_a_stream_in_single_precision_is_refused() -> None:

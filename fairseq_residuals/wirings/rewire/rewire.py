@@ -19,6 +19,7 @@ from fairseq_residuals.wirings.blocks.models import evaluating
 from fairseq_residuals.wirings.build import Named, Options, parse_wiring
 from fairseq_residuals.wirings.core.base import StackShape, Variant
 from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.norms import is_norm
 from fairseq_residuals.wirings.core.wiring import Wiring
 from fairseq_residuals.wirings.rewire.blocks import Blocks, find_blocks
 from fairseq_residuals.wirings.rewire.keep import EPS, STARTS, Start, calibrate, eps_of, is_rms, start_values
@@ -27,6 +28,8 @@ from fairseq_residuals.wirings.rewire.rewiring import Rewiring, fed, first, widt
 Model = TypeVar("Model", bound=nn.Module)
 SETTINGS = "fairseq_residuals"
 """Attribute of a config of transformers: how the model is wired."""
+DRAWING = frozenset(("init", "init_scale", "beta", "init_std", "out_scale"))
+"""Options, all for training alone, by which a wiring draws the weights of sub-layers."""
 TOLERANCE = 1e-3
 """Largest difference of an output, of their standard deviation, that rounding is taken to explain."""
 
@@ -64,8 +67,9 @@ def rewire(
     """
     if start not in ("keep", "paper"):
         raise UserError(f"start={start!r} is unknown; valid are keep, paper")
-    if any(isinstance(module, Rewiring) for module in model.modules()):
+    if _is_wired(model):
         raise UserError("this model is rewired already; rewire a fresh one")
+    whole, model = model, getattr(model, "get_base_model", lambda: model)()  # PEFT has a model within its own
     known = find_blocks(model) if blocks is None else [blocks] if isinstance(blocks, Blocks) else list(blocks)
     _check_layers(model, known)
     wiring = parse_wiring(variant, options)
@@ -87,8 +91,9 @@ def rewire(
     if hasattr(model, "save_pretrained"):
         eps = {name: eps_of(norm) for stack in stacks for name, norm in stack.norms().items()}
         record = {"variant": wiring.name, "options": wiring.args, "start": start, "eps": eps}
-        setattr(model.config, SETTINGS, record | {"blocks": [asdict(blocks) for blocks in known]})
-    return model
+        part = {"part": type(model).__name__, "blocks": [asdict(blocks) for blocks in known]}
+        setattr(model.config, SETTINGS, record | part)
+    return whole
 
 
 def load(path: str | Path, **kwargs: Any) -> Any:
@@ -99,8 +104,9 @@ def load(path: str | Path, **kwargs: Any) -> Any:
         kwargs: of ``from_pretrained``, such as ``dtype``.
 
     Raises:
-        UserError: the folder has no config, or one of no rewired model.
+        UserError: the folder has no config, one of no rewired model, or no weights of the wiring.
     """
+    tells = kwargs.pop("output_loading_info", False)
     try:
         text = (Path(path) / "config.json").read_text(encoding="utf-8")
         config = json.loads(text)
@@ -118,14 +124,28 @@ def load(path: str | Path, **kwargs: Any) -> Any:
         super(wired, self).__init__(config, *args, **kwargs)
         # what was rewired may be a part, such as the language model of one that sees
         for part in [module for module in self.modules() if isinstance(module, transformers.PreTrainedModel)]:
-            is_wired = any(isinstance(module, Rewiring) for module in part.modules())
-            if hasattr(part.config, SETTINGS) and not is_wired:
-                _restore(part, getattr(part.config, SETTINGS))
+            settings = getattr(part.config, SETTINGS, {})
+            if settings.get("part") == type(part).__name__ and not _is_wired(part):
+                _restore(part, settings)
+        if not _is_wired(self):
+            raise UserError(f"the config in {path} names no part of {name} that is wired as this version does it")
 
     wired: Any = type(name, (base,), {"__init__": initialise, "__module__": base.__module__})
-    model = wired.from_pretrained(path, **kwargs)
+    model, told = wired.from_pretrained(path, output_loading_info=True, **kwargs)
+    if missing := [key for key in told["missing_keys"] if ".wiring." in key]:
+        raise UserError(
+            f"{path} has no {min(missing)}: its config says that the model was rewired, and its weights are of one that"
+            " was not, such as one that from_pretrained of transformers had loaded"
+        )
+    for module in model.modules():
+        if reset_buffers := getattr(module, "reset_buffers", None):  # what no file holds, transformers leaves empty
+            reset_buffers()
     model.__class__ = base
-    return model
+    return (model, told) if tells else model
+
+
+def _is_wired(model: nn.Module) -> bool:
+    return any(isinstance(module, Rewiring) for module in model.modules())
 
 
 def fitted(wiring: Wiring, model: nn.Module, known: Sequence[Blocks], start: str) -> Wiring:
@@ -144,7 +164,7 @@ def fitted(wiring: Wiring, model: nn.Module, known: Sequence[Blocks], start: str
         copied = {"norm_eps": eps} if keep.copies and eps is not None else {}
         for option, value in {**keep.options, **copied}.items():
             wiring = wiring.with_default(option, value)
-        if drawing := part.given & {"init", "init_scale"}:
+        if drawing := part.given & DRAWING:
             raise UserError(f"option {min(drawing)} draws the weights of sub-layers, and the model has its own already")
         if part.name == "admin":
             raise UserError("admin profiles a stack of its own before training: use build_stack")
@@ -163,6 +183,8 @@ def _check_layers(model: nn.Module, known: Sequence[Blocks]) -> None:
         if any(getattr(place, "layerdrop", 0) for place in (owner, getattr(owner, "config", None))):
             raise UserError(f"{type(owner).__name__} skips layers in training: set its layerdrop to 0 before rewire")
         layers = _layers(model, [blocks]).values()
+        if any("forward" in vars(layer) for layer in layers):
+            raise UserError(f"a layer of {blocks.layers} runs another forward than that of its class")
         if any(isinstance(module, nn.Sequential) for module in (owner, *layers)):
             raise UserError(f"a layer of {blocks.layers}, or what holds them, is nn.Sequential, which runs all it has")
         halves = {p.dtype for layer in layers for p in layer.parameters() if p.dtype in (torch.float16, torch.bfloat16)}
@@ -202,6 +224,10 @@ def _settle(
         UserError: it does not compute what the model computed, where it should.
     """
     norms = {name: norm for stack in stacks for name, norm in stack.norms().items()}
+    owners: list[Any] = [owner for stack in stacks for owner in (stack.variant, *stack.wired)]
+    vain = frozenset(("norm_type", "norm_eps")).intersection(*(part.given for part in wiring.parts))
+    if vain and not any(is_norm(module) for owner in owners for module in owner.modules()):
+        raise UserError(f"option {min(vain)} has no effect: all norms of {wiring.name} are the model's own here")
     if start == "paper":
         _output(model, batch)
         return
@@ -389,9 +415,19 @@ class _Dropouts(TorchFunctionMode):
 def _output(model: nn.Module, batch: Any) -> Tensor:
     args = batch if isinstance(batch, tuple) else () if isinstance(batch, Mapping) else (batch,)
     output = model(*args, **(batch if isinstance(batch, Mapping) else {}))
-    if not isinstance(output, Tensor):
-        output = output.logits if hasattr(output, "logits") else output[0]
-    return output.float()
+    tensors = _tensors(getattr(output, "logits", output))
+    found = next((x for x in tensors if x.is_floating_point() and x.dim() > 1), None)
+    if found is None:
+        raise UserError(f"{type(model).__name__} returns no tensor of two dimensions or more to compare")
+    return found.float()
+
+
+def _tensors(output: Any) -> Iterator[Tensor]:
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, Mapping | tuple | list):
+        for part in output.values() if isinstance(output, Mapping) else output:
+            yield from _tensors(part)
 
 
 def _difference(before: Tensor, after: Tensor) -> float:

@@ -26,7 +26,7 @@ from fairseq_residuals.wirings.core.layer import CONNECTIONS, Layer, keys_and_va
 from fairseq_residuals.wirings.core.norms import is_norm
 from fairseq_residuals.wirings.core.wiring import Wiring
 from fairseq_residuals.wirings.rewire.blocks import Blocks, SubLayerNames
-from fairseq_residuals.wirings.utils.torch_private import constant_in_compiled_code
+from fairseq_residuals.wirings.utils.torch_private import constant_in_compiled_code, last_forward_hook
 from fairseq_residuals.wirings.wrap import NAMES, PLACES
 
 INSIDE = {"edit_query": "query", "edit_key": "key", "edit_value": "value"}
@@ -61,6 +61,8 @@ class MovedNorm:
 
     def __init__(self, norm: nn.Module) -> None:
         self.norm = norm
+        self.own_forward = vars(norm).get("forward")
+        """Forward of this norm alone, such as a kernel that was put in place of its class's."""
         self.seen: list[Tensor] | None = None
         """Inputs, where somebody records them."""
 
@@ -68,6 +70,8 @@ class MovedNorm:
         """(..., C) -> (..., C)"""
         if self.seen is not None:
             self.seen.append(x.detach())
+        if self.own_forward is not None:
+            return self.own_forward(x)  # type: ignore[no-any-return]
         return type(self.norm).forward(self.norm, x)  # type: ignore[no-any-return]
 
 
@@ -99,6 +103,7 @@ def take_over(norm: nn.Module, owner: nn.Module, stays: bool) -> Callable[[], No
         What undoes it; None where the norm stays.
     """
     trained = [parameter for parameter in norm.parameters() if parameter.requires_grad]
+    before = vars(norm).get("forward")
     if getattr(owner, "norm", None) is not None:
         del owner.norm
         owner.norm = MovedNorm(norm)  # type: ignore[assignment]
@@ -107,12 +112,20 @@ def take_over(norm: nn.Module, owner: nn.Module, stays: bool) -> Callable[[], No
     else:
         norm.requires_grad_(False)  # nothing calls it
     norm.forward = pass_on
-    return partial(put_back, norm, trained)
+    return partial(put_back, norm, before, trained)
 
 
-def put_back(norm: nn.Module, trained: list[nn.Parameter]) -> None:
+def set_forward(module: nn.Module, forward: Any) -> None:
+    """Have a module run ``forward``; None: that of its class."""
+    if forward is not None:
+        module.forward = forward
+    elif "forward" in vars(module):
+        del module.forward
+
+
+def put_back(norm: nn.Module, forward: Any, trained: list[nn.Parameter]) -> None:
     """Have the framework normalise again; ``trained`` are the parameters that were not frozen."""
-    del norm.forward
+    set_forward(norm, forward)
     for parameter in trained:
         parameter.requires_grad_(True)
 
@@ -161,6 +174,10 @@ class Pass:
     stream: Stream = field(default_factory=dict)
     below: int = -1
     """Layer that ran last; -1: none."""
+    passed: Tensor | None = None
+    """Output of that layer, which the one above is to be given."""
+    entered: int = -1
+    """Number of the sub-layer, in its layer, that runs or ran last; -1: none."""
     asked: Seen | None = None
     """What the wiring asks of the attention that runs; None where that is nothing."""
     output: Tensor | None = None
@@ -172,7 +189,7 @@ class Pass:
 
     def clear(self) -> None:
         """Let go of all tensors."""
-        self.stream, self.asked, self.output, self.kept, self.branch = {}, None, None, {}, None
+        self.stream, self.asked, self.output, self.kept, self.branch, self.passed = {}, None, None, {}, None, None
 
 
 class Attend:
@@ -210,11 +227,17 @@ class LayerWiring(Layer):
         # neither is a child: the layer has this module, and so has the stack
         self.__dict__.update(layer=layer, stack=stack)
         self.index = index
-        self.described = {sub.kind: sub for sub in described.of_layer(layer)}
+        sublayers = described.of_layer(layer)
+        self.described = {sub.kind: sub for sub in sublayers}
+        if len(self.described) < len(sublayers):
+            raise UserError(f"{described.layers} have two sub-layers of one kind: wrap takes them, rewire does not")
         self.post_norm, self.wired_by = described.post_norm, variant.name
         self.handles: list[Any] = []
         self.hooked: dict[str, nn.Module] = {}
-        self.moved: list[Callable[[], None]] = []
+        self.leaving: list[tuple[nn.Module, int]] = []
+        """Modules with the numbers of the hooks that write what they return, which have to be their last ones."""
+        self.moved: dict[str, tuple[nn.Module, Callable[[], None]]] = {}
+        """Norms that the wiring calls, by their names, each with what puts it back."""
         functions = {kind: sub.function for kind, sub in self.described.items() if sub.function}
         self.functions = {kind: norm_function(name, stack.shape.dim) for kind, name in functions.items()}
         """Norms that are no modules of the layer; once it is attached, those that stay parts of sub-layers."""
@@ -249,7 +272,7 @@ class LayerWiring(Layer):
                 if stays and hasattr(connection, "norm"):
                     connection.norm = nn.Identity()
             elif undo := take_over(norm, connection, stays):
-                self.moved.append(undo)
+                self.moved[movable] = norm, undo
                 self.functions.pop(kind, None)
             elif movable and sub.enter:
                 # part of the sub-layer
@@ -261,7 +284,7 @@ class LayerWiring(Layer):
         """Undo :meth:`attach`."""
         for handle in self.handles:
             handle.remove()
-        for undo in self.moved:
+        for _, undo in self.moved.values():
             undo()
         del self.layer.forward
 
@@ -269,15 +292,15 @@ class LayerWiring(Layer):
         """Put hooks on the modules that the description names, where others have taken their places since."""
         for handle in self.handles:
             handle.remove()
-        self.handles = []
+        self.handles, self.leaving = [], []
         for kind, sub in self.described.items():
             if sub.enter:
                 enters = partial(self.enter, kind)
                 self.handles.append(self._module(sub.enter).register_forward_pre_hook(enters, with_kwargs=True))
-            leave = self._module(sub.leave or sub.enter)
-            self.handles.append(leave.register_forward_hook(partial(self.leave, kind)))
-            if sub.beside:
-                self.handles.append(self._module(sub.beside).register_forward_hook(partial(self.leave_both, kind)))
+            for name, leave in ((sub.leave or sub.enter, self.leave), (sub.beside, self.leave_both)):
+                if name:
+                    self.handles.append(self._module(name).register_forward_hook(partial(leave, kind)))
+                    self.leaving.append((self.hooked[name], self.handles[-1].id))
             if self.edits_inside(kind):
                 self._hook_inside(kind, sub)
 
@@ -303,8 +326,10 @@ class LayerWiring(Layer):
 
     def run_layer(self, *args: Any, **kwargs: Any) -> Any:
         """Run the framework's layer in place of its own forward, with its arguments and results."""
-        if any(self.layer.get_submodule(name) is not module for name, module in self.hooked.items()):
-            self.hook()  # adapters have been put around linear maps, or taken away
+        self._check()
+        moved = any(self.layer.get_submodule(name) is not module for name, module in self.hooked.items())
+        if moved or any(last_forward_hook(module) != own for module, own in self.leaving):
+            self.hook()  # adapters have been put around linear maps, or taken away; or others have hooks too
         self.stack.start(self.index, fed(args, kwargs))
         if getattr(self.layer, "gradient_checkpointing", False) and self.layer.training:
             out = self._run_checkpointed(args, kwargs)
@@ -313,8 +338,26 @@ class LayerWiring(Layer):
         x = self.stack.finish(self.index)
         return (x, *out[1:]) if isinstance(out, tuple | list) else x
 
+    def _check(self) -> None:
+        """Refuse to run beside modules that took the places of the wiring's, which would have no effect.
+
+        Raises:
+            UserError: there are some.
+        """
+        if self.layer.wiring is not self or self.stack.parent.wiring is not self.stack:
+            raise UserError(
+                "a copy stands in place of the wiring, as PEFT's modules_to_save makes one: train the wiring itself, by"
+                " requires_grad_(True) of the parameters that have .wiring. in their names"
+            )
+        for name, (norm, _) in self.moved.items():
+            if name and (self.layer.get_submodule(name) is not norm or norm.forward is not pass_on):
+                raise UserError(
+                    f"{name} of a layer, which the wiring calls, was replaced or patched since rewire; do so before"
+                )
+
     def _run(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the framework's forward, on what the wiring reads where the whole layer is one sub-layer."""
+        self.stack.run.entered = -1
         for kind, sub in self.described.items():
             if not sub.enter:
                 args, kwargs = self.enter(kind, self.layer, args, kwargs)
@@ -346,6 +389,9 @@ class LayerWiring(Layer):
     def enter(self, kind: Kind, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Feed a sub-layer what the wiring reads, in place of its input."""
         connection = self.connection(kind)
+        if connection.site.index <= self.stack.run.entered:
+            raise UserError(f"{NAMES[kind]} runs before it should: describe sub-layers in the order in which they run")
+        self.stack.run.entered = connection.site.index
         given = fed(args, kwargs)
         h, s = connection.read(self.stack.run.stream)
         if not isinstance(h, Tensor):  # I-BERT's come with their scales
@@ -474,6 +520,8 @@ class Rewiring(nn.Module):
     wired: list[LayerWiring]
     top_norm: nn.Module | None
     """Norm of the framework above the last layer; None where it has none."""
+    above: nn.Module
+    """Module that has this norm."""
 
     def __init__(self, model: nn.Module, blocks: Blocks, wiring: Wiring, shape: StackShape) -> None:
         """Connect all layers; :meth:`attach` then makes them run so."""
@@ -487,6 +535,7 @@ class Rewiring(nn.Module):
         # these are children of others
         self.__dict__.update(layers=layers, parent=parent, wired=wired)
         self.__dict__["top_norm"] = model.get_submodule(blocks.norm) if blocks.norm else None
+        self.__dict__["above"] = model.get_submodule(blocks.norm.rpartition(".")[0])
         self.undo: Callable[[], None] | None = None
 
     def attach(self, stay: bool) -> None:
@@ -497,6 +546,8 @@ class Rewiring(nn.Module):
                 topmost.norm = nn.Identity()
         else:
             self.undo = take_over(norm, topmost, stay)
+            if self.undo is not None:
+                norm.forward = self.pass_top
         # of quantized layers, the norms
         like = next(p for p in self.layers[0].parameters() if p.is_floating_point() and p.dtype.itemsize > 1)
         for layer, wired in zip(self.layers, self.wired, strict=True):
@@ -533,25 +584,62 @@ class Rewiring(nn.Module):
             x: what the framework passes to the layer; of the first, the embeddings.
 
         Raises:
-            UserError: the layer below did not run before.
+            UserError: the layer below did not run before, or the framework passes on something else than it returned;
+                layers or norms are others than those that were wired.
         """
+        alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
         if index == 0:
+            self._check()
             self.run.stream = self.variant.open(x)
         elif self.run.below != index - 1:
             raise UserError(
                 f"layer {index} of {self.blocks.layers} runs without the layer below it, as where layers are skipped or"
                 " checkpointed from outside; a wiring needs all of them, in order"
             )
+        elif alone and x is not self.run.passed:  # what shards parameters may cast it
+            raise UserError(
+                f"between layers {index - 1} and {index} of {self.blocks.layers} the stream was changed, as by a hook:"
+                " a wiring has no place for that, and would go on without it"
+            )
         else:
             _, self.run.stream = together(x, self.run.stream)
         self.run.below = index
+
+    def _check(self) -> None:
+        """Refuse layers and a last norm that are others than those that were wired.
+
+        Raises:
+            UserError: they are.
+        """
+        there = tuple(self.parent.get_submodule(self.blocks.layers.rpartition(".")[2]).children())
+        if len(there) != len(self.layers) or any(a is not b for a, b in zip(there, self.layers, strict=True)):
+            raise UserError(
+                f"{self.blocks.layers} are not the layers that were wired: cut, append or replace layers before rewire"
+            )
+        if self.undo is not None:
+            norm: Any = getattr(self.above, self.blocks.norm.rpartition(".")[2])
+            passes = getattr(norm.forward, "__func__", None) is Rewiring.pass_top
+            if norm is not self.top_norm or not passes:
+                raise UserError(
+                    f"{self.blocks.norm}, which the wiring calls, was replaced or patched since rewire; do so before"
+                )
+
+    def pass_top(self, x: Tensor) -> Tensor:
+        """Return ``x``: the forward of a last norm, which the wiring has called above the last layer.
+
+        Raises:
+            UserError: the last layer did not run.
+        """
+        if (run := self.runs.get(thread())) and run.below >= 0:
+            raise UserError(f"the last of {self.blocks.layers} did not run: a wiring needs all layers, in order")
+        return x
 
     def finish(self, index: int) -> Tensor:
         """End layer ``index``: what the framework passes on, (B, T, C)."""
         s = self.variant.after_layer(index, self.run.stream)
         if index < len(self.layers) - 1:
-            x, self.run.stream = together(s["x"], s)
-            return x
+            self.run.passed, self.run.stream = together(s["x"], s)
+            return self.run.passed
         del self.runs[thread()]
         out = self.variant.close(s)
         if out.shape != s["x"].shape:

@@ -24,6 +24,11 @@ def has_hooks(module: nn.Module) -> bool:
     return any(getattr(m, name, NO_HOOKS) for m in module.modules() for name in names)
 
 
+def last_forward_hook(module: nn.Module) -> int | None:
+    """Return the number of the forward hook that runs last, after which nothing changes what a module returns."""
+    return next(reversed(module._forward_hooks), None)
+
+
 # autograd
 
 Pack = Callable[[Tensor], Any]
