@@ -58,6 +58,9 @@ def test_a_list_of_variants() -> None:
 def test_admin_is_profiled_by_the_first_batch_of_training() -> None:
     stack, x = language_model("admin", dropout=0.1), vectors(5, 3)
     assert stack.eval()(x).shape == x.shape and unprofiled(stack)
+    untrained = language_model("admin")
+    untrained.load_state_dict(stack.state_dict())
+    assert unprofiled(untrained)  # what is loaded has not been measured either
     expected = copy.deepcopy(stack)
     torch.manual_seed(8)
     omegas = measure(expected, lambda: expected(x))["decoder"]
@@ -312,6 +315,7 @@ def test_inputs_that_a_stack_cannot_have() -> None:
     refused(decoder, "memory_padding_mask must be of torch.bool", x, memory=x, memory_padding_mask=torch.ones(3, 5))
     sentences = r"memory must be \(positions, sentences, channels\), here \(S, 3, 16\), not"
     refused(decoder, rf"{sentences} \(5, 2, 16\)", x, memory=x[:, :2])
+    refused(decoder, rf"{sentences} \(5, 2, 16\)", x, memory=x[:, :2], cache=DecoderCache())
     refused(decoder, rf"{sentences} \(5, 3, 8\)", x, memory=x[..., :8])
     mask = torch.zeros(5, 3).bool()
     refused(decoder, r"memory_padding_mask must be .*\(3, 5\)", x, memory=x, memory_padding_mask=mask)

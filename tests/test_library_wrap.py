@@ -10,6 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_residuals import Connection, FeedForward, MultiheadAttention, UserError, build_stack, wrap
+from fairseq_residuals.lab.look.contributions import contributions
+from fairseq_residuals.lab.look.gradients import parts
+from fairseq_residuals.lab.look.probes import ModelAndLoss
 from fairseq_residuals.wirings.core.registry import VARIANTS
 from fairseq_residuals.wirings.wrap import SUBLAYER_NAMES
 
@@ -243,6 +246,56 @@ def test_sublayers_in_any_number() -> None:
     assert wrap("depthwise_lstm", [[nn.Linear(16, 16)]], dim=16)(x).shape == x.shape
 
 
+def test_two_sub_layers_of_a_kind_are_two_to_analyses_and_admin() -> None:
+    torch.manual_seed(1)
+    x, blocks = torch.randn(5, 3, 16), [[nn.Linear(16, 16) for _ in range(3)] for _ in range(2)]
+    stack = wrap("pre_ln", blocks, dim=16, kinds=("ffn", "self", "ffn")).eval()
+    found = contributions(stack, x)
+    assert found.names[1:4] == ["layer 1 FFN", "layer 1 self-attention", "layer 1 FFN (2)"]
+    torch.testing.assert_close(found.terms.sum(0), stack(x))
+    points = [p.point for p in parts(ModelAndLoss(stack, lambda: stack(x).square().mean())) if p.layer == 1]
+    assert "FFN (2)" in points
+    admin = wrap("admin", blocks, dim=16, kinds=("ffn", "self", "ffn")).train()
+    admin[1].ffn.eval()
+    admin(3 * x)
+    omegas = [p for name, p in admin.named_parameters() if name.endswith("omega")]
+    assert [bool((omega == 1).all()) for omega in omegas] == [True] + 5 * [False]
+    assert not admin[1].ffn.training
+
+
+@pytest.mark.parametrize(
+    ("variant", "options", "settings"),
+    [
+        ("pre_ln", {}, {}),
+        ("pre_ln", {}, {"kv_heads": 1}),
+        ("pre_ln", {}, {"bias": False}),
+        ("pre_ln", {"value_residual": "identity"}, {}),
+        ("sub_ln", {}, {}),
+    ],
+)
+def test_a_mask_of_booleans_hides(variant: str, options: dict[str, Any], settings: dict[str, Any]) -> None:
+    """As in PyTorch's attention, by whichever way the library's runs."""
+    torch.manual_seed(1)
+    layers = [(MultiheadAttention(16, 2, **settings), FeedForward(16, 32)) for _ in range(2)]
+    stack = wrap(variant, layers, dim=16, options=options).eval()
+    x, hidden = torch.randn(6, 2, 16), torch.ones(6, 6, dtype=torch.bool).triu(1)
+    added = torch.zeros(6, 6).masked_fill(hidden, -torch.inf)
+    found, expected = (stack(x, attention={"attn_mask": mask}) for mask in (hidden, added))
+    torch.testing.assert_close(found, expected)
+
+
+def test_cross_attention_needs_a_memory() -> None:
+    layers = [(MultiheadAttention(16, 2), MultiheadAttention(16, 2), FeedForward(16, 32))]
+    with pytest.raises(UserError, match="give the stack cross_attention="):
+        wrap("pre_ln", layers, dim=16, task="decoder")(torch.randn(5, 3, 16))
+
+
+def test_layers_keep_their_dropouts() -> None:
+    layers = [nn.TransformerEncoderLayer(16, 2, 24, dropout=p, norm_first=True) for p in (0.1, 0.5)]
+    stack = wrap("pre_ln", layers, dim=16)
+    assert [stack[i].dropout_module.p for i in range(2)] == [0.1, 0.5]
+
+
 def test_arguments_of_each_layer() -> None:
     class Add(nn.Module):
         def forward(self, x: Tensor, number: float = 0.0) -> Tensor:
@@ -309,6 +362,7 @@ def test_modules_of_the_library_are_initialised(task: str, variant: str) -> None
         ([[nn.Identity()] * 2], {"dropout": 2}, "dropout=2 is no probability from 0 to 1"),
         ([[nn.Identity()] * 2], {"layerdrop": -1}, "layerdrop=-1 is no probability from 0 to 1"),
         ([[nn.Identity(), torch.relu]], {}, "the FFN of layer 0 must be a torch.nn.Module, not <built-in"),
+        ([type("Mine", (nn.TransformerEncoderLayer,), {})(16, 2)], {}, "a layer is a sequence of its sub-layers"),
         ([nn.Linear(16, 16)], {}, "a layer is a sequence of its sub-layers, nn.TransformerEncoderLayer or"),
         ([[nn.Identity()] * 2], {"kinds": ("mixer",)}, "kinds has 'mixer'; valid are self, cross, ffn"),
         ([[nn.Identity()] * 2], {"norms": "old"}, "norms='old' is unknown; valid are new, move"),

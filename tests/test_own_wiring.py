@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,7 @@ def test_a_connection_is_enough() -> None:
     stack(x).square().mean().backward()
     assert all(p.grad is not None for p in stack.parameters())
     assert "Halved" in repr(stack)
+    torch.testing.assert_close(pickle.loads(pickle.dumps(stack))(x), stack(x))
 
 
 def test_options_of_a_class() -> None:

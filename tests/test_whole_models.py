@@ -218,6 +218,7 @@ def test_what_is_not_generated(arguments: dict[str, Any], message: str) -> None:
     [
         ({"vocab": 0}, "vocab must be a whole number of at least 1, not 0"),
         ({"padding": 20}, "padding=20 is no token of a vocabulary of 20"),
+        ({"padding": 2, "end": 2}, "padding and end are both token 2"),
         ({"heads": 3}, "dim=16 is not divisible by heads=3"),
         ({"positions": "relative"}, "positions='relative' is unknown; valid are sinusoidal, learned, none"),
         ({"variant": "transparent_attention"}, "cannot be used there"),

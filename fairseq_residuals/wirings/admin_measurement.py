@@ -27,15 +27,15 @@ from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.base import Stream, SubLayer
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.core.layer import CONNECTIONS, Layer
+from fairseq_residuals.wirings.core.layer import Layer
 from fairseq_residuals.wirings.core.stack import Stack
 from fairseq_residuals.wirings.utils.torch_private import is_transforming, not_compiled
 from fairseq_residuals.wirings.variants.admin import AdminConnection
 
 Connections = dict[str, list[dict[str, AdminConnection]]]
-"""Connections by stack, layer and kind of sub-layer."""
+"""Connections by stack, layer and kind of sub-layer, the second of which has a number."""
 Omegas = dict[str, list[dict[str, float]]]
-"""Omegas by stack (encoder, decoder), layer and kind of sub-layer (self, cross, ffn)."""
+"""Omegas by stack (encoder, decoder), layer and kind of sub-layer (self, cross, ffn, or ffn1 for a second one)."""
 
 
 def unprofiled(model: nn.Module) -> Connections:
@@ -53,8 +53,9 @@ def unprofiled(model: nn.Module) -> Connections:
 
 
 def _unprofiled_in(layer: Layer) -> dict[str, AdminConnection]:
-    connections = {kind: getattr(layer, CONNECTIONS[kind]) for kind in layer.kinds}
-    return {kind: c for kind, c in connections.items() if isinstance(c, AdminConnection) and not c.known}
+    names = [f"{kind}{layer.kinds[:i].count(kind) or ''}" for i, kind in enumerate(layer.kinds)]
+    connections = zip(names, layer.connections(), strict=True)
+    return {name: c for name, c in connections if isinstance(c, AdminConnection) and not c.known}
 
 
 @torch.no_grad()
@@ -62,7 +63,8 @@ def measure(model: nn.Module, forward: Callable[[], object]) -> Omegas:
     """Measure the omegas of all unprofiled stacks on one batch; the model keeps them until :func:`start_from`.
 
     Args:
-        forward: runs ``model``, which is in training mode by then, on the batch.
+        forward: runs ``model``, which is in training mode by then, on the batch; parts that were not, though the
+            model was, stay so.
 
     Raises:
         UserError: as :func:`refuse_files`.
@@ -81,7 +83,10 @@ def measure(model: nn.Module, forward: Callable[[], object]) -> Omegas:
                 for kind, connection in layer.items():
                     hook = partial(chain.pass_through, omegas, kind)
                     undo.callback(connection.register_forward_pre_hook(hook).remove)
-        model.train()
+        if not model.training:
+            for module in model.modules():
+                undo.callback(setattr, module, "training", module.training)
+            model.train()
         forward()
     return measured
 

@@ -19,7 +19,7 @@ from fairseq_residuals.wirings.blocks.models import safetensors_package
 from fairseq_residuals.wirings.core.base import Kind
 from fairseq_residuals.wirings.core.config import show_value
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.core.registry import VARIANTS, list_variants
+from fairseq_residuals.wirings.core.registry import VARIANTS, find_variant, list_variants
 from fairseq_residuals.wirings.wrap import SUBLAYER_NAMES, wrap
 
 HELP = "write what each wiring computes, for ports to other frameworks"
@@ -58,6 +58,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     names = args.wirings or list_variants()
+    for name in names:
+        find_variant(name)
     refused = write(args.out, names)
     for name, reason in refused.items():
         print(f"{name}: not written, for {reason}")

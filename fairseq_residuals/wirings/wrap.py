@@ -105,9 +105,7 @@ def wrap(
         UserError: the variant must see what a sub-layer does not show, or an argument is not valid.
     """
     taken = [take_apart(layer) for layer in layers]
-    if dropout is None:
-        dropout = next((layer.dropout for layer in taken), 0.0)
-    check_probabilities(dropout=dropout, layerdrop=layerdrop)
+    check_probabilities(dropout=dropout or 0.0, layerdrop=layerdrop)
     if norms not in ("new", "move"):
         raise UserError(f"norms={norms!r} is unknown; valid are new, move")
     if norms == "move" and not all(layer.norms for layer in taken):
@@ -125,7 +123,10 @@ def wrap(
             raise UserError(f"option {min(drawing)} draws the weights of sub-layers, and yours have theirs already")
         if part.config.value_residual != "none" and kinds.count("self") > 1:
             raise UserError("option value_residual is of layers with one attention")
-    built = [SubModules(list(zip(kinds, layer.modules, strict=False)), dropout, i) for i, layer in enumerate(taken)]
+    built = [
+        SubModules(list(zip(kinds, layer.modules, strict=False)), layer.dropout if dropout is None else dropout, i)
+        for i, layer in enumerate(taken)
+    ]
     stack = WrappedStack(built, wiring.build(shape), shape, layerdrop=layerdrop)
     for name in (name for name, size in known.items() if size is None):
         _check_unused(stack, name, wiring.name)
@@ -155,8 +156,9 @@ class TakenApart:
 
 def take_apart(layer: Sequence[nn.Module] | nn.Module) -> TakenApart:
     """Return the sub-layers of one of PyTorch's layers, or those that are given."""
-    if not isinstance(layer, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+    if type(layer) not in (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer):  # a subclass may run otherwise
         return TakenApart(_parts(layer))
+    assert isinstance(layer, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer)
     ffn = FeedForward(1, 1)
     ffn.fc1, ffn.fc2 = layer.linear1, layer.linear2
     ffn.activation_fn, ffn.activation_dropout_module = layer.activation, layer.dropout
@@ -348,6 +350,10 @@ class WrappedLayer(Layer):
         """Return the connection of a kind of sub-layer, the first one, or the connection of that name."""
         return getattr(self, CONNECTIONS.get(kind, kind))  # type: ignore[call-overload,no-any-return]
 
+    def connections(self) -> list[Connection]:
+        """Return the connections (:meth:`.Layer.connections`), of which a kind may have several."""
+        return [self.connection(connects) for _, _, connects in self.slots]
+
     def _sublayer(
         self,
         kind: Kind,
@@ -412,17 +418,16 @@ class WholeAttention:
         Raises:
             UserError: the wiring edits what is inside, and ``attn`` does not show it.
         """
+        whole = isinstance(attn, nn.MultiheadAttention) and not edits
+        if rehearsal and (whole or isinstance(attn, MultiheadAttention)):
+            return torch.zeros_like(query), None
+        if (whole or isinstance(attn, MultiheadAttention)) and self.kind == "cross" and "key" not in arguments:
+            raise UserError('give the stack cross_attention={"key": memory, "value": memory}')
         if isinstance(attn, MultiheadAttention):
-            if rehearsal:
-                return torch.zeros_like(query), None
             given: dict[str, Any] = {"key": key, "value": value} | dict(arguments) | edits
             y, _ = run_attention(attn, query, **given)
             return y, None
-        if isinstance(attn, nn.MultiheadAttention) and not edits:
-            if rehearsal:
-                return torch.zeros_like(query), None
-            if self.kind == "cross" and "key" not in arguments:
-                raise UserError('give the stack cross_attention={"key": memory, "value": memory}')
+        if whole:
             given = {"key": key, "value": value, "need_weights": False} | dict(arguments)
             return attn(query, **given)[0], None
         if key is not query or value is not query:

@@ -42,7 +42,7 @@ class Contributions:
     names: list[str]
     """``embedding``, ``layer 1 self-attention``, ``layer 1 FFN``, ..., ``biases``."""
     terms: Tensor
-    """(terms, T, B, C)"""
+    """(terms, T, B, C), or (terms, B, T, C) of a stack with ``batch_first``."""
 
     def sizes(self) -> dict[str, float]:
         """Return, by name, the root mean square of each term."""
@@ -57,7 +57,7 @@ def contributions(stack: Stack, x: Tensor, *args: Any, **kwargs: Any) -> Contrib
 
     Args:
         stack: in evaluation mode.
-        x: (T, B, C), its embeddings.
+        x: (T, B, C), its embeddings, or (B, T, C) with ``batch_first``.
         args, kwargs: what its forward is given beside.
 
     Raises:
@@ -67,14 +67,16 @@ def contributions(stack: Stack, x: Tensor, *args: Any, **kwargs: Any) -> Contrib
         raise UserError(f"contributions are those of a wired stack: give that of this {type(stack).__name__}")
     if stack.training:
         raise UserError("contributions are those of a stack in evaluation mode: call eval() first")
-    record = _Record(x)
+    turned = getattr(stack, "batch_first", False)
+    record = _Record(x.transpose(0, 1) if turned else x)
     with record.watching(stack):
         output = stack(x, *args, **kwargs)
     output = output[0] if isinstance(output, tuple) else output
+    output = output.transpose(0, 1) if turned else output
     names = ["embedding", *record.names, "biases"]
     terms = _Replay(record, len(names)).run(stack)
     record.compare("at the top of the stack", terms.sum(0), output, stack.wiring)
-    return Contributions(names, terms)
+    return Contributions(names, terms.transpose(1, 2) if turned else terms)
 
 
 class _Record:
@@ -100,7 +102,7 @@ class _Record:
         with ExitStack() as undo:
             for i in range(len(stack)):
                 undo.callback(stack[i].register_forward_pre_hook(self._before_layer).remove)
-                undo.enter_context(_replaced(stack[i], "run", partial(self._run, i + 1, stack[i].run)))
+                undo.enter_context(_replaced(stack[i], "run", partial(self._run, i + 1, stack[i], stack[i].run)))
             for module in _parts(stack):
                 undo.enter_context(_replaced(module, "forward", partial(self._call, module, module.forward)))
             yield
@@ -108,7 +110,9 @@ class _Record:
     def _before_layer(self, layer: nn.Module, inputs: tuple[Stream, Any]) -> None:
         self.contexts.append(inputs[1])
 
-    def _run(self, layer: int, run: Run, kind: Kind, s: Stream, sublayer: SubLayer) -> tuple[Stream, Tensor | None]:
+    def _run(
+        self, number: int, layer: Layer, run: Run, kind: Kind, s: Stream, sublayer: SubLayer
+    ) -> tuple[Stream, Tensor | None]:
         def recorded(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
             self.inside = True
             y, weights, s = sublayer(h, s)
@@ -117,7 +121,7 @@ class _Record:
             return y, weights, s
 
         result = run(kind, s, recorded)
-        name = f"layer {layer} {SUBLAYERS[kind]}"
+        name = f"layer {number} {SUBLAYERS[layer.connection(kind).site.kind]}"
         times = sum(other.startswith(name) for other in self.names)
         self.names.append(f"{name} ({times + 1})" if times else name)
         self.streams.append(result[0]["x"])
@@ -227,7 +231,7 @@ class _Replay:
 
 def _parts(stack: Stack) -> list[nn.Module]:
     """Return the norms and other modules that the wiring calls."""
-    connections = [stack[i].connection(kind) for i in range(len(stack)) for kind in stack[i].kinds]
+    connections = [connection for i in range(len(stack)) for connection in stack[i].connections()]
     modules = dict.fromkeys(m for owner in (stack.wiring, *connections) for m in owner.modules())
     containers = (Connection, Variant, nn.ModuleList, nn.ModuleDict, nn.ParameterDict, nn.ParameterList)
     return [m for m in modules if not isinstance(m, containers)]
@@ -235,8 +239,11 @@ def _parts(stack: Stack) -> list[nn.Module]:
 
 @contextmanager
 def _replaced(module: nn.Module, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    own = vars(module).get(name)  # else the class has it
     setattr(module, name, function)
     try:
         yield
     finally:
-        delattr(module, name)  # the class has the module's own
+        delattr(module, name)
+        if own is not None:
+            setattr(module, name, own)

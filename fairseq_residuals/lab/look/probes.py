@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.base import Kind, Stream, SubLayer
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.core.layer import CONNECTIONS
 from fairseq_residuals.wirings.core.norms import is_norm
 from fairseq_residuals.wirings.core.stack import Stack
 
@@ -102,8 +101,7 @@ def watch(model: nn.Module, see: See, *, whole: bool = False) -> Iterator[None]:
                 undo.callback(layer.register_forward_pre_hook(watcher.before_layer(i + 1)).remove)
                 state = stack.wiring.at(i)[0].layer_output if whole else itemgetter("x")
                 undo.callback(layer.register_forward_hook(watcher.after_layer(state)).remove)
-                for kind in layer.kinds:
-                    connection = getattr(layer, CONNECTIONS[kind])
+                for kind, connection in zip(layer.kinds, layer.connections(), strict=True):
                     undo.callback(connection.register_forward_pre_hook(watcher.before_connection(kind)).remove)
                     undo.callback(connection.register_forward_hook(watcher.after_connection).remove)
                     norms |= {m for m in connection.modules() if is_norm(m)}

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from fairseq_residuals.lab.look.probes import SUBLAYERS
 from fairseq_residuals.wirings.core.base import Stream, SubLayer
-from fairseq_residuals.wirings.core.layer import CONNECTIONS, Context
+from fairseq_residuals.wirings.core.layer import Context
 from fairseq_residuals.wirings.core.norms import is_norm
 from fairseq_residuals.wirings.core.stack import Stack
 
@@ -133,13 +133,10 @@ def _trace(stack: Stack, number: int, s: Stream, context: Context) -> tuple[Grap
         recorder.know(value, graph.add(key, "in", ()))
     before = len(graph.nodes)
     with ExitStack() as opened, torch.enable_grad():
-        for name, module in _boxes(
-            [wiring.at(number)[0], *(getattr(layer, CONNECTIONS[kind]) for kind in layer.kinds)]
-        ):
+        for name, module in _boxes([wiring.at(number)[0], *layer.connections()]):
             opened.callback(module.register_forward_pre_hook(recorder.enter).remove)
             opened.callback(module.register_forward_hook(recorder.leave(name)).remove)
-        for kind in layer.kinds:
-            connection = getattr(layer, CONNECTIONS[kind])
+        for kind, connection in zip(layer.kinds, layer.connections(), strict=True):
             opened.callback(connection.register_forward_pre_hook(recorder.box_sublayer(SUBLAYERS[kind])).remove)
         with recorder:
             s, _ = layer(s, context)

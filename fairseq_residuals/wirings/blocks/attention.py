@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fairseq_residuals.wirings.core.attention import open_attention, share_heads, split_heads
+from fairseq_residuals.wirings.core.attention import additive, open_attention, share_heads, split_heads
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.utils.torch_private import has_hooks
 
@@ -157,7 +157,7 @@ class MultiheadAttention(nn.Module):
             query: (T, B, C).
             key, value: (S, B, ``kdim``).
             key_padding_mask: (B, S), True at padding.
-            attn_mask: (T, S), added to the scores.
+            attn_mask: (T, S), added to the scores, or True where it hides.
             static_kv: whether keys and values are a memory that never changes, for which fairseq has no fused kernel.
                 (Adapters, hooks and quantized linears in place of a projection are run as modules, also without it.)
             need_weights: return the mean weights of the heads.
@@ -214,7 +214,7 @@ class MultiheadAttention(nn.Module):
             for projection, x in ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value))
         )
         q, k = self.place_heads(q, self.q_norm, 0), self.place_heads(k, self.k_norm, 0)
-        mask = attn_mask
+        mask = additive(attn_mask, q)
         if padding is not None:
             # not infinity: a query that may see padding alone is to have some weights
             mask = q.new_zeros(1, 1) if mask is None else mask

@@ -110,7 +110,9 @@ class TransformerModel(nn.Module):
         TransformerModel.__init__(model, settings)
         try:
             weights = safetensors.torch.load_file(folder / WEIGHTS_FILE)
-            model.to(weights["decoder.embed_tokens.weight"].dtype)
+            for name, parameter in model.named_parameters():
+                # of two that are tied, the file has one
+                parameter.data = parameter.data.to(weights.get(name, weights["decoder.embed_tokens.weight"]).dtype)
             safetensors.torch.load_model(model, folder / WEIGHTS_FILE)
         except (OSError, RuntimeError, LookupError, safetensors.SafetensorError) as error:
             reason = " ".join(str(error).split())
@@ -197,6 +199,7 @@ class LanguageModel(TransformerModel):
         Raises:
             UserError: as :func:`.build_stack`.
         """
+        _apart(padding, end)
         sizes = {"words": vocab, "layers": depth, "dim": dim, "heads": heads, "ffn_dim": ffn_dim}
         stack, options, wiring = _stack_settings(variant, options, sizes, _token("padding", padding, vocab), **parts)
         settings = ModelSettings(
@@ -282,6 +285,7 @@ class EncoderDecoder(TransformerModel):
         (words, target_words), (layers, target_layers) = (x if isinstance(x, tuple) else (x, x) for x in (vocab, depth))
         sizes = {"dim": dim, "heads": heads, "ffn_dim": ffn_dim}
         _token("padding", padding, min(words, target_words))
+        _apart(padding, end)
         encoder, decoder = (
             _stack_settings(variant, options, {"words": w, "layers": n, **sizes}, padding, **parts)
             for w, n in ((words, layers), (target_words, target_layers))
@@ -389,6 +393,18 @@ def _token(name: str, token: int | None, words: int) -> int:
     if token is not None and not 0 <= token < words:
         raise UserError(f"{name}={token} is no token of a vocabulary of {words}")
     return -1 if token is None else token
+
+
+def _apart(padding: int | None, end: int | None) -> None:
+    """Check that padding, which counts for nothing, is not the end, which a model learns.
+
+    Raises:
+        UserError: it is.
+    """
+    if end is not None and padding == end:
+        raise UserError(
+            f"padding and end are both token {end}: no end would be learned or generated; give padding another"
+        )
 
 
 def _loss(logits: Tensor, target: Tensor, decoder: Decoder, label_smoothing: float) -> Tensor:

@@ -140,7 +140,7 @@ class TransformerStack(Stack):
             raise UserError(f"the cache holds {cache.rows} sentences, and x has {x.size(1)}; {self._order()}")
         if cu_seqlens is None:
             _check_mask("padding_mask", padding_mask, x, self._order())
-        if memory is not None and memory_cu_seqlens is None and cache is None:
+        if memory is not None and memory_cu_seqlens is None and not (cache and cache.memories):
             self._check_memory(x, memory, memory_padding_mask)
         packing = None if cu_seqlens is None else Packing(cu_seqlens)
         memory_packing = None if memory_cu_seqlens is None else Packing(memory_cu_seqlens)

@@ -87,6 +87,13 @@ def needs_opening(cache: KVCache | None, arguments: dict[str, Any]) -> bool:
     return (cache is not None and cache.incremental_state is None) or any(a.startswith(opening) for a in arguments)
 
 
+def additive(mask: Tensor | None, like: Tensor) -> Tensor | None:
+    """Return a mask that is added to scores; True in one of booleans hides, as in ``torch.nn.MultiheadAttention``."""
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, -torch.inf)
+
+
 def run_attention(
     attn: Any, query: Tensor, key: Tensor, value: Tensor, *, cache: KVCache | None = None, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
@@ -138,7 +145,7 @@ def open_attention(
             hypotheses of a sentence and S all that is kept of it.
         edit_heads: (T, B, C) -> (T, B, C), the heads' outputs side by side, before the output projection.
         key_padding_mask: (B, S), True at padding.
-        attn_mask: (T, S), added to the scores.
+        attn_mask: (T, S), added to the scores, or True where it hides.
         static_kv: whether keys and values are a memory that never changes (and has no ``attn_mask``).
         weigh: :func:`weigh_values`, or what computes the same.
         packing: of the queries, where these are a packed row (total, 1, C). Projections and their edits then run on
@@ -180,8 +187,8 @@ def open_attention(
     scores = (q @ k.unsqueeze(1).transpose(-1, -2)).flatten(0, 1)
     if edit_scores is not None:
         scores = edit_scores(scores)
-    if attn_mask is not None:
-        scores = scores + attn_mask
+    if (hidden := additive(attn_mask, scores)) is not None:
+        scores = scores + hidden
     if key_padding_mask is not None:
         mask = key_padding_mask.bool()[:, None, None, None].expand(-1, q.size(1), -1, -1, -1).flatten(0, 1)
         # not infinity: a query that may see padding alone, such as padding on the left, is to have some weights

@@ -121,6 +121,10 @@ class Layer(nn.Module):
         """Return the connection of a sub-layer."""
         return getattr(self, CONNECTIONS[kind])  # type: ignore[no-any-return]
 
+    def connections(self) -> list[Connection]:
+        """Return the connections, in the order in which their sub-layers run."""
+        return [self.connection(kind) for kind in self.kinds]
+
 
 class ResidualLayer(Layer):
     """Takes over the sub-layers of a Transformer layer that somebody else built, and gives each a connection."""

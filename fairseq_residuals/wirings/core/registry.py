@@ -50,6 +50,8 @@ def register_variant(name: str) -> Callable[[type[Variant]], type[Variant]]:
     def register(cls: type[Variant]) -> type[Variant]:
         if not re.fullmatch("[a-z][a-z0-9_]*", name):
             raise ValueError(f"{name!r} is no name of a wiring: lower-case letters, digits and _ make one")
+        if not issubclass(cls, Variant):
+            raise TypeError(f"{cls.__name__} is no Variant: build_stack and wrap take a Connection as it is")
         known = _REGISTERED.get(name)
         # a cell of a notebook that runs again defines the class anew
         if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -109,12 +110,8 @@ class Wiring:
         Raises:
             UserError: an option is unknown or out of range.
         """
-        variant: Any = own
-        if issubclass(own, Connection):
-            silent = classmethod(lambda cls, o: ())  # it says no equations
-            variant = type(
-                own.__name__, (Variant,), {"connection": own, "summation": own.summation, "equations": silent}
-            )
+        # mypy takes type[Connection] for unhashable
+        variant: Any = _silent_variant(own) if issubclass(own, Connection) else own  # type: ignore[arg-type]
         name = own.__name__
         chosen = parse_options(f"wiring {name!r}", variant.Config, given_options(options))
         return cls((Segment(name, *chosen, unregistered=variant),))
@@ -233,6 +230,23 @@ class Wiring:
 
     def __str__(self) -> str:
         return f"{self.name} ({self.args})"
+
+
+@functools.cache
+def _silent_variant(own: type[Connection]) -> type[Variant]:
+    """Return a variant of a connection, which says no equations; copies and pickles of it name the connection."""
+    body = {
+        "connection": own,
+        "summation": own.summation,
+        "equations": classmethod(lambda cls, o: ()),
+        "__reduce__": lambda self: (_empty, (own,), vars(self)),
+    }
+    return type(own.__name__, (Variant,), body)
+
+
+def _empty(own: type[Connection]) -> Variant:
+    variant = _silent_variant(own)  # type: ignore[arg-type]
+    return variant.__new__(variant)
 
 
 class Segments(Variant):

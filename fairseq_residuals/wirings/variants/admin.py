@@ -48,7 +48,9 @@ class AdminConnection(Connection):
 
 
 def _take_note(connection: AdminConnection, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    connection.known |= f"{prefix}omega" in state
+    omega = state.get(f"{prefix}omega")
+    # of a model that was saved before it trained, all are 1 still
+    connection.known |= omega is not None and not bool((omega == 1).all())
 
 
 @register_variant("admin")

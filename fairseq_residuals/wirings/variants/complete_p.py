@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from fairseq_residuals.wirings.core.base import Connection, Site, Stream
 from fairseq_residuals.wirings.core.config import LARGEST, option
 from fairseq_residuals.wirings.core.depth_mup import UpdateScale
+from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.variants.pre_ln import OptionalTopNorm, PreLNConnection
 
@@ -38,6 +39,10 @@ class MuPConnection(PreLNConnection):
     def attend(
         self, attn: nn.Module, query: Tensor, key: Tensor, value: Tensor, s: Stream, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None, Stream]:
+        if getattr(attn, "q_norm", None) is not None:
+            raise UserError(
+                "option mup has no effect where queries are normalised, as by qk_norm: leave out one of both"
+            )
         root = self.site.head_dim**-0.5
         return super().attend(attn, query, key, value, s, edit_query=lambda q: root * q, **kwargs)
 
@@ -50,10 +55,11 @@ def draw_weights(layers: nn.ModuleList, embed_tokens: nn.Module | None, std: flo
             nn.init.normal_(module.weight, std=std * width_ratio**-0.5)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-    if isinstance(embed_tokens, nn.Embedding):
-        nn.init.normal_(embed_tokens.weight, std=std)
-        if embed_tokens.padding_idx is not None:
-            nn.init.zeros_(embed_tokens.weight[embed_tokens.padding_idx])
+    for module in () if embed_tokens is None else embed_tokens.modules():
+        if isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=std)
+            if module.padding_idx is not None:
+                nn.init.zeros_(module.weight[module.padding_idx])
 
 
 def with_width(
