@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sets everything up and runs the demo: three 18-layer Transformers trained on English-German text and compared, in
-# 8 to 20 minutes on two free cores; with --quick on sentences to copy, in about two. What is finished is reused the next
+# 8 to 25 minutes on two free cores; with --quick on sentences to copy, in about two. What is finished is reused the next
 # time. Further options are those of `fairseq-residuals compare`.
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 task=(--task cldr --score)

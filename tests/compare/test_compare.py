@@ -167,7 +167,9 @@ def check_the_report(folder: Path) -> None:
         (["--task", "copy"], "name a wiring to compare with pre_ln"),
         (["b2t"], "give one of --task (copy, cldr, debian_en_it, debian_lm, manuals_lm) and --data DIR"),
         (["b2t", "--task", "copy", "--seeds", "0"], "--seeds must be at least 1, not 0"),
-        (["b2t", "--task", "copy", "--rates", "0"], "--rates and --hours must be more than 0"),
+        (["b2t", "--task", "copy", "--rates", "0"], "--rates and --hours must be numbers of more than 0"),
+        (["b2t", "--task", "copy", "--rates", "inf"], "--rates and --hours must be numbers of more than 0"),
+        (["b2t", "--task", "copy", "--override", "common.seed=7"], "--override common.seed: --depth, --dim,"),
         (["b2t", "--task", "copy", "--gpus", "99"], "--gpus 99: PyTorch finds"),
         (["b2t", "--data", "/nowhere"], "--data /nowhere is no binarized folder"),
         (["post_ln:0-5,pre_ln:6-17", "--task", "copy"], "'post_ln:0-5,pre_ln:6-17' must name each layer of"),
@@ -198,15 +200,27 @@ def test_two_calls_at_once_are_one_too_many(tmp_path: Path, capsys: pytest.Captu
     assert f"another process is at work in {folder}" in capsys.readouterr().err
 
 
-def test_a_wiring_that_looks_ahead_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("gate", ["", "self.norm.bias * "])
+def test_a_wiring_that_looks_ahead_is_refused(gate: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also one that begins to by a parameter that starts at 0."""
     cheat = TWIN.replace(
         "class Twin",
         "class Ahead(PreLNConnection):\n    def read(self, s):\n"
-        "        return self.norm(s['x'] + s['x'].mean(0)), s\n\n\nclass Cheat",
+        f"        return self.norm(s['x'] + {gate}s['x'].mean(0)), s\n\n\nclass Cheat",
     )
     (tmp_path / "cheat.py").write_text(cheat.replace("connection = PreLNConnection", "connection = Ahead"))
     assert main(["compare", str(tmp_path / "cheat.py"), *TINY, "--out", str(tmp_path), "--dry-run"]) == 1
     assert " looks ahead: its output at a position depends on later tokens" in capsys.readouterr().err
+
+
+def test_rates_that_were_not_asked_for_do_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["compare", "b2t", *TINY, "--out", str(tmp_path)]
+    assert main([*flags, "--rates", "0.01", "0.02"]) == 0
+    before = {o.key for o in read_results(runs_csv(tmp_path))}
+    capsys.readouterr()
+    assert main([*flags, "--rates", "0.01", "--show"]) == 0
+    assert "0.02" not in capsys.readouterr().out
+    assert {o.key for o in read_results(runs_csv(tmp_path))} == before
 
 
 def test_no_run_begins_that_would_end_too_late(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

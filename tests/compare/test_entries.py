@@ -77,6 +77,32 @@ def test_a_changed_norm_is_another_wiring(tmp_path: Path) -> None:
     assert names[0][1] != names[1][1] and all(pair[1].startswith("b2t/norm_type=own#") for pair in names)
 
 
+def test_a_file_is_named_by_itself_whatever_else_is_compared(tmp_path: Path) -> None:
+    """So what several machines trained of one file each can be merged."""
+    other = file(tmp_path, "other.py", TEN_LINES.replace("0.5", "0.25"))
+    (alone,), _ = read_entries([file(tmp_path, "alone.py")], tmp_path / "one")
+    forget("alone")
+    together, _ = read_entries([file(tmp_path, "alone.py"), other], tmp_path / "two")
+    assert together[0].name == alone.name and together[1].name.startswith("other#")
+
+
+def test_a_package_of_norms_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "my_norms").mkdir()
+    text = "from torch import nn\nfrom fairseq_residuals import register_norm\nregister_norm('packed', nn.RMSNorm)\n"
+    imported = Path(file(tmp_path / "my_norms", "__init__.py", text))
+    load(imported, wirings=False)
+    _, user_dir = read_entries(["pre_ln", "b2t/norm_type=packed"], tmp_path, imported=[imported])
+    assert user_dir is not None and (user_dir / "my_norms.py").read_text() == text
+
+
+def test_a_wiring_of_the_clone_that_is_not_committed_has_a_name_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairseq_residuals.lab.compare.entries.is_committed", lambda path: path.stem != "b2t")
+    (pre_ln, b2t), _ = read_entries(["pre_ln", "b2t"], tmp_path)
+    assert pre_ln.name == "pre_ln" and b2t.name.startswith("b2t#")
+
+
 def test_registered_wirings_of_a_file_have_their_own_names_and_options(tmp_path: Path) -> None:
     text = TEN_LINES.replace("class HalfPreLN", '@register_variant("my_half")\nclass HalfPreLN') + (
         '    title = "Half"\n    paper = "Unpublished 2026"\n    year = 2026\n'

@@ -33,6 +33,8 @@ from modern_fairseq.atomic_write import atomic_write
 
 LOGGED, VALIDATED = 40, 8
 """Points of a curve of training losses, and of validation losses."""
+WIDE = ("embed_dim", "ffn_embed_dim", "attention_heads", "layers")
+"""Sizes of a stack that the command sets."""
 DID_NOT_LEARN_ABOVE = 0.9
 """Share of the unigram loss above which a final validation loss is that of a model that did not learn.
 
@@ -169,6 +171,31 @@ class Comparison:
     def any_job(self) -> Job:
         """Job of a wiring that every task has, for what all jobs share."""
         return self.job(Cell(Entry("", "pre_ln", ""), 1.0, 1))
+
+    @property
+    def trained_in(self) -> str:
+        """Precision of the trainings: fp32, fp16 or bf16."""
+        common = self.any_job.config.common
+        return "bf16" if common.bf16 else "fp16" if common.fp16 else "fp32"
+
+    @property
+    def stated(self) -> set[str]:
+        """Keys of settings that the report states."""
+        keys = {f"model.{stack}_{key}" for stack in ("encoder", "decoder") for key in WIDE}
+        return (
+            keys
+            | {"dataset.max_tokens", "optimization.update_freq", "optimization.max_update"}
+            | {
+                *(
+                    "optimization.lr",
+                    "common.seed",
+                    "common.bf16",
+                    "common.fp16",
+                    "model.residual",
+                    "model.residual_args",
+                )
+            }
+        )
 
     @cached_property
     def shared(self) -> str:

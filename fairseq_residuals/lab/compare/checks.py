@@ -6,6 +6,7 @@ and cannot differ; ``runs.csv`` has digests of them, by which results of several
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import statistics
@@ -44,6 +45,10 @@ STARTING = 8.0
 VALIDATING = 1.15
 """Time of a run as a multiple of its passes': the optimizer and validations take some as well."""
 Sample = dict[str, Any]
+
+
+TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+"""Types in which passes are timed, by the precision of the trainings."""
 
 
 @dataclass(frozen=True)
@@ -106,10 +111,11 @@ def look(comparison: Comparison, entries: Sequence[Entry], cores: int, most_roun
             admin_measurement.profile(model, partial(model, **sample["net_input"]))
             logits = _logits(model, sample)
             reference = logits if reference is None else reference
-            if not _is_causal(model, sample, logits):
+            moved = _moved(model)  # what starts at 0 may look ahead later
+            if not _is_causal(model, sample, logits) or not _is_causal(moved, sample, _logits(moved, sample)):
                 raise UserError(f"{entry.name} looks ahead: its output at a position depends on later tokens")
             starts[entry.name] = _measure(model, criterion, sample, _close(logits, reference))
-            models[entry.name] = model
+            models[entry.name] = model.to(TYPES[comparison.trained_in])
         say("timing passes")
         with _busy(cores - 1):
             timers = {name: partial(_time, model, criterion, sample) for name, model in models.items()}
@@ -169,6 +175,15 @@ def _is_causal(model: nn.Module, sample: Sample, logits: Tensor) -> bool:
     other = torch.cat([tokens[:, :half], tokens[:, half:].roll(1, 0).flip(1)], 1)
     changed = _logits(model, sample | {"net_input": sample["net_input"] | {name: other}})
     return _close(changed[:, :half], logits[:, :half])
+
+
+@torch.no_grad()
+def _moved(model: nn.Module) -> nn.Module:
+    """Return a copy whose parameters have left where they start."""
+    copied, noise = copy.deepcopy(model), torch.Generator().manual_seed(1)
+    for parameter in copied.parameters():
+        parameter.add_(0.05 * torch.randn(parameter.shape, generator=noise).to(parameter))
+    return copied
 
 
 def _measure(model: nn.Module, criterion: Any, sample: Sample, same: bool) -> Start:

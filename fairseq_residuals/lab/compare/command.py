@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import math
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -32,7 +33,7 @@ from fairseq_residuals.lab.recipes.runner import THREADS, Run, Runner, cores, en
 from fairseq_residuals.lab.recipes.stages import Stages
 from fairseq_residuals.lab.utils.checkout import CONFIGS, require_checkout
 from fairseq_residuals.plugin.folders import locked
-from fairseq_residuals.plugin.progress import quiet
+from fairseq_residuals.plugin.progress import quiet, say
 from fairseq_residuals.wirings.core.errors import UserError
 
 HELP = "train wirings side by side, each at its own best rate, and say whether one is better than the baseline"
@@ -92,7 +93,11 @@ def run(args: argparse.Namespace) -> int:
         comparison, plan = _asked(args)
         _prepare(comparison, args.data)
     with locked(comparison.folder), terminable():
-        results = _known(comparison, args.merge or ())
+        known = _known(comparison, args.merge or ())
+        results = [o for o in known if plan.grows or o.lr in plan.rates]
+        others = [o for o in known if not (plan.grows or o.lr in plan.rates)]
+        if args.score and (without := sum(o.score is None and o.ended == "learned" for o in results)):
+            say(f"{without} finished runs have no score: take their lines out of runs.csv to train them again")
         jobs = environments(args.gpus, 1) if args.gpus else [dict.fromkeys(THREADS, "1")] * (args.jobs or cores())
         with quiet():
             here = 0 if args.gpus or args.cluster else len(jobs)
@@ -101,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
             starts = look(comparison, plan.entries, min(here, cores()), most_rounds)
 
         def conclude() -> None:
-            write_results(comparison.runs_csv, results)
+            write_results(comparison.runs_csv, [*others, *results])
             print(report.write(comparison, plan, results, starts))
 
         if args.show or args.merge:
@@ -113,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
         if args.dry_run:
             return 0
         try:
-            _train(comparison, plan, results, estimates, jobs, deadline, args.cluster)
+            _train(comparison, plan, results, others, estimates, jobs, deadline, args.cluster)
         finally:
             conclude()
     if failed := [result for result in results if result.ended == "failed"]:
@@ -130,8 +135,8 @@ def _asked(args: argparse.Namespace) -> tuple[Comparison, Plan]:
     for name in ("depth", "dim", "updates", "tokens", "seeds", "baseline_seeds", "jobs"):
         if (value := getattr(args, name)) is not None and value < 1:
             raise UserError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
-    if args.gpus < 0 or min(args.rates or [1.0]) <= 0 or args.hours <= 0:
-        raise UserError("--rates and --hours must be more than 0, and --gpus 0 or more")
+    if args.gpus < 0 or not all(0 < rate < math.inf for rate in args.rates or ()) or not args.hours > 0:
+        raise UserError("--rates and --hours must be numbers of more than 0, and --gpus 0 or more")
     found = torch.cuda.device_count() if args.gpus else 0
     # one is needed on a cluster too, where the entries are looked at before they train
     if found < (min(args.gpus, 1) if args.cluster else args.gpus):
@@ -140,6 +145,8 @@ def _asked(args: argparse.Namespace) -> tuple[Comparison, Plan]:
         raise UserError(f"give one of --task ({', '.join(TASKS)}) and --data DIR")
     if args.cluster and importlib.util.find_spec("submitit") is None:
         raise UserError("--cluster needs the package submitit: pip install submitit")
+    if args.cluster == "slurm" and shutil.which("srun") is None:
+        raise UserError("--cluster slurm: there is no srun on this machine")
     texts = list(dict.fromkeys([args.baseline, *args.entries]))
     if len(texts) < 2:
         raise UserError(f"name a wiring to compare with {args.baseline}; `fairseq-residuals list` prints them")
@@ -167,6 +174,8 @@ def _asked(args: argparse.Namespace) -> tuple[Comparison, Plan]:
         args.score,
         args.keep_checkpoints,
     )
+    if stated := comparison.stated.intersection(key.lstrip("+").partition("=")[0] for key in args.override):
+        raise UserError(f"--override {min(stated)}: --depth, --dim, --updates, --tokens, --rates and --seeds say this")
     for entry in entries:
         comparison.job(Cell(entry, 1.0, 1)).check_model()
     name = f"{task.name}-{depth}l-{rung.dim}-{comparison.shared[:6]}"
@@ -213,8 +222,14 @@ def _known(comparison: Comparison, others: Sequence[Path]) -> list[Result]:
                     f"{path} has runs of other settings or other data than this comparison's: results compare where"
                     " task, size, depth, updates, tokens and data are the same"
                 )
-            if result.ended != "failed":
-                results.setdefault(result.key, result)
+            if result.ended == "failed":
+                continue
+            there = results.setdefault(result.key, result)
+            if there.valid_loss != result.valid_loss:  # as on processors of another kind
+                name = f"{result.entry}, lr {result.lr:g}, seed {result.seed}"
+                say(
+                    f"{path}: {name} has loss {result.valid_loss} here; {there.valid_loss} counts, which was read first"
+                )
     return list(results.values())
 
 
@@ -222,12 +237,17 @@ def _train(
     comparison: Comparison,
     plan: Plan,
     results: list[Result],
+    others: Sequence[Result],
     estimates: Mapping[str, float],
     jobs: list[dict[str, str]],
     deadline: float,
     cluster: str | None,
 ) -> None:
-    """Train cells until all are done, or none would end before the deadline; ``results`` grows."""
+    """Train cells until all are done, or none would end before the deadline; ``results`` grows.
+
+    Args:
+        others: results of earlier calls at rates that were not asked for, which stay in runs.csv.
+    """
     runner = Runner(jobs)
     made: dict[Run, Result] = {}
 
@@ -243,7 +263,7 @@ def _train(
     def keep(run: Run) -> None:
         if run in made:
             results.append(made.pop(run))
-            write_results(comparison.runs_csv, results)
+            write_results(comparison.runs_csv, [*others, *results])
 
     while cells := next_cells(plan, results):
         before = len(results)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import inspect
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fairseq_residuals.lab.utils.checkout import is_committed
 from fairseq_residuals.wirings.core.base import Variant
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.norms import OWN
@@ -90,7 +92,7 @@ def read_entries(
     user_dir = _user_dir(files, folder) if files or of_today else None
     entries: list[Entry] = []
     for text in texts:
-        named = load(user_dir / Path(text).name) if user_dir and text.endswith(".py") else [text]
+        named = load(user_dir / _kept(Path(text))) if user_dir and text.endswith(".py") else [text]
         entries += [_entry(name, user_dir) for name in named]
     entries += [replace(e, name=f"{e.name}@warmup=0", warmup=0) for e in entries if e.trains_without_warmup]
     names = [entry.name for entry in entries]
@@ -104,10 +106,26 @@ def _entry(text: str, user_dir: Path | None) -> Entry:
     wiring, warmup = (found["wiring"], int(found["updates"])) if found else (text, None)
     name, _, options = wiring.partition("/")
     wired = Wiring.parse(name, options)
-    own = [part.variant.__module__.startswith(_LOADED) or part.config.norm_type not in OWN for part in wired.parts]
-    if user_dir and any(own):
-        text += f"#{user_dir.name[-4:]}"  # a file that was changed is another wiring
+    files = set()
+    for part in wired.parts:
+        source = Path(inspect.getfile(part.variant))
+        if part.variant.__module__.startswith(_LOADED) or not is_committed(source):
+            files.add(source)
+        if user_dir and part.config.norm_type not in OWN:
+            files |= set(user_dir.glob("[!_]*.py"))
+    if files:  # a file that was changed is another wiring
+        text += f"#{_digest({path.name: path.read_text(encoding='utf-8') for path in files})[6:10]}"
     return Entry(text, name, options, warmup)
+
+
+def _kept(path: Path) -> str:
+    """Return the name of a file's copy: a package of the user's is called as its folder is."""
+    return f"{path.resolve().parent.name}.py" if path.name == "__init__.py" else path.name
+
+
+def _digest(texts: Mapping[str, str]) -> str:
+    """Return the digest of files, ten digits."""
+    return hashlib.sha256("".join(f"{name}\n{texts[name]}" for name in sorted(texts)).encode()).hexdigest()[:10]
 
 
 def _user_dir(files: Sequence[Path], folder: Path) -> Path:
@@ -118,10 +136,9 @@ def _user_dir(files: Sequence[Path], folder: Path) -> Path:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{path} cannot be read as a file of Python: {error}") from error
-        if texts.setdefault(path.name, text) != text:
-            raise UserError(_TWO_OF_ONE_NAME.format(path.name))
-    digest = hashlib.sha256("".join(f"{name}\n{texts[name]}" for name in sorted(texts)).encode()).hexdigest()
-    package = folder / f"wirings_{digest[:10]}"
+        if texts.setdefault(_kept(path), text) != text:
+            raise UserError(_TWO_OF_ONE_NAME.format(_kept(path)))
+    package = folder / f"wirings_{_digest(texts)}"
     package.mkdir(parents=True, exist_ok=True)
     texts["__init__.py"] = (
         "from pathlib import Path\n\nimport fairseq_residuals\n"

@@ -203,7 +203,8 @@ def _made_by(comparison: Comparison, results: Sequence[Result]) -> list[str]:
         f"{len(results)} runs, {sum(o.hours for o in results):.2f} hours of them together; runs.csv has a line for"
         " each, runs/ the logs.",
         f"Data {comparison.data_digest}; settings {comparison.shared}; commit {all_of('commit')}.",
-        f"torch {all_of('torch')} on {all_of('device')}.",
+        f"torch {all_of('torch')} on {all_of('device')}, {comparison.trained_in}.",
+        *([f"Settings beside the task's: {' '.join(comparison.overrides)}."] if comparison.overrides else []),
         *([f"Scores: {all_of('signature')}."] if all_of("signature") else []),
     ]
 

@@ -117,13 +117,13 @@ def folder_task(folder: Path) -> Task:
         )
     own: tuple[str, ...] = (f"recipe.corpus=folder-{data_digest(folder)}", "recipe.variant=null")
     if is_language_model:
-        about = f"language model on {folder.name}"
-        return Task(folder.name, about, "compare/language_model", "s", 12, 1e-3, overrides=own)
+        about = f"language model on {folder.resolve().name}"
+        return Task(folder.resolve().name, about, "compare/language_model", "s", 12, 1e-3, overrides=own)
     source, _, target = languages.pop().partition("-")
     own += (f"task.source_lang={source}", f"task.target_lang={target}", "recipe.evaluate.hypotheses=tokenized")
     own += ("recipe.evaluate.references=targets", "recipe.evaluate.flags.tokenizer=null")  # no raw text is there
-    about = f"{source} to {target} of {folder.name}"
-    return Task(folder.name, about, "compare/translation", "s", 6, 1e-3, overrides=own)
+    about = f"{source} to {target} of {folder.resolve().name}"
+    return Task(folder.resolve().name, about, "compare/translation", "s", 6, 1e-3, overrides=own)
 
 
 def unigram_loss_of(data_bin: Path) -> float:

@@ -28,12 +28,17 @@ def require_checkout(path: Path) -> None:
 
 def commit() -> str:
     """Return the commit of this checkout, "-dirty" where more than results was changed, or the release installed."""
-
-    def git(*arguments: str) -> str:
-        command = ["git", "--no-optional-locks", "-C", str(ROOT), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-
     # the first score on record changes a file of results, and no later score by that
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":(top,exclude)results")
-    described = git("rev-parse", "HEAD")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":(top,exclude)results")
+    described = _git("rev-parse", "HEAD")
     return f"{described}{'-dirty' if changed else ''}" if described else f"release {fairseq_residuals.__version__}"
+
+
+def is_committed(path: Path) -> bool:
+    """Return whether a file of this checkout is as its commit has it; of files elsewhere, True."""
+    return not (path.is_relative_to(ROOT) and _git("status", "--porcelain", "--", str(path)))
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "--no-optional-locks", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
