@@ -77,7 +77,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--gpus", type=int, default=0, metavar="N", help="runs at a time, one GPU each (0: the CPU)")
     where.add_argument("--cluster", choices=CLUSTERS, help="each run is a job there, --jobs or --gpus at a time")
     where.add_argument("--precision", choices=("fp32", "fp16", "bf16"), help="fp32 on a CPU")
-    where.add_argument("--merge", nargs="+", type=Path, metavar="DIR", help="add the runs of these folders")
+    where.add_argument("--merge", nargs="+", type=Path, metavar="DIR", help="add the runs.csv of these folders")
     where.add_argument("--dry-run", action="store_true", help="print the plan and train nothing")
     where.add_argument("--show", action="store_true", help="write the report of what is finished, and train nothing")
 

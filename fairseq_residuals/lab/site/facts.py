@@ -25,7 +25,6 @@ from fairseq_residuals.lab.utils.checkout import RESULTS
 from fairseq_residuals.wirings.build import build_stack
 from fairseq_residuals.wirings.core.base import Variant
 from fairseq_residuals.wirings.core.config import options_of, show_value
-from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS, list_variants
 from fairseq_residuals.wirings.core.stack import Stack
 
@@ -61,23 +60,14 @@ CHARTS = (
 )
 """Table, columns, which rows, what y is, and the title."""
 AS_REGISTERED = ("name", "title", "year", "paper", "verified", "code", "ships_in", "starts_as", "extension")
-NEEDED = ("title", "year", "paper", "verified", "sentence", "schemes", "equations", "listing", "evidence", "works")
-"""Fields that no page can do without; for the lack of another, the template has words."""
 COMPARED = {"activations": "activations", "gradients": "gradients", "generation": "generated sentences"}
 COMPARED |= {"initialisation": "initial values"}
 """Labels of what can be compared, by its word in :attr:`.Variant.verified`."""
 
 
-def family(path: Path = FAMILY) -> dict[str, list[str]]:
-    """Return the wirings that each wiring came from.
-
-    Raises:
-        UserError: a wiring has no row, or a row names what is no wiring.
-    """
-    rows = {row["wiring"]: row["came_from"].split() for row in _rows(path)}
-    named = {name for row in rows.items() for name in (row[0], *row[1])}
-    if wrong := sorted((VARIANTS.keys() - rows.keys()) | (named - VARIANTS.keys())):
-        raise UserError(f"{path} misses or misspells {', '.join(wrong)}: each wiring has a row with what it came from")
+def family() -> dict[str, list[str]]:
+    """Return the wirings that each wiring came from."""
+    rows = {row["wiring"]: row["came_from"].split() for row in _rows(FAMILY)}
     return {name: rows[name] for name in list_variants()}
 
 
@@ -152,8 +142,6 @@ def page(name: str, results: Results, parents: Mapping[str, list[str]]) -> dict[
         "bibtex": bibtex(variant),
         **_measured(name, results),
     }
-    if missing := [field for field in NEEDED if not fields[field]]:
-        raise UserError(f"the page of {name} has no {', '.join(missing)}: see {module.__name__}")
     return fields
 
 

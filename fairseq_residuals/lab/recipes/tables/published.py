@@ -41,25 +41,6 @@ class Table:
     """Rows that the source itself takes from elsewhere; nothing is missing if they are not reproduced."""
     note: str = ""
 
-    def __post_init__(self) -> None:
-        """Check that the parts of the table fit each other.
-
-        Raises:
-            ValueError: cells, averages or stated columns that the columns do not have, or cited rows that the rows do
-                not have; text in a column of scores.
-        """
-        named = {*self.stated, *self.averages, *(part for parts in self.averages.values() for part in parts)}
-        for row, cells in self.rows.items():
-            named |= set(cells)
-            for column in set(cells) - set(self.stated):
-                value = cells[column]
-                if isinstance(value, bool) or not (value is None or value == FAILED or isinstance(value, float | int)):
-                    raise ValueError(f"row {row!r}, column {column!r}: {value!r} is neither a number nor {FAILED}")
-        if named - set(self.columns):
-            raise ValueError(f"there is no column {', '.join(sorted(named - set(self.columns)))}")
-        if set(self.cited) - set(self.rows):
-            raise ValueError(f"there is no row {', '.join(sorted(set(self.cited) - set(self.rows)))}")
-
     @property
     def key(self) -> str:
         """Name by which a user calls the table: ``b2t/table1``."""
