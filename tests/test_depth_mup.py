@@ -186,8 +186,9 @@ def test_one_vector_of_parameters_is_refused() -> None:
         by_scale(trainer, {model.weight: UpdateScale(eps=0.5)})
 
 
-def test_other_optimizers_are_refused() -> None:
-    flags = ("--optimizer", "sgd", "--lr", "0.1", "--lr-scheduler", "fixed")
+@pytest.mark.parametrize("optimizer", ["sgd", "adafactor"])
+def test_other_optimizers_are_refused(optimizer: str) -> None:
+    flags = ("--optimizer", optimizer, "--lr", "0.1", "--lr-scheduler", "fixed")
     trainer = make_trainer(*flags, "--residual-args", "depth_mup=true,base_depth=1", variant="pre_ln")
     with pytest.raises(UserError, match="take --optimizer adam, fused_adam or radam"):
         update(trainer, sample())

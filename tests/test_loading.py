@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from tiny import build, dimensions, settings
+
+from fairseq_residuals.wirings.core.errors import UserError
 
 
 def test_pretrained_speech_encoder_is_loaded_into_the_wired_stack(tmp_path: Any) -> None:
@@ -25,6 +28,8 @@ def test_pretrained_speech_encoder_is_loaded_into_the_wired_stack(tmp_path: Any)
     for name, value in donor.encoder.state_dict().items():
         # fairseq fills this placeholder with whatever the memory held
         assert name.endswith("_float_tensor") or torch.equal(model.encoder.state_dict()[name], value), name
+    with pytest.raises(UserError, match=r"the encoder of .* was trained with the wiring pre_ln"):
+        build("speech", "layernorm_scaling", "--load-pretrained-encoder-from", str(path))
 
 
 def test_a_checkpoint_of_shared_embeddings_and_adaptive_softmax_can_be_loaded() -> None:

@@ -1,4 +1,4 @@
-"""Loading data in the background ends before Python does."""
+"""Batches come in the order that was asked for, and what loads them in the background ends before Python does."""
 
 import atexit
 import queue
@@ -7,6 +7,8 @@ import types
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
+
+from modern_fairseq.proxies import replaces
 
 _stopping = threading.Event()
 _consumers: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
@@ -46,3 +48,27 @@ def background_ends_first(module: types.ModuleType) -> None:
 
     module.BackgroundConsumer = BackgroundConsumer  # type: ignore[attr-defined]
     atexit.register(_stop)
+
+
+def epochs_as_asked(module: types.ModuleType) -> None:
+    """Shuffle after ``--curriculum``, and skip the last batch alone of a resumed epoch (data/iterators.py:477-526).
+
+    A loader that is used again kept the first epoch's choice not to shuffle, unless the run was resumed. With
+    ``--skip-remainder-batch`` a resumed epoch lost as many batches as it had had before. Can go when fairseq > 0.12.2
+    passes ``shuffle`` on and counts from the offset.
+    """
+
+    @replaces(module.EpochBatchIterator, "_get_iterator_for_epoch")
+    def get_iterator_for_epoch(
+        original: Any, self: Any, epoch: int, shuffle: bool, fix_batches_to_gpus: bool = False, offset: int = 0
+    ) -> Any:
+        if self.reuse_dataloader and self.dataloader is not None:
+            self.batch_sampler.shuffle = shuffle
+        skips, self.skip_remainder_batch = self.skip_remainder_batch, False
+        try:
+            batches = original(self, epoch, shuffle, fix_batches_to_gpus=fix_batches_to_gpus, offset=offset)
+        finally:
+            self.skip_remainder_batch = skips
+        if skips and batches is not None:
+            batches.take(offset + len(self.batch_sampler) - 1)
+        return batches

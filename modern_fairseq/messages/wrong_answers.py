@@ -90,7 +90,8 @@ def sentences_to_iterate(module: types.ModuleType) -> None:
 
     @replaces(module.FairseqTask, "get_batch_iterator")
     def get_batch_iterator(original: Any, self: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        name = next((name for name, known in self.datasets.items() if known is dataset), None)
+        there = (dataset, getattr(dataset, "dataset", None))  # fairseq-eval-lm puts a context window around it
+        name = next((name for name, known in self.datasets.items() if any(known is d for d in there)), None)
         if name is not None and not len(dataset):
             raise UserError(f"the data set {name} has no sentences: fairseq-preprocess it again from a text that has")
         iterator = original(self, dataset, *args, **kwargs)

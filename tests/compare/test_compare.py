@@ -208,8 +208,9 @@ def test_a_wiring_that_looks_ahead_is_refused(gate: str, tmp_path: Path, capsys:
         "class Ahead(PreLNConnection):\n    def read(self, s):\n"
         f"        return self.norm(s['x'] + {gate}s['x'].mean(0)), s\n\n\nclass Cheat",
     )
-    (tmp_path / "cheat.py").write_text(cheat.replace("connection = PreLNConnection", "connection = Ahead"))
-    assert main(["compare", str(tmp_path / "cheat.py"), *TINY, "--out", str(tmp_path), "--dry-run"]) == 1
+    file = tmp_path / f"cheat_{len(gate)}.py"
+    file.write_text(cheat.replace("connection = PreLNConnection", "connection = Ahead"))
+    assert main(["compare", str(file), *TINY, "--out", str(tmp_path), "--dry-run"]) == 1
     assert " looks ahead: its output at a position depends on later tokens" in capsys.readouterr().err
 
 

@@ -11,9 +11,14 @@ from typing import Any
 
 import pytest
 import sacrebleu
+import torch
 from fairseq import tasks
+from fairseq.data import iterators
+from fairseq.dataclass.configs import EMAConfig
+from fairseq.models.ema.ema import EMA
 from omegaconf import OmegaConf
 from running import argv_of, execute
+from torch import nn
 
 from fairseq_residuals_errors import UserError
 from modern_fairseq.compat.scoring import Lines
@@ -83,3 +88,38 @@ def test_its_unknown_or_missing_keys_are_errors(tmp_path: Path) -> None:
     cfg = OmegaConf.create({"task": {"_name": "speech_to_text"}})
     with pytest.raises(UserError, match=r"task\.data is missing"):
         tasks.setup_task(cfg.task)
+
+
+def batches_of(epochs: Any, epoch: int, shuffle: bool, offset: int = 0) -> list[int]:
+    epochs.epoch = epoch
+    return [int(batch) for batch in epochs._get_iterator_for_epoch(epoch, shuffle, offset=offset)]
+
+
+def epochs_of(**settings: Any) -> Any:
+    data = torch.utils.data.TensorDataset(torch.arange(9))
+    return iterators.EpochBatchIterator(data, lambda items: items[0][0], [[i] for i in range(9)], seed=1, **settings)
+
+
+def test_a_resumed_epoch_skips_its_last_batch_alone() -> None:
+    epochs = epochs_of(skip_remainder_batch=True)
+    whole = batches_of(epochs, 1, True)
+    assert len(whole) == 8
+    assert all(batches_of(epochs, 1, True, offset) == whole[offset:] for offset in range(1, 8))
+
+
+def test_shuffling_begins_after_the_curriculum() -> None:
+    epochs = epochs_of(reuse_dataloader=True)
+    assert batches_of(epochs, 1, False) == [*range(9)]
+    assert batches_of(epochs, 2, True) == batches_of(epochs_of(), 2, True) != [*range(9)]
+
+
+def test_shared_parameters_are_averaged_once() -> None:
+    model = nn.ModuleDict({"words": nn.Embedding(3, 2), "output": nn.Linear(2, 3, bias=False)})
+    model["output"].weight = model["words"].weight
+    expected = model["words"].weight.detach().clone()
+    average = EMA(model, EMAConfig(ema_decay=0.9))
+    for _ in range(3):
+        model["words"].weight.data.add_(1.0)
+        average.step(model)
+        expected = 0.9 * expected + 0.1 * model["words"].weight.detach()
+    torch.testing.assert_close(average.get_model()["output"].weight.detach(), expected)

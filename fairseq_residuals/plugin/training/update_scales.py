@@ -60,7 +60,8 @@ def by_scale(trainer: Any, scales: Scales) -> dict[UpdateScale, list[nn.Paramete
             "the wiring has settings of the optimizer for single parameters, and --fp16 keeps all in one vector: add"
             " --fp16-no-flatten-grads"
         )
-    if not {"lr", "weight_decay", "eps"} <= groups[0].keys():
+    # adafactor's eps is a pair
+    if not all(isinstance(groups[0].get(name), int | float) for name in ("lr", "weight_decay", "eps")):
         raise UserError(
             "the wiring has settings of Adam for single parameters: take --optimizer adam, fused_adam or radam"
         )

@@ -1,0 +1,36 @@
+"""The exponential average of parameters (``--store-ema``) is that of its decay."""
+
+import types
+from typing import Any
+
+from modern_fairseq.proxies import replaces
+
+
+class _Once:
+    """A model whose state has each tensor once, however many names it has in an average."""
+
+    def __init__(self, model: Any, held: dict[str, Any]) -> None:
+        self.model, self.held = model, held
+
+    def state_dict(self) -> dict[str, Any]:
+        seen: set[int] = set()
+        kept = {}
+        for name, value in self.model.state_dict().items():
+            place = getattr(self.held.get(name), "data_ptr", int)()
+            if not place or place not in seen:
+                kept[name] = value
+            seen.add(place)
+        return kept
+
+
+def shared_parameters_once(module: types.ModuleType) -> None:
+    """Let embeddings that are shared decay once for each update (models/ema/ema.py:140-174).
+
+    They are updated in place under each of their names, so a decay d became d^2 or, with ``--share-all-embeddings``,
+    d^3. Can go when fairseq > 0.12.2 updates parameters.
+    """
+
+    @replaces(module.EMA, "_step_internal")
+    def step_internal(original: Any, self: Any, new_model: Any, updates: Any = None) -> None:
+        held = self.fp32_params if self.config.ema_fp32 else self.model.state_dict()
+        original(self, _Once(new_model, held), updates)
