@@ -418,16 +418,17 @@ class WholeAttention:
         Raises:
             UserError: the wiring edits what is inside, and ``attn`` does not show it.
         """
-        whole = isinstance(attn, nn.MultiheadAttention) and not edits
-        if rehearsal and (whole or isinstance(attn, MultiheadAttention)):
-            return torch.zeros_like(query), None
-        if (whole or isinstance(attn, MultiheadAttention)) and self.kind == "cross" and "key" not in arguments:
-            raise UserError('give the stack cross_attention={"key": memory, "value": memory}')
-        if isinstance(attn, MultiheadAttention):
+        ours, pytorchs = isinstance(attn, MultiheadAttention), isinstance(attn, nn.MultiheadAttention) and not edits
+        if ours or pytorchs:
+            if rehearsal:
+                return torch.zeros_like(query), None
+            if self.kind == "cross" and "key" not in arguments:
+                raise UserError('give the stack cross_attention={"key": memory, "value": memory}')
+        if ours:
             given: dict[str, Any] = {"key": key, "value": value} | dict(arguments) | edits
             y, _ = run_attention(attn, query, **given)
             return y, None
-        if whole:
+        if pytorchs:
             given = {"key": key, "value": value, "need_weights": False} | dict(arguments)
             return attn(query, **given)[0], None
         if key is not query or value is not query:

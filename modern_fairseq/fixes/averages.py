@@ -3,6 +3,8 @@
 import types
 from typing import Any
 
+import torch
+
 from modern_fairseq.proxies import replaces
 
 
@@ -16,8 +18,9 @@ class _Once:
         seen: set[int] = set()
         kept = {}
         for name, value in self.model.state_dict().items():
-            place = getattr(self.held.get(name), "data_ptr", int)()
-            if not place or place not in seen:
+            held = self.held.get(name)
+            place = held.data_ptr() if isinstance(held, torch.Tensor) else 0  # which an empty one has too
+            if place == 0 or place not in seen:
                 kept[name] = value
             seen.add(place)
         return kept

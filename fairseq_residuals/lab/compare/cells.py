@@ -136,8 +136,8 @@ class Comparison:
 
     def job(self, cell: Cell) -> Job:
         """Return how a cell is trained and scored."""
-        rung, wide = self.rung, {"embed_dim": self.rung.dim, "ffn_embed_dim": self.rung.ffn}
-        wide |= {"attention_heads": rung.heads, "layers": self.depth}
+        rung = self.rung
+        wide = dict(zip(WIDE, (rung.dim, rung.ffn, rung.heads, self.depth), strict=True))
         stacks = ("decoder",) if self.task.is_language_model else ("encoder", "decoder")
         passes = math.ceil(rung.tokens / MOST_IN_A_PASS)
         validated = math.ceil(rung.updates / VALIDATED)
@@ -181,21 +181,9 @@ class Comparison:
     @property
     def stated(self) -> set[str]:
         """Keys of settings that the report states."""
-        keys = {f"model.{stack}_{key}" for stack in ("encoder", "decoder") for key in WIDE}
-        return (
-            keys
-            | {"dataset.max_tokens", "optimization.update_freq", "optimization.max_update"}
-            | {
-                *(
-                    "optimization.lr",
-                    "common.seed",
-                    "common.bf16",
-                    "common.fp16",
-                    "model.residual",
-                    "model.residual_args",
-                )
-            }
-        )
+        sizes = (f"model.{stack}_{key}" for stack in ("encoder", "decoder") for key in WIDE)
+        steps = ("dataset.max_tokens", "optimization.update_freq", "optimization.max_update", "optimization.lr")
+        return {*sizes, *steps, "common.seed", "common.bf16", "common.fp16", "model.residual", "model.residual_args"}
 
     @cached_property
     def shared(self) -> str:

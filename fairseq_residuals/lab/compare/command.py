@@ -7,7 +7,7 @@ import importlib.util
 import math
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -105,8 +105,11 @@ def run(args: argparse.Namespace) -> int:
             most_rounds = ROUNDS if plan.seeds > 1 else FEW_ROUNDS
             starts = look(comparison, plan.entries, min(here, cores()), most_rounds)
 
-        def conclude() -> None:
+        def save() -> None:
             write_results(comparison.runs_csv, [*others, *results])
+
+        def conclude() -> None:
+            save()
             print(report.write(comparison, plan, results, starts))
 
         if args.show or args.merge:
@@ -118,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
         if args.dry_run:
             return 0
         try:
-            _train(comparison, plan, results, others, estimates, jobs, deadline, args.cluster)
+            _train(comparison, plan, results, save, estimates, jobs, deadline, args.cluster)
         finally:
             conclude()
     if failed := [result for result in results if result.ended == "failed"]:
@@ -237,7 +240,7 @@ def _train(
     comparison: Comparison,
     plan: Plan,
     results: list[Result],
-    others: Sequence[Result],
+    save: Callable[[], None],
     estimates: Mapping[str, float],
     jobs: list[dict[str, str]],
     deadline: float,
@@ -246,7 +249,7 @@ def _train(
     """Train cells until all are done, or none would end before the deadline; ``results`` grows.
 
     Args:
-        others: results of earlier calls at rates that were not asked for, which stay in runs.csv.
+        save: writes all results to runs.csv.
     """
     runner = Runner(jobs)
     made: dict[Run, Result] = {}
@@ -263,7 +266,7 @@ def _train(
     def keep(run: Run) -> None:
         if run in made:
             results.append(made.pop(run))
-            write_results(comparison.runs_csv, [*others, *results])
+            save()
 
     while cells := next_cells(plan, results):
         before = len(results)

@@ -73,12 +73,6 @@ def wiring_of(settings: Settings) -> str:
     return " and ".join(dict.fromkeys(wiring.computes for wiring in wirings))
 
 
-def encoder_wiring_of(checkpoint: Settings) -> Wiring | None:
-    """Return the wiring of a checkpoint's encoder; None of a model that is none of this plugin's."""
-    settings = flat_settings(checkpoint)
-    return Wiring.parse(str(settings["residual"]), settings.get("residual_args")) if settings.get("residual") else None
-
-
 def _plain(section: Any) -> Settings:
     section = OmegaConf.to_container(section) if isinstance(section, DictConfig) else section
     return dict(vars(section)) if isinstance(section, Namespace) else dict(section or {})

@@ -10,7 +10,7 @@ from fairseq.models import register_model
 from fairseq.models.speech_to_text import S2TTransformerModel
 from torch import Tensor, nn
 
-from fairseq_residuals.plugin.checkpoints.fairseq_config import encoder_wiring_of
+from fairseq_residuals.plugin.checkpoints.fairseq_config import flat_settings, wiring_of
 from fairseq_residuals.plugin.models.args import Args, for_stock_build
 from fairseq_residuals.plugin.models.builder import forget_files, refuse_sharding, wire_model, wirings_of
 from fairseq_residuals.plugin.models.families import Family, add_plugin_flags
@@ -88,13 +88,19 @@ class ResidualS2TTransformer(S2TTransformerModel):
         if pretrained:
             if not Path(pretrained).exists():
                 raise UserError(f"--load-pretrained-encoder-from: there is no file {pretrained}")
-            then = encoder_wiring_of(checkpoint_utils.load_checkpoint_to_cpu(pretrained))
-            if then and then.computes != wirings["encoder"].computes:
+            state = checkpoint_utils.load_checkpoint_to_cpu(pretrained)
+            then = wiring_of(flat_settings(state) | {"decoder_residual": None})
+            if then not in ("", wirings["encoder"].computes):
                 raise UserError(
                     f"--load-pretrained-encoder-from: the encoder of {pretrained} was trained with the wiring"
-                    f" {then.computes}, and this is {wirings['encoder'].computes}"
+                    f" {then}, and this is {wirings['encoder'].computes}"
                 )
-            checkpoint_utils.load_pretrained_component_from_model(component=model.encoder, checkpoint=pretrained)
+            own = {
+                name.removeprefix("encoder."): value
+                for name, value in state["model"].items()
+                if name.startswith("encoder.")
+            }
+            model.encoder.load_state_dict(own)
             forget_files(args, "load_pretrained_encoder_from")
         return model
 

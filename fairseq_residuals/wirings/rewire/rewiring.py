@@ -115,19 +115,23 @@ def take_over(norm: nn.Module, owner: nn.Module, stays: bool) -> Callable[[], No
     return partial(put_back, norm, before, trained)
 
 
-def set_forward(module: nn.Module, forward: Any) -> None:
-    """Have a module run ``forward``; None: that of its class."""
-    if forward is not None:
-        module.forward = forward
-    elif "forward" in vars(module):
-        del module.forward
-
-
 def put_back(norm: nn.Module, forward: Any, trained: list[nn.Parameter]) -> None:
-    """Have the framework normalise again; ``trained`` are the parameters that were not frozen."""
-    set_forward(norm, forward)
+    """Have the framework normalise again.
+
+    Args:
+        forward: that of this norm alone; None: that of its class.
+        trained: the parameters that were not frozen.
+    """
+    del norm.forward
+    if forward is not None:
+        norm.forward = forward
     for parameter in trained:
         parameter.requires_grad_(True)
+
+
+def replaced(norm: str) -> UserError:
+    """Return the refusal of a norm that another one stands in for, which would have no effect."""
+    return UserError(f"{norm}, which the wiring calls, was replaced or patched since rewire; do so before")
 
 
 class _Together(torch.autograd.Function):
@@ -236,8 +240,8 @@ class LayerWiring(Layer):
         self.hooked: dict[str, nn.Module] = {}
         self.leaving: list[tuple[nn.Module, int]] = []
         """Modules with the numbers of the hooks that write what they return, which have to be their last ones."""
-        self.moved: dict[str, tuple[nn.Module, Callable[[], None]]] = {}
-        """Norms that the wiring calls, by their names, each with what puts it back."""
+        self.moved: list[tuple[str, nn.Module, Callable[[], None]]] = []
+        """Norms that the wiring calls, each with its name in the layer, if it has one, and what puts it back."""
         functions = {kind: sub.function for kind, sub in self.described.items() if sub.function}
         self.functions = {kind: norm_function(name, stack.shape.dim) for kind, name in functions.items()}
         """Norms that are no modules of the layer; once it is attached, those that stay parts of sub-layers."""
@@ -272,7 +276,7 @@ class LayerWiring(Layer):
                 if stays and hasattr(connection, "norm"):
                     connection.norm = nn.Identity()
             elif undo := take_over(norm, connection, stays):
-                self.moved[movable] = norm, undo
+                self.moved.append((movable, norm, undo))
                 self.functions.pop(kind, None)
             elif movable and sub.enter:
                 # part of the sub-layer
@@ -284,7 +288,7 @@ class LayerWiring(Layer):
         """Undo :meth:`attach`."""
         for handle in self.handles:
             handle.remove()
-        for _, undo in self.moved.values():
+        for _, _, undo in self.moved:
             undo()
         del self.layer.forward
 
@@ -349,11 +353,9 @@ class LayerWiring(Layer):
                 "a copy stands in place of the wiring, as PEFT's modules_to_save makes one: train the wiring itself, by"
                 " requires_grad_(True) of the parameters that have .wiring. in their names"
             )
-        for name, (norm, _) in self.moved.items():
+        for name, norm, _ in self.moved:
             if name and (self.layer.get_submodule(name) is not norm or norm.forward is not pass_on):
-                raise UserError(
-                    f"{name} of a layer, which the wiring calls, was replaced or patched since rewire; do so before"
-                )
+                raise replaced(f"{name} of a layer")
 
     def _run(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the framework's forward, on what the wiring reads where the whole layer is one sub-layer."""
@@ -620,9 +622,7 @@ class Rewiring(nn.Module):
             norm: Any = getattr(self.above, self.blocks.norm.rpartition(".")[2])
             passes = getattr(norm.forward, "__func__", None) is Rewiring.pass_top
             if norm is not self.top_norm or not passes:
-                raise UserError(
-                    f"{self.blocks.norm}, which the wiring calls, was replaced or patched since rewire; do so before"
-                )
+                raise replaced(self.blocks.norm)
 
     def pass_top(self, x: Tensor) -> Tensor:
         """Return ``x``: the forward of a last norm, which the wiring has called above the last layer.
