@@ -56,6 +56,15 @@ def test_what_is_computed_may_not(tmp_path: Path) -> None:
     other.load_checkpoint(path, reset_optimizer=True)
 
 
+@pytest.mark.parametrize("flags", [("--activation-fn", "gelu"), ("--encoder-attention-heads", "1")], ids=str)
+def test_nor_may_a_setting_that_no_parameter_shows(flags: tuple[str, str], tmp_path: Path) -> None:
+    path = saved(tmp_path / "a.pt", "post_ln")
+    other = make_trainer(*SGD, *flags, variant="post_ln")
+    with pytest.raises(UserError, match=rf"{flags[0][2:].replace('-', '_')} \S+, and this is {flags[1]}"):
+        other.load_checkpoint(path)
+    other.load_checkpoint(path, reset_optimizer=True)
+
+
 def test_without_the_optimizers_state_another_wiring_takes_the_parameters(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.pt", "post_ln", "--no-save-optimizer-state")
     make_trainer(*SGD, variant="b2t").load_checkpoint(path)

@@ -67,20 +67,27 @@ def _computes(checkpoint: dict[str, Any]) -> str:
 
 
 def refuse_to_go_on_otherwise(loaded: Loaded) -> None:
-    """Refuse to train on with parameters that have the names of the model's, but were used by another wiring.
+    """Refuse to train on with parameters that have the names of the model's, but computed something else.
 
     Raises:
-        UserError: they were, and their optimizer is to go on.
+        UserError: they were used by another wiring or by other :data:`COMPUTING` settings, and their optimizer is to
+            go on.
     """
     trainer, state = loaded.request.trainer, loaded.state
     if trainer is None or loaded.request.reset_optimizer or "last_optimizer_state" not in state:
         return
-    then, now = wiring_of(flat_settings(state)), wiring_of(flat_settings({"cfg": trainer.cfg}))
-    if then and now and then != now and state["model"].keys() == trainer.get_model().state_dict().keys():
-        raise UserError(
-            f"{loaded.filename} was trained with the wiring {then}, and this is {now}: name the checkpoint's, or"
-            " another --save-dir, or go on from its parameters alone by --reset-optimizer"
-        )
+    before, after = flat_settings(state), flat_settings({"cfg": trainer.cfg})
+    then, now = wiring_of(before), wiring_of(after)
+    if not (then and now) or state["model"].keys() != trainer.get_model().state_dict().keys():
+        return
+    both = [key for key in COMPUTING if key in before and key in after]
+    pairs = [("the wiring", then, now), *((key, before[key], after[key]) for key in both)]
+    for name, old, new in pairs:
+        if (old or None) != (new or None):  # False and None are one
+            raise UserError(
+                f"{loaded.filename} was trained with {name} {old}, and this is {new}: name the checkpoint's, or"
+                " another --save-dir, or go on from its parameters alone by --reset-optimizer"
+            )
 
 
 steps.extend((refuse_to_rewire, refuse_to_compute_otherwise, refuse_to_go_on_otherwise))
