@@ -77,6 +77,16 @@ def test_admin_is_profiled_by_the_first_batch_of_training() -> None:
     assert torch.equal(loaded.state_dict()["1.ffn_connection.omega"], before["1.ffn_connection.omega"])
 
 
+def test_admin_that_was_saved_before_training_is_profiled_when_it_trains() -> None:
+    stack, x = language_model("admin"), vectors(5, 3)
+    loaded = language_model("admin")
+    loaded.load_state_dict(stack.state_dict())
+    for each in (stack, loaded):
+        each.train()(x)
+    assert loaded[1].connection("ffn").omega[0] > 1.1
+    assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in stack.state_dict().items())
+
+
 def test_files_of_omegas_are_read_no_more() -> None:
     stack = language_model("admin", options={"profile": "omegas.json"})
     with pytest.raises(UserError, match=r"profile=omegas\.json: files of omegas are read no more; valid: auto"):

@@ -39,23 +39,23 @@ Omegas = dict[str, list[dict[str, float]]]
 
 
 def unprofiled(model: nn.Module) -> Connections:
-    """Return the connections whose omegas are neither profiled nor a checkpoint's, in the stacks that have any.
+    """Return the connections of the stacks whose omegas are neither profiled nor a trained checkpoint's.
 
     (A layer that another variant wires has none.)
     """
     connections: Connections = {}
     for stack in model.modules():
         if isinstance(stack, Stack):
-            layers = [_unprofiled_in(stack[i]) for i in range(len(stack))]
-            if any(layers):
+            layers = [_connections_of(stack[i]) for i in range(len(stack))]
+            if any(layers) and not any(c.known for layer in layers for c in layer.values()):
                 connections[stack.shape.stack] = layers
     return connections
 
 
-def _unprofiled_in(layer: Layer) -> dict[str, AdminConnection]:
+def _connections_of(layer: Layer) -> dict[str, AdminConnection]:
     names = [f"{kind}{layer.kinds[:i].count(kind) or ''}" for i, kind in enumerate(layer.kinds)]
     connections = zip(names, layer.connections(), strict=True)
-    return {name: c for name, c in connections if isinstance(c, AdminConnection) and not c.known}
+    return {name: c for name, c in connections if isinstance(c, AdminConnection)}
 
 
 @torch.no_grad()

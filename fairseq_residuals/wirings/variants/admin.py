@@ -37,7 +37,7 @@ class AdminConnection(Connection):
         self.omega = nn.Parameter(torch.ones(site.dim))
         self.profile = site.config.profile
         self.known = False
-        """Whether ``omega`` is a profile's or a checkpoint's, and not just as built."""
+        """Whether ``omega`` is a profile's or a trained checkpoint's; the first of a profile is 1, as all are built."""
         self.register_load_state_dict_pre_hook(_take_note)
 
     def write(self, s: Stream, y: Tensor) -> Stream:
@@ -48,7 +48,9 @@ class AdminConnection(Connection):
 
 
 def _take_note(connection: AdminConnection, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    connection.known |= f"{prefix}omega" in state
+    omega = state.get(f"{prefix}omega")
+    # what was saved before it was profiled has ones everywhere
+    connection.known |= omega is not None and bool((omega != 1).any())
 
 
 @register_variant("admin")
