@@ -15,6 +15,8 @@ from fairseq_residuals.lab.look.gradients import PointInLayer
 from fairseq_residuals.lab.look.probes import Event, ModelAndLoss, run_forward, stacks, watch
 from fairseq_residuals.lab.look.subjects import PREFIXES
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
+from fairseq_residuals.wirings.build import build_stack
+from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS
 from tests.rotation import SHAPES_OF_CODE
 
@@ -40,6 +42,14 @@ def test_the_last_layers_output_is_what_the_top_makes_of_the_stream(variant: str
         same = torch.equal(state, closed[-1]) or (norm is not None and torch.equal(norm(state), closed[-1]))
         assert same, (
             "of a stream of several tensors, Variant.layer_output says what `close` makes of them before its norm"
+        )
+
+
+def test_two_stacks_of_one_kind_are_not_added() -> None:
+    twins = nn.ModuleList(build_stack("pre_ln", depth=1, dim=8, heads=2, ffn_dim=8) for _ in range(2))
+    with pytest.raises(UserError, match=r"several stacks of one kind \(encoder, encoder\)"):
+        gradients.parameter_gradients(
+            ModelAndLoss(twins, lambda: sum(stack(torch.ones(2, 1, 8)).sum() for stack in twins))
         )
 
 

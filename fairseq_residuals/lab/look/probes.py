@@ -54,7 +54,7 @@ def stacks(model: nn.Module) -> list[Stack]:
     """Return the wired stacks of a model, the encoder's first.
 
     Raises:
-        UserError: it has none.
+        UserError: it has none, or two of one kind, whose numbers would be added.
     """
     wired = [module for module in model.modules() if isinstance(module, Stack)]
     if not wired:
@@ -62,6 +62,9 @@ def stacks(model: nn.Module) -> list[Stack]:
             "this model has no wired stack; `fairseq-residuals import --from fairseq FILE OUT` makes one of a"
             " checkpoint of stock fairseq, and fairseq_residuals.wrap of a model of your own"
         )
+    kinds = [stack.shape.stack for stack in wired]
+    if len(set(kinds)) < len(kinds):
+        raise UserError(f"this model has several stacks of one kind ({', '.join(kinds)}): analyse the part with one")
     return wired
 
 
