@@ -26,7 +26,7 @@ from fairseq_residuals.wirings.core.errors import UserError
 HELP = "write a static site: a page for each wiring, a list that filters, a comparison, a family tree, the guide"
 TEMPLATES = Path(__file__).with_name("templates")
 FORMATTER = HtmlFormatter(nowrap=False, classprefix="hl-")
-COMPARED = ("name", "title", "sentence", "equations", "typeset", "listing")
+COMPARED = ("name", "title", "sentence", "equations", "listing")
 """Fields that two wirings side by side show."""
 
 

@@ -20,7 +20,6 @@ import torch
 from fairseq_residuals.lab.look.list_wirings import evidence, own_options
 from fairseq_residuals.lab.look.scheme import module_names, scheme_of
 from fairseq_residuals.lab.look.trace import Graph, trace_layers
-from fairseq_residuals.lab.site.mathml import typeset
 from fairseq_residuals.lab.utils.checkout import RESULTS
 from fairseq_residuals.wirings.build import build_stack
 from fairseq_residuals.wirings.core.base import Variant
@@ -126,7 +125,6 @@ def page(name: str, results: Results, parents: Mapping[str, list[str]]) -> dict[
         "passes": layers[0][1].crossed("norm"),
         "streams": len({n.label for n in layers[0][1].nodes if n.kind == "in"}),
         "equations": list(equations),
-        "typeset": "".join(map(typeset, equations)),
         "symbols": {k: v for k, v in variant.symbols.items() if re.search(rf"\b{k}\b", " ".join(equations))},
         "listing": _listing(stack[1].self_attn_connection, module.__name__),
         "module_source": inspect.getsource(module),

@@ -54,7 +54,6 @@ if (byId("pair")) {
     byId("schemes").innerHTML = [a, b].map((w) =>
       `<section><h2><a href="wiring/${w.name}.html">${escaped(w.title)}</a></h2>
        <p>${escaped(w.sentence)}</p><div class="wide">${w.scheme}</div></section>`).join("");
-    byId("equations").innerHTML = [a, b].map((w) => `<section class="wide">${w.typeset}</section>`).join("");
     byId("lines").innerHTML = diff(a.equations, b.equations);
     byId("code").innerHTML = diff(a.listing.split("\n"), b.listing.split("\n"));
   });
