@@ -72,7 +72,7 @@ while read -r -a wirings; do
     bench "costs-$part" train --tokens 112x32 --layers 18 --precision bf16 \
         --beside --variants --also "${entries[@]}" </dev/null
 done <"$OUT/wirings.txt"
-bench search generate --tokens 64x32 --layers 6 --beam 4 --precision fp16 --beside stock ctranslate2 --variants pre_ln
+bench search generate --tokens 64x32 --layers 6 --beam 4 --precision fp16 --beside stock --variants pre_ln
 
 if [ "${#failed[@]}" -gt 0 ]; then
     printf 'gpu.sh: error: not done: %s\n' "${failed[*]}" >&2

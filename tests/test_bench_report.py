@@ -76,14 +76,14 @@ def test_the_numbers_of_a_line() -> None:
 
 def test_a_failure_is_a_line_and_a_remark() -> None:
     cases = [TINY, replace(TINY, layers="3")]
-    lines = [Line(parse(n), c, [measured(1.0)] if n == "b2t" else []) for c in cases for n in ("b2t", "ctranslate2")]
+    lines = [Line(parse(n), c, [measured(1.0)] if n == "b2t" else []) for c in cases for n in ("b2t", "stock-lean")]
     for line in lines[1::2]:
         line.failure = "not installed"
     lines[2].failure = "not done within 1 s"
     report = Report("train", lines, torch.device("cpu"))
-    assert report.rows()[1] == ["ctranslate2", "2", "16x32x2", "fp32", *[None] * (len(report.columns) - 4)]
+    assert report.rows()[1] == ["stock-lean", "2", "16x32x2", "fp32", *[None] * (len(report.columns) - 4)]
     remarks = report.remarks()
-    assert "ctranslate2 (2 layers, 16x32x2, fp32; 3 layers, 16x32x2, fp32): not installed." in remarks
+    assert "stock-lean (2 layers, 16x32x2, fp32; 3 layers, 16x32x2, fp32): not installed." in remarks
     assert "b2t (3 layers, 16x32x2, fp32): not done within 1 s." in remarks
     assert [row["failure"] for row in csv.DictReader(io.StringIO(report.csv()))].count("not installed") == 2
 

@@ -25,7 +25,6 @@ from fairseq_residuals.lab.utils.machine import machine
 from fairseq_residuals.lab.utils.tables import Cell, csv_text, markdown_table
 from fairseq_residuals.plugin.checkpoints.checkpoint_file import check_output
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
-from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS
 from modern_fairseq.atomic_write import atomic_write
 
@@ -67,8 +66,6 @@ THEMES = {
     "generate": replace(
         _TRAIN,
         help="tokens per second of beam search with hypotheses of one length",
-        beside=("stock", "stock-lean", "ctranslate2"),
-        precisions=(*_TRAIN.precisions, "int8"),
     ),
     "library": Theme(
         f"training of stacks without fairseq, beside those of other libraries; flags are {', '.join(stacks.FLAGS)}",
@@ -164,10 +161,7 @@ def run(args: argparse.Namespace) -> int:
         # refused now, not after an hour
         for case in all_cases:
             theme.refuse(entry, case)
-    # PyTorch's models do not compute in int8
-    lines = [Line(e, case) for case in all_cases for e in entries if case.precision != "int8" or not e.network]
-    if not lines:
-        raise UserError("there is nothing to measure: --precision int8 is for ctranslate2 alone")
+    lines = [Line(entry, case) for case in all_cases for entry in entries]
     report = Report(args.theme, lines, device)
     for _ in measure(lines, args.theme, args.repeats, args.timeout):
         # a run of hours that is stopped keeps the rounds that it has made
@@ -185,7 +179,7 @@ LEGEND = {
     "tokens/s": "target tokens per second: those of the median round, with the least and the most of any round",
     "step s": "the median round's median step (a search is one), and the phases of that same step",
     "peak MiB": "the most memory of its process (on a GPU: of PyTorch's tensors)",
-    "x stock": "speed, as a multiple of stock fairseq's (int8: of its fp32)",
+    "x stock": "speed, as a multiple of stock fairseq's in the same precision",
     "x pre_ln": "speed, as a multiple of pre_ln's in the same precision",
     "x memory": "the peak memory, as a multiple of that same entry's",
 }
@@ -210,8 +204,7 @@ def cells(line: Line, lines: Sequence[Line], baseline: str) -> dict[str, Cell]:
     row |= {f"{phase} s": middle.get(phase) for phase in PHASES}
     if peak:
         row["peak MiB"] = round(peak / MIB, 1)
-    case = replace(line.case, precision="fp32") if line.case.precision == "int8" else line.case
-    base = next((x for x in lines if x.entry.name == baseline and x.case == case), None)
+    base = next((x for x in lines if x.entry.name == baseline and x.case == line.case), None)
     if base is not None and base.found:
         row[f"x {baseline}"] = base.middle()["step"] / middle["step"]
         if peak and (theirs := base.median("peak_bytes")):

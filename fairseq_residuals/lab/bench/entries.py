@@ -11,8 +11,6 @@ import shlex
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -40,7 +38,7 @@ class Case:
     sentences: int
     tokens: int
     precision: str
-    """fp32, bf16, fp16, or int8, which only generates."""
+    """fp32, bf16 or fp16."""
     device: str
     warmup: int
     """Steps that are not timed, of each process."""
@@ -115,8 +113,8 @@ class Entry:
     """One line of a table; its process imports ``network`` and ``search`` and calls them with the entry and a case."""
 
     name: str
-    network: str = ""
-    """MODULE:FUNCTION that makes a :class:`.fairseq_models.Network`; empty where there is nothing to train."""
+    network: str
+    """MODULE:FUNCTION that makes a :class:`.fairseq_models.Network`."""
     search: str = ""
     """MODULE:FUNCTION that makes a function to generate once and give how many tokens."""
     arch: str = "transformer"
@@ -146,7 +144,6 @@ ENTRIES = {
     for entry in (
         STOCK,
         Entry("stock-lean", f"{HERE}.fairseq_models:network", SEARCH, about="stock without the copy and the kernel"),
-        Entry("ctranslate2", search=f"{HERE}.fairseq_models:ctranslate2", about="the plugin's Post-LN, exported"),
     )
 }
 
@@ -201,18 +198,3 @@ def parse_also(text: str, parse: Callable[[str], Entry]) -> Entry:
         )
     entry = parse(words[0])
     return replace(entry, name=label.strip(), flags=(*entry.flags, *flags), environment=variables)
-
-
-def load(package: str, *modules: str) -> list[Any]:
-    """Return modules of a package that need not be there.
-
-    Raises:
-        UserError: it is not installed, or what it needs does not work here.
-    """
-    if find_spec(package) is None:
-        raise UserError(f"not installed (pip install {package.replace('_', '-')})")
-    try:
-        return [import_module(f"{package}.{module}".rstrip(".")) for module in modules]
-    except Exception as error:
-        # whatever goes wrong in there, and in what it imports, is the same news
-        raise UserError(f"{package} cannot be imported here: {type(error).__name__}: {error}") from error

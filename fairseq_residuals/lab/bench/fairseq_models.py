@@ -8,14 +8,9 @@ that spare launches of kernels (``modern_fairseq/fixes/at_once.py``).
 
 from __future__ import annotations
 
-import tempfile
 from argparse import Namespace
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from multiprocessing import get_context
-from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -28,11 +23,9 @@ from fairseq.modules import transformer_layer
 from fairseq.optim import FP16Optimizer, MemoryEfficientFP16Optimizer, build_optimizer
 from fairseq.sequence_generator import SequenceGenerator
 
-from fairseq_residuals.lab.bench.entries import PRECISIONS, Case, Entry, load, parse
+from fairseq_residuals.lab.bench.entries import PRECISIONS, Case, Entry
 from fairseq_residuals.lab.look import batches
 from fairseq_residuals.lab.look.models import size_flags
-from fairseq_residuals.plugin.checkpoints.checkpoint_file import save
-from fairseq_residuals.plugin.checkpoints.exporting.exporter import export_checkpoint
 from fairseq_residuals.plugin.checkpoints.fairseq_config import task_of
 from fairseq_residuals.plugin.search.beam_search import FasterSequenceGenerator, searchable
 from fairseq_residuals.plugin.speed.cuda_graph_step import record_steps, refuse_unrecordable
@@ -45,7 +38,6 @@ AS_USERS_GET_IT = (
     *("--optimizer=adam", "--adam-betas=(0.9, 0.98)", "--lr=1e-4", "--lr-scheduler=fixed"),
 )
 """Dropout is the architecture's, 0.1. Nothing is learned here: the learning rate is small, so that all stays finite."""
-COMPUTE_TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
 
 
 class Network(NamedTuple):
@@ -188,54 +180,3 @@ def _search(made: Network, case: Case) -> Callable[[], int]:
         return sum(len(hypotheses[0]["tokens"]) for hypotheses in found)
 
     return run
-
-
-def ctranslate2(entry: Entry, case: Case) -> Callable[[], int]:
-    """Return a function that searches with the plugin's Post-LN model, exported and converted as a user does it.
-
-    It makes as many steps as fairseq, with the end: ``case.tokens`` + 1.
-
-    Raises:
-        UserError: CTranslate2 is not installed, or not efficient in this precision here.
-    """
-    (library,) = load("ctranslate2", "")
-    wanted, device = COMPUTE_TYPES[case.precision], torch.device(case.device)
-    if wanted not in library.get_supported_compute_types(device.type, device.index or 0):
-        raise UserError(f"CTranslate2 does not compute in {wanted} on this {device.type}")
-    with tempfile.TemporaryDirectory() as folder:
-        # in a process of its own, whose memory is not that of the search
-        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            sentences = pool.submit(convert, Path(folder), entry.flags, case).result()
-        translator = library.Translator(
-            str(Path(folder, "converted")),
-            device=device.type,
-            device_index=device.index or 0,
-            compute_type=wanted,
-            intra_threads=torch.get_num_threads(),
-        )
-
-    def run() -> int:
-        length = case.tokens + 1
-        found = translator.translate_batch(
-            sentences, beam_size=case.beam, min_decoding_length=length, max_decoding_length=length
-        )
-        return sum(len(result.hypotheses[0]) for result in found)
-
-    return run
-
-
-def convert(folder: Path, flags: tuple[str, ...], case: Case) -> list[list[str]]:
-    """Write the model to ``folder``/converted, and return what is to be translated."""
-    (converters,) = load("ctranslate2", "converters")
-    model, settings, task = network(replace(parse("post_ln"), flags=flags), replace(case, precision="fp32"))
-    save({"args": settings, "model": model.state_dict()}, folder / "ours.pt")
-    save(export_checkpoint(folder / "ours.pt").checkpoint, folder / "stock.pt")
-    for language in "st":
-        task.source_dictionary.save(str(folder / f"dict.{language}.txt"))
-    # the settings in a checkpoint of fairseq are a Namespace, which torch loads only where it is told to
-    converter = converters.FairseqConverter(
-        str(folder / "stock.pt"), str(folder), source_lang="s", target_lang="t", unsafe_deserialization=True
-    )
-    converter.convert(str(folder / "converted"))
-    source = batches.make_up(case.arguments(), settings, task, model).sample["net_input"]["src_tokens"]
-    return [[task.source_dictionary[word] for word in words[:-1]] for words in source.tolist()]

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.lab.bench.entries import HERE, PRECISIONS, Case, Entry, load
+from fairseq_residuals.lab.bench.entries import HERE, PRECISIONS, Case, Entry
 from fairseq_residuals.wirings.build import build_stack
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.wiring import Wiring
@@ -38,6 +40,21 @@ class Run(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)"""
         return self.call(x)
+
+
+def load(package: str) -> Any:
+    """Return a package that need not be there.
+
+    Raises:
+        UserError: it is not installed, or what it needs does not work here.
+    """
+    if find_spec(package) is None:
+        raise UserError(f"not installed (pip install {package.replace('_', '-')})")
+    try:
+        return import_module(package)
+    except Exception as error:
+        # whatever goes wrong in there, and in what it imports, is the same news
+        raise UserError(f"{package} cannot be imported here: {type(error).__name__}: {error}") from error
 
 
 def _sizes(case: Case) -> dict[str, Any]:
@@ -63,9 +80,7 @@ def pytorch(entry: Entry, case: Case) -> nn.Module:
 
 def transformers(entry: Entry, case: Case) -> nn.Module:
     """Return GPT-2 or Llama of transformers, fed with embeddings."""
-    load("transformers")
-    import transformers as library
-
+    library = load("transformers")
     common: dict[str, Any] = {"vocab_size": 1, "use_cache": False, "attn_implementation": "sdpa"}
     network: Any
     if entry.name == "gpt2":
@@ -90,7 +105,7 @@ X_TRANSFORMERS: dict[str, dict[str, Any]] = {
 
 def x_transformers(entry: Entry, case: Case) -> nn.Module:
     """Return a decoder of x-transformers."""
-    (library,) = load("x_transformers", "")
+    library = load("x_transformers")
     head = {"attn_dim_head": case.dim // case.heads, "ff_mult": case.ffn_dim / case.dim, "attn_flash": True}
     return library.Decoder(**_sizes(case), **head, **X_TRANSFORMERS[entry.name])  # type: ignore[no-any-return]
 
@@ -101,12 +116,12 @@ def _first_of(attention: nn.Module, x: Tensor) -> Tensor:
 
 def hyper_connections(entry: Entry, case: Case) -> nn.Module:
     """Return the sub-layers of a Pre-LN stack of ours, in the connections of the library hyper-connections."""
-    (library,) = load("hyper_connections", "")
+    library = load("hyper_connections")
     make = library.get_init_and_expand_reduce_stream_functions
     if entry.name.endswith("mhc"):
         make = library.mc_get_init_and_expand_reduce_stream_functions
     connect, expand, reduce = make(STREAMS, dim=case.dim)
-    gpt2: Any = next(transformers(Entry("gpt2"), case).children())
+    gpt2: Any = next(transformers(ENTRIES["gpt2"], case).children())
     branches: list[nn.Module] = []
     for layer in gpt2.h:
         branches.append(nn.Sequential(layer.ln_1, Run(layer.attn, partial(_first_of, layer.attn))))
