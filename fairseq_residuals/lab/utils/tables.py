@@ -1,4 +1,4 @@
-"""The table printer: in Markdown, for documents and the terminal, in LaTeX, and as CSV.
+"""The table printer: in Markdown, for documents and the terminal, and as CSV.
 
 Neither rich nor tabulate serves: rich fits a table to the width of the window (80 where there is none) and so breaks
 lines that other programs read; tabulate pads headings and strips cells by settings of its module.
@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 import statistics
 from collections.abc import Iterable, Sequence
 
 Cell = str | int | float | None
-Groups = Sequence[tuple[str, Sequence[str]]]
-"""Headings, each with the headings of the columns below it."""
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[Cell]], left: int = 1) -> str:
@@ -32,23 +29,6 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[Cell]], left: in
         for line in (lines[0], rule, *lines[1:])
     ]
     return "\n".join(f"| {' | '.join(line)} |" for line in aligned)
-
-
-def latex_table(first: str, groups: Groups, rows: Iterable[Sequence[str]]) -> str:
-    """Return a ``tabular`` with the rules of booktabs; columns have groups, but for the first, headed ``first``."""
-    upper = ["", *(rf"\multicolumn{{{len(below)}}}{{c}}{{{_tex(heading)}}}" for heading, below in groups)]
-    lower = [_tex(first), *(_tex(name) for _, below in groups for name in below)]
-    body = [[_tex(cell) for cell in row] for row in rows]
-    head, lines = ([" & ".join(cells) + r" \\" for cells in part] for part in ((upper, lower), body))
-    begin = [rf"\begin{{tabular}}{{l{'r' * (len(lower) - 1)}}}", r"\toprule"]
-    return "\n".join([*begin, *head, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}"])
-
-
-_TEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-
-
-def _tex(text: str) -> str:
-    return re.sub(r"[\\±~^&%$#_{}]", lambda m: _TEX.get(m[0], f"\\{m[0]}"), text)
 
 
 def mean_and_spread(values: Sequence[float], digits: int) -> str | None:

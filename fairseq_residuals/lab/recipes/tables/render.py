@@ -1,4 +1,4 @@
-"""A table as Markdown, CSV or LaTeX; in each, published and reproduced numbers have columns of their own."""
+"""A table as Markdown or CSV; in both, published and reproduced numbers have columns of their own."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from fairseq_residuals.lab.recipes.tables.reproduced import Record, check
 from fairseq_residuals.lab.utils.tables import (
     Cell,
     csv_text,
-    latex_table,
     markdown_table,
     mean_and_spread,
 )
 
-Format = Literal["markdown", "csv", "latex"]
+Format = Literal["markdown", "csv"]
 NOTHING = "-"
 MOST_NAMED = 8
 """Rows without scores; more of them are counted."""
@@ -141,18 +140,17 @@ def render(table: Table, records: Iterable[Record], format: Format = "markdown")
     return _FORMATS[format](put_together(table, records))
 
 
-def _columns(view: View) -> list[tuple[str, list[str]]]:
-    """Return each column of the table with its own columns below: ``published``, and one per metric."""
+def _head(view: View) -> list[str]:
+    """Return the headings: for each column of the table its own, ``published`` and one per metric."""
     several = len(view.signatures) > 1
-    columns = []
+    head = ["row"]
     for column in view.table.columns:
         below = ["published"] if view.table.is_published else []
         if column not in view.table.stated:
             metrics = view.metrics[column]
             below += [f"reproduced {m}" if several else "reproduced" for m in metrics] or ["reproduced"]
-        if below:
-            columns.append((column, below))
-    return columns
+        head += [f"{column} {name}" for name in below]
+    return head
 
 
 def _rows(view: View) -> list[list[str]]:
@@ -226,14 +224,8 @@ def _heading(table: Table) -> str:
 
 
 def _markdown(view: View) -> str:
-    head = ["row", *(f"{column} {name}" for column, below in _columns(view) for name in below)]
     remarks = (f"- {remark}" for remark in _remarks(view))
-    return "\n".join([_heading(view.table), "", markdown_table(head, _rows(view)), "", *remarks]) + "\n"
-
-
-def _latex(view: View) -> str:
-    remarks = (f"% {remark}" for remark in (_heading(view.table), *_remarks(view)))
-    return "\n".join([*remarks, latex_table("row", _columns(view), _rows(view))]) + "\n"
+    return "\n".join([_heading(view.table), "", markdown_table(_head(view), _rows(view)), "", *remarks]) + "\n"
 
 
 def _csv(view: View) -> str:
@@ -250,4 +242,4 @@ def _csv(view: View) -> str:
     return csv_text(("row", "column", "published", "metric", "reproduced", "spread", "seeds", "failed_seeds"), rows)
 
 
-_FORMATS: dict[str, Callable[[View], str]] = {"markdown": _markdown, "csv": _csv, "latex": _latex}
+_FORMATS: dict[str, Callable[[View], str]] = {"markdown": _markdown, "csv": _csv}
