@@ -91,9 +91,10 @@ def test_bleu_of_generated_text_is_best_where_it_is_largest(tmp_path: Path) -> N
 
 
 def test_the_table_of_the_joeynmt_exercise(tmp_path: Path) -> None:
+    line = "epoch 001 | valid on 'valid' subset | loss 5 | ppl {} | num_updates {}\n"
     for name, values in {"a": "56.61 49.93", "b": "44.79323 30.79974", "c": "41.49639 30.25"}.items():
-        steps = zip((500, 1000), values.split(), strict=True)
-        (tmp_path / name).write_text("".join(f"Steps {step}:\tppl: {value}\n" for step, value in steps))
+        steps = zip(values.split(), (500, 1000), strict=True)
+        (tmp_path / name).write_text("".join(line.format(*step) for step in steps))
     logs = [f"{label}={tmp_path / name}" for label, name in (("Baseline", "a"), ("Prenorm", "b"), ("Postnorm", "c"))]
     rows = curves(tmp_path, *logs, "--metric", "ppl", "--subset", "valid", "--wide", "Validation ppl", "--svg")
     # the head and the first lines of the exercise's ppl_table.csv

@@ -174,9 +174,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="[LABEL=]LOG",
         help="logs of fairseq-train (any --log-format, also by hydra; train.001.log, train.002.log, ... of one folder"
-        " are one run), of fairseq-generate (metric bleu, subset test)"
-        " or JoeyNMT's validations; wildcards are expanded. Runs that differ in their seeds alone make one line with a"
-        " band from the least to the most; without LABEL, the log says what the run was",
+        " are one run) or fairseq-generate (metric bleu, subset test); wildcards are expanded. Runs that differ in"
+        " their seeds alone make one line with a band from the least to the most; without LABEL, the log says what the"
+        " run was",
     )
     parser.add_argument(
         "--metric", default="loss", metavar="NAME", help="as it is logged: nll_loss, ppl, ... (%(default)s)"

@@ -1,7 +1,7 @@
 """The parser of logs.
 
-It reads fairseq's training logs in each of their formats (simple, json, tqdm; with and without hydra), the score at the
-end of ``fairseq-generate``, and JoeyNMT's list of validations.
+It reads fairseq's training logs in each of their formats (simple, json, tqdm; with and without hydra), and the score at
+the end of ``fairseq-generate``.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from fairseq_residuals.wirings.utils.documents import parse_json
 TRAIN, EPOCH, VALID = "train", "epoch", "valid"
 """Subsets: training since the record before, training since the epoch began, validation."""
 
-# A pattern that may begin at each letter of a word takes the square of its length: these begin where a word does.
-_NAME = r"\b[^\WA-Za-z]*+([A-Za-z]\w*+)"
 _EPOCH = re.compile(r"epoch \d+")
 _TEXT = re.compile(
     r"epoch \d+(?:: .*?(?=(?<![\w/.])[\w/.]++=)|(?: \| valid on '(?P<valid>[^']+)' subset)? \| )(?P<rest>.*)"
@@ -28,10 +26,9 @@ _TEXT = re.compile(
 _PAIR = re.compile(r"(?<![\w/.])([\w/.]++)(?:=\s*|\s+)([^\s,|\]]+)")
 # no possessive group: Python before 3.11.5 does not find what follows one (python/cpython#106052)
 _JSON = re.compile(r"^(?:(?!\{\").)*(?P<json>\{\".*\})\s*$")
-_JOEYNMT = re.compile(r"^\W*Steps:?\s+(?P<update>\d{1,18}):?\s+(?P<rest>\w.*)$")
-_JOEYNMT_PAIR = re.compile(rf"{_NAME}:\s*(-?[\d.]+)")
 _GENERATED = re.compile(r"Generate (?P<subset>\S+) with beam=\d+: (?P<scores>[^(]*)")
-_SCORE = re.compile(rf"{_NAME}\s*[=:]\s*(\d+\.?\d*)")
+# a pattern that may begin at each letter of a word takes the square of its length: this begins where a word does
+_SCORE = re.compile(r"\b[^\WA-Za-z]*+([A-Za-z]\w*+)\s*[=:]\s*(\d+\.?\d*)")
 _WIRED = re.compile(
     r"(?P<stack>encoder|decoder): (?P<layers>\d{1,9}) layers wired by (?P<name>\S+?)(?: \((?P<options>[^()]*)\))?, "
 )
@@ -210,10 +207,7 @@ def read_log(path: Path, *later: Path) -> Log:
     if log._has_several_runs:
         raise UserError(f"{path} has several runs: after the end of one another begins; give each run a log of its own")
     if not log.records and not (log.troubles and log._is_of_program):
-        raise UserError(
-            f"{path} has no record of fairseq-train (formats simple, json, tqdm), fairseq-generate or JoeyNMT's"
-            " validations"
-        )
+        raise UserError(f"{path} has no record of fairseq-train (formats simple, json, tqdm) or fairseq-generate")
     # a progress bar and a resumed run repeat themselves: the last record of each update and subset stands
     log.records = list({(record.subset, record.update): record for record in log.records}.values())
     return log
@@ -238,10 +232,6 @@ def _record(line: str) -> Record | None:
     if found and "num_updates" in found["rest"]:
         subset = found["valid"] or (TRAIN if "num_updates=" in found["rest"] else EPOCH)
         return _of_update(subset, _numbers(dict(_PAIR.findall(found["rest"]))))
-    found = _JOEYNMT.match(line)
-    if found:
-        pairs = {name.lower(): value for name, value in _JOEYNMT_PAIR.findall(found["rest"])}
-        return Record(VALID, int(found["update"]), _numbers(pairs))
     found = _GENERATED.search(line)
     if found:
         scores = {name.lower(): float(value) for name, value in _SCORE.findall(found["scores"])}
