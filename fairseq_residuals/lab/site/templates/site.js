@@ -59,16 +59,6 @@ if (byId("pair")) {
   });
 }
 
-if (byId("search")) keepInAddress(byId("search"), () => {
-  const words = byId("search").elements.text.value.toLowerCase().split(/\s+/).filter(Boolean);
-  const found = PAGES.filter((page) => words.length && words.every((w) => page.text.toLowerCase().includes(w)));
-  byId("found").innerHTML = found.map((page) => {
-    const at = page.text.toLowerCase().indexOf(words[0]);
-    return `<li><a href="${page.url}">${escaped(page.title)}</a><br>
-      <small>${escaped(page.text.slice(Math.max(0, at - 60), at + 120))}</small></li>`;
-  }).join("");
-});
-
 for (const block of document.querySelectorAll(".copy")) {
   const button = document.createElement("button");
   button.textContent = "Copy";
