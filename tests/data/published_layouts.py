@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import random
+import tarfile
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from fairseq_residuals.lab.data.archives import write_tar
+from typing import IO
 
 STAND_IN = "stand_in.json"
 """Beside the files, the sizes that they have."""
@@ -56,6 +57,15 @@ def sgm(pattern: str, lines: Lines) -> Files:
         head = [f'<{side}set setid="x" srclang="any">', '<doc docid="1" genre="news">', "<p>"]
         files[pattern.format(side=side, lang=language)] = text([*head, *body, "</p>", "</doc>", f"</{side}set>"])
     return files
+
+
+def write_tar(file: IO[bytes] | gzip.GzipFile, files: Mapping[str, bytes]) -> None:
+    """Write files by name; the same files make the same bytes."""
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for name, contents in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(contents)
+            archive.addfile(member, io.BytesIO(contents))
 
 
 def pack(files: Mapping[str, bytes], path: Path) -> None:

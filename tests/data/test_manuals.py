@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from prepared import run
-from published_layouts import STAND_IN, Files, random_lines
+from published_layouts import STAND_IN, Files, random_lines, write_tar
 
-from fairseq_residuals.lab.data.archives import reading, write_tar
+from fairseq_residuals.lab.data.archives import reading
 from fairseq_residuals.lab.data.corpora import find_corpus
 from fairseq_residuals.lab.data.corpora.manuals import MANUALS, Prose
 from fairseq_residuals.lab.data.corpus import Job, prepare

@@ -28,7 +28,7 @@ class Forked:
             become(argv, env, (os.open(os.devnull, os.O_RDONLY), stdout.fileno(), stdout.fileno()))
 
 
-def printed_by_forks(call: Sequence[str], streams: Path, **environment: str) -> str:
+def printed_by_forks(call: Sequence[str], streams: Path) -> str:
     """What the command prints, which has to succeed.
 
     Args:
@@ -36,9 +36,7 @@ def printed_by_forks(call: Sequence[str], streams: Path, **environment: str) -> 
     """
     streams.mkdir()
     (streams / "in").touch()
-    status = run_script(
-        [__file__, *call], cwd=streams, environment=os.environ | environment, streams=streams, timeout=600
-    )
+    status = run_script([__file__, *call], cwd=streams, environment=os.environ, streams=streams, timeout=600)
     assert status == 0, (streams / "err").read_text("utf-8")
     return (streams / "out").read_text("utf-8")
 

@@ -13,7 +13,7 @@ import shutil
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -161,12 +161,3 @@ def _place(name: str, want: str) -> str | None:
     if "*" in want:
         return name if fnmatch.fnmatchcase(name, want) else None
     return want if f"/{name}".endswith(f"/{want}") else None
-
-
-def write_tar(file: IO[bytes] | gzip.GzipFile, files: Mapping[str, bytes]) -> None:
-    """Write files by name; the same files make the same bytes."""
-    with tarfile.open(fileobj=file, mode="w") as archive:
-        for name, contents in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(contents)
-            archive.addfile(member, io.BytesIO(contents))

@@ -27,9 +27,8 @@ PUBLISHED = {
 SYNTHETIC = {
     "cldr_en_de": "cldr",
     "cldr_multilingual": "cldr",
-    "spoken_numbers": "spoken_numbers",
 }
-"""Corpora made on the spot, from what is installed: a small twin of each corpus that a kind of model needs."""
+"""Corpora made on the spot, from what is installed."""
 CORPORA = PUBLISHED | SYNTHETIC
 
 

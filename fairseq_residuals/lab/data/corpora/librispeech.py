@@ -201,29 +201,20 @@ def settings(dictionary: str, model: Path, audio_root: Path) -> str:
 
 def plan(job: Job) -> tuple[Step, ...]:
     wanted = dataclasses.replace(PIECES, size=job.size("pieces", PIECES.size))
-    return steps(job, wanted, job.lines(UTTERANCES))
-
-
-def steps(job: Job, wanted: Pieces, lines: Mapping[str, int], recorded: Step | None = None) -> tuple[Step, ...]:
-    """Return the steps from recordings to data for fairseq.
-
-    Args:
-        lines: how many utterances the splits must have.
-        recorded: the step that makes the archives, in place of downloads.
-    """
+    lines = job.lines(UTTERANCES)
     audio_root, data = job.out.resolve() / "fbank80", job.out.resolve() / "data-bin"
 
     def features(split: str) -> Step:
         source = SOURCES[split]
 
-        def make(folder: Path, *made: Path) -> None:
-            archive = made[0] / source.name if made else job.downloads.fetch(source)
+        def make(folder: Path) -> None:
+            archive = job.downloads.fetch(source)
             with job.trusting(source):
                 pack_librispeech(archive, folder / ZIP, folder / TABLE, f"{split}/{ZIP}", job.workers)
                 check_lines(folder / TABLE, split, {k: n + 1 for k, n in lines.items()})
 
         described = {"source": source.urls, "utterances": lines.get(split)}
-        return Step(f"fbank80/{split}", make, described, (recorded,) if recorded else ())
+        return Step(f"fbank80/{split}", make, described)
 
     def write_text(folder: Path, *made: Path) -> None:
         for path in made:
