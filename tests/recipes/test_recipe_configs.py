@@ -51,7 +51,7 @@ def test_is_valid_for_fairseq(config: str) -> None:
     assert corpus in CORPORA
     known = set(find_corpus(corpus).variant(job.recipe.variant)[1].test_sets) | {"valid"}
     # those of several languages have a subset of that name for each direction, and name none
-    known |= {"test"} if corpus in ("opus100", "cldr_multilingual") else set()
+    known |= {"test"} if corpus == "opus100" else set()
     assert {m.set for found in measured for m in found if m.tool != "train-log"} <= known
 
 

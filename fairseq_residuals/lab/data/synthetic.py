@@ -221,18 +221,17 @@ def draw_sentence(rng: random.Random) -> tuple[tuple[Phrase, ...], Phrase]:
     return phrases, joined(phrases, rng.choice(JOINS))
 
 
-def said_in(seed: int, languages: tuple[str, ...]) -> Iterator[dict[str, str]]:
-    """Yield sentences by language without end; no two mention the same values, or read the same in any language."""
+def draw_pairs(seed: int) -> Iterator[Pair]:
+    """Yield pairs without end; no two mention the same values, or read the same in a language."""
     rng = random.Random(seed)
-    locales = {language: Locale(language) for language in ("en", *languages)}
     seen: set[object] = set()
     while True:
         phrases, sentence = draw_sentence(rng)
-        said = {language: sentence.text(locale) for language, locale in locales.items()}
-        keys = {frozenset(phrases), *said.items()}
+        pair = Pair(sentence.text(SOURCE), sentence.text(TARGET))
+        keys = {frozenset(phrases), *pair._asdict().items()}
         if seen.isdisjoint(keys):
             seen |= keys
-            yield said
+            yield pair
 
 
 def make_corpus(sizes: Mapping[str, int], seed: int = 0) -> dict[str, list[Pair]]:
@@ -241,8 +240,8 @@ def make_corpus(sizes: Mapping[str, int], seed: int = 0) -> dict[str, list[Pair]
     Pairs are distinct in content, source and target over the whole corpus, and shuffled before they are dealt
     out, so that short sentences, which run out first, are as frequent in every split.
     """
-    stream = said_in(seed, ("de",))
-    pairs = [Pair(**next(stream)) for _ in range(sum(sizes.values()))]
+    stream = draw_pairs(seed)
+    pairs = [next(stream) for _ in range(sum(sizes.values()))]
     random.Random(seed).shuffle(pairs)
     dealt = iter(pairs)
     return {split: [next(dealt) for _ in range(size)] for split, size in sizes.items()}

@@ -26,7 +26,6 @@ PUBLISHED = {
 }
 SYNTHETIC = {
     "cldr_en_de": "cldr",
-    "cldr_multilingual": "cldr",
 }
 """Corpora made on the spot, from what is installed."""
 CORPORA = PUBLISHED | SYNTHETIC
