@@ -10,6 +10,7 @@ from running import succeed
 from tiny_jobs import LANGUAGE_MODEL, SPEECH, TRANSLATION
 
 from fairseq_residuals.__main__ import main
+from fairseq_residuals.lab.scoring.perplexity import perplexity_of_eval_lm, perplexity_of_validate
 from fairseq_residuals.plugin.scoring.metrics import score
 from fairseq_residuals.plugin.scoring.text import read_generation
 
@@ -72,24 +73,21 @@ def test_the_word_error_rate_is_fairseqs(data_of, trained, tmp_path) -> None:
     assert round(score("wer", found.detokenized, found.targets).value, 2) == printed(run)["wer"]
 
 
-def test_perplexity_from_the_logs_of_the_commands(data_of, trained, tmp_path, capsys) -> None:
+def test_perplexity_from_the_logs_of_the_commands(data_of, trained) -> None:
     checkpoint = trained(LANGUAGE_MODEL)[0] / "checkpoint_last.pt"
     use = [*LANGUAGE_MODEL.use_flags(data_of(LANGUAGE_MODEL), checkpoint), "--gen-subset", "valid"]
     run = succeed("fairseq-eval-lm", *use, "--context-window", 5)
     words = sum(len(line.split()) + 1 for line in (data_of(LANGUAGE_MODEL) / "text" / "valid").read_text().splitlines())
-    (tmp_path / "log").write_text(run.out + run.err)
-    assert main(["score", "ppl", str(tmp_path / "log")]) == 0
+    found = perplexity_of_eval_lm(run.out + run.err)
     value = re.search(r"Perplexity: ([\d.]+)", run.out + run.err)[1]
-    assert capsys.readouterr().out == (
-        f"ppl_context_5 = {value}\n"
-        f"PPL|per:token of the dictionary|eos:counted|context:5|block:12|break:none|tokens:{words}\n"
+    assert (f"{found.value:.2f}", found.metric) == (value, "ppl_context_5")
+    assert found.signature == (
+        f"PPL|per:token of the dictionary|eos:counted|context:5|block:12|break:none|tokens:{words}"
     )
 
     checkpoint = trained(TRANSLATION)[0] / "checkpoint_last.pt"
     run = succeed(
         "fairseq-validate", *TRANSLATION.use_flags(data_of(TRANSLATION), checkpoint), "--valid-subset", "test"
     )
-    (tmp_path / "log").write_text(run.out + run.err)
-    assert main(["score", "ppl", str(tmp_path / "log"), "--subset", "test"]) == 0
-    value = float(re.search(r"ppl = ([\d.]+)", capsys.readouterr().out)[1])
+    value = perplexity_of_validate(run.out + run.err, "test").value
     assert value == pytest.approx(float(re.search(r"\| ppl ([\d.]+)", run.out + run.err)[1]), rel=1e-3)

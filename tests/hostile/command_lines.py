@@ -132,14 +132,11 @@ CHECKPOINTS = (
     Command("linearize", lambda file, f: ["fairseq-residuals", "linearize", "--data", str(f / "pair"), str(file)]),
     *map(_analysis, ANALYSES),
     Command("curves", lambda file, folder: ["fairseq-residuals", "curves", str(file)], "{}|has no record of"),
-    Command(
-        "score ppl", lambda file, folder: ["fairseq-residuals", "score", "ppl", str(file)], "the log has|is not UTF-8"
-    ),
 )
 COMMANDS: dict[str, tuple[Command, ...]] = {
     "checkpoint": CHECKPOINTS,
     "safetensors": tuple(command for command in CHECKPOINTS if command.name in ("average", "import", "export")),
-    "log": tuple(command for command in CHECKPOINTS if command.name in ("diagnose", "curves", "score ppl")),
+    "log": tuple(command for command in CHECKPOINTS if command.name in ("diagnose", "curves")),
     "archive": (Command("prepare", _from_mirror, "{}|lacks de-en/train"),),
     "whole": (Command("prepare", _from_mirror, "{}|lacks de-en/train"),),
     "json": (Command("prepare", _prepared, "{}|it is no JSON object; remove it"),),

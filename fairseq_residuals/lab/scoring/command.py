@@ -1,11 +1,10 @@
-"""``fairseq-residuals score``: the metrics of the papers for plain files, or for what fairseq printed."""
+"""``fairseq-residuals score``: the metrics of the papers for plain files, or for what fairseq-generate printed."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from fairseq_residuals.lab.scoring.perplexity import Perplexity, perplexity_of_eval_lm, perplexity_of_validate
 from fairseq_residuals.lab.scoring.retokenize import retokenize
 from fairseq_residuals.plugin.scoring.metrics import METRICS, score
 from fairseq_residuals.plugin.scoring.text import (
@@ -39,12 +38,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
             metavar="LANG",
             help="detokenize, replace Unicode punctuation and tokenize both sides first, as DLCL does",
         )
-    ppl = subparsers.add_parser("ppl", help="perplexity, from the whole log of fairseq-eval-lm or fairseq-validate")
-    ppl.add_argument("log", type=Path, metavar="LOG")
-    ppl.add_argument(
-        "--words", type=int, metavar="N", help="words and ends of lines of the text, if the log is of subwords"
-    )
-    ppl.add_argument("--subset", metavar="NAME", help="the log is of fairseq-validate, and this its subset")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -53,36 +46,23 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UserError: a file is missing or not what it should be, or the metric has no value for it.
     """
-    if args.metric == "ppl":
-        perplexity = _perplexity(args)
-        print(f"{perplexity.metric} = {perplexity.value:.2f}\n{perplexity.signature}")
-    else:
-        lines, generation = _hypotheses(args.hypotheses, args.metric)
-        references = [read_lines(path) for path in args.references]
-        if not references:
-            if generation is None or generation.targets is None:
-                raise UserError(f"name the references: {args.hypotheses} has no T- lines of fairseq-generate")
-            if lines is generation.hypotheses and lines != generation.detokenized:
-                raise UserError(
-                    f"the H- lines of {args.hypotheses} are tokens, its T- lines are not, as fairseq-generate ran with"
-                    f" --tokenizer or --bpe: name the tokenized references, or a metric of text, not {args.metric}"
-                )
-            references = [[*map(without_unknown, generation.targets)]]
-        if args.retokenize:
-            lines, *references = (retokenize(text, args.retokenize) for text in (lines, *references))
-        scores = score(args.metric, lines, *references)
-        print("\n".join(f"{name} = {value:.2f}" for name, value in scores.values.items()))
-        print(scores.signature + (f"|retokenized:{args.retokenize}" if args.retokenize else ""))
+    lines, generation = _hypotheses(args.hypotheses, args.metric)
+    references = [read_lines(path) for path in args.references]
+    if not references:
+        if generation is None or generation.targets is None:
+            raise UserError(f"name the references: {args.hypotheses} has no T- lines of fairseq-generate")
+        if lines is generation.hypotheses and lines != generation.detokenized:
+            raise UserError(
+                f"the H- lines of {args.hypotheses} are tokens, its T- lines are not, as fairseq-generate ran with"
+                f" --tokenizer or --bpe: name the tokenized references, or a metric of text, not {args.metric}"
+            )
+        references = [[*map(without_unknown, generation.targets)]]
+    if args.retokenize:
+        lines, *references = (retokenize(text, args.retokenize) for text in (lines, *references))
+    scores = score(args.metric, lines, *references)
+    print("\n".join(f"{name} = {value:.2f}" for name, value in scores.values.items()))
+    print(scores.signature + (f"|retokenized:{args.retokenize}" if args.retokenize else ""))
     return 0
-
-
-def _perplexity(args: argparse.Namespace) -> Perplexity:
-    log = "\n".join(read_lines(args.log, "the log has to be that of fairseq-eval-lm or fairseq-validate"))
-    if args.subset is None:
-        return perplexity_of_eval_lm(log, words=args.words)
-    if args.words is not None:
-        raise UserError("--words is for the log of fairseq-eval-lm, --subset for that of fairseq-validate")
-    return perplexity_of_validate(log, args.subset)
 
 
 def _hypotheses(path: Path, metric: str) -> tuple[list[str], Generation | None]:

@@ -48,8 +48,7 @@ def perplexity_of_eval_lm(log: str, *, words: int | None = None) -> Perplexity:
     Raises:
         UserError: the log is not of exactly one complete run; its settings are missing; the run left out a part of the
             text or all of it; its loss is not a number; several data workers ran with a context window, which gives
-            each the context of the wrong blocks; ``--add-bos-token`` was given, with which fairseq counts tokens that
-            it does not score.
+            each the context of the wrong blocks.
     """
     loss, printed = map(float, _only(_EVAL_LM, log, "result of fairseq-eval-lm, 'Loss (base 2): ..., Perplexity: ...'"))
     _check_whole(log, "fairseq-eval-lm", "--max-tokens and --tokens-per-sample")
@@ -63,21 +62,12 @@ def perplexity_of_eval_lm(log: str, *, words: int | None = None) -> Perplexity:
             f"fairseq-eval-lm ran with --context-window {window} and --num-workers {workers}, and so with the context "
             "of other blocks; --num-workers 0 or 1 is needed"
         )
-    if _setting(log, "add_bos_token") == "True":
-        raise UserError(
-            "fairseq-eval-lm ran with --add-bos-token, and counted the <s> of each block as a token that it does not"
-            " score; leave the flag out"
-        )
     post_process = _setting(log, "post_process")
     unit = "token of the dictionary" if post_process == "None" else f"word ({post_process} removed)"
     if words is not None:
         if post_process != "None":
             raise UserError("the loss is per word already: fairseq-eval-lm ran with --remove-bpe (--post-process)")
-        if not 0 < words <= tokens:
-            raise UserError(f"{words} words cannot be: there are {tokens} tokens, and every word has at least one")
         loss, unit = loss * tokens / words, f"word ({words} in {tokens} tokens)"
-        if not abs(loss) <= _LARGEST:
-            raise UserError(f"{tokens} tokens for {words} words give a loss of {loss:g} bits, which is no perplexity")
     breaks = _setting(log, "sample_break_mode").strip("'")
     signature = f"PPL|per:{unit}|eos:counted|context:{window}|block:{block}|break:{breaks}|tokens:{tokens}"
     return Perplexity(2**loss, loss, signature, window)
@@ -128,9 +118,6 @@ def _check_whole(log: str, program: str, limits: str) -> None:
         )
     if "skipping tokens with inf scores" in log:
         raise UserError(f"{program} left out tokens of probability 0: the perplexity of the whole text is infinite")
-    shards = re.search(_SETTING.format("num_shards"), log)
-    if shards and shards[1] not in ("None", "1"):
-        raise UserError(f"{program} ran with --num-shards {shards[1]}, on one part of the text: leave the flag out")
 
 
 def _check_agreement(loss: float, printed: float, why: str) -> None:

@@ -21,14 +21,11 @@ _LOG = re.compile(r"\| (?:fairseq_cli\.)?generate \| ")
 _GENERATED = re.compile(r"^([STHD])-(\d{1,9})\t")
 
 
-def read_lines(path: str | Path, needed: str = "one sentence a line is needed") -> list[str]:
+def read_lines(path: str | Path) -> list[str]:
     r"""Return the lines of a UTF-8 file.
 
     They are ended by ``\n`` and by nothing else, as in every tool of these pipelines: text has U+2028 and its
     like inside sentences. The ``\r`` of a file from Windows is dropped.
-
-    Args:
-        needed: says what the file has to hold.
 
     Raises:
         UserError: there is no such file, it is empty, or it is not UTF-8.
@@ -40,7 +37,7 @@ def read_lines(path: str | Path, needed: str = "one sentence a line is needed") 
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
     if not text:
-        raise UserError(f"{path} is empty: {needed}")
+        raise UserError(f"{path} is empty: one sentence a line is needed")
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 
