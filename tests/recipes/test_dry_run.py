@@ -56,10 +56,8 @@ def test_one_row_of_b2t_from_corpus_to_score(dry_run) -> None:
     assert flag(average, "--num-epoch-checkpoints") == "10"
     generated = commands(lines, "fairseq-generate")
     assert all(flag(command, "--path") == flag(average, "--output") for command in generated)
-    europarl, crawl, commentary = 197_785_698, 918_311_367, 75_178_032  # and four archives of test sets
-    megabytes = f"{round((europarl + crawl + commentary) / 1e6):,} MB"
     assert "# in all: trainings: 1, updates: at most 50,000, passes on each device: 800,000" in lines
-    assert f"# in all: files to download or supply: 7, of {megabytes}, 4 of unknown size" in lines
+    assert "# in all: files to download or supply: 7" in lines
     assert all(flag(command, "--beam") == "4" for command in generated)
     # length penalty 0.6 for newstest2014, 1.0 for the other years
     penalties = {flag(command, "--gen-subset"): flag(command, "--lenpen") for command in generated}

@@ -47,8 +47,7 @@ def run(args: argparse.Namespace) -> int:
         for name, variant in corpus.variants.items():
             print(f"{corpus.name} --variant {name}: {variant.summary}")
             for source in variant.sources:
-                size = f"{source.size:,} bytes" if source.size else ""
-                told = filter(None, [source.digest, size, source.terms])
+                told = filter(None, [source.digest, source.terms])
                 print(f"  {source.name}", *source.urls, *told, sep="\n    ")
         return 0
     if args.out is None:

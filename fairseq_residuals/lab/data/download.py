@@ -68,8 +68,6 @@ class Source:
     """``md5:``, ``sha1:`` or ``sha256:`` and hexadecimal digits, if its publisher or a tool that uses it states one."""
     terms: str = ""
     """Source of a file that cannot be downloaded, or only sometimes: where a user gets it."""
-    size: int = 0
-    """Bytes, where its publisher or a tool that uses it states them; 0: unknown."""
 
     @property
     def is_folder(self) -> bool:

@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 
 from fairseq_residuals.lab.data.corpora import CORPORA, find_corpus
-from fairseq_residuals.lab.data.download import Source
 from fairseq_residuals.lab.recipes.evaluate import Score, check_references, expected_metrics
 from fairseq_residuals.lab.recipes.job import Job, Settings
 from fairseq_residuals.lab.recipes.recipe import Measurement
@@ -231,14 +230,12 @@ def summary(work: Sequence[Job]) -> Iterator[str]:
     updates = sum(job.asked.optimization.max_update for job in jobs)
     passes = sum(job.asked.optimization.max_update * job.batch.update_freq for job in jobs)
     yield f"trainings: {len(jobs)}, updates: at most {updates:,}, passes on each device: {passes:,}"
-    missing: dict[str, Source] = {}
+    missing: set[str] = set()
     for job in jobs:
         if job.recipe.corpus in CORPORA and not is_prepared(job):
             _, variant = find_corpus(job.recipe.corpus).variant(job.recipe.variant)
-            missing |= {s.name: s for s in variant.sources if not (job.settings.downloads / s.name).exists()}
-    megabytes = sum(source.size for source in missing.values()) / 1e6
-    unknown = sum(not source.size for source in missing.values())
-    yield f"files to download or supply: {len(missing)}, of {megabytes:,.0f} MB, {unknown} of unknown size"
+            missing |= {s.name for s in variant.sources if not (job.settings.downloads / s.name).exists()}
+    yield f"files to download or supply: {len(missing)}"
 
 
 def _evaluations(job: Job, cells: list[Cell]) -> Iterator[str]:

@@ -30,21 +30,21 @@ from fairseq_residuals.lab.data.steps import Step
 from fairseq_residuals.wirings.core.errors import UserError
 
 
-def _file(name: str, size: int, sha256: str) -> Source:
-    return Source(f"dists/bookworm/main/{name}", digest=f"sha256:{sha256}", terms=TERMS, size=size)
+def _file(name: str, sha256: str) -> Source:
+    return Source(f"dists/bookworm/main/{name}", digest=f"sha256:{sha256}", terms=TERMS)
 
 
 FILES = {
-    PACKAGES: _file(f"{PACKAGES}.xz", 8_790_396, "9e0b5aabb2465b3d2e7a7fe27f9913846277833f7a2826e7767acccff5b588c5"),
+    PACKAGES: _file(f"{PACKAGES}.xz", "9e0b5aabb2465b3d2e7a7fe27f9913846277833f7a2826e7767acccff5b588c5"),
     **{
-        language: _file(f"i18n/Translation-{language}.{'xz' if language == 'en' else 'bz2'}", size, sha256)
-        for language, size, sha256 in (
-            ("en", 6_107_304, "a3d4a0bfd8e9242810b0885eda7c1a6e05dac15b333ddbaab03ba56f2dfa4bf0"),
-            ("da", 5_319_224, "2e721d886e2830ab7dfd2c57142bbcbdcca936a17f06c8354cdbcb1bd38c479d"),
-            ("de", 1_748_338, "2cc65c7f8b85d8a2964c3735bbf86be79bfd3342ef8908150e268137fe5dac7f"),
-            ("fr", 2_728_394, "3248f0206d704300067e35cc2d4380dc1f1b418b5b9f446c3d42424b98d0abad"),
-            ("it", 5_291_861, "f01a5f14992838ff8140da6e025c514c900c4f55d3169d5ef1710ed2deee2bde"),
-            ("sk", 1_227_798, "b02acd2e6e41f25dd108507cdf9f5411b8dfe7ce5bd67c7bbe46358bc5b86ae2"),
+        language: _file(f"i18n/Translation-{language}.{'xz' if language == 'en' else 'bz2'}", sha256)
+        for language, sha256 in (
+            ("en", "a3d4a0bfd8e9242810b0885eda7c1a6e05dac15b333ddbaab03ba56f2dfa4bf0"),
+            ("da", "2e721d886e2830ab7dfd2c57142bbcbdcca936a17f06c8354cdbcb1bd38c479d"),
+            ("de", "2cc65c7f8b85d8a2964c3735bbf86be79bfd3342ef8908150e268137fe5dac7f"),
+            ("fr", "3248f0206d704300067e35cc2d4380dc1f1b418b5b9f446c3d42424b98d0abad"),
+            ("it", "f01a5f14992838ff8140da6e025c514c900c4f55d3169d5ef1710ed2deee2bde"),
+            ("sk", "b02acd2e6e41f25dd108507cdf9f5411b8dfe7ce5bd67c7bbe46358bc5b86ae2"),
         )
     },
 }

@@ -36,7 +36,7 @@ UTTERANCES = {
     "test-clean": 2620,
     "test-other": 2939,
 }
-DIGESTS = {  # as torchaudio.datasets.LIBRISPEECH has them, and TensorFlow Datasets, from where the sizes are
+DIGESTS = {  # as torchaudio.datasets.LIBRISPEECH has them, and TensorFlow Datasets
     "train-clean-100": "d4ddd1d5a6ab303066f14971d768ee43278a5f2a0aa43dc716b0e64ecbbbf6e2",
     "train-clean-360": "146a56496217e96c14334a160df97fffedd6e0a04e66b9c5af0d40be3c792ecf",
     "train-other-500": "ddb22f27f96ec163645d53215559df6aa36515f26e01dd70798188350adcb6d2",
@@ -45,21 +45,11 @@ DIGESTS = {  # as torchaudio.datasets.LIBRISPEECH has them, and TensorFlow Datas
     "test-clean": "39fde525e59672dc6d1551919b1478f724438a95aa55f874b576be21967e6c23",
     "test-other": "d09c181bba5cf717b3dee7d4d592af11a3ee3a09e08ae025c5506f6ebe961c29",
 }
-SIZES = {  # tensorflow/datasets, url_checksums/librispeech.txt, commit 24211da
-    "train-clean-100": 6_387_309_499,
-    "train-clean-360": 23_049_477_885,
-    "train-other-500": 30_593_501_606,
-    "dev-clean": 337_926_286,
-    "dev-other": 314_305_928,
-    "test-clean": 346_663_984,
-    "test-other": 328_757_843,
-}
 SOURCES = {
     split: Source(
         f"{split}.tar.gz",
         tuple(f"https://{server}/resources/12/{split}.tar.gz" for server in ("www.openslr.org", "us.openslr.org")),
         f"sha256:{digest}",
-        size=SIZES[split],
     )
     for split, digest in DIGESTS.items()
 }

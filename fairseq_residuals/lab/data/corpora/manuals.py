@@ -29,77 +29,64 @@ class Manual(NamedTuple):
     """Pattern of the names of the pages."""
 
 
-def _manual(path: str, size: int, sha256: str, pages: str = "*.html") -> Manual:
-    return Manual(Source(f"pool/main/{path}", digest=f"sha256:{sha256}", terms=TERMS, size=size), pages)
+def _manual(path: str, sha256: str, pages: str = "*.html") -> Manual:
+    return Manual(Source(f"pool/main/{path}", digest=f"sha256:{sha256}", terms=TERMS), pages)
 
 
 MANUALS = (
     _manual(
         "a/apache2/apache2-doc_2.4.68-1~deb12u1_all.deb",
-        4_215_112,
         "cee8fe80ffb5de2744cd690c3d795b489e43a1c44c4e3a634c521642f22d7835",
         "*.html.en",
     ),
     _manual(
         "c/cmake/cmake-doc_3.25.1-1_all.deb",
-        2_198_792,
         "6e805a758ffed87cc7ea234cf0a7a1bb8ae78b93d8b5783e7fb989a6320f8133",
     ),
     _manual(
         "e/erlang/erlang-doc_25.2.3+dfsg-1+deb12u4_all.deb",
-        21_820_260,
         "7d172cecfdd9c2930b27c776ad226ffcc84670375cf830c79ee41c6944e8a1c8",
     ),
     _manual(
         "g/gimp-help/gimp-help-en_2.10.34-2_all.deb",
-        49_612_664,
         "a2deec76763aaf2fcdd197bac0736cdcb0770ba993d48d233329e1c92b0bfe36",
     ),
     _manual(
         "g/git/git-doc_2.39.5-0+deb12u3_all.deb",
-        2_153_500,
         "3c89668a11053a6bafade3de1f611f4613db31e082af63f43d8c5b69ad8795ec",
     ),
     _manual(
         "g/gnome-user-docs/gnome-user-docs_43.0-2_all.deb",
-        8_523_220,
         "0d635a840747958ca84da778b40d341f1155603851f922c9a171f5a181d6a39f",
         "usr/share/help/C/*.page",
     ),
     _manual(
         "libr/libreoffice/libreoffice-help-en-us_7.4.7-1+deb12u14_all.deb",
-        1_753_504,
         "8faa840285734d6cfe1ed25537b48f07e74bd6412e3917bf8e5f8a653f7b3712",
         "usr/share/libreoffice/help/en-US/text/*.html",
     ),
     _manual(
         "l/linux/linux-doc-6.1_6.1.176-1_all.deb",
-        37_222_656,
         "0d843674607703b9ef8c1db5e715c38ed52ff23574feabfe0d961d552126859f",
     ),
     _manual(
         "o/octave/octave-doc_7.3.0-2_all.deb",
-        8_270_064,
         "b27897cc7e3d688daa5cb8f8d1ea47077f3fbd205ce32e22522200ff0c1eadd5",
     ),
     _manual(
         "p/postgresql-15/postgresql-doc-15_15.18-0+deb12u1_all.deb",
-        2_096_084,
         "3c598277a463c44d672daa2c335deb8d8252e1852fb025fd4578ea2d9a1b90f0",
     ),
     _manual(
         "p/python-django/python-django-doc_3.2.25-0+deb12u3_all.deb",
-        3_491_912,
         "33319c8e45b95693603213442ccf9bcee933ef338488115203ad25a0e01c696f",
     ),
     _manual(
         "p/python3.11/python3.11-doc_3.11.2-6+deb12u8_all.deb",
-        12_642_400,
         "50eb63e7f636c4281e9ce1b8f10386f1def42159eddce34fc1f41c46261df71b",
     ),
     _manual(
         "s/sqlite3/sqlite3-doc_3.40.1-2+deb12u2_all.deb",
-        7_532_044,
         "466e30d7066e2641fa13e56bc662a2ad521b8cc9c17dde9c9dac3d4f105e32f2",
     ),
 )

@@ -17,14 +17,13 @@ ARTICLES = Source(
         "https://wikitext.smerity.com/wikitext-103-v1.zip",
         "https://data.deepai.org/wikitext-103.zip",
     ),
-    size=190_229_076,
     terms="the first address, its authors', is reported dead since 2024; copies of wikitext-103-v1.zip with "
     "wikitext-103/wiki.train.tokens inside are kept in many places",
 )
 FILES = {split: f"wikitext-103/wiki.{split}.tokens" for split in ("train", "valid", "test")}
 LINES = {"train": 1_801_350, "valid": 3760, "test": 4358}
 # of the files, not of the archive: a copy elsewhere may be packed in another way. As GluonNLP has them: dmlc/gluon-nlp,
-# src/gluonnlp/data/corpora/wikitext.py, commit 3413f84; the size is in its scripts/datasets/url_checksums
+# src/gluonnlp/data/corpora/wikitext.py, commit 3413f84
 DIGESTS = {
     "train": "sha1:b7497e2dfe77e72cfef5e3dbc61b7b53712ac211",
     "valid": "sha1:c326ac59dc587676d58c422eb8a03e119582f92b",

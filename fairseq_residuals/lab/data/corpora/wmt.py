@@ -1,8 +1,8 @@
 """The workshops on machine translation (statmt.org): what papers take of them, and how it is treated.
 
 The digests of the archives of test sets are those that sacreBLEU states, that of WMT14's development sets is Sockeye's
-(awslabs/sockeye, contrib/autopilot/tasks.py, commit fea3d59). Sizes and digests of training data are those that
-TensorFlow Datasets recorded when it downloaded them (tensorflow/datasets, url_checksums/wmt1?_translate.txt, commit
+(awslabs/sockeye, contrib/autopilot/tasks.py, commit fea3d59). Digests of training data are those that TensorFlow
+Datasets recorded when it downloaded them (tensorflow/datasets, url_checksums/wmt1?_translate.txt, commit
 333639b).
 """
 
@@ -23,29 +23,26 @@ from fairseq_residuals.lab.data.moses import (
 from fairseq_residuals.lab.data.parallel_text import Bpe, Parallel, Part
 
 
-def statmt(name: str, path: str, digest: str = "", size: int = 0) -> Source:
+def statmt(name: str, path: str, digest: str = "") -> Source:
     """Return an archive that lies at the same path on both servers of the workshops."""
-    return Source(name, (f"https://www.statmt.org/{path}", f"https://data.statmt.org/{path}"), digest, size=size)
+    return Source(name, (f"https://www.statmt.org/{path}", f"https://data.statmt.org/{path}"), digest)
 
 
-def training(path: str, size: int, sha256: str) -> Source:
+def training(path: str, sha256: str) -> Source:
     """Return an archive of training data, called here as there."""
-    return statmt(path.rpartition("/")[2], path, f"sha256:{sha256}", size)
+    return statmt(path.rpartition("/")[2], path, f"sha256:{sha256}")
 
 
 EUROPARL = training(
     "wmt13/training-parallel-europarl-v7.tgz",
-    657_632_379,
     "0224c7c710c8a063dfd893b0cc0830202d61f4c75c17eb8e31836103d27d96e7",
 )
 COMMON_CRAWL = training(
     "wmt13/training-parallel-commoncrawl.tgz",
-    918_311_367,
     "c7a74e2ea01ac6c920123108627e35278d4ccb5701e15428ffa34de86fa3a9e5",
 )
 NEWS_COMMENTARY_9 = training(
     "wmt14/training-parallel-nc-v9.tgz",
-    80_418_416,
     "cb8953f292298e6877ae433c98912b927cb0766b303f4540512ddd286c748485",
 )
 DEV_2014 = statmt("wmt14-dev.tgz", "wmt14/dev.tgz", "md5:88ba3fc60b2278d59277122e1c7dd6e7")
@@ -80,11 +77,9 @@ EUROPARL_EN_DE = Source(
     ("https://www.statmt.org/europarl/v7/de-en.tgz",),
     # as GluonNLP recorded it: dmlc/gluon-nlp, scripts/datasets/url_checksums/wmt.txt, commit 01122db
     "sha1:53bb5408d22977c89284bd755717e6bbb5b12bc5",
-    size=197_785_698,
 )
 NEWS_COMMENTARY_11 = training(
     "wmt16/translation-task/training-parallel-nc-v11.tgz",
-    75_178_032,
     "cfe8ab047e05043476e498ee765c98e939c7b7d6d294e856344c84476b619d6a",
 )
 SCALING_NMT = ("--joined-dictionary", "--nwordssrc", "32768", "--nwordstgt", "32768")
@@ -160,7 +155,6 @@ and names no archive.
 
 NEWS_COMMENTARY_12 = training(
     "wmt17/translation-task/training-parallel-nc-v12.tgz",
-    168_591_139,
     "2b45f30ef1d550d302fd17dd3a5cbe19134ccc4c2cf50c2dae534aee600101a2",
 )
 TRAIN_2017 = (
@@ -193,12 +187,10 @@ Validation data are every 100th pair of the training data; the test set is newst
 
 UN = training(
     "wmt13/training-parallel-un.tgz",
-    2_365_634_246,
     "29141b5c1eba149a94f7a59d3b1a834b2e47fe0f8758d68dcd77a3d3f497ee47",
 )
 GIGA = training(
     "wmt10/training-giga-fren.tar",
-    2_595_102_720,
     "3ff8319f6919393520559bfbc7ad6a747ec81b3abc7be9993b338d4b017b4d9a",
 )
 
@@ -238,7 +230,6 @@ here; it has about 36 million pairs, so something was cleaned.
 
 NEWS_COMMENTARY_10 = training(
     "wmt15/training-parallel-nc-v10.tgz",
-    125_136_590,
     "11e053e7ea29e87e69a1ad05e61cb559820947ecec144ea8c1d6cf05017c9602",
 )
 DEV_2015 = statmt("wmt15-dev-v2.tgz", "wmt15/dev-v2.tgz")
