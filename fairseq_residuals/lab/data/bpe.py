@@ -14,7 +14,7 @@ from pathlib import Path
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 
-from fairseq_residuals.lab.data.parallel_map import blocks, decode, ordered, progress
+from fairseq_residuals.lab.data.parallel_map import blocks, counted, decode, ordered
 from fairseq_residuals.wirings.core.errors import UserError
 
 JOIN = re.compile(r"@@( |$)")
@@ -43,10 +43,10 @@ def count_words(inputs: Sequence[Path], workers: int) -> Counter[str]:
     """Return how often each word occurs in the files together."""
     total: Counter[str] = Counter()
     for path in inputs:
-        with path.open("rb") as file, progress(None, f"words of {path.name}", "block") as bar:
-            for counts in ordered(count_block, blocks(file), workers):
+        with path.open("rb") as file:
+            pieces = counted(blocks(file), f"words of {path.name}, half megabytes")
+            for counts in ordered(count_block, pieces, workers):
                 total.update(counts)
-                bar.update()
     return total
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -17,10 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TypeVar
 
-from tqdm import tqdm
-
 BLOCK = 1 << 19
 """Bytes of text that a process gets at a time."""
+SECONDS_BETWEEN_LINES = 10.0
 AHEAD = 3
 """Items per process that are under way or wait to be written."""
 
@@ -105,14 +106,9 @@ def map_lines(function: LineFunction, inputs: Sequence[Path], output: IO[bytes],
     """
     result = Result()
     for path in inputs:
-        with path.open("rb") as file, progress(path.stat().st_size, label, "B") as bar:
-
-            def counted(pieces: Iterator[bytes], bar: tqdm = bar) -> Iterator[bytes]:
-                for piece in pieces:
-                    yield piece
-                    bar.update(len(piece))
-
-            for text, part in ordered(partial(map_block, function), counted(blocks(file)), workers):
+        with path.open("rb") as file:
+            pieces = counted(blocks(file), f"{label}, half megabytes")
+            for text, part in ordered(partial(map_block, function), pieces, workers):
                 output.write(text)
                 result.lines += part.lines
                 result.malformed += part.malformed
@@ -136,15 +132,11 @@ def count_lines(path: Path) -> int:
     return count + (not last.endswith(b"\n"))
 
 
-class Bar(tqdm):
-    """A bar without tqdm's thread: processes are forked while bars are shown."""
-
-    monitor_interval = 0
-
-
-def progress(total: int | None, label: str, unit: str) -> tqdm:
-    """Return a bar on stderr; it is redrawn often on a terminal, every half minute elsewhere."""
-    bar = Bar(total=total, desc=label, unit=unit, unit_scale=True, dynamic_ncols=True, disable=False, delay=2)
-    if not bar.fp.isatty():
-        bar.mininterval = 30.0
-    return bar
+def counted(items: Iterable[In], label: str) -> Iterator[In]:
+    """Yield the items, and say now and then on stderr how many there were."""
+    due = time.monotonic() + SECONDS_BETWEEN_LINES
+    for number, item in enumerate(items):
+        if time.monotonic() >= due:
+            due = time.monotonic() + SECONDS_BETWEEN_LINES
+            print(f"prepare: {label}: {number:,}", file=sys.stderr, flush=True)
+        yield item

@@ -1,6 +1,6 @@
 """Runs and their child processes: several runs at a time, a log for each command, no child that outlives its parent.
 
-Where runs are stands on stderr: bars on a terminal, a line now and then elsewhere. stdout has commands and results.
+Where runs are stands on stderr, a line now and then. stdout has commands and results.
 """
 
 from __future__ import annotations
@@ -16,16 +16,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fairseq_residuals.lab.look.training_log import TRAIN, VALID, Log
 from fairseq_residuals.plugin.progress import say
@@ -38,10 +35,6 @@ INTERRUPTED = 130
 """The exit status of a program that Ctrl-C ended."""
 MIB = 2**20
 SECONDS_BETWEEN_LINES = 10.0
-MOST_BARS = 12
-"""Most runs that all have a bar; of more, only those under way have one."""
-Refresh = Callable[[], None]
-"""A function to call often."""
 
 
 def cores() -> int:
@@ -120,8 +113,8 @@ class Run:
 
 
 @contextmanager
-def lines(runs: Sequence[Run]) -> Iterator[Refresh]:
-    """Print for logs and pipes: now and then a line for each run that got on, and one when it has ended."""
+def lines(runs: Sequence[Run]) -> Iterator[Callable[[], None]]:
+    """Yield a function to call often, which now and then prints a line for each run that got on or has ended."""
     said: dict[int, tuple[int, str]] = {}
     last: set[int] = set()
     due = time.monotonic() + SECONDS_BETWEEN_LINES
@@ -144,33 +137,6 @@ def lines(runs: Sequence[Run]) -> Iterator[Refresh]:
 
     yield refresh
     refresh()
-
-
-@contextmanager
-def bars(runs: Sequence[Run]) -> Iterator[Refresh]:
-    """Draw for terminals: a bar for each run, redrawn in place."""
-    columns = (TextColumn("{task.description}"), BarColumn(12), MofNCompleteColumn(), TextColumn("{task.fields[text]}"))
-    with Progress(*columns, TimeElapsedColumn(), refresh_per_second=2, console=Console(stderr=True)) as bar:
-        tasks = {bar.add_task(run.name, total=run.updates, text="", start=False): run for run in runs}
-
-        def refresh() -> None:
-            for task, run in tasks.items():
-                update, text = run.progress()
-                if text != "waiting":
-                    bar.start_task(task)
-                if run.ended:
-                    bar.stop_task(task)
-                visible = len(runs) <= MOST_BARS or not (text == "waiting" or run.ended)
-                bar.update(task, completed=update, text=text, visible=visible)
-
-        refresh()
-        yield refresh
-        refresh()
-
-
-def display(runs: Sequence[Run]) -> AbstractContextManager[Refresh]:
-    """Return what suits stderr."""
-    return bars(runs) if sys.stderr.isatty() else lines(runs)
 
 
 class Runner:
@@ -258,7 +224,7 @@ class Runner:
         with (
             terminable(),
             ThreadPoolExecutor(len(self.environments), initializer=begin_thread) as pool,
-            display(runs) as refresh,
+            lines(runs) as refresh,
         ):
             # a run is given to the pool when it can begin: a thread that has just failed would take the next by itself
             waiting, pending = iter(runs), dict[Future[None], Run]()

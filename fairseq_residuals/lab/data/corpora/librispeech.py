@@ -21,7 +21,7 @@ import yaml
 from fairseq_residuals.lab.data import archives
 from fairseq_residuals.lab.data.corpus import Corpus, Job, Variant, check_lines
 from fairseq_residuals.lab.data.download import Source
-from fairseq_residuals.lab.data.parallel_map import ordered, progress
+from fairseq_residuals.lab.data.parallel_map import counted, ordered
 from fairseq_residuals.lab.data.sentence_pieces import Pieces
 from fairseq_residuals.lab.data.steps import Step
 from fairseq_residuals.wirings.core.errors import UserError
@@ -130,16 +130,14 @@ def pack_librispeech(archive: Path, features: Path, table: Path, place: str, wor
 
 def _recordings(files: archives.Files, texts: dict[str, str]) -> Iterator[tuple[str, bytes]]:
     """Yield the recordings of an archive; what is said in them goes to ``texts``."""
-    with progress(None, "features", "utterance") as bar:
-        for name, contents in files:
-            path = PurePosixPath(name)
-            if path.name.endswith(".trans.txt"):
-                for line in filter(None, contents.read().decode("utf-8").split("\n")):
-                    utterance, _, words = line.partition(" ")
-                    texts[utterance] = words
-            elif path.suffix == ".flac":
-                yield path.stem, contents.read()
-                bar.update()
+    for name, contents in counted(files, "files"):
+        path = PurePosixPath(name)
+        if path.name.endswith(".trans.txt"):
+            for line in filter(None, contents.read().decode("utf-8").split("\n")):
+                utterance, _, words = line.partition(" ")
+                texts[utterance] = words
+        elif path.suffix == ".flac":
+            yield path.stem, contents.read()
 
 
 def write_table(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
