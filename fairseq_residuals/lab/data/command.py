@@ -21,9 +21,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--mirror",
         metavar="DIR|URL",
         default=os.environ.get("MIRROR"),
-        help="a folder (or file:// address) with the files, by name or by address; used in place of the network, and "
-        "for files that cannot be downloaded; or an http address below which they lie by name (default: the "
-        "environment's MIRROR; for debian what apt names)",
+        help="a folder or an address with the files by name; a folder is used in place of the network, and for "
+        "files that cannot be downloaded (default: the environment's MIRROR; for debian what apt names)",
     )
     parser.add_argument("--downloads", metavar="DIR", type=Path, help="where downloads are kept (OUT/downloads)")
     parser.add_argument(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_residuals.lab.data import archives
-from fairseq_residuals.lab.data.download import Downloads, Source, digest_of, is_address, mirror_folder
+from fairseq_residuals.lab.data.download import Downloads, Source, digest_of
 from fairseq_residuals.lab.data.parallel_map import count_lines
 from fairseq_residuals.lab.data.steps import STAMP, Step
 from fairseq_residuals.plugin.folders import locked
@@ -201,6 +201,8 @@ def downloads_of(corpus: Corpus, folder: Path, mirror: str | None) -> Downloads:
     """
     if not mirror:
         return Downloads(folder, addresses=corpus.mirrors() if corpus.mirrors else ())
-    if is_address(mirror):
+    if "://" in mirror:
         return Downloads(folder, addresses=(mirror,))
-    return Downloads(folder, mirror_folder(mirror))
+    if not Path(mirror).is_dir():
+        raise UserError(f"the mirror {mirror} is not a folder: give a folder or an address")
+    return Downloads(folder, Path(mirror))

@@ -2,8 +2,8 @@
 
 A digest that is known is demanded; of the others the SHA-256 is noted in ``SHA256SUMS`` beside the downloads (in the
 format of ``sha256sum``) the first time, and demanded ever after. A folder of the user's, the mirror, stands in for any
-address, and is where files lie that cannot be downloaded. A mirror may also be an address below which files lie by
-name. The program curl downloads: it resumes, follows redirections, and knows proxies and certificates.
+address, and is where files lie that cannot be downloaded; a mirror may also be an address. Files lie in it by name. The
+program curl downloads: it resumes, follows redirections, and knows proxies and certificates.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from fairseq_residuals.plugin.folders import locked
 from fairseq_residuals.wirings.core.errors import UserError
@@ -77,31 +75,6 @@ class Source:
         """Return a file of a folder."""
         return Source(self.name + name, terms=self.terms)
 
-    def places(self) -> Iterator[str]:
-        """Return where it may lie in a mirror: by name, or as ``wget -x`` stores it."""
-        yield self.name
-        for url in self.urls:
-            parts = urlsplit(url)
-            if not parts.query:
-                yield f"{parts.netloc}{parts.path}"
-
-
-def is_address(place: str) -> bool:
-    """Whether a ``MIRROR`` setting names a place elsewhere, and no folder."""
-    return place.startswith(("http://", "https://"))
-
-
-def mirror_folder(place: str) -> Path:
-    """Return the folder that a ``MIRROR`` setting names: a path, or a ``file://`` address.
-
-    Raises:
-        UserError: there is no such folder.
-    """
-    folder = Path(url2pathname(urlsplit(place).path)) if place.startswith("file://") else Path(place)
-    if not folder.is_dir():
-        raise UserError(f"the mirror {place} is not a folder: give a local folder or a file:// address")
-    return folder
-
 
 @dataclass
 class Downloads:
@@ -153,8 +126,8 @@ class Downloads:
     def _in_mirror(self, source: Source) -> Path | None:
         if self.mirror is None:
             return None
-        there = Path.is_dir if source.is_folder else Path.is_file
-        return next((path for place in source.places() if there(path := self.mirror / place)), None)
+        path = self.mirror / source.name
+        return path if path.is_file() else None
 
     def _download(self, source: Source, path: Path, lock: int) -> None:
         urls = (*(f"{address.rstrip('/')}/{source.name}" for address in self.addresses), *source.urls)
