@@ -75,6 +75,6 @@ def test_what_a_corpus_needs_is_told_without_touching_anything(
     monkeypatch.chdir(tmp_path)
     assert main(["prepare", "gigaword", "--sources"]) == 0
     told = capsys.readouterr().out
-    assert "gigaword --variant extended: org_data and pairs of your own" in told
+    assert "gigaword --variant org_data: UniLM's public copy" in told
     assert "https://drive.usercontent.google.com/download?id=1USoQ8lJgN8kAWnUnRrupMGrPMLlDVqlV" in told
     assert list(tmp_path.iterdir()) == []

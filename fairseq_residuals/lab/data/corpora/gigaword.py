@@ -3,14 +3,14 @@
 B2T trains on the 3.8M pairs that Rush et al. (2015) extracted from the Annotated English Gigaword (paper, 6.2.1). The
 public copy of them, UniLM's org_data, has '#' for each digit. That B2T's has real digits is an inference, from samples
 in another repository of its authors (takase/control-length, encdec/README).
-For models of 18 layers B2T added 13M pairs that were not published; variant extended adds pairs of your own.
+For models of 18 layers B2T added 13M pairs that were not published, nor how they were extracted.
 Words that the extraction does not know are ``<unk>``, in the tests ``UNK``; here they are ``<unk>`` everywhere,
 which fairseq reads as its own symbol, and which the BPE leaves whole.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fairseq_residuals.lab.data.corpus import Corpus
 from fairseq_residuals.lab.data.download import Source
@@ -29,11 +29,6 @@ ORG_DATA = Source(
     terms="UniLM's org_data, a zip or tar file; with a browser: https://drive.google.com/file/d/"
     "1USoQ8lJgN8kAWnUnRrupMGrPMLlDVqlV",
 )
-EXTRA = Source(
-    "gigaword-extra/",
-    terms="B2T's 13M pairs of RealNews and NewsCrawl were not published, nor how they were extracted; expected are "
-    "pairs of your own, a sentence and its headline a line, as train.src.txt and train.tgt.txt",
-)
 
 
 @dataclass(frozen=True)
@@ -48,26 +43,19 @@ def treatment(language: str) -> tuple[Function, ...]:
     return (MarkUnknown(),)
 
 
-def files(source: Source, name: str) -> tuple[Part, ...]:
-    return (Part(source, f"{name}.{{lang}}.txt"),)
+def files(name: str) -> tuple[Part, ...]:
+    return (Part(ORG_DATA, f"org_data/{name}.{{lang}}.txt"),)
 
 
 ORIGINAL = Parallel(
     languages=("src", "tgt"),
-    train=files(ORG_DATA, "org_data/train"),
-    valid=files(ORG_DATA, "org_data/dev"),
-    tests={"test": files(ORG_DATA, "org_data/test")},
+    train=files("train"),
+    valid=files("dev"),
+    tests={"test": files("test")},
     treat_train=treatment,
     treat_held_out=treatment,
     bpe=Bpe(32000, whole=(UNKNOWN,)),
     lines={"train": 3_803_957, "valid": 189_651, "test": 1951},
 )
-EXTENDED = replace(ORIGINAL, train=(*ORIGINAL.train, *files(EXTRA, "train")), lines={"valid": 189_651, "test": 1951})
 
-GIGAWORD = Corpus(
-    "gigaword",
-    {
-        "org_data": ORIGINAL.variant("UniLM's public copy, 3.8M pairs, '#' for digits"),
-        "extended": EXTENDED.variant("org_data and pairs of your own, as B2T added 13M for 18 layers"),
-    },
-)
+GIGAWORD = Corpus("gigaword", {"org_data": ORIGINAL.variant("UniLM's public copy, 3.8M pairs, '#' for digits")})
