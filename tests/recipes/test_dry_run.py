@@ -129,32 +129,6 @@ def test_precision_device_and_changes_reach_the_command(dry_run, args: tuple[str
     assert expected <= set(train)
 
 
-@pytest.mark.parametrize(
-    ("table", "row", "expected"),
-    [
-        ("b2t/table1", "6L-6L/B2T", "b2t/table1/6l_b2t averages its last 10 epoch checkpoints"),
-        ("debian/translation", "6L-6L/128/B2T", ""),
-    ],
-)
-def test_a_training_too_short_to_average_is_said_beforehand(
-    table: str, row: str, expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["reproduce", table, "--rows", row, "--gpus", "1", "--dry-run"]
-    assert cli.main([*arguments, "--max-update", "300"]) == 0
-    said = capsys.readouterr().err
-    assert f"--max-update 300: {expected}" in said if expected else not said
-    assert cli.main(arguments) == 0
-    assert not capsys.readouterr().err
-
-
-def test_a_short_training_that_saves_enough_to_average_is_no_mistake(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["reproduce", "synthetic/translation", "--rows", "18L-18L/B2T", "--dry-run", "--max-update", "6"]
-    for every, expected in (1, ""), (3, "averages its last 3 update checkpoints"):
-        assert cli.main([*arguments, "--override", f"checkpoint.save_interval_updates={every}"]) == 0
-        said = capsys.readouterr().err
-        assert expected in said and bool(said) == bool(expected)
-
-
 def test_the_other_source_of_a_recipe_can_be_chosen(dry_run) -> None:
     row = ("--rows", "ResiDual", "--gpus", "8")
     for extra, updates in ((), "50000"), (("--override", "resi_dual/wmt_source=paper"), "500000"):

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fairseq_residuals.lab.utils.checkout import CONFIGS, require_checkout
 from fairseq_residuals.wirings.core.errors import UserError
-
-if TYPE_CHECKING:
-    from fairseq_residuals.lab.recipes.job import Job
 
 HELP = "reproduce rows of a paper's table: prepare, train, average, generate, score, record"
 
@@ -41,25 +36,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     folders.add_argument("--configs", type=Path, default=CONFIGS, metavar="DIR", help="default: the checkout's")
     recipe = parser.add_argument_group("changes to the recipe")
     recipe.add_argument("--seeds", nargs="+", type=int, metavar="N", help="default: the paper's number of seeds")
-    recipe.add_argument("--max-update", type=int, metavar="N", help="train for fewer updates")
+    recipe.add_argument(
+        "--max-update", type=int, metavar="N", help="train for fewer updates, with enough checkpoints to average"
+    )
     recipe.add_argument(
         "--override", nargs="+", default=[], metavar="KEY=VALUE", help="as hydra takes them, such as model.dropout=0.1"
     )
-
-
-def _too_short_to_average(updates: int, work: Iterable[Job]) -> str:
-    """Return what a shorter training may lack, said before hours of it; "" where nothing is averaged."""
-    for job in work:
-        if job.recipe.average:
-            last, unit = job.recipe.average
-            every = job.asked.checkpoint.save_interval_updates
-            if unit == "update" and every and updates // every >= last:
-                continue
-            return (
-                f"--max-update {updates}: {job.name} averages its last {last} {unit} checkpoints; "
-                "a training that has fewer is not scored"
-            )
-    return ""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -103,8 +85,6 @@ def run(args: argparse.Namespace) -> int:
     runner = Runner(environments(args.jobs, gpus), echo=True)
     try:
         work = reproduce.jobs_of(table, settings, args.rows, args.seeds, args.columns)
-        if args.max_update is not None and (note := _too_short_to_average(args.max_update, work)):
-            print(f"reproduce: {note}", file=sys.stderr, flush=True)
         if args.dry_run:
             print("\n".join(reproduce.show(work)))
             return 0
