@@ -124,7 +124,7 @@ def test_bpe_is_that_of_the_commands(corpus: list[Path], tmp_path: Path, workers
     both = b"".join(path.read_bytes() for path in corpus)
     expected = run("learn-bpe", "-s", "50", stdin=both)
     assert expected.count(b"\n") == 51
-    bpe.learn(corpus, tmp_path / "codes", 50, (), workers)
+    bpe.learn(corpus, tmp_path / "codes", 50, ())
     assert (tmp_path / "codes").read_bytes() == expected
     out = io.BytesIO()
     parallel_map.map_lines(bpe.Encode(tmp_path / "codes"), corpus, out, workers, "test")
@@ -133,7 +133,7 @@ def test_bpe_is_that_of_the_commands(corpus: list[Path], tmp_path: Path, workers
 
 def test_whole_words_are_neither_learned_from_nor_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "text").write_text("<unk> <unk> <unk> ab ab <unk>\n")
-    bpe.learn([tmp_path / "text"], tmp_path / "codes", 5, ("<unk>",), 1)
+    bpe.learn([tmp_path / "text"], tmp_path / "codes", 5, ("<unk>",))
     assert (tmp_path / "codes").read_text() == "#version: 0.2\na b</w>\n"
     monkeypatch.setattr(bpe, "REMEMBERED", 1)  # forgetting must not change anything
     encode = bpe.Encode(tmp_path / "codes", ("<unk>",))
@@ -144,4 +144,4 @@ def test_whole_words_are_neither_learned_from_nor_split(tmp_path: Path, monkeypa
 def test_there_must_be_words_to_learn_from(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("\n \n")
     with pytest.raises(UserError, match="no words to learn"):
-        bpe.learn([tmp_path / "text"], tmp_path / "codes", 5, (), 1)
+        bpe.learn([tmp_path / "text"], tmp_path / "codes", 5, ())

@@ -1,20 +1,19 @@
-"""Byte pair encoding by subword-nmt, on all cores: the same codes and the same text as by its commands."""
+"""Byte pair encoding by subword-nmt: the same codes and the same text as by its commands."""
 
 from __future__ import annotations
 
 import functools
 import io
 import re
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 
 from subword_nmt.apply_bpe import BPE
-from subword_nmt.learn_bpe import learn_bpe
+from subword_nmt.learn_bpe import get_vocabulary, learn_bpe
 
-from fairseq_residuals.lab.data.parallel_map import blocks, counted, decode, ordered
+from fairseq_residuals.lab.data.parallel_map import lines_of
 from fairseq_residuals.wirings.core.errors import UserError
 
 JOIN = re.compile(r"@@( |$)")
@@ -30,27 +29,7 @@ class Join:
         return JOIN.sub("", line)
 
 
-def count_block(block: bytes) -> Counter[str]:
-    """Return how often each word occurs; words are what blanks separate."""
-    counts: Counter[str] = Counter()
-    for raw in block.split(b"\n"):
-        counts.update(decode(raw)[0].strip("\r ").split(" "))
-    del counts[""]
-    return counts
-
-
-def count_words(inputs: Sequence[Path], workers: int) -> Counter[str]:
-    """Return how often each word occurs in the files together."""
-    total: Counter[str] = Counter()
-    for path in inputs:
-        with path.open("rb") as file:
-            pieces = counted(blocks(file), f"words of {path.name}, half megabytes")
-            for counts in ordered(count_block, pieces, workers):
-                total.update(counts)
-    return total
-
-
-def learn(inputs: Sequence[Path], codes: Path, merges: int, whole: Sequence[str], workers: int) -> None:
+def learn(inputs: Sequence[Path], codes: Path, merges: int, whole: Sequence[str]) -> None:
     """Write the codes that ``subword-nmt learn-bpe -s merges`` learns from the files' concatenation.
 
     The words ``whole`` are left out of it.
@@ -58,7 +37,7 @@ def learn(inputs: Sequence[Path], codes: Path, merges: int, whole: Sequence[str]
     Raises:
         UserError: there are no words.
     """
-    words = count_words(inputs, workers)
+    words = get_vocabulary(line for path in inputs for line in lines_of(path))
     for word in whole:
         del words[word]
     if not any(len(word) > 1 for word in words):

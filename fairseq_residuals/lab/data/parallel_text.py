@@ -289,10 +289,10 @@ class Pipeline:
         if recipe.codes is not None:
             (folder / "codes").write_bytes((given[0] / recipe.codes[1]).read_bytes())
         elif recipe.joint:
-            bpe.learn(train, folder / "codes", merges, recipe.whole, self.job.workers)
+            bpe.learn(train, folder / "codes", merges, recipe.whole)
         else:
             for path, language in zip(train, self.languages, strict=True):
-                bpe.learn([path], folder / f"codes.{language}", merges, recipe.whole, self.job.workers)
+                bpe.learn([path], folder / f"codes.{language}", merges, recipe.whole)
 
     def encode(self, folder: Path, cleaned: Path, codes: Path) -> None:
         recipe = self.recipe.bpe

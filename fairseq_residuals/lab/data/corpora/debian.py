@@ -174,7 +174,7 @@ def text_model(job: Job, examples: Step) -> tuple[Step, ...]:
         _map(Tokenize("en"), made, folder)
 
     def learn(folder: Path, words: Path) -> None:
-        bpe.learn([words / "train"], folder / "codes", merges, (), job.workers)
+        bpe.learn([words / "train"], folder / "codes", merges, ())
 
     def encode(folder: Path, words: Path, codes: Path) -> None:
         _map(bpe.Encode(codes / "codes"), words, folder)
