@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,7 +88,6 @@ class Downloads:
     """Mirrors elsewhere, tried in turn before the addresses of a source."""
     patience: float = 1.0
     """Seconds before the second attempt; doubled for each further one."""
-    _verified: set[str] = field(default_factory=set)
 
     def fetch(self, source: Source) -> Path:
         """Return where the file is, after it has been downloaded if need be, and checked.
@@ -100,12 +99,9 @@ class Downloads:
             path = self._in_mirror(source) or self.folder / source.name
             if not path.is_file():
                 self._download(source, path, lock)
-            elif source.name not in self._verified:
-                wrong = self._differs(source, path)
-                if wrong:
-                    or_else = f", or remove its line from {self.folder / SUMS} if it is right"
-                    raise UserError(f"{path} {wrong}: replace it{'' if self._stated(source) else or_else}")
-        self._verified.add(source.name)
+            elif wrong := self._differs(source, path):
+                or_else = f", or remove its line from {self.folder / SUMS} if it is right"
+                raise UserError(f"{path} {wrong}: replace it{'' if self._stated(source) else or_else}")
         return path
 
     def _where_to_put(self, source: Source) -> str:
@@ -117,7 +113,6 @@ class Downloads:
         with locked(self.folder, wait=True):
             if not source.is_folder:
                 (self.folder / source.name).unlink(missing_ok=True)
-            self._verified.discard(source.name)
             recorded = self._recorded()
             kept = {name: digest for name, digest in recorded.items() if not _belongs(name, source)}
             if kept != recorded:
