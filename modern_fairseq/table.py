@@ -58,33 +58,17 @@ _AFTER: dict[str, tuple[str, ...]] = {
         "fixes.schedules:step_after_last_validation",
     ),
     "fairseq.utils": (
-        "fixes.literals:literals_only",
         "fixes.at_once:norms",
         "fixes.activations:with_silu",
         "messages.wrong_answers:plugin_in_checkout",
     ),
-    **{
-        f"fairseq.{name}": ("fixes.literals:literals_only",)
-        for name in (
-            *("criterions.ctc", "data.audio.raw_audio_dataset", "optim.adafactor", "optim.adamax", "optim.fused_lamb"),
-            *(
-                "models.fconv",
-                "models.fconv_lm",
-                "models.fconv_self_att",
-                "models.hubert.hubert",
-                "models.lightconv_lm",
-            ),
-            *("models.speech_to_text.s2t_wav_transformer", "models.transformer_lm"),
-            *("models.wav2vec.wav2vec", "models.wav2vec.wav2vec2"),
-        )
-    },
     "fairseq.trainer": (
         "fixes.checkpoint_loading:check_what_is_resumed",
         "fixes.half_precision:overflow_on_cpu",
     ),
     "fairseq.models.text_to_speech.vocoder": ("compat.torch_load:safe_load",),
     "fairseq.models.speech_to_text.xm_transformer": ("compat.torch_load:safe_load",),
-    "fairseq.data.codedataset": ("compat.torch_load:safe_load", "fixes.literals:literals_only"),
+    "fairseq.data.codedataset": ("compat.torch_load:safe_load",),
     "fairseq.modules.quantization.pq.em": ("compat.torch_load:safe_load",),
     "fairseq.distributed.utils": (
         "compat.torch_load:trust_own_ranks",
@@ -145,20 +129,11 @@ _AFTER: dict[str, tuple[str, ...]] = {
         "fixes.saving:one_training_in_a_folder",
     ),
     "fairseq_cli.preprocess": ("messages.texts:check_texts",),
-    **{
-        f"fairseq_cli.{name}": (
-            "fixes.distributed:fork_to_load_data",
-            "fixes.literals:read_overrides",
-            "messages.wrong_answers:check_generation",
-        )
-        for name in ("generate", "interactive")
-    },
-    **{
-        f"fairseq_cli.{name}": ("fixes.distributed:fork_to_load_data", "fixes.literals:read_overrides")
-        for name in ("validate", "eval_lm")
-    },
-    "fairseq.optim.adam": ("fixes.literals:read_betas",),
-    "fairseq.optim.cpu_adam": ("fixes.literals:read_betas",),
+    **dict.fromkeys(
+        ("fairseq_cli.generate", "fairseq_cli.interactive"),
+        ("fixes.distributed:fork_to_load_data", "messages.wrong_answers:check_generation"),
+    ),
+    **dict.fromkeys(("fairseq_cli.validate", "fairseq_cli.eval_lm"), ("fixes.distributed:fork_to_load_data",)),
     "fairseq.file_utils": ("fixes.hub:archives_stay_in_their_folder",),
     "fairseq.models.speech_to_text.hub_interface": ("fixes.hub:no_code_that_an_archive_names",),
     "fairseq_cli.hydra_train": (
@@ -168,6 +143,21 @@ _AFTER: dict[str, tuple[str, ...]] = {
         "messages.commands:errors_in_hydra_job",
     ),
 }
+
+for _name in (
+    *("fairseq.utils", "fairseq.criterions.ctc", "fairseq.data.audio.raw_audio_dataset", "fairseq.data.codedataset"),
+    *(
+        "fairseq.models.fconv",
+        "fairseq.models.fconv_lm",
+        "fairseq.models.fconv_self_att",
+        "fairseq.models.hubert.hubert",
+    ),
+    *("fairseq.models.lightconv_lm", "fairseq.models.speech_to_text.s2t_wav_transformer"),
+    *("fairseq.models.transformer_lm", "fairseq.models.wav2vec.wav2vec", "fairseq.models.wav2vec.wav2vec2"),
+    *("fairseq.optim.adafactor", "fairseq.optim.adam", "fairseq.optim.adamax", "fairseq.optim.cpu_adam"),
+    *("fairseq.optim.fused_lamb", "fairseq_cli.eval_lm", "fairseq_cli.validate"),
+):
+    _AFTER[_name] = ("fixes.literals:literals_only", *_AFTER.get(_name, ()))
 
 for _name in COMMANDS:
     _AFTER[_name] = (*_AFTER.get(_name, ()), "messages.commands:one_sentence_errors")

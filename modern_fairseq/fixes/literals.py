@@ -5,7 +5,6 @@ import types
 from typing import Any
 
 from fairseq_residuals_errors import UserError
-from modern_fairseq.proxies import override
 
 LONGEST_TEXT = 100_000
 """Characters of a setting that are read; fairseq's own are some hundred."""
@@ -17,9 +16,9 @@ def literals_only(module: types.ModuleType) -> None:
     """Read settings and manifests instead of running them.
 
     utils.py:791, :802 and :810, models with convolutions, the data set of raw audio
-    (data/audio/raw_audio_dataset.py:57), the manifests of codes (data/codedataset.py:160) and three optimizers
-    (optim/adamax.py:42, adafactor.py:55, fused_lamb.py:44) evaluate those that are text. Can go when fairseq does so
-    no more.
+    (data/audio/raw_audio_dataset.py:57), the manifests of codes (data/codedataset.py:160), optimizers
+    (optim/adam.py:91 and others) and ``--model-overrides`` (fairseq_cli/validate.py:57, eval_lm.py:255) are evaluated
+    where they are text. Can go when fairseq evaluates none of them.
     """
     module.eval = _literal  # type: ignore[attr-defined]
 
@@ -58,49 +57,3 @@ def _length(items: Any, times: Any) -> int:
 
 def _shown(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def read_overrides(module: types.ModuleType) -> None:
-    """Read ``--model-overrides`` without running it, and refuse it in one sentence.
-
-    generate.py:92, interactive.py:143, validate.py:57 and eval_lm.py:255 evaluate it. Can go when fairseq > 0.12.2 does
-    both.
-    """
-    if hasattr(module, "ast"):
-        override(module, "ast", literal_eval=_overrides)
-    else:
-        module.eval = _overrides  # type: ignore[attr-defined]
-
-
-def _overrides(text: str) -> dict[str, Any]:
-    try:
-        return dict(ast.literal_eval(text.strip()))
-    except (SyntaxError, TypeError, ValueError) as error:
-        raise UserError(
-            f"--model-overrides must be a dictionary as Python writes it, such as {{'data': 'DIR'}}, not {text!r}"
-        ) from error
-
-
-def read_betas(module: types.ModuleType) -> None:
-    """Read ``--adam-betas`` without running it (optim/adam.py:91, cpu_adam.py:78).
-
-    Can go when fairseq > 0.12.2 does so.
-    """
-    module.eval = betas  # type: ignore[attr-defined]
-
-
-def betas(value: Any) -> tuple[float, float]:
-    """Return the two numbers that ``--adam-betas`` gives, as text or as a list.
-
-    Raises:
-        UserError: they are no two numbers of at least 0 and less than 1.
-    """
-    try:
-        first, second = map(float, ast.literal_eval(value.strip()) if isinstance(value, str) else value)
-    except (SyntaxError, TypeError, ValueError):
-        first = second = -1.0
-    if not (0 <= first < 1 and 0 <= second < 1):
-        raise UserError(
-            f"--adam-betas must be two numbers of at least 0 and less than 1, such as '(0.9, 0.98)', not {value!r}"
-        )
-    return first, second

@@ -120,8 +120,6 @@ def test_checkpoint_that_cannot_be_used(command, spoil, data_of, trained, tmp_pa
 
 
 UNUSABLE = [
-    (("--batch-size", "4", "--model-overrides", "{'data"), ("--model-overrides", "{'data", "dictionary")),
-    (("--batch-size", "4", "--model-overrides", "[1]"), ("--model-overrides", "[1]", "dictionary")),
     (("--batch-size", "4", "--model-overrides", "{'residual': 'post_ln'}"), ("the wiring b2t", "--model-overrides")),
     (("--max-tokens", "3"), ("--max-tokens 3", "longest sentence")),
 ]

@@ -111,10 +111,9 @@ def test_two_processes_log_the_gradients_of_both(data_of, tmp_path):
 
 
 @pytest.mark.parametrize("optimizer", ["radam", "adam", "fused_adam"])
-@pytest.mark.parametrize("betas", ["0.9", "(0.9", "(0.9, 1.98)"])
-def test_wrong_betas_are_one_sentence(optimizer, betas, data_of, tmp_path):
+def test_betas_that_are_no_value_are_one_sentence(optimizer, data_of, tmp_path):
     flags = [*TRANSLATION.train_flags(data_of(TRANSLATION), tmp_path), *OPTIMIZER, *LENGTH]
-    flags += ["--optimizer", optimizer, "--adam-betas", betas]
+    flags += ["--optimizer", optimizer, "--adam-betas", "(0.9"]
     run = execute(argv_of("fairseq-train", *flags))
-    assert_one_sentence(run, "--adam-betas must be two numbers", "such as '(0.9, 0.98)'", betas)
+    assert_one_sentence(run, "'(0.9' is not read: it is no value as Python writes it")
     assert not files_under(tmp_path)

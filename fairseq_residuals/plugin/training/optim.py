@@ -24,12 +24,12 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.optim import FairseqOptimizer, register_optimizer
 from fairseq.optim.adam import Adam, FairseqAdam, FairseqAdamConfig
 from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
+from fairseq.utils import eval_str_list
 from omegaconf import II
 from torch import nn
 from torch.optim.adamw import adamw
 
 from fairseq_residuals.wirings.core.errors import UserError
-from modern_fairseq.fixes.literals import betas
 
 
 @dataclass
@@ -70,7 +70,7 @@ class FairseqRAdam(FairseqOptimizer):  # type: ignore[misc]
         """Return what replaces, when training is resumed, the settings in the checkpoint."""
         return {
             "lr": self.cfg.lr[0],
-            "betas": betas(self.cfg.adam_betas),
+            "betas": tuple(eval_str_list(self.cfg.adam_betas)),
             "eps": self.cfg.adam_eps,
             "weight_decay": self.cfg.weight_decay,
         }
