@@ -17,9 +17,6 @@ from modern_fairseq.loading.reader import DAMAGED, read
 from modern_fairseq.loading.settings import check_settings, harmless_settings
 from modern_fairseq.loading.untrusted import Foreign, Refused
 
-TRUST = "FAIRSEQ_RESIDUALS_TRUST_CHECKPOINTS"
-"""Environment variable; set to 1, checkpoints may hold any class, and loading one can run any code."""
-
 _TOO_LARGE = "does not fit into the memory of this machine"
 
 # What Python raises, depending on where it stumbles, for a file that is cut off or was never a checkpoint.
@@ -51,15 +48,13 @@ def load(path_or_file: str | os.PathLike | IO[bytes], map_location: Any = None) 
     name = _name(path_or_file)
     try:
         with _opened(path_or_file) as file:
-            if os.environ.get(TRUST) == "1":
-                return _load_trusted(file, name, map_location)
             return _load_restricted(file, map_location)
     except FileNotFoundError:
         raise UserError(f"there is no checkpoint {name}") from None
     except Foreign as error:
         raise UserError(
             f"{name} holds an object of class {error}, which is none of those that fairseq checkpoints "
-            f"hold, and loading it may run any code: if you trust the file, set {TRUST}=1"
+            "hold, and loading it may run any code"
         ) from error
     except Refused as error:
         raise UserError(f"{name} {error}") from error
@@ -69,13 +64,6 @@ def _opened(path_or_file: str | os.PathLike | IO[bytes]) -> contextlib.AbstractC
     if isinstance(path_or_file, str | os.PathLike):
         return open(path_or_file, "rb")
     return contextlib.nullcontext(path_or_file)
-
-
-def _load_trusted(file: IO[bytes], name: str, map_location: Any) -> Any:
-    try:
-        return torch.load(file, map_location=map_location, weights_only=False)
-    except (pickle.UnpicklingError, EOFError) as error:
-        raise UserError(f"{name} {DAMAGED}") from error
 
 
 def _load_restricted(file: IO[bytes], map_location: Any) -> Any:
@@ -132,8 +120,6 @@ def checked(state: Any, name: str) -> dict[str, Any]:
     """
     if not isinstance(state, dict) or "model" not in state or not ("cfg" in state or "args" in state):
         raise UserError(f"{name} is not a fairseq checkpoint: it lacks 'model', or both 'cfg' and 'args'")
-    if os.environ.get(TRUST) == "1":
-        return state
     try:
         _check_shape(state)
         for key in ("cfg", "args"):
