@@ -87,7 +87,7 @@ class Storage(NamedTuple):
 
 
 def check_key(key: Any) -> Any:
-    """Return ``key`` if it may be a key of a dict or a member of a set; others could all be chosen to share a hash.
+    """Return ``key`` if it may be a key of a dict; others could all be chosen to share a hash.
 
     Raises:
         Refused: it may not.
@@ -95,7 +95,7 @@ def check_key(key: Any) -> Any:
     is_small = not isinstance(key, int | np.integer) or abs(int(key)) < 2**60
     if isinstance(key, str | bytes | int | float | np.generic | None) and is_small:
         return key
-    raise Refused(f"has a key of type {type(key).__name__}, or one beyond 60 bits, in a mapping or set")
+    raise Refused(f"has a key of type {type(key).__name__}, or one beyond 60 bits, in a mapping")
 
 
 def dtype_of_storage(kind: Any) -> torch.dtype:
@@ -147,7 +147,7 @@ class Builder:
             raise Refused(f"has an integer of more than {_MOST_BITS} bits")
         if isinstance(value, type):
             return self._named(value, place), weight
-        if not isinstance(value, Description | dict | list | tuple | set):
+        if not isinstance(value, Description | dict | list | tuple):
             return value, weight
         parts: list[_Weight] = []
 
@@ -194,23 +194,10 @@ class Builder:
         if maker.keep is not None and isinstance(value.state, dict):
             value.state = {key: value.state[key] for key in maker.keep if key in value.state}
         takes = [part(getattr(value, name), maker.place) for name in ("items", "state") if name in maker.takes]
-        arguments = part(value.arguments, maker.place) if "arguments" in maker.takes else ()
+        arguments: Any = part(value.arguments, maker.place) if "arguments" in maker.takes else ()
         if value.name == "storage":
-            return self._storage(*arguments)
+            return self.storages[arguments[0]]
         return maker.function(*takes, *arguments)
-
-    def _storage(self, key: str, view: Any) -> Storage:
-        """Return a storage, or the part of it that files before torch 0.4 name."""
-        storage = self.storages[key]
-        if view is None:
-            return storage
-        if type(view) is not tuple or len(view) != 3:
-            raise Refused("has a part of a storage that is not described")
-        begin, end = plain_int(view[1]), plain_int(view[1]) + plain_int(view[2])
-        if end * storage.dtype.itemsize > storage.size or storage.bytes is None:
-            raise Refused("has a part of a storage that reaches beyond it")
-        size = storage.dtype.itemsize
-        return storage._replace(bytes=storage.bytes[begin * size : end * size], size=(end - begin) * size)
 
 
 def _ordered(items: dict, state: Any, pairs: Any = ()) -> collections.OrderedDict:
@@ -231,18 +218,6 @@ def _ordered(items: dict, state: Any, pairs: Any = ()) -> collections.OrderedDic
     return made
 
 
-def _counter(items: dict, counts: Any = None) -> collections.Counter:
-    if counts is not None and type(counts) is not dict:
-        raise Refused("makes a Counter of something else than a mapping")
-    return collections.Counter({**(counts or {}), **items})
-
-
-def _set(members: Any = ()) -> set:
-    if not isinstance(members, list | tuple):
-        raise Refused("makes a set of something else than a list")
-    return {check_key(member) for member in members}
-
-
 def _defaultdict(items: dict, factory: Any = None) -> collections.defaultdict:
     if factory is not None and factory not in _PLAIN:
         raise Refused("makes a defaultdict of something else than plain types")
@@ -257,12 +232,6 @@ def _encode(text: Any, encoding: Any) -> bytes:
 
 def _no_bytes() -> bytes:
     return b""  # others are text encoded
-
-
-def _size(sizes: Any) -> torch.Size:
-    if not isinstance(sizes, list | tuple):
-        raise Refused("makes a torch.Size of something else than integers")
-    return torch.Size([plain_int(size) for size in sizes])
 
 
 def _dtype(state: Any, code: Any, *alignment_and_copy: Any) -> np.dtype:
@@ -391,11 +360,9 @@ def _entries() -> Iterable[tuple[str, Any]]:
         yield f"omegaconf.base.{name}", _Maker(_nothing, "state", keep=())
     yield "typing.Any", typing.Any
     yield "collections.OrderedDict", _Maker(_ordered, "items state arguments", "data")
-    yield "collections.Counter", _Maker(_counter, "items arguments", "data")
     yield "collections.defaultdict", _Maker(_defaultdict, "items arguments", "data")
     yield "_codecs.encode", _Maker(_encode)
     yield "builtins.bytes", _Maker(_no_bytes)
-    yield "builtins.set", _Maker(_set, place="data")
     for plain in _PLAIN:
         yield f"builtins.{plain.__name__}", plain
     # metrics that are arrays, such as the n-gram counts of --eval-bleu; numpy.core as NumPy 1 wrote it
@@ -411,7 +378,6 @@ def _entries() -> Iterable[tuple[str, Any]]:
     yield "torch._utils._rebuild_tensor", _Maker(_tensor)
     yield "torch._utils._rebuild_tensor_v2", _Maker(_tensor)
     yield "torch._utils._rebuild_parameter", _Maker(_parameter)
-    yield "torch.Size", _Maker(_size)
     for dtype in vars(torch).values():
         if isinstance(dtype, torch.dtype):
             yield str(dtype), dtype

@@ -28,7 +28,7 @@ _MAGIC = pickle.dumps(torch.serialization.MAGIC_NUMBER, protocol=2)
 _CHUNK = 1 << 20
 _LOCATION = re.compile(r"(cpu|cuda|mps|xpu|hpu|npu)(:\d{1,3})?")
 _INSTRUCTIONS = (
-    "PROTO STOP MARK NONE NEWTRUE NEWFALSE EMPTY_TUPLE EMPTY_LIST EMPTY_DICT EMPTY_SET TUPLE TUPLE1 TUPLE2 TUPLE3 "
+    "PROTO STOP MARK NONE NEWTRUE NEWFALSE EMPTY_TUPLE EMPTY_LIST EMPTY_DICT TUPLE TUPLE1 TUPLE2 TUPLE3 "
     "BININT BININT1 BININT2 BINFLOAT BINUNICODE SHORT_BINSTRING LONG1 BINGET LONG_BINGET BINPUT LONG_BINPUT GLOBAL "
     "REDUCE NEWOBJ APPEND APPENDS BINPERSID"
 )
@@ -198,7 +198,9 @@ class Unpickler(pickle._Unpickler):
         storage = Storage(dtype, plain_int(numel) * dtype.itemsize, location)
         if self.storages.setdefault(key, storage) != storage:
             raise Refused(f"names storage {key!r} with two types or sizes")
-        return classes()["storage"](key, name[5] if len(name) == 6 else None)
+        if name[5:] not in ((), (None,)):
+            raise Refused("has a part of a storage, as torch before 0.4 wrote")
+        return classes()["storage"](key)
 
     def _build(self) -> None:
         state, target = self.stack.pop(), self.stack[-1]

@@ -173,7 +173,7 @@ def tensors() -> Iterator[Case]:
     yield Case(
         "legacy-storage-of-terabytes", "checkpoint", legacy(checkpoint(huge), {"0": bytes(16)}), "more than the file"
     )
-    yield Case("legacy-view-beyond", "checkpoint", legacy(checkpoint(view), {"0": bytes(16)}), "reaches beyond it")
+    yield Case("legacy-view-beyond", "checkpoint", legacy(checkpoint(view), {"0": bytes(16)}), "a part of a storage")
     other = legacy(checkpoint(old), {"1": bytes(16)})
     yield Case("legacy-storage-of-another-key", "checkpoint", other, "does not fill every storage")
     short = legacy(checkpoint(old), {"0": bytes(8)}) + bytes(100)

@@ -150,7 +150,8 @@ INSTRUCTIONS = {
     "BINBYTES8": b"\x8e" + struct.pack("<Q", 1 << 40),
     "SHORT_BINBYTES": b"C\x01a",
     "FROZENSET": b"(\x91",
-    "ADDITEMS": b"\x8f(K\x01\x90",
+    "EMPTY_SET": b"\x8f",
+    "ADDITEMS": b"](K\x01\x90",
     "DUP": b"}2",
     "POP": b"}}0",
     "POP_MARK": b"}(}1",
@@ -220,7 +221,7 @@ def sizes() -> Iterator[Case]:
         ),
         "members-of-one-hash": (
             name("builtins", "set") + b"](" + b"".join(number(k * prime) for k in range(1, 20_000)) + b"e\x85R",
-            "beyond 60 bits",
+            r"class builtins\.set",
         ),
         "tuple-as-a-key": (b"})Ns", "a key of type tuple"),
         "bytearray-of-a-number": (
@@ -228,11 +229,11 @@ def sizes() -> Iterator[Case]:
             r"class builtins\.bytearray",
         ),
         "text-by-a-codec": (name("_codecs", "encode") + text("a" * 100_000) + text("idna") + b"\x86R", "than latin1"),
-        "counter-of-text": (name("collections", "Counter") + text("abc") + b"\x85R", "Counter of something else"),
+        "counter-of-text": (name("collections", "Counter") + text("abc") + b"\x85R", r"class collections\.Counter"),
         "ordered-of-text": (name("collections", "OrderedDict") + text("abc") + b"\x85R", "something else than pairs"),
-        "set-of-lists": (name("builtins", "set") + b"](]e\x85R", "a key of type list"),
+        "set-of-lists": (name("builtins", "set") + b"](]e\x85R", r"class builtins\.set"),
         "complex-of-text": (name("builtins", "complex") + text("1") + b"\x85R", r"class builtins\.complex"),
-        "size-of-text": (name("torch", "Size") + text("1") + b"\x85R", "something else than integers"),
+        "size-of-text": (name("torch", "Size") + text("1") + b"\x85R", r"class torch\.Size"),
         "device-of-text": (name("torch", "device") + text("\n") + b"\x85R", r"class torch\.device"),
         "defaultdict-of-a-function": (
             name("collections", "defaultdict") + name("_codecs", "encode") + b"\x85R",
