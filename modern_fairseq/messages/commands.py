@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import difflib
 import os
 import re
 import sys
@@ -78,7 +77,7 @@ def choices_first(module: types.ModuleType) -> None:
 
 
 def short_refusals(module: types.ModuleType) -> None:
-    """Name, of hundreds of valid choices (--arch), those that are near, not all (options.py:228, argparse).
+    """Name, of hundreds of valid choices (--arch), the one that is near, not all (options.py:228, argparse).
 
     Can stay as long as fairseq's choices are argparse's.
     """
@@ -91,13 +90,9 @@ def short_refusals(module: types.ModuleType) -> None:
         return parser  # type: ignore[no-any-return]
 
 
-def _shortened(message: str, most: int = 20) -> str:
-    found = re.fullmatch(r"(argument \S+: invalid choice: '(.*)') \(choose from (.*)\)", message, re.DOTALL)
-    choices = found[3].replace("'", "").split(", ") if found else []
-    if found is None or len(choices) <= most:
-        return message
-    close = difflib.get_close_matches(found[2], choices, n=5)
-    return f"{found[1]} " + (f"(did you mean {', '.join(close)}?)" if close else f"(none of {len(choices):,})")
+def _shortened(message: str) -> str:
+    found = re.fullmatch(r"(?s)(argument \S+: invalid choice: '(.*)') \(choose from (.{1000,})\)", message)
+    return found[1] + did_you_mean(found[2], re.findall(r"[^', ]+", found[3])) if found else message
 
 
 def explain_data_folder(module: types.ModuleType) -> None:

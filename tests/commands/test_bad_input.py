@@ -119,7 +119,7 @@ def test_checkpoint_that_cannot_be_used(command, spoil, data_of, trained, tmp_pa
 
 UNUSABLE = [
     (("--batch-size", "4", "--model-overrides", "{'residual': 'post_ln'}"), ("the wiring b2t", "--model-overrides")),
-    (("--max-tokens", "3"), ("--max-tokens 3", "longest sentence")),
+    (("--max-tokens", "3"), ("Sentences lengths should not exceed max_tokens=3",)),
 ]
 
 
