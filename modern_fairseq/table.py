@@ -107,7 +107,6 @@ _AFTER: dict[str, tuple[str, ...]] = {
     "fairseq.data.data_utils": (
         "compat.numpy_names:removed_aliases",
         "messages.commands:explain_data_folder",
-        "messages.wrong_answers:check_batches",
     ),
     "fairseq.modules.dynamic_crf_layer": ("compat.numpy_names:removed_aliases",),
     "fairseq.data.token_block_dataset": ("compat.numpy_names:removed_aliases",),

@@ -2,8 +2,6 @@
 
 import argparse
 import contextlib
-import inspect
-import math
 import os
 import types
 from typing import Any
@@ -13,34 +11,22 @@ from modern_fairseq.proxies import replaces
 
 
 def check_generation(module: types.ModuleType) -> None:
-    """Check what fairseq-generate and fairseq-interactive are asked for before they load or write anything.
+    """Refuse more hypotheses than a search finds, before anything is loaded or written.
 
-    generate.py:370 prints as many hypotheses as there are, whatever --nbest says, and a penalty that is no number makes
-    any order of them. Can go when fairseq > 0.12.2 refuses them.
+    generate.py:370 prints as many as there are, whatever --nbest says. Can go when fairseq > 0.12.2 refuses it.
     """
 
     @replaces(module, "main")
     def main(original: Any, cfg: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(cfg, argparse.Namespace):
             cfg = module.convert_namespace_to_omegaconf(cfg)
-        _check_search(cfg.generation)
+        nbest, beam = cfg.generation.nbest, cfg.generation.beam
+        if nbest > beam:
+            raise UserError(
+                f"--nbest {nbest} is more than --beam {beam}, and a search finds no more hypotheses than its beam is"
+                " wide: raise --beam, or lower --nbest"
+            )
         return original(cfg, *args, **kwargs)
-
-
-def _check_search(generation: Any) -> None:
-    for flag, value in (("--beam", generation.beam), ("--nbest", generation.nbest)):
-        if value < 1:
-            raise UserError(f"{flag} must be at least 1, not {value}")
-    if generation.nbest > generation.beam:
-        raise UserError(
-            f"--nbest {generation.nbest} is more than --beam {generation.beam}, and a search finds no more hypotheses"
-            " than its beam is wide: raise --beam, or lower --nbest"
-        )
-    if generation.prefix_size < 0:
-        raise UserError(f"--prefix-size must be at least 0, not {generation.prefix_size}")
-    for flag, number in (("--lenpen", generation.lenpen), ("--unkpen", generation.unkpen)):
-        if not math.isfinite(number):
-            raise UserError(f"{flag} must be a finite number, not {number}")
 
 
 def lines_to_score(module: types.ModuleType) -> None:
@@ -62,23 +48,6 @@ def lines_to_score(module: types.ModuleType) -> None:
                         " reference must have as many as each other"
                     )
         return original()
-
-
-def check_batches(module: types.ModuleType) -> None:
-    """Refuse sizes of batches of which none can be made (data/data_utils.py:300).
-
-    ``--batch-size 0`` and ``--max-tokens 0`` count as no limit there, negative ones as none that is satisfied.
-    Can go when fairseq > 0.12.2 refuses them.
-    """
-    signature = inspect.signature(module.batch_by_size)
-
-    @replaces(module, "batch_by_size")
-    def batch_by_size(original: Any, *args: Any, **kwargs: Any) -> Any:
-        sizes = signature.bind(*args, **kwargs).arguments
-        for flag, name in (("--max-tokens", "max_tokens"), ("--batch-size", "max_sentences")):
-            if sizes.get(name) is not None and sizes[name] < 1:
-                raise UserError(f"{flag} must be at least 1, not {sizes[name]}")
-        return original(*args, **kwargs)
 
 
 def sentences_to_iterate(module: types.ModuleType) -> None:
