@@ -91,10 +91,7 @@ _AFTER: dict[str, tuple[str, ...]] = {
         "messages.commands:short_refusals",
     ),
     "fairseq.ngram_repeat_block": ("fixes.search:ngrams_of_what_is_there",),
-    "fairseq.nan_detector": (
-        "fixes.nan_detector:backward_hooks_on_leaves",
-        "fixes.nan_detector:look_without_gradients",
-    ),
+    "fairseq.nan_detector": ("fixes.nan_detector:search_to_the_end",),
     "fairseq.optim.lr_scheduler.fairseq_lr_scheduler": ("fixes.schedules:refuse_another_schedule",),
     "fairseq.optim.lr_scheduler.reduce_lr_on_plateau": ("fixes.schedules:save_patience",),
     "fairseq.optim.fairseq_optimizer": ("fixes.at_once:products",),
