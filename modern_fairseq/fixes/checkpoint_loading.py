@@ -55,11 +55,6 @@ def check_what_is_read(module: types.ModuleType) -> None:
 
     @functools.wraps(load)
     def load_checkpoint_to_cpu(path: str, arg_overrides: Any = None, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        if path is None:
-            raise UserError(
-                "the model is to begin with another checkpoint, which its own does not choose: name it by the setting"
-                " (such as w2v_path) in --model-overrides"
-            )
         read, own = module.torch.load, {}
 
         def read_and_remember(*args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -163,16 +158,6 @@ def _some(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def begin_moving_average(loaded: Loaded) -> None:
-    """Let ``--store-ema`` begin at the weights of a checkpoint that has no average.
-
-    fairseq means to do so (trainer.py:647-649) with weights that it has deleted by then (:578).
-    """
-    trainer = loaded.request.trainer
-    if trainer is not None and trainer.cfg.ema.store_ema and "model" in loaded.state:
-        loaded.state["extra_state"].setdefault("ema", loaded.state["model"])
-
-
 def check_kind(loaded: Loaded) -> None:
     """Refuse a language model for a task of sequence to sequence, which it would serve without the source.
 
@@ -216,5 +201,5 @@ def _setting(settings: Any, key: str) -> Any:
     return settings.get(key) if hasattr(settings, "get") else getattr(settings, key, None)
 
 
-steps: list[Step] = [check_kind, check_direction, begin_moving_average]
+steps: list[Step] = [check_kind, check_direction]
 """Steps that each checkpoint passes, in this order; a plugin adds its own."""

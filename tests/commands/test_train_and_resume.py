@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-import torch
 from running import assert_same, kill_at, load, succeed, weights
-from tiny_jobs import ADAM, JOBS, SAVE_EVERY, TRANSLATION, UPDATES, WIKI103
+from tiny_jobs import JOBS, SAVE_EVERY, UPDATES, WIKI103
 
 from fairseq_residuals.wirings.core.wiring import Wiring
 
@@ -73,14 +72,3 @@ def test_killed_run_resumes_as_if_uninterrupted(job, data_of, trained, tmp_path)
     assert_same(weights(a), weights(b))
     assert_same(a["last_optimizer_state"], b["last_optimizer_state"])
     assert a["extra_state"]["train_iterator"] == b["extra_state"]["train_iterator"]
-
-
-def test_a_moving_average_begins_at_the_weights_of_a_checkpoint_without_one(data_of, trained, tmp_path):
-    checkpoint = trained(TRANSLATION)[0] / "checkpoint_last.pt"
-    flags = [*TRANSLATION.train_flags(data_of(TRANSLATION), tmp_path), *ADAM, "--restore-file", checkpoint]
-    succeed("fairseq-train", *flags, "--store-ema", "--ema-decay", 1.0, "--max-update", UPDATES + 2)
-    saved = load(tmp_path / "checkpoint_last.pt")
-    average = weights({"model": saved["extra_state"]["ema"]})
-    assert_same(average, weights(load(checkpoint)))
-    assert saved["optimizer_history"][-1]["num_updates"] == UPDATES + 2
-    assert not any(torch.equal(value, average[name]) for name, value in weights(saved).items())

@@ -113,11 +113,6 @@ def test_settings_that_refer_to_each_other_are_kept(tmp_path: Path) -> None:
     assert checkpoints.load_fairseq(write(tmp_path, cfg=cfg))["cfg"] == cfg
 
 
-def test_a_model_that_begins_with_another_checkpoint_says_so() -> None:
-    with pytest.raises(UserError, match="name it by the setting"):
-        checkpoint_utils.load_checkpoint_to_cpu(None)
-
-
 def archive(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
     with tarfile.open(path, "w:gz") as file:
         for info, contents in members:
