@@ -94,11 +94,9 @@ _AFTER: dict[str, tuple[str, ...]] = {
     "fairseq.nan_detector": ("fixes.nan_detector:search_to_the_end",),
     "fairseq.optim.lr_scheduler.fairseq_lr_scheduler": ("fixes.schedules:refuse_another_schedule",),
     "fairseq.optim.lr_scheduler.reduce_lr_on_plateau": ("fixes.schedules:save_patience",),
-    "fairseq.optim.fairseq_optimizer": ("fixes.at_once:products",),
     "fairseq.optim.fp16_optimizer": (
         "fixes.half_precision:fp16_on_cpu",
         "fixes.at_once:copies",
-        "fixes.at_once:zeros",
         "fixes.master_weights:save_with_optimizer",
     ),
     "fairseq.data.data_utils": (

@@ -71,43 +71,6 @@ def copies(module: types.ModuleType) -> None:
     ]
 
 
-def zeros(module: types.ModuleType) -> None:
-    """Make gradients in single precision zero at once (optim/fp16_optimizer.py:225).
-
-    Can stay as long as fairseq does so one by one.
-    """
-
-    def zero_grad(self: Any) -> None:
-        gradients = [] if self.has_flat_params else [p32.grad for p32 in self.fp32_params if p32.grad is not None]
-        if not gradients:
-            original(self)
-            return
-        torch._foreach_zero_(gradients)
-        copies_of, self.fp32_params = self.fp32_params, []
-        try:
-            original(self)
-        finally:
-            self.fp32_params = copies_of
-
-    original = _replace(module._FP16OptimizerMixin, "zero_grad", zero_grad)  # type: ignore[attr-defined]
-
-
-def products(module: types.ModuleType) -> None:
-    """Multiply gradients that are on one device by a number at once (optim/fairseq_optimizer.py:102).
-
-    Can stay as long as fairseq multiplies them one by one.
-    """
-
-    def multiply_grads(self: Any, c: Any) -> None:
-        gradients = [p.grad.data for p in self.params if p.grad is not None]
-        if len({gradient.device for gradient in gradients}) != 1:
-            original(self, c)
-            return
-        torch._foreach_mul_(gradients, c.to(gradients[0].device).reshape(()) if torch.is_tensor(c) else c)
-
-    original = _replace(module.FairseqOptimizer, "multiply_grads", multiply_grads)  # type: ignore[attr-defined]
-
-
 def norms(module: types.ModuleType) -> None:
     """Compute the norm of all gradients on a GPU without apex, which fairseq wants for it (utils.py:370).
 
