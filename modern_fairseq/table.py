@@ -44,7 +44,6 @@ _AROUND = {
 }
 
 _AFTER: dict[str, tuple[str, ...]] = {
-    "fairseq.dataclass.configs": ("compat.configs:restore_decorator",),
     "fairseq.dataclass.utils": (
         "compat.configs:optional_types",
         "compat.hydra_api:current_api",

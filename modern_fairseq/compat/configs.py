@@ -52,16 +52,6 @@ def hashable_defaults() -> Iterator[None]:
         dataclasses.dataclass = _dataclass
 
 
-def restore_decorator(module: types.ModuleType) -> None:
-    """Take the wrapped decorator of :func:`hashable_defaults` out of configs.py's globals as well.
-
-    dataclass/configs.py:8 imports it by name.
-
-    Can go when that patch goes.
-    """
-    module.dataclass = _dataclass  # type: ignore[attr-defined]
-
-
 def optional_types(module: types.ModuleType) -> None:
     """Take ``X | None`` for an optional X.
 
