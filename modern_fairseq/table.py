@@ -105,7 +105,7 @@ _AFTER: dict[str, tuple[str, ...]] = {
     "fairseq.modules.dynamic_crf_layer": ("compat.numpy_names:removed_aliases",),
     "fairseq.data.token_block_dataset": ("compat.numpy_names:removed_aliases",),
     "fairseq.data.language_pair_dataset": ("compat.numpy_names:removed_aliases",),
-    "fairseq.data.fasta_dataset": ("fixes.fasta_index:index_without_a_shell",),
+    "fairseq.data.fasta_dataset": ("fixes.fasta_index:plain_names",),
     "fairseq.data.indexed_dataset": ("messages.data_sets:whole_files",),
     "fairseq.data.audio.data_cfg": ("messages.speech_data:settings_as_data",),
     "fairseq.data.audio.speech_to_text_dataset": ("fixes.augmentation:draw_by_example",),
