@@ -4,10 +4,7 @@ import argparse
 import contextlib
 import errno
 import os
-import pickle
-import struct
 import types
-import zipfile
 from typing import IO, Any
 
 import torch
@@ -16,23 +13,6 @@ from fairseq_residuals_errors import UserError
 from modern_fairseq.loading.reader import DAMAGED, read
 from modern_fairseq.loading.settings import check_settings, harmless_settings
 from modern_fairseq.loading.untrusted import Foreign, Refused
-
-_TOO_LARGE = "does not fit into the memory of this machine"
-
-# What Python raises, depending on where it stumbles, for a file that is cut off or was never a checkpoint.
-_PARSE_ERRORS = (
-    pickle.UnpicklingError,
-    zipfile.BadZipFile,
-    struct.error,
-    EOFError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    OverflowError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
 
 
 def load(path_or_file: str | os.PathLike | IO[bytes], map_location: Any = None) -> Any:
@@ -48,7 +28,7 @@ def load(path_or_file: str | os.PathLike | IO[bytes], map_location: Any = None) 
     name = _name(path_or_file)
     try:
         with _opened(path_or_file) as file:
-            return _load_restricted(file, map_location)
+            return read(file, map_location)
     except FileNotFoundError:
         raise UserError(f"there is no checkpoint {name}") from None
     except Foreign as error:
@@ -58,28 +38,19 @@ def load(path_or_file: str | os.PathLike | IO[bytes], map_location: Any = None) 
         ) from error
     except Refused as error:
         raise UserError(f"{name} {error}") from error
+    except Exception as error:
+        # whatever Python raises, depending on where it stumbles, for a file that is cut off or was never a checkpoint
+        if "CUDA" in str(error) or (isinstance(error, OSError) and error.errno != errno.EINVAL):
+            raise
+        # what a file says of its own size has been checked
+        too_large = isinstance(error, MemoryError) or "allocate memory" in str(error)
+        raise UserError(f"{name} {'does not fit into the memory of this machine' if too_large else DAMAGED}") from error
 
 
 def _opened(path_or_file: str | os.PathLike | IO[bytes]) -> contextlib.AbstractContextManager[IO[bytes]]:
     if isinstance(path_or_file, str | os.PathLike):
         return open(path_or_file, "rb")
     return contextlib.nullcontext(path_or_file)
-
-
-def _load_restricted(file: IO[bytes], map_location: Any) -> Any:
-    try:
-        return read(file, map_location)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        raise Refused(DAMAGED) from error  # a place before the start of the file was sought
-    except MemoryError as error:
-        raise Refused(_TOO_LARGE) from error
-    except _PARSE_ERRORS as error:
-        if "CUDA" in str(error):
-            raise
-        # what a file says of its own size has been checked
-        raise Refused(_TOO_LARGE if "allocate memory" in str(error) else DAMAGED) from error
 
 
 def _name(path_or_file: str | os.PathLike | IO[bytes]) -> str:
