@@ -7,15 +7,6 @@ from typing import Any
 from fairseq_residuals_errors import UserError
 from modern_fairseq.plain_yaml import read_yaml
 
-_TYPES = {
-    **dict.fromkeys(("vocab_filename", "audio_root", "speaker_set_filename"), str),
-    **dict.fromkeys(("input_feat_per_channel", "input_channels", "sample_rate", "use_sample_rate"), int),
-    **dict.fromkeys(("shuffle", "use_audio_input", "prepend_tgt_lang_tag"), bool),
-    **dict.fromkeys(("transforms", "pre_tokenizer", "bpe_tokenizer", "specaugment", "global_cmvn", "hub"), dict),
-}
-"""Types of the settings that fairseq asks for in configurations of speech data."""
-_NAMES = {str: "text", int: "a whole number", bool: "true or false", dict: "a mapping"}
-
 FILES = frozenset(
     (
         *("vocab_filename", "speaker_set_filename", "stats_npz_path", "feature_stats_path", "bpe_codes", "bpe_vocab"),
@@ -26,9 +17,10 @@ FILES = frozenset(
 
 
 def settings_as_data(module: types.ModuleType) -> None:
-    """Read the configuration of speech data as plain values of the types that are used (data/audio/data_cfg.py:21).
+    """Read the configuration of speech data as plain values (data/audio/data_cfg.py:21).
 
-    PyYAML's FullLoader can name objects of loaded modules. Can go when fairseq > 0.12.2 uses SafeLoader, and checks.
+    PyYAML's FullLoader can name objects of loaded modules. Can go when fairseq > 0.12.2 uses SafeLoader, and checks
+    names.
     """
 
     def get_config_from_yaml(yaml_path: Path) -> dict[str, Any]:
@@ -38,10 +30,6 @@ def settings_as_data(module: types.ModuleType) -> None:
             raise FileNotFoundError(f"{yaml_path.as_posix()} not found") from None
         if not isinstance(settings, dict):
             raise UserError(f"{yaml_path} has to be a mapping, such as vocab_filename: dict.txt")
-        for name, kind in _TYPES.items():
-            value = settings.get(name)
-            if value is not None and type(value) is not kind:
-                raise UserError(f"{yaml_path}: {name} has to be {_NAMES[kind]}, not {value!r:.60}")
         _check_names(yaml_path, settings)
         # fairseq looks into what is there: a name without a value is to have the default
         return {name: value for name, value in settings.items() if value is not None}
