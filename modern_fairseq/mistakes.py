@@ -13,6 +13,12 @@ _MESSAGES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str, str],
     (Exception, r"Cannot find dataset: (.*)", "there is no data set {1}; fairseq-preprocess makes data sets"),
     (FileExistsError, r"(\S*dict\.\S*txt)", "{1} exists already: remove it or choose another --destdir"),
     (OSError, r"Model file not found: (.*)", "there is no checkpoint {1}"),
+    (
+        KeyError,
+        r"'best'",
+        "the checkpoint was trained with another --lr-scheduler, which keeps another state: name the checkpoint's, or"
+        " begin the schedule anew by --reset-lr-scheduler",
+    ),
     (ValueError, r"optimizer is required!", "--optimizer is missing: name one, such as adam"),
     (
         FloatingPointError,

@@ -91,7 +91,6 @@ _AFTER: dict[str, tuple[str, ...]] = {
     ),
     "fairseq.ngram_repeat_block": ("fixes.search:ngrams_of_what_is_there",),
     "fairseq.nan_detector": ("fixes.nan_detector:search_to_the_end",),
-    "fairseq.optim.lr_scheduler.fairseq_lr_scheduler": ("fixes.schedules:refuse_another_schedule",),
     "fairseq.optim.lr_scheduler.reduce_lr_on_plateau": ("fixes.schedules:save_patience",),
     "fairseq.optim.fp16_optimizer": (
         "fixes.half_precision:fp16_on_cpu",

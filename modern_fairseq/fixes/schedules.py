@@ -3,7 +3,6 @@
 import types
 from typing import Any
 
-from fairseq_residuals_errors import UserError
 from modern_fairseq.proxies import replaces
 
 _BAD_EPOCHS = "num_bad_epochs"
@@ -23,34 +22,8 @@ def save_patience(module: types.ModuleType) -> None:
 
     @replaces(schedule, "load_state_dict")
     def load_state_dict(original: Any, self: Any, state: dict[str, Any]) -> None:
-        _refuse_another_schedule(self, state)
         original(self, state)
         self.lr_scheduler.num_bad_epochs = state.get(_BAD_EPOCHS, 0)
-
-
-def refuse_another_schedule(module: types.ModuleType) -> None:
-    """Refuse the state of a schedule that lacks what this one needs (fairseq_lr_scheduler.py:34 raises KeyError).
-
-    The states of most schedules of fairseq are alike, and are exchanged as ever. Can stay as long as fairseq does not
-    compare the names of schedules.
-    """
-
-    @replaces(module.FairseqLRScheduler, "load_state_dict")
-    def load_state_dict(original: Any, self: Any, state: dict[str, Any]) -> None:
-        _refuse_another_schedule(self, state)
-        original(self, state)
-
-
-def _refuse_another_schedule(schedule: Any, state: dict[str, Any]) -> None:
-    if "best" not in state:
-        raise UserError(
-            f"the checkpoint was trained with another --lr-scheduler, whose state is none of {_name(schedule)}: name"
-            " the checkpoint's, or begin the schedule anew by --reset-lr-scheduler"
-        )
-
-
-def _name(schedule: Any) -> str:
-    return str(getattr(schedule.cfg, "_name", None) or getattr(schedule.cfg, "lr_scheduler", None) or "this one")
 
 
 def step_after_last_validation(module: types.ModuleType) -> None:
