@@ -3,8 +3,6 @@
 import importlib
 import importlib.util
 import inspect
-import os
-import sys
 
 from modern_fairseq import table
 
@@ -40,8 +38,4 @@ def listing() -> str:
 
 
 if __name__ == "__main__":
-    try:
-        print(listing(), flush=True)
-    except BrokenPipeError:
-        # who reads the output (head) wants no more of it; Python would say so again when it closes stdout
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    print(listing())

@@ -26,16 +26,11 @@ Patch = Callable[[types.ModuleType], None]
 
 _LOG = logging.getLogger(__name__)
 
-COMMANDS = {
-    "fairseq_cli.preprocess": "fairseq-preprocess",
-    "fairseq_cli.train": "fairseq-train",
-    "fairseq_cli.generate": "fairseq-generate",
-    "fairseq_cli.interactive": "fairseq-interactive",
-    "fairseq_cli.validate": "fairseq-validate",
-    "fairseq_cli.eval_lm": "fairseq-eval-lm",
-    "fairseq_cli.score": "fairseq-score",
-    "fairseq_cli.hydra_train": "fairseq-hydra-train",
-}
+COMMANDS = tuple(
+    f"fairseq_cli.{name}"
+    for name in ("preprocess", "train", "generate", "interactive", "validate", "eval_lm", "score", "hydra_train")
+)
+"""Modules of the commands whose errors are said in one sentence."""
 
 _AROUND = {
     "fairseq.dataclass.configs": "compat.configs:hashable_defaults",
@@ -104,7 +99,7 @@ _AFTER: dict[str, tuple[str, ...]] = {
     "fairseq.modules.dynamic_crf_layer": ("compat.numpy_names:removed_aliases",),
     "fairseq.data.token_block_dataset": ("compat.numpy_names:removed_aliases",),
     "fairseq.data.language_pair_dataset": ("compat.numpy_names:removed_aliases",),
-    "fairseq.data.fasta_dataset": ("fixes.fasta_index:plain_names",),
+    "fairseq.data.fasta_dataset": ("fixes.hub:plain_names",),
     "fairseq.data.indexed_dataset": ("messages.data_sets:whole_files",),
     "fairseq.data.audio.data_cfg": ("messages.speech_data:settings_as_data",),
     "fairseq.data.audio.speech_to_text_dataset": ("fixes.augmentation:draw_by_example",),
@@ -131,7 +126,7 @@ _AFTER: dict[str, tuple[str, ...]] = {
     "fairseq_cli.hydra_train": (
         "compat.hydra_api:lazy_help",
         "fixes.tasks:user_dir_before_compose",
-        "messages.yaml_mistakes:names_of_groups",
+        "messages.wrong_answers:keys_at_the_top",
         "messages.commands:errors_in_hydra_job",
     ),
 }

@@ -1,11 +1,12 @@
-"""Downloads of ``from_pretrained``: archives are unpacked into their folder, and code is not fetched."""
+"""Archives are unpacked into their folder, code that they name is not fetched, and names of data reach no shell."""
 
+import shlex
 import tarfile
 import types
 from typing import Any
 
 from fairseq_residuals_errors import UserError
-from modern_fairseq.proxies import override
+from modern_fairseq.proxies import override, replaces
 
 
 class _Archive(tarfile.TarFile):
@@ -38,3 +39,17 @@ def no_code_that_an_archive_names(module: types.ModuleType) -> None:
     hub = module.torch.hub
     override(module, "torch", hub=hub)
     override(module.torch, "hub", load=load)
+
+
+def plain_names(module: types.ModuleType) -> None:
+    """Refuse FASTA files whose names a shell would not take as they are.
+
+    fasta_dataset.py:60 and :65 put the file's name, of which a data folder gives the languages, into a shell's command
+    line. Can go when fairseq > 0.12.2 quotes it.
+    """
+
+    @replaces(module.FastaDataset, "_build_index")
+    def build_index(original: Any, self: Any, path: str) -> Any:
+        if shlex.quote(path) != path:
+            raise UserError(f"{path} has characters that mean something to a shell: give the file another name")
+        return original(self, path)

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from fairseq_residuals_errors import UserError, did_you_mean
-from modern_fairseq import mistakes, table
+from modern_fairseq import mistakes
 from modern_fairseq.proxies import replaces
 
 
 @contextlib.contextmanager
-def _reported(program: str) -> Iterator[None]:
+def _reported(name: str) -> Iterator[None]:
+    program = f"fairseq-{name.removeprefix('fairseq_cli.').replace('_', '-')}"
     try:
         yield
     except Exception as error:
@@ -32,8 +33,7 @@ def one_sentence_errors(module: types.ModuleType) -> None:
     fairseq_cli/train.py:538-557 and its like catch nothing. Anything else that goes wrong keeps its traceback.
     Can stay as long as fairseq's commands let exceptions through.
     """
-    program = table.COMMANDS[module.__name__]
-    module.cli_main = _reported(program)(module.cli_main)  # type: ignore[attr-defined]
+    module.cli_main = _reported(module.__name__)(module.cli_main)  # type: ignore[attr-defined]
 
 
 def errors_in_hydra_job(module: types.ModuleType) -> None:
@@ -41,7 +41,7 @@ def errors_in_hydra_job(module: types.ModuleType) -> None:
 
     Can stay as long as hydra_train.hydra_main calls ``_hydra_main``.
     """
-    module._hydra_main = _reported(table.COMMANDS[module.__name__])(module._hydra_main)  # type: ignore[attr-defined]
+    module._hydra_main = _reported(module.__name__)(module._hydra_main)  # type: ignore[attr-defined]
 
 
 def choices_first(module: types.ModuleType) -> None:

@@ -6,8 +6,11 @@ import os
 import types
 from typing import Any
 
-from fairseq_residuals_errors import UserError
+from fairseq_residuals_errors import UserError, did_you_mean
 from modern_fairseq.proxies import replaces
+
+NOT_FAIRSEQS = ("recipe",)
+"""Keys that a configuration may have at its top though fairseq looks at none: what is known of a paper's recipe."""
 
 
 def check_generation(module: types.ModuleType) -> None:
@@ -89,3 +92,22 @@ def plugin_in_checkout(module: types.ModuleType) -> None:
             meant = f"; the plugin is the folder {plugin} inside" if known else ""
             raise UserError(f"--user-dir {folder} is no Python package, since it has no __init__.py{meant}")
         original(args)
+
+
+def keys_at_the_top(module: types.ModuleType) -> None:
+    """Refuse a key at the top that fairseq does not know, before anything is made (hydra_train.py:30).
+
+    An override with a plus, which hydra advises, can add one: ``+residual=b2t`` would train another wiring without a
+    word. Can go when fairseq > 0.12.2 names what is wrong.
+    """
+
+    @replaces(module, "_hydra_main")
+    def _hydra_main(original: Any, cfg: Any, **kwargs: Any) -> Any:
+        from fairseq.dataclass.configs import FairseqConfig
+
+        valid = sorted(FairseqConfig.__dataclass_fields__.keys() - {"_name"})
+        for key in cfg:
+            if key not in (*valid, "_name", *NOT_FAIRSEQS):
+                near = did_you_mean(str(key), valid) or " (a setting is of a group, as model.dropout is)"
+                raise UserError(f"unknown key {key} in the configuration{near}; valid: {', '.join(valid)}")
+        return original(cfg, **kwargs)

@@ -35,7 +35,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_residuals.wirings.core.errors import UserError, did_you_mean
-from modern_fairseq.messages.yaml_mistakes import NOT_FAIRSEQS
+from modern_fairseq.messages.wrong_answers import NOT_FAIRSEQS
 from modern_fairseq.plain_yaml import read_yaml
 
 NOTES = ("hardware", "known")
