@@ -69,7 +69,6 @@ _AFTER: dict[str, tuple[str, ...]] = {
         "fixes.distributed:spawn_workers",
         "fixes.distributed:train_on_cpu",
         "fixes.distributed:leave_when_done",
-        "fixes.distributed:gather_on_cpu",
     ),
     "fairseq.models.distributed_fairseq_model": ("fixes.distributed:ddp_on_cpu",),
     "fairseq.modules.transformer_layer": ("fixes.layers:no_fused_path", "fixes.layers:no_dead_parameters"),

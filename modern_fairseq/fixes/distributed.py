@@ -118,24 +118,6 @@ def _launched(distributed: Any) -> bool:
     return torchrun or (distributed.distributed_port > 0 and slurm)
 
 
-def gather_on_cpu(module: types.ModuleType) -> None:
-    """Gather objects in memory of the CPU where processes talk by gloo (distributed/utils.py:560 takes CUDA's).
-
-    Without it ``fairseq-validate --cpu --distributed-world-size 2``, and training with a criterion whose logs are
-    not sums, end in a TypeError.  Can go when fairseq > 0.12.2 asks for the group's device.
-    """
-
-    @replaces(module, "all_gather_list")
-    def all_gather_list(original: Any, data: Any, group: Any = None, max_size: int = 16384) -> Any:
-        group = module.get_global_group() if group is None else group
-        if torch.distributed.get_backend(group) == "gloo":
-            # the original finds its buffers here, by the name that is now this function's
-            size = max_size * module.get_world_size(group=group)
-            all_gather_list._buffer = torch.empty(size, dtype=torch.uint8)  # type: ignore[attr-defined]
-            all_gather_list._cpu_buffer = torch.empty(max_size, dtype=torch.uint8)  # type: ignore[attr-defined]
-        return original(data, group, max_size)
-
-
 def leave_when_done(module: types.ModuleType) -> None:
     """Leave the process group once training is done (distributed/utils.py:315-331 never does).
 

@@ -58,9 +58,6 @@ def sum_of_ranks(cfg, folder):
         src_rank=0,
         group=distributed_utils.get_global_group(),
     )
-    # twice, and more than the first time
-    gathered = [distributed_utils.all_gather_list({"rank": [rank] * n}, max_size=99 * n)[1]["rank"] for n in (1, 2)]
-    assert gathered == [[1], [1, 1]]
     with open(os.path.join(folder, str(rank)), "w") as file:
         print(
             total.item(),
