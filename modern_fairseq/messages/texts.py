@@ -46,10 +46,7 @@ def check(args: argparse.Namespace) -> None:
             prefixes += [(flag, prefix) for prefix in several.split(",")] if several else []
     for flag, prefix in prefixes:
         texts = [f"{prefix}.{language}" if language else prefix for language in languages]
-        further = [f"{prefix}.{args.align_suffix}"] if args.align_suffix else []
-        if args.alignfile and flag == "--trainpref":
-            further.append(args.alignfile)
-        lines = {path: count_lines(path, flag) for path in (*texts, *filter(os.path.exists, further))}
+        lines = {path: count_lines(path, flag) for path in texts}
         if len(set(lines.values())) > 1:
             counts = ", ".join(f"{path} has {count:,}" for path, count in lines.items())
             raise UserError(f"the texts of {flag} must have as many lines as each other: {counts}")

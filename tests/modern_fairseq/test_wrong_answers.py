@@ -125,14 +125,6 @@ def test_a_language_that_is_missing(missing: str, tmp_path: Path) -> None:
         preprocess(tmp_path, "--trainpref", pair(tmp_path / "text"), *next(iter(flags.items())))
 
 
-def test_alignments_of_other_texts(tmp_path: Path) -> None:
-    prefix = pair(tmp_path / "text")
-    (tmp_path / "text/train.align").write_text("0-0\n")
-    for flag, value in (("--align-suffix", "align"), ("--alignfile", tmp_path / "text/train.align")):
-        with pytest.raises(UserError, match=r"train\.align has 1"):
-            preprocess(tmp_path, "--trainpref", prefix, "-s", "en", "-t", "de", flag, value)
-
-
 @pytest.mark.parametrize("command", [fairseq_cli.generate, fairseq_cli.interactive])
 def test_generation_that_cannot_be_as_asked(command: Any, trained: tuple[Path, Path], tmp_path: Path) -> None:
     data, folder = trained
