@@ -20,9 +20,6 @@ class ModuleProxy(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_wrapped"], name)
 
-    def __dir__(self) -> list[str]:
-        return sorted({*dir(self._wrapped), *self.__dict__})
-
 
 def override(module: types.ModuleType, name: str, **overrides: Any) -> None:
     """Replace names of the module that ``module`` knows as ``name``; later calls add to earlier ones."""

@@ -7,15 +7,8 @@ import torch
 
 from modern_fairseq.proxies import override, replaces
 
-DEAD_PARAMETERS = (
-    "in_proj_weight",
-    "in_proj_bias",
-    "out_proj_weight",
-    "out_proj_bias",
-    "fc1_weight",
-    "fc1_bias",
-    "fc2_weight",
-    "fc2_bias",
+DEAD_PARAMETERS = tuple(
+    f"{part}_{kind}" for part in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias")
 )
 """The second copy of a layer's weights that stock fairseq 0.12.2 keeps in every encoder layer and its
 checkpoints."""
