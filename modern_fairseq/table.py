@@ -38,115 +38,91 @@ _AROUND = {
     "fairseq.tasks.frm_text_to_speech": "fixes.logs:root_logger_kept",
 }
 
-_AFTER: dict[str, tuple[str, ...]] = {
-    "fairseq.dataclass.utils": (
-        "compat.configs:optional_types",
-        "compat.hydra_api:current_api",
+_AFTER = {
+    "compat.configs:optional_types": "fairseq.dataclass.utils",
+    "compat.hydra_api:current_api": "fairseq.dataclass.utils",
+    "compat.hydra_api:lazy_help": "fairseq_cli.hydra_train",
+    "compat.numpy_names:removed_aliases": (
+        "fairseq.data.data_utils fairseq.data.language_pair_dataset fairseq.data.token_block_dataset"
+        " fairseq.modules.dynamic_crf_layer"
     ),
-    "fairseq.checkpoint_utils": (
-        "compat.torch_load:safe_load",
-        "fixes.checkpoint_loading:check_what_is_read",
-        "fixes.saving:save_atomically",
-        "fixes.saving:copy_atomically",
-        "fixes.saving:begin_in_a_clean_folder",
-        "fixes.schedules:step_after_last_validation",
+    "compat.torch_load:safe_load": (
+        "fairseq.checkpoint_utils fairseq.data.codedataset fairseq.models.speech_to_text.xm_transformer"
+        " fairseq.models.text_to_speech.vocoder fairseq.modules.quantization.pq.em"
     ),
-    "fairseq.utils": (
-        "fixes.at_once:norms",
-        "fixes.activations:with_silu",
-        "messages.wrong_answers:plugin_in_checkout",
+    "compat.torch_load:trust_own_ranks": "fairseq.distributed.utils",
+    "compat.audio:without_torchaudio": "fairseq.data.audio.audio_utils",
+    "fixes.literals:literals_only": (
+        "fairseq.utils fairseq.criterions.ctc fairseq.data.audio.raw_audio_dataset fairseq.data.codedataset"
+        " fairseq.models.fconv fairseq.models.fconv_lm fairseq.models.fconv_self_att fairseq.models.hubert.hubert"
+        " fairseq.models.lightconv_lm fairseq.models.speech_to_text.s2t_wav_transformer fairseq.models.transformer_lm"
+        " fairseq.models.wav2vec.wav2vec fairseq.models.wav2vec.wav2vec2 fairseq.optim.adafactor fairseq.optim.adam"
+        " fairseq.optim.adamax fairseq.optim.cpu_adam fairseq.optim.fused_lamb fairseq_cli.eval_lm fairseq_cli.validate"
     ),
-    "fairseq.trainer": (
-        "fixes.checkpoint_loading:check_what_is_resumed",
-        "fixes.half_precision:overflow_on_cpu",
+    "fixes.hub:archives_stay_in_their_folder": "fairseq.file_utils",
+    "fixes.hub:no_code_that_an_archive_names": "fairseq.models.speech_to_text.hub_interface",
+    "fixes.hub:plain_names": "fairseq.data.fasta_dataset",
+    "fixes.checkpoint_loading:check_what_is_read": "fairseq.checkpoint_utils",
+    "fixes.checkpoint_loading:check_what_is_resumed": "fairseq.trainer",
+    "fixes.distributed:spawn_workers": "fairseq.distributed.utils",
+    "fixes.distributed:train_on_cpu": "fairseq.distributed.utils",
+    "fixes.distributed:leave_when_done": "fairseq.distributed.utils",
+    "fixes.distributed:ddp_on_cpu": "fairseq.models.distributed_fairseq_model",
+    "fixes.distributed:fork_to_load_data": (
+        "fairseq_cli.train fairseq_cli.generate fairseq_cli.interactive fairseq_cli.validate fairseq_cli.eval_lm"
     ),
-    "fairseq.models.text_to_speech.vocoder": ("compat.torch_load:safe_load",),
-    "fairseq.models.speech_to_text.xm_transformer": ("compat.torch_load:safe_load",),
-    "fairseq.data.codedataset": ("compat.torch_load:safe_load",),
-    "fairseq.modules.quantization.pq.em": ("compat.torch_load:safe_load",),
-    "fairseq.distributed.utils": (
-        "compat.torch_load:trust_own_ranks",
-        "fixes.distributed:spawn_workers",
-        "fixes.distributed:train_on_cpu",
-        "fixes.distributed:leave_when_done",
+    "fixes.finished:train_no_further": "fairseq_cli.train",
+    "fixes.saving:one_training_in_a_folder": "fairseq_cli.train",
+    "fixes.saving:save_atomically": "fairseq.checkpoint_utils",
+    "fixes.saving:copy_atomically": "fairseq.checkpoint_utils",
+    "fixes.saving:begin_in_a_clean_folder": "fairseq.checkpoint_utils",
+    "fixes.schedules:step_after_last_validation": "fairseq.checkpoint_utils",
+    "fixes.schedules:save_patience": "fairseq.optim.lr_scheduler.reduce_lr_on_plateau",
+    "fixes.half_precision:bf16_without_tpu": "fairseq.options",
+    "fixes.half_precision:fp16_on_cpu": "fairseq.optim.fp16_optimizer",
+    "fixes.half_precision:overflow_on_cpu": "fairseq.trainer",
+    "fixes.at_once:copies": "fairseq.optim.fp16_optimizer",
+    "fixes.at_once:norms": "fairseq.utils",
+    "fixes.master_weights:save_with_optimizer": "fairseq.optim.fp16_optimizer",
+    "fixes.activations:with_silu": "fairseq.utils",
+    "fixes.layers:no_fused_path": ("fairseq.modules.transformer_layer fairseq.models.transformer.transformer_encoder"),
+    "fixes.layers:no_dead_parameters": "fairseq.modules.transformer_layer",
+    "fixes.layers:fill_buffers": (
+        "fairseq.models.transformer.transformer_encoder fairseq.models.transformer.transformer_decoder"
+        " fairseq.modules.sinusoidal_positional_embedding fairseq.modules.adaptive_input"
+        " fairseq.modules.adaptive_softmax"
     ),
-    "fairseq.models.distributed_fairseq_model": ("fixes.distributed:ddp_on_cpu",),
-    "fairseq.modules.transformer_layer": ("fixes.layers:no_fused_path", "fixes.layers:no_dead_parameters"),
-    "fairseq.models.transformer.transformer_encoder": ("fixes.layers:no_fused_path", "fixes.layers:fill_buffers"),
-    "fairseq.models.transformer.transformer_decoder": ("fixes.layers:fill_buffers",),
-    **{
-        f"fairseq.modules.{name}": ("fixes.layers:fill_buffers",)
-        for name in ("sinusoidal_positional_embedding", "adaptive_input", "adaptive_softmax")
-    },
-    "fairseq.options": (
-        "fixes.half_precision:bf16_without_tpu",
-        "messages.commands:choices_first",
-        "messages.commands:short_refusals",
-    ),
-    "fairseq.ngram_repeat_block": ("fixes.search:ngrams_of_what_is_there",),
-    "fairseq.nan_detector": ("fixes.nan_detector:search_to_the_end",),
-    "fairseq.optim.lr_scheduler.reduce_lr_on_plateau": ("fixes.schedules:save_patience",),
-    "fairseq.optim.fp16_optimizer": (
-        "fixes.half_precision:fp16_on_cpu",
-        "fixes.at_once:copies",
-        "fixes.master_weights:save_with_optimizer",
-    ),
-    "fairseq.data.data_utils": (
-        "compat.numpy_names:removed_aliases",
-        "messages.commands:explain_data_folder",
-    ),
-    "fairseq.modules.dynamic_crf_layer": ("compat.numpy_names:removed_aliases",),
-    "fairseq.data.token_block_dataset": ("compat.numpy_names:removed_aliases",),
-    "fairseq.data.language_pair_dataset": ("compat.numpy_names:removed_aliases",),
-    "fairseq.data.fasta_dataset": ("fixes.hub:plain_names",),
-    "fairseq.data.indexed_dataset": ("messages.data_sets:whole_files",),
-    "fairseq.data.audio.data_cfg": ("messages.speech_data:settings_as_data",),
-    "fairseq.data.audio.speech_to_text_dataset": ("fixes.augmentation:draw_by_example",),
-    "fairseq.data.audio.audio_utils": ("compat.audio:without_torchaudio",),
-    "fairseq.data.iterators": ("fixes.iterators:background_ends_first", "fixes.iterators:epochs_as_asked"),
-    "fairseq.models.ema.ema": ("fixes.averages:shared_parameters_once",),
-    "fairseq.models": ("messages.commands:name_unknown_architectures",),
-    "fairseq.tasks.fairseq_task": ("messages.wrong_answers:sentences_to_iterate",),
-    "fairseq.tasks": ("fixes.tasks:tasks_without_dataclass_in_yaml", "fixes.tasks:record_languages"),
-    "fairseq_cli.score": ("compat.scoring:sequences_for_sacrebleu", "messages.wrong_answers:lines_to_score"),
-    "fairseq_cli.train": (
-        "fixes.distributed:fork_to_load_data",
-        "fixes.finished:train_no_further",
-        "fixes.saving:one_training_in_a_folder",
-    ),
-    "fairseq_cli.preprocess": ("messages.texts:check_texts",),
-    **dict.fromkeys(
-        ("fairseq_cli.generate", "fairseq_cli.interactive"),
-        ("fixes.distributed:fork_to_load_data", "messages.wrong_answers:check_generation"),
-    ),
-    **dict.fromkeys(("fairseq_cli.validate", "fairseq_cli.eval_lm"), ("fixes.distributed:fork_to_load_data",)),
-    "fairseq.file_utils": ("fixes.hub:archives_stay_in_their_folder",),
-    "fairseq.models.speech_to_text.hub_interface": ("fixes.hub:no_code_that_an_archive_names",),
-    "fairseq_cli.hydra_train": (
-        "compat.hydra_api:lazy_help",
-        "fixes.tasks:user_dir_before_compose",
-        "messages.wrong_answers:keys_at_the_top",
-        "messages.commands:errors_in_hydra_job",
-    ),
+    "fixes.search:ngrams_of_what_is_there": "fairseq.ngram_repeat_block",
+    "fixes.nan_detector:search_to_the_end": "fairseq.nan_detector",
+    "fixes.augmentation:draw_by_example": "fairseq.data.audio.speech_to_text_dataset",
+    "fixes.iterators:background_ends_first": "fairseq.data.iterators",
+    "fixes.iterators:epochs_as_asked": "fairseq.data.iterators",
+    "fixes.averages:shared_parameters_once": "fairseq.models.ema.ema",
+    "fixes.tasks:tasks_without_dataclass_in_yaml": "fairseq.tasks",
+    "fixes.tasks:record_languages": "fairseq.tasks",
+    "fixes.tasks:user_dir_before_compose": "fairseq_cli.hydra_train",
+    "compat.scoring:sequences_for_sacrebleu": "fairseq_cli.score",
+    "messages.data_sets:whole_files": "fairseq.data.indexed_dataset",
+    "messages.speech_data:settings_as_data": "fairseq.data.audio.data_cfg",
+    "messages.texts:check_texts": "fairseq_cli.preprocess",
+    "messages.wrong_answers:check_generation": "fairseq_cli.generate fairseq_cli.interactive",
+    "messages.wrong_answers:lines_to_score": "fairseq_cli.score",
+    "messages.wrong_answers:keys_at_the_top": "fairseq_cli.hydra_train",
+    "messages.wrong_answers:plugin_in_checkout": "fairseq.utils",
+    "messages.wrong_answers:sentences_to_iterate": "fairseq.tasks.fairseq_task",
+    "messages.commands:choices_first": "fairseq.options",
+    "messages.commands:short_refusals": "fairseq.options",
+    "messages.commands:explain_data_folder": "fairseq.data.data_utils",
+    "messages.commands:name_unknown_architectures": "fairseq.models",
+    "messages.commands:errors_in_hydra_job": "fairseq_cli.hydra_train",
+    "messages.commands:one_sentence_errors": " ".join(COMMANDS),
 }
+"""Each patch, and the modules that it changes once they have been executed; a module gets its patches in this order."""
 
-for _name in (
-    *("fairseq.utils", "fairseq.criterions.ctc", "fairseq.data.audio.raw_audio_dataset", "fairseq.data.codedataset"),
-    *(
-        "fairseq.models.fconv",
-        "fairseq.models.fconv_lm",
-        "fairseq.models.fconv_self_att",
-        "fairseq.models.hubert.hubert",
-    ),
-    *("fairseq.models.lightconv_lm", "fairseq.models.speech_to_text.s2t_wav_transformer"),
-    *("fairseq.models.transformer_lm", "fairseq.models.wav2vec.wav2vec", "fairseq.models.wav2vec.wav2vec2"),
-    *("fairseq.optim.adafactor", "fairseq.optim.adam", "fairseq.optim.adamax", "fairseq.optim.cpu_adam"),
-    *("fairseq.optim.fused_lamb", "fairseq_cli.eval_lm", "fairseq_cli.validate"),
-):
-    _AFTER[_name] = ("fixes.literals:literals_only", *_AFTER.get(_name, ()))
-
-for _name in COMMANDS:
-    _AFTER[_name] = (*_AFTER.get(_name, ()), "messages.commands:one_sentence_errors")
+_BY_MODULE: dict[str, list[str]] = {}
+for _reference, _names in _AFTER.items():
+    for _name in _names.split():
+        _BY_MODULE.setdefault(_name, []).append(_reference)
 
 _OF_PLUGINS: dict[str, list[Patch]] = {}
 """Patches by module that :func:`when_imported` has entered in this process."""
@@ -186,13 +162,13 @@ def reason_if_off() -> str | None:
 
 def has(name: str) -> bool:
     """Return whether the table has anything for the module ``name``."""
-    return name in _AROUND or name in _AFTER or name in _OF_PLUGINS
+    return name in _AROUND or name in _BY_MODULE or name in _OF_PLUGINS
 
 
 def entries() -> Iterator[tuple[str, str]]:
     """Yield the entries of this package: the name of a fairseq module, and "module:function" of its patch."""
     yield from _AROUND.items()
-    for name, references in _AFTER.items():
+    for name, references in _BY_MODULE.items():
         for reference in references:
             yield name, reference
 
@@ -209,7 +185,7 @@ def around(name: str) -> contextlib.AbstractContextManager:
 
 def patches(name: str) -> list[Patch]:
     """Return the patches to apply, in order, to the module ``name`` once it has been executed."""
-    return [*map(_resolve, _AFTER.get(name, ())), *_OF_PLUGINS.get(name, ())]
+    return [*map(_resolve, _BY_MODULE.get(name, ())), *_OF_PLUGINS.get(name, ())]
 
 
 def when_imported(name: str, patch: Patch) -> None:
