@@ -12,16 +12,12 @@ def root_logger_kept() -> Iterator[None]:
     See tasks/text_to_speech.py:23, tasks/frm_text_to_speech.py:13.
 
     They call ``logging.basicConfig`` when imported, which is always, so that every command that configures logging
-    later is ignored and writes to stderr what it was to write to stdout; and they begin each log with advice on
-    tensorboardX.  Can go when fairseq > 0.12.2 leaves logging alone.
+    later is ignored and writes to stderr what it was to write to stdout. Can go when fairseq > 0.12.2 leaves logging
+    alone.
     """
     root, placeholder = logging.getLogger(), logging.NullHandler()
-    silent = logging.getLogger("fairseq.tasks.text_to_speech")
-    level = silent.level
     root.addHandler(placeholder)
-    silent.setLevel(logging.WARNING)
     try:
         yield
     finally:
-        silent.setLevel(level)
         root.removeHandler(placeholder)
