@@ -3,7 +3,6 @@
 import argparse
 import sys
 import types
-from contextlib import suppress
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -76,12 +75,9 @@ def user_dir_before_compose(module: types.ModuleType) -> None:
     @replaces(module, "cli_main")
     def cli_main(original: Any) -> Any:
         from fairseq.utils import import_user_module
-        from hydra.core.override_parser.overrides_parser import OverridesParser
-        from hydra.errors import OverrideParseException
 
         for argument in sys.argv[1:]:
-            if argument.lstrip("+").startswith("common.user_dir="):
-                with suppress(OverrideParseException):  # hydra says so itself
-                    folder = OverridesParser.create().parse_override(argument).value()  # without quotation marks
-                    import_user_module(argparse.Namespace(user_dir=folder))
+            name, _, folder = argument.lstrip("+").partition("=")
+            if name == "common.user_dir":
+                import_user_module(argparse.Namespace(user_dir=folder.strip("'\"")))
         return original()
