@@ -6,7 +6,7 @@ import types
 from typing import Any
 
 from fairseq_residuals_errors import UserError
-from modern_fairseq.proxies import override, replaces
+from modern_fairseq.proxies import ModuleProxy, override, replaces
 
 
 class _Archive(tarfile.TarFile):
@@ -36,9 +36,7 @@ def no_code_that_an_archive_names(module: types.ModuleType) -> None:
             " run: load it yourself by torch.hub.load where you trust it, and pass it the text"
         )
 
-    hub = module.torch.hub
-    override(module, "torch", hub=hub)
-    override(module.torch, "hub", load=load)
+    override(module, "torch", hub=ModuleProxy(module.torch.hub, load=load))
 
 
 def plain_names(module: types.ModuleType) -> None:

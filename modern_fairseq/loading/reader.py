@@ -65,8 +65,6 @@ def _moved(storage: Storage, map_location: Any) -> torch.UntypedStorage:
         moved: torch.UntypedStorage | None = map_location(storage.bytes, location)
         if moved is not None:
             return moved
-    elif isinstance(map_location, dict):
-        location = map_location.get(location, location)
     elif map_location is not None:
         location = str(map_location)
     return torch.serialization.default_restore_location(storage.bytes, location)  # type: ignore[no-any-return]
