@@ -1,8 +1,10 @@
 """Archives are unpacked into their folder, code that they name is not fetched, and names of data reach no shell."""
 
 import shlex
+import shutil
 import tarfile
 import types
+from pathlib import PurePosixPath
 from typing import Any
 
 from fairseq_residuals_errors import UserError
@@ -11,16 +13,43 @@ from modern_fairseq.proxies import ModuleProxy, override, replaces
 
 class _Archive(tarfile.TarFile):
     def extractall(self, path: Any = ".", *args: Any, **kwargs: Any) -> None:
-        super().extractall(path, filter="data")  # a TypeError before Python 3.11.4, which has no filters
+        try:
+            if hasattr(tarfile, "data_filter"):
+                super().extractall(path, filter="data")
+            else:  # Python before 3.11.4, such as Debian 12's
+                super().extractall(path, members=map(_inside, self))  # type: ignore[arg-type]
+        except (tarfile.TarError, EOFError) as error:
+            shutil.rmtree(path)
+            raise UserError(f"{self.name!s} is not unpacked: {error}") from error
+
+
+def _inside(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Return a file or folder that is inside of its archive's folder; links are refused, even those inside.
+
+    Raises:
+        tarfile.ExtractError: it is another one.
+    """
+    name = PurePosixPath(member.name)
+    if name.is_absolute() or ".." in name.parts or not (member.isreg() or member.isdir()):
+        raise tarfile.ExtractError(f"{member.name!r} is no file or folder inside of it")
+    member.mode &= 0o755
+    return member
 
 
 def archives_stay_in_their_folder(module: types.ModuleType) -> None:
     """Unpack plain files, folders and links inside only.
 
-    file_utils.py:90 unpacks whatever an archive names, outside of the folder too. Can go when Python >= 3.14, whose
-    filter this is, is required.
+    file_utils.py:90 unpacks whatever an archive names, outside of the folder too. Can go when fairseq > 0.12.2 passes a
+    filter.
     """
-    override(module, "tarfile", open=_Archive.open)
+
+    def open_archive(name: str, mode: Any) -> _Archive:
+        try:
+            return _Archive.open(name, mode)
+        except (tarfile.TarError, EOFError) as error:
+            raise UserError(f"{name} is no archive that can be unpacked: {error}") from error
+
+    override(module, "tarfile", open=open_archive)
 
 
 def no_code_that_an_archive_names(module: types.ModuleType) -> None:
