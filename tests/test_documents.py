@@ -10,8 +10,8 @@ from fairseq_residuals.__main__ import main
 from fairseq_residuals.lab.compare.cells import read_results
 from fairseq_residuals.lab.data.corpora.librispeech import read_texts
 from fairseq_residuals.lab.recipes.tables import load_published, read_records
+from fairseq_residuals.plugin.documents import read_record
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.utils.documents import read_record
 
 CONTENTS = {
     "latin-1": "größe\n".encode("latin-1"),

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fairseq_residuals.plugin.search.packed_linear import PackedLinears
-from fairseq_residuals.wirings.utils.torch_private import packs_matrices, packs_type
+from fairseq_residuals.plugin.torch_private import packs_matrices, packs_type
 
 needs_onednn = pytest.mark.skipif(not packs_matrices(), reason="this PyTorch has no oneDNN")
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_residuals.wirings.utils.documents import read_record
+from fairseq_residuals.plugin.documents import read_record
 
 Arrays = dict[str, np.ndarray]
 FORMAT = "fairseq_residuals golden 1"

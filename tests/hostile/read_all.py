@@ -26,8 +26,8 @@ from fairseq_residuals.lab.data.parallel_text import sentences
 from fairseq_residuals.lab.look.training_log import read_log
 from fairseq_residuals.lab.recipes.tables.published import load_published
 from fairseq_residuals.plugin.checkpoints.checkpoint_file import read_checkpoint
+from fairseq_residuals.plugin.documents import read_record
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.utils.documents import read_record
 from modern_fairseq.loading.checkpoints import load_fairseq
 
 READERS: dict[str, Callable[[Path], Any]] = {

@@ -27,8 +27,8 @@ from fairseq_residuals.lab.recipes.stages import Diverged, Stages, hours, usage
 from fairseq_residuals.lab.utils.checkout import CONFIGS, commit
 from fairseq_residuals.lab.utils.machine import processor
 from fairseq_residuals.lab.utils.tables import csv_text
+from fairseq_residuals.plugin.documents import read_text
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.utils.documents import read_text
 from modern_fairseq.atomic_write import atomic_write
 
 LOGGED, VALIDATED = 40, 8

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 from fairseq_residuals.lab.data.corpora import CORPORA
+from fairseq_residuals.plugin.documents import read_record
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.utils.documents import read_record
 
 HELP = "download, clean, tokenize and binarize a corpus; what is done is not done again"
 

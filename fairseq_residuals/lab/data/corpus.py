@@ -15,9 +15,9 @@ from fairseq_residuals.lab.data import archives
 from fairseq_residuals.lab.data.download import Downloads, Source, digest_of
 from fairseq_residuals.lab.data.parallel_map import count_lines
 from fairseq_residuals.lab.data.steps import STAMP, Step
+from fairseq_residuals.plugin.documents import read_record
 from fairseq_residuals.plugin.folders import locked
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.utils.documents import read_record
 from modern_fairseq.atomic_write import atomic_write
 
 SUMMARY = "prepared.json"

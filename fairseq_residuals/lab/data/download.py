@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from fairseq_residuals.plugin.documents import read_text
 from fairseq_residuals.plugin.folders import locked
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.utils.documents import read_text
 from modern_fairseq.atomic_write import atomic_write
 
 SUMS = "SHA256SUMS"

@@ -19,8 +19,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fairseq_residuals.plugin.documents import read_record
 from fairseq_residuals.plugin.folders import new_folder
-from fairseq_residuals.wirings.utils.documents import read_record
 
 STAMP = ".step.json"
 FORMAT = 1

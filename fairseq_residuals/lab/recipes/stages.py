@@ -14,8 +14,8 @@ from typing import Any
 from fairseq_residuals.lab.recipes.evaluate import Score, mean_of, measure
 from fairseq_residuals.lab.recipes.job import Evaluation, Job
 from fairseq_residuals.lab.recipes.runner import STARTED, CommandFailed, Run, Runner, Usage
+from fairseq_residuals.plugin.documents import read_json
 from fairseq_residuals.plugin.folders import locked
-from fairseq_residuals.wirings.utils.documents import read_json
 from modern_fairseq.atomic_write import atomic_write
 
 # fairseq's own words; processes that fairseq-train starts end with a traceback

@@ -21,9 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_residuals.plugin.documents import read_json
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.state_dict_names import METADATA
-from fairseq_residuals.wirings.utils.documents import parse_json, read_json
+from fairseq_residuals.wirings.utils.documents import parse_json
 from modern_fairseq.atomic_write import atomic_write
 
 SUFFIX = ".safetensors"

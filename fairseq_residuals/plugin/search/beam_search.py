@@ -23,9 +23,10 @@ from fairseq_residuals.plugin.search.beams import Beams, WordChoice, best_candid
 from fairseq_residuals.plugin.search.kv_cache import BeamCache, FixedBeamCache, decode
 from fairseq_residuals.plugin.search.packed_linear import PackedLinears
 from fairseq_residuals.plugin.search.word_graph import WordGraph
+from fairseq_residuals.plugin.torch_private import packs_matrices
 from fairseq_residuals.wirings.core.stack import Stack
 from fairseq_residuals.wirings.speed.allocator import keep_freed_memory
-from fairseq_residuals.wirings.utils.torch_private import has_hooks, packs_matrices
+from fairseq_residuals.wirings.utils.torch_private import has_hooks
 
 Hypotheses = list[list[dict[str, Tensor]]]
 

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from fairseq_residuals.plugin.torch_private import packed_linear, packed_matrix, packs_type
 from fairseq_residuals.wirings.speed.matmul_backend import bound_caches
-from fairseq_residuals.wirings.utils.torch_private import packed_linear, packed_matrix, packs_type
 
 PACKED = (torch.float32, torch.bfloat16)
 LEAST_SIZE = 2**16

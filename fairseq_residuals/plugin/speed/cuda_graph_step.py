@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fairseq_residuals.plugin.speed import cuda_graphs
+from fairseq_residuals.plugin.torch_private import add_all_, zero_all_
 from fairseq_residuals.plugin.training.chunked_cross_entropy import LossAndGradients, Sums
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.utils.torch_private import add_all_, has_hooks, zero_all_
+from fairseq_residuals.wirings.utils.torch_private import has_hooks
 
 logger = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fairseq_residuals.plugin.torch_private import varlen_attention
 from fairseq_residuals.wirings.core.attention import AttentionBackend, Edit
 from fairseq_residuals.wirings.core.base import Connection
 from fairseq_residuals.wirings.core.packing import Packing
-from fairseq_residuals.wirings.utils.torch_private import varlen_attention
 
 LEAST_CAPABILITY = (8, 0)
 """Least compute capability of a GPU: the kernels are FlashAttention's."""

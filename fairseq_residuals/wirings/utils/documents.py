@@ -1,12 +1,9 @@
-"""JSON and text files: read into plain values, or refused with a sentence."""
+"""JSON of somebody else."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
-
-from fairseq_residuals_errors import UserError
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -19,63 +16,3 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        UserError: the file is no JSON.
-        OSError: it cannot be read.
-    """
-    try:
-        return parse_json(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is not valid JSON: {error}") from None
-
-
-def read_record(path: Path, *keys: str) -> dict[str, Any]:
-    """Read a JSON file that holds one object with at least these keys.
-
-    Raises:
-        UserError: the file is no JSON, no object, or lacks a key.
-        OSError: it cannot be read.
-    """
-    content = read_json(path)
-    missing = [key for key in keys if key not in content] if isinstance(content, dict) else keys
-    if not isinstance(content, dict) or missing:
-        lacks = f" with {', '.join(missing)}" if missing else ""
-        raise UserError(f"{path} is damaged: it is no JSON object{lacks}; remove it")
-    return content
-
-
-def read_object(path: Path, kind: str, most_bytes: int) -> dict[str, Any]:
-    """Read a JSON file that somebody else wrote and that holds one object.
-
-    Args:
-        kind: what it is, for messages.
-        most_bytes: largest size of the file; whole MiB.
-
-    Raises:
-        UserError: the file is larger, no JSON, or no object.
-        OSError: it cannot be read.
-    """
-    if path.stat().st_size > most_bytes:
-        raise UserError(f"{path} has more than {most_bytes >> 20} MiB, which no {kind} takes")
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged: it is no JSON object")
-    return content
-
-
-def read_text(path: Path) -> str:
-    """Read a text file.
-
-    Raises:
-        UserError: the file is not UTF-8.
-        OSError: it cannot be read.
-    """
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None

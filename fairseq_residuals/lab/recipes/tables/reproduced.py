@@ -14,9 +14,9 @@ from typing import Literal
 from fairseq_residuals.lab.recipes.tables.published import FAILED, Table, find_table, load_published
 from fairseq_residuals.lab.utils.checkout import RESULTS
 from fairseq_residuals.lab.utils.tables import csv_text
+from fairseq_residuals.plugin.documents import read_text
 from fairseq_residuals.plugin.folders import locked
 from fairseq_residuals.wirings.core.errors import UserError
-from fairseq_residuals.wirings.utils.documents import read_text
 from modern_fairseq.atomic_write import atomic_write
 
 REPRODUCED = RESULTS / "reproduced.csv"

@@ -18,11 +18,11 @@ from fairseq_residuals.plugin.checkpoints.fairseq_config import Settings, comple
 from fairseq_residuals.plugin.checkpoints.importing.model_sizes import dictionary_sizes, dimensions, sharing
 from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found, Imported, sides
 from fairseq_residuals.plugin.checkpoints.safetensors_file import NO_TRAINING_STATE, read_tensors
+from fairseq_residuals.plugin.documents import read_object
 from fairseq_residuals.wirings.blocks.models import TransformerModel
 from fairseq_residuals.wirings.blocks.settings import ModelSettings, StackSettings
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.state_dict_names import fairseq_name
-from fairseq_residuals.wirings.utils.documents import read_object
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 _MOST_BYTES_OF_CONFIG = 1 << 20
