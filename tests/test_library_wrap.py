@@ -82,12 +82,16 @@ def inputs(task: str) -> tuple[Tensor, dict[str, Tensor], dict[str, Any], dict[s
     return x, {"memory": memory}, own, {"attention": {"attn_mask": mask}, "cross_attention": cross}
 
 
-def attempt(variant: str, layers: list[list[nn.Module]], **settings: Any) -> tuple[Any, str]:
-    """A wrapped stack, or the reason why there is none."""
+def attempt(
+    variant: str, layers: list[list[nn.Module]], x: Tensor, beside: dict[str, Any], **settings: Any
+) -> tuple[Any, str]:
+    """A wrapped stack that runs on x, or the reason why there is none."""
     try:
-        return wrap(variant, layers, **SIZES | settings).eval(), ""
+        stack = wrap(variant, layers, **SIZES | settings).eval()
+        stack(x, **beside)
     except UserError as error:
         return None, str(error)
+    return stack, ""
 
 
 def cases(*tasks: str) -> list[tuple[str, str]]:
@@ -108,7 +112,7 @@ def test_wrapped_layers_are_the_librarys(task: str, variant: str) -> None:
     like(stack, layers, wrapped)
     expected = stack(x, **beside)
     torch.testing.assert_close(wrapped(x, **for_ours), expected, rtol=1e-4, atol=1e-5)
-    own, reason = attempt(variant, of_ones_own(layers), task=task)
+    own, reason = attempt(variant, of_ones_own(layers), x, for_own, task=task)
     if own is None:
         # and indeed it steps in there, and the table in the document has it
         assert f"`{variant}`" in (Path(__file__).parents[1] / "docs" / "PYTHON.md").read_text(encoding="utf-8")
@@ -124,7 +128,11 @@ def test_wrapped_layers_are_the_librarys(task: str, variant: str) -> None:
     ("variant", "options", "place"),
     [
         ("realformer", {}, "the scores before the softmax of attention"),
-        ("sub_ln", {}, "the outputs of the heads before their projection of attention"),
+        (
+            "normformer",
+            {"heads": "before_projection", "scale_fc": False},
+            "the outputs of the heads before their projection of attention",
+        ),
         ("hybrid_norm", {}, "the queries after their projection and the keys after their projection and the values"),
         ("normformer", {}, "the activations before the second matrix of the FFN"),
         ("b2t", {"value_residual": "identity"}, "the values after their projection of attention"),
@@ -132,7 +140,7 @@ def test_wrapped_layers_are_the_librarys(task: str, variant: str) -> None:
 )
 def test_what_a_wiring_has_to_see(variant: str, options: dict[str, Any], place: str) -> None:
     with pytest.raises(UserError, match=f"wiring '{variant}' has to see {place}"):
-        wrap(variant, of_ones_own(ours("encoder")), options=options, **SIZES)
+        wrap(variant, of_ones_own(ours("encoder")), options=options, **SIZES)(torch.randn(5, 3, 16))
 
 
 def test_a_size_that_the_wiring_uses_is_not_guessed() -> None:
@@ -151,11 +159,11 @@ def test_positions_and_sentences_may_change_places(variant: str) -> None:
             return x.cumsum(along)
 
     torch.manual_seed(1)
-    stack, reason = attempt(variant, [[Sum(), nn.Linear(16, 16)] for _ in range(DEPTH)])
+    x = torch.randn(5, 3, 16)
+    stack, reason = attempt(variant, [[Sum(), nn.Linear(16, 16)] for _ in range(DEPTH)], x, {"attention": {"along": 0}})
     if stack is None:
         assert "has to see" in reason
         return
-    x = torch.randn(5, 3, 16)
     batch_first = stack(x.transpose(0, 1), attention={"along": 1}).transpose(0, 1)
     torch.testing.assert_close(batch_first, stack(x, attention={"along": 0}))
 
@@ -215,12 +223,12 @@ def test_attention_of_pytorch(task: str, variant: str) -> None:
         own.in_proj_bias.data = torch.cat([p.bias.data for p in projections])  # type: ignore[union-attr,misc]
         own.out_proj.load_state_dict(attn.out_proj.state_dict())  # type: ignore[union-attr,operator]
         theirs.append([own, ffn])
-    other, reason = attempt(variant, theirs)
+    x = torch.randn(5, 3, 16)
+    other, reason = attempt(variant, theirs, x.transpose(0, 1), {})
     if other is None:
         assert f"wiring '{variant}' has to see" in reason and "of attention" in reason
         return
     other.load_state_dict(wiring_of(stack), strict=False)
-    x = torch.randn(5, 3, 16)
     torch.testing.assert_close(other(x.transpose(0, 1)).transpose(0, 1), stack(x), rtol=1e-4, atol=1e-5)
 
 

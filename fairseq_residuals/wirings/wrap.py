@@ -102,7 +102,8 @@ def wrap(
         layerdrop: probability of skipping a layer in training.
 
     Raises:
-        UserError: the variant must see what a sub-layer does not show, or an argument is not valid.
+        UserError: the variant must see what an FFN does not show, or an argument is not valid; what it must see of
+            attention is told by the first pass.
     """
     taken = [take_apart(layer) for layer in layers]
     check_probabilities(dropout=dropout or 0.0, layerdrop=layerdrop)
@@ -130,7 +131,6 @@ def wrap(
     stack = WrappedStack(built, wiring.build(shape), shape, layerdrop=layerdrop)
     for name in (name for name, size in known.items() if size is None):
         _check_unused(stack, name, wiring.name)
-    stack.rehearse()
     if ours:
         initialise([(stack, stack)])
     if norms == "move":
@@ -300,8 +300,6 @@ class WrappedContext(Context):
 
     arguments: Mapping[Kind, Sequence[Arguments]] = field(default_factory=dict)
     """Keyword arguments of each layer, by kind of sub-layer."""
-    rehearsal: bool = False
-    """Whether no sub-layer runs: each returns zeros."""
 
 
 class WrappedLayer(Layer):
@@ -323,13 +321,17 @@ class WrappedLayer(Layer):
             site = replace(self.sites(variant, layer, [kind])[kind], index=i, n_sub=len(wired))
             connection = self.connect(variant, site)
             connection.attention = WholeAttention(variant.name, kind)
+            if kind == "ffn" and not isinstance(module, FeedForward):
+                # a wiring that does nothing there returns what it is given, and not a copy
+                inside = torch.zeros(1, 1, site.ffn_dim)
+                if connection.inner(inside) is not inside:
+                    raise _unseen(variant.name, "ffn", "the activations before the second matrix", FeedForward)
             self.slots.append((kind, name, connects))
             setattr(self, name, module)
             self.add_module(connects, connection)
         self.kinds = [kind for kind, _, _ in self.slots]
         self.add_options(variant, layer)
         self.dropout_module = nn.Dropout(built.dropout)
-        self.variant_name = variant.name
 
     def move(self, norms: Sequence[nn.Module]) -> None:
         """Give the connections norms of somebody else, one each, where they have a norm by that name."""
@@ -342,7 +344,7 @@ class WrappedLayer(Layer):
         """Return the stream after this layer; weights of attention stay with the sub-layer."""
         for kind, name, connects in self.slots:
             arguments = context.arguments[kind][self.index] if kind in context.arguments else {}
-            sublayer = partial(self._sublayer, kind, name, self.connection(connects), arguments, context.rehearsal)
+            sublayer = partial(self._sublayer, kind, name, self.connection(connects), arguments)
             s, _ = self.run(connects, s, sublayer)  # type: ignore[arg-type]
         return s, None
 
@@ -360,34 +362,21 @@ class WrappedLayer(Layer):
         name: str,
         connection: Connection,
         arguments: Arguments,
-        rehearsal: bool,
         h: Tensor,
         s: Stream,
     ) -> tuple[Tensor, None, Stream]:
         module = self.get_submodule(name)
         if kind == "ffn":
-            y = self._feed_forward(module, connection, h, arguments, rehearsal)
+            inner = {"inner": connection.inner} if isinstance(module, FeedForward) else {}
+            y = _output(module, h, {**arguments, **inner})
         else:
             edits, kept = {}, {}  # type: ignore[var-annotated]
             if kind == "self" and self.value_residual is not None:
                 edits = self.value_residual.edits(s, kept)
-            own = {"arguments": arguments, "rehearsal": rehearsal}
             key, value = keys_and_values(h, s) if kind == "self" else (h, h)
-            y, _, s = connection.attend(module, h, key, value, s, **own, **edits)
+            y, _, s = connection.attend(module, h, key, value, s, arguments=arguments, **edits)
             s = s | kept
         return self.dropout_module(connection.outer(y)), None, s
-
-    def _feed_forward(
-        self, module: nn.Module, connection: Connection, h: Tensor, arguments: Arguments, rehearsal: bool
-    ) -> Tensor:
-        inner = connection.inner
-        if isinstance(module, FeedForward):
-            return torch.zeros_like(h) if rehearsal else module(h, inner=inner, **arguments)
-        # a wiring that does nothing there returns what it is given, and not a copy
-        inside = h.new_zeros(1, 1, connection.site.ffn_dim) if rehearsal else None
-        if inside is not None and inner(inside) is not inside:
-            raise _unseen(self.variant_name, "ffn", "the activations before the second matrix", FeedForward)
-        return _output(module, h, arguments, rehearsal)
 
 
 @dataclass(frozen=True)
@@ -410,7 +399,6 @@ class WholeAttention:
         value: Tensor,
         *,
         arguments: Arguments,
-        rehearsal: bool,
         **edits: Edit,
     ) -> tuple[Tensor, None]:
         """Run ``attn`` on ``query``, with the ``arguments`` that it is given beside.
@@ -419,11 +407,8 @@ class WholeAttention:
             UserError: the wiring edits what is inside, and ``attn`` does not show it.
         """
         ours, pytorchs = isinstance(attn, MultiheadAttention), isinstance(attn, nn.MultiheadAttention) and not edits
-        if ours or pytorchs:
-            if rehearsal:
-                return torch.zeros_like(query), None
-            if self.kind == "cross" and "key" not in arguments:
-                raise UserError('give the stack cross_attention={"key": memory, "value": memory}')
+        if (ours or pytorchs) and self.kind == "cross" and "key" not in arguments:
+            raise UserError('give the stack cross_attention={"key": memory, "value": memory}')
         if ours:
             given: dict[str, Any] = {"key": key, "value": value} | dict(arguments) | edits
             y, _ = run_attention(attn, query, **given)
@@ -435,7 +420,7 @@ class WholeAttention:
             raise _unseen(self.variant, self.kind, "the inputs of keys and values", MultiheadAttention)
         if edits:
             raise _unseen(self.variant, self.kind, " and ".join(PLACES[edit] for edit in edits), MultiheadAttention)
-        return _output(attn, query, arguments, rehearsal), None
+        return _output(attn, query, arguments), None
 
 
 class WrappedStack(Stack):
@@ -482,20 +467,8 @@ class WrappedStack(Stack):
             raise UserError(f"arguments of {NAMES[kind]} are for {len(given)} layers, and the stack has {len(self)}")
         return given
 
-    @torch.no_grad()
-    def rehearse(self) -> None:
-        """Run the wiring without its sub-layers.
 
-        Raises:
-            UserError: it has to see into one that does not let it.
-        """
-        with torch.random.fork_rng():
-            super().forward(torch.zeros(1, 1, self.shape.dim), WrappedContext(rehearsal=True))
-
-
-def _output(module: nn.Module, h: Tensor, arguments: Arguments, rehearsal: bool) -> Tensor:
-    if rehearsal:
-        return torch.zeros_like(h)
+def _output(module: nn.Module, h: Tensor, arguments: Arguments) -> Tensor:
     y = module(h, **arguments)
     y = y[0] if isinstance(y, tuple) else y
     if not isinstance(y, Tensor) or y.shape != h.shape:
