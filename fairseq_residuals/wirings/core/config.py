@@ -100,29 +100,22 @@ def options_of(config_class: type) -> Mapping[str, Option]:
     """Return the options that a ``Config`` declares, by name, in their order.
 
     Raises:
-        TypeError: a field has no :func:`option`, or one that could not be written on a command line.
+        TypeError: a field has no :func:`option`, or a default that could not be written on a command line and read.
     """
     hints = get_type_hints(config_class)
     options = {}
     for f in dataclasses.fields(config_class):  # type: ignore[arg-type]
         if not f.metadata:
             raise TypeError(f"{config_class.__qualname__}.{f.name} needs option(default, help): the field has neither")
-        options[f.name] = Option(f.name, hints[f.name], f.default, **f.metadata)
-        _check(config_class, options[f.name])
+        options[f.name] = known = Option(f.name, hints[f.name], f.default, **f.metadata)
+        try:  # as a checkpoint has it
+            known.parse(show_value(known.default))
+        except ValueError:
+            where = f"{config_class.__qualname__}.{known.name}"
+            raise TypeError(
+                f"the default {known.default!r} of {where} is not valid; valid: {known.describe()}"
+            ) from None
     return MappingProxyType(options)
-
-
-def _check(config_class: type, known: Option) -> None:
-    types_of = _alternatives(known.type)
-    where = f"{config_class.__qualname__}.{known.name}"
-    if not all(t in (bool, int, float, str) or get_origin(t) is Literal for t in types_of):
-        raise TypeError(f"{where} is of type {known.type}; an option is a bool, int, float, str, Literal, or a union")
-    if (int in types_of or float in types_of) and None in (known.minimum, known.maximum):
-        raise TypeError(f"{where} is a number and needs bounds: option(..., minimum=..., maximum=...)")
-    try:
-        known.parse(show_value(known.default))
-    except ValueError:
-        raise TypeError(f"the default {known.default!r} of {where} is not valid; valid: {known.describe()}") from None
 
 
 Given = str | Mapping[str, Any] | None

@@ -7,7 +7,7 @@ import functools
 import importlib
 import pkgutil
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from fairseq_residuals.wirings.core.base import Variant
 from fairseq_residuals.wirings.core.errors import UserError, did_you_mean
@@ -44,7 +44,8 @@ def register_variant(name: str) -> Callable[[type[Variant]], type[Variant]]:
 
     Raises:
         ValueError: the name is taken, or could not stand in a list of variants or in an architecture's name.
-        TypeError: the class does not describe itself (:func:`check_declaration`), or its options lack the common ones.
+        TypeError: the class is no variant, its options have no decorator, or it would be listed under what another
+            variant says of itself. (A base that is not registered, as of two variants of one paper, declares for both.)
     """
 
     def register(cls: type[Variant]) -> type[Variant]:
@@ -56,11 +57,12 @@ def register_variant(name: str) -> Callable[[type[Variant]], type[Variant]]:
         # a cell of a notebook that runs again defines the class anew
         if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ValueError(f"a wiring named {name!r} is registered already: {_REGISTERED[name]}")
-        if not issubclass(cls.Config, Variant.Config):
-            raise TypeError(f"the Config of wiring {name!r} must derive from Variant.Config")
         if any(isinstance(value, dataclasses.Field) for value in vars(cls.Config).values()):
             raise TypeError(f"the Config of wiring {name!r} needs the decorator @dataclass(frozen=True)")
-        own = check_declaration(name, cls, _REGISTERED.values())
+        lineage = cls.__mro__
+        own = lineage[: next(i for i, base in enumerate(lineage) if base is Variant or base in _REGISTERED.values())]
+        if missing := [attribute for attribute in REQUIRED if not any(attribute in vars(base) for base in own)]:
+            raise TypeError(f"wiring {name!r} does not say its {', '.join(missing)} in the body of {cls.__name__}")
         for attribute in OPTIONAL:
             if not any(attribute in vars(base) for base in own):
                 setattr(cls, attribute, getattr(Variant, attribute))
@@ -69,35 +71,6 @@ def register_variant(name: str) -> Callable[[type[Variant]], type[Variant]]:
         return cls
 
     return register
-
-
-def check_declaration(name: str, cls: type[Variant], registered: Collection[type[Variant]]) -> tuple[type, ...]:
-    """Refuse a class that would be listed under what another variant says of itself.
-
-    A base class that is not registered itself, such as that of two variants of one paper, may declare for both.
-
-    Returns:
-        The class, and its bases that may declare for it.
-
-    Raises:
-        TypeError: ``cls`` inherits a declaration from a registered variant, or lacks one, or names no connection.
-    """
-    lineage = cls.__mro__
-    own = lineage[: next(i for i, base in enumerate(lineage) if base is Variant or base in registered)]
-    parent = lineage[len(own)]
-    for attribute in REQUIRED:
-        if not any(attribute in vars(base) for base in own):
-            raise TypeError(
-                f"wiring {name!r} does not say its {attribute!r}: declare it in the body of {cls.__name__}"
-                + (f", which does not inherit that of {parent.__name__}" if hasattr(parent, attribute) else "")
-            )
-    if not callable(cls.equations):
-        raise TypeError(f"the equations of wiring {name!r} are a method of its options, which returns a tuple of lines")
-    if cls.connect is Variant.connect and not hasattr(cls, "connection"):
-        raise TypeError(
-            f"wiring {name!r} names no connection: set `connection`, or define `connect`, in {cls.__name__}"
-        )
-    return own
 
 
 @functools.cache
