@@ -38,9 +38,9 @@ def test_streams_part(variant: str) -> None:
         assert spread_after_training(model, updates + 1) > 0.01
 
 
-@pytest.mark.parametrize(("n", "expected"), [(1, [0.0]), (2, [-3.0, 3.0]), (4, [-3.0, -1.0, 1.0, 3.0])])
-def test_biases_of_identity_hc_start_from_minus_the_spread_to_the_spread(n: int, expected: list[float]) -> None:
-    connection = connections(build(LM, "identity_hc", "--residual-args", f"n={n},spread=3"))[0]
+@pytest.mark.parametrize(("n", "expected"), [(1, [0.0]), (2, [-1.0, 1.0]), (4, [-1.0, -1 / 3, 1 / 3, 1.0])])
+def test_biases_of_identity_hc_start_from_minus_1_to_1(n: int, expected: list[float]) -> None:
+    connection = connections(build(LM, "identity_hc", "--residual-args", f"n={n}"))[0]
     torch.testing.assert_close(connection.router.logits.bias[-n:], torch.tensor(expected))
 
 

@@ -81,6 +81,14 @@ def test_a_wiring_spells_out_its_options() -> None:
     assert Wiring.parse("post_ln").with_default("final_norm", False) == Wiring.parse("post_ln")
 
 
+@pytest.mark.parametrize("name", sorted(name for name in VARIANTS if VARIANTS[name].Config.former))
+def test_checkpoints_may_name_options_that_went(name: str) -> None:
+    for former in VARIANTS[name].Config.former:
+        assert Wiring.parse(name, former) == Wiring.parse(name)
+        with pytest.raises(UserError, match="has no option"):
+            Wiring.parse(name, f"{former}3")
+
+
 def test_a_name_is_registered_once() -> None:
     with pytest.raises(ValueError, match="registered already"):
         register_variant("b2t")(Variant)

@@ -110,5 +110,5 @@ def test_an_option_for_training_changes_nothing_of_a_trained_model(variant: str,
 
 
 def test_the_wiring_of_lists_is_compared_too() -> None:
-    assert Wiring.parse("mhc", "router=2").computes == Wiring.parse("mhc").computes
+    assert Wiring.parse("mhc", "mixing=identity").computes == Wiring.parse("mhc").computes
     assert Wiring.parse("post_ln:0,mhc:1-2", "n=2").computes != Wiring.parse("post_ln:0,mhc:1-2", "n=3").computes

@@ -54,10 +54,9 @@ def test_u_net_with_closed_skips_is_pre_ln(task: str, gate: str, closed: float) 
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("cross", ["parallel", "sequential"])
-def test_what_parallel_branches_read_stays_in_their_layer(cross: str) -> None:
+def test_what_parallel_branches_read_stays_in_their_layer() -> None:
     streams: list[set[str]] = []
-    for w in wired("parallel", f"cross={cross}"):
+    for w in wired("parallel"):
         w.stack[0].register_forward_hook(lambda module, args, out: streams.append(set(out[0])))
         w.output()
     assert streams == [{"x"}, {"x"}]
@@ -101,7 +100,6 @@ def top_of(w: Wired) -> Tensor:
         ("depth_scaled=true", {"self": 0.5, "cross": 0.5, "ffn": 0.5}),
         ("depth_scaled=0.2", {"self": 0.1, "cross": 0.1, "ffn": 0.1}),
         ("depth_scaled=pangu", {"self": 0.283 / 2, "cross": 0.283 / 2, "ffn": 0.432 / 2}),
-        ("depth_scaled=true,depth_count=sublayers", {"self": 6**-0.5, "cross": 6**-0.5, "ffn": 6**-0.5}),
         ("", {"self": 1.0, "cross": 1.0, "ffn": 1.0}),
     ],
 )

@@ -33,7 +33,6 @@ def below_and_on_top(name: str, depth: int, options: dict[str, Any], *, cross: b
         ("sandwich_ln", {"depth_scaled": True}, False, lambda depth: 3),
         ("sandwich_ln", {"depth_scaled": "pangu"}, False, lambda depth: 1 + 0.283**2 + 0.432**2),
         ("sandwich_ln", {"depth_scaled": True}, True, lambda depth: 4),
-        ("sandwich_ln", {"depth_scaled": True, "depth_count": "sublayers"}, True, lambda depth: 3),
         ("sandwich_ln", {}, False, lambda depth: 1 + 2 * depth),
         ("beam_residual", {}, False, lambda depth: 1),
         ("beam_residual", {}, True, lambda depth: 1),

@@ -68,7 +68,7 @@ def run_ours(connection: Connection, streams: Tensor, y: Tensor) -> Tensor:
     [
         ("qwen4_exp", "Qwen4ExpTextGatedResidual", gated_residual, "gated_residual(rank={rank},start=qwen"),
         ("hy_v4", "HYV4HyperConnection", identity_hc, "identity_hc(start=hy4"),
-        ("glm5_next", "Glm5NextTextHyperConnection", mhc, "mhc(router=1"),
+        ("glm5_next", "Glm5NextTextHyperConnection", mhc, "mhc(mixing=uniform"),
     ],
 )
 def test_a_connection_is_theirs(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from fairseq_residuals.wirings.core.config import LARGEST, MOST_LAYERS, option, show_value
 from fairseq_residuals.wirings.core.gpas import GateScope
@@ -26,6 +26,8 @@ class CommonOptions:
     wiring with options of its own derives its ``Config`` from this one.
     """
 
+    former: ClassVar[tuple[str, ...]] = ()
+    """Options that the wiring had once, each with the value by which it is as it is now: old checkpoints name them."""
     init: Init = option(
         "fairseq",
         "how weights are drawn before the wiring scales them; see fairseq_residuals/wirings/core/initialization.py",

@@ -141,6 +141,8 @@ def parse_options(owner: str, config_class: type[T], given: Given | list[tuple[s
     for name, value in given if isinstance(given, list) else given_options(given):
         name = name if name in options else SHORT.get(name, name)
         if name not in options:
+            if f"{name}={show_value(value)}" in getattr(config_class, "former", ()):
+                continue
             raise UserError(f"{owner} has no option {name!r}; its options are {', '.join(options)}")
         if value is None:
             raise UserError(f"option {name!r} of {owner} needs a value: {name}={options[name].describe()}")

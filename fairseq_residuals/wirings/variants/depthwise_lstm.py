@@ -11,10 +11,9 @@ Xu et al. 2020, "Transformer with Depth-Wise LSTM", Eq. 2 to 10: c = [in, x]; i,
 self-attention's output; in a decoder its sum with (``merge=add``), or a projection of it beside (``merge=concat``),
 cross-attention's, which is fed self-attention's output plus x. The unit replaces the FFN; layers ``share`` parts of it.
 
-No code was published. What the paper leaves open are options: where the cell starts (``cell``), whether attention
-reads through a norm (``input_norm``) and the stack ends in one (``output_norm``), whether Eq. 3 to 5 have a norm per
-gate (``gate_norm``), ``dropout`` inside the unit, and what brings a concatenation back to C channels. The output starts
-as the embedding, and h is as wide as the FFN.
+No code was published. By our choice the cell starts at zero, attention reads through a norm, the stack ends in one,
+each gate of Eq. 3 to 5 has a norm of its own, and a matrix brings a concatenation back to C channels; ``dropout`` is
+inside the unit. The output starts as the embedding, and h is as wide as the FFN.
 """
 
 from __future__ import annotations
@@ -35,17 +34,14 @@ EPS = 1e-6
 class Gates(nn.Module):
     """Compute the gates of one layer from its input and the stream."""
 
-    def __init__(self, shape: StackShape, norm: Literal["each", "joint"]) -> None:
+    def __init__(self, shape: StackShape) -> None:
         super().__init__()
         self.linear = nn.Linear(2 * shape.dim, 3 * shape.dim)
-        widths = [shape.dim] * 3 if norm == "each" else [3 * shape.dim]
-        self.norms = nn.ModuleList(shape.new_norm(width, eps=EPS) for width in widths)
+        self.norms = nn.ModuleList(shape.new_norm(eps=EPS) for _ in range(3))
 
     def forward(self, c: Tensor) -> tuple[Tensor, ...]:
         """Return i, f and o, each σ(LN(W c + b)), (T, B, 2 C) -> 3 times (T, B, C)."""
-        parts = self.linear(c).chunk(len(self.norms), -1)
-        normalised = [norm(part) for norm, part in zip(self.norms, parts, strict=True)]
-        return tuple(gate for z in normalised for gate in z.sigmoid().chunk(3 // len(parts), -1))
+        return tuple(norm(z).sigmoid() for norm, z in zip(self.norms, self.linear(c).chunk(3, -1), strict=True))
 
 
 def hidden_network(shape: StackShape, layers: Literal[2, 1], dropout: float) -> nn.Sequential:
@@ -66,7 +62,7 @@ def lstm_unit(shape: StackShape, config: Any, first: nn.ModuleDict) -> nn.Module
     shared = {"gates": ("gates",), "all": ("gates", "hidden"), "none": ()}[config.share]
     unit = nn.ModuleDict({name: first[name] for name in shared if name in first})
     if "gates" not in unit:
-        unit["gates"] = Gates(shape, config.gate_norm)
+        unit["gates"] = Gates(shape)
     if "hidden" not in unit:
         unit["hidden"] = hidden_network(shape, config.hidden, config.dropout)
     return unit
@@ -80,13 +76,12 @@ class DepthwiseLSTMConnection(Connection):
 
     def __init__(self, site: Site, config: Any, unit: nn.ModuleDict | None) -> None:
         super().__init__(site)
-        self.norm = site.new_norm(eps=EPS) if config.input_norm else None
+        self.norm = site.new_norm(eps=EPS)
         self.merge = nn.Linear(2 * site.dim, site.dim) if site.kind == "cross" and config.merge == "concat" else None
         self.unit = unit
 
     def read(self, s: Stream) -> tuple[Tensor, Stream]:
-        x = s["x"] if self.site.first else s["self"] + s["x"]
-        return x if self.norm is None else self.norm(x), s
+        return self.norm(s["x"] if self.site.first else s["self"] + s["x"]), s
 
     def write(self, s: Stream, y: Tensor) -> Stream:
         if self.unit is None:
@@ -114,37 +109,31 @@ class DepthwiseLSTM(Variant):
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
+        former = ("input_norm=true", "output_norm=true", "gate_norm=each", "cell=zero")
         hidden: Literal[2, 1] = option(2, "layers of the network that computes h")
         merge: Literal["add", "concat"] = option("add", "how a decoder layer merges its two attentions")
         share: Literal["gates", "all", "none"] = option("gates", "what the layers of a stack have in common")
-        input_norm: bool = option(True, "norm before each attention")
-        output_norm: bool = option(True, "norm on top of the stack")
-        gate_norm: Literal["each", "joint"] = option("each", "a norm per gate, or one over the three")
-        cell: Literal["zero", "embedding"] = option("zero", "where the cell starts")
         dropout: float = option(
             0.0, "dropout inside the network that computes h", minimum=0.0, maximum=0.99, for_training=True
         )
 
     @classmethod
     def equations(cls, o: Any) -> tuple[str, ...]:
-        queried, crossed = ("LN(x)", "LN(in + x)") if o.input_norm else ("x", "in + x")
-        merged = f"merge([in, F({crossed})])" if o.merge == "concat" else f"in + F({crossed})"
+        merged = "merge([in, F(LN(in + x))])" if o.merge == "concat" else "in + F(LN(in + x))"
         hidden = "W_2(gelu(LN_h(W_1(c))))" if o.hidden == 2 else "gelu(LN_h(W_1(c)))"
-        joint = o.gate_norm == "joint"
-        gates = [f"part(g, {i}, 3)" if joint else f"LN[{i}](part(g, {i}, 3))" for i in range(3)]
         return (
-            "start: cell = x" if o.cell == "embedding" else "start: cell = 0",
-            f"SA: in = F({queried})",
+            "start: cell = 0",
+            "SA: in = F(LN(x))",
             f"CA: in = {merged}",
-            f"last of a layer: c = [in, x]; g = {'LN[0](W(c))' if joint else 'W(c)'}; h = {hidden}",
-            *(f"last of a layer: {name} = sigmoid({gate})" for name, gate in zip("ifo", gates, strict=True)),
+            f"last of a layer: c = [in, x]; g = W(c); h = {hidden}",
+            *(f"last of a layer: {gate} = sigmoid(LN[{i}](part(g, {i}, 3)))" for i, gate in enumerate("ifo")),
             "last of a layer: cell = f cell + i h; x = o cell",
-            "output LN(x)" if o.output_norm else "",
+            "output LN(x)",
         )
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
-        self.norm = shape.new_norm(eps=EPS) if config.output_norm else None
+        self.norm = shape.new_norm(eps=EPS)
         self.units: list[nn.ModuleDict] = []  # a list, since their connections register them
 
     def connect(self, site: Site) -> Connection:
@@ -154,7 +143,7 @@ class DepthwiseLSTM(Variant):
         return DepthwiseLSTMConnection(site, self.config, self.units[-1])
 
     def open(self, x: Tensor) -> Stream:
-        return {"x": x, "cell": x if self.config.cell == "embedding" else torch.zeros_like(x)}
+        return {"x": x, "cell": torch.zeros_like(x)}
 
     def close(self, s: Stream) -> Tensor:
-        return s["x"] if self.norm is None else self.norm(s["x"])
+        return self.norm(s["x"])

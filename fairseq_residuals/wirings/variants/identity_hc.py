@@ -11,9 +11,9 @@ matrix N(0, 0.006), which alone tells the streams apart, pre 1/n, post 1, and a 
 that starts as the mean. There 1e-6 is added to pre and post, and here to the read-out alone.
 
 The other start is our choice, after the streamwise wide residual of NVIDIA's Megatron-LM as described in its pull
-request 6716: the matrix is 0, pre is 1/n, and post = 2 sigmoid(b) with b spread evenly over ±``spread``, whose mean is
-1. So the mean of the streams is at first Pre-LN's stream, while the streams differ: without mixing, streams that start
-alike and are treated alike would stay alike.
+request 6716: the matrix is 0, pre is 1/n, and post = 2 sigmoid(b) with b spread evenly over ±1, whose mean is 1. So the
+mean of the streams is at first Pre-LN's stream, while the streams differ: without mixing, streams that start alike and
+are treated alike would stay alike.
 """
 
 import math
@@ -55,9 +55,7 @@ class IdentityHC(ReadOutVariant):
 
     @dataclass(frozen=True)
     class Config(ReadOutVariant.Config):
-        spread: float = option(
-            1.0, "the biases of post start from minus this to this", minimum=0.01, maximum=10.0, for_training=True
-        )
+        former = ("spread=1",)
         start: Literal["spread", "hy4"] = option(
             "spread", "what tells streams apart; hy4: the router's matrix alone", for_training=True
         )
@@ -84,7 +82,7 @@ class IdentityHC(ReadOutVariant):
             self.read_out.logits.bias.data.fill_(-math.log(max(config.n - 1, 1)))
 
     def connect(self, site: Site) -> Connection:
-        n, spread = self.config.n, 0.0 if self.config.start == "hy4" else self.config.spread
+        n, spread = self.config.n, 0.0 if self.config.start == "hy4" else 1.0
         return StreamsConnection(site, n, IdentityRouter(site, n, spread, self.std))
 
     def layer_output(self, s: Stream) -> Tensor:

@@ -8,8 +8,7 @@
 Chen and Wei 2026, section 3: x' = LN(α x + F(LN(x))), with α the number of sub-layers (attention and FFN). In the first
 layer α is 1, and its attention has no norm after the sum: x' = x + F(LN(x)). There is no norm on top of a stack: that
 of the last sub-layer is on the stream. No code was published. The paper's norms are RMSNorm without bias
-(``norm=rms``); of LayerNorm, those at the start of the branches have one unless ``branch_bias=false``, the others
-always. By our choice each stack has its own α and first layer, and cross-attention counts as a sub-layer.
+(``norm=rms``). By our choice each stack has its own α and first layer, and cross-attention counts as a sub-layer.
 """
 
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ class KEELConnection(Connection):
         super().__init__(site)
         alpha = site.depth * site.n_sub if site.config.alpha == "sublayers" else site.config.alpha
         self.alpha = float(alpha) if site.layer > 0 else 1.0
-        self.branch_norm = site.new_norm(bias=site.config.branch_bias)
+        self.branch_norm = site.new_norm()
         self.norm = site.new_norm() if site.layer > 0 or not site.first else None
         self.summation: Summation = "pre" if self.norm is None else "post"
 
@@ -54,10 +53,10 @@ class KEEL(Variant):
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
+        former = ("branch_bias=true",)
         alpha: Literal["sublayers"] | float = option(
             "sublayers", "factor on the residual; sublayers: how many the stack has", minimum=0.0, maximum=LARGEST
         )
-        branch_bias: bool = option(True, "biases of the norms at the start of the branches (RMSNorm has none)")
 
     @classmethod
     def equations(cls, o: Any) -> tuple[str, ...]:

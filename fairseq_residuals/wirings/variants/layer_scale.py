@@ -83,7 +83,7 @@ class LayerScale(OptionalTopNorm):
 
 
 class ReZeroConnection(Connection):
-    """Stream: "gain" (1,), the number of the current layer, or of the current sub-layer.
+    """Stream: "gain" (1,), the number of the current layer.
 
     The sub-layers of a layer are handed the parameter of the first along the stream, so that the model has it once.
     """
@@ -92,8 +92,7 @@ class ReZeroConnection(Connection):
 
     def __init__(self, site: Site) -> None:
         super().__init__(site)
-        owns_gain = site.first or site.config.share == "sublayer"
-        self.gain = nn.Parameter(torch.zeros(1)) if owns_gain else None
+        self.gain = nn.Parameter(torch.zeros(1)) if site.first else None
 
     def read(self, s: Stream) -> tuple[Tensor, Stream]:
         return s["x"], s if self.gain is None else s | {"gain": self.gain}
@@ -110,13 +109,12 @@ class ReZero(Variant):
     starts_as = "embedding"
     code = "majumderb/rezero@e2c94a8"
     verified = "authors' code, encoder and decoder: activations, gradients"
-    extension = "share=sublayer."
     connection = ReZeroConnection
     summation = "pre"
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
-        share: Literal["layer", "sublayer"] = option("layer", "one number per layer, or per sub-layer")
+        former = ("share=layer",)
 
     @classmethod
     def equations(cls, o: Any) -> tuple[str, ...]:

@@ -8,8 +8,8 @@
 Xie et al. 2025, Eq. 7 to 9 and 14 to 19. From the root-mean-square norm of all n C numbers of a position, one matrix
 makes three groups of logits, each times a learned scale (at first 0.01) plus a learned bias: pre = sigmoid, post = 2
 sigmoid, and res = exp, columns and rows normalised in turn 20 times (Sinkhorn and Knopp). Rows then sum to one, columns
-nearly. No code was published, nor how the matrix and the biases start, nor how the streams end; ours: N(0, ``router``^2
-/ (n C)), zero, the sum. ``mixing=identity`` starts the biases of res at 4 I. ``close=learned`` is the read-out of
+nearly. No code was published, nor how the matrix and the biases start, nor how the streams end; ours: N(0, 1 / (n C)),
+zero, the sum. ``mixing=identity`` starts the biases of res at 4 I. ``close=learned`` is the read-out of
 DeepSeek-V4 (huggingface/transformers 5.23.0, ``deepseek_v4``). GLM-5.3-Flash ends in the mean (``glm5_next``), which
 the norm on top does not tell from the sum. Both add 1e-6 to pre and within Sinkhorn's steps. Motif 3 (post without its
 2, bounded logits) and openPangu-2.0-Flash (mHC around a sandwich) are not this.
@@ -26,15 +26,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.core.base import Connection, Site, StackShape
-from fairseq_residuals.wirings.core.config import LARGEST, option
-from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.base import Connection, Site
+from fairseq_residuals.wirings.core.config import option
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.ops.hyper_mix import sinkhorn
 from fairseq_residuals.wirings.variants._streams import ReadOutVariant, StreamLogits, StreamsConnection, Weights
 
-LEAST_ROUTER = 0.01
-"""Least ``router``: with it the streams of a small model differed by 8e-4 of their size after 300 updates of Adam."""
 GATES = (
     "pre[i] = sigmoid(scale[0] z[i] + bias[i]) for i = 0..n-1",
     "post[j] = 2 sigmoid(scale[1] z[n+j] + bias[n+j]) for j = 0..n-1",
@@ -69,8 +66,8 @@ class GatedRouter(nn.Module):
 
 
 class MHCRouter(GatedRouter):
-    def __init__(self, site: Site, n: int, std: float, identity: bool) -> None:
-        super().__init__(n, StreamLogits(site, n, n * (n + 2), std))
+    def __init__(self, site: Site, n: int, identity: bool) -> None:
+        super().__init__(n, StreamLogits(site, n, n * (n + 2), 1.0))
         if identity:
             with torch.no_grad():
                 self.logits.bias[2 * n :] = 4 * torch.eye(n).flatten()
@@ -90,23 +87,10 @@ class MHC(ReadOutVariant):
 
     @dataclass(frozen=True)
     class Config(ReadOutVariant.Config):
-        router: float = option(
-            1.0,
-            "standard deviation of the router's matrix at the start, times (n C)^-0.5",
-            minimum=0.0,
-            maximum=LARGEST,
-            for_training=True,
-        )
+        former = ("router=1",)
         mixing: Literal["uniform", "identity"] = option(
             "uniform", "where the mixing of streams starts; identity: near it", for_training=True
         )
-
-        def __post_init__(self) -> None:
-            if self.router < LEAST_ROUTER and self.n > 1:
-                raise UserError(
-                    f"option router={self.router:g} of wiring 'mhc' would keep its streams alike, since nothing else"
-                    f" tells them apart; give a number of at least {LEAST_ROUTER}"
-                )
 
     @classmethod
     def equations(cls, o: Any) -> tuple[str, ...]:
@@ -121,9 +105,6 @@ class MHC(ReadOutVariant):
             f"output LN({cls.total('X', o)})",
         )
 
-    def __init__(self, config: Any, shape: StackShape) -> None:
-        super().__init__(config, shape, config.router)
-
     def connect(self, site: Site) -> Connection:
-        router = MHCRouter(site, self.config.n, self.config.router, self.config.mixing == "identity")
+        router = MHCRouter(site, self.config.n, self.config.mixing == "identity")
         return StreamsConnection(site, self.config.n, router)

@@ -12,10 +12,9 @@ al. 2022, "GPT-NeoX-20B"). A norm is on top of the stack. Checked against huggin
 (``modeling_gptj.py``, ``modeling_cohere.py``, ``modeling_gpt_neox.py``). Each branch has its own dropout, as in
 GPT-NeoX and Phi; Falcon drops the sum once.
 
-No author has a form for encoder-decoders. By our choice cross-attention is a third branch of the layer's input
-(``cross=parallel``): one read and one write per layer, the property that the design is used for, survive only so. Its
-queries then do not see what the layer's self-attention found; with ``cross=sequential`` self-attention comes first, and
-cross-attention and the FFN are parallel. The norm of a layer belongs to the first sub-layer that reads it.
+No author has a form for encoder-decoders. By our choice cross-attention is a third branch of the layer's input: one
+read and one write per layer, the property that the design is used for, survive only so. Its queries then do not see
+what the layer's self-attention found. The norm of a layer belongs to the first sub-layer that reads it.
 """
 
 from dataclasses import dataclass
@@ -38,23 +37,19 @@ class ParallelConnection(Connection):
 
     def __init__(self, site: Site) -> None:
         super().__init__(site)
-        sequential = site.config.cross == "sequential"
-        alone = sequential and site.kind == "self" and site.n_sub == 3
-        self.is_first = site.first or (sequential and site.kind == "cross")
-        self.is_last = site.last or alone
         self.shares_norm = site.config.norms == 1
         # the layer's branches make one sum
-        self.summation: Summation = "pre" if self.is_last else "none"
-        self.norm = site.new_norm() if self.is_first or not self.shares_norm else None
+        self.summation: Summation = "pre" if site.last else "none"
+        self.norm = site.new_norm() if site.first or not self.shares_norm else None
 
     def read(self, s: Stream) -> tuple[Tensor, Stream]:
-        if self.is_first:
+        if self.site.first:
             s = s | {"branch_input": self.norm(s["x"]) if self.norm is not None and self.shares_norm else s["x"]}
         h = s["branch_input"]
         return h if self.norm is None or self.shares_norm else self.norm(h), s
 
     def write(self, s: Stream, y: Tensor) -> Stream:
-        kept = {key: value for key, value in s.items() if not (self.is_last and key == "branch_input")}
+        kept = {key: value for key, value in s.items() if not (self.site.last and key == "branch_input")}
         return kept | {"x": s["x"] + self.scaled(y)}
 
 
@@ -69,24 +64,21 @@ class Parallel(OptionalTopNorm):
         "GPT-J, CodeGen, PaLM, Falcon-7B, Phi-1 to 2, Command-R, Command R7B, Command A+, North-Micro-Vision; GPT-NeoX,"
         " Pythia, Falcon-40B (norms=2)"
     )
-    extension = "Cross-attention is a third branch of the layer's input; cross=sequential: it and the FFN are two."
+    extension = "Cross-attention is a third branch of the layer's input."
     connection = ParallelConnection
 
     @dataclass(frozen=True)
     class Config(OptionalTopNorm.Config):
+        former = ("cross=parallel",)
         norms: Literal[1, 2] = option(1, "one norm for all branches of a layer, or (2) one for each")
-        cross: Literal["parallel", "sequential"] = option("parallel", "cross-attention beside self-attention, or above")
 
     @classmethod
     def equations(cls, o: Any) -> tuple[str, ...]:
         norm, branch = ("x", "F(LN(u))") if o.norms == 2 else ("LN(x)", "F(u)")
-        sequential = o.cross == "sequential"
         # the branches of a layer make one sum
         return (
             f"SA: u = {norm}",
-            f"CA: u = {norm}" if sequential else "",
             o.adds(branch, gated=False),
-            f"pair, decoder, SA: x = {o.gated}" if sequential and o.gpas != "none" else "",
             f"last of a layer: x = {o.gated}" if o.gpas != "none" else "",
             *cls.top(o),
         )

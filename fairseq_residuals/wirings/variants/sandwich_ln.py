@@ -16,8 +16,8 @@ matrices over sqrt(2L)) is a part of its recipe, and not of this wiring.
 ``depth_scaled`` starts the gain of a branch's last norm at c / sqrt(L), L the stack's layers: Yin et al. 2025, "Pangu
 Ultra", c = 0.283 and 0.432 for the FFN; Singh et al. 2026, "Arcee Trinity Large", c = 1. What is known of Pangu Ultra's
 constants is second-hand, and its other weights N(0, 1/(2dL)) are left to a recipe. With c = 1 and branches that do not
-correlate, the stream's variance grows from 1 to 3 in any depth, to 4 in a decoder with cross-attention; with
-``depth_count=sublayers`` to 3 there too. Whether these gains decayed is not known; here weight decay spares them.
+correlate, the stream's variance grows from 1 to 3 in any depth, to 4 in a decoder with cross-attention. Whether these
+gains decayed is not known; here weight decay spares them.
 
 In encoder-decoders it is what T5Gemma does (huggingface/transformers@v5.23.0, ``modeling_t5gemma.py``): cross-attention
 has both norms on its queries' stream, the encoder's output, which its last norm made, is not normalised again, and
@@ -50,7 +50,7 @@ class SandwichConnection(PreLNConnection):
         gain = 1.0
         if options.depth_scaled is not False:
             c = PANGU[site.kind] if options.depth_scaled == "pangu" else float(options.depth_scaled)
-            gain = c * (site.depth if options.depth_count == "layers" else site.depth * site.n_sub / 2) ** -0.5
+            gain = c * site.depth**-0.5
         self.out_norm = site.new_norm(gain=gain)
 
     def outer(self, y: Tensor) -> Tensor:
@@ -76,13 +76,11 @@ class SandwichLN(OptionalTopNorm):
 
     @dataclass(frozen=True)
     class Config(OptionalTopNorm.Config):
+        former = ("depth_count=layers",)
         dropout: Literal["after_norm", "before_norm"] = option("after_norm", "dropout's side of the branch's last norm")
         multiplier: float = option(1.0, "factor on each branch, outside its norm", minimum=0.0, maximum=LARGEST)
         depth_scaled: bool | Literal["pangu"] | float = option(
             False, DEPTH_SCALED, minimum=0.0, maximum=LARGEST, for_training=True
-        )
-        depth_count: Literal["layers", "sublayers"] = option(
-            "layers", "L of depth_scaled; sublayers: half of them", for_training=True
         )
 
     @classmethod
