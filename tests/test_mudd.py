@@ -17,16 +17,6 @@ def test_hidden_layers_are_as_wide_as_published() -> None:
         assert [w2.shape[1] for w2 in stack.wiring.w2] == [64] * 14 + [128, 128]  # of 16 outputs, 64 becomes 128
 
 
-def test_only_a_decoder_with_cross_attention_has_a_fifth_mix() -> None:
-    encoder, decoder = stacks(build("translation", "mudd", "--residual-args", "cross_query=true", layers=LAYERS))
-    (alone,) = stacks(build("language_modeling", "mudd", "--residual-args", "cross_query=true", layers=LAYERS))
-    assert [[len(bias) for bias in stack.wiring.bias] for stack in (encoder, decoder, alone)] == [
-        [4, 4, 4, 1],
-        [5, 5, 5, 1],
-        [4, 4, 4, 1],
-    ]
-
-
 def test_where_the_weights_of_the_mixes_start() -> None:
     """W1 at N(0, 1 / C), here with 16 channels and 1,200 numbers in all."""
     layers = [stack.wiring for stack in stacks(build("translation", "mudd", layers=LAYERS))]

@@ -75,8 +75,7 @@ class CommonOptions:
     @property
     def gated(self) -> str:
         """The stream as :mod:`.gpas` scales it, in the equations."""
-        gate = "gate" if self.gpas == "layer" else "gate[(k - 1) mod floor(K / L)]"
-        return f"x - silu({gate}) stop_gradient(x)"
+        return "x - silu(gate) stop_gradient(x)"
 
     @property
     def residual(self) -> str:

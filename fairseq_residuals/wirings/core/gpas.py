@@ -8,13 +8,8 @@
 Chen et al. 2025, "GPAS: Accelerating Convergence of LLM Pretraining via Gradient-Preserving Activation Scaling":
 S(x) = x - silu(a) stop_gradient(x). Forward it scales by 1 - silu(a), the gradient to x is the identity, and the gate a
 learns by itself; a = 0 at first, where S is the identity. silu is bounded below by -0.278, so S enlarges to 1.278 at
-most; a > 1.278 turns the sign of the stream. Checked against dandingsky/GPAS@3198068 (``modeling_llama.py``).
-
-============  ========================================================================================================
-``none``      no gates
-``layer``     one gate per layer, which its sub-layers share, as in the authors' code (their figure leaves it open)
-``sublayer``  one gate per sub-layer: our choice
-============  ========================================================================================================
+most; a > 1.278 turns the sign of the stream. Checked against dandingsky/GPAS@3198068 (``modeling_llama.py``). With
+``layer`` there is one gate per layer, which its sub-layers share, as in the authors' code; their figure leaves it open.
 
 Post-LN and its relatives scale the residual alone: the branch reads what is not scaled. In an encoder-decoder
 cross-attention is treated as the other sub-layers are, which is our choice. Weight decay spares the gates.
@@ -28,23 +23,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-GateScope = Literal["none", "layer", "sublayer"]
+GateScope = Literal["none", "layer"]
 
 
 class ActivationScaling(nn.Module):
     """Scale the stream in one layer."""
 
-    def __init__(self, gates: GateScope, n_sub: int) -> None:
-        """Make the gates.
-
-        Args:
-            gates: any but ``none``.
-            n_sub: sub-layers of the layer.
-        """
+    def __init__(self) -> None:
         super().__init__()
-        self.gate = nn.Parameter(torch.zeros(() if gates == "layer" else (n_sub,)))
+        self.gate = nn.Parameter(torch.zeros(()))
 
-    def forward(self, x: Tensor, index: int) -> Tensor:
-        """Return S(x), (T, B, C), after sub-layer ``index`` of the layer."""
-        gate = self.gate if self.gate.dim() == 0 else self.gate[index]
-        return x - silu(gate) * x.detach()
+    def forward(self, x: Tensor) -> Tensor:
+        """Return S(x), (T, B, C), after a sub-layer of the layer."""
+        return x - silu(self.gate) * x.detach()

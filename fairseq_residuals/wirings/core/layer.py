@@ -90,7 +90,7 @@ class Layer(nn.Module):
         """Make the modules that options of every variant ask for, of layer ``layer`` of the variant."""
         mixing, gates = variant.config.value_residual, variant.config.gpas
         self.value_residual = None if mixing == "none" else ValueResidual(mixing, layer, variant.shape.depth)
-        self.gpas = None if gates == "none" else ActivationScaling(gates, len(self.kinds))
+        self.gpas = None if gates == "none" else ActivationScaling()
 
     def connect(self, variant: Variant, site: Site) -> Connection:
         """Return a new connection for ``site``, whose branches are multiplied as ``depth_mup`` asks."""
@@ -106,14 +106,13 @@ class Layer(nn.Module):
         connection, gpas = self.connection(kind), self.gpas
         if gpas is None or connection.summation not in ("pre", "post"):
             return connection(s, sublayer)  # type: ignore[no-any-return]
-        index = connection.site.index
         if connection.summation == "pre":
             s, weights = connection(s, sublayer)
-            return s | {"x": gpas(s["x"], index)}, weights
+            return s | {"x": gpas(s["x"])}, weights
 
         def scale_residual(h: Tensor, s: Stream) -> tuple[Tensor, Tensor | None, Stream]:
             y, weights, s = sublayer(h, s)
-            return y, weights, s | {"x": gpas(s["x"], index)}
+            return y, weights, s | {"x": gpas(s["x"])}
 
         return connection(s, scale_residual)  # type: ignore[no-any-return]
 

@@ -502,10 +502,10 @@ class LayerWiring(Layer):
     def _write(self, kind: Kind, y: Tensor, s: Stream) -> None:
         connection = self.connection(kind)
         if self.gpas is not None and connection.summation == "post":
-            s = s | {"x": self.gpas(s["x"], connection.site.index)}
+            s = s | {"x": self.gpas(s["x"])}
         s = connection.write(s, y)
         if self.gpas is not None and connection.summation == "pre":
-            s = s | {"x": self.gpas(s["x"], connection.site.index)}
+            s = s | {"x": self.gpas(s["x"])}
         self.stack.run.stream = s
 
     def _drop(self, kind: Kind, y: Tensor) -> Tensor:

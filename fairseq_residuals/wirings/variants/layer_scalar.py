@@ -11,19 +11,15 @@ x' = x + LN(F(LN(x))) as in ``sandwich_ln``, and after the last sub-layer of lay
 In that port s_l is a buffer of ones, which the checkpoints fill: how it was trained is not public. By our choice it is
 a parameter that starts at 1, and so the wiring as ``sandwich_ln``; each stack has its own, and weight decay spares it.
 Since whatever reads the stream normalises it, s_l only weighs what is old against what comes: the output of layer i
-counts prod s_j over j >= i in the final sum. So it compounds over the layers, as r of ``x0_lambdas``, whose rate in
-nanochat is a hundredth of that of its companion: ``scalar_rate=0.01``.
+counts prod s_j over j >= i in the final sum.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.base import Site, Stream
-from fairseq_residuals.wirings.core.config import LARGEST, option
-from fairseq_residuals.wirings.core.depth_mup import SPARED, UpdateScale
 from fairseq_residuals.wirings.core.registry import register_variant
 from fairseq_residuals.wirings.variants.sandwich_ln import SandwichConnection, SandwichLN
 
@@ -49,16 +45,8 @@ class LayerScalar(SandwichLN):
     ships_in = "Gemma 4, also unified, DiffusionGemma, EmbeddingGemma 2 (norm_type=rms)"
     extension = "The scalar is learned and starts at 1; each stack has its own, after the last sub-layer of a layer."
     connection = LayerScalarConnection
-
-    @dataclass(frozen=True)
-    class Config(SandwichLN.Config):
-        scalar_rate: float = option(
-            1.0, "factor on Adam's rate of the scalar", minimum=1e-6, maximum=LARGEST, for_training=True
-        )
+    spares = ("scalar",)
 
     @classmethod
     def equations(cls, o: Any) -> tuple[str, ...]:
         return o.adds(cls.branch(o)), "last of a layer: x = scalar x", *cls.top(o)
-
-    def update_rules(self) -> dict[str, UpdateScale]:
-        return super().update_rules() | {"scalar": SPARED._replace(rate=self.config.scalar_rate)}

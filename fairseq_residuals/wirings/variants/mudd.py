@@ -17,8 +17,7 @@ inference, draws b): so it starts as Pre-LN. ``form=pre_post_norm`` is of their 
 b = 0 at first, are added to X_l, mix_r under a norm whose gain starts at 0.001. ``expand_last`` makes the last hidden
 layer four times as wide, ``round_hidden`` all a multiple of 64, as theirs were. Not here: FFNs that grow with depth.
 
-Ours: each stack by itself; the FFN and cross-attention's queries read the running sum, or with ``cross_query`` these a
-fifth mix. That has nothing of the layer's own self-attention, so with it the wiring does not start as Pre-LN.
+Ours: each stack by itself; the FFN and cross-attention's queries read the running sum.
 """
 
 from dataclasses import dataclass
@@ -37,21 +36,21 @@ from fairseq_residuals.wirings.utils.precision import at_least_fp32
 from fairseq_residuals.wirings.variants.pre_ln import PreLNConnection
 
 MIX_EPS = 1e-6
-MIXES = ("q", "k", "v", "x", "cross_q")
+MIXES = ("q", "k", "v", "x")
 """The mixes' names in the stream: x is the residual."""
 POST_GAIN = 0.001
 """The start of the gains of the norms under which residuals are added."""
 
 
-def sizes_of_mixes(depth: int, ways: int, last: int, multiple: int) -> list[tuple[int, int, int]]:
+def sizes_of_mixes(depth: int, last: int, multiple: int) -> list[tuple[int, int, int]]:
     """Return for each layer of a stack the mixes above it, what they mix, and the width of the hidden layer.
 
     Args:
         depth: layers of the stack, above whose last one there is one mix.
-        ways: mixes above the others.
         last: factor on the width of the hidden layer above the last layer.
         multiple: number to whose next larger multiple all widths go up; 1: they are the numbers of weights.
     """
+    ways = len(MIXES)
     mixes = [(ways, n, ways * n) for n in range(2, depth + 1)] + [(1, depth + 1, last * (depth + 1))]
     return [(c, n, (hidden // multiple + 1) * multiple if multiple > 1 else hidden) for c, n, hidden in mixes]
 
@@ -103,17 +102,9 @@ def _unchanged(x: Tensor) -> Tensor:
     return x
 
 
-class MixedQuery(PreLNConnection):
-    """Feed cross-attention's queries a mix. Stream: "cross_q" (T, B, C) above the first layer."""
-
-    def read(self, s: Stream) -> tuple[Tensor, Stream]:
-        s = dict(s)
-        return self.norm(s.pop("cross_q")), s
-
-
 @register_variant("mudd")
 class MUDD(Variant):
-    """Stream: "output0", "output1", ... (T, B, C), what is mixed; "q", "k", "v", "cross_q" as the connections say."""
+    """Stream: "output0", "output1", ... (T, B, C), what is mixed; "q", "k", "v" as the connection says."""
 
     title = "MUDDFormer"
     paper = (
@@ -129,30 +120,27 @@ class MUDD(Variant):
 
     @dataclass(frozen=True)
     class Config(Variant.Config):
+        former = ("cross_query=false",)
         form: Literal["plain", "pre_post_norm"] = option(
             "plain", "pre_post_norm: the later one, with norms around mixes"
         )
-        cross_query: bool = option(False, "a fifth mix for the queries of cross-attention, where there is one")
         expand_last: bool = option(False, "a hidden layer four times as wide for the output's mix")
         round_hidden: bool = option(False, "hidden layers of the next larger multiple of 64")
 
     @classmethod
     def equations(cls, o: Any) -> tuple[str, ...]:
         normed = o.form == "pre_post_norm"
-        ways, last = ("ways", "ways-1") if o.cross_query else ("4", "3")
-        mix = [f"(y + mix[{c}])" if normed else f"(mix[{c}])" for c in range(5)]
+        mix = [f"(y + mix[{c}])" if normed else f"(mix[{c}])" for c in range(4)]
         output = "sum_{j=0..l} (part(w, j, l + 1) + bias[l-1,0,j]) X[j]"
         router, new = ("router_gain[l-1] * RMS(x)", "y = x; X[l] = LN[l](x)") if normed else ("RMS(x)", "X[l] = x")
         return (
-            *(("where ways = 4", "decoder, pair: where ways = 5") if o.cross_query else ()),
             f"start: X[0] = {'LN[0](x)' if normed else 'x'}",
             f"SA, l > 1: F with k = k_proj(LN_k{mix[1]}), v = v_proj(LN_v{mix[2]})",
             f"SA, l > 1: x = x + F(LN{mix[0]})",
-            f"else, CA, l > 1: x = x + F(LN{mix[4]})" if o.cross_query else "",
             "else: x = x + F(LN(x))",
             f"after each layer: {new}; w = w2[l-1](gelu(w1[l-1]({router})))",
-            f"after each layer, l < L: mix[c] = sum_{{j=0..l}} (part(w, c (l + 1) + j, {ways} (l + 1)) + bias[l-1,c,j])"
-            f" X[j] for c = 0..{last}",
+            "after each layer, l < L: mix[c] = sum_{j=0..l} (part(w, c (l + 1) + j, 4 (l + 1)) + bias[l-1,c,j])"
+            " X[j] for c = 0..3",
             f"after each layer, l < L: x = {'y + LN_post[l-1](mix[3])' if normed else 'mix[3]'}",
             f"after each layer, l = L: x = {f'y + LN_post[l-1]({output})' if normed else output}",
             "output LN(x)",
@@ -160,8 +148,7 @@ class MUDD(Variant):
 
     def __init__(self, config: Any, shape: StackShape) -> None:
         super().__init__(config, shape)
-        self.ways = 5 if config.cross_query and shape.cross and shape.stack == "decoder" else 4
-        sizes = sizes_of_mixes(shape.depth, self.ways, 4 if config.expand_last else 1, 64 if config.round_hidden else 1)
+        sizes = sizes_of_mixes(shape.depth, 4 if config.expand_last else 1, 64 if config.round_hidden else 1)
         normed = config.form == "pre_post_norm"
         self.w1 = nn.ParameterList(torch.randn(hidden, shape.dim) * shape.dim**-0.5 for _, _, hidden in sizes)
         self.w2 = nn.ParameterList(torch.zeros(ways * n, hidden) for ways, n, hidden in sizes)
@@ -173,9 +160,7 @@ class MUDD(Variant):
         self.norm = shape.new_norm()
 
     def connect(self, site: Site) -> Connection:
-        if site.layer and site.kind == "self":
-            return ThreeReads(site)
-        return MixedQuery(site) if site.layer and site.kind == "cross" and self.ways == 5 else PreLNConnection(site)
+        return (ThreeReads if site.layer and site.kind == "self" else PreLNConnection)(site)
 
     def open(self, x: Tensor) -> Stream:
         return {"x": x, "output0": self.norms[0](x) if self.norms else x}
@@ -187,7 +172,7 @@ class MUDD(Variant):
         mixes = dense_mixes(
             x, [s[f"output{k}"] for k in range(i + 2)], w1, self.w2[i], self.bias[i], self.shape.eps(MIX_EPS)
         )
-        named = dict(zip(MIXES, mixes, strict=False)) if len(mixes) > 1 else {"x": mixes[0]}
+        named = dict(zip(MIXES if len(mixes) > 1 else ("x",), mixes, strict=True))
         if self.norms:
             named["x"] = self.post_norms[i](named["x"])
             named = {name: x + mix for name, mix in named.items()}

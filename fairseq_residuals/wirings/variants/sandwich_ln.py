@@ -76,7 +76,7 @@ class SandwichLN(OptionalTopNorm):
 
     @dataclass(frozen=True)
     class Config(OptionalTopNorm.Config):
-        former = ("depth_count=layers",)
+        former = ("depth_count=layers", "scalar_rate=1")
         dropout: Literal["after_norm", "before_norm"] = option("after_norm", "dropout's side of the branch's last norm")
         multiplier: float = option(1.0, "factor on each branch, outside its norm", minimum=0.0, maximum=LARGEST)
         depth_scaled: bool | Literal["pangu"] | float = option(
