@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,25 +23,22 @@ from fairseq_residuals.wirings.utils.torch_private import has_hooks
 class Rotary:
     """Rotary positions: queries and keys are turned by angles that grow with the position.
 
-    Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding", Eq. 34.
+    Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding", Eq. 34; as in LLaMA and GPT-NeoX,
+    channels i and i + half of a head turn together.
     """
 
     base: float = 1e4
     """The base of the geometric series of rates."""
-    style: Literal["half", "interleaved"] = "half"
-    """Channels of a head that turn together: i and i + half (LLaMA, GPT-NeoX), or 2i and 2i + 1 (RoFormer, GPT-J)."""
-    channels: int = 0
-    """Number of the channels of each head that turn, from the first; 0: all."""
 
     def table(self, heads: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        """Return cosines and sines, (T, half of the channels that turn), in single precision at least.
+        """Return cosines and sines, (T, half of a head's channels), in single precision at least.
 
         Args:
             heads: (N, H, T, channels of a head).
             first: number of the first position.
         """
-        channels = self.channels or heads.size(-1)
-        dtype, device = torch.promote_types(heads.dtype, torch.float32), heads.device
+        channels, device = heads.size(-1), heads.device
+        dtype = torch.promote_types(heads.dtype, torch.float32)
         rates = self.base ** (-torch.arange(0, channels, 2, dtype=dtype, device=device) / channels)
         positions = torch.arange(first, first + heads.size(-2), dtype=dtype, device=device)
         angles = torch.outer(positions, rates)
@@ -54,12 +50,9 @@ class Rotary:
         Args:
             first: number of the first position.
         """
-        channels = self.channels or heads.size(-1)
         cos, sin = (value.to(heads.dtype) for value in self.table(heads, first))
-        pairs, side = ((-1, 2), -1) if self.style == "interleaved" else ((2, -1), -2)
-        a, b = heads[..., :channels].unflatten(-1, pairs).unbind(side)
-        turned = torch.stack([a * cos - b * sin, b * cos + a * sin], side).flatten(-2)
-        return torch.cat([turned, heads[..., channels:]], -1)
+        a, b = heads.chunk(2, -1)
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 
 
 class MultiheadAttention(nn.Module):

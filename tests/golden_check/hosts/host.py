@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.blocks.attention import MultiheadAttention, Rotary
+from fairseq_residuals.wirings.blocks.attention import MultiheadAttention
 from fairseq_residuals.wirings.blocks.halves import open_all_attention
 from fairseq_residuals.wirings.core.base import StackShape
 from fairseq_residuals.wirings.core.layer import Context
 from fairseq_residuals.wirings.core.stack import Stack
 from fairseq_residuals.wirings.core.wiring import Wiring
 from tests.golden_check.fixtures import Golden
+from tests.golden_check.hosts.authors_rotary import AuthorsRotary
 
 if TYPE_CHECKING:
     from tests.golden_check.hosts.host_recipe import HostRecipe
@@ -137,7 +138,7 @@ class Host(HostModel):
                 for name in ("q_proj", "k_proj"):
                     add_norm(layer.self_attn.get_submodule(name), new_norm(), dim)
             if recipe.rotary:
-                layer.self_attn.rotary = Rotary(style=recipe.rotary)
+                layer.self_attn.rotary = AuthorsRotary(style=recipe.rotary)
         for surround in recipe.surroundings:
             surround(self, golden)
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from fairseq_residuals.wirings.blocks.attention import Rotary
 from fairseq_residuals.wirings.core.layer import Layer
 from tests.golden_check.fixtures import Golden
+from tests.golden_check.hosts.authors_rotary import AuthorsRotary
 from tests.golden_check.hosts.host import Host, add_norm
 
 Surrounding = Callable[[Host, Golden], None]
@@ -82,20 +81,6 @@ def logits_by(change: Callable[[Tensor, Golden], Tensor]) -> Surrounding:
 def softcapped(limit: float) -> Surrounding:
     """Bound the logits: limit tanh(logits / limit)."""
     return logits_by(lambda x, golden: limit * torch.tanh(x / limit))
-
-
-@dataclass(frozen=True)
-class AuthorsRotary(Rotary):
-    """Rotary positions as some authors' code has them."""
-
-    direction: Literal[1, -1] = 1
-    """-1: by the negative angles."""
-    rounded: torch.dtype | None = None
-    """What sines and cosines are rounded to."""
-
-    def table(self, heads: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        cos, sin = (value.to(self.rounded or value.dtype) for value in super().table(heads, first))
-        return cos, self.direction * sin
 
 
 def rotary(
