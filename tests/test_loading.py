@@ -32,6 +32,17 @@ def test_pretrained_speech_encoder_is_loaded_into_the_wired_stack(tmp_path: Any)
         build("speech", "layernorm_scaling", "--load-pretrained-encoder-from", str(path))
 
 
+def test_an_encoder_of_fairseqs_own_is_pre_ln(tmp_path):
+    donor, path = build("speech", "pre_ln"), tmp_path / "encoder.pt"
+    args = settings("s2t_transformer", *dimensions("speech"))
+    state = {"model": donor.state_dict(), "cfg": {"model": args, "common": {}}, "extra_state": {"train_iterator": None}}
+    history = {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {}, "num_updates": 1}
+    torch.save(state | {"optimizer_history": [history]}, path)
+    build("speech", "pre_ln", "--load-pretrained-encoder-from", str(path))
+    with pytest.raises(UserError, match=r"the encoder of .* was trained with the wiring pre_ln"):
+        build("speech", "layernorm_scaling", "--load-pretrained-encoder-from", str(path))
+
+
 def test_a_checkpoint_of_shared_embeddings_and_adaptive_softmax_can_be_loaded() -> None:
     """fairseq adds a projection to it that such a model does not have."""
     flags = ("--share-all-embeddings", "--adaptive-softmax-cutoff", "10,20")

@@ -65,6 +65,18 @@ def test_nor_may_a_setting_that_no_parameter_shows(flags: tuple[str, str], tmp_p
     other.load_checkpoint(path, reset_optimizer=True)
 
 
+def test_fairseqs_own_models_are_post_ln_or_pre_ln(tmp_path: Path) -> None:
+    stock, pre_ln = ("--arch", "transformer"), ("--encoder-normalize-before", "--decoder-normalize-before")
+    for flags, same, other in (((), "post_ln", "b2t"), (pre_ln, "pre_ln", "layernorm_scaling")):
+        path = saved(tmp_path / f"{same}.pt", "post_ln", *stock, *flags)
+        make_trainer(*SGD, variant=same).load_checkpoint(path)
+        with pytest.raises(UserError, match=rf"was trained with the wiring {same}\(.* and this is {other}\("):
+            make_trainer(*SGD, variant=other).load_checkpoint(path)
+        path = saved(tmp_path / f"{other}.pt", other)
+        with pytest.raises(UserError, match=rf"was trained with the wiring {other}\(.* and this is {same}\("):
+            make_trainer(*SGD, *stock, *flags).load_checkpoint(path)
+
+
 def test_without_the_optimizers_state_another_wiring_takes_the_parameters(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.pt", "post_ln", "--no-save-optimizer-state")
     make_trainer(*SGD, variant="b2t").load_checkpoint(path)

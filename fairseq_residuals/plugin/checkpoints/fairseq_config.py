@@ -73,6 +73,21 @@ def wiring_of(settings: Settings) -> str:
     return " and ".join(dict.fromkeys(wiring.computes for wiring in wirings))
 
 
+def wiring_of_any(settings: Settings) -> str:
+    """Return what a model computes, fairseq's own too, which are Post-LN or Pre-LN; empty where no setting says which.
+
+    Raises:
+        UserError: a variant or an option that this version does not have.
+    """
+    own: Settings = {}
+    for stack, key in (("encoder", "residual"), ("decoder", "decoder_residual")):
+        if (pre_ln := settings.get(f"{stack}_normalize_before")) is not None:
+            own[key] = "pre_ln" if pre_ln else "post_ln"
+    if own.get("decoder_residual") == "pre_ln" and settings.get("no_decoder_final_norm"):
+        own["decoder_residual_args"] = "final_norm=false"
+    return wiring_of(settings if settings.get("residual") else own)
+
+
 def _plain(section: Any) -> Settings:
     section = OmegaConf.to_container(section) if isinstance(section, DictConfig) else section
     return dict(vars(section)) if isinstance(section, Namespace) else dict(section or {})

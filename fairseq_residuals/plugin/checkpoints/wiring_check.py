@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairseq_residuals.plugin.checkpoints.fairseq_config import flat_settings, wiring_of
+from fairseq_residuals.plugin.checkpoints.fairseq_config import flat_settings, wiring_of, wiring_of_any
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.wirings.core.errors import UserError
 from modern_fairseq.fixes.checkpoint_loading import Loaded, steps
@@ -77,7 +77,7 @@ def refuse_to_go_on_otherwise(loaded: Loaded) -> None:
     if trainer is None or loaded.request.reset_optimizer or "last_optimizer_state" not in state:
         return
     before, after = flat_settings(state), flat_settings({"cfg": trainer.cfg})
-    then, now = wiring_of(before), wiring_of(after)
+    then, now = wiring_of_any(before), wiring_of_any(after)
     if not (then and now) or state["model"].keys() != trainer.get_model().state_dict().keys():
         return
     both = [key for key in COMPUTING if key in before and key in after]

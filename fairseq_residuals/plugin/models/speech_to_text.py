@@ -10,7 +10,7 @@ from fairseq.models import register_model
 from fairseq.models.speech_to_text import S2TTransformerModel
 from torch import Tensor, nn
 
-from fairseq_residuals.plugin.checkpoints.fairseq_config import flat_settings, wiring_of
+from fairseq_residuals.plugin.checkpoints.fairseq_config import flat_settings, wiring_of_any
 from fairseq_residuals.plugin.models.args import Args, for_stock_build
 from fairseq_residuals.plugin.models.builder import forget_files, refuse_sharding, wire_model, wirings_of
 from fairseq_residuals.plugin.models.families import Family, add_plugin_flags
@@ -89,7 +89,8 @@ class ResidualS2TTransformer(S2TTransformerModel):
             if not Path(pretrained).exists():
                 raise UserError(f"--load-pretrained-encoder-from: there is no file {pretrained}")
             state = checkpoint_utils.load_checkpoint_to_cpu(pretrained)
-            then = wiring_of(flat_settings(state) | {"decoder_residual": None})
+            encoders = {"decoder_residual": None, "decoder_normalize_before": None}
+            then = wiring_of_any(flat_settings(state) | encoders)
             if then not in ("", wirings["encoder"].computes):
                 raise UserError(
                     f"--load-pretrained-encoder-from: the encoder of {pretrained} was trained with the wiring"
