@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from analysed_models import built, checkpoint, corpus
+from analysed_models import TINY, built, checkpoint, corpus
 from fairseq.data.language_pair_dataset import collate
 from torch import nn
 
 from fairseq_residuals.__main__ import main
-from fairseq_residuals.lab.look.linearize import LinearMap, fit, replaced, train
+from fairseq_residuals.lab.look.linearize import LinearMap, _nll, fit, replaced, train
 from tests.rotation import SHAPES_OF_CODE
 
 DIM = 16
@@ -139,6 +139,20 @@ def test_training_goes_on_with_the_map_alone() -> None:
     with replaced(layer, mapping), torch.no_grad():
         assert loss_of(data[0]).item() < first - 0.1
     assert all(torch.equal(p, before[name]) and p.requires_grad for name, p in model.named_parameters())
+
+
+def test_the_loss_of_an_adaptive_softmax_is_its_own() -> None:
+    """Without words fewer than channels, fairseq's features have no cross entropy; with them, it is no loss."""
+    model, _ = built("pre_ln", *TINY, "--dim", "64", "--vocabulary", "30", "--adaptive-softmax-cutoff", "10,20")
+    (sample,), padding = samples(model, 1), model.decoder.dictionary.pad()
+    with torch.no_grad():
+        scores = model.get_normalized_probs(model(**sample["net_input"]), log_probs=True)
+    real = sample["target"].ne(padding)
+    expected = -scores[real].gather(-1, sample["target"][real, None]).mean()
+    loss = _nll(model, sample, padding)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    loss.backward()
+    assert model.decoder.adaptive_softmax.tail[1][0].weight.grad.any()
 
 
 def test_a_map_splits_what_it_writes() -> None:

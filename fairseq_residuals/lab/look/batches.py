@@ -30,9 +30,11 @@ class Batch:
 
     def loss(self, model: Any) -> Tensor:
         """Return mean negative log-likelihood per target token, in nats."""
-        log_probabilities = model.get_normalized_probs(
-            model(**self.sample["net_input"]), log_probs=True, sample=self.sample
-        )
+        output = model(**self.sample["net_input"])
+        if getattr(model.decoder, "adaptive_softmax", None) is None:
+            log_probabilities = model.get_normalized_probs(output, log_probs=True, sample=self.sample)
+        else:
+            log_probabilities = _log_probabilities(model.decoder.adaptive_softmax, output[0])
         target = self.sample["target"].unsqueeze(-1)
         return -log_probabilities.gather(-1, target)[target.ne(self.padding)].mean()
 
@@ -40,6 +42,14 @@ class Batch:
         """Move tensors to a device; what is no index takes a precision."""
         moved = utils.apply_to_sample(lambda t: t.to(device, dtype if t.is_floating_point() else t.dtype), self.sample)
         return Batch(moved, self.padding)
+
+
+def _log_probabilities(softmax: Any, features: Tensor) -> Tensor:
+    """(B, T, C) -> (B, T, V) by an adaptive softmax, whose own ``get_log_prob`` is not differentiable."""
+    x = features.reshape(-1, features.size(-1))
+    head, shortlist = softmax.head(x).log_softmax(-1), softmax.cutoff[0]
+    tails = [tail(x).log_softmax(-1) + head[:, shortlist + i, None] for i, tail in enumerate(softmax.tail)]
+    return torch.cat([head[:, :shortlist], *tails], -1).unflatten(0, features.shape[:2])
 
 
 def make_up(args: Namespace, settings: Namespace, task: Any, model: Any) -> Batch:

@@ -252,10 +252,7 @@ def _moved(sample: Sample, args: Namespace) -> Sample:
 
 def _nll(model: Any, sample: Sample, padding: int) -> torch.Tensor:
     """Return nats per token."""
-    logits = model(**sample["net_input"])[0]
-    return torch.nn.functional.cross_entropy(
-        logits.flatten(0, 1).float(), sample["target"].flatten(), ignore_index=padding
-    )
+    return batches.Batch(sample, padding).loss(model)
 
 
 @torch.no_grad()
