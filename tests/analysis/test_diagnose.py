@@ -161,6 +161,23 @@ def test_what_fairseq_says_of_nan_is_understood(
     )
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        "OSError: [Errno 28] No space left on device",
+        "FloatingPointError: Minimum loss scale reached (0.0001).",
+        "RuntimeError: something else",
+    ],
+)
+def test_a_run_that_was_stopped_and_went_on(error: str, diagnose: Callable[..., str]) -> None:
+    """It is judged by its end: what stopped it was mended."""
+    lines = healthy()
+    for ending in ([], [DONE]):
+        assert "Verdict: healthy" in diagnose(*lines[:6], error, RESUMED, *lines[6:], *ending)
+    assert "after update 60 training ended" in diagnose(*lines[:6], error)
+    assert "after update 60 training ended" in diagnose(*lines[:3], error, RESUMED, *lines[3:6], error)
+
+
 def test_a_batch_that_was_left_out_ended_nothing(diagnose: Callable[..., str]) -> None:
     lines = [record(10, 8.0), "| WARNING: attempting to recover from OOM: out of memory", record(20, 7.0), DONE]
     text = diagnose(*lines)

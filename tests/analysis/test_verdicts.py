@@ -51,6 +51,11 @@ CASES: dict[str, tuple[list[str], str, str]] = {
     "learns, no dictionary": ([*train(13, 7, 4), *valid(7.5, 4.1), DONE], HEALTHY, "went from 13.03 to 4."),
     "learns, without validation": ([DICTIONARY, *train(13, 7, 4), DONE], HEALTHY, "nothing in the log"),
     "still learns": ([DICTIONARY, *train(13, 7, 4)], HEALTHY, "training still runs"),
+    "overfits, validated on a subset of another name": (
+        [*train(13, 4, 2, 1), *(line.replace("'valid'", "'dev'") for line in valid(6, 4, 3.9, 5, 6)), DONE],
+        OVERFITS,
+        "the validation loss rose from 3.9",
+    ),
     "has converged": ([DICTIONARY, *train(13, 3, 2.9, 2.9, 2.9), *valid(3.3, 3.2), DONE], HEALTHY, "nothing in"),
     "converged long ago": (
         [DICTIONARY, *train(2.9, 2.9, first=90_000), *valid(3.1, 3.1), DONE],

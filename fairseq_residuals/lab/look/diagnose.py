@@ -222,8 +222,12 @@ def diagnose(log: Log, unigram: Unigram | None = None) -> Diagnosis:
 
 
 def losses(log: Log, subset: str) -> dict[int, float]:
-    """Return losses by update, without label smoothing where the log has them so; empty where none was logged."""
-    for name in (subset, EPOCH) if subset == TRAIN else (subset,):
+    """Return losses by update, without label smoothing where the log has them so; empty where none was logged.
+
+    Validation on a subset of another name is validation too: the first that was logged.
+    """
+    others = dict.fromkeys(r.subset for r in log.records if r.subset not in (TRAIN, EPOCH))
+    for name in (TRAIN, EPOCH) if subset == TRAIN else (subset, *others):
         for metric in ("nll_loss", "loss"):
             if found := log.values(metric, name):
                 return found
@@ -349,15 +353,17 @@ def _no_numbers(log: Log, found: Diagnosis) -> str:
 
 
 def _errors(log: Log, found: Diagnosis) -> str:
+    latest = math.inf if log.finished else max((record.update for record in log.records), default=0)
     for pattern, (verdict, sentence, advice) in ERRORS.items():
-        line = next(((u, text) for u, text in log.troubles if re.search(pattern, text)), None)
-        if line and "memory" in pattern and (log.finished or any(r.update > line[0] for r in log.records)):
-            found.end(verdict, f"after update {line[0]} {sentence} for a batch, which fairseq left out", *advice)
+        line = next(((u, text) for u, text in reversed(log.troubles) if re.search(pattern, text)), None)
+        if line and latest > line[0]:
+            then = "for a batch, which fairseq left out" if "memory" in pattern else "and training went on later"
+            found.end(verdict, f"after update {line[0]} {sentence} {then}", *(advice if "memory" in pattern else ()))
         elif line:
             return found.end(verdict, f"after update {line[0]} training ended: {sentence}", *advice)
     others = [(u, text) for u, text in log.troubles if not re.search("overflow|detected|nan/inf|memory", text)]
-    if others and not log.finished:
-        update, text = others[0]
+    if others and latest == others[-1][0]:
+        update, text = next((u, text) for u, text in others if u == latest)
         return found.end(STOPPED, f"after update {update} training ended with an error: {text[:200]}")
     return ""
 
