@@ -50,6 +50,20 @@ def test_a_port_in_numpy_computes_what_the_file_says(tmp_path: Path) -> None:
     assert status == 1 and "the port has no output" in text and "colour is not in the kit" in text
 
 
+@pytest.mark.parametrize(
+    ("wiring", "part", "eps"),
+    [
+        ("pre_ln", "0.ffn_connection.norm", 1e-5),
+        ("resi_dual", "wiring.norm", 1e-7),
+        ("mhc", "0.ffn_connection.router.logits", 1e-6),
+    ],
+)
+def test_the_description_has_every_eps(wiring: str, part: str, eps: float, tmp_path: Path) -> None:
+    """Those of norms and routers, which the option norm_eps=0 leaves as they are and a check hardly sees."""
+    assert main(["conformance", str(tmp_path), "--wirings", wiring]) == 0
+    assert json.loads((tmp_path / f"{wiring}.json").read_text())["eps"][part] == eps
+
+
 def test_every_wiring_has_a_file_or_a_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["conformance", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -132,6 +132,7 @@ def record(name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "paper": variant.paper,
         "equations": variant.equations_of(variant.Config()),
         "options": {key: show_value(value) for key, value in vars(variant.Config()).items()},
+        "eps": {where: part.eps for where, part in stack.named_modules() if isinstance(getattr(part, "eps", 0), float)},
         "layers": DEPTH,
         "shape": ["positions", "sentences", "channels"],
     }
