@@ -99,6 +99,17 @@ def test_seeds_are_the_papers_or_the_users(dry_run) -> None:
         assert [s.removeprefix("common.seed=") for c in trained for s in c if "common.seed" in s] == seeds
 
 
+def test_other_checkpoints_of_a_training_are_other_files(dry_run) -> None:
+    """What is there is not made again: the scores of one average were recorded as those of another."""
+    files = set()
+    for choice in ("recipe.average.last=10", "recipe.average.last=5", "recipe.average=null"):
+        lines = dry_run("b2t/table3", "--rows", "6L-6L/B2T", "--gpus", "8", "--override", choice)
+        [line] = [line for line in lines if line.startswith("fairseq-generate ")]
+        files.add((flag(shlex.split(line), "--path"), line.partition(" > ")[2]))
+    assert [len(set(column)) for column in zip(*files, strict=True)] == [3, 3]
+    assert len({Path(path).parts[:-1] for path, _ in files if "average" in path}) == 1
+
+
 def test_perplexities_are_evaluated_with_and_without_context(dry_run) -> None:
     evaluated = commands(dry_run("b2t/table4", "--rows", "16L/B2T", "--gpus", "8"), "fairseq-eval-lm")
     found = {(flag(command, "--gen-subset"), flag(command, "--context-window")) for command in evaluated}
@@ -173,6 +184,9 @@ def test_a_schedule_can_be_chosen_by_its_file(dry_run) -> None:
         (("b2t/table1", "--gpus", "-1"), "--gpus must be at least 0, not -1; 0 trains on the CPU"),
         (("b2t/table1", "--gpus", "1", "--override", "recipe.averge=1"), "unknown keys averge; valid: average, "),
         (("b2t/table1", "--gpus", "1", "--override", "model.dropuot=1"), "dropuot under model (did you mean dropout?)"),
+        (("b2t/table1", "--gpus", "1", "--override", "task.data=mine"), "task.data would have no effect: --data names"),
+        (("b2t/table1", "--gpus", "1", "--override", "+checkpoint.save_dir=mine"), "would have no effect: --out names"),
+        (("dlcl/table1", "--gpus", "1", "--override", "common.seed=7"), "on runs of given seeds: --seeds says this"),
         (("b2t/table4", "--gpus", "200"), "choose a number of devices out of"),
     ],
 )

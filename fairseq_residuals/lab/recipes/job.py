@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 import fairseq_residuals
 from fairseq_residuals.lab.data.corpora import CORPORA, find_corpus
 from fairseq_residuals.lab.recipes.compose import (
+    SEED,
     as_command_line,
     compose,
     override,
@@ -36,6 +37,13 @@ _PRECISIONS = {
     "fp16": {"fp16": True, "bf16": False, "amp": False},
     "bf16": {"bf16": True, "fp16": False, "amp": False, "memory_efficient_fp16": False},
 }
+_NOT_OVERRIDDEN = {
+    "task.data": "--data names the folder of prepared corpora",
+    "task.lang_pairs": "they are those of the corpus",
+    "checkpoint.save_dir": "--out names the folder of runs",
+    "common.user_dir": "it is the plugin",
+}
+"""Settings that every command is given, which would take the place of an override; and where they come from."""
 _REGISTRIES = {
     "model": "--arch",
     "task": "--task",
@@ -131,8 +139,11 @@ class Job:
 
     @property
     def checkpoint(self) -> Path:
-        """Checkpoint that is evaluated."""
-        return self.folder / "average.pt" if self.recipe.average else self.checkpoints / self.recipe.checkpoint
+        """Checkpoint that is evaluated; its name says which, as an override may choose another of the same training."""
+        if self.recipe.average is None:
+            return self.checkpoints / self.recipe.checkpoint
+        last, unit = self.recipe.average
+        return self.folder / f"average_{last}_{unit}.pt"
 
     @property
     def corpus(self) -> Path:
@@ -206,7 +217,7 @@ class Job:
         device = "cuda" if self.settings.gpus else "cpu"
         flags = [*as_flags(measurement.flags), "--split", subset, "--device", device]
         folder = self.folder / "evaluated"
-        name = f"linearized-{sha256(json.dumps(flags).encode()).hexdigest()[:8]}"
+        name = f"linearized-{sha256(json.dumps([self.checkpoint.name, *flags]).encode()).hexdigest()[:8]}"
         command = ["fairseq-residuals", "linearize", str(self.checkpoint), "--data", str(self.data), *flags]
         command += ["--out", str(folder), "--name", name]
         return Evaluation(command, folder / f"{name}.log", subset, None, None)
@@ -226,7 +237,8 @@ class Job:
         if self.settings.gpus == 0:
             flags["cpu"] = True
         target = flags.get("target_lang") or self.asked.task.get("target_lang")
-        key = sha256(json.dumps([measurement.tool, flags], sort_keys=True).encode()).hexdigest()[:8]
+        what = json.dumps([measurement.tool, flags, self.checkpoint.name], sort_keys=True)
+        key = sha256(what.encode()).hexdigest()[:8]
         log = self.folder / "evaluated" / f"{'.'.join(filter(None, [subset, pair]))}-{key}.log"
         paths = [str(self.data), "--user-dir", str(self.settings.user_dir), "--path", str(self.checkpoint)]
         return Evaluation([measurement.tool, *paths, *as_flags(flags)], log, subset, target, pair)
@@ -247,6 +259,11 @@ class Job:
         if self.settings.gpus == 0 and precision is None:
             precision = "fp32"
         chosen = _PRECISIONS[precision] if precision else {}
+        for key in (text.lstrip("+~").partition("=")[0] for text in self.settings.overrides):
+            if key in _NOT_OVERRIDDEN:
+                raise UserError(f"--override {key} would have no effect: {_NOT_OVERRIDDEN[key]}")
+            if key == SEED and self.given_seed is not None:
+                raise UserError(f"--override {key} would have no effect on runs of given seeds: --seeds says this")
         own = (text if self._is_no_setting(text) else f"++{text}" for text in self.settings.overrides)
         return [*(override(f"common.{key}", value) for key, value in chosen.items()), *own]
 
