@@ -63,6 +63,16 @@ def test_sentences_of_a_batch_are_padded(tmp_path: Path) -> None:
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
 
 
+def test_text_target_has_the_numbers_of_the_target(tmp_path: Path) -> None:
+    (tmp_path / "source.txt").write_text("a 1\nb 1\n")
+    (tmp_path / "target.txt").write_text("c 1\nb 1\na 1\n")
+    tokenizer = ResidualTokenizer(str(tmp_path / "source.txt"), str(tmp_path / "target.txt"))
+    both = tokenizer(["a b c"], text_target=["a b c"])
+    assert (both["input_ids"], both["labels"]) == ([[4, 5, 3, 2]], [[6, 5, 4, 2]])
+    assert tokenizer.decode(both["labels"][0], skip_special_tokens=True) == "a b c"
+    assert tokenizer(["a b c"])["input_ids"] == both["input_ids"]
+
+
 @pytest.mark.parametrize("line", ["word", "word x", " "])
 def test_a_damaged_dictionary_is_refused(line: str, tmp_path: Path) -> None:
     (tmp_path / "dict.txt").write_text(f"good 1\n{line}\n")

@@ -24,7 +24,10 @@ from fairseq_residuals.wirings.export.pieces import (
 
 
 class ResidualTokenizer(PreTrainedTokenizer):
-    """Encode source text with an end of sentence, decode target tokens; of a language model, both are its own."""
+    """Encode source text, or ``text_target``, with an end of sentence, and decode target tokens.
+
+    Of a language model, both are its own.
+    """
 
     vocab_files_names = FILES
     model_input_names = ("input_ids", "attention_mask")
@@ -69,7 +72,10 @@ class ResidualTokenizer(PreTrainedTokenizer):
             raise ValueError(f"this tokenizer needs {' and '.join(missing)}, and its folder has no such file")
         self.source = read_dictionary(Path(source_dictionary))
         self.target = read_dictionary(Path(target_dictionary))
-        self.source_ids = {word: i for i, word in reversed(list(enumerate(self.source)))}
+        self.source_ids, self.target_ids = (
+            {word: i for i, word in reversed(list(enumerate(words)))} for words in (self.source, self.target)
+        )
+        self.ids = self.source_ids
         ranks = None if bpe_codes is None else read_codes(Path(bpe_codes))
         # words come again and again
         self._split = None if ranks is None else lru_cache(100_000)(lambda word: apply_bpe(word, ranks))
@@ -96,7 +102,14 @@ class ResidualTokenizer(PreTrainedTokenizer):
         return words if self._split is None else [piece for word in words for piece in self._split(word)]
 
     def _convert_token_to_id(self, token: str) -> int:
-        return self.source_ids.get(token, self.source_ids[SPECIAL[3]])
+        return self.ids.get(token, self.ids[SPECIAL[3]])
+
+    def _switch_to_target_mode(self) -> None:
+        """Encode target text from now on: transformers calls it for ``text_target``."""
+        self.ids = self.target_ids
+
+    def _switch_to_input_mode(self) -> None:
+        self.ids = self.source_ids
 
     def _convert_id_to_token(self, index: int) -> str:
         return self.target[index] if index < len(self.target) else SPECIAL[3]
