@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from export_comparison import (
     ALONE,
     PAIR,
@@ -14,10 +16,13 @@ from export_comparison import (
     small_model,
 )
 
+from fairseq_residuals.plugin.checkpoints.exporting import to_hf
+from fairseq_residuals.wirings.blocks.settings import EOS
 from tests.rotation import SHAPES_OF_CODE
 
 pytest.importorskip("transformers", reason="the extra hf is not installed")
 pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 TOLERANCE = 1e-5
 CASES = cases([*SHAPES_OF_CODE, "t_fixup", "zaya_residual"], (PAIR, ALONE))
@@ -34,6 +39,35 @@ def test_transformers(wiring: str, task: str, tmp_path: Path) -> None:
     row = compare(Subject(small_model(wiring, task=task)), "hf", tmp_path / "out")
     assert row.difference <= TOLERANCE
     assert row.differing[0] == 0 and row.differing[1] > 0
+
+
+def exported(task: str, folder: Path) -> Any:
+    """Return a model as transformers loads it."""
+    to_hf.write_hf(small_model("post_ln", task=task), None, folder)
+    auto = AutoModelForSeq2SeqLM if task == PAIR else AutoModelForCausalLM
+    return auto.from_pretrained(folder, trust_remote_code=True)
+
+
+@pytest.mark.parametrize("task", (PAIR, ALONE))
+def test_the_loss_of_several_batches_is_that_of_one(task: str, tmp_path: Path) -> None:
+    """Trainer, which accumulates gradients, divides by nothing where a model takes any argument."""
+    model = exported(task, tmp_path).eval()
+    words = torch.arange(5, 15).view(2, 5)
+    labels = words.clone()
+    labels[1, 3:] = -100
+    losses = [model(input_ids=words[i : i + 1], labels=labels[i : i + 1], num_items_in_batch=8).loss for i in (0, 1)]
+    items = (labels if task == PAIR else labels[:, 1:]).ne(-100).sum()
+    torch.testing.assert_close(sum(losses) * 8 / items, model(input_ids=words, labels=labels).loss)
+
+
+@pytest.mark.parametrize("task", (PAIR, ALONE))
+def test_what_is_drawn_ends_at_the_last_position(task: str, tmp_path: Path) -> None:
+    """Where the end is not among the words that are drawn from."""
+    words = torch.full((8, 1), EOS)
+    choice = {"do_sample": True, "num_beams": 1, "top_k": 2}
+    drawn = exported(task, tmp_path).generate(words, **choice, min_new_tokens=3, max_new_tokens=4)
+    assert drawn.shape[1] == 5
+    assert drawn[:, -1].tolist() == [EOS] * 8
 
 
 # A graph takes seconds to trace, and half a second for each layer, whatever wires it. So wirings are layers of a model,

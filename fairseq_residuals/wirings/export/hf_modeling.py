@@ -93,7 +93,8 @@ class ResidualModel(PreTrainedModel, GenerationMixin):
 
     def _get_logits_processor(self, generation_config: Any, *args: Any, **kwargs: Any) -> Any:
         processors = super()._get_logits_processor(generation_config, *args, **kwargs)
-        processors.append(FairseqSearch(generation_config.max_length))
+        # first, as sampling drops improbable words, of which the end may be one where it is the only one allowed
+        processors.insert(0, FairseqSearch(generation_config.max_length))
         return processors
 
     def get_input_embeddings(self) -> nn.Module:
@@ -123,8 +124,13 @@ class ResidualModel(PreTrainedModel, GenerationMixin):
             "use_cache": use_cache,
         }
 
-    def _loss(self, logits: Tensor, labels: Tensor | None) -> Tensor | None:
-        return None if labels is None else nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    def _loss(self, logits: Tensor, labels: Tensor | None, items: Tensor | int | None) -> Tensor | None:
+        if labels is None:
+            return None
+        if items is None:
+            return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        # of several batches, which Trainer adds up
+        return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum") / items
 
 
 def _padded(tokens: Tensor, mask: Tensor | None) -> Tensor:
@@ -165,6 +171,7 @@ class ResidualForSeq2Seq(ResidualModel):
         past_key_values: GenerationCache | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         **_: Any,
     ) -> Seq2SeqLMOutput:
         """Return logits (B, T, words), with arguments as transformers' models have them.
@@ -172,6 +179,7 @@ class ResidualForSeq2Seq(ResidualModel):
         Args:
             decoder_input_ids: (B, T), which begin with the end of a sentence; by default the labels moved by one.
             labels: (B, T), -100 where there is no loss.
+            num_items_in_batch: what Trainer has the sum of losses divided by, where it accumulates gradients.
         """
         if encoder_outputs is None:
             if input_ids is None:
@@ -193,7 +201,7 @@ class ResidualForSeq2Seq(ResidualModel):
             cache,
         )
         return Seq2SeqLMOutput(
-            loss=self._loss(logits, labels),
+            loss=self._loss(logits, labels, num_items_in_batch),
             logits=logits,
             past_key_values=cache,
             encoder_last_hidden_state=encoder_outputs[0],
@@ -210,14 +218,16 @@ class ResidualForCausalLM(ResidualModel):
         past_key_values: GenerationCache | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         **_: Any,
     ) -> CausalLMOutputWithPast:
         """Return logits (B, T, words), with arguments as transformers' models have them.
 
         Args:
             labels: (B, T), the input itself, -100 where there is no loss.
+            num_items_in_batch: as of an encoder-decoder model.
         """
         cache = GenerationCache() if past_key_values is None and use_cache else past_key_values
         logits = self.decoder(_padded(input_ids, attention_mask), cache=cache)
-        loss = None if labels is None else self._loss(logits[:, :-1], labels[:, 1:])
+        loss = None if labels is None else self._loss(logits[:, :-1], labels[:, 1:], num_items_in_batch)
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache)
