@@ -66,12 +66,18 @@ def test_import_after_export_is_the_identity(task: str, variant: str, shared: bo
 
 def test_settings_of_the_model_come_back(tmp_path: Path) -> None:
     flags = ("--encoder-learned-pos", "--layernorm-embedding", "--no-scale-embedding", "--decoder-residual", "mhc")
+    dropouts = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.1}
+    flags += tuple(f"--{key.replace('_', '-')}={value}" for key, value in dropouts.items())
     _, path = write(tmp_path, "translation", "b2t", *flags)
     assert main(["export", "--to", "hf", str(path), str(tmp_path / "hf")]) == 0
+    stacks = json.loads((tmp_path / "hf" / "config.json").read_text())["model_settings"]
+    # who trains on in transformers does so with them
+    assert all(stacks[side].items() >= dropouts.items() for side in ("encoder", "decoder"))
     assert main(["import", "--from", "hf", str(tmp_path / "hf"), str(tmp_path / "again.safetensors")]) == 0
     before, after = (vars(read_checkpoint(p)["args"]) for p in (path, tmp_path / "again.safetensors"))
     for key in ("residual", "residual_args", "decoder_residual", "decoder_residual_args", "encoder_learned_pos"):
         assert after[key] == before[key]
+    assert {key: after[key] for key in dropouts} == dropouts
     assert after["layernorm_embedding"] and after["no_scale_embedding"] and not after.get("decoder_learned_pos")
 
 

@@ -135,6 +135,7 @@ def _stack(path: Path, side: str, args: Namespace, wiring: Wiring, owner: Any) -
             f"{path} cannot be exported: its activation is {args.activation_fn}; those that can be are"
             f" {', '.join(ACTIVATIONS)}"
         )
+    layer: Any = owner.layers[0]
     positions, dim = owner.embed_positions, getattr(args, f"{side}_embed_dim")
     learned = positions is not None and isinstance(positions, nn.Embedding)
     scale = 1.0 if args.no_scale_embedding else math.sqrt(dim)
@@ -147,6 +148,10 @@ def _stack(path: Path, side: str, args: Namespace, wiring: Wiring, owner: Any) -
         heads=getattr(args, f"{side}_attention_heads"),
         ffn_dim=getattr(args, f"{side}_ffn_embed_dim"),
         activation=activation,
+        dropout=layer.dropout_module.p,
+        attention_dropout=layer.self_attn.dropout_module.p,
+        # a layer without an FFN of fairseq's has none
+        activation_dropout=getattr(getattr(layer, "activation_dropout_module", None), "p", 0.0),
         positions="none" if positions is None else "learned" if learned else "sinusoidal",
         max_positions=int(owner.max_positions()),
         embed_scale=scale,

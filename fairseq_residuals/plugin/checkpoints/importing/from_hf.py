@@ -110,6 +110,9 @@ def _ours(settings: ModelSettings, tensors: dict[str, Tensor]) -> tuple[Settings
     flat |= {
         "arch": f"{'transformer' if settings.encoder else 'transformer_lm'}_{first.wiring.parts[0].name}",
         "activation_fn": first.activation.replace("gelu_accurate", "gelu_fast"),
+        "dropout": first.dropout,
+        "attention_dropout": first.attention_dropout,
+        "activation_dropout": first.activation_dropout,
         "no_scale_embedding": first.embed_scale == 1,
         "layernorm_embedding": first.norm_embedding,
         "no_token_positional_embeddings": first.positions == "none",
