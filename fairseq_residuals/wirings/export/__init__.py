@@ -1,4 +1,4 @@
 """Whole trained models on PyTorch alone, which every format but fairseq's is written from.
 
-Modules import ``blocks`` and ``core``; :mod:`.hf_modeling` and :mod:`.hf_tokenizer` import transformers too.
+Modules import ``core``, ``ops`` and ``variants``; :mod:`.hf_modeling` and :mod:`.hf_tokenizer` import transformers too.
 """

@@ -1,15 +1,4 @@
-"""Exported graphs to run, with a beam search: what runs once for a sentence, and a decoder's step without state.
-
-::
-
-    encoder:   source (B, S)                       -> memory_keys, memory_values (layers, B, H, S, channels of a head)
-    decoder:   tokens (B, T), keys, values (layers, B, H, P, channels of a head)
-               [, memory_keys, memory_values, source_padding (B, S)]
-                                                   -> logits (B, T, words), keys, values (of P + T positions)
-
-A language model is a decoder alone. A step may take several tokens (a prompt), each of which sees those before it; rows
-of one batch have equally many. P is 0 at the beginning.
-"""
+"""Exported graphs to run, with a beam search over :mod:`.decoder_steps`."""
 
 from __future__ import annotations
 
@@ -36,7 +25,7 @@ class Graphs:
     Attributes:
         settings: of the model.
         encode: None of a language model.
-        decode: one step.
+        decode: one step, as :mod:`.decoder_steps` describes it.
     """
 
     settings: ModelSettings

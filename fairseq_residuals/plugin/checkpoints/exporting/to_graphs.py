@@ -12,23 +12,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
-from fairseq_residuals.wirings.blocks.cache import DecoderCache
-from fairseq_residuals.wirings.blocks.halves import Decoder, open_all_attention
+from fairseq_residuals.wirings.blocks.halves import open_all_attention
 from fairseq_residuals.wirings.blocks.models import TransformerModel, write_settings
-from fairseq_residuals.wirings.blocks.settings import EOS, PAD, ModelSettings
-from fairseq_residuals.wirings.core.attention import KeysValues
+from fairseq_residuals.wirings.blocks.settings import EOS, ModelSettings
 from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.export.decoder_steps import (
+    CACHE,
+    MEMORY,
+    DecoderGraph,
+    EncoderGraph,
+)
 from fairseq_residuals.wirings.export.graphs import DECODER, ENCODER, empty_cache
 
 Programs = dict[str, ExportedProgram]
 """The decoder's step, and of a pair the encoder, by the names of their files."""
 OPSET = 20
 """Version of ONNX's operators; onnxruntime reads it since 1.17."""
-MEMORY = ("memory_keys", "memory_values")
-CACHE = ("keys", "values")
 OUTPUTS = {ENCODER: list(MEMORY), DECODER: ["logits", *(f"new_{name}" for name in CACHE)]}
 _ROWS, _NEW, _PAST, _SOURCE = 2, 3, 4, 5
 """Sizes to trace with, which do not stay in a graph: none is 1, and no two are equal, which would be remembered."""
@@ -117,70 +119,18 @@ def trace_graphs(model: TransformerModel) -> Programs:
     }
 
 
-def _copy_shared_modules(model: nn.Module) -> None:
+def _copy_shared_modules(model: torch.nn.Module) -> None:
     """Give each layer modules of its own, with the parameters of those that it shared.
 
     Where a module is there twice, torch.export sees a new wrapper around each module at each look, and what is kept by
     module is not found again.
     """
-    seen: set[nn.Module] = set()
+    seen: set[torch.nn.Module] = set()
     for path, module in list(model.named_modules(remove_duplicate=False)):
         if module in seen:
             model.set_submodule(path, copy.deepcopy(module, {id(p): p for p in module.parameters()}))
         seen.add(module)
 
 
-def _trace(graph: nn.Module, inputs: tuple[Tensor, ...], shapes: dict[str, dict[int, object]]) -> ExportedProgram:
+def _trace(graph: torch.nn.Module, inputs: tuple[Tensor, ...], shapes: dict[str, dict[int, object]]) -> ExportedProgram:
     return torch.export.export(graph.eval(), inputs, dynamic_shapes=shapes, strict=False)
-
-
-class EncoderGraph(nn.Module):
-    """The encoder, and of each decoder layer the keys and values that it reads from it."""
-
-    def __init__(self, model: TransformerModel) -> None:
-        super().__init__()
-        assert model.encoder is not None
-        self.encoder, self.decoder = model.encoder, model.decoder
-
-    def forward(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, S) -> keys, values, each (layers, B, H, S, channels of a head)"""
-        # what a first step would keep; the step itself is no part of the graph, since nothing of it is returned
-        cache = DecoderCache()
-        self.decoder(torch.full_like(source[:, :1], EOS), self.encoder(source), source.eq(PAD), cache)
-        memories = [cache.memories[layer.encoder_attn] for layer in _layers(self.decoder)]
-        return torch.stack([memory.keys for memory in memories]), torch.stack([m.values for m in memories])
-
-
-class DecoderGraph(nn.Module):
-    """Some positions of a decoder after those in the cache; a language model has no memory."""
-
-    def __init__(self, model: TransformerModel) -> None:
-        super().__init__()
-        self.decoder = model.decoder
-
-    def forward(
-        self,
-        tokens: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        memory_keys: Tensor | None = None,
-        memory_values: Tensor | None = None,
-        source_padding: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return logits (B, T, words) and the cache of P + T positions."""
-        layers, cache, memory = _layers(self.decoder), DecoderCache(), None
-        cache.positions = keys.size(3)
-        pairs = zip(keys.unbind(), values.unbind(), strict=True)
-        cache.words = {layer.self_attn: pair for layer, pair in zip(layers, pairs, strict=True)}
-        if memory_keys is not None and memory_values is not None:
-            for layer, k, v in zip(layers, memory_keys.unbind(), memory_values.unbind(), strict=True):
-                cache.memories[layer.encoder_attn] = KeysValues(k, v, None, source_padding)
-            # read nowhere, since what every layer reads of it is in the cache
-            memory = keys.new_zeros(1, 1, layers[0].encoder_attn.kdim)
-        logits = self.decoder(tokens, memory, source_padding, cache)
-        new_keys, new_values = zip(*(cache.words[layer.self_attn] for layer in layers), strict=True)
-        return logits, torch.stack(new_keys), torch.stack(new_values)
-
-
-def _layers(decoder: Decoder) -> list[Any]:
-    return [decoder.layers[i] for i in range(len(decoder.layers))]
