@@ -37,7 +37,8 @@ _MESSAGES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str, str],
     (
         Exception,
         r"(?s)(Failed to import --user-dir=|Size of sample #\d+ is invalid|Sentences lengths should not exceed"
-        r"|Incorrect dictionary format|Duplicate word found when loading Dictionary).*",
+        r"|Incorrect dictionary format|Duplicate word found when loading Dictionary"
+        r"|System output file|Reference file).*",
         "{0}",
     ),
 )

@@ -125,6 +125,7 @@ def test_a_missing_dictionary_tells_a_missing_folder_from_a_wrong_one(tmp_path):
             "since max_positions=(4, 4)",
         ),
         (KeyError("best"), "another --lr-scheduler"),
+        (AssertionError("Reference file ref.de does not exist"), "Reference file ref.de does not exist"),
         (NotADirectoryError(errno.ENOTDIR, "Not a directory", "a/b"), "a/b: Not a directory"),
         (FloatingPointError("gradients are Nan/Inf"), "training diverged: gradients are Nan/Inf; `fairseq-residuals"),
         (
