@@ -69,14 +69,17 @@ def no_code_that_an_archive_names(module: types.ModuleType) -> None:
 
 
 def plain_names(module: types.ModuleType) -> None:
-    """Refuse FASTA files whose names a shell would not take as they are.
+    """Refuse FASTA files whose names a shell would not take as they are, and those in which it finds nothing.
 
     fasta_dataset.py:60 and :65 put the file's name, of which a data folder gives the languages, into a shell's command
-    line. Can go when fairseq > 0.12.2 quotes it.
+    line, and take its failure for an empty file. Can go when fairseq > 0.12.2 quotes it, and asks how it ended.
     """
 
     @replaces(module.FastaDataset, "_build_index")
     def build_index(original: Any, self: Any, path: str) -> Any:
         if shlex.quote(path) != path:
             raise UserError(f"{path} has characters that mean something to a shell: give the file another name")
-        return original(self, path)
+        index = original(self, path)
+        if not len(index[0]):
+            raise UserError(f"{path}.fasta was not read: it is missing or empty, or no program tqdm is in PATH")
+        return index

@@ -200,3 +200,5 @@ def test_names_of_fasta_files_reach_no_shell(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(UserError, match="mean something to a shell"):
         FastaDataset("train.$(touch trace)-t.s")
     assert not Path("trace").exists()
+    with pytest.raises(UserError, match=r"none\.fasta was not read: it is missing"):
+        FastaDataset("none")
