@@ -78,6 +78,6 @@ def user_dir_before_compose(module: types.ModuleType) -> None:
 
         for argument in sys.argv[1:]:
             name, _, folder = argument.lstrip("+").partition("=")
-            if name == "common.user_dir":
+            if name == "common.user_dir" and folder != "null":
                 import_user_module(argparse.Namespace(user_dir=folder.strip("'\"")))
         return original()

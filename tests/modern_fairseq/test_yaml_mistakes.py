@@ -102,6 +102,11 @@ def test_overrides_that_cannot_be(override: str, sentence: str, refused: Callabl
     assert sentence in refused(yaml.safe_dump(settings(tmp_path)), override)
 
 
+def test_null_is_no_folder_of_a_plugin(refused: Callable[..., str], tmp_path: Path) -> None:
+    text = yaml.safe_dump(settings(tmp_path))
+    assert "unknown key residual" in refused(text, "common.user_dir=null", "+residual=b2t")
+
+
 def test_a_section_for_the_recipe_is_nobodys_mistake(refused: Callable[..., str], tmp_path: Path) -> None:
     whole = settings(tmp_path)
     whole["model"]["residual"] = "Pre-LN"
