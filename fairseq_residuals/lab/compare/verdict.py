@@ -43,7 +43,7 @@ class Verdict:
     """The probability after Holm's correction."""
 
 
-def decide(pairs: Mapping[str, Sequence[tuple[float, float]]], level: float = LEVEL) -> list[Verdict]:
+def decide(pairs: Mapping[str, Sequence[tuple[float, float]]]) -> list[Verdict]:
     """Return a verdict on every entry.
 
     Args:
@@ -58,7 +58,7 @@ def decide(pairs: Mapping[str, Sequence[tuple[float, float]]], level: float = LE
             verdicts.append(Verdict(entry, len(both), "not decided", difference))
             continue
         p = corrected[entry]
-        word: Word = "not distinguishable" if p > level else "better" if difference < 0 else "worse"
+        word: Word = "not distinguishable" if p > LEVEL else "better" if difference < 0 else "worse"
         verdicts.append(Verdict(entry, len(both), word, difference, tested[entry][1], p))
     return verdicts
 
@@ -83,8 +83,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def smallest_difference(pairs: int, entries: int, level: float = LEVEL, power: float = POWER) -> float | None:
-    """Return which true difference the rule finds with this power, in standard deviations of a wiring over its seeds.
+def smallest_difference(pairs: int, entries: int) -> float | None:
+    """Return which true difference the rule finds with :data:`POWER`, in standard deviations of a wiring over seeds.
 
     This takes two wirings to vary alike and independently, and Holm's correction to be at its strictest.
 
@@ -94,11 +94,11 @@ def smallest_difference(pairs: int, entries: int, level: float = LEVEL, power: f
     """
     if pairs < 2 or not entries:
         return None
-    critical = float(stats.t.isf(level / entries / 2, pairs - 1))
+    critical = float(stats.t.isf(LEVEL / entries / 2, pairs - 1))
 
     def lacking(difference: float) -> float:
         shift = difference * math.sqrt(pairs / 2)
-        return power - float(stats.nct.sf(critical, pairs - 1, shift))
+        return POWER - float(stats.nct.sf(critical, pairs - 1, shift))
 
     high = 1.0
     while lacking(high) > 0:

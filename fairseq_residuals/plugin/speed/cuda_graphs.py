@@ -92,14 +92,14 @@ def aside(device: torch.device) -> Iterator[None]:
         torch.cuda.current_stream(device).wait_stream(stream)
 
 
-def warm_up(work: Callable[[], object], device: torch.device, times: int = 2) -> None:
-    """Run ``work``, so that all is there that kernels need, and leave random numbers as they were.
+def warm_up(work: Callable[[], object], device: torch.device) -> None:
+    """Run ``work`` twice, so that all is there that kernels need, and leave random numbers as they were.
 
     Memory that it has freed goes back to the device: what is recorded could not use it.
     """
     with torch.random.fork_rng([device]), aside(device):
-        for _ in range(times):
-            work()
+        work()
+        work()
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
 
