@@ -85,7 +85,7 @@ _AFTER = {
     "fixes.at_once:norms": "fairseq.utils",
     "fixes.master_weights:save_with_optimizer": "fairseq.optim.fp16_optimizer",
     "fixes.activations:with_silu": "fairseq.utils",
-    "fixes.layers:no_fused_path": ("fairseq.modules.transformer_layer fairseq.models.transformer.transformer_encoder"),
+    "fixes.layers:no_fused_path": "fairseq.modules.transformer_layer fairseq.models.transformer.transformer_encoder",
     "fixes.layers:no_dead_parameters": "fairseq.modules.transformer_layer",
     "fixes.layers:fill_buffers": (
         "fairseq.models.transformer.transformer_encoder fairseq.models.transformer.transformer_decoder"

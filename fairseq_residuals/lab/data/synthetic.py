@@ -31,7 +31,6 @@ from babel.numbers import (
 )
 from babel.units import format_unit
 
-PROGRAM = "fairseq_residuals.lab.data.synthetic"
 SOURCE, TARGET = Locale("en"), Locale("de")
 
 Join = Literal["standard", "or"]
@@ -255,7 +254,7 @@ def write_corpus(folder: Path, corpus: Mapping[str, Sequence[Pair]]) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Write train, valid and test in both languages."""
     parser = argparse.ArgumentParser(
-        prog=PROGRAM,
+        prog="python -m fairseq_residuals.lab.data.synthetic",
         description="Writes 20,000 pairs OUT/train.{en,de} and 500 each of valid and test, a sentence a line: dates, "
         "prices, countries and lists of them, as the Unicode CLDR has them in both languages.",
     )

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from fairseq_residuals.lab.recipes.tables.published import FAILED, Table, Value
 from fairseq_residuals.lab.recipes.tables.reproduced import Record, check
-from fairseq_residuals.lab.utils.tables import (
-    Cell,
-    csv_text,
-    markdown_table,
-    mean_and_spread,
-)
+from fairseq_residuals.lab.utils.tables import Cell, csv_text, markdown_table, mean_and_spread
 
 Format = Literal["markdown", "csv"]
 NOTHING = "-"
@@ -137,7 +132,7 @@ def render(table: Table, records: Iterable[Record], format: Format = "markdown")
     Raises:
         UserError: a record whose row or column the table does not have.
     """
-    return _FORMATS[format](put_together(table, records))
+    return (_csv if format == "csv" else _markdown)(put_together(table, records))
 
 
 def _head(view: View) -> list[str]:
@@ -240,6 +235,3 @@ def _csv(view: View) -> str:
                     scores = (summary.mean, summary.spread, len(summary.values), len(summary.failed))
                 rows.append((row, column, printed, metric, *scores))
     return csv_text(("row", "column", "published", "metric", "reproduced", "spread", "seeds", "failed_seeds"), rows)
-
-
-_FORMATS: dict[str, Callable[[View], str]] = {"markdown": _markdown, "csv": _csv}
