@@ -16,7 +16,7 @@ from fairseq.models.transformer import TransformerModel
 from torch import Tensor, nn
 
 from fairseq_residuals.plugin.checkpoints.fairseq_config import synthetic_dictionary
-from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors, authors_of
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import AUTHORS, Authors
 from fairseq_residuals.plugin.models.args import for_stock_build
 from fairseq_residuals.plugin.models.builder import wire_stack
 from fairseq_residuals.wirings.core.wiring import Wiring
@@ -106,6 +106,12 @@ class EncoderAlone(nn.Module):
     def forward(self, src_tokens: Tensor, src_lengths: Tensor) -> dict[str, list[Tensor]]:
         """Return tokens (B, S), lengths (B,) -> what fairseq's encoders return."""
         return self.encoder(src_tokens, src_lengths)
+
+
+def authors_of(repositories: object) -> Authors:
+    """Return the authors whose repository is named in ``repositories``, a text or a list of texts; else fairseq's."""
+    found = (authors for authors in AUTHORS.values() if authors.repository in str(repositories))
+    return next(found, AUTHORS["fairseq"])
 
 
 def _in_its_model(values: dict[str, Tensor]) -> dict[str, Tensor]:

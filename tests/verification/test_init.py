@@ -22,14 +22,14 @@ from golden_files import FOLDER, provenance, tensors_of
 from test_init_options import drawn
 from tiny import make_dictionary, make_task, settings
 
-from fairseq_residuals.plugin.checkpoints.importing.parameter_names import authors_of, translate
+from fairseq_residuals.plugin.checkpoints.importing.parameter_names import translate
 from fairseq_residuals.wirings.core.base import StackShape
 from fairseq_residuals.wirings.core.initialization import initialise
 from fairseq_residuals.wirings.core.state_dict_names import fairseq_name
 from fairseq_residuals.wirings.core.wiring import Wiring
 from fairseq_residuals.wirings.variants.deepnet import alpha_beta
 from tests.golden_check.archive import read_description
-from tests.golden_check.fairseq_recipes import EncoderAlone
+from tests.golden_check.fairseq_recipes import EncoderAlone, authors_of
 
 SAME = {
     "postln": "transformer_post_ln",

@@ -82,12 +82,6 @@ AUTHORS = {
 """Authors by short name. fairseq is last: others are used together with it."""
 
 
-def authors_of(repositories: object) -> Authors:
-    """Return the authors whose repository is named in ``repositories``, a text or a list of texts; else fairseq's."""
-    found = (authors for authors in AUTHORS.values() if authors.repository in str(repositories))
-    return next(found, AUTHORS["fairseq"])
-
-
 # buffers, not parameters: a format number, and something that shows the device
 _BUFFER = re.compile(r"\.(?:version|_float_tensor)$")
 _DEAD_COPY = re.compile(rf"\.(?:transformer_)?layers\.\d+\.(?:{'|'.join(DEAD_PARAMETERS)})$")
