@@ -145,15 +145,15 @@ class LearnedSum(nn.Module):
 
 
 class ReadOutVariant(StreamsVariant):
-    """Offer as an end the norm of the sum, or of a learned sum, whose matrix starts as ``router`` says."""
+    """Offer as an end the norm of the sum, or of a learned sum, whose matrix starts with ``std``."""
 
     @dataclass(frozen=True)
     class Config(StreamsVariant.Config):
         close: Literal["sum", "learned"] = option("sum", "the streams at the top; learned: as in DeepSeek-V4")
 
-    def __init__(self, config: Any, shape: StackShape, router: float = 1.0) -> None:
+    def __init__(self, config: Any, shape: StackShape, std: float = 1.0) -> None:
         super().__init__(config, shape)
-        self.read_out = LearnedSum(config.n, shape, router) if config.close == "learned" else None
+        self.read_out = LearnedSum(config.n, shape, std) if config.close == "learned" else None
 
     def layer_output(self, s: Stream) -> Tensor:
         if self.read_out is None:
