@@ -357,13 +357,7 @@ class WrappedLayer(Layer):
         return [self.connection(connects) for _, _, connects in self.slots]
 
     def _sublayer(
-        self,
-        kind: Kind,
-        name: str,
-        connection: Connection,
-        arguments: Arguments,
-        h: Tensor,
-        s: Stream,
+        self, kind: Kind, name: str, connection: Connection, arguments: Arguments, h: Tensor, s: Stream
     ) -> tuple[Tensor, None, Stream]:
         module = self.get_submodule(name)
         if kind == "ffn":
@@ -392,14 +386,7 @@ class WholeAttention:
     kind: Kind
 
     def __call__(
-        self,
-        attn: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        arguments: Arguments,
-        **edits: Edit,
+        self, attn: Any, query: Tensor, key: Tensor, value: Tensor, *, arguments: Arguments, **edits: Edit
     ) -> tuple[Tensor, None]:
         """Run ``attn`` on ``query``, with the ``arguments`` that it is given beside.
 
