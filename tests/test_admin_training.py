@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from test_admin_profile import in_model
 from tiny_trainer import SGD, make_trainer, sample, update
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_residuals.plugin.training.admin_profile import profile
 from fairseq_residuals.wirings.admin_measurement import start_from, unprofiled
@@ -77,11 +78,6 @@ def test_resumed(tmp_path: Path) -> None:
         assert "train_step" not in vars(resumed)
         update(resumed, sample(1))
         assert_equal(states(whole), states(resumed))
-
-
-def in_model(model: nn.Module) -> dict[str, Tensor]:
-    """Every omega, by its name in a checkpoint."""
-    return {name: value for name, value in model.state_dict().items() if name.endswith(".omega")}
 
 
 def trainer_of(*flags: str, seed: int = 1) -> Any:
