@@ -24,6 +24,7 @@ from fairseq import tasks, utils
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from fairseq_residuals.lab.bench.entries import PRECISIONS
 from fairseq_residuals.lab.compare.cells import MOST_IN_A_PASS, Cell, Comparison
 from fairseq_residuals.lab.compare.entries import Entry
 from fairseq_residuals.lab.compare.tasks import Rung
@@ -45,10 +46,6 @@ STARTING = 8.0
 VALIDATING = 1.15
 """Time of a run as a multiple of its passes': the optimizer and validations take some as well."""
 Sample = dict[str, Any]
-
-
-TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-"""Types in which passes are timed, by the precision of the trainings."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +112,7 @@ def look(comparison: Comparison, entries: Sequence[Entry], cores: int, most_roun
             if not _is_causal(model, sample, logits) or not _is_causal(moved, sample, _logits(moved, sample)):
                 raise UserError(f"{entry.name} looks ahead: its output at a position depends on later tokens")
             starts[entry.name] = _measure(model, criterion, sample, _close(logits, reference))
-            models[entry.name] = model.to(TYPES[comparison.trained_in])
+            models[entry.name] = model.to(PRECISIONS[comparison.trained_in])
         say("timing passes")
         with _busy(cores - 1):
             timers = {name: partial(_time, model, criterion, sample) for name, model in models.items()}
