@@ -2,7 +2,7 @@
 
 What the search does at each word follows ``fairseq/sequence_generator.py`` of fairseq 0.12.2 line by line, and its
 methods finalise hypotheses and force prefixes. What differs is how much is moved: see :mod:`.kv_cache`,
-:mod:`.packed_linear` and :mod:`..ops.topk`; the encoder's output is neither repeated per hypothesis nor reordered; and
+:mod:`.packed_linear` and :mod:`.beams`; the encoder's output is neither repeated per hypothesis nor reordered; and
 on a GPU all but finalising is a CUDA graph, see :mod:`.word_graph`.
 """
 

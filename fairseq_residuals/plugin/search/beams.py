@@ -12,10 +12,30 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_residuals.plugin.search.topk import topk
-
+CHUNK = 128
+"""Entries of a row of which :func:`topk` takes the maximum first."""
 Candidates = tuple[Tensor, Tensor, Tensor]
 """Scores, words, and which hypothesis of the sentence goes on; each (sentences, candidates), best first."""
+
+
+def topk(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k largest entries of each row and their indices, (R, V) -> 2 times (R, k), largest first.
+
+    PyTorch's topk looks at every entry several times. The k largest entries are in the k chunks with the largest
+    maxima, or in the rest of the row that fills no chunk. Which of several equal entries is found is left open, as by
+    :func:`torch.topk`.
+    """
+    rows, width = scores.shape
+    chunks = width // CHUNK
+    if chunks <= k:
+        values, indices = scores.topk(k)
+        return values, indices
+    best_chunks = scores[:, : chunks * CHUNK].unflatten(1, (chunks, CHUNK)).amax(-1).topk(k).indices
+    within = torch.arange(CHUNK, device=scores.device)
+    rest = torch.arange(chunks * CHUNK, width, device=scores.device)
+    candidates = torch.cat([(best_chunks[:, :, None] * CHUNK + within).flatten(1), rest.expand(rows, -1)], 1)
+    values, places = scores.gather(1, candidates).topk(k)
+    return values, candidates.gather(1, places)
 
 
 def best_candidates(lprobs: Tensor, before: Tensor | None, beam: int) -> Candidates:
