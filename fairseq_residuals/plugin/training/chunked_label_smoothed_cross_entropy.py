@@ -1,4 +1,4 @@
-"""``--criterion chunked_label_smoothed_cross_entropy``: :mod:`...ops.chunked_cross_entropy` in fairseq."""
+"""``--criterion chunked_label_smoothed_cross_entropy``: :mod:`.chunked_cross_entropy` in fairseq."""
 
 from __future__ import annotations
 

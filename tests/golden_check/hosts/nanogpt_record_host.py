@@ -1,8 +1,8 @@
 """Records of KellerJordan/modded-nanogpt: norms without gains, FFNs with a squared ReLU, no biases.
 
 The file of November 2024 holds the authors' model. The later two hold their loops over layers among plain parts; these
-have no skip, embedding or backout that the wiring here lacks, but for what :func:`token_gated_skip` and
-:func:`backed_out` add.
+have no skip, embedding or backout that the wiring here lacks, but for what :class:`TwoLaneHost`
+adds.
 """
 
 from __future__ import annotations
