@@ -8,9 +8,9 @@ from tiny import batch, build, logits, perturb, stacks, step_by_step
 from torch import nn
 
 
-def build_hybrid(form: str, args: str = "", task: str = "translation", *flags: str, layers: int = 3) -> nn.Module:
+def build_hybrid(form: str, args: str = "", task: str = "translation", *flags: str) -> nn.Module:
     given = ",".join(filter(None, (f"first_layer={form}", args)))
-    return perturb(build(task, "hybrid_norm", "--residual-args", given, *flags, layers=layers))
+    return perturb(build(task, "hybrid_norm", "--residual-args", given, *flags, layers=3))
 
 
 @pytest.mark.parametrize("kind", ("layer", "rms", "dyt"))

@@ -51,9 +51,9 @@ def test_the_choices_are_those_of_the_variants() -> None:
     assert {"share=all", "share=none", "merge=concat", "hidden=1"} <= set(choices("depthwise_lstm"))
 
 
-def encoder_and_input(name: str, args: str = "", layers: int = 3) -> tuple[Any, Tensor]:
+def encoder_and_input(name: str, args: str = "") -> tuple[Any, Tensor]:
     torch.manual_seed(0)
-    model = perturb(build("translation", name, "--residual-args", args, layers=layers))
+    model = perturb(build("translation", name, "--residual-args", args, layers=3))
     return stacks(model)[0], torch.randn(5, 2, 16)
 
 

@@ -33,30 +33,17 @@ the same scores.""".format(**_OF_FAIRSEQ),
 )
 """What the authors' own code keeps from one version of PyTorch to another."""
 
-_OUTPUTS, _GRADIENTS = 2e-5, 5e-4
-
-
-def of_hosts(outputs: float = _OUTPUTS, reason: str = "") -> Tolerances:
-    """Return the tolerances of models that are not fairseq's.
-
-    Args:
-        outputs: of whatever is no gradient.
-        reason: for another value than the usual.
-    """
-    limits = dict.fromkeys(("activations", "logits", "loss"), outputs) | {"gradients": _GRADIENTS, "initial": 0.0}
-    return Tolerances(
-        limits,
-        frozenset({"gradients"}),
-        f"""\
-Files of the newer designs: activations, logits and loss absolute (tolerance {_OUTPUTS:g} unless said
-otherwise below), gradients as a part of the largest magnitude in the tensor ({_GRADIENTS:g}), those of the
-biases of keys, which may be zero but for rounding, as a part of that in the gradient of their matrix;
-what parameters of the wiring are before they are trained, exactly.""",
-        reason,
-    )
-
-
-HOSTS = of_hosts()
+_OF_HOSTS = dict.fromkeys(("activations", "logits", "loss"), 2e-5) | {"gradients": 5e-4, "initial": 0.0}
+HOSTS = Tolerances(
+    _OF_HOSTS,
+    frozenset({"gradients"}),
+    """\
+Files of the newer designs: activations, logits and loss absolute (tolerance {activations:g}), gradients as a
+part of the largest magnitude in the tensor ({gradients:g}), those of the biases of keys, which may be zero but
+for rounding, as a part of that in the gradient of their matrix; what parameters of the wiring are before they
+are trained, exactly.""".format(**_OF_HOSTS),
+)
+"""Of models that are not fairseq's."""
 _SHIPPED = dict.fromkeys(("activations", "logits", "loss"), 1e-5) | {"gradients": 1e-4, "initial": 0.0}
 SHIPPED = Tolerances(
     _SHIPPED,
