@@ -56,9 +56,10 @@ _AFTER = {
         "fairseq.utils fairseq.criterions.ctc fairseq.data.audio.raw_audio_dataset fairseq.data.codedataset"
         " fairseq.models.fconv fairseq.models.fconv_lm fairseq.models.fconv_self_att fairseq.models.hubert.hubert"
         " fairseq.models.lightconv_lm fairseq.models.speech_to_text.s2t_wav_transformer fairseq.models.transformer_lm"
-        " fairseq.models.wav2vec.wav2vec fairseq.models.wav2vec.wav2vec2 fairseq.optim.adafactor fairseq.optim.adam"
-        " fairseq.optim.adamax fairseq.optim.cpu_adam fairseq.optim.fused_lamb fairseq_cli.eval_lm fairseq_cli.validate"
+        " fairseq.models.wav2vec.wav2vec fairseq.models.wav2vec.wav2vec2 fairseq.optim.adafactor fairseq.optim.adamax"
+        " fairseq.optim.fused_lamb fairseq_cli.eval_lm fairseq_cli.validate"
     ),
+    "fixes.literals:betas_in_range": "fairseq.optim.adam fairseq.optim.cpu_adam",
     "fixes.hub:archives_stay_in_their_folder": "fairseq.file_utils",
     "fixes.hub:no_code_that_an_archive_names": "fairseq.models.speech_to_text.hub_interface",
     "fixes.hub:plain_names": "fairseq.data.fasta_dataset",

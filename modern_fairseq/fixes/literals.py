@@ -23,6 +23,24 @@ def literals_only(module: types.ModuleType) -> None:
     module.eval = _literal  # type: ignore[attr-defined]
 
 
+def betas_in_range(module: types.ModuleType) -> None:
+    """Refuse betas of Adam that are not from 0 up to, but not including, 1 (optim/adam.py:91, cpu_adam.py:78).
+
+    With ``(0.9, 1.0)`` no parameter changes, and nothing says so. Can go when fairseq > 0.12.2 checks them.
+    """
+
+    def read(text: Any) -> Any:
+        betas = _literal(text)
+        numbers = betas if isinstance(betas, tuple | list) else ()
+        if len(numbers) != 2 or not all(isinstance(beta, int | float) and 0 <= beta < 1 for beta in numbers):
+            raise UserError(
+                f"--adam-betas must be two numbers from 0 to less than 1, such as '(0.9, 0.98)', not {text!r}"
+            )
+        return betas
+
+    module.eval = read  # type: ignore[attr-defined]
+
+
 def _literal(text: Any) -> Any:
     """Return literals, and sums and products of them, as fairseq's convolutional models have: ``[(512, 3)] * 4``."""
     if not isinstance(text, str):

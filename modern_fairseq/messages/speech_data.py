@@ -14,6 +14,8 @@ FILES = frozenset(
     )
 )
 """Settings that name a file of the data folder, at the top or inside of a tokenizer or a transform."""
+SWITCHES = ("shuffle", "use_audio_input", "prepend_tgt_lang_tag")
+"""Settings for which any text, such as "no", would count as true."""
 
 
 def settings_as_data(module: types.ModuleType) -> None:
@@ -30,6 +32,9 @@ def settings_as_data(module: types.ModuleType) -> None:
             raise FileNotFoundError(f"{yaml_path.as_posix()} not found") from None
         if not isinstance(settings, dict):
             raise UserError(f"{yaml_path} has to be a mapping, such as vocab_filename: dict.txt")
+        for name in SWITCHES:
+            if not isinstance(settings.get(name), bool | None):
+                raise UserError(f"{yaml_path}: {name} has to be true or false, not {settings[name]!r:.60}")
         _check_names(yaml_path, settings)
         # fairseq looks into what is there: a name without a value is to have the default
         return {name: value for name, value in settings.items() if value is not None}

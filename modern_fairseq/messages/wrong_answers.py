@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import math
 import os
 import types
 from typing import Any
@@ -14,9 +15,10 @@ NOT_FAIRSEQS = ("recipe",)
 
 
 def check_generation(module: types.ModuleType) -> None:
-    """Refuse more hypotheses than a search finds, before anything is loaded or written.
+    """Refuse more hypotheses than a search finds, and penalties that are no numbers, before anything is loaded.
 
-    generate.py:370 prints as many as there are, whatever --nbest says. Can go when fairseq > 0.12.2 refuses it.
+    generate.py:370 prints as many as there are, whatever --nbest says, and all for a negative one; a penalty that is no
+    number makes any order of them. Can go when fairseq > 0.12.2 refuses them.
     """
 
     @replaces(module, "main")
@@ -24,11 +26,11 @@ def check_generation(module: types.ModuleType) -> None:
         if isinstance(cfg, argparse.Namespace):
             cfg = module.convert_namespace_to_omegaconf(cfg)
         nbest, beam = cfg.generation.nbest, cfg.generation.beam
-        if nbest > beam:
-            raise UserError(
-                f"--nbest {nbest} is more than --beam {beam}, and a search finds no more hypotheses than its beam is"
-                " wide: raise --beam, or lower --nbest"
-            )
+        if not 1 <= nbest <= beam:
+            raise UserError(f"--nbest must be from 1 to --beam {beam}, as many as a search finds, not {nbest}")
+        for flag, penalty in (("--lenpen", cfg.generation.lenpen), ("--unkpen", cfg.generation.unkpen)):
+            if not math.isfinite(penalty):
+                raise UserError(f"{flag} must be a finite number, not {penalty}")
         return original(cfg, *args, **kwargs)
 
 

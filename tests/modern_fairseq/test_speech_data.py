@@ -35,6 +35,7 @@ def test_a_configuration_is_read_as_before(tmp_path):
         ("bpe_tokenizer: {bpe: gpt2, gpt2_vocab_bpe: /etc/passwd}\n", "gpt2_vocab_bpe is '/etc/passwd'"),
         ("global_cmvn: {stats_npz_path: ../../x.npz}\n", "stats_npz_path is "),
         ("audio_root: s3://bucket/x\n", "audio_root is the address"),
+        ("prepend_tgt_lang_tag: 'no'\n", "prepend_tgt_lang_tag has to be true or false, not 'no'"),
     ],
 )
 def test_a_configuration_that_is_none_is_named(tmp_path, text, sentence):

@@ -126,12 +126,22 @@ def test_a_language_that_is_missing(missing: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [fairseq_cli.generate, fairseq_cli.interactive])
-def test_generation_that_cannot_be_as_asked(command: Any, trained: tuple[Path, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        (("--nbest", 5), "--nbest must be from 1 to --beam 2, .* not 5"),
+        (("--nbest=-1",), "--nbest must be from 1 to --beam 2, .* not -1"),
+        (("--lenpen", "nan"), "--lenpen must be a finite number, not nan"),
+    ],
+)
+def test_generation_that_cannot_be_as_asked(
+    asked: tuple[Any, ...], sentence: str, command: Any, trained: tuple[Path, Path], tmp_path: Path
+) -> None:
     data, folder = trained
-    flags = (data, "--path", folder / "mt/checkpoint_last.pt", "-s", "en", "-t", "de", "--nbest", 5, "--beam", 2)
+    flags = (data, "--path", folder / "mt/checkpoint_last.pt", "-s", "en", "-t", "de", "--beam", 2, *asked)
     if command is fairseq_cli.generate:
         flags = (*flags, "--results-path", tmp_path / "results")
-    with pytest.raises(UserError, match="--nbest 5 is more than --beam 2"):
+    with pytest.raises(UserError, match=sentence):
         generate(*flags, command=command)
     assert not (tmp_path / "results").exists()
 
