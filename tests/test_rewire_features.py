@@ -246,6 +246,16 @@ def test_a_part_and_what_no_file_holds_are_loaded(tmp_path: Path) -> None:
     torch.testing.assert_close(again(**example("llama")).logits, model(**example("llama")).logits)
 
 
+def test_models_of_one_config(tmp_path: Path) -> None:
+    config, batch = tiny("llama").config, example("llama")
+    models = {
+        name: rewire(transformers.LlamaForCausalLM(config).eval(), name, start="paper") for name in ("b2t", "deepnet")
+    }
+    for name, model in models.items():
+        model.save_pretrained(tmp_path / name)
+        torch.testing.assert_close(load(tmp_path / name)(**batch).logits, model(**batch).logits)
+
+
 def test_folders_that_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is no folder of a model of transformers"):
         load(tmp_path)

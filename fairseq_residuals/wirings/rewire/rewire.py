@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import itertools
 import json
@@ -92,6 +93,7 @@ def rewire(
         eps = {name: eps_of(norm) for stack in stacks for name, norm in stack.norms().items()}
         record = {"variant": wiring.name, "options": wiring.args, "start": start, "eps": eps}
         part = {"part": type(model).__name__, "blocks": [asdict(blocks) for blocks in known]}
+        _own_config(model)
         setattr(model.config, SETTINGS, record | part)
     return whole
 
@@ -142,6 +144,16 @@ def load(path: str | Path, **kwargs: Any) -> Any:
             reset_buffers()
     model.__class__ = base
     return (model, told) if tells else model
+
+
+def _own_config(model: Any) -> None:
+    """Give a model a copy of its config where that says how another model, with which it is shared, is wired."""
+    copies: dict[int, Any] = {}
+    if hasattr(model.config, SETTINGS):
+        copy.deepcopy(model.config, copies)
+        for module in model.modules():
+            if own := copies.get(id(vars(module).get("config"))):
+                module.config = own
 
 
 def _is_wired(model: nn.Module) -> bool:
