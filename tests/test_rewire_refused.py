@@ -223,6 +223,26 @@ def test_a_dropout_that_is_left_out_is_seen(drop: Any) -> None:
     rewire(model, "pre_ln", batch=x, blocks=replace(described(), sublayers=(replace(attention, dropout="drop"), ffn)))
 
 
+def test_a_stochastic_depth_that_is_left_out_is_seen() -> None:
+    class StochasticDepth(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * torch.rand(len(x), 1, 1).round() if self.training else x
+
+    class Dropping(Block):
+        def forward(self, x: Tensor) -> Tensor:
+            x = x + self.drop(self.attn(self.norm1(x)))
+            return x + self.fc2(self.fc1(self.norm2(x)).relu())  # type: ignore[no-any-return]
+
+    model, x = framework(), torch.randn(2, 5, 16)
+    for block in model.blocks:
+        block.__class__, block.drop = Dropping, StochasticDepth()
+    with pytest.raises(UserError, match="do not compute x"):
+        rewire(model, "pre_ln", batch=x, blocks=described())
+    attention, ffn = described().sublayers
+    rewire(model, "pre_ln", batch=x, blocks=replace(described(), sublayers=(replace(attention, dropout="drop"), ffn)))
+    assert not torch.equal(model.train()(x), model(x))
+
+
 def test_maps_that_start_at_zero_hide_nothing() -> None:
     """A sub-layer that starts by adding nothing would fit any description; the parameters stay as they are."""
     model = framework().eval()

@@ -76,7 +76,7 @@ def rewire(
     wiring = parse_wiring(variant, options)
     norms = {name: model.get_submodule(name) for name in _norms(model, known)}
     batch = _example(model) if batch is None else batch
-    with evaluating(model), _drawn(model, norms.values()), _Dropouts():
+    with evaluating(model), _drawn(model, norms.values()), _Dropouts(), _acting(_layers(model, known).values()):
         with _recorded(norms | _layers(model, known)) as (given, returned):
             before = _output(model, batch)
         known = [_measured(model, blocks, given, returned) for blocks in known]
@@ -422,6 +422,35 @@ class _Dropouts(TorchFunctionMode):
             given = dict(zip(("input", "p"), args, strict=False)) | (kwargs or {})
             return given["input"] * (1 - given.get("p", 0.5) / 2)
         return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _acting(layers: Iterable[nn.Module]) -> Iterator[None]:
+    """Have what acts in training alone, such as stochastic depth, multiply, for a while, as dropouts do."""
+    acts: dict[nn.Module, bool] = {}
+
+    def multiply(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        if module not in acts:  # the model runs as it was made: norms pass nothing on yet
+            acts[module] = isinstance(output, Tensor) and any(output is x for x in args) and _acts(module, output)
+        return output * 0.75 if acts[module] else None
+
+    modules = {module for layer in layers for module in layer.modules()}
+    bare = [module for module in modules if not [*module.children(), *module.parameters()]]
+    handles = [module.register_forward_hook(multiply) for module in bare]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _acts(module: nn.Module, x: Tensor) -> bool:
+    """Return whether a module that passes ``x`` on in evaluation does not in training."""
+    module.train()
+    with torch.random.fork_rng([x.device] if x.is_cuda else []):
+        output = module.forward(x)
+    module.eval()
+    return output is not x
 
 
 def _output(model: nn.Module, batch: Any) -> Tensor:
