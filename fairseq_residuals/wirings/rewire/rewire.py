@@ -142,6 +142,8 @@ def load(path: str | Path, **kwargs: Any) -> Any:
     for module in model.modules():
         if reset_buffers := getattr(module, "reset_buffers", None):  # what no file holds, transformers leaves empty
             reset_buffers()
+        if isinstance(module, Rewiring):
+            module.freeze_uncalled()  # transformers has put trained parameters in their places
     model.__class__ = base
     return (model, told) if tells else model
 
