@@ -247,6 +247,13 @@ def test_an_optimizers_groups(name: str, layers: str) -> None:
     assert scaled == {p for p in in_layers if p not in matrices}
 
 
+def test_mup_decays_no_norm() -> None:
+    model = rewire(tiny("llama"), "complete_p", {"mup": True, "base_width": 8}, start="paper")
+    groups = parameter_groups(model, lr=1.0, weight_decay=0.1)
+    decayed = {p for group in groups if group["weight_decay"] for p in group["params"]}
+    assert not decayed & {p for p in model.parameters() if p.dim() == 1}
+
+
 def test_a_part_and_what_no_file_holds_are_loaded(tmp_path: Path) -> None:
     """mhc_lite's permutations stand in no file, and transformers would leave them empty."""
     model = tiny("llama")

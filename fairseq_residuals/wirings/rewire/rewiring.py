@@ -10,7 +10,7 @@ cache and the names of its parameters.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -73,6 +73,10 @@ class MovedNorm:
         if self.own_forward is not None:
             return self.own_forward(x)  # type: ignore[no-any-return]
         return type(self.norm).forward(self.norm, x)  # type: ignore[no-any-return]
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Return the norm's own, which stay the framework's."""
+        return self.norm.parameters()
 
 
 def norm_function(name: str, width: int) -> nn.Module:

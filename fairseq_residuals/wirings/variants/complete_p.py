@@ -133,4 +133,6 @@ class CompleteP(OptionalTopNorm):
         scales = super().update_scales(layers)
         if not self.config.mup:
             return scales
-        return with_width(scales, (*layers.parameters(), *self.parameters()), self.width_ratio)
+        norm: Any = getattr(self, "norm", nn.Identity())  # no child of this variant where rewire has moved it
+        parameters = dict.fromkeys((*layers.parameters(), *self.parameters(), *norm.parameters()))
+        return with_width(scales, parameters, self.width_ratio)
