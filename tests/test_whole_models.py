@@ -107,6 +107,9 @@ def test_losses() -> None:
     logits = model(tokens)
     expected = cross_entropy(torch.cat([logits[0, :3], logits[1, :2]]), torch.tensor([6, 7, 3, 9, 3]))
     torch.testing.assert_close(model.loss(tokens), expected)
+    model.eval()
+    left = torch.tensor([[0, 0, 5, 6, 7]])
+    torch.testing.assert_close(model.loss(left), model.loss(left[:, 2:]))
     translator = pair()
     logits = translator(SOURCE[1:2, :3], torch.tensor([[2, 5, 6]]))
     torch.testing.assert_close(

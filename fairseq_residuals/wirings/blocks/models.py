@@ -223,7 +223,10 @@ class LanguageModel(TransformerModel):
 
     def loss(self, tokens: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
         """Return the mean cross entropy of each token after the first, (B, T) -> (); padding counts for nothing."""
-        return _loss(self(tokens[:, :-1]), tokens[:, 1:], self.decoder, label_smoothing)
+        padding, target = self.decoder.padding_of(tokens[:, :-1]), tokens[:, 1:]
+        if padding is not None:  # that on the left is no token before the first one
+            target = target.masked_fill(padding, self.decoder.padding_idx)
+        return _loss(self(tokens[:, :-1]), target, self.decoder, label_smoothing)
 
     def generate(self, prompts: Tensor, **search: Unpack[SearchOptions]) -> list[list[int]]:
         """Continue prompts: greedily, by draws at a temperature, or by a beam search.
