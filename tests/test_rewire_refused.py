@@ -96,6 +96,11 @@ def wav2vec2_that_skips() -> Any:
             "ScaleNorm cannot take what the model's LlamaRMSNorm has learned",
         ),
         (
+            lambda: tiny("gpt2"),
+            {"variant": "gated_residual", "options": {"norm_type": "scalenorm"}},
+            "ScaleNorm cannot take what the model's LayerNorm has learned",
+        ),
+        (
             lambda: tiny("vit"),
             {"variant": "mudd", "options": {"norm_type": "rms"}},
             "RMSNorm cannot take what the model's LayerNorm has learned",

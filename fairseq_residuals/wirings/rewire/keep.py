@@ -89,7 +89,8 @@ def _set(wiring: nn.Module, start: Start, norms: Mapping[str, nn.Module | None])
         own: Any
         for name, own in wiring.get_submodule(owner).named_modules():
             for factor in (factor for ending, factor in start.copies.items() if fnmatch(f".{name}", f"*.{ending}")):
-                gain, bias = gain_and_bias(norm, own.weight)
+                weight: Any = getattr(norm, "weight", None)  # as wide as the stream, where the wiring's is one number
+                gain, bias = gain_and_bias(norm, own.weight if weight is None else weight)
                 if own.weight.shape != gain.shape or (bias is not None and not hasattr(own, "bias")):
                     raise UserError(
                         f"the wiring's {type(own).__name__} cannot take what the model's {type(norm).__name__} has"
