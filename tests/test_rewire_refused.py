@@ -279,6 +279,14 @@ def test_weights_that_start_at_one_and_zero_hide_nothing() -> None:
     assert all(torch.equal(block.weights[:, 0], torch.tensor([1.0, 0.0])) for block in model.blocks)  # type: ignore[index]
 
 
+def test_one_norm_of_several_places_is_refused() -> None:
+    model = framework()
+    for block in model.blocks:
+        block.norm1 = model.blocks[0].norm1
+    with pytest.raises(UserError, match="norm1 are one norm"):
+        rewire(model, "pre_ln", batch=torch.randn(2, 5, 16), blocks=described())
+
+
 def test_what_ends_the_comparison_leaves_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that is none below a norm that is one, and Ctrl-C while weights are drawn."""
     model, x = framework().eval(), torch.randn(2, 5, 16)
