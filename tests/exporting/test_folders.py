@@ -46,7 +46,8 @@ def refused(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: object
 
 
 @pytest.mark.parametrize(
-    ("task", "variant"), [("translation", "pre_ln"), ("translation", "b2t"), ("language_modeling", "b2t")]
+    ("task", "variant"),
+    [("translation", "pre_ln"), ("translation", "b2t"), ("language_modeling", "b2t"), ("translation", "mhc_lite")],
 )
 @pytest.mark.parametrize("shared", (True, False))
 def test_import_after_export_is_the_identity(task: str, variant: str, shared: bool, tmp_path: Path) -> None:

@@ -204,8 +204,10 @@ def load_model(args: Namespace, sizes: dict[str, int], parameters: dict[str, Ten
         # otherwise the data says so
         args.input_feat_per_channel, args.input_channels = sound.shape[1], 1
     model = build_model(convert_namespace_to_omegaconf(args).model, task_of(args, sizes))
+    saved = model.state_dict().keys()  # some buffers are in no file, such as mHC-lite's permutations
+    buffers = {key: value for key, value in model.named_buffers() if key in saved}
     try:
-        model.load_state_dict({**dict(model.named_buffers()), **parameters}, strict=True)
+        model.load_state_dict({**buffers, **parameters}, strict=True)
     except RuntimeError as error:
         raise misfit(error, name) or error from error
     return model.eval()
