@@ -213,3 +213,12 @@ def test_records_without_a_number_of_updates_are_none(update: str, tmp_path: Pat
 def test_settings_of_too_many_digits_say_nothing(line: str, tmp_path: Path) -> None:
     log = read_log(write(tmp_path, line, *FORMATS["simple"]))
     assert not log.layers and log.seed is None
+
+
+def test_what_was_done_after_the_checkpoint_that_a_run_goes_on_from_is_no_part_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    again = "2026 | INFO | fairseq.trainer | Loaded checkpoint s/checkpoint_last.pt (epoch 2 @ 10 updates)"
+    before, after = ((5, 8.0), (10, 6.0), (15, 2.0), (20, 1.0)), ((15, 5.5), (18, 5.25))
+    lines = [[f"epoch 001:  1 / 9 loss={loss}, num_updates={at}" for at, loss in part] for part in (before, after)]
+    path.write_text("\n".join([*lines[0], again, *lines[1]]) + "\n")
+    assert read_log(path).curve("loss", TRAIN) == {5: 8.0, 10: 6.0, 15: 5.5, 18: 5.25}
