@@ -43,7 +43,7 @@ def test_over_updates_with_a_band(tmp_path: Path, capsys: pytest.CaptureFixture[
         ["B2T connection", "b2t", "valid", "20", "3.5", "3.0", "4.0", "2"],
     ]
     out = capsys.readouterr().out
-    assert "| B2T connection | 2-2 | valid | 2 | 3.25 | 3 | 3.5 | 3.25 | 20 |" in re.sub(" +", " ", out)
+    assert "| B2T connection | 2-2 | valid | 2 | 3.25 | 3 | 3.5 | 3.5 | 20 |" in re.sub(" +", " ", out)
     assert "B2T connection: the line ends at update 20 with the shortest run; the longest has 30" in out
 
 

@@ -249,10 +249,12 @@ def _summary(args: argparse.Namespace, found: Sequence[Group]) -> tuple[Sequence
     for subset in args.subset:
         for group in found:
             best = group.best(args.metric, subset)
-            ends = [list(log.curve(args.metric, subset).items())[-1] for log in group.logs]
+            curves = [log.curve(args.metric, subset) for log in group.logs]
+            shared = set(curves[0]).intersection(*curves)  # a mean of values at other updates would be none's
+            ends = [max(shared) if shared else max(curve) for curve in curves]
             layers = "-".join(str(n) for _, n in sorted(group.logs[0].layers.items(), reverse=True)) or "-"
-            last, update = fmean(value for _, value in ends), min(update for update, _ in ends)
-            rows.append([group.label, layers, subset, best.runs, best.mean, best.low, best.high, last, update])
+            last = fmean(curve[end] for curve, end in zip(curves, ends, strict=True))
+            rows.append([group.label, layers, subset, best.runs, best.mean, best.low, best.high, last, min(ends)])
     return ("run", "layers", "subset", "runs", "best", "from", "to", "last", "at update"), rows
 
 
