@@ -30,6 +30,12 @@ _MESSAGES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str, str],
         r"(?s)(?:.*DefaultCPUAllocator: .*you tried|CUDA out of memory\. Tried) to allocate ([\d.]+ \w+).*",
         "memory is used up: there were no {1} left; smaller models and smaller batches need less",
     ),
+    (
+        RuntimeError,
+        r"(?s)Expected to have finished reduction in the prior iteration.*",
+        "some parameters had no gradient in an update, as those of layers that --encoder-layerdrop or"
+        " --decoder-layerdrop leaves out: give --find-unused-parameters, or --ddp-backend legacy_ddp",
+    ),
     (Exception, r"Incorrect encoding detected in (.*), please rebuild the dataset", "{1} is not UTF-8"),
     # sentences that say enough; fairseq asserts what its options have to satisfy, in messages that name them
     ((AssertionError, ValueError), r"(.*[\s(])?--[a-z][-a-z0-9]+\b.*", "{0}"),

@@ -126,6 +126,12 @@ def test_a_missing_dictionary_tells_a_missing_folder_from_a_wrong_one(tmp_path):
         ),
         (KeyError("best"), "another --lr-scheduler"),
         (AssertionError("Reference file ref.de does not exist"), "Reference file ref.de does not exist"),
+        (
+            RuntimeError(
+                "Expected to have finished reduction in the prior iteration before starting a new one. This error\n..."
+            ),
+            "give --find-unused-parameters, or --ddp-backend legacy_ddp",
+        ),
         (NotADirectoryError(errno.ENOTDIR, "Not a directory", "a/b"), "a/b: Not a directory"),
         (FloatingPointError("gradients are Nan/Inf"), "training diverged: gradients are Nan/Inf; `fairseq-residuals"),
         (
