@@ -89,6 +89,16 @@ REFUSED = [
 ]
 
 
+def test_texts_that_begin_otherwise_than_the_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A model that learned with --add-bos-token would continue other texts than it learned."""
+    _, path = write(tmp_path, "language_modeling", "b2t")
+    checkpoint = torch.load(path, weights_only=False)
+    checkpoint["args"].add_bos_token = True
+    torch.save(checkpoint, path)
+    for kind in ("hf", "onnx"):
+        assert "(--add-bos-token)" in refused(capsys, tmp_path, "export", "--to", kind, path, tmp_path / "out")
+
+
 @pytest.mark.parametrize(("task", "variant", "flags", "message"), REFUSED, ids=[case[3] for case in REFUSED])
 def test_what_a_format_cannot_hold(
     task: str,

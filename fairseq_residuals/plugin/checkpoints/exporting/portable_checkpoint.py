@@ -32,6 +32,7 @@ REFUSED = {
     "adaptive_softmax_cutoff": "an adaptive softmax, which has no logits of all words",
     "no_cross_attention": "a decoder without cross-attention",
     "character_embeddings": "embeddings of characters",
+    "add_bos_token": "texts that begin with <s>, where the folder's begin with </s>",
 }
 """Settings that no format but fairseq's can hold, and what they make."""
 VECTORS_OF_WORDS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "decoder.output_projection.weight")
