@@ -191,6 +191,18 @@ def check_direction(loaded: Loaded) -> None:
             )
 
 
+def check_beginning(loaded: Loaded) -> None:
+    """Refuse a language model of texts that begin otherwise than the task's: it would go on from what it never read.
+
+    Raises:
+        UserError: one has ``--add-bos-token`` and the other has not.
+    """
+    was, wanted = (_setting(part, "add_bos_token") for part in (_of_task(loaded.state), loaded.request.task))
+    if None not in (was, wanted) and bool(was) != bool(wanted):
+        said = "with --add-bos-token: give it here too" if was else "without --add-bos-token: leave it out"
+        raise UserError(f"{loaded.filename} was trained {said}")
+
+
 def _of_task(state: dict[str, Any]) -> Any:
     """Return the settings of the task that a checkpoint was trained for."""
     cfg = state.get("cfg")
@@ -201,5 +213,5 @@ def _setting(settings: Any, key: str) -> Any:
     return settings.get(key) if hasattr(settings, "get") else getattr(settings, key, None)
 
 
-steps: list[Step] = [check_kind, check_direction]
+steps: list[Step] = [check_kind, check_direction, check_beginning]
 """Steps that each checkpoint passes, in this order; a plugin adds its own."""

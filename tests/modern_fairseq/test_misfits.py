@@ -157,3 +157,18 @@ def test_a_flat_optimizer_state_of_another_size_is_refused_before_the_first_upda
     else:
         with pytest.raises(UserError, match=r"a\.pt .* --reset-optimizer"):
             module.Trainer().load_checkpoint("a.pt")
+
+
+@pytest.mark.parametrize(
+    ("trained", "asked", "said"), [(True, False, "give it here too"), (False, True, "leave it out")]
+)
+def test_a_language_model_of_texts_that_begin_otherwise(trained, asked, said):
+    state = {"cfg": {"task": {"_name": "language_modeling", "add_bos_token": trained}}}
+    for wanted in (trained, asked, None):
+        task = {"_name": "language_modeling", "add_bos_token": wanted}
+        loaded = checkpoint_loading.Loaded("a.pt", state, None, checkpoint_loading.Request(task))
+        if wanted in (trained, None):
+            checkpoint_loading.check_beginning(loaded)
+        else:
+            with pytest.raises(UserError, match=said):
+                checkpoint_loading.check_beginning(loaded)
