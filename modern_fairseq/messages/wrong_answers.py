@@ -15,10 +15,11 @@ NOT_FAIRSEQS = ("recipe",)
 
 
 def check_generation(module: types.ModuleType) -> None:
-    """Refuse more hypotheses than a search finds, and penalties that are no numbers, before anything is loaded.
+    """Refuse what would be ignored, or make any order of hypotheses, before anything is loaded or written.
 
     generate.py:370 prints as many as there are, whatever --nbest says, and all for a negative one; a penalty that is no
-    number makes any order of them. Can go when fairseq > 0.12.2 refuses them.
+    number makes any order of them; 151 knows no --num-shards, and 67 no --sacrebleu. Can go when fairseq > 0.12.2
+    refuses them.
     """
 
     @replaces(module, "main")
@@ -31,6 +32,10 @@ def check_generation(module: types.ModuleType) -> None:
         for flag, penalty in (("--lenpen", cfg.generation.lenpen), ("--unkpen", cfg.generation.unkpen)):
             if not math.isfinite(penalty):
                 raise UserError(f"{flag} must be a finite number, not {penalty}")
+        if cfg.dataset.num_shards > 1:
+            raise UserError("--num-shards: each call would generate the whole data set; split the text instead")
+        if module.__name__ == "fairseq_cli.generate" and cfg.generation.sacrebleu and cfg.scoring._name != "sacrebleu":
+            raise UserError("--sacrebleu alone would print a BLEU of tokens: give --scoring sacrebleu")
         return original(cfg, *args, **kwargs)
 
 

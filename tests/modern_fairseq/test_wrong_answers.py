@@ -132,6 +132,7 @@ def test_a_language_that_is_missing(missing: str, tmp_path: Path) -> None:
         (("--nbest", 5), "--nbest must be from 1 to --beam 2, .* not 5"),
         (("--nbest=-1",), "--nbest must be from 1 to --beam 2, .* not -1"),
         (("--lenpen", "nan"), "--lenpen must be a finite number, not nan"),
+        (("--num-shards", 2, "--shard-id", 1), "--num-shards: each call would generate the whole"),
     ],
 )
 def test_generation_that_cannot_be_as_asked(
@@ -144,6 +145,12 @@ def test_generation_that_cannot_be_as_asked(
     with pytest.raises(UserError, match=sentence):
         generate(*flags, command=command)
     assert not (tmp_path / "results").exists()
+
+
+def test_a_bleu_of_tokens_is_not_sacrebleus(trained: tuple[Path, Path]) -> None:
+    data, folder = trained
+    with pytest.raises(UserError, match="give --scoring sacrebleu"):
+        generate(data, "--path", folder / "mt/checkpoint_last.pt", "-s", "en", "-t", "de", "--sacrebleu")
 
 
 def test_the_other_direction_is_refused(trained: tuple[Path, Path]) -> None:
