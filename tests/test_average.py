@@ -258,3 +258,15 @@ def test_what_would_be_averaged_wrongly_is_refused(tmp_path: Path, capsys: pytes
     assert average(one, two, output=output)["model"]["a"].tolist() == [2, 2]
     assert "is there already; --overwrite replaces it" in refused(capsys, output, "--inputs", one)
     assert main(["average", "--inputs", str(one), "--output", str(output), "--overwrite"]) == 0
+
+
+@pytest.mark.parametrize(("key", "other"), [("encoder_attention_heads", 4), ("activation_fn", "gelu")])
+def test_parameters_that_compute_something_else(
+    key: str, other: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {"arch": "transformer_b2t_6l", "encoder_attention_heads": 2, "activation_fn": "relu"}
+    for name, changed in (("one.pt", {}), ("two.pt", {key: other})):
+        torch.save({"args": Namespace(**settings | changed), "model": {"w": torch.zeros(2)}}, tmp_path / name)
+    files = (tmp_path / "one.pt", tmp_path / "two.pt")
+    text = refused(capsys, tmp_path / "out.pt", "--inputs", *files)
+    assert f"{key} is {settings[key]} in the one, {other} in the other" in text

@@ -14,7 +14,7 @@ from fairseq.checkpoint_utils import load_model_ensemble
 from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import nn
 
-from fairseq_residuals.plugin.checkpoints.wiring_check import COMPUTING
+from fairseq_residuals.plugin.checkpoints.fairseq_config import COMPUTING
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.stack import Stack
 from modern_fairseq.fixes.checkpoint_loading import Loaded, Request, steps

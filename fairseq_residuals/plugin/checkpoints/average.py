@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fairseq_residuals.plugin.checkpoints.checkpoint_file import check_output, read_checkpoint, save
-from fairseq_residuals.plugin.checkpoints.fairseq_config import flat_settings, wiring_of
+from fairseq_residuals.plugin.checkpoints.fairseq_config import Settings, computed_otherwise, flat_settings, wiring_of
 from fairseq_residuals.wirings.core.errors import UserError
 
 Unit = Literal["epoch", "update"]
@@ -57,18 +57,18 @@ def average(inputs: Sequence[Path]) -> dict[str, Any]:
 
     Raises:
         UserError: a file is missing, damaged or no fairseq checkpoint, is given twice, or has parameters that are not
-            finite or not the first's.
+            finite or not the first's, or that compute something else.
     """
     for i, path in enumerate(inputs):
         if path.exists() and any(path.samefile(other) for other in inputs[:i]):
             raise UserError(f"{path} is given twice, and would count double; name each checkpoint once")
     result = _load(inputs[0])
-    wiring = wiring_of(flat_settings(result))
+    settings = flat_settings(result)
     # tied parameters are one tensor, which must not be added to twice
     total = {name: _summand(value).clone() for name, value in result["model"].items()}
     result["model"] = total
     for path in inputs[1:]:
-        _add(total, path, inputs[0], wiring)
+        _add(total, path, inputs[0], settings)
     for value in total.values():
         if value.is_floating_point():
             value.div_(len(inputs))
@@ -91,8 +91,9 @@ def _summand(value: Tensor) -> Tensor:
     return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
 
 
-def _add(total: dict[str, Tensor], path: Path, first: Path, wiring: str) -> None:
+def _add(total: dict[str, Tensor], path: Path, first: Path, settings: Settings) -> None:
     checkpoint = _load(path)
+    wiring, others = wiring_of(settings), flat_settings(checkpoint)
     parameters = checkpoint["model"]
     different = sorted(total.keys() ^ parameters.keys())
     if different:
@@ -101,11 +102,14 @@ def _add(total: dict[str, Tensor], path: Path, first: Path, wiring: str) -> None
             f"{first} and {path} cannot be averaged: {has} has {different[0]}, {lacks} does not"
             + (f" ({len(different)} parameters differ so)" if len(different) > 1 else "")
         )
-    if (other := wiring_of(flat_settings(checkpoint))) != wiring:
+    if (other := wiring_of(others)) != wiring:
         raise UserError(
             f"{first} and {path} cannot be averaged: the one is wired by {wiring or 'fairseq'}, the other by"
             f" {other or 'fairseq'}"
         )
+    if differing := computed_otherwise(settings, others):
+        key, one, two = differing
+        raise UserError(f"{first} and {path} cannot be averaged: {key} is {one} in the one, {two} in the other")
     for name, value in parameters.items():
         value, mean = _summand(value), total[name]
         if value.shape != mean.shape or value.is_floating_point() != mean.is_floating_point():

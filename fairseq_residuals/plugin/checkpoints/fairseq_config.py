@@ -31,6 +31,26 @@ OLD_NAMES = {
 }
 """Flags of old versions of fairseq that are called otherwise now."""
 
+COMPUTING = (
+    "activation_fn",
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "no_scale_embedding",
+    "share_all_embeddings",
+    "share_decoder_input_output_embed",
+    "adaptive_input",
+    "tie_adaptive_weights",
+    "tie_adaptive_proj",
+)
+"""Settings that change what parameters compute, and often neither their names nor their shapes."""
+
+
+def computed_otherwise(then: Settings, now: Settings) -> tuple[str, Any, Any] | None:
+    """Return the first setting of :data:`COMPUTING` in which two models differ, with both values, or None."""
+    both = [(key, then[key], now[key]) for key in COMPUTING if key in then and key in now]
+    # False and None are one
+    return next((found for found in both if (found[1] or None) != (found[2] or None)), None)
+
 
 def flat_settings(checkpoint: dict[str, Any]) -> Settings:
     """Read what a checkpoint says of its task, model and criterion, in whichever way its version of fairseq wrote it.

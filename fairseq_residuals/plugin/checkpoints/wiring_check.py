@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairseq_residuals.plugin.checkpoints.fairseq_config import flat_settings, wiring_of, wiring_of_any
+from fairseq_residuals.plugin.checkpoints.fairseq_config import (
+    COMPUTING,
+    computed_otherwise,
+    flat_settings,
+    wiring_of,
+    wiring_of_any,
+)
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.wirings.core.errors import UserError
 from modern_fairseq.fixes.checkpoint_loading import Loaded, steps
-
-COMPUTING = (
-    "activation_fn",
-    "encoder_attention_heads",
-    "decoder_attention_heads",
-    "no_scale_embedding",
-    "share_all_embeddings",
-    "share_decoder_input_output_embed",
-    "adaptive_input",
-    "tie_adaptive_weights",
-    "tie_adaptive_proj",
-)
-"""Settings that change what parameters compute, and often neither their names nor their shapes."""
 
 
 def refuse_to_rewire(loaded: Loaded) -> None:
@@ -80,14 +73,12 @@ def refuse_to_go_on_otherwise(loaded: Loaded) -> None:
     then, now = wiring_of_any(before), wiring_of_any(after)
     if not (then and now) or state["model"].keys() != trainer.get_model().state_dict().keys():
         return
-    both = [key for key in COMPUTING if key in before and key in after]
-    pairs = [("the wiring", then, now), *((key, before[key], after[key]) for key in both)]
-    for name, old, new in pairs:
-        if (old or None) != (new or None):  # False and None are one
-            raise UserError(
-                f"{loaded.filename} was trained with {name} {old}, and this is {new}: name the checkpoint's, or"
-                " another --save-dir, or go on from its parameters alone by --reset-optimizer"
-            )
+    differing = ("the wiring", then, now) if then != now else computed_otherwise(before, after)
+    if differing is not None:
+        raise UserError(
+            f"{loaded.filename} was trained with {differing[0]} {differing[1]}, and this is {differing[2]}: name the"
+            " checkpoint's, or another --save-dir, or go on from its parameters alone by --reset-optimizer"
+        )
 
 
 steps.extend((refuse_to_rewire, refuse_to_compute_otherwise, refuse_to_go_on_otherwise))
