@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -52,6 +53,13 @@ def test_blocks_of_today_are_for_language_models(tmp_path: Path, capsys: pytest.
     assert "--blocks today is for language models" in capsys.readouterr().err
 
 
+def test_blocks_of_today_refuse_what_they_would_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["b2t", "--data", str(language_model(tmp_path)), "--blocks", "today", "--out", str(tmp_path / "out"), *TINY]
+    assert main(["compare", *flags, "--override", "model.dropout=0", "model.attention_dropout=0.9"]) == 1
+    assert "--override model.attention_dropout: of the model, --blocks today takes" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_unigram_loss_by_hand(tmp_path: Path) -> None:
     """60 lines of training, one count more for each of the dictionary's words, which are padded to a multiple of 8."""
     counts = Counter(WORDS) + Counter({"</s>": 1})
@@ -78,3 +86,26 @@ def test_the_digest_is_of_what_the_files_hold(tmp_path: Path) -> None:
     with (other / "valid.src-tgt.tgt.bin").open("ab") as file:
         file.write(b"\0")
     assert data_digest(one) != data_digest(other)
+
+
+def test_a_folder_that_moved_and_one_with_another_test_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_copy(tmp_path / "one" / "data-bin")
+    flags = ["--out", str(tmp_path / "out"), *TINY]
+    assert main(["compare", "b2t", "--data", str(tmp_path / "one" / "data-bin"), *flags]) == 0
+    (tmp_path / "one").rename(tmp_path / "two")
+    moved = tmp_path / "two" / "data-bin"
+    assert main(["compare", "b2t", "--data", str(moved), *flags]) == 0
+    (first,) = (tmp_path / "out/data").glob("folder-*/data-bin")
+    assert first.resolve() == moved
+    shutil.copytree(moved, tmp_path / "three" / "data-bin")
+    with (tmp_path / "three" / "data-bin" / "test.src-tgt.tgt.bin").open("ab") as file:
+        file.write(b"\0")
+    assert main(["compare", "b2t", "--data", str(tmp_path / "three" / "data-bin"), *flags]) == 0
+    assert len(list((tmp_path / "out").glob("data/folder-*"))) == len(list((tmp_path / "out").glob("data-bin-*"))) == 2
+
+
+def test_scores_need_a_test_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = language_model(tmp_path)
+    assert main(["compare", "b2t", "--data", str(folder), "--out", str(tmp_path / "out"), "--score", *TINY]) == 1
+    assert f"--score: {folder} has no test set" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

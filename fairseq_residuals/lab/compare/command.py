@@ -146,6 +146,8 @@ def _asked(args: argparse.Namespace) -> tuple[Comparison, Plan]:
         raise UserError(f"--gpus {args.gpus}: PyTorch finds {found} GPUs here")
     if (args.data is None) == (args.task is None):
         raise UserError(f"give one of --task ({', '.join(TASKS)}) and --data DIR")
+    if args.score and args.data and not any(args.data.glob("test.*idx")):
+        raise UserError(f"--score: {args.data} has no test set; fairseq-preprocess --testpref makes one")
     if args.cluster and importlib.util.find_spec("submitit") is None:
         raise UserError("--cluster needs the package submitit: pip install submitit")
     if args.cluster == "slurm" and shutil.which("srun") is None:
@@ -157,6 +159,9 @@ def _asked(args: argparse.Namespace) -> tuple[Comparison, Plan]:
     if args.blocks == "today":
         if not task.is_language_model:
             raise UserError("--blocks today is for language models: --task debian_lm, or --data with one")
+        keys = [key.lstrip("+").partition("=")[0] for key in args.override]
+        if unread := [key for key in keys if key.startswith("model.") and key != "model.dropout"]:
+            raise UserError(f"--override {unread[0]}: of the model, --blocks today takes model.dropout alone")
         about = f"{task.about}, of today's blocks"
         task = replace(task, about=about, overrides=(*task.overrides, f"model._name={today.MODEL}"))
     entries, user_dir = read_entries(texts, args.out.resolve(), args.blocks == "today", args.imported)
@@ -204,6 +209,7 @@ def _prepare(comparison: Comparison, folder: Path | None) -> None:
             runner.run_all([Run("data", lambda run: Stages(comparison.any_job, runner, run).prepare())])
         elif not comparison.data_bin.exists() and folder:
             comparison.data_bin.parent.mkdir(parents=True, exist_ok=True)
+            comparison.data_bin.unlink(missing_ok=True)  # a link to where the folder was before it moved
             comparison.data_bin.symlink_to(folder.resolve(), target_is_directory=True)
         elif not comparison.data_bin.exists():
             make_copy(comparison.data_bin)

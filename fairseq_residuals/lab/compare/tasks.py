@@ -115,7 +115,7 @@ def folder_task(folder: Path) -> Task:
             f"--data {folder} is no binarized folder: fairseq-preprocess writes dict.txt and train.idx for a language"
             " model, and train.SOURCE-TARGET.SOURCE.idx for translation"
         )
-    own: tuple[str, ...] = (f"recipe.corpus=folder-{data_digest(folder)}", "recipe.variant=null")
+    own: tuple[str, ...] = (f"recipe.corpus=folder-{data_digest(folder, 'test.')}", "recipe.variant=null")
     if is_language_model:
         about = f"language model on {folder.resolve().name}"
         return Task(folder.resolve().name, about, "compare/language_model", "s", 12, 1e-3, overrides=own)
@@ -138,10 +138,10 @@ def unigram_loss_of(data_bin: Path) -> float:
     return -math.fsum(n * math.log2((train[token] + 1) / total) for token, n in valid.items()) / valid.total()
 
 
-def data_digest(data_bin: Path) -> str:
-    """Return a short digest of what is trained and validated on."""
+def data_digest(data_bin: Path, *splits: str) -> str:
+    """Return a short digest of what is trained and validated on, and of further splits."""
     digest = hashlib.sha256()
     for path in sorted(data_bin.iterdir()):
-        if path.is_file() and path.name.startswith(("train", "valid", "dict")):
+        if path.is_file() and path.name.startswith(("train", "valid", "dict", *splits)):
             digest.update(f"{path.name} {digest_of(path)}\n".encode())
     return digest.hexdigest()[:12]
