@@ -38,6 +38,14 @@ def test_rates_grow_until_the_best_has_a_worse_neighbour_on_each_side() -> None:
     assert not any(map(is_edge, grids.values()))
 
 
+def test_rates_of_an_earlier_call_leave_no_gap_beside_the_best() -> None:
+    results = [result("pre_ln", 0.032, 1, 2.0)]
+    while cells := next_cells(replace(PLAN, entries=[PRE_LN], seeds=1, baseline_seeds=1), results):
+        results += [result(c.entry.name, c.lr, c.seed, abs(math.log2(c.lr / 0.008))) for c in cells]
+    assert best_rate(rate_losses(PRE_LN, results)) == 0.008
+    assert sorted(rate_losses(PRE_LN, results)) == [0.001, 0.002, 0.004, 0.008, 0.016, 0.032]
+
+
 def test_seeds_follow_at_the_best_rate_paired_and_the_baseline_has_more() -> None:
     results = carry_out(PLAN, {"pre_ln": 0.002, "b2t": 0.004})
     further = [o.key for o in results if o.seed > 1]

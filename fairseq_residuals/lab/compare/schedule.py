@@ -58,9 +58,10 @@ def next_rates(losses: Mapping[float, float], plan: Plan) -> list[float]:
     if not plan.grows or len(losses) >= MOST_RATES:
         return []
     best = best_rate(losses)
-    if best is None or best == min(losses):
+    if best is None:
         return [min(losses) / 2]
-    return [best * 2] if best == max(losses) else []
+    # an earlier call may have tried rates further away
+    return [lr for lr in (best / 2, best * 2) if not any(math.isclose(lr, tried) for tried in losses)]
 
 
 def next_cells(plan: Plan, results: Sequence[Result]) -> list[Cell]:
