@@ -100,3 +100,9 @@ def test_a_machine_that_slows_down_and_speeds_up_does_not_change_the_ratio_of_tw
     seconds = seconds_in_turns({name: partial(next, times) for name, times in passes.items()})
     assert seconds["mine"] / seconds["baseline"] == pytest.approx(1.5)
     assert 1 < seconds["baseline"] < 2
+
+
+def test_two_differences_that_rounding_made_equal_decide_nothing() -> None:
+    (verdict,) = decide({"mine": [(0.049, 0.051), (0.045, 0.047)]})
+    assert verdict.word == "not distinguishable"
+    assert verdict.p is not None and verdict.p > 0.05
