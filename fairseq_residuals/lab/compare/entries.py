@@ -88,13 +88,15 @@ def read_entries(
     Raises:
         UserError: an entry is not valid, or comes twice; two files have one name.
     """
-    files = [*imported, *(Path(text) for text in texts if text.endswith(".py"))]
+    split = [(wiring, at + warmup) for wiring, at, warmup in (text.partition("@warmup=") for text in texts)]
+    files = [*imported, *(Path(text) for text, _ in split if text.endswith(".py"))]
     user_dir = _user_dir(files, folder) if files or of_today else None
     entries: list[Entry] = []
-    for text in texts:
+    for text, warmup in split:
         named = load(user_dir / _kept(Path(text))) if user_dir and text.endswith(".py") else [text]
-        entries += [_entry(name, user_dir) for name in named]
-    entries += [replace(e, name=f"{e.name}@warmup=0", warmup=0) for e in entries if e.trains_without_warmup]
+        entries += [_entry(name + warmup, user_dir) for name in named]
+    without = [replace(e, name=f"{e.name}@warmup=0", warmup=0) for e in entries if e.trains_without_warmup]
+    entries += [e for e in without if e.name not in texts]
     names = [entry.name for entry in entries]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UserError(f"{', '.join(twice)} is named twice: give each wiring once")
