@@ -235,9 +235,13 @@ def carry_out(comparison: Comparison, cell: Cell, runner: Runner, run: Run) -> R
             ended, reason, used = "failed", failure.tail(lines=1), failure.usage
         if ended != "failed":
             log = read_log(*job.logs)
-            train, valid, parameters = log.values("loss", TRAIN), log.values("loss", VALID), log.parameters
+            # beside a loss that smooths labels, fairseq logs the one that compares with the unigram loss
+            loss = "nll_loss" if log.values("nll_loss", VALID) else "loss"
+            train, valid, parameters = log.values(loss, TRAIN), log.values(loss, VALID), log.parameters
         last = valid.get(updates)
-        if ended == "learned" and (last is None or not math.isfinite(last)):
+        if ended == "learned" and last is None:  # as by an override such as checkpoint.patience
+            ended, reason = "failed", f"fairseq ended or validated no more before update {updates}"
+        elif ended == "learned" and last is not None and not math.isfinite(last):
             ended, reason, last = "diverged", "the last validation loss is no number", None
         if comparison.with_score and ended == "learned":
             ((scored,),) = stages.scores(list(job.recipe.measurements)).values()

@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -104,9 +105,16 @@ def look(comparison: Comparison, entries: Sequence[Entry], cores: int, most_roun
         for entry in entries:
             say(f"looking at {entry.name} before it trains")
             torch.manual_seed(1)
-            model = task.build_model(comparison.job(Cell(entry, 1.0, 1)).config.model).to(device)
-            admin_measurement.profile(model, partial(model, **sample["net_input"]))
-            logits = _logits(model, sample)
+            try:
+                model = task.build_model(comparison.job(Cell(entry, 1.0, 1)).config.model).to(device)
+                admin_measurement.profile(model, partial(model, **sample["net_input"]))
+                logits = _logits(model, sample)
+            except UserError:
+                raise
+            except Exception as error:  # whatever a user's wiring raises
+                at = traceback.extract_tb(error.__traceback__)[-1]
+                told = f"{type(error).__name__}: {error}; {at.filename}, line {at.lineno}"
+                raise UserError(f"{entry.name} fails in its first pass: {told}") from error
             reference = logits if reference is None else reference
             moved = _moved(model)  # what starts at 0 may look ahead later
             if not _is_causal(model, sample, logits) or not _is_causal(moved, sample, _logits(moved, sample)):
