@@ -32,7 +32,7 @@ def _complete(cfg: DictConfig, name: str, task: Any) -> None:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     task.add_args(parser)
     known = {action.dest: action for action in parser._actions}
-    common = {"_name", "seed", "train_subset"}
+    common = {"_name", "seed", "train_subset", "dataset_impl"}
     unknown = sorted(set(map(str, cfg)) - set(known) - common)
     if unknown:
         valid = ", ".join(sorted(set(known) | common))
@@ -45,6 +45,8 @@ def _complete(cfg: DictConfig, name: str, task: Any) -> None:
                 cfg[key] = action.default
         if "seed" not in cfg:
             cfg.seed = OmegaConf.select(cfg._get_root(), "common.seed", default=1)
+        if "dataset_impl" not in cfg:  # read by translation_multi_simple_epoch
+            cfg.dataset_impl = OmegaConf.select(cfg._get_root(), "dataset.dataset_impl", default=None)
         cfg.task = name
 
 
