@@ -254,14 +254,14 @@ def test_a_training_that_an_override_ends_early_did_not_diverge(
     assert main([*flags, "--override", "optimization.stop_time_hours=1e-9"]) == 1
     printed = capsys.readouterr()
     assert "diverged at every rate" not in printed.out
-    assert "2 of 2 runs failed, the first of pre_ln: fairseq ended or validated no more before update 16" in printed.err
+    assert re.search(r"2 of 2 runs failed, the first of \w+: fairseq ended or validated no more before", printed.err)
 
 
 def test_the_loss_has_no_smoothed_labels(tmp_path: Path) -> None:
     smoothed = ["criterion._name=label_smoothed_cross_entropy", "+criterion.label_smoothing=0.4"]
     flags = ["b2t", *TINY, "--seeds", "1", "--baseline-seeds", "1", "--out", str(tmp_path), "--override", *smoothed]
     assert main(["compare", *flags]) == 0
-    (result, _) = read_results(runs_csv(tmp_path))
+    (result,) = (o for o in read_results(runs_csv(tmp_path)) if o.entry == "pre_ln")
     (log,) = tmp_path.glob("copy-*/runs/compare/copy/pre_ln-*/seed1/train.001.log")
     assert f'"valid_nll_loss": "{result.valid_loss:g}"' in log.read_text()
 
@@ -270,7 +270,7 @@ def test_a_wiring_that_fails_in_its_first_pass_is_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong = "class Wrong(PreLNConnection):\n    def read(self, s):\n        return s['nothing'], s\n\n\nclass Twin"
-    (tmp_path / "wrong.py").write_text(TWIN.replace("class Twin", wrong).replace("= PreLNConn", "= Wrong#"))
-    assert main(["compare", str(tmp_path / "wrong.py"), *TINY, "--out", str(tmp_path), "--dry-run"]) == 1
+    (tmp_path / "keyless.py").write_text(TWIN.replace("class Twin", wrong).replace("= PreLNConn", "= Wrong#"))
+    assert main(["compare", str(tmp_path / "keyless.py"), *TINY, "--out", str(tmp_path), "--dry-run"]) == 1
     message = capsys.readouterr().err
-    assert " fails in its first pass: KeyError: 'nothing'; " in message and "wrong.py, line 6" in message
+    assert " fails in its first pass: KeyError: 'nothing'; " in message and "keyless.py, line 6" in message

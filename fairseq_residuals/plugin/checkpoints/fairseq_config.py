@@ -47,6 +47,9 @@ COMPUTING = (
 
 def computed_otherwise(then: Settings, now: Settings) -> tuple[str, Any, Any] | None:
     """Return the first setting of :data:`COMPUTING` in which two models differ, with both values, or None."""
+    # of embeddings that are all shared, fairseq may leave the decoder's unsaid
+    shared = {"share_decoder_input_output_embed": True}
+    then, now = (settings | (shared if settings.get("share_all_embeddings") else {}) for settings in (then, now))
     both = [(key, then[key], now[key]) for key in COMPUTING if key in then and key in now]
     # False and None are one
     return next((found for found in both if (found[1] or None) != (found[2] or None)), None)
