@@ -11,8 +11,9 @@ import zipfile
 from collections.abc import Callable, Iterator
 
 from object_cases import pid, rebuilt
-from pickle_cases import MAGIC, Case, checkpoint, legacy, zipped
+from pickle_cases import DAMAGED, MAGIC, Case, checkpoint, legacy, zipped
 
+FOREIGN = "compressed, encrypted, or named"
 NUMBERS = bytes(range(64)) * 64
 GOOD = zipped(checkpoint(rebuilt(pid("0", 1024), 0, (1024,), (1,))), {"data/0": NUMBERS})
 OLD = legacy(checkpoint(rebuilt(pid("0", 1024, view=b"N"), 0, (1024,), (1,))), {"0": NUMBERS})
@@ -43,61 +44,43 @@ def checkpoints() -> Iterator[Case]:
     overlapping = changed(GOOD, central + 42, struct.pack("<I", 0))
     end = len(GOOD) - 22
     cases = {
-        "zip-compressed": (
-            zip_of(*records, method=zipfile.ZIP_DEFLATED),
-            "compressed, encrypted, or named",
-        ),
-        "zip-bomb": (
-            zip_of(*records, ("x/data/0", bytes(1 << 26)), method=zipfile.ZIP_DEFLATED),
-            "compressed, encrypted, or named",
-        ),
-        "zip-lzma": (
-            zip_of(*records, method=zipfile.ZIP_LZMA),
-            "compressed, encrypted, or named",
-        ),
-        "zip-escape": (
-            zip_of(*records, ("x/../../y", b"")),
-            "compressed, encrypted, or named",
-        ),
-        "zip-absolute": (
-            zip_of(*records, ("/etc/passwd", b"")),
-            "compressed, encrypted, or named",
-        ),
-        "zip-backslash": (zip_of(*records, ("x\\y", b"")), "compressed, encrypted, or named"),
-        "zip-two-folders": (
-            zip_of(*records, ("y/data.pkl", b"")),
-            "compressed, encrypted, or named",
-        ),
+        "zip-compressed": (zip_of(*records, method=zipfile.ZIP_DEFLATED), FOREIGN),
+        "zip-bomb": (zip_of(*records, ("x/data/0", bytes(1 << 26)), method=zipfile.ZIP_DEFLATED), FOREIGN),
+        "zip-lzma": (zip_of(*records, method=zipfile.ZIP_LZMA), FOREIGN),
+        "zip-escape": (zip_of(*records, ("x/../../y", b"")), FOREIGN),
+        "zip-absolute": (zip_of(*records, ("/etc/passwd", b"")), FOREIGN),
+        "zip-backslash": (zip_of(*records, ("x\\y", b"")), FOREIGN),
+        "zip-two-folders": (zip_of(*records, ("y/data.pkl", b"")), FOREIGN),
         "zip-two-of-one-name": (_twice(), "two records of one name"),
         "zip-two-cases": (zip_of(*records, ("x/DATA.PKL", b"")), "two records of one name"),
         "zip-torchscript": (zip_of(*records, ("x/constants.pkl", b"")), "a program .TorchScript"),
         "zip-without-pickle": (zip_of(("x/version", b"3\n")), r"without data\.pkl"),
-        "zip-without-records": (zip_of(), "damaged|not written by torch.save"),
-        "zip-encrypted": (encrypted, "compressed, encrypted, or named"),
+        "zip-without-records": (zip_of(), DAMAGED),
+        "zip-encrypted": (encrypted, FOREIGN),
         "zip-overlapping": (overlapping, "overlap|damaged"),
-        "zip-comment": (GOOD[:-2] + b"\x05\x00hello", "damaged|not written by torch.save"),
-        "zip-trailing": (GOOD + bytes(100), "damaged|not written by torch.save"),
+        "zip-comment": (GOOD[:-2] + b"\x05\x00hello", DAMAGED),
+        "zip-trailing": (GOOD + bytes(100), DAMAGED),
         "zip-long-table": (changed(GOOD, end + 12, struct.pack("<I", 1 << 30)), "damaged|not written"),
         "zip-table-elsewhere": (changed(GOOD, end + 16, struct.pack("<I", 1 << 30)), "damaged|not written"),
         "zip-flipped-tensor": (changed(GOOD, tensor + 100, b"\xff"), "checksum differs"),
         "zip-flipped-pickle": (changed(GOOD, GOOD.index(b"rebuild"), b"R"), "checksum differs"),
-        "zip-of-zeros": (b"PK\x03\x04" + bytes(5000), "damaged|not written by torch.save"),
-        "byteorder": (zip_of(*records, ("x/byteorder", b"middle")), "damaged|not written by torch.save"),
+        "zip-of-zeros": (b"PK\x03\x04" + bytes(5000), DAMAGED),
+        "byteorder": (zip_of(*records, ("x/byteorder", b"middle")), DAMAGED),
         "alignment": (
             zip_of(*records, ("x/.storage_alignment", b"9" * 5000)),
             "torch.save does not write",
         ),
-        "tar": (tar_of(("storages", b""), ("tensors", b""), ("pickle", b"")), "damaged|not written by torch.save"),
-        "tar-named-as-a-checkpoint": (_tar_of_magic(), "damaged|not written by torch.save"),
-        "tar-of-10^9-tensors": (tar_of(("storages", b"\x80\x02J\x00\xca\x9a;.")), "damaged|not written by torch.save"),
-        "pickle-alone": (checkpoint(b"}"), "damaged|not written by torch.save"),
-        "pickle-of-protocol-5": (b"\x80\x05\x95" + bytes(8) + b"}.", "damaged|not written by torch.save"),
-        "gzip": (gzip.compress(GOOD, mtime=0), "damaged|not written by torch.save"),
-        "page": (b"<!doctype html><title>404</title>", "damaged|not written by torch.save"),
-        "empty": (b"", "damaged|not written by torch.save"),
-        "zeros": (bytes(10_000), "damaged|not written by torch.save"),
-        "noise": (random.Random(1).randbytes(10_000), "damaged|not written by torch.save"),
-        "legacy-header-alone": (MAGIC, "damaged|not written by torch.save"),
+        "tar": (tar_of(("storages", b""), ("tensors", b""), ("pickle", b"")), DAMAGED),
+        "tar-named-as-a-checkpoint": (_tar_of_magic(), DAMAGED),
+        "tar-of-10^9-tensors": (tar_of(("storages", b"\x80\x02J\x00\xca\x9a;.")), DAMAGED),
+        "pickle-alone": (checkpoint(b"}"), DAMAGED),
+        "pickle-of-protocol-5": (b"\x80\x05\x95" + bytes(8) + b"}.", DAMAGED),
+        "gzip": (gzip.compress(GOOD, mtime=0), DAMAGED),
+        "page": (b"<!doctype html><title>404</title>", DAMAGED),
+        "empty": (b"", DAMAGED),
+        "zeros": (bytes(10_000), DAMAGED),
+        "noise": (random.Random(1).randbytes(10_000), DAMAGED),
+        "legacy-header-alone": (MAGIC, DAMAGED),
     }
     for label, (contents, sentence) in cases.items():
         yield Case(label, "checkpoint", contents, sentence)

@@ -17,6 +17,7 @@ MAGIC = b"".join(
     for part in (torch.serialization.MAGIC_NUMBER, 1001, {"protocol_version": 1001, "little_endian": True})
 )
 EMPTY_CFG = b"X\x03\x00\x00\x00cfg}"
+DAMAGED = "damaged|not written by torch.save"
 
 
 class Case(NamedTuple):
@@ -117,9 +118,7 @@ def calls() -> Iterator[Case]:
         zipped(checkpoint(name("\x1b[2Jos", "system"))),
         "a class whose name is none",
     )
-    yield Case(
-        "name-without-end", "checkpoint", zipped(checkpoint(b"c" + b"a" * 5000)), "damaged|not written by torch.save"
-    )
+    yield Case("name-without-end", "checkpoint", zipped(checkpoint(b"c" + b"a" * 5000)), DAMAGED)
 
 
 _MADE = text("touch called")
@@ -168,26 +167,23 @@ def instructions() -> Iterator[Case]:
         yield Case(f"instruction-{opcode}", "checkpoint", zipped(checkpoint(code)), f"pickle instruction {opcode},")
     yield Case("instruction-unknown", "checkpoint", zipped(checkpoint(b"\xff")), "pickle instruction 255,")
     misplaced = {
-        "reduce-of-a-number": (b"K\x01)R", "damaged|not written by torch.save"),
+        "reduce-of-a-number": (b"K\x01)R", DAMAGED),
         "reduce-of-a-class": (name("builtins", "list") + b")R", r"calls builtins\.list, which is not to be called"),
         "newobj-of-a-class": (name("builtins", "dict") + b")\x81", r"calls builtins\.dict, which is not to be called"),
         "reduce-of-ndarray": (name("numpy", "ndarray") + b")R", r"calls numpy\.ndarray, which is not to be called"),
-        "reduce-without-arguments": (
-            name("collections", "OrderedDict") + b"K\x01R",
-            "damaged|not written by torch.save",
-        ),
+        "reduce-without-arguments": (name("collections", "OrderedDict") + b"K\x01R", DAMAGED),
         "build-of-a-dict": (b"}}b", "gives state to what takes none"),
         "build-of-a-class": (name("builtins", "int") + b"}b", "gives state to what takes none"),
         "build-of-a-function": (name("_codecs", "encode") + b"}b", "gives state to what takes none"),
-        "append-to-a-dict": (b"}K\x01a", "damaged|not written by torch.save"),
-        "append-to-text": (text("a") + b"(K\x01e", "damaged|not written by torch.save"),
+        "append-to-a-dict": (b"}K\x01a", DAMAGED),
+        "append-to-text": (text("a") + b"(K\x01e", DAMAGED),
         "item-of-a-list": (b"]K\x01K\x01s", "sets items of an object of type list"),
         "item-of-a-class": (name("builtins", "int") + b"(K\x01K\x01u", "sets items of an object of type type"),
-        "odd-items": (b"}(K\x01u", "damaged|not written by torch.save"),
-        "empty-stack": (b"(R" * 40, "damaged|not written by torch.save"),
-        "memo-that-is-not-there": (b"h\xff", "damaged|not written by torch.save"),
-        "long-text": (b"X" + struct.pack("<I", (1 << 32) - 1), "damaged|not written by torch.save"),
-        "text-that-is-not-utf-8": (b"X\x01\x00\x00\x00\xff", "damaged|not written by torch.save"),
+        "odd-items": (b"}(K\x01u", DAMAGED),
+        "empty-stack": (b"(R" * 40, DAMAGED),
+        "memo-that-is-not-there": (b"h\xff", DAMAGED),
+        "long-text": (b"X" + struct.pack("<I", (1 << 32) - 1), DAMAGED),
+        "text-that-is-not-utf-8": (b"X\x01\x00\x00\x00\xff", DAMAGED),
         "class-as-a-value": (name("numpy", "ndarray"), r"a class, numpy\.ndarray, among its data"),
         "function-as-a-value": (name("_codecs", "encode"), r"a class, _codecs\.encode, among its data"),
         "object-without-state": (name("argparse", "Namespace") + b")\x81", "without its contents"),
