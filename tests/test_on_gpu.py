@@ -13,7 +13,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from golden_files import VERIFIED
 from test_contract import every_variant, gradients, loss_of
 from test_fused_adam import FLAGS as ADAM
-from test_packed import Gradients, sample_of, shape_of, step
+from test_packed import Gradients, shape_of, step
 from tiny import EOS, PAD, batch, build, logits, make_dictionary, perturb, target_tokens
 from tiny_trainer import SGD, Task, make_config, sample
 from torch import Tensor, nn
@@ -117,7 +117,7 @@ def test_cuda_graphs(variant: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("variant", sorted(VARIANTS))
 def test_packed(variant: str) -> None:
     """In single precision by blocks, in half precision by varlen_attn, about as far from the former as padded ones."""
-    padded = sample_of("translation")
+    padded = sample()
     rows = pack_batch(padded, PAD, shape_of(padded))
     model: Any = perturb(build("translation", variant, "--packed")).to(GPU).train()
     expected = step(model, on_gpu(padded))
@@ -144,7 +144,7 @@ def test_one_graph_for_packed_batches(variant: str) -> None:
     plain, graphs = (build_criterion(make_config(*flags).criterion, Task(None)) for _ in range(2))
     record_steps(graphs)
     model: Any = perturb(build("translation", variant, "--packed")).to(GPU, torch.bfloat16).train()
-    samples = [sample_of("translation", sentences) for sentences in (3, 5, 4)]
+    samples = [sample(sentences=sentences) for sentences in (3, 5, 4)]
     shape = shape_of(*samples)
     for one in samples:
         results = []

@@ -25,16 +25,6 @@ HISTORY = {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {}, "num_updat
 NOT_IN_YAML = ("task", "input_feat_per_channel", "input_channels", "tokens_per_sample")
 
 
-class Task(tiny.TinyTask):
-    """Builds models as fairseq's tasks do."""
-
-    def load_state_dict(self, state: Any) -> None:
-        pass
-
-    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> nn.Module:
-        return tiny.build_model(cfg, self)
-
-
 def write(folder: Path, layout: str, arch: str = "transformer_post_ln", *flags: str) -> Path:
     """A checkpoint with its settings as a command line, an old version's command line, or a YAML file leaves them."""
     args = tiny.settings(arch, *tiny.dimensions("translation"), *flags)
@@ -52,7 +42,7 @@ def write(folder: Path, layout: str, arch: str = "transformer_post_ln", *flags: 
 
 
 def load(path: Path, **overrides: Any) -> nn.Module:
-    (model,), _ = load_model_ensemble([str(path)], arg_overrides=overrides, task=Task(**vars(tiny.make_task())))
+    (model,), _ = load_model_ensemble([str(path)], arg_overrides=overrides, task=tiny.make_task())
     return model
 
 

@@ -10,7 +10,7 @@ import torch
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from packed_reference import instead_of_the_kernel
 from reruns import instead_of_graphs
-from tiny import EOS, PAD, batch, build, make_task, perturb, target_tokens
+from tiny import EOS, PAD, build, make_task, perturb
 from tiny_trainer import SGD, Task, make_trainer, sample, update
 from torch import Tensor, nn
 
@@ -27,14 +27,6 @@ from fairseq_residuals.wirings.core.packing import Packing
 from fairseq_residuals.wirings.core.registry import VARIANTS
 
 Gradients = dict[str, Tensor]
-
-
-def sample_of(task: str, sentences: int = 3) -> dict[str, Any]:
-    inputs = batch(task, sentences)
-    target = target_tokens(task, inputs).roll(-1, 1)
-    target[target_tokens(task, inputs).eq(PAD)] = PAD
-    size = {"nsentences": sentences, "ntokens": int(target.ne(PAD).sum())}
-    return {"id": torch.arange(sentences), "net_input": inputs, "target": target} | size
 
 
 def shape_of(*samples: dict[str, Any]) -> FixedShape:
@@ -66,7 +58,7 @@ def unreachable(*args: Any, **kwargs: Any) -> Any:
 
 @pytest.mark.parametrize("variant", sorted(VARIANTS))
 def test_every_wiring(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, padded = perturb(build("translation", variant, "--packed")).train(), sample_of("translation")
+    model, padded = perturb(build("translation", variant, "--packed")).train(), sample()
     expected = step(model, padded)
     assert_same(step(model, pack_batch(padded, PAD)), expected)
     instead_of_the_kernel(monkeypatch)
@@ -94,7 +86,7 @@ def test_every_wiring(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_options(task: str, flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     left = flags == ("--left-pad",)
-    model, padded = perturb(build(task, "b2t", "--packed", *(() if left else flags))).train(), sample_of(task)
+    model, padded = perturb(build(task, "b2t", "--packed", *(() if left else flags))).train(), sample(task=task)
     if left:
         source = padded["net_input"]["src_tokens"]
         rows = [row.roll(int(row.eq(PAD).sum())) for row in source]
@@ -158,7 +150,7 @@ def test_one_graph_serves_all_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_rows() -> None:
-    padded = sample_of("translation")
+    padded = sample()
     rows = pack_batch(padded, PAD)
     source, target = padded["net_input"]["src_tokens"], padded["target"]
     assert rows["net_input"]["src_tokens"].tolist() == [[word for s in source.tolist() for word in s if word != PAD]]
@@ -175,7 +167,7 @@ def test_rows() -> None:
 
 
 def test_one_shape_has_room_for_all_batches() -> None:
-    samples = [sample_of("translation", n) for n in (2, 5, 3)]
+    samples = [sample(sentences=n) for n in (2, 5, 3)]
     shape = shape_of(*samples)
     rows = [pack_batch(s, PAD, shape) for s in samples]
     sizes = [[x.shape if isinstance(x, Tensor) else x for x in row["net_input"].values()] for row in rows]
@@ -189,7 +181,7 @@ def test_one_shape_has_room_for_all_batches() -> None:
 
 
 def test_a_batch_that_is_larger_than_its_data_set_said_has_room_too() -> None:
-    small, large = sample_of("translation", 5), sample_of("translation", 5)
+    small, large = sample(sentences=5), sample(sentences=5)
     shape = shape_of(small)
     for words in (large["net_input"], large):
         for name in words.keys() & {"src_tokens", "prev_output_tokens", "target"}:

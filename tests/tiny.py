@@ -75,11 +75,17 @@ def make_dictionary(words: int = 36) -> Dictionary:
 
 @dataclass
 class TinyTask:
-    """What fairseq's models ask of a task."""
+    """What fairseq's models, and its loading of checkpoints, ask of a task."""
 
     source_dictionary: Dictionary
     target_dictionary: Dictionary
     args: Namespace
+
+    def load_state_dict(self, state: Any) -> None:
+        assert state == {}
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> nn.Module:
+        return build_model(cfg, self)
 
 
 def make_task() -> TinyTask:
