@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 from fairseq.models import build_model
-from tiny import build, make_dictionary, make_task, settings, stacks
+from tiny import build, make_dictionary, make_task, settings, sizes_of, stacks
 from torch import Tensor, nn
 
 from fairseq_residuals.wirings.core.initialization import initialise
@@ -18,14 +18,7 @@ LAYERS, DIM, FFN, WORDS = 3, 64, 96, 60
 
 def drawn(args: str, *flags: str, arch: str = "transformer_post_ln", seed: int = 1) -> dict[str, Tensor]:
     """Parameters as initialised, by their names in a checkpoint."""
-    sizes = [
-        flag
-        for stack in ("encoder", "decoder")
-        for flag in (
-            *(f"--{stack}-layers", str(LAYERS), f"--{stack}-embed-dim", str(DIM)),
-            *(f"--{stack}-ffn-embed-dim", str(FFN), f"--{stack}-attention-heads", "4"),
-        )
-    ]
+    sizes = [flag for stack in ("encoder", "decoder") for flag in sizes_of(stack, LAYERS, DIM, FFN, heads=4)]
     task = make_task()
     task.source_dictionary = task.target_dictionary = make_dictionary(WORDS - 4)
     torch.manual_seed(seed)

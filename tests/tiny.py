@@ -112,14 +112,19 @@ def settings(arch: str, *flags: str) -> Namespace:
     return args
 
 
+NO_DROPOUT = ["--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0"]
+
+
+def sizes_of(stack: str, layers: int, dim: int, ffn_dim: int, heads: int) -> list[str]:
+    """Flags for a stack, encoder or decoder."""
+    sizes = {"layers": layers, "embed-dim": dim, "ffn-embed-dim": ffn_dim, "attention-heads": heads}
+    return [part for name, size in sizes.items() for part in (f"--{stack}-{name}", str(size))]
+
+
 def dimensions(task: str, layers: int = 2, dim: int = 16) -> list[str]:
     stacks = ("decoder",) if task == "language_modeling" else ("encoder", "decoder")
-    flags: list[str] = []
-    for stack in stacks:
-        flags += [f"--{stack}-layers", str(layers), f"--{stack}-embed-dim", str(dim)]
-        flags += [f"--{stack}-ffn-embed-dim", str(2 * dim), f"--{stack}-attention-heads", "2"]
-    flags += ["--conv-channels", "8"] if task == "speech" else []
-    return [*flags, "--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0"]
+    flags = [flag for stack in stacks for flag in sizes_of(stack, layers, dim, 2 * dim, heads=2)]
+    return [*flags, *(["--conv-channels", "8"] if task == "speech" else []), *NO_DROPOUT]
 
 
 def build(task: str, variant: str, *flags: str, layers: int = 2, seed: int = 1) -> nn.Module:

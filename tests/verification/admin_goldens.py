@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from fairseq.models import build_model
 from golden_files import FOLDER, provenance, tensors_of
-from tiny import make_dictionary, make_task, settings
+from tiny import NO_DROPOUT, make_dictionary, make_task, settings, sizes_of
 from torch import Tensor, nn
 
 
@@ -38,11 +38,9 @@ class ProfileGolden:
 
     def build(self, weights: dict[str, Tensor]) -> nn.Module:
         """This plugin's model with ``weights``, named as in the authors' code; its omegas are as built."""
-        flags = ["--share-all-embeddings", "--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0"]
+        flags = ["--share-all-embeddings", *NO_DROPOUT]
         for stack in ("encoder", "decoder"):
-            flags += [f"--{stack}-layers", str(self.sizes[stack[:3]]), f"--{stack}-embed-dim", str(self.sizes["d"])]
-            flags += [f"--{stack}-ffn-embed-dim", str(self.sizes["ffn"])]
-            flags += [f"--{stack}-attention-heads", str(self.sizes["heads"])]
+            flags += sizes_of(stack, self.sizes[stack[:3]], *(self.sizes[key] for key in ("d", "ffn", "heads")))
         task = make_task()
         task.source_dictionary = task.target_dictionary = make_dictionary(self.sizes["vs"] - 4)
         model = build_model(settings("transformer_admin", *flags), task)

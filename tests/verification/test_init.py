@@ -20,7 +20,7 @@ import torch
 from fairseq.models import build_model
 from golden_files import FOLDER, provenance, tensors_of
 from test_init_options import drawn
-from tiny import make_dictionary, make_task, settings
+from tiny import make_dictionary, make_task, settings, sizes_of
 
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import translate
 from fairseq_residuals.wirings.core.base import StackShape
@@ -84,8 +84,7 @@ def models(case: str, seeds: list[int], *, encoder_alone: bool = False) -> Itera
     if not any(flag.startswith("--share") for flag in flags):
         flags += ["--share-decoder-input-output-embed" if len(stacks) == 1 else "--share-all-embeddings"]
     for stack in stacks:
-        flags += [f"--{stack}-layers", "6", f"--{stack}-embed-dim", "256", f"--{stack}-ffn-embed-dim", "1024"]
-        flags += [f"--{stack}-attention-heads", "4"]
+        flags += sizes_of(stack, 6, 256, 1024, heads=4)
     task = make_task()
     task.source_dictionary = task.target_dictionary = make_dictionary(996)
     for seed in seeds:
@@ -196,8 +195,7 @@ def test_t_fixup_draws_what_the_authors_code_draws(name: str) -> None:
     hyper = provenance(FOLDER / f"tfixup_{name}_initweights.npz")["hyper"]
     flags = ["--share-all-embeddings" if hyper["share"] else "--share-decoder-input-output-embed"]
     for stack, layers in (("encoder", hyper["enc"]), ("decoder", hyper["dec"])):
-        flags += [f"--{stack}-layers", str(layers), f"--{stack}-embed-dim", str(hyper["d"])]
-        flags += [f"--{stack}-ffn-embed-dim", str(hyper["ffn"]), f"--{stack}-attention-heads", str(hyper["heads"])]
+        flags += sizes_of(stack, layers, hyper["d"], hyper["ffn"], hyper["heads"])
     task = make_task()
     torch.manual_seed(hyper["seed"])
     model = build_model(settings("transformer_t_fixup", *flags), task)
