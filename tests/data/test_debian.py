@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import threading
-from collections.abc import Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import test_download
 from debian_mirror import BOILERPLATE, Package, packages, write_mirror
 from prepared import Prepared, run
 
@@ -19,6 +16,7 @@ from fairseq_residuals.lab.data.corpus import Job, prepare
 from fairseq_residuals.lab.data.download import Downloads
 from fairseq_residuals.wirings.core.errors import UserError
 
+served = test_download.served
 SETS = ("train", "valid", "test")
 EMPTY = Package("empty", "empty", {"en": ["transitional dummy package", " Nothing in it."]})
 UNTRANSLATED = Package("copy", "copy", {key: ["one two three four", " five six seven."] for key in ("en", "it")})
@@ -97,24 +95,11 @@ def test_language_model(tmp_path: Path) -> None:
     assert found.binarized("test")
 
 
-@pytest.fixture
-def address(mirror: Path) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(mirror)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
 def test_files_of_another_point_release_are_refused(
-    address: str, tmp_path: Path, capsys: pytest.CaptureFixture
+    mirror: Path, served: test_download.Served, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    assert main(["prepare", "debian", str(tmp_path), "--mirror", address, "--workers", "1"]) != 0
+    served.files = {f"/{path.relative_to(mirror)}": path.read_bytes() for path in mirror.rglob("*") if path.is_file()}
+    assert main(["prepare", "debian", str(tmp_path), "--mirror", served.address, "--workers", "1"]) != 0
     told = capsys.readouterr().err
     assert "until a point release after 12.15 replaces it" in told and "and should have 9e0b5aabb2465b3d" in told
     assert not list((tmp_path / "downloads").rglob("*.xz*"))  # another mirror may be given

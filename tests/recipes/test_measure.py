@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,8 +18,7 @@ ENGLISH = ["The cat sat on the mat today .", "A well-known dog ran over there ."
 
 
 def in_folder(name: str, folder: Path) -> Job:
-    job = job_of(name, gpus=0)
-    return replace(job, settings=replace(job.settings, data=folder / "data", out=folder / "out"))
+    return job_of(name, gpus=0, data=folder / "data", out=folder / "out")
 
 
 def generated(lines: list[str], targets: list[str]) -> str:

@@ -7,7 +7,6 @@ import os
 import stat
 import subprocess
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -44,8 +43,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    job = job_of("dlcl/table7/pre_large", gpus=0)
-    job = replace(job, settings=replace(job.settings, data=tmp_path / "data", out=tmp_path / "out"))
+    job = job_of("dlcl/table7/pre_large", gpus=0, data=tmp_path / "data", out=tmp_path / "out")
     job.folder.mkdir(parents=True)
     return job
 
@@ -135,8 +133,7 @@ def test_a_missing_program_is_named(job: Job, programs, monkeypatch: pytest.Monk
 
 def test_curve_of_validations_over_resumed_training(tmp_path: Path) -> None:
     """The perplexity of JoeyNMT: exp(CE - H), H the entropy of the smoothed targets, by hand for 10 words."""
-    job = job_of("joeynmt/perplexity/baseline", gpus=0)
-    job = replace(job, settings=replace(job.settings, data=tmp_path / "data", out=tmp_path / "out"))
+    job = job_of("joeynmt/perplexity/baseline", gpus=0, data=tmp_path / "data", out=tmp_path / "out")
     job.data.mkdir(parents=True)
     (job.data / "dict.en.txt").write_text("".join(f"w{i} 1\n" for i in range(6)))
     job.folder.mkdir(parents=True)
@@ -155,7 +152,7 @@ def test_failed_training_is_recorded_for_every_metric_and_not_repeated(tmp_path:
     install, calls = programs
     said = "fairseq-hydra-train: error: training diverged: gradients are Nan/Inf; see the log"
     install(fairseq_hydra_train=f"echo '{said}'; exit 1")
-    settings = replace(job_of("x", gpus=0).settings, data=tmp_path / "data", out=tmp_path / "out")
+    settings = job_of("x", gpus=0, data=tmp_path / "data", out=tmp_path / "out").settings
     corpus = tmp_path / "data" / "wikitext103"
     corpus.mkdir(parents=True)
     (corpus / "prepared.json").write_text("{}")
