@@ -15,7 +15,6 @@ from tiny import (
     PAD,
     batch,
     build,
-    depth_for,
     logits,
     make_dictionary,
     perturb,
@@ -238,18 +237,6 @@ def inputs_of(stack: Any, length: int, sentences: int) -> tuple[Tensor, tuple[Te
     memory = (torch.randn(length, sentences, 16), mask) if stack.shape.cross else (None, None)
     causal = torch.full((length - 1, length - 1), -torch.inf).triu(1)
     return torch.randn(length - 1, sentences, 16, requires_grad=True), (*memory, None, causal)
-
-
-@every_variant_once
-def test_depth(task: str, variant: str) -> None:
-    """A layer, and many; test_deep.py has pairs of 100."""
-    layers = depth_for(variant, 24 if task == "language_modeling" else 1)
-    model, inputs = build(task, variant, layers=layers), batch(task)
-    assert [len(stack) for stack in stacks(model)] == [layers] * len(stacks(model))
-    out = logits(model, task, inputs)
-    assert out.isfinite().all() and out.std() > 0
-    loss_of(out).backward()
-    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
 @every_variant_once

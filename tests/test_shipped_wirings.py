@@ -14,9 +14,6 @@ from tests.rotation import rotated
 
 # at the start each computes what another does, whose parameters it has among others
 STARTS = [
-    ("zaya_residual", "", "pre_ln"),
-    ("residual_multiplier", "multiplier=1", "pre_ln"),
-    ("layer_scalar", "", "sandwich_ln"),
     ("x0_lambdas", "", "pre_ln"),
     ("backout", "start=0", "pre_ln"),
     ("two_lane", "start=pre_ln", "pre_ln"),
@@ -39,38 +36,12 @@ def test_start(task: str, name: str, args: str, other: str) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(
-    ("gate", "closed", "task"), [("sigmoid", -torch.inf, "translation"), ("none", 0.0, "language_modeling")]
-)
-def test_u_net_with_closed_skips_is_pre_ln(task: str, gate: str, closed: float) -> None:
-    plain = perturb(build(task, "pre_ln", layers=4))
-    model = build(task, "unet_skip", "--residual-args", f"gate={gate}", layers=4)
-    model.load_state_dict(model.state_dict() | plain.state_dict())
-    skips = [p for name, p in model.named_parameters() if name.endswith("skip_weight")]
-    for weight in skips:
-        weight.fill_(closed)
-    assert len(skips) == 2 * len(stacks(model))
-    assert torch.equal(logits(model, task, batch(task)), logits(plain, task, batch(task)))
-
-
-@torch.no_grad()
 def test_what_parallel_branches_read_stays_in_their_layer() -> None:
     streams: list[set[str]] = []
     for w in wired("parallel"):
         w.stack[0].register_forward_hook(lambda module, args, out: streams.append(set(out[0])))
         w.output()
     assert streams == [{"x"}, {"x"}]
-
-
-@torch.no_grad()
-def test_one_norm_is_two_equal_norms() -> None:
-    for one, two in zip(wired("parallel"), wired("parallel", "norms=2"), strict=True):
-        two.stack.load_state_dict(one.stack.state_dict(), strict=False)
-        for i in range(3):
-            for kind in one.stack[i].kinds:
-                norm = getattr(two.stack[i], CONNECTIONS[kind]).norm
-                norm.load_state_dict(one.stack[i].self_attn_connection.norm.state_dict())
-        assert_close(two.output(), one.output())
 
 
 @torch.no_grad()
@@ -111,22 +82,6 @@ def test_depth_scaled_gains(args: str, expected: dict[str, float]) -> None:
             connection = getattr(decoder[i], CONNECTIONS[kind])
             assert_close(connection.out_norm.weight, torch.full((16,), value))
             assert_close(connection.norm.weight, torch.ones(16))
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("name", ["residual_multiplier", "sandwich_ln", "peri_ln"])
-def test_multiplier_is_outside_of_the_norm(name: str) -> None:
-    """With 0 nothing is added to the stream, and with 2 twice as much by a layer."""
-    seen: list[Tensor] = []
-    for multiplier in (0, 1, 2):
-        (encoder, _) = wired(name, f"multiplier={multiplier}", layers=1)
-        encoder.stack.ffn_connection = None
-        layer = encoder.stack[0]
-        layer.kinds = ["self"]
-        layer.register_forward_hook(lambda module, args, out: seen.append(out[0]["x"] - args[0]["x"]))
-        encoder.output()
-    assert_close(seen[0], torch.zeros_like(seen[0]))
-    assert_close(seen[2], 2 * seen[1])
 
 
 def test_minicpms_rule() -> None:

@@ -123,21 +123,6 @@ def test_without_weight_on_the_first_layer_nothing_changes(
     torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
 
 
-def test_only_the_first_layers_values_are_svformer() -> None:
-    """Zhou et al. 2024, section 3: with λ = (1, 0) the layers above the first need no values of their own."""
-    model, inputs = build_pre_ln("learnable", layers=3), batch("translation")
-    set_weights(model, 1.0, 0.0)
-    out = logits(model, "translation", inputs)
-    out.square().mean().backward()
-    for stack in stacks(model):
-        for i in range(len(stack)):
-            gradient, attention = stack[i].self_attn.v_proj.weight.grad, stack[i].self_attn
-            assert (gradient.abs().sum() > 0) == (i == 0)
-            if i > 0:
-                attention.v_proj.weight.data.normal_()
-    assert torch.equal(logits(model, "translation", inputs), out)
-
-
 @pytest.mark.parametrize(("mixing", "dtype"), rotated(sorted(WEIGHTS), (torch.bfloat16, torch.float16)), ids=str)
 def test_half_precision(mixing: str, dtype: torch.dtype) -> None:
     model, inputs = build_pre_ln(mixing, layers=4), batch("translation")

@@ -8,14 +8,14 @@ import pytest
 import torch
 from test_norm_types import Called, assert_norms, short
 from tiny import TASKS, batch, build, choices, logits, perturb, stacks, step_by_step
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_residuals.wirings.core.registry import VARIANTS
 
 UNITS = ("self_attn_connection", "encoder_attn_connection")
 
 
-OPTIONS = [(name, choice) for name in sorted(VARIANTS) for choice in choices(name)]
+OPTIONS = [(name, choice) for name in sorted(VARIANTS) for choice in ("", *choices(name))]
 
 
 @pytest.mark.parametrize(("name", "choice"), OPTIONS)
@@ -125,9 +125,3 @@ def test_sharing_along_depth(task: str) -> None:
         for name, expected in (("gates", gates), ("hidden", hidden)):
             found, n_stacks = modules(share, name)
             assert found == expected * n_stacks, (share, name)
-
-
-def test_depthwise_lstm_has_no_ffn() -> None:
-    model = build("translation", "depthwise_lstm")
-    assert not any(".fc1." in name or ".fc2." in name for name in model.state_dict())
-    assert not any(isinstance(m, nn.Linear) and m.in_features == 16 and m.out_features == 32 for m in model.modules())
