@@ -11,7 +11,7 @@ from torch.nn.functional import gelu
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors, Values
 from fairseq_residuals.wirings.core.layer import CONNECTIONS
 from tests.golden_check.fixtures import Golden
-from tests.golden_check.hosts.gpt2_host import PositionedHost
+from tests.golden_check.hosts.gpt2_host import NAMES, PositionedHost
 from tests.golden_check.hosts.host_recipe import HostRecipe
 from tests.golden_check.hosts.hyper_connections_host import streams_side_by_side
 from tests.golden_check.tolerances import SHIPPED
@@ -48,19 +48,13 @@ MHC_LITE = Authors(
     "FFTYYY/mhc-lite",
     join_router,
     (
-        (r"^transformer\.h\.", "layers."),
-        (r"^transformer\.wte\.", "embed_tokens."),
-        (r"^transformer\.wpe\.", "embed_positions."),
-        (r"^transformer\.ln_f\.", "layer_norm."),
         (r"\.norm\.gamma$", ".logits.gamma"),
         (r"\.hc_attn\.", f".{CONNECTIONS['self']}.router."),
         (r"\.hc_mlp\.", f".{CONNECTIONS['ffn']}.router."),
-        (r"\.branch_attn\.0\.", ".self_attn_layer_norm."),
-        (r"\.branch_mlp\.0\.", ".final_layer_norm."),
-        (r"\.branch_attn\.1\.c_attn\.(weight|bias)$", r".self_attn.in_proj_\1"),
-        (r"\.branch_attn\.1\.c_proj\.", ".self_attn.out_proj."),
-        (r"\.branch_mlp\.1\.c_fc\.", ".fc1."),
-        (r"\.branch_mlp\.1\.c_proj\.", ".fc2."),
+        (r"\.branch_attn\.0\.", ".ln_1."),
+        (r"\.branch_mlp\.0\.", ".ln_2."),
+        (r"\.branch_(attn|mlp)\.1\.", r".\1."),
+        *NAMES,
     ),
 )
 

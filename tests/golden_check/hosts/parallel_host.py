@@ -9,6 +9,7 @@ from torch.nn.functional import gelu
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors, Values
 from fairseq_residuals.wirings.blocks.feed_forward import ACTIVATIONS
 from tests.golden_check.fixtures import Golden
+from tests.golden_check.hosts.gpt2_host import NAMES
 from tests.golden_check.hosts.host_recipe import HostRecipe
 from tests.golden_check.hosts.llama_host import LLAMA
 from tests.golden_check.hosts.surroundings import logits_by, number, rope_setting, rotary
@@ -19,14 +20,11 @@ COHERE = Authors(REPOSITORY, LLAMA.convert, (*LLAMA.renames, (r"\.input_layernor
 GPT_J = Authors(
     REPOSITORY,
     renames=(
-        (r"^transformer\.h\.", "layers."),
-        (r"^transformer\.wte\.", "embed_tokens."),
-        (r"^transformer\.ln_f\.", "layer_norm."),
+        *NAMES,
         (r"^lm_head\.", "output_projection."),
         (r"\.attn\.", ".self_attn."),
         (r"\.mlp\.fc_in\.", ".fc1."),
         (r"\.mlp\.fc_out\.", ".fc2."),
-        (r"\.ln_1\.", ".self_attn_layer_norm."),
     ),
 )
 

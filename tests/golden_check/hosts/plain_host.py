@@ -64,7 +64,11 @@ _ATTENTION_RESIDUALS = plain(
 
 
 TRANSFORMERS = "huggingface/transformers"
-ATTENTION = ((r"\.self_attn\.([qkv])\.", r".self_attn.\1_proj."), (r"\.self_attn\.o\.", ".self_attn.out_proj."))
+ATTENTION = (
+    (r"\.self_attn\.([qkv])\.", r".self_attn.\1_proj."),
+    (r"\.self_attn\.o\.", ".self_attn.out_proj."),
+    (r"\.input_layernorm\.", ".self_attn_layer_norm."),
+)
 
 
 def _peri_ln(golden: Golden) -> str:
@@ -87,7 +91,6 @@ RECIPES = {
         _peri_ln,
         TRANSFORMERS,
         *ATTENTION,
-        (r"\.input_layernorm\.", ".self_attn_layer_norm."),
         (r"\.post_norm1\.", ".self_attn_out_layer_norm."),
         (r"\.post_attention_layernorm\.", ".final_layer_norm."),
         (r"\.post_norm2\.", ".final_out_layer_norm."),
@@ -97,7 +100,6 @@ RECIPES = {
         "beam_residual(norm=rms)",
         TRANSFORMERS,
         *ATTENTION,
-        (r"\.input_layernorm\.", ".self_attn_layer_norm."),
         (r"\.post_attention_layernorm\.", ".self_attn_out_layer_norm."),
         (r"\.pre_feedforward_layernorm\.", ".final_layer_norm."),
         (r"\.post_feedforward_layernorm\.", ".final_out_layer_norm."),
@@ -107,7 +109,6 @@ RECIPES = {
         "zaya_residual(norm=rms)",
         TRANSFORMERS,
         *ATTENTION,
-        (r"\.input_layernorm\.", ".self_attn_layer_norm."),
         (r"\.post_attention_layernorm\.", ".final_layer_norm."),
         (r"^input_hidden_states_", "layers.wiring.of_embedding."),
         (r"\.post_attention_residual_scale\.", ".self_attn_connection."),

@@ -34,11 +34,7 @@ from tests.golden_check.tolerances import SHIPPED
 
 SELF, FFN = f".{CONNECTIONS['self']}.", f".{CONNECTIONS['ffn']}."
 MODEL = ((r"^model\.", ""), (r"^lm_head\.", "output_projection."))
-LAYER = (
-    *ATTENTION,
-    (r"\.input_layernorm\.", ".self_attn_layer_norm."),
-    (r"\.post_attention_layernorm\.", ".final_layer_norm."),
-)
+LAYER = (*ATTENTION, (r"\.post_attention_layernorm\.", ".final_layer_norm."))
 
 
 def released(wiring: str, *names: tuple[str, str], **more: Any) -> HostRecipe:
