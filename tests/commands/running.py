@@ -157,14 +157,14 @@ def weights(checkpoint: dict[str, Any]) -> dict[str, torch.Tensor]:
     return {k: v for k, v in checkpoint["model"].items() if not k.endswith((".version", "._float_tensor"))}
 
 
-def assert_same(a: Any, b: Any) -> None:
-    """The same nested values, tensors bit for bit."""
-    torch.testing.assert_close(a, b, rtol=0, atol=0)
+def assert_same(a: Any, b: Any, atol: float = 0) -> None:
+    """The same nested values, tensors bit for bit, or to within ``atol``."""
+    torch.testing.assert_close(a, b, rtol=0, atol=atol)
 
 
-def assert_same_weights(*folders: Path) -> None:
-    """The last checkpoints of two folders have the same parameters, bit for bit."""
-    assert_same(*(weights(load(folder / "checkpoint_last.pt")) for folder in folders))
+def assert_same_weights(*folders: Path, atol: float = 0) -> None:
+    """The last checkpoints of two folders have the same parameters, bit for bit, or to within ``atol``."""
+    assert_same(*(weights(load(folder / "checkpoint_last.pt")) for folder in folders), atol)
 
 
 def assert_one_sentence(run: Run, *expected: str) -> None:

@@ -10,7 +10,7 @@ import tiny_data
 from fairseq.trainer import Trainer
 from in_process import recording, train
 from running import assert_same, load, weights
-from tiny_jobs import LANGUAGE_MODEL, SPEECH, TRANSLATION
+from tiny_jobs import LANGUAGE_MODEL, NEVER_BETTER, SPEECH, TRANSLATION
 
 STOP, UPDATES = 4, 8
 CASES = {
@@ -50,8 +50,6 @@ def test_a_run_goes_on_exactly(case, data_of, updates, tmp_path):
 
 
 EPOCHS = 5
-NEVER_BETTER = ("--best-checkpoint-metric", "num_updates")
-"""A validation metric that grows, where less is better."""
 SCHEDULES = {
     "reduce_lr_on_plateau": ("--lr-patience", 1, "--lr-shrink", 0.5, "--lr-threshold", 0),
     "inverse_sqrt": ("--warmup-updates", 2),

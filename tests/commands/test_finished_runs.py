@@ -7,12 +7,10 @@ import re
 import pytest
 from in_process import train
 from running import execute, load
-from tiny_jobs import TRANSLATION
+from tiny_jobs import NEVER_BETTER, TRANSLATION
 from yaml_configs import config, hydra_argv
 
 FIXED = ("--optimizer", "adam", "--lr", 0.01, "--lr-scheduler", "fixed", "--max-epoch", 9)
-NEVER_BETTER = ("--best-checkpoint-metric", "num_updates")
-"""A validation metric that grows, where less is better."""
 EPOCH = 11
 """The updates of one."""
 LIMITS = {

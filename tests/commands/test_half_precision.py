@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from running import load, succeed
+from tiny import NO_DROPOUT
 
-NO_DROPOUT = ["--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0"]
 LENGTH = [
     "--max-update",
     "10",

@@ -15,6 +15,7 @@ from running import (
     succeed,
     weights,
 )
+from tiny import NO_DROPOUT
 from tiny_jobs import TRANSLATION
 from yaml_configs import config, hydra_argv
 
@@ -94,9 +95,8 @@ def test_stopped_and_resumed_by_yaml(whole, data_of, tmp_path):
 
 def test_two_processes_log_the_gradients_of_both(data_of, tmp_path):
     """The same as one process that accumulates the batches of both; see test_processes.py."""
-    no_dropout = ["--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0"]
     sgd = ["--optimizer", "sgd", "--lr", "0.3", "--lr-scheduler", "fixed", "--clip-norm", "0.1"]
-    flags = [*no_dropout, *sgd, "--residual", "dlcl_post", *STATS, "--max-update", "4", "--no-epoch-checkpoints"]
+    flags = [*NO_DROPOUT, *sgd, "--residual", "dlcl_post", *STATS, "--max-update", "4", "--no-epoch-checkpoints"]
     runs = []
     for more in (["--update-freq", "2"], ["--distributed-world-size", "2"]):
         save_dir = tmp_path / more[0].strip("-")

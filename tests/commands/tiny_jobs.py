@@ -17,6 +17,8 @@ CUTOFFS = (5, 9)
 UPDATES = 24
 SAVE_EVERY = 6
 ADAM = ("--optimizer", "adam", "--lr", "0.005", "--lr-scheduler", "inverse_sqrt", "--warmup-updates", "4")
+NEVER_BETTER = ("--best-checkpoint-metric", "num_updates")
+"""A validation metric that grows, where less is better."""
 
 
 @dataclass(frozen=True)
