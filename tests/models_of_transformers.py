@@ -55,12 +55,6 @@ def _t5() -> Any:
     return transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, **own))
 
 
-def _gpt2() -> Any:
-    sizes = {"vocab_size": 50, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64}
-    own = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **own, attn_pdrop=0.0))
-
-
 def _vit() -> Any:
     return transformers.ViTForImageClassification(transformers.ViTConfig(**IMAGES, **NO_DROPOUT))
 
@@ -77,10 +71,10 @@ def causal(family: str, **own: Any) -> Callable[..., Any]:
     return lambda **sizes: model(config(**DECODER | own | sizes))
 
 
-def _gptj() -> Any:
-    sizes = {"vocab_size": 50, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64, "rotary_dim": 4}
+def _gpt(model: Any, config: Any, **more: int) -> Any:
+    sizes = {"vocab_size": 50, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64}
     own = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
-    return transformers.GPTJForCausalLM(transformers.GPTJConfig(**sizes, **own, attn_pdrop=0.0))
+    return model(config(**sizes, **own, **more, attn_pdrop=0.0))
 
 
 BUILDERS: dict[str, Callable[..., Any]] = {
@@ -91,9 +85,9 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "olmo2": causal("Olmo2"),
     "gemma3": _gemma,
     # attention and FFN side by side, with one norm or two
-    "gptj": _gptj,
+    "gptj": lambda: _gpt(transformers.GPTJForCausalLM, transformers.GPTJConfig, rotary_dim=4),
     "gpt_neox": causal("GPTNeoX", hidden_dropout=0.0),
-    "gpt2": _gpt2,
+    "gpt2": lambda: _gpt(transformers.GPT2LMHeadModel, transformers.GPT2Config),
     "vit": _vit,
     "bert": lambda: transformers.BertForMaskedLM(transformers.BertConfig(**DECODER, **NO_DROPOUT)),
     "t5": _t5,

@@ -31,9 +31,9 @@ REPORTS = sorted((ROOT / "results").rglob("*.md"))
 """What programs printed, and what was written of it at that time."""
 
 
-def words(path: Path) -> int:
-    """The words of a page, without its code."""
-    return len(re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE).split())
+def prose(path: Path) -> str:
+    """A page without its code."""
+    return re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
 
 
 def test_the_table_of_wirings_is_current() -> None:
@@ -42,7 +42,7 @@ def test_the_table_of_wirings_is_current() -> None:
 
 
 def test_the_readme_is_of_one_screen() -> None:
-    assert words(ROOT / "README.md") <= 900
+    assert len(prose(ROOT / "README.md").split()) <= 900
 
 
 def test_the_readme_has_what_people_search_for() -> None:
@@ -77,8 +77,7 @@ def test_files_in_the_documents_exist(path: Path) -> None:
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
 def test_files_in_code_font_exist(path: Path) -> None:
     """Those below a folder of the repository or of the package; a page about something new may name what is "my_"."""
-    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-    named = re.findall(r"`((?:[\w.-]+/)+[\w.-]+\.(?:py|sh|md|csv|ya?ml|json))`", text)
+    named = re.findall(r"`((?:[\w.-]+/)+[\w.-]+\.(?:py|sh|md|csv|ya?ml|json))`", prose(path))
     folders = (ROOT, ROOT / "fairseq_residuals")
     ours = {n for n in named if "my_" not in n and any((f / n.partition("/")[0]).is_dir() for f in folders)}
     assert {n for n in ours if not any((f / n).exists() for f in folders)} == set()
@@ -123,8 +122,7 @@ def test_how_far_a_wiring_is_compared(name: str, far: str) -> None:
 
 def anchors(path: Path) -> set[str]:
     """What can stand behind # in a link to a page: its headings as GitHub writes them."""
-    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-    headings = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", prose(path), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from fairseq.models import build_model
 from omegaconf import OmegaConf
-from tiny import build, build_stock, dimensions, make_task, settings
+from tiny import BOTH, build, build_stock, dimensions, make_task, settings
 from tiny_trainer import SGD, Task, make_trainer, sample, update
 from torch import nn
 
@@ -61,9 +61,7 @@ def registered() -> Recording:
 
 
 def from_yaml(**keys: Any) -> nn.Module:
-    sizes = {"layers": 2, "embed_dim": 16, "ffn_embed_dim": 32, "attention_heads": 2}
-    stacks = {f"{s}_{key}": value for s in ("encoder", "decoder") for key, value in sizes.items()}
-    return build_model(OmegaConf.create({"_name": ARCH, **stacks, **keys}), make_task())
+    return build_model(OmegaConf.create({"_name": ARCH, **BOTH, **keys}), make_task())
 
 
 def test_flags_on_the_command_line() -> None:

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 import pytest
 import torch
-from tiny import build, dimensions, settings
+from tiny import build, dimensions, perturb, settings
+from torch import nn
 
 from fairseq_residuals.wirings.core.errors import UserError
 
 
-def test_pretrained_speech_encoder_is_loaded_into_the_wired_stack(tmp_path: Any) -> None:
-    from tiny import perturb
-
-    donor = perturb(build("speech", "pre_ln"))
-    args = settings("s2t_transformer_pre_ln", *dimensions("speech"))
-    path = tmp_path / "encoder.pt"
-    state = {
-        "model": donor.state_dict(),
-        "cfg": {"model": args, "common": {}},
-        "extra_state": {"train_iterator": None},
-    }
+def write(path: Path, model: nn.Module, arch: str) -> None:
+    args = settings(arch, *dimensions("speech"))
+    state = {"model": model.state_dict(), "cfg": {"model": args, "common": {}}, "extra_state": {"train_iterator": None}}
     history = {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {}, "num_updates": 1}
     torch.save(state | {"optimizer_history": [history]}, path)
+
+
+def test_pretrained_speech_encoder_is_loaded_into_the_wired_stack(tmp_path: Path) -> None:
+    donor, path = perturb(build("speech", "pre_ln")), tmp_path / "encoder.pt"
+    write(path, donor, "s2t_transformer_pre_ln")
     model = build("speech", "pre_ln", "--load-pretrained-encoder-from", str(path), seed=9)
     for name, value in donor.encoder.state_dict().items():
         # fairseq fills this placeholder with whatever the memory held
@@ -34,10 +32,7 @@ def test_pretrained_speech_encoder_is_loaded_into_the_wired_stack(tmp_path: Any)
 
 def test_an_encoder_of_fairseqs_own_is_pre_ln(tmp_path):
     donor, path = build("speech", "pre_ln"), tmp_path / "encoder.pt"
-    args = settings("s2t_transformer", *dimensions("speech"))
-    state = {"model": donor.state_dict(), "cfg": {"model": args, "common": {}}, "extra_state": {"train_iterator": None}}
-    history = {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {}, "num_updates": 1}
-    torch.save(state | {"optimizer_history": [history]}, path)
+    write(path, donor, "s2t_transformer")
     build("speech", "pre_ln", "--load-pretrained-encoder-from", str(path))
     with pytest.raises(UserError, match=r"the encoder of .* was trained with the wiring pre_ln"):
         build("speech", "layernorm_scaling", "--load-pretrained-encoder-from", str(path))

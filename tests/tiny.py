@@ -30,6 +30,14 @@ PREFIX = {"translation": "transformer", "language_modeling": "transformer_lm", "
 STOCK = {"translation": "transformer", "language_modeling": "transformer_lm_big", "speech": "s2t_transformer"}
 
 
+BOTH = {
+    f"{stack}_{key}": value
+    for stack in ("encoder", "decoder")
+    for key, value in {"layers": 2, "embed_dim": 16, "ffn_embed_dim": 32, "attention_heads": 2}.items()
+}
+"""Sizes of a pair as keys of YAML."""
+
+
 def common_options(init: str = "fairseq", init_scale: str = "1") -> str:
     """The options that every variant has, spelled out as the settings of a checkpoint spell them."""
     others = "norm_type=layer,norm_eps=0,fixnorm=false,value_residual=none,gpas=none,depth_mup=false,base_depth=2"
