@@ -9,19 +9,12 @@ import pytest
 from fairseq.models import ARCH_CONFIG_REGISTRY, build_model
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import OmegaConf
-from tiny import build, common_options, dimensions, make_task, settings, stacks
+from tiny import BOTH, build, common_options, dimensions, make_task, settings, stacks
 
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.plugin.models.families import REFUSED
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import VARIANTS
-
-TINY = {
-    f"{s}_{k}": v
-    for s in ("encoder", "decoder")
-    for k, v in {"layers": 2, "embed_dim": 16, "ffn_embed_dim": 32}.items()
-}
-TINY |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
 
 
 def from_yaml(**model: Any) -> Any:
@@ -118,7 +111,7 @@ def test_the_resolved_wiring_is_recorded_and_stays() -> None:
 
 @pytest.mark.parametrize("nested", (False, True))
 def test_yaml(nested: bool) -> None:
-    keys: dict[str, Any] = dict(TINY, decoder_layers=3)
+    keys: dict[str, Any] = dict(BOTH, decoder_layers=3)
     if nested:
         keys = {
             stack: {k.removeprefix(f"{stack}_"): v for k, v in keys.items() if k.startswith(stack)}
@@ -135,7 +128,7 @@ def test_yaml(nested: bool) -> None:
 
 
 def test_keys_of_earlier_versions_do_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    model, cfg = from_yaml(**TINY, compile_stack=True)
+    model, cfg = from_yaml(**BOTH, compile_stack=True)
     assert wired(model) == ["b2t", "b2t"] and "compile_stack" not in cfg
     assert "--compile-stack is no flag of this plugin any more" in caplog.text
 
@@ -146,7 +139,7 @@ def test_every_key_of_fairseqs_own_config_is_known_in_yaml() -> None:
         if field.name in nested:
             continue
         try:
-            from_yaml(**TINY, **{field.name: field.default})
+            from_yaml(**BOTH, **{field.name: field.default})
         except UserError as error:
             raise AssertionError(f"{field.name}: {error}") from error
 
@@ -157,16 +150,10 @@ def test_every_key_of_fairseqs_own_config_is_known_in_yaml() -> None:
         ("--residual b2tt", "unknown wiring 'b2tt' (did you mean b2t?); the wirings are admin, attention_residuals,"),
         ("--residual-args alpha=1", "wiring 'b2t' has no option 'alpha'; its options are init, init_scale"),
         (
-            "--residual post_ln --residual-args alpha=1",
-            "wiring 'post_ln' has no option 'alpha'; its options are init, init_scale",
-        ),
-        (
             "--residual-args init_scale=-1",
             "'-1' is not valid for option 'init_scale' of wiring 'b2t'; valid: a number from",
         ),
         ("--residual-args init_scale=nan", "'nan' is not valid"),
-        ("--residual-args init_scale", "option 'init_scale' of wiring 'b2t' needs a value"),
-        ("--residual-args init_scale=1,init_scale=2", "is given twice"),
         ("--residual pre_ln --residual-args final_norm=maybe", "valid: true, false"),
         ("--encoder-normalize-before", "--encoder-normalize-before contradicts the wiring b2t"),
         (
@@ -244,7 +231,7 @@ def test_every_refused_flag_of_a_language_model_is_refused() -> None:
 )
 def test_yaml_errors(keys: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
-        from_yaml(**{**TINY, **keys} if "encoder_layers" not in keys and "layers" not in str(keys) else keys)
+        from_yaml(**{**BOTH, **keys} if "encoder_layers" not in keys and "layers" not in str(keys) else keys)
 
 
 def test_fully_sharded_training_is_refused() -> None:
@@ -254,7 +241,7 @@ def test_fully_sharded_training_is_refused() -> None:
         build_model(args, make_task())
     cfg = OmegaConf.create(
         {
-            "model": {"_name": "transformer_b2t", **TINY},
+            "model": {"_name": "transformer_b2t", **BOTH},
             "distributed_training": {"ddp_backend": "fully_sharded"},
         }
     )

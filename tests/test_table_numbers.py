@@ -16,19 +16,6 @@ TABLES = load_published()
 YEARS = tuple(map(str, range(2010, 2017)))
 
 
-def test_every_table_of_the_recipes_is_there() -> None:
-    for experiment, numbers in {
-        "b2t": (1, 2, 3, 4, 5, 8, 9),
-        "dlcl": (1, 2, 3, 4, 6, 7),
-        "depthwise_lstm": (1, 2, 3, 4, 5),
-        "resi_dual": (2, 3, 4, 5, 6, 7, 8),
-    }.items():
-        for number in numbers:
-            table = TABLES[f"{experiment}/table{number}"]
-            assert table.metrics and table.scored and table.expected
-    assert TABLES["joeynmt/perplexity"].columns == ("Baseline", "Prenorm", "Postnorm")
-
-
 AVERAGED = [
     pytest.param(table, row, average, id=f"{key} {row}")
     for key, table in TABLES.items()

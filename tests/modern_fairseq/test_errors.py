@@ -214,12 +214,3 @@ def test_a_data_folder_without_a_language_pair_is_named(tmp_path):
         infer_language_pair(str(tmp_path))
     (tmp_path / "train.de-en.de.idx").touch()
     assert tuple(infer_language_pair(str(tmp_path))) == ("de", "en")
-
-
-def test_a_config_of_speech_that_is_no_yaml(tmp_path):
-    from fairseq.data.audio.data_cfg import S2TDataConfig
-
-    (tmp_path / "config.yaml").write_text("a: [1\n")
-    with pytest.raises(UserError, match="is no YAML file") as caught:
-        S2TDataConfig(tmp_path / "config.yaml")
-    assert str(tmp_path / "config.yaml") in str(caught.value) and "\n" not in str(caught.value)

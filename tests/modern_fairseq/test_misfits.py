@@ -4,8 +4,6 @@ import types
 
 import pytest
 import torch
-from fairseq import utils
-from fairseq.models.wav2vec import wav2vec2
 from omegaconf import OmegaConf
 
 from fairseq_residuals_errors import UserError
@@ -117,17 +115,6 @@ def test_a_checkpoint_that_was_asked_for_must_be_there(tmp_path):
     with pytest.raises(UserError, match="there is no checkpoint"):
         resume(path, Model(2, 2), restore_file=path)
     assert resume(path, Model(2, 2), restore_file="checkpoint_last.pt") is None
-
-
-def test_settings_of_a_checkpoint_are_not_run(tmp_path):
-    for read in (utils.eval_str_list, utils.eval_str_dict, utils.eval_bool):
-        with pytest.raises(UserError, match="is not read"):
-            read(f"open({str(tmp_path / 'mark')!r}, 'w') or [1]")
-    assert not (tmp_path / "mark").exists()
-    assert utils.eval_str_list(" 10, 20", int) == [10, 20] and utils.eval_str_list("0.5") == [0.5]
-    assert utils.eval("[(512, 10, 5)] + [(512, 3, 2)] * 2") == [(512, 10, 5), (512, 3, 2), (512, 3, 2)]
-    assert wav2vec2.eval is utils.eval
-    assert utils.eval_str_dict("{'a': 1}") == {"a": 1} and utils.eval_bool("True") and utils.eval_bool(3, True)
 
 
 def test_the_trainer_keeps_bugs_apart(tmp_path):

@@ -17,7 +17,7 @@ import torch
 from fairseq import checkpoint_utils, file_utils
 from fairseq.data.fasta_dataset import FastaDataset
 from fairseq.models.speech_to_text.hub_interface import S2THubInterface
-from fairseq.utils import eval_str_list
+from fairseq.utils import eval_bool, eval_str_dict, eval_str_list
 from omegaconf import OmegaConf
 
 from fairseq_residuals_errors import UserError
@@ -31,13 +31,17 @@ def code(trace: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "module",
-    ["data.audio.raw_audio_dataset", "data.codedataset", "optim.adafactor", "optim.adamax", "optim.fused_lamb"],
+    "read",
+    [
+        *("data.audio.raw_audio_dataset.eval", "data.codedataset.eval", "optim.adafactor.eval", "optim.adamax.eval"),
+        *("optim.fused_lamb.eval", "models.wav2vec.wav2vec2.eval", "utils.eval_str_list", "utils.eval_str_dict"),
+        "utils.eval_bool",
+    ],
 )
-def test_text_is_read_and_not_run(module: str, tmp_path: Path) -> None:
-    patched = importlib.import_module(f"fairseq.{module}")
+def test_text_is_read_and_not_run(read: str, tmp_path: Path) -> None:
+    module, _, name = read.rpartition(".")
     with pytest.raises(UserError, match="is no value as Python writes it"):
-        patched.eval(code(tmp_path / "trace"))  # type: ignore[attr-defined]
+        getattr(importlib.import_module(f"fairseq.{module}"), name)(code(tmp_path / "trace"))
     assert not (tmp_path / "trace").exists()
 
 
@@ -67,6 +71,8 @@ def test_what_is_written_out_is_bounded(text: str, says: str) -> None:
 def test_lists_of_fairseqs_size_are_read() -> None:
     assert eval_str_list("[(512, 3)] * 100 + [(1, 1)]", type=tuple) == [(512, 3)] * 100 + [(1, 1)]
     assert eval_str_list("1" + "+1" * 100, type=int) == [101]
+    assert eval_str_list(" 10, 20", int) == [10, 20] and eval_str_list("0.5") == [0.5]
+    assert eval_str_dict("{'a': 1}") == {"a": 1} and eval_bool("True") and eval_bool(3, True)
 
 
 def write(folder: Path, **settings: Any) -> Path:

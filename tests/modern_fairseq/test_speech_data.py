@@ -25,6 +25,7 @@ def test_a_configuration_is_read_as_before(tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
+        ("a: [1\n", "is no YAML file"),
         ("a: !!python/name:os.system\n", "is no YAML file"),
         ("[" * 3000, "is no YAML file"),
         ("- a\n", "has to be a mapping"),
@@ -40,8 +41,9 @@ def test_a_configuration_is_read_as_before(tmp_path):
 )
 def test_a_configuration_that_is_none_is_named(tmp_path, text, sentence):
     (tmp_path / "config.yaml").write_text(text)
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match=sentence) as caught:
         S2TDataConfig(tmp_path / "config.yaml")
+    assert str(tmp_path / "config.yaml") in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_setting_without_a_value_has_its_default(tmp_path):
