@@ -29,6 +29,7 @@ from fairseq_residuals.lab.compare.checks import FEW_ROUNDS, ROUNDS, look, secon
 from fairseq_residuals.lab.compare.entries import read_entries
 from fairseq_residuals.lab.compare.schedule import Plan, next_cells
 from fairseq_residuals.lab.compare.tasks import RUNGS, TASKS, Rung, Task, folder_task, make_copy
+from fairseq_residuals.lab.recipes.compose import key_of
 from fairseq_residuals.lab.recipes.runner import THREADS, Run, Runner, cores, environments, terminable
 from fairseq_residuals.lab.recipes.stages import Stages
 from fairseq_residuals.lab.utils.checkout import CONFIGS, require_checkout
@@ -156,11 +157,11 @@ def _asked(args: argparse.Namespace) -> tuple[Comparison, Plan]:
     if len(texts) < 2:
         raise UserError(f"name a wiring to compare with {args.baseline}; `fairseq-residuals list` prints them")
     task = TASKS[args.task] if args.task else folder_task(args.data)
+    overridden = [key_of(text) for text in args.override]
     if args.blocks == "today":
         if not task.is_language_model:
             raise UserError("--blocks today is for language models: --task debian_lm, or --data with one")
-        keys = [key.lstrip("+").partition("=")[0] for key in args.override]
-        if unread := [key for key in keys if key.startswith("model.") and key != "model.dropout"]:
+        if unread := [key for key in overridden if key.startswith("model.") and key != "model.dropout"]:
             raise UserError(f"--override {unread[0]}: of the model, --blocks today takes model.dropout alone")
         about = f"{task.about}, of today's blocks"
         task = replace(task, about=about, overrides=(*task.overrides, f"model._name={today.MODEL}"))
@@ -182,7 +183,7 @@ def _asked(args: argparse.Namespace) -> tuple[Comparison, Plan]:
         args.score,
         args.keep_checkpoints,
     )
-    if stated := comparison.stated.intersection(key.lstrip("+").partition("=")[0] for key in args.override):
+    if stated := comparison.stated.intersection(overridden):
         raise UserError(f"--override {min(stated)}: --depth, --dim, --updates, --tokens, --rates and --seeds say this")
     for entry in entries:
         comparison.job(Cell(entry, 1.0, 1)).check_model()

@@ -96,6 +96,11 @@ def override(key: str, value: str | int | bool | list[int]) -> str:
     return f"{key}='{text}'"
 
 
+def key_of(text: str) -> str:
+    """Return the key of an override as a user writes it, KEY=VALUE, +KEY=VALUE or ~KEY."""
+    return text.lstrip("+~").partition("=")[0]
+
+
 def compose(configs: Path, name: str, overrides: Sequence[str] = ()) -> DictConfig:
     """Return the whole configuration: fairseq's defaults, the shared files, the row's own, and the overrides.
 

@@ -20,6 +20,7 @@ from fairseq_residuals.lab.recipes.compose import (
     SEED,
     as_command_line,
     compose,
+    key_of,
     override,
     plain,
     training_hash,
@@ -259,7 +260,7 @@ class Job:
         if self.settings.gpus == 0 and precision is None:
             precision = "fp32"
         chosen = _PRECISIONS[precision] if precision else {}
-        for key in (text.lstrip("+~").partition("=")[0] for text in self.settings.overrides):
+        for key in map(key_of, self.settings.overrides):
             if key in _NOT_OVERRIDDEN:
                 raise UserError(f"--override {key} would have no effect: {_NOT_OVERRIDDEN[key]}")
             if key == SEED and self.given_seed is not None:
