@@ -50,7 +50,7 @@ _LONGEST = 200_000
 """Characters of a line that are read: the configuration has some 30,000."""
 _SINGLE = 3.4e38
 _ANEW, _RESUMED = "No existing checkpoint found", "Loaded checkpoint "
-_GOES_ON = re.compile(r"Loaded checkpoint .*@ (\d{1,18}) updates\)")
+_AT = re.compile(r"@ (\d{1,18}) updates\)")
 _TROUBLES = (
     *("overflow detected", "nan detected in output of", "inf detected in output of", "nan/inf grad norm"),
     *("minimum loss scale reached", "gradients are inconsistent", "out of memory", "outofmemory"),
@@ -138,7 +138,7 @@ class Log:
         elif _ANEW in line and self.records:
             self._has_several_runs |= self.finished
             self.records, self.troubles, self.restarts, self._latest = [], [], self.restarts + 1, -1
-        elif _RESUMED in line and (at := _GOES_ON.search(line)):
+        elif _RESUMED in line and (at := _AT.search(line)):
             # what was done after that checkpoint, before the run broke off, is no part of it
             while self.records and self.records[-1].update > int(at[1]):
                 self.records.pop()
