@@ -191,10 +191,11 @@ def fitted(wiring: Wiring, model: nn.Module, known: Sequence[Blocks], start: str
 
 def _check_layers(model: nn.Module, known: Sequence[Blocks]) -> None:
     """Refuse layers that do not all run, or not in one place, for the stream is no argument of theirs."""
-    norms = [(name, norm) for name in _norms(model, known) if [*(norm := model.get_submodule(name)).parameters()]]
-    for (name, norm), (other, same) in itertools.combinations(norms, 2):
-        if norm is same:
-            raise UserError(f"{name} and {other} are one norm, and a wiring needs one for each: give each a copy")
+    names: dict[nn.Module, str] = {}
+    for name in _norms(model, known):
+        norm = model.get_submodule(name)
+        if (other := names.setdefault(norm, name)) != name and [*norm.parameters()]:
+            raise UserError(f"{other} and {name} are one norm, and a wiring needs one for each: give each a copy")
     for blocks in known:
         owner = model.get_submodule(blocks.layers.rpartition(".")[0])
         # wav2vec 2.0 and its like ask the config
