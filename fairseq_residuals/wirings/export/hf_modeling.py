@@ -127,10 +127,10 @@ class ResidualModel(PreTrainedModel, GenerationMixin):
     def _loss(self, logits: Tensor, labels: Tensor | None, items: Tensor | int | None) -> Tensor | None:
         if labels is None:
             return None
-        if items is None:
-            return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
-        # of several batches, which Trainer adds up
-        return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum") / items
+        # items are those of several batches, whose losses Trainer adds up
+        of = "mean" if items is None else "sum"
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction=of)
+        return loss if items is None else loss / items
 
 
 def _padded(tokens: Tensor, mask: Tensor | None) -> Tensor:
