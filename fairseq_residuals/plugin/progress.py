@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _BEGAN = time.monotonic()
+SECONDS_BETWEEN_LINES = 10.0
 
 
 def say(line: str) -> None:

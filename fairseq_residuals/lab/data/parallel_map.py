@@ -19,9 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TypeVar
 
+from fairseq_residuals.plugin.progress import SECONDS_BETWEEN_LINES
+
 BLOCK = 1 << 19
 """Bytes of text that a process gets at a time."""
-SECONDS_BETWEEN_LINES = 10.0
 AHEAD = 3
 """Items per process that are under way or wait to be written."""
 

@@ -25,7 +25,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from fairseq_residuals.lab.look.training_log import TRAIN, VALID, Log
-from fairseq_residuals.plugin.progress import say
+from fairseq_residuals.plugin.progress import SECONDS_BETWEEN_LINES, say
 from fairseq_residuals.wirings.core.errors import UserError
 
 STARTED = "# started "
@@ -34,7 +34,6 @@ LOG_LINES_SHOWN = 15
 INTERRUPTED = 130
 """The exit status of a program that Ctrl-C ended."""
 MIB = 2**20
-SECONDS_BETWEEN_LINES = 10.0
 
 
 def cores() -> int:
