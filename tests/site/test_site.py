@@ -219,6 +219,12 @@ def test_what_is_not_measured_is_named_so(written: Path) -> None:
     assert ": not measured." not in (written / "wiring/b2t.html").read_text(encoding="utf-8")
 
 
+def test_what_only_a_comparison_trained_is_called_trained() -> None:
+    results, family = facts.read_results(), facts.family()
+    assert all(row["row"] != "mudd" for row in results["rates"]) and facts.page("mudd", results, family)["trained"]
+    assert not facts.page("backout", results, family)["trained"]
+
+
 def test_layers_of_different_structure_are_drawn() -> None:
     """U-net skips are in the upper half only."""
     assert [number for number, _ in facts.traced("unet_skip")[1]] == [2, 4]

@@ -71,8 +71,9 @@ def family() -> dict[str, list[str]]:
 
 
 def read_results() -> Results:
-    """Return the tables of :data:`TABLES`."""
-    return {name: _rows(RESULTS / path) for name, path in TABLES.items()}
+    """Return the tables of :data:`TABLES`, and the runs of all comparisons."""
+    runs = [row for path in sorted(RESULTS.glob("compare/*/runs.csv")) for row in _rows(path)]
+    return {name: _rows(RESULTS / path) for name, path in TABLES.items()} | {"compare": runs}
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
@@ -181,7 +182,7 @@ def _measured(name: str, results: Results) -> dict[str, Any]:
     return {
         "charts": charts,
         "unmeasured": unmeasured,
-        "trained": any(row["row"] == name for row in results["rates"]),
+        "trained": name in {*(row["row"] for row in results["rates"]), *(row["entry"] for row in results["compare"])},
         "speed": speed,
         "memory": memory,
         "works": {check: reason for check, reason in works.items() if check != "wiring"},
