@@ -100,6 +100,11 @@ def test_checkpoints_and_fresh_models_in_one_plot(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(fresh.model.parameters(), loaded.model.parameters(), strict=True))
 
 
+def test_a_wiring_with_options_does_not_bear_the_name_of_the_one_without() -> None:
+    (alone,) = subjects("--variants", "pre_ln/final_norm=false", *TINY)
+    assert alone.label == "Pre-LN (final_norm=false)"
+
+
 def test_weights_of_a_checkpoint(tmp_path: Path) -> None:
     model, settings = built("dlcl_pre")
     with torch.no_grad():

@@ -66,7 +66,9 @@ def fairseq_subjects(args: Namespace) -> Iterator[tuple[ModelAndLoss, str]]:
     for number, one in enumerate(chosen, start=1):
         say(f"[{number}/{len(chosen)}] {one}")
         if isinstance(one, str):
-            yield make_subject(build(one, args), args, device), one.partition("/")[2] or one
+            subject, options = make_subject(build(one, args), args, device), one.partition("/")[2]
+            subject.label += f" ({options})" if options else ""
+            yield subject, one
             continue
         label, equals, path = str(one).partition("=")
         if not equals or one.exists():
