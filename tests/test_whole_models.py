@@ -208,6 +208,7 @@ def test_what_is_not_loaded(tmp_path: Path) -> None:
         ({"beam": 0}, "beam must be a whole number of at least 1, not 0"),
         ({"beam": 2, "temperature": 1.0}, "a beam is searched and not drawn"),
         ({"top_k": 2}, "give a temperature"),
+        ({"length_penalty": 2.0}, "give beam, such as 4, too"),
         ({"temperature": 1.0, "top_p": 0}, "top_p above 0"),
     ],
 )

@@ -150,6 +150,8 @@ class TransformerModel(nn.Module):
             raise UserError("top_k and top_p say what is drawn from: give a temperature, such as 1.0, too")
         if beam > 1 and temperature:
             raise UserError("a beam is searched and not drawn: leave out beam, or temperature")
+        if beam == 1 and length_penalty != 1:
+            raise UserError("length_penalty compares hypotheses of a beam: give beam, such as 4, too")
         if beam > 1 and end < 0:
             raise UserError("beam search needs a token that ends sentences: build the model with end=")
         if decoder.positions == "learned":  # the last token is not read
