@@ -53,6 +53,7 @@ def test_the_script_prepares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     [
         (["wmt99"], "there is no corpus wmt99: choose one of wmt14_en_de, "),
         (["iwslt14_de_en"], "OUT is missing"),
+        (["iwslt14_de_en", "--sources", "--variant", "joint"], "has no variant joint: choose one of joined, separate"),
         (["iwslt14_de_en", "out", "--workers", "0"], "--workers 0: at least one process"),
         (["iwslt14_de_en", "out", "--mirror", "nowhere"], "the mirror nowhere is not a folder"),
         (["zh_en", "out"], "zh_en-small/train.zh cannot be downloaded: it comes from the Linguistic Data Consortium"),
@@ -78,3 +79,5 @@ def test_what_a_corpus_needs_is_told_without_touching_anything(
     assert "gigaword --variant org_data: UniLM's public copy" in told
     assert "https://drive.usercontent.google.com/download?id=1USoQ8lJgN8kAWnUnRrupMGrPMLlDVqlV" in told
     assert list(tmp_path.iterdir()) == []
+    assert main(["prepare", "iwslt14_de_en", "--sources", "--variant", "separate"]) == 0
+    assert "--variant joined" not in capsys.readouterr().out

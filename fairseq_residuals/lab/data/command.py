@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
     corpus = find_corpus(args.corpus)
     if args.sources:
-        for name, variant in corpus.variants.items():
+        for name, variant in [corpus.variant(args.variant)] if args.variant else corpus.variants.items():
             print(f"{corpus.name} --variant {name}: {variant.summary}")
             for source in variant.sources:
                 told = filter(None, [source.digest, source.terms])
