@@ -60,6 +60,10 @@ def test_the_numbers_are_those_measured(tmp_path: Path) -> None:
     ]
 
 
+def test_weights_has_models_by_default_that_it_can_draw(tmp_path: Path) -> None:
+    assert main(["weights", *TINY, "--out", str(tmp_path)]) == 0
+
+
 def test_condition(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["condition", "--out", str(tmp_path)]) == 0
     head, rows = read_csv(tmp_path / "condition.csv")

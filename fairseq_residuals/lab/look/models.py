@@ -18,7 +18,7 @@ from torch import nn
 
 from fairseq_residuals.lab.look import batches
 from fairseq_residuals.lab.look.probes import ModelAndLoss, stacks
-from fairseq_residuals.lab.look.subjects import DEFAULT, PREFIXES, check_sizes, depths_of, device_of
+from fairseq_residuals.lab.look.subjects import PREFIXES, check_sizes, depths_of, device_of
 from fairseq_residuals.plugin.checkpoints.fairseq_config import load_model, task_of
 from fairseq_residuals.plugin.checkpoints.importing.model_sizes import dictionary_sizes
 from fairseq_residuals.plugin.checkpoints.importing.wiring_detection import Found
@@ -84,7 +84,7 @@ def chosen_wirings(args: Namespace) -> list[str]:
     Raises:
         UserError: there is no such wiring, or none for the task.
     """
-    wirings = args.variants or ([] if args.checkpoint else list(DEFAULT))
+    wirings = args.variants or ([] if args.checkpoint else list(args.default))
     if wirings == ["all"]:
         return [name for name in list_variants() if f"{PREFIXES[args.task]}_{name}" in ARCHITECTURES]
     for text in wirings:

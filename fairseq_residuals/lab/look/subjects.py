@@ -10,7 +10,7 @@ import argparse
 import re
 import runpy
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -54,13 +54,13 @@ def add_batch_flags(parser: argparse.ArgumentParser) -> None:
     batch.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:1 (%(default)s)")
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose models, their batch and device.
+def add_flags(parser: argparse.ArgumentParser, default: Sequence[str] = DEFAULT) -> None:
+    """Add the options that choose models, their batch and device; ``default`` are the wirings where none is named.
 
     What a parser does not know is meant for the models (``--residual-args``, ``--dropout``, ...) and for the task of
     ``--data`` (``--source-lang``, ...).
     """
-    models = parser.add_argument_group("models", f"default: --wirings {' '.join(DEFAULT)}; all may be combined")
+    models = parser.add_argument_group("models", f"default: --wirings {' '.join(default)}; all may be combined")
     models.add_argument(
         "--wirings",
         "--variants",
@@ -86,7 +86,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_batch_flags(parser)
     # what is meant for the models must not be taken for an abbreviation of these
     parser.allow_abbrev = False
-    parser.set_defaults(further=[])
+    parser.set_defaults(further=[], default=default)
 
 
 def subjects(args: Namespace) -> Iterator[ModelAndLoss]:
@@ -129,7 +129,7 @@ def _library_subjects(args: Namespace) -> Iterator[tuple[ModelAndLoss, str]]:
         raise UserError("fairseq is not installed, which --checkpoint and --data need")
     check_sizes(args)
     device = device_of(args.device)
-    for name in args.variants or DEFAULT:
+    for name in args.variants or args.default:
         say(name)
         model = library_model(name, args).to(device).train(args.training)
         shape, generator = (2, args.sentences, args.tokens), torch.Generator().manual_seed(args.seed)

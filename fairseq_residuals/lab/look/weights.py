@@ -43,7 +43,7 @@ HELP = "draw the matrix of weights over depth that DLCL and its relatives have l
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    add_flags(parser)
+    add_flags(parser, ("dlcl_pre", "dense_former"))
     add_output_flags(parser, "weights")
 
 
