@@ -105,6 +105,11 @@ def test_models_that_are_none(
     assert sentence in captured.err and captured.err.count("\n") == 1 and captured.out == ""
 
 
+def test_show_names_the_command_that_takes_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "mhc/n=8"]) == 1
+    assert "explain mhc/n=8 prints the equations with these options" in capsys.readouterr().err
+
+
 def test_show_an_unknown_variant(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "b2t_"]) == 1
     captured = capsys.readouterr()

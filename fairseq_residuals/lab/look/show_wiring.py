@@ -12,6 +12,7 @@ from typing import Any
 
 import fairseq_residuals
 from fairseq_residuals.wirings.core.config import options_of, show_value
+from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.registry import find_variant
 
 OF_SOME: dict[str, Any] = {"gpas": "layer", "depth_mup": True, "init": "ds_init"}
@@ -31,7 +32,10 @@ def _source(variant: type) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    variant = find_variant(args.variant)
+    name, options, _ = args.variant.partition("/")
+    variant = find_variant(name)
+    if options:
+        raise UserError(f"show takes a name alone; explain {args.variant} prints the equations with these options")
     description = inspect.cleandoc(sys.modules[variant.__module__].__doc__ or "").replace("::\n", "").replace("``", "")
     print(f"{variant.name}\n\n{description}\n")
     equations = variant.equations_of(variant.Config())
