@@ -205,6 +205,11 @@ def test_what_of_pytorch_works_is_on_page_and_list(written: Path) -> None:
     )
 
 
+def test_the_command_of_fairseq_has_what_fairseq_demands(written: Path) -> None:
+    text = (written / "wiring/b2t.html").read_text(encoding="utf-8")
+    assert "--optimizer adam --lr" in text and "--max-tokens" in text
+
+
 def test_code_on_a_page_is_whole(written: Path) -> None:
     """B2T reads by the class that it derives from; mHC differs from Hyper-Connections by its router."""
     text = (written / "wiring/b2t.html").read_text(encoding="utf-8").partition("<details>")[0]

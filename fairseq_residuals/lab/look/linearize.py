@@ -164,7 +164,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="the corpus that it was trained on")
     parser.add_argument("--split", default="valid", metavar="NAME", help="to score on (%(default)s)")
-    parser.add_argument("--metric", choices=("loss", "bleu"), default="loss", help="bits per token, or tokenized BLEU")
+    parser.add_argument("--metric", choices=("loss", "bleu"), default="loss", help="bits per token, or BLEU (loss)")
     parser.add_argument("--sentences", type=int, default=64, metavar="N", help="in a batch (%(default)s)")
     parser.add_argument("--fit", type=int, default=50, metavar="N", help="training batches for the fit (%(default)s)")
     parser.add_argument(

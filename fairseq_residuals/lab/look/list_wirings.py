@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=("text", "summary"),
         default="text",
-        help="summary: the table of results/wirings.md",
+        help="(text) summary: the table of results/wirings.md",
     )
     parser.add_argument("--architectures", action="store_true", help="list the names for --arch instead")
 

@@ -15,7 +15,7 @@ HELP = "print a table of a paper with the numbers reproduced here beside it; wit
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("table", nargs="?", metavar="EXPERIMENT/TABLE", help="for example b2t/table1")
-    parser.add_argument("--format", choices=("markdown", "csv"), default="markdown")
+    parser.add_argument("--format", choices=("markdown", "csv"), default="markdown", help="(%(default)s)")
     parser.add_argument(
         "--published", type=Path, default=PUBLISHED, metavar="FILE.yaml", help="default: results/published.yaml"
     )
