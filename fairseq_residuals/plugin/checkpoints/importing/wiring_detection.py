@@ -72,8 +72,10 @@ ONLY_IN = {
     "init_type": "admin",
     "deepnorm": "torchscale",
     "subln": "torchscale",
+    **dict.fromkeys(("rel_pos_buckets", "xpos_rel_pos", "moe_freq", "multiway", "segment_length"), ""),  # of torchscale
+    **dict.fromkeys(("layer_wise_attention", "represent_length_by_lrpe", "represent_length_by_ldpe"), ""),
 }
-"""Settings that change what is computed and leave no trace in the parameters, and the one repository that has them."""
+"""Settings that change what is computed and may leave no trace in the parameters; whose they are, "" if not carried."""
 
 
 def check_repository(repository: str, found: Found) -> None:
@@ -90,7 +92,8 @@ def check_repository(repository: str, found: Found) -> None:
     for key, owner in ONLY_IN.items():
         if owner != repository and found.settings.get(key) not in (None, False, "default"):
             flag = f"--{key.replace('_', '-')}"
-            found.refuse(f"its settings have {flag}, which is of another repository: use --from {owner}")
+            where = f"is of another repository: use --from {owner}" if owner else "this plugin does not carry"
+            found.refuse(f"its settings have {flag}, which {where}")
 
 
 def sides(found: Found) -> list[Side]:
@@ -210,13 +213,9 @@ def _t_fixup(found: Found, side: Side) -> Choice:
     return _fairseq(found, side) if found.norms(side) else ("t_fixup", "")
 
 
-_TORCHSCALE_EXTRAS = ("rel_pos_buckets", "xpos_rel_pos", "moe_freq", "multiway")
-
-
 def _torchscale(found: Found, side: Side) -> Choice:
-    for key in _TORCHSCALE_EXTRAS:
-        if found.settings.get(key):
-            found.refuse(f"it uses torchscale's {key}, which this plugin does not carry")
+    if (eps := found.settings.get("layernorm_eps", 1e-5)) != 1e-5:
+        found.refuse(f"its settings have --layernorm-eps {eps}, and a model of fairseq has 1e-05")
     inner, top = found.in_layers(side, f"{CONNECTIONS['self']}.inner_norm."), found.top_norm(side)
     if inner != bool(found.settings.get("subln")):
         found.note(f"--subln is {'off' if inner else 'on'}", f"{'' if inner else 'no '}inner norms")
