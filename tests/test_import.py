@@ -124,6 +124,9 @@ def test_options_of_the_variant_are_kept(tmp_path: Path) -> None:
     assert "scale=0.05" in args.residual_args
     args = import_checkpoint(write(tmp_path, "dlcl_post_fix1_S"), "dlcl").checkpoint["args"]
     assert "weights=fixed_one" in args.residual_args and "softmax=false" in args.residual_args
+    # modules/layer_history.py of the authors looks at no flag, and trains the weights
+    path = write(tmp_path, "simple_dlcl_post_S", encoder_learnable=False, decoder_learnable=False)
+    assert "weights=learned" in import_checkpoint(path, "dlcl").checkpoint["args"].residual_args
 
 
 def test_settings_of_task_and_criterion_are_kept(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def _dlcl(found: Found, side: Side) -> Choice:
         "window": max(0, int(found.settings.get("history_window_size") or 0)),
         "history_dropout": found.settings.get("history_dropout") or 0.0,
     }
-    if found.settings.get(f"{side}_learnable") in (False, 0):
+    if kind is None and found.settings.get(f"{side}_learnable") in (False, 0):  # simple_dlcl_* looks at none
         lower = weights[..., 0][torch.ones(weights.shape[:2]).tril().bool()]
         options["weights"] = "fixed_one" if bool((lower == 1).all()) else "fixed_average"
     return "dlcl_pre" if top else "dlcl_post", ",".join(f"{name}={value}" for name, value in options.items())
