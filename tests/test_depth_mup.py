@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq.optim.composite import FairseqCompositeOptimizer
 from golden_files import golden_path
 from tiny import batch, build, logits, perturb, stacks
 from tiny_trainer import make_trainer, sample, update
@@ -184,6 +185,13 @@ def test_one_vector_of_parameters_is_refused() -> None:
     trainer = Namespace(model=model, criterion=nn.Identity(), optimizer=Namespace(param_groups=flat))
     with pytest.raises(UserError, match="add --fp16-no-flatten-grads"):
         by_scale(trainer, {model.weight: UpdateScale(eps=0.5)})
+
+
+def test_several_optimizers_are_refused() -> None:
+    groups = FairseqCompositeOptimizer.param_groups.fget(Namespace(optimizers={}))
+    trainer = Namespace(optimizer=Namespace(param_groups=groups))
+    with pytest.raises(UserError, match="take --optimizer adam, not composite"):
+        by_scale(trainer, {})
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adafactor"])

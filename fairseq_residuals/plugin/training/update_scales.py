@@ -49,6 +49,8 @@ def by_scale(trainer: Any, scales: Scales) -> dict[UpdateScale, list[nn.Paramete
         UserError: they are in one vector, or the optimizer has other settings than Adam.
     """
     groups = trainer.optimizer.param_groups
+    if not isinstance(groups, list):
+        raise UserError("the wiring has settings of Adam for single parameters: take --optimizer adam, not composite")
     if not groups[0].get("weight_decay"):
         scales = {parameter: scale._replace(decay=1.0) for parameter, scale in scales.items()}
     if set(scales.values()) <= {SAME}:
