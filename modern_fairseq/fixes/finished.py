@@ -24,6 +24,7 @@ def train_no_further(module: types.ModuleType) -> None:
     load, stopping = module.checkpoint_utils.load_checkpoint, module.should_stop_early
 
     def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> tuple[Any, Any]:
+        vars(module.checkpoint_utils.save_checkpoint).pop("best", None)  # of a run before it in hydra's -m
         extra_state, epoch_itr = load(cfg, trainer, **kwargs)
         save = trainer.save_checkpoint
         trainer.save_checkpoint = lambda filename, extra: save(filename, extra | {PATIENCE: dict(vars(stopping))})

@@ -7,7 +7,7 @@ from typing import Any
 
 import fairseq_cli.train
 import torch
-from fairseq import checkpoint_utils, options
+from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.trainer import Trainer
 
@@ -28,9 +28,6 @@ def train(*flags: Any) -> None:
 
 
 def train_by(config: Any) -> None:
-    """Train without what fairseq keeps, on its functions, of an earlier training in this process."""
-    vars(checkpoint_utils.save_checkpoint).clear()
-    vars(fairseq_cli.train.should_stop_early).clear()
     fairseq_cli.train.main(config)
 
 

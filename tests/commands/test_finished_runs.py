@@ -45,6 +45,13 @@ def test_a_finished_run_started_again_trains_and_writes_nothing(limit, data_of, 
         assert re.search(rf"this run is finished.*\({limit}\)", caplog.text), caplog.text
 
 
+def test_the_best_of_another_run_in_the_process_is_not_this_ones(data_of, tmp_path):
+    for updates, folder in ((9, tmp_path / "good"), (1, tmp_path / "bad")):
+        train(*TRANSLATION.train_flags(data_of(TRANSLATION), folder), *FIXED, "--max-update", updates)
+    best = [load(tmp_path / name / "checkpoint_best.pt")["extra_state"]["best"] for name in ("good", "bad")]
+    assert best[0] < best[1]
+
+
 def test_a_higher_limit_lets_it_go_on(data_of, tmp_path):
     flags = [*TRANSLATION.train_flags(data_of(TRANSLATION), tmp_path), *FIXED]
     train(*flags, "--max-update", 4)
