@@ -106,7 +106,9 @@ _AFTER = {
     "messages.data_sets:whole_files": "fairseq.data.indexed_dataset",
     "messages.speech_data:settings_as_data": "fairseq.data.audio.data_cfg",
     "messages.texts:check_texts": "fairseq_cli.preprocess",
-    "messages.wrong_answers:check_generation": "fairseq_cli.generate fairseq_cli.interactive",
+    "messages.wrong_answers:check_generation": (
+        "fairseq_cli.generate fairseq_cli.interactive fairseq_cli.validate fairseq_cli.train"
+    ),
     "messages.wrong_answers:lines_to_score": "fairseq_cli.score",
     "messages.wrong_answers:keys_at_the_top": "fairseq_cli.hydra_train",
     "messages.wrong_answers:plugin_in_checkout": "fairseq.utils",

@@ -18,8 +18,8 @@ def check_generation(module: types.ModuleType) -> None:
     """Refuse what would be ignored, or make any order of hypotheses, before anything is loaded or written.
 
     generate.py:370 prints as many as there are, whatever --nbest says, and all for a negative one; a penalty that is no
-    number makes any order of them; 151 knows no --num-shards, and 67 no --sacrebleu. Can go when fairseq > 0.12.2
-    refuses them.
+    number makes any order of them; 151 knows no --num-shards, nor do validate.py:126 and train.py, and 67 no
+    --sacrebleu. Can go when fairseq > 0.12.2 refuses them.
     """
 
     @replaces(module, "main")
@@ -33,7 +33,7 @@ def check_generation(module: types.ModuleType) -> None:
             if not math.isfinite(penalty):
                 raise UserError(f"{flag} must be a finite number, not {penalty}")
         if cfg.dataset.num_shards > 1:
-            raise UserError("--num-shards: each call would generate the whole data set; split the text instead")
+            raise UserError("--num-shards: each call would take the whole data set; split the text instead")
         if module.__name__ == "fairseq_cli.generate" and cfg.generation.sacrebleu and cfg.scoring._name != "sacrebleu":
             raise UserError("--sacrebleu alone would print a BLEU of tokens: give --scoring sacrebleu")
         return original(cfg, *args, **kwargs)

@@ -132,7 +132,7 @@ def test_a_language_that_is_missing(missing: str, tmp_path: Path) -> None:
         (("--nbest", 5), "--nbest must be from 1 to --beam 2, .* not 5"),
         (("--nbest=-1",), "--nbest must be from 1 to --beam 2, .* not -1"),
         (("--lenpen", "nan"), "--lenpen must be a finite number, not nan"),
-        (("--num-shards", 2, "--shard-id", 1), "--num-shards: each call would generate the whole"),
+        (("--num-shards", 2, "--shard-id", 1), "--num-shards: each call would take the whole"),
     ],
 )
 def test_generation_that_cannot_be_as_asked(
@@ -145,6 +145,16 @@ def test_generation_that_cannot_be_as_asked(
     with pytest.raises(UserError, match=sentence):
         generate(*flags, command=command)
     assert not (tmp_path / "results").exists()
+
+
+def test_a_shard_that_would_be_everything(trained: tuple[Path, Path]) -> None:
+    data, folder = trained
+    flags = [str(data), "--path", str(folder / "mt/checkpoint_last.pt"), "--max-tokens", "9", "--num-shards", "2"]
+    args = options.parse_args_and_arch(options.get_validation_parser("translation"), flags)
+    with pytest.raises(UserError, match="--num-shards: each call would take the whole"):
+        fairseq_cli.validate.main(args)
+    with pytest.raises(UserError, match="--num-shards: each call would take the whole"):
+        train(data, "--arch", "transformer", *TINY, "--num-shards", 2)
 
 
 def test_a_bleu_of_tokens_is_not_sacrebleus(trained: tuple[Path, Path]) -> None:
