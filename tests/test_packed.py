@@ -252,6 +252,8 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     refused("train is for training; choose other subsets", "--valid-subset", "valid,train")
     batch_ = sample()
     with pytest.raises(UserError, match="for batches with one target"):
+        pack_batch({"en-BT": batch_, "en-DENOISE": batch_}, PAD)  # of online_backtranslation
+    with pytest.raises(UserError, match="for batches with one target"):
         pack_batch(batch_ | {"target": None}, PAD)
     batch_["target"][-1] = EOS
     with pytest.raises(UserError, match="as long as what the decoder is fed"):

@@ -66,9 +66,9 @@ def pack_batch(batch: dict[str, Any], pad: int, shape: FixedShape | None = None)
     Raises:
         UserError: the batch has no target, or several, or words to predict where the decoder is fed padding.
     """
-    inputs, target = dict(batch["net_input"]), batch.get("target")
-    if not isinstance(target, Tensor):
+    if not isinstance(target := batch.get("target"), Tensor):
         raise UserError("--packed is for batches with one target; leave it out with several, or none")
+    inputs = dict(batch["net_input"])
     previous = "prev_output_tokens" if "prev_output_tokens" in inputs else "src_tokens"
     real = inputs[previous].ne(pad)
     if real.shape != target.shape or (target.ne(pad) & ~real).any():
