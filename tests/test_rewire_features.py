@@ -18,7 +18,8 @@ from torch.nn.functional import rms_norm, scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_residuals import Blocks, SubLayerNames, UserError, load, parameter_groups, rewire
+from fairseq_residuals import Blocks, Connection, SubLayerNames, UserError, load, parameter_groups, rewire
+from fairseq_residuals.wirings.core.base import Stream
 from tests.models_of_transformers import DECODER, IMAGES, example, perturb, tiny
 from tests.rotation import rotated
 from tests.test_rewire import NanoBlock
@@ -275,6 +276,42 @@ def test_models_of_one_config(tmp_path: Path) -> None:
         torch.testing.assert_close(load(tmp_path / name)(**batch).logits, model(**batch).logits)
 
 
+@pytest.mark.parametrize("variant", ["b2t", "hyper_connections"])
+def test_models_that_have_the_config_of_a_rewired_one_alone_are_refused(variant: str, tmp_path: Path) -> None:
+    """They were wired by load: one built from its config, and one that transformers loaded from its folder."""
+    model = rewire(tiny("llama"), variant, start="paper")
+    model.save_pretrained(tmp_path / "wired")
+    read = type(model).from_pretrained(tmp_path / "wired")
+    for name, plain in (("twin", type(model)(model.config)), ("read", read)):
+        plain.save_pretrained(tmp_path / name)
+        with pytest.raises(UserError, match="its weights are of one that was not"):
+            load(tmp_path / name)
+    assert load(tmp_path / "wired").state_dict().keys() == model.state_dict().keys()
+
+
+class Halved(Connection):
+    """A wiring that has no name in the registry."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.gain = nn.Parameter(torch.tensor(0.5))
+
+    def write(self, s: Stream, y: Tensor) -> Stream:
+        return s | {"x": s["x"] + self.gain * y}
+
+
+def test_a_wiring_of_ones_own_is_loaded_by_its_class(tmp_path: Path) -> None:
+    model = rewire(tiny("llama"), Halved, start="paper")
+    perturb(model, "wiring.")
+    model.save_pretrained(tmp_path)
+    for wrong in ({}, {"wiring": Connection}):
+        with pytest.raises(UserError, match=r"is wired by Halved: .* wiring=Halved"):
+            load(tmp_path, **wrong)
+    torch.testing.assert_close(
+        load(tmp_path, wiring=Halved)(**example("llama")).logits, model(**example("llama")).logits
+    )
+
+
 def test_folders_that_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is no folder of a model of transformers"):
         load(tmp_path)
@@ -291,6 +328,19 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     with pytest.raises(UserError, match="as another version did"):
         load(tmp_path)
+
+
+def test_a_hook_that_changes_the_stream_is_refused_in_a_process_of_several(tmp_path: Path) -> None:
+    """As torchrun and accelerate start one; there, what the hook returned had no effect."""
+    model, batch = rewired(*CASES[0]), example("llama")
+    distributed.init_process_group("gloo", f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    try:
+        model(**batch)
+        model.model.layers[0].register_forward_hook(lambda module, args, output: output + 1)
+        with pytest.raises(UserError, match=r"between layers 0 and 1 of .* the stream was"):
+            model(**batch)
+    finally:
+        distributed.destroy_process_group()
 
 
 def sharded(rank: int, folder: Path) -> None:
@@ -506,3 +556,27 @@ def test_models_without_a_framework(make: Any) -> None:
     target = {timm_vit: "fc1", NanoChat: "c_q"}.get(make, "attn")
     adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=[target], init_lora_weights=False))
     assert (adapted(x) - expected).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "saved", "target"),
+    [
+        ("llama", "hyper_connections", "mlp", "q_proj"),
+        ("llama", "normformer", "down_proj", "q_proj"),
+        ("bart", "sub_ln", "fc2", "q_proj"),
+    ],
+)
+def test_a_copy_of_a_module_is_trained_in_its_place(name: str, variant: str, saved: str, target: str) -> None:
+    """The copy brought the wiring's hooks along, which normalised the activations twice, or ended in a KeyError."""
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    model, batch = rewire(tiny(name), variant, start="paper"), example(name)
+    perturb(model, "wiring.")
+    before = model(**batch).logits
+    config = peft.LoraConfig(target_modules=[target], modules_to_save=[saved])
+    adapted = peft.get_peft_model(model, config).eval()
+    torch.testing.assert_close(adapted(**batch).logits, before, rtol=1e-4, atol=1e-4)
+    perturb(adapted, "modules_to_save")
+    out = adapted(**batch)
+    out.loss.backward()
+    assert all(p.grad is not None for key, p in adapted.named_parameters() if "modules_to_save" in key)
+    torch.testing.assert_close(adapted.merge_and_unload()(**batch).logits, out.logits, rtol=1e-4, atol=1e-4)

@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint_sequential
 
 from fairseq_residuals import Blocks, SubLayerNames, UserError, rewire
 from tests.models_of_transformers import DECODER, causal, tiny, transformers, wav2vec2
@@ -199,6 +200,21 @@ def test_copies_in_threads_are_refused() -> None:
         rewire(tiny("llama"), "mhc").model.wiring._replicate_for_data_parallel()
 
 
+def test_a_checkpoint_from_outside_that_knows_no_stream_is_refused() -> None:
+    """Gradients of what the wiring keeps beside the stream were lost."""
+    model, x = framework(), torch.randn(2, 5, 16, requires_grad=True)
+    rewire(model, "attention_residuals", batch=x, blocks=described())
+    run = partial(checkpoint_sequential, model.blocks, 2, x)
+    found, expected = run(use_reentrant=False), model.blocks[1](model.blocks[0](x))
+    grads = [
+        torch.autograd.grad(out.sin().sum(), [*model.blocks.parameters()], allow_unused=True)
+        for out in (found, expected)
+    ]
+    torch.testing.assert_close(*grads)
+    with pytest.raises(UserError, match="say use_reentrant=False"):
+        run(use_reentrant=True)
+
+
 def test_the_inside_of_attention_has_to_be_shown() -> None:
     attention, ffn = described().sublayers
     hidden = replace(described(), sublayers=(replace(attention, query="", value=""), ffn))
@@ -246,6 +262,25 @@ def test_a_stochastic_depth_that_is_left_out_is_seen() -> None:
     attention, ffn = described().sublayers
     rewire(model, "pre_ln", batch=x, blocks=replace(described(), sublayers=(replace(attention, dropout="drop"), ffn)))
     assert not torch.equal(model.train()(x), model(x))
+
+
+@pytest.mark.parametrize("draws", [lambda x: x.new_empty(len(x), 1, 1).bernoulli_(0.9) / 0.9, torch.rand_like])
+def test_a_function_of_stochastic_depth_that_is_left_out_is_seen(draws: Callable[[Tensor], Tensor]) -> None:
+    """Which the layer's own code calls, as timm's and torchvision's; no module shows it."""
+
+    class Dropping(Block):
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.attn(self.norm1(x))
+            x = x + (y * draws(y) if self.training else y)
+            return x + self.fc2(self.fc1(self.norm2(x)).relu())  # type: ignore[no-any-return]
+
+    model, x = framework(), torch.randn(2, 5, 16)
+    modes = [module.training for module in model.modules()]
+    for block in model.blocks:
+        block.__class__ = Dropping
+    with pytest.raises(UserError, match="do not compute x"):
+        rewire(model, "pre_ln", batch=x, blocks=described())
+    assert [module.training for module in model.modules()] == modes
 
 
 def test_maps_that_start_at_zero_hide_nothing() -> None:

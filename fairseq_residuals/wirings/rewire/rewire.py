@@ -18,9 +18,10 @@ from torch.overrides import TorchFunctionMode
 
 from fairseq_residuals.wirings.blocks.models import evaluating
 from fairseq_residuals.wirings.build import Named, Options, parse_wiring
-from fairseq_residuals.wirings.core.base import StackShape, Variant
+from fairseq_residuals.wirings.core.base import Connection, StackShape, Variant
 from fairseq_residuals.wirings.core.errors import UserError
 from fairseq_residuals.wirings.core.norms import is_norm
+from fairseq_residuals.wirings.core.registry import VARIANTS
 from fairseq_residuals.wirings.core.wiring import Wiring
 from fairseq_residuals.wirings.rewire.blocks import Blocks, find_blocks
 from fairseq_residuals.wirings.rewire.keep import EPS, STARTS, Start, calibrate, eps_of, is_rms, start_values
@@ -98,11 +99,12 @@ def rewire(
     return whole
 
 
-def load(path: str | Path, **kwargs: Any) -> Any:
+def load(path: str | Path, *, wiring: type[Connection] | type[Variant] | None = None, **kwargs: Any) -> Any:
     """Load a rewired model of transformers from the folder that its ``save_pretrained`` wrote.
 
     Args:
         path: of the folder.
+        wiring: the class that wired the model, where it is one of your own that is not registered.
         kwargs: of ``from_pretrained``, such as ``dtype``.
 
     Raises:
@@ -128,7 +130,7 @@ def load(path: str | Path, **kwargs: Any) -> Any:
         for part in [module for module in self.modules() if isinstance(module, transformers.PreTrainedModel)]:
             settings = getattr(part.config, SETTINGS, {})
             if settings.get("part") == type(part).__name__ and not _is_wired(part):
-                _restore(part, settings)
+                _restore(part, settings, wiring)
         if not _is_wired(self):
             raise UserError(f"the config in {path} names no part of {name} that is wired as this version does it")
 
@@ -275,10 +277,17 @@ def _settle(
     )
 
 
-def _restore(model: nn.Module, settings: Mapping[str, Any]) -> None:
-    """Wire a model as ``settings`` of its config say; its weights are to be loaded."""
+def _restore(model: nn.Module, settings: Mapping[str, Any], own: type[Connection] | type[Variant] | None) -> None:
+    """Wire a model as ``settings`` of its config say; its weights are to be loaded.
+
+    Raises:
+        UserError: the wiring is not registered, and ``own`` is not its class.
+    """
     known = [Blocks.of(blocks) for blocks in settings["blocks"]]
-    wiring = Wiring.parse(settings["variant"], settings["options"])
+    name = settings["variant"]
+    if own.__name__ != name if own else name.isidentifier() and name not in VARIANTS:
+        raise UserError(f"the model is wired by {name}: where that is a class of yours, say load(..., wiring={name})")
+    wiring = Wiring.of(own, settings["options"]) if own else Wiring.parse(name, settings["options"])
     stacks = attach(model, known, wiring, settings["start"])
     for name, norm in (item for stack in stacks for item in stack.norms().items()):
         for attribute, value in settings["eps"].get(name, {}).items():
@@ -422,12 +431,15 @@ def _drawn(model: nn.Module, norms: Iterable[nn.Module]) -> Iterator[None]:
 
 
 class _Dropouts(TorchFunctionMode):
-    """Have dropouts multiply, for a while: one that a description leaves out shows in the outputs."""
+    """Have dropouts multiply, and what is drawn be a number, for a while: what a description leaves out shows."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is nn.functional.dropout:
             given = dict(zip(("input", "p"), args, strict=False)) | (kwargs or {})
             return given["input"] * (1 - given.get("p", 0.5) / 2)
+        if func in (Tensor.bernoulli_, torch.bernoulli, torch.rand, torch.rand_like):  # functions of stochastic depth
+            drawn = func(*args, **(kwargs or {}))
+            return drawn.fill_(0.625)
         return func(*args, **(kwargs or {}))
 
 
@@ -441,7 +453,11 @@ def _acting(layers: Iterable[nn.Module]) -> Iterator[None]:
             acts[module] = isinstance(output, Tensor) and any(output is x for x in args) and _acts(module, output)
         return output * 0.75 if acts[module] else None
 
-    modules = {module for layer in layers for module in layer.modules()}
+    modules: set[nn.Module] = set()
+    for layer in layers:
+        modules.update(layer.modules())
+        # what acts may be a function that the layer's own code calls
+        layer.training = not getattr(layer, "gradient_checkpointing", False)
     bare = [module for module in modules if not [*module.children(), *module.parameters()]]
     handles = [module.register_forward_hook(multiply) for module in bare]
     try:

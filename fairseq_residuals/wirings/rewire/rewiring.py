@@ -9,6 +9,7 @@ cache and the names of its parameters.
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -175,6 +176,17 @@ class Seen(NamedTuple):
     edits: dict[str, Edit]
 
 
+def _differs(x: Tensor, passed: Tensor | None) -> bool:
+    """Return whether a layer is given something else than was passed to it; what shards makes views and casts."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return True
+    if torch.compiler.is_compiling() or not type(x) is type(passed) is Tensor:
+        return False
+    if x.dtype != passed.dtype or x.data_ptr() == passed.data_ptr():
+        return False
+    return x.shape != passed.shape or not torch.allclose(x, passed, rtol=2**-7, atol=1e-6)  # cast, and back
+
+
 @dataclass
 class Pass:
     """State of a pass along the depth; it is emptied above the last layer."""
@@ -184,6 +196,8 @@ class Pass:
     """Layer that ran last; -1: none."""
     passed: Tensor | None = None
     """Output of that layer, which the one above is to be given."""
+    tracked: bool = False
+    """Whether gradients were to pass that output when the layer returned it."""
     entered: int = -1
     """Number of the sub-layer, in its layer, that runs or ran last; -1: none."""
     asked: Seen | None = None
@@ -213,6 +227,22 @@ class Attend:
         run = self.stack.run
         run.asked = Seen(key, value, edits)
         return query if run.output is None else run.output, None
+
+
+class Hook:
+    """A method of a layer's wiring at a module of that layer; at a copy of the module alone, it does nothing."""
+
+    def __init__(self, wired: LayerWiring, method: Callable[..., Any] | None, *args: Any) -> None:
+        self.wired, self.method, self.args = wired, method, args
+
+    def __call__(self, *call: Any) -> Any:
+        return self.method(self.wired, *self.args, *call) if self.method else None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Hook:
+        is_whole = id(self.wired.layer) in memo
+        return Hook(
+            copy.deepcopy(self.wired, memo) if is_whole else self.wired, self.method if is_whole else None, *self.args
+        )
 
 
 class LayerWiring(Layer):
@@ -303,11 +333,11 @@ class LayerWiring(Layer):
         self.handles, self.leaving = [], []
         for kind, sub in self.described.items():
             if sub.enter:
-                enters = partial(self.enter, kind)
+                enters = Hook(self, LayerWiring.enter, kind)
                 self.handles.append(self._module(sub.enter).register_forward_pre_hook(enters, with_kwargs=True))
-            for name, leave in ((sub.leave or sub.enter, self.leave), (sub.beside, self.leave_both)):
+            for name, leave in ((sub.leave or sub.enter, LayerWiring.leave), (sub.beside, LayerWiring.leave_both)):
                 if name:
-                    self.handles.append(self._module(name).register_forward_hook(partial(leave, kind)))
+                    self.handles.append(self._module(name).register_forward_hook(Hook(self, leave, kind)))
                     self.leaving.append((self.hooked[name], self.handles[-1].id))
             if self.edits_inside(kind):
                 self._hook_inside(kind, sub)
@@ -315,11 +345,14 @@ class LayerWiring(Layer):
     def _hook_inside(self, kind: Kind, sub: SubLayerNames) -> None:
         for edit, place in INSIDE.items():
             if name := getattr(sub, place):
-                edits, feeds = partial(self.edit_output, kind, edit), partial(self.feed, kind, place)
+                edits = Hook(self, LayerWiring.edit_output, kind, edit)
+                feeds = Hook(self, LayerWiring.feed, kind, place)
                 self.handles.append(self._module(name).register_forward_hook(edits))
                 self.handles.append(self._module(name).register_forward_pre_hook(feeds))
         if sub.inner:
-            self.handles.append(self._module(sub.inner).register_forward_pre_hook(partial(self.edit_inner, kind)))
+            self.handles.append(
+                self._module(sub.inner).register_forward_pre_hook(Hook(self, LayerWiring.edit_inner, kind))
+            )
 
     def _module(self, name: str) -> nn.Module:
         self.hooked[name] = self.layer.get_submodule(name)
@@ -560,6 +593,9 @@ class Rewiring(nn.Module):
             wired.attach(stay)
             layer.wiring = wired.to(like.device, like.dtype).train(layer.training)
         self.parent.wiring = self.to(like.device, like.dtype).train(self.parent.training)
+        if not any(module.state_dict() for module in (self, *self.wired)):
+            # else the weights would not tell that the model is wired, as its config says of others as well
+            self.register_buffer("rewired", torch.ones(1, dtype=torch.bool, device=like.device))
 
     def _replicate_for_data_parallel(self) -> Any:
         raise UserError(
@@ -593,7 +629,6 @@ class Rewiring(nn.Module):
             UserError: the layer below did not run before, or the framework passes on something else than it returned;
                 layers or norms are others than those that were wired.
         """
-        alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
         if index == 0:
             self._check()
             self.run.stream = self.variant.open(x)
@@ -602,10 +637,15 @@ class Rewiring(nn.Module):
                 f"layer {index} of {self.blocks.layers} runs without the layer below it, as where layers are skipped or"
                 " checkpointed from outside; a wiring needs all of them, in order"
             )
-        elif alone and x is not self.run.passed:  # what shards parameters may cast it
+        elif x is not self.run.passed and _differs(x, self.run.passed):
             raise UserError(
                 f"between layers {index - 1} and {index} of {self.blocks.layers} the stream was changed, as by a hook:"
                 " a wiring has no place for that, and would go on without it"
+            )
+        elif x.requires_grad and not self.run.tracked and any(tensor is not x for tensor in self.run.stream.values()):
+            raise UserError(
+                f"layer {index - 1} of {self.blocks.layers} is checkpointed from outside with use_reentrant=True, which"
+                " passes gradients to its output alone and not to what the wiring keeps: say use_reentrant=False"
             )
         else:
             _, self.run.stream = together(x, self.run.stream)
@@ -643,6 +683,7 @@ class Rewiring(nn.Module):
         s = self.variant.after_layer(index, self.run.stream)
         if index < len(self.layers) - 1:
             self.run.passed, self.run.stream = together(s["x"], s)
+            self.run.tracked = self.run.passed.requires_grad
             return self.run.passed
         del self.runs[thread()]
         out = self.variant.close(s)
