@@ -214,6 +214,29 @@ def test_a_wiring_that_looks_ahead_is_refused(gate: str, tmp_path: Path, capsys:
     assert " looks ahead: its output at a position depends on later tokens" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("written", "complaint"),
+    [
+        ("s['x'] + (y + y.mean(0) if self.training else y)", ": it looks ahead: its output"),
+        ("s['x'] + y + torch.randn_like(y)", ": it looks ahead: its output"),
+        ("s['x'] + y - y.mean(1, keepdim=True)", ": it mixes a batch: a sentence's output"),
+        ("s['x'] + y * y.shape[0]", ": it mixes a batch: a sentence's output"),
+        ("s['x'] + y * (math.nan if self.training else 1)", ": its outputs are no numbers before it trains"),
+        ("s['x'].add_(y)", " fails in its first pass: RuntimeError: one of the variables needed for gradient"),
+    ],
+)
+def test_a_wiring_that_cannot_be_compared_is_refused(
+    written: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By what it does in training alone, too, to the sentences of a batch, and in place."""
+    own = "class Own(PreLNConnection):\n    def write(self, s, y):\n        return s | {'x': WRITTEN}\n\n\nclass Twin"
+    text = TWIN.replace("class Twin", own.replace("WRITTEN", written)).replace("connection = Pre", "connection = Own#")
+    file = tmp_path / f"{tmp_path.name}.py"
+    file.write_text(f"import math\nimport torch\n{text}")
+    assert main(["compare", str(file), *TINY, "--out", str(tmp_path), "--dry-run"]) == 1
+    assert complaint in capsys.readouterr().err
+
+
 def test_rates_that_were_not_asked_for_do_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["compare", "b2t", *TINY, "--out", str(tmp_path)]
     assert main([*flags, "--rates", "0.01", "0.02"]) == 0

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from fairseq import tasks, utils
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from fairseq_residuals.lab.bench.entries import PRECISIONS
@@ -81,7 +82,7 @@ def look(comparison: Comparison, entries: Sequence[Entry], cores: int, most_roun
         most_rounds: in which passes are timed.
 
     Raises:
-        UserError: an entry cannot be built, or one position depends on a later one.
+        UserError: an entry cannot be built or trained, or an output depends on what it must not depend on.
     """
     config = comparison.any_job.config
     device = torch.device("cuda" if comparison.gpus else "cpu")
@@ -109,17 +110,16 @@ def look(comparison: Comparison, entries: Sequence[Entry], cores: int, most_roun
                 model = task.build_model(comparison.job(Cell(entry, 1.0, 1)).config.model).to(device)
                 admin_measurement.profile(model, partial(model, **sample["net_input"]))
                 logits = _logits(model, sample)
-            except UserError:
-                raise
+                reference = logits if reference is None else reference
+                _check(model, sample, task.target_dictionary.pad())
+                starts[entry.name] = _measure(model, criterion, sample, _close(logits, reference))
+                _time(model, criterion, sample)  # _measure lets tensors be changed in place
+            except UserError as error:
+                raise UserError(f"{entry.name}: {error}") from error
             except Exception as error:  # whatever a user's wiring raises
                 at = traceback.extract_tb(error.__traceback__)[-1]
                 told = f"{type(error).__name__}: {error}; {at.filename}, line {at.lineno}"
                 raise UserError(f"{entry.name} fails in its first pass: {told}") from error
-            reference = logits if reference is None else reference
-            moved = _moved(model)  # what starts at 0 may look ahead later
-            if not _is_causal(model, sample, logits) or not _is_causal(moved, sample, _logits(moved, sample)):
-                raise UserError(f"{entry.name} looks ahead: its output at a position depends on later tokens")
-            starts[entry.name] = _measure(model, criterion, sample, _close(logits, reference))
             models[entry.name] = model.to(PRECISIONS[comparison.trained_in])
         say("timing passes")
         with _busy(cores - 1):
@@ -163,23 +163,48 @@ def _busy(cores: int) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _logits(model: nn.Module, sample: Sample) -> Tensor:
-    logits: Tensor = model.eval()(**sample["net_input"])[0]
+def _logits(model: nn.Module, sample: Sample, training: bool = False) -> Tensor:
+    """Return what a copy computes, so that no state is left behind; in training, dropout is always the same."""
+    if training:
+        torch.manual_seed(1)
+    logits: Tensor = copy.deepcopy(model).train(training)(**sample["net_input"])[0]
     return logits
 
 
 def _close(logits: Tensor, reference: Tensor) -> bool:
-    return torch.allclose(logits, reference, rtol=CLOSE, atol=CLOSE * float(reference.abs().max()))
+    largest = float(reference.nan_to_num(0.0, 0.0, 0.0).abs().max())
+    return torch.allclose(logits, reference, rtol=CLOSE, atol=CLOSE * largest, equal_nan=True)
 
 
-def _is_causal(model: nn.Module, sample: Sample, logits: Tensor) -> bool:
+def _check(model: nn.Module, sample: Sample, padding: int) -> None:
+    """Refuse what has no numbers, or outputs that depend on later tokens, chance, padding or other sentences."""
+    if not all(_logits(model, sample, training).isfinite().all() for training in (False, True)):
+        raise UserError("its outputs are no numbers before it trains")
+    for tried in (model, _moved(model)):  # what starts at 0 may look ahead later
+        if not _is_causal(tried, sample, False) or not _is_causal(tried, sample, True):
+            raise UserError("it looks ahead: its output at a position depends on later tokens, or on chance")
+        if not _is_alone(tried, sample, padding):
+            raise UserError("it mixes a batch: a sentence's output depends on other sentences, or on padding")
+
+
+def _is_causal(model: nn.Module, sample: Sample, training: bool) -> bool:
     """Return whether the first half of the positions is the same when the tokens of the second half are reversed."""
     name = "prev_output_tokens" if "prev_output_tokens" in sample["net_input"] else "src_tokens"
     tokens = sample["net_input"][name]
     half = tokens.shape[1] // 2
     other = torch.cat([tokens[:, :half], tokens[:, half:].roll(1, 0).flip(1)], 1)
-    changed = _logits(model, sample | {"net_input": sample["net_input"] | {name: other}})
-    return _close(changed[:, :half], logits[:, :half])
+    changed = _logits(model, sample | {"net_input": sample["net_input"] | {name: other}}, training)
+    return _close(changed[:, :half], _logits(model, sample, training)[:, :half])
+
+
+def _is_alone(model: nn.Module, sample: Sample, padding: int) -> bool:
+    """Return whether half of a sentence has the same outputs without what follows, without others, and with padding."""
+    own = {name: tensor[:1] for name, tensor in sample["net_input"].items()}
+    name = "prev_output_tokens" if "prev_output_tokens" in own else "src_tokens"
+    own[name] = own[name][:, : own[name].shape[1] // 2]
+    if name == "prev_output_tokens":
+        own["src_tokens"] = functional.pad(own["src_tokens"], (3, 0), value=padding)
+    return _close(_logits(model, sample | {"net_input": own})[0], _logits(model, sample)[0, : own[name].shape[1]])
 
 
 @torch.no_grad()
