@@ -78,6 +78,19 @@ def test_translation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "src to tgt of data-bin" in capsys.readouterr().out
 
 
+def test_two_dictionaries_and_pieces(tmp_path: Path) -> None:
+    """Their embeddings are not shared, and what SentencePiece cut is joined for a score."""
+    prefixes: list[str | Path] = []
+    for split in ("train", "valid"):
+        (tmp_path / f"{split}.src").write_text("a b a c\n" * 60)
+        (tmp_path / f"{split}.tgt").write_text("\u2581A \u2581B \u2581A C\n" * 60)
+        prefixes += [f"--{split}pref", tmp_path / split]
+    folder = tmp_path / "data-bin"
+    binarize(folder, ["--source-lang", "src", "--target-lang", "tgt", *prefixes], 1)
+    assert "recipe.evaluate.flags.post_process=sentencepiece" in folder_task(folder).overrides
+    assert main(["compare", "b2t", "--data", str(folder), "--out", str(tmp_path / "out"), *TINY]) == 0
+
+
 def test_the_digest_is_of_what_the_files_hold(tmp_path: Path) -> None:
     for name in ("one", "other"):
         make_copy(tmp_path / name / "data-bin")

@@ -122,6 +122,11 @@ def folder_task(folder: Path) -> Task:
     source, _, target = languages.pop().partition("-")
     own += (f"task.source_lang={source}", f"task.target_lang={target}", "recipe.evaluate.hypotheses=tokenized")
     own += ("recipe.evaluate.references=targets", "recipe.evaluate.flags.tokenizer=null")  # no raw text is there
+    dictionaries = [(folder / f"dict.{language}.txt").read_text(encoding="utf-8") for language in (source, target)]
+    if dictionaries[0] != dictionaries[1]:
+        own += ("model.share_all_embeddings=false", "model.share_decoder_input_output_embed=true")
+    if "\n\u2581" in f"\n{dictionaries[1]}":
+        own += ("recipe.evaluate.flags.post_process=sentencepiece",)
     about = f"{source} to {target} of {folder.resolve().name}"
     return Task(folder.resolve().name, about, "compare/translation", "s", 6, 1e-3, overrides=own)
 
