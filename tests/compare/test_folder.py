@@ -60,6 +60,12 @@ def test_blocks_of_today_refuse_what_they_would_not_read(tmp_path: Path, capsys:
     assert not (tmp_path / "out").exists()
 
 
+def test_blocks_of_today_have_one_norm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--data", str(language_model(tmp_path)), "--blocks", "today", "--out", str(tmp_path / "out"), *TINY]
+    assert main(["compare", "b2t/norm=dyt", *flags]) == 1
+    assert "b2t/norm=dyt: --blocks today has RMSNorm in every entry" in capsys.readouterr().err
+
+
 def test_the_unigram_loss_by_hand(tmp_path: Path) -> None:
     """60 lines of training, one count more for each of the dictionary's words, which are padded to a multiple of 8."""
     counts = Counter(WORDS) + Counter({"</s>": 1})

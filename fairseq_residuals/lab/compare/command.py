@@ -168,6 +168,8 @@ def _asked(args: argparse.Namespace) -> tuple[Comparison, Plan]:
     entries, user_dir = read_entries(texts, args.out.resolve(), args.blocks == "today", args.imported)
     rung, depth = _rung(task, args), args.depth or task.depth
     for entry in entries:
+        if args.blocks == "today" and any("norm_type" in part.given for part in entry.wiring.parts):
+            raise UserError(f"{entry.name}: --blocks today has RMSNorm in every entry; leave norm_type out")
         for stack in ("decoder",) if task.is_language_model else ("encoder", "decoder"):
             entry.wiring.check(stack, depth, alone=task.is_language_model)
     comparison = Comparison(
