@@ -90,6 +90,11 @@ def test_a_loss_between_two_validations_lies_on_a_line(updates: float, loss: flo
     assert loss_at([(10, 3.0), (20, 2.0)], updates) == loss
 
 
+def test_a_loss_that_was_no_number_for_a_while_is_none() -> None:
+    curve = [(10, 3.0), (20, float("inf")), (30, 2.0)]
+    assert [loss_at(curve, at) for at in (10, 15, 20, 30)] == [3.0, None, None, 2.0]
+
+
 def test_a_machine_that_slows_down_and_speeds_up_does_not_change_the_ratio_of_two_passes() -> None:
     draw = random.Random(3)
     speed = {"baseline": [draw.uniform(1, 2) for _ in range(20)]}  # of the machine, round by round

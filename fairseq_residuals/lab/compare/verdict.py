@@ -113,9 +113,10 @@ def smallest_difference(pairs: int, entries: int) -> float | None:
 
 
 def loss_at(curve: Sequence[tuple[int, float]], at: float) -> float | None:
-    """Return a validation curve's loss after so many updates, between its points by a line; None before the first."""
+    """Return a validation curve's loss after so many updates, by a line between its points; None without one."""
     updates, losses = zip(*curve, strict=True) if curve else ((), ())
-    return float(numpy.interp(at, updates, losses)) if updates and updates[0] <= at else None
+    loss = float(numpy.interp(at, updates, losses)) if updates and updates[0] <= at else math.nan
+    return loss if math.isfinite(loss) else None
 
 
 @dataclass
