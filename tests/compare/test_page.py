@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from fairseq_residuals.lab.compare import report
+from fairseq_residuals.lab.compare import pictures, report
 from fairseq_residuals.lab.compare.cells import Comparison, Result
 from fairseq_residuals.lab.compare.checks import Start
 from fairseq_residuals.lab.compare.entries import Entry
@@ -60,6 +60,17 @@ def test_a_wiring_whose_runs_failed_is_not_said_to_diverge() -> None:
         "mudd: failed at every rate from 0.001 to 0.001.",
         "b2t: diverged at every rate from 0.001 to 0.001.",
     ]
+
+
+def test_long_names_are_folded() -> None:
+    """So that those of panels side by side do not overlap, and leave room for what they name."""
+    name = "hyper_connections/n=8,close=mean,mixing=uniform@warmup=100"
+    plan = Plan([ENTRIES[0], Entry(name, "pre_ln", "")], (0.001,), False, 2, 2)
+    results = [result(entry, seed) for entry in plan.entries for seed in (1, 2)]
+    findings = Findings(plan, results, {entry.name: START for entry in plan.entries})
+    titles = [panel.get_title() for panel in pictures.rates(findings, 4.0).axes]
+    (label,) = (text.get_text() for text in pictures.forest(findings).axes[0].get_yticklabels())
+    assert titles[1] == label and label.replace("\n", "") == name and max(map(len, label.split("\n"))) <= 24
 
 
 def test_a_browser_shows_all_of_the_report(browser: Browser, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from typing import Any
 
 from fairseq_residuals.lab.compare.schedule import rate_losses
@@ -62,7 +63,7 @@ def rates(findings: Findings, unigram: float) -> Any:
             panel.yaxis.set_major_formatter("{x:g}")
         panel.set_xticks(tried, [f"{lr:g}" for lr in tried], rotation=60)
         last_row, first_column = number // columns == rows - 1, number % columns == 0
-        plots.finish(panel, "rate" if last_row else "", LOSS if first_column and rows == 1 else "", entry.name)
+        plots.finish(panel, "rate" if last_row else "", LOSS if first_column and rows == 1 else "", _folded(entry.name))
     if rows > 1:
         figure.supylabel(LOSS, fontsize=8)
     return figure
@@ -113,7 +114,7 @@ def forest(findings: Findings) -> Any:
             y = place + offset
             axes.plot(shown.interval, (y, y), color="black", linewidth=0.9)
             axes.plot(shown.difference, y, mark, color="black", markerfacecolor=filled, markersize=4)
-    axes.set_yticks(range(len(tested)), [v.entry for v in reversed(tested)])
+    axes.set_yticks(range(len(tested)), [_folded(v.entry) for v in reversed(tested)])
     axes.set_ylim(-0.5, len(tested) - 0.5)
     noted = "circles: at equal updates; squares: at equal seconds; filled: distinguishable"
     plots.finish(axes, "difference in bits per token; less is better", title=noted)
@@ -135,6 +136,10 @@ def costs(findings: Findings) -> Any:
     axes.margins(0.15)
     plots.finish(axes, f"seconds of a pass, as a multiple of {findings.plan.baseline.name}'s", "difference (bits)")
     return figure
+
+
+def _folded(name: str) -> str:
+    return textwrap.fill(name, 24)
 
 
 def _finite(losses: dict[float, float]) -> list[tuple[float, float]]:
