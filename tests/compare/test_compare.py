@@ -243,7 +243,10 @@ def test_rates_that_were_not_asked_for_do_not_count(tmp_path: Path, capsys: pyte
     before = {o.key for o in read_results(runs_csv(tmp_path))}
     capsys.readouterr()
     assert main([*flags, "--rates", "0.01", "--show"]) == 0
-    assert "0.02" not in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "0.02" not in printed.out and "does not name" not in printed.err
+    assert main(["compare", "mudd", *flags[2:], "--rates", "0.01", "--show"]) == 0
+    assert "the report leaves out what this call does not name: b2t" in capsys.readouterr().err
     assert {o.key for o in read_results(runs_csv(tmp_path))} == before
 
 
