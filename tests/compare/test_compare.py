@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import fields
+from dataclasses import fields, replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from small_by_forks import printed_by_forks
 
 from fairseq_residuals.__main__ import main
 from fairseq_residuals.lab.compare.cells import HEADER, Cell, Comparison, Result, read_results
+from fairseq_residuals.lab.compare.tasks import RUNGS, TASKS
 from fairseq_residuals.lab.recipes.runner import Run, Runner
 from fairseq_residuals.plugin.folders import locked
 
@@ -235,6 +236,11 @@ def test_a_wiring_that_cannot_be_compared_is_refused(
     file.write_text(f"import math\nimport torch\n{text}")
     assert main(["compare", str(file), *TINY, "--out", str(tmp_path), "--dry-run"]) == 1
     assert complaint in capsys.readouterr().err
+
+
+def test_runs_that_were_scored_otherwise_are_of_another_comparison(tmp_path: Path) -> None:
+    usual = Comparison(TASKS["copy"], RUNGS["xs"], 2, tmp_path, tmp_path, 0)
+    assert usual.shared != replace(usual, overrides=("recipe.evaluate.flags.beam=9",)).shared
 
 
 def test_rates_that_were_not_asked_for_do_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ import torch
 from fairseq_residuals.lab.compare.entries import Entry
 from fairseq_residuals.lab.compare.tasks import Rung, Task, data_digest, unigram_loss_of
 from fairseq_residuals.lab.look.training_log import TRAIN, VALID, end_of, read_log
-from fairseq_residuals.lab.recipes.compose import training_hash
+from fairseq_residuals.lab.recipes.compose import key_of, training_hash, whole_hash
 from fairseq_residuals.lab.recipes.job import PLUGIN, Job, Precision, Settings
 from fairseq_residuals.lab.recipes.runner import THREADS, CommandFailed, Run, Runner
 from fairseq_residuals.lab.recipes.stages import Diverged, Stages, hours, usage
@@ -187,8 +187,9 @@ class Comparison:
 
     @cached_property
     def shared(self) -> str:
-        """Digest of all that its entries share, seeds and rates left out."""
-        return training_hash(self.any_job.asked)
+        """Digest of all that its entries share, seeds and rates left out; how they are scored, where that is said."""
+        scored = any(key_of(text).startswith("recipe.") for text in self.overrides)
+        return (whole_hash if scored else training_hash)(self.any_job.asked)
 
     @property
     def data_bin(self) -> Path:
