@@ -1,13 +1,16 @@
 """Which cells are next, against losses whose best rate is known."""
 
 import math
+import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from fairseq_residuals.lab.compare.cells import Ended, Result, judged
+from fairseq_residuals.lab.compare.cells import Cell, Ended, Result, judged
 from fairseq_residuals.lab.compare.entries import Entry
-from fairseq_residuals.lab.compare.schedule import Plan, best_rate, is_edge, next_cells, rate_losses
+from fairseq_residuals.lab.compare.schedule import Plan, at_best_rate, best_rate, is_edge, next_cells, rate_losses
+from fairseq_residuals.lab.compare.verdict import decide
 
 PRE_LN, B2T = Entry("pre_ln", "pre_ln", ""), Entry("b2t", "b2t", "")
 PLAN = Plan([PRE_LN, B2T], (0.002, 0.001, 0.004), True, seeds=2, baseline_seeds=4)
@@ -26,6 +29,14 @@ def carry_out(plan: Plan, best: dict[str, float]) -> list[Result]:
     while cells := next_cells(plan, results):
         results += [result(c.entry.name, c.lr, c.seed, abs(math.log2(c.lr / best[c.entry.name]))) for c in cells]
         assert len(results) < 100
+    return results
+
+
+def carry_out_by(plan: Plan, loss: Callable[[Cell], float]) -> list[Result]:
+    results: list[Result] = []
+    while cells := next_cells(plan, results):
+        results += [result(*cell.key, loss(cell)) for cell in cells]
+        assert len(results) < 200
     return results
 
 
@@ -50,6 +61,35 @@ def test_seeds_follow_at_the_best_rate_paired_and_the_baseline_has_more() -> Non
     results = carry_out(PLAN, {"pre_ln": 0.002, "b2t": 0.004})
     further = [o.key for o in results if o.seed > 1]
     assert further == [("pre_ln", 0.002, 2), ("b2t", 0.004, 2), ("pre_ln", 0.002, 3), ("pre_ln", 0.002, 4)]
+
+
+@pytest.mark.parametrize(
+    ("losses", "best"),
+    [
+        # 0.001 leads by seed 1, and no longer once it has all
+        ({0.001: (1.0, 1.4, 1.3, 1.4), 0.002: (1.1, 1.2, 1.1, 1.2), 0.004: (3.0,), 0.0005: (3.0,)}, 0.002),
+        # 0.001 is 0.075 worse, less than the error of 0.107; with a second seed 0.225, more than 0.117
+        ({0.001: (1.2, 1.5), 0.002: (1.0, 1.2, 1.1, 1.2), 0.004: (3.0,)}, 0.002),
+    ],
+)
+def test_rates_that_one_seed_cannot_tell_apart_get_more(losses: dict[float, tuple[float, ...]], best: float) -> None:
+    plan = replace(PLAN, entries=[PRE_LN], seeds=4)
+    results = carry_out_by(plan, lambda cell: losses[cell.lr][cell.seed - 1])
+    assert {lr: len(seeds) for lr, seeds in rate_losses(PRE_LN, results).items()} == {
+        lr: len(seeds) for lr, seeds in losses.items()
+    }
+    assert [o.lr for o in at_best_rate(PRE_LN, results)] == [best] * 4
+
+
+def test_equal_wirings_are_told_apart_as_rarely_as_the_level_says() -> None:
+    """Where neighbours of the best rate are two standard deviations worse; one seed's choice made it 16%."""
+    draw, plan, found = random.Random(2), replace(PLAN, seeds=5, baseline_seeds=8), 0
+    for _ in range(1000):
+        results = carry_out_by(plan, lambda cell: 9 + 2 * math.log2(cell.lr / 0.002) ** 2 + draw.gauss(0, 1))
+        own, baseline = ({o.seed: o.loss for o in at_best_rate(entry, results)} for entry in (B2T, PRE_LN))
+        (verdict,) = decide({"b2t": [(own[seed], baseline[seed]) for seed in sorted(own)]})
+        found += verdict.word != "not distinguishable"
+    assert 30 < found < 80
 
 
 def test_a_grid_that_never_turns_ends_and_says_so() -> None:

@@ -59,6 +59,10 @@ class Cell:
     def name(self) -> str:
         return f"{self.entry.name}, lr {self.lr:g}, seed {self.seed}"
 
+    @property
+    def key(self) -> tuple[str, float, int]:
+        return self.entry.name, self.lr, self.seed
+
 
 @dataclass(frozen=True)
 class Result:

@@ -7,7 +7,7 @@ import math
 import textwrap
 from typing import Any
 
-from fairseq_residuals.lab.compare.schedule import rate_losses
+from fairseq_residuals.lab.compare.schedule import Grid, mean_loss, rate_losses
 from fairseq_residuals.lab.compare.verdict import Findings
 from fairseq_residuals.lab.look import plots
 
@@ -21,7 +21,7 @@ def draw(findings: Findings, unigram: float) -> dict[str, tuple[str, Any]]:
     drawn: dict[str, tuple[str, Any]] = {}
     if findings.results:
         known = f"grey: {findings.plan.baseline.name}; crosses: all seeds; dotted: the unigram loss"
-        drawn |= {"rates": (f"Loss against rate ({known})", rates(findings, unigram))}
+        drawn |= {"rates": (f"Mean loss against rate ({known})", rates(findings, unigram))}
         drawn |= {"curves": ("Curves of the first seed", curves(findings, unigram))}
     if any(v.interval for v in findings.at_updates):
         drawn |= {"forest": (f"Difference from {findings.plan.baseline.name}", forest(findings))}
@@ -38,13 +38,13 @@ def svg(figure: Any) -> str:
 
 
 def rates(findings: Findings, unigram: float) -> Any:
-    """Draw the loss over the rate, a panel an entry, further seeds as points; the baseline stands behind in grey."""
+    """Draw the mean loss over the rate, a panel an entry, seeds as points; the baseline stands behind in grey."""
     entries = findings.plan.entries
     columns = min(4, len(entries))
     rows = math.ceil(len(entries) / columns)
     figure, axes = plots.new_figure(rows, columns, plots.PAGE, 0.4 + 1.7 * rows, sharex=True, sharey=True)
     tried = sorted({result.lr for result in findings.results})
-    behind = _finite(rate_losses(findings.plan.baseline, findings.results))
+    behind = _means(rate_losses(findings.plan.baseline, findings.results))
     least = min((o.loss for o in findings.results), default=unigram)
     for number, panel in enumerate(axes.flat):
         if number >= len(entries):
@@ -52,9 +52,9 @@ def rates(findings: Findings, unigram: float) -> Any:
             continue
         entry = entries[number]
         panel.plot(*zip(*behind, strict=True), color="0.7", linewidth=2.5) if behind else None
-        points = _finite(rate_losses(entry, findings.results))
+        points = _means(rate_losses(entry, findings.results))
         panel.plot(*zip(*points, strict=True), color="black", marker="o", markersize=3) if points else None
-        seeds = [(o.lr, o.loss) for o in findings.chosen[entry] if math.isfinite(o.loss)]
+        seeds = [(o.lr, o.loss) for o in findings.results if o.entry == entry.name and math.isfinite(o.loss)]
         panel.plot(*zip(*seeds, strict=True), "+", color="black", markersize=5) if seeds else None
         panel.axhline(unigram, color="0.4", linewidth=0.8, linestyle=":")
         panel.set_xscale("log", base=2)
@@ -142,5 +142,6 @@ def _folded(name: str) -> str:
     return textwrap.fill(name, 24)
 
 
-def _finite(losses: dict[float, float]) -> list[tuple[float, float]]:
-    return sorted((lr, loss) for lr, loss in losses.items() if math.isfinite(loss))
+def _means(losses: Grid) -> list[tuple[float, float]]:
+    means = ((lr, mean_loss(seeds)[1]) for lr, seeds in losses.items())
+    return sorted((lr, mean) for lr, mean in means if math.isfinite(mean))

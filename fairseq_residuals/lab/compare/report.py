@@ -38,8 +38,13 @@ def rule(comparison: Comparison, plan: Plan) -> list[str]:
         if plan.grows
         else f"The rates are {', '.join(f'{lr:g}' for lr in plan.rates)}; the best of each wiring counts."
     )
+    chosen = (
+        " The best has the least mean loss of its seeds; a rate within a standard error of it is trained with as many."
+        if plan.seeds > 1
+        else ""
+    )
     return [
-        f"{grid} An asterisk marks a best rate at the edge of what was tried.",
+        f"{grid}{chosen} An asterisk marks a best rate at the edge of what was tried.",
         f"The test is a paired t-test of the final validation losses against {plan.baseline.name}'s with the same seeds"
         f" ({plan.seeds} of the baseline's {plan.seeds_of(plan.baseline)}), two-sided, at {LEVEL:.0%} for all"
         f" {others} together (Holm). {found}",
@@ -93,7 +98,7 @@ def plan_text(
     extra = 2 if plan.grows else 0
     runs = {e: len(plan.rates) + extra + plan.seeds_of(e) - 1 for e in plan.entries}
     seconds = sum(number * estimates[entry.name] for entry, number in runs.items()) / jobs
-    shortest_and_longest = min(estimates.values()), max(estimates.values())
+    each = dict.fromkeys(f"{end(estimates.values()):.0f}" for end in (min, max))
     takes = f"{math.ceil(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
     return "\n".join(
         [
@@ -103,8 +108,8 @@ def plan_text(
             "",
             *rule(comparison, plan),
             "",
-            f"About {sum(runs.values())} runs of {' to '.join(dict.fromkeys(f'{s:.0f}' for s in shortest_and_longest))}"
-            f" seconds, {jobs} at a time: {takes}. Everything is in {comparison.folder}.",
+            f"About {sum(runs.values())} runs, more where rates are close, of {' to '.join(each)} seconds,"
+            f" {jobs} at a time: {takes}. Everything is in {comparison.folder}.",
         ]
     )
 

@@ -1,8 +1,14 @@
-"""Order of the cells: rates with the first seed until the best has a worse neighbour on each side, then seeds."""
+"""Order of the cells: rates until the best has a worse neighbour on each side, then seeds, then rates that are close.
+
+One seed alone would often choose another rate for each of two equal wirings, and further seeds would tell these apart.
+So the best rate has the least mean of its seeds, and a rate within a standard error of it gets as many. By simulation
+(tests/compare/test_schedule.py), equal wirings are then told apart about as often as the level of the tests says.
+"""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +18,8 @@ from fairseq_residuals.lab.compare.entries import Entry
 FIRST_SEED = 1
 MOST_RATES = 9
 """Rates at which the grid of an entry no longer grows."""
+Grid = Mapping[float, Sequence[float]]
+"""Losses of seeds by rate."""
 
 
 @dataclass(frozen=True)
@@ -35,23 +43,51 @@ class Plan:
         return max(self.seeds, self.baseline_seeds) if entry == self.baseline else self.seeds
 
 
-def rate_losses(entry: Entry, results: Sequence[Result]) -> dict[float, float]:
-    """Return the loss at each rate with the first seed, infinite where it diverged."""
-    return {o.lr: o.loss for o in results if (o.entry, o.seed) == (entry.name, FIRST_SEED)}
+def rate_losses(entry: Entry, results: Sequence[Result]) -> dict[float, list[float]]:
+    """Return the losses of the seeds at each rate, infinite where one diverged."""
+    losses: dict[float, list[float]] = {}
+    for result in results:
+        if result.entry == entry.name:
+            losses.setdefault(result.lr, []).append(result.loss)
+    return losses
 
 
-def best_rate(losses: Mapping[float, float]) -> float | None:
-    """Return the rate with the least loss; None where all diverged."""
-    finite = {lr: loss for lr, loss in losses.items() if math.isfinite(loss)}
-    return min(finite, key=lambda lr: finite[lr]) if finite else None
+def mean_loss(losses: Sequence[float]) -> tuple[float, float]:
+    """Return what rates are ordered by: the share of seeds that diverged, and the mean of the others."""
+    finite = [loss for loss in losses if math.isfinite(loss)]
+    return 1 - len(finite) / len(losses), statistics.fmean(finite) if finite else math.inf
 
 
-def is_edge(losses: Mapping[float, float]) -> bool:
+def best_rate(losses: Grid) -> float | None:
+    """Return the rate with the least mean; None where all diverged."""
+    best = min(losses, key=lambda lr: mean_loss(losses[lr]), default=None)
+    return None if best is None or mean_loss(losses[best])[0] == 1 else best
+
+
+def close_rates(losses: Grid) -> list[float]:
+    """Return the rates whose mean is less than a standard error above that of the best one."""
+    several = [found for seeds in losses.values() if len(found := [*filter(math.isfinite, seeds)]) > 1]
+    best = best_rate(losses)
+    if best is None or not several:
+        return []
+    squares = sum((len(seeds) - 1) * statistics.variance(seeds) for seeds in several)
+    deviation = math.sqrt(squares / sum(len(seeds) - 1 for seeds in several))
+    diverged, least = mean_loss(losses[best])
+
+    def is_close(lr: float) -> bool:
+        share, mean = mean_loss(losses[lr])
+        error = deviation * math.sqrt(1 / len(losses[lr]) + 1 / len(losses[best]))
+        return lr != best and share == diverged and mean - least < error
+
+    return [lr for lr in losses if is_close(lr)]
+
+
+def is_edge(losses: Grid) -> bool:
     """Return whether the best rate is the lowest or the highest that was tried: a better one may lie beyond."""
     return best_rate(losses) in (min(losses), max(losses))
 
 
-def next_rates(losses: Mapping[float, float], plan: Plan) -> list[float]:
+def next_rates(losses: Grid, plan: Plan) -> list[float]:
     """Return the rates that are to be tried now; none if the best one is known to have worse neighbours."""
     if missing := [lr for lr in plan.rates if lr not in losses]:
         return missing
@@ -70,12 +106,19 @@ def next_cells(plan: Plan, results: Sequence[Result]) -> list[Cell]:
     if grid := [Cell(entry, lr, FIRST_SEED) for entry in plan.entries for lr in next_rates(rates[entry], plan)]:
         return grid
     done = {result.key for result in results}
-    cells = []
-    for seed in range(FIRST_SEED + 1, FIRST_SEED + max(plan.seeds_of(entry) for entry in plan.entries)):
-        for entry in plan.entries:
-            lr = best_rate(rates[entry])
-            if lr is not None and seed < FIRST_SEED + plan.seeds_of(entry) and (entry.name, lr, seed) not in done:
-                cells.append(Cell(entry, lr, seed))
+    best = {entry: best_rate(losses) for entry, losses in rates.items()}
+    wanted = [
+        Cell(entry, lr, seed)
+        for seed in range(FIRST_SEED, FIRST_SEED + max(plan.seeds_of(entry) for entry in plan.entries))
+        for entry, lr in best.items()
+        if lr is not None and seed < FIRST_SEED + plan.seeds_of(entry)
+    ]
+    if cells := [cell for cell in wanted if cell.key not in done]:
+        return cells
+    for entry, losses in rates.items():
+        for lr in close_rates(losses):
+            further = (Cell(entry, lr, seed) for seed in range(FIRST_SEED, FIRST_SEED + plan.seeds))
+            cells += [cell for cell in further if cell.key not in done][:1]
     return cells
 
 
