@@ -81,6 +81,15 @@ def test_rates_that_one_seed_cannot_tell_apart_get_more(losses: dict[float, tupl
     assert [o.lr for o in at_best_rate(PRE_LN, results)] == [best] * 4
 
 
+def test_before_the_end_the_rate_with_most_seeds_is_reported() -> None:
+    """0.001, whose first seed now is better than the mean of the others' three, is to have three as well."""
+    results = [result("pre_ln", 0.002, seed, 1.2) for seed in (1, 2, 3)]
+    results += [result("pre_ln", lr, 1, loss) for lr, loss in ((0.001, 1.1), (0.004, 3.0), (0.0005, 3.0))]
+    plan = replace(PLAN, entries=[PRE_LN], seeds=3, baseline_seeds=3)
+    assert [cell.key for cell in next_cells(plan, results)] == [("pre_ln", 0.001, 2), ("pre_ln", 0.001, 3)]
+    assert [o.lr for o in at_best_rate(PRE_LN, results)] == [0.002] * 3
+
+
 def test_equal_wirings_are_told_apart_as_rarely_as_the_level_says() -> None:
     """Where neighbours of the best rate are two standard deviations worse; one seed's choice made it 16%."""
     draw, plan, found = random.Random(2), replace(PLAN, seeds=5, baseline_seeds=8), 0

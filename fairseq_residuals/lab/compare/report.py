@@ -137,6 +137,7 @@ def markdown(findings: Findings, comparison: Comparison, pictures: Mapping[str, 
             f" seeds){found}."
             if noise is not None
             else f"Noise floor: unknown, {plan.baseline.name} has fewer than two seeds.",
+            *(["Runs are left, see below: they may choose other rates and change what is said."] if left else []),
         ),
         "## Losses",
         markdown_table(LOSS_HEAD, [_loss_row(findings, entry) for entry in plan.entries]),
