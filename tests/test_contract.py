@@ -184,7 +184,7 @@ def test_padding_and_batch_composition_do_not_matter(task: str, variant: str) ->
 
 @every_variant_once
 def test_state_dict_round_trip(task: str, variant: str) -> None:
-    model, other, inputs = perturb(build(task, variant)), build(task, variant, seed=2), batch(task)
+    model, other, inputs = perturb(build(task, variant)), perturb(build(task, variant, seed=2)), batch(task)
     expected = logits(model, task, inputs)
     assert not torch.equal(logits(other, task, inputs), expected)
     state = model.state_dict()
@@ -237,15 +237,6 @@ def inputs_of(stack: Any, length: int, sentences: int) -> tuple[Tensor, tuple[Te
     memory = (torch.randn(length, sentences, 16), mask) if stack.shape.cross else (None, None)
     causal = torch.full((length - 1, length - 1), -torch.inf).triu(1)
     return torch.randn(length - 1, sentences, 16, requires_grad=True), (*memory, None, causal)
-
-
-@every_variant_once
-def test_deterministic_from_a_seed(task: str, variant: str) -> None:
-    first, second, other = build(task, variant), build(task, variant), build(task, variant, seed=2)
-    torch.testing.assert_close(first.state_dict(), second.state_dict(), rtol=0, atol=0)
-    inputs = batch(task)
-    torch.testing.assert_close(logits(first, task, inputs), logits(second, task, inputs), rtol=0, atol=0)
-    assert not torch.equal(logits(first, task, inputs), logits(other, task, inputs))
 
 
 def tensors_on_modules(model: nn.Module) -> dict[tuple[str, str], int]:
