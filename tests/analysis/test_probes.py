@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from analysed_models import TINY, corpus, subject, subjects
-from tiny import depth_for
+from tiny import depth_for, perturb
 from torch import Tensor, nn
 
 from fairseq_residuals.lab.look import change, gradients, similarity
@@ -28,10 +28,11 @@ COMBINED_LATER = {"dlcl_pre", "dlcl_post", "dense_former", "mudd", "transparent_
 LISTS = [("post_ln:0-0,pre_ln:1-2", "translation"), ("dlcl_pre:0-1,b2t:2-2", "language_modeling")]
 
 
-@pytest.mark.parametrize("variant", sorted(set(VARIANTS) - COMBINED_LATER))
+@pytest.mark.parametrize("variant", [*sorted(set(VARIANTS) - COMBINED_LATER), "mhc/close=learned"])
 def test_the_last_layers_output_is_what_the_top_makes_of_the_stream(variant: str) -> None:
-    """But for a norm of it."""
+    """But for a norm of it, also where several streams are no longer alike."""
     analysed = subject(variant)
+    perturb(analysed.model)
     outputs = {e.stack: e.tensor for e in run_forward(analysed) if e.point == "layer output"}
     for stack in stacks(analysed.model):
         closed: list[Tensor] = []
@@ -39,8 +40,8 @@ def test_the_last_layers_output_is_what_the_top_makes_of_the_stream(variant: str
         stack.wiring.close = lambda s, closing=closing, closed=closed: closed.append(closing(s)) or closed[-1]
         run_forward(analysed)
         state, norm = outputs[stack.shape.stack], getattr(stack.wiring, "norm", None)
-        same = torch.equal(state, closed[-1]) or (norm is not None and torch.equal(norm(state), closed[-1]))
-        assert same, (
+        tops = [state] if norm is None else [state, norm(state)]
+        assert any(torch.allclose(top, closed[-1], rtol=1e-5, atol=1e-5) for top in tops), (
             "of a stream of several tensors, Variant.layer_output says what `close` makes of them before its norm"
         )
 
@@ -145,18 +146,6 @@ def test_every_variant_and_every_task(variant: str, task: str) -> None:
     assert {(p.stack, p.layer) for p in found} == {(s, n) for s in depths for n in range(1, depth + 1)}
     assert {p.point for p in found} >= {"self-attention", "layer input"}
     assert len(by_point(found)) == len(found)
-
-
-@pytest.mark.parametrize("variant", ("hyper_connections", "mhc", "mhc/close=learned", "attention_residuals", "pre_ln"))
-def test_without_gradients_a_layer_gives_all_that_the_top_reads(variant: str) -> None:
-    analysed = subject(variant, *TINY, "--task", "language_modeling")
-    generator = torch.Generator().manual_seed(1)
-    for p in analysed.model.parameters():
-        p.data += 0.1 * torch.randn(p.shape, generator=generator)
-    *_, last = [e for e in run_forward(analysed) if e.point == "layer output"]
-    top = analysed.model.decoder.layers.wiring.norm(last.tensor).transpose(0, 1)
-    expected = analysed.model(**analysed.batch.sample["net_input"], features_only=True)[0]
-    torch.testing.assert_close(top, expected, rtol=1e-5, atol=1e-5)
 
 
 def by_point(found: list[PointInLayer]) -> dict[tuple[str, int, str], float]:
