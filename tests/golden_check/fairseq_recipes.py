@@ -78,14 +78,7 @@ class FairseqRecipe(GoldenRecipe):
         flags = ["--residual-args", self.args, *self.flags, *_sharing(golden)]
         stacks = [stack for stack in ("encoder", "decoder") if golden.depth(f"{stack}.layers")]
         for stack in stacks:
-            sizes = _sizes(golden, stack)
-            flags += [f"--{stack}-layers", str(sizes["layers"]), f"--{stack}-embed-dim", str(sizes["dim"])]
-            flags += [
-                f"--{stack}-ffn-embed-dim",
-                str(sizes["ffn_dim"]),
-                f"--{stack}-attention-heads",
-                str(golden.heads),
-            ]
+            flags += [part for name, size in _sizes(golden, stack).items() for part in (f"--{stack}-{name}", str(size))]
         flags += ["--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0"]
         arch = f"transformer_{self.variant}" if "encoder" in stacks else f"transformer_lm_{self.variant}"
         parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, allow_abbrev=False)
@@ -121,16 +114,14 @@ def _in_its_model(values: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _sizes(golden: Golden, stack: str) -> dict[str, int]:
-    """Return what the parameters tell."""
-    sizes = {
+    """Return what the parameters tell, by the ends of flags."""
+    fc1 = golden.parameters.get(f"{stack}.layers.0.fc1.weight")
+    return {
         "layers": golden.depth(f"{stack}.layers"),
-        "dim": golden.parameters[f"{stack}.embed_tokens.weight"].size(1),
+        "embed-dim": golden.parameters[f"{stack}.embed_tokens.weight"].size(1),
+        "ffn-embed-dim": golden.description["sizes"]["ffn_dim"] if fc1 is None else len(fc1),
+        "attention-heads": golden.heads,
     }
-    if f"{stack}.layers.0.fc1.weight" in golden.parameters:
-        sizes["ffn_dim"] = len(golden.parameters[f"{stack}.layers.0.fc1.weight"])
-    else:
-        sizes["ffn_dim"] = golden.description["sizes"]["ffn_dim"]
-    return sizes
 
 
 def _sharing(golden: Golden) -> list[str]:
