@@ -1,16 +1,15 @@
-"""HybridNorm: which norms it has, and that its star keeps what every variant promises."""
+"""HybridNorm: which norms it has."""
 
 from __future__ import annotations
 
 import pytest
-import torch
-from tiny import batch, build, logits, perturb, stacks, step_by_step
+from tiny import build, perturb, stacks
 from torch import nn
 
 
-def build_hybrid(form: str, args: str = "", task: str = "translation", *flags: str) -> nn.Module:
+def build_hybrid(form: str, args: str = "", task: str = "translation") -> nn.Module:
     given = ",".join(filter(None, (f"first_layer={form}", args)))
-    return perturb(build(task, "hybrid_norm", "--residual-args", given, *flags, layers=3))
+    return perturb(build(task, "hybrid_norm", "--residual-args", given, layers=3))
 
 
 @pytest.mark.parametrize("kind", ("layer", "rms", "dyt"))
@@ -33,17 +32,3 @@ def test_norms_before_attention_are_the_stars() -> None:
         "decoder.layers.0.self_attn_layer_norm",
         "decoder.layers.0.encoder_attn_layer_norm",
     }
-
-
-@pytest.mark.parametrize("task", ("translation", "language_modeling", "speech"))
-def test_the_star_keeps_the_contract(task: str) -> None:
-    model, inputs = build_hybrid("star", "value_residual=learnable", task), batch(task)
-    full = logits(model, task, inputs)
-    full.log_softmax(-1).square().mean().backward()
-    unreached = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
-    assert unreached == []
-    torch.testing.assert_close(step_by_step(model, task, inputs), full, rtol=1e-4, atol=2e-5)
-    saving = build_hybrid("star", "value_residual=learnable", task, "--checkpoint-activations").train()
-    logits(saving, task, inputs).log_softmax(-1).square().mean().backward()
-    for (name, p), q in zip(model.named_parameters(), saving.parameters(), strict=True):
-        torch.testing.assert_close(q.grad, p.grad, rtol=1e-4, atol=1e-6, msg=name)
