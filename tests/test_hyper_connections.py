@@ -8,7 +8,7 @@ import pytest
 import torch
 from autograd_memory import kept_for_gradients
 from tiny import batch, build, logits, perturb, stacks
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_residuals.wirings.variants._streams import StreamsConnection, stack_streams, stream_keys
 
@@ -108,30 +108,3 @@ def test_the_router_computes_in_single_precision(variant: str, dtype: torch.dtyp
     for single, value in zip(found, exact, strict=True):
         assert single.dtype == torch.float32
         torch.testing.assert_close(single.double(), value, rtol=1e-5, atol=2e-6)
-
-
-def mixing_over_depth(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-    """The product of all mixing matrices from the bottom, (T, B, n, n)."""
-    product = torch.eye(4)
-
-    def multiply(module: Any, args: Any, weights: Any) -> None:
-        nonlocal product
-        product = weights.mix @ product
-
-    for connection in connections(model):
-        connection.router.register_forward_hook(multiply)
-    with torch.no_grad():
-        model(**inputs)
-    return product
-
-
-def test_mixing_over_depth_keeps_its_size_in_mhc_alone() -> None:
-    inputs = batch("language_modeling")
-    sums = {}
-    for variant in ("hyper_connections", "mhc"):
-        model = perturb(build("language_modeling", variant, layers=24))
-        product = mixing_over_depth(model, inputs)
-        sums[variant] = product.sum(-1)
-        assert product.shape == (6, 3, 4, 4)
-    torch.testing.assert_close(sums["mhc"], torch.ones(6, 3, 4), rtol=0, atol=1e-5)
-    assert (sums["hyper_connections"] - 1).abs().max() > 0.5
