@@ -6,14 +6,11 @@ from argparse import Namespace
 from dataclasses import replace
 
 import pytest
-import torch
 from golden_files import golden_path
-from tiny import batch, build, logits, stacks
-from wired_sublayers import wired
+from tiny import build, stacks
 
 from fairseq_residuals.lab.look.show_wiring import run as show
 from fairseq_residuals.wirings.core.base import Site
-from fairseq_residuals.wirings.core.layer import CONNECTIONS
 from fairseq_residuals.wirings.core.registry import VARIANTS
 from fairseq_residuals.wirings.core.wiring import Wiring
 from fairseq_residuals.wirings.variants.layer_scale import first_gain
@@ -24,22 +21,6 @@ from tests.golden_check.parity import compare_golden
 
 DIM = 16
 SIMPLE = ("layernorm_scaling", "sandwich_ln", "peri_ln", "post_sublayer_norm", "mix_ln", "layer_scale", "keel")
-
-
-# wirings whose parameters are the same, in the same order
-SAME = [
-    (("layernorm_scaling", "", 1), ("pre_ln", "", 1)),
-    (("mix_ln", "alpha=0.5", 4), ("post_ln:0-1,pre_ln:2-3", "", 4)),
-    (("mix_ln", "", 9), ("post_ln:0-1,pre_ln:2-8", "", 9)),
-]
-
-
-@torch.no_grad()
-@pytest.mark.parametrize(("first", "second"), SAME)
-def test_the_same_bit_for_bit(first: tuple[str, str, int], second: tuple[str, str, int]) -> None:
-    pairs = zip(*(wired(name, args, layers=layers) for name, args, layers in (first, second)), strict=True)
-    for one, other in pairs:
-        assert torch.equal(one.output(), other.output())
 
 
 @pytest.mark.parametrize(("alpha", "depth", "post"), [(0.25, 12, 3), (0.25, 24, 6), (0.25, 3, 0), (0.29, 100, 29)])
@@ -59,33 +40,6 @@ def test_where_the_gains_of_layer_scale_start() -> None:
         assert variant.build(site).connect(site).gain.tolist() == pytest.approx(DIM * [1e-6])
     given = Wiring.parse("layer_scale", "gain=0.5").parts[0]
     assert given.build(site).connect(site).gain.tolist() == DIM * [0.5]
-
-
-def test_re_zero_starts_as_the_identity() -> None:
-    """Only the gains of the decoder have a gradient; the loss does not see the encoder before they have moved."""
-    model = build("translation", "re_zero")
-    logits(model, "translation", batch("translation")).log_softmax(-1).square().mean().backward()
-    for stack in stacks(model):
-        x, memory = torch.randn(5, 2, DIM), torch.randn(6, 2, DIM) if stack.shape.stack == "decoder" else None
-        with torch.no_grad():
-            out = stack(x, memory)
-            assert torch.equal(out if memory is None else out[0], x)
-        moving = {name for name, parameter in stack.named_parameters() if parameter.grad.abs().sum() > 0}
-        expected = {name for name, _ in stack.named_parameters() if name.endswith("_connection.gain")}
-        assert moving == (set() if memory is None else expected)
-    assert len(expected) == 2
-
-
-def test_alpha_of_keel_is_the_number_of_sublayers() -> None:
-    encoder, decoder = stacks(build("translation", "keel", layers=4))
-    (alone,) = stacks(build("language_modeling", "keel", layers=4))
-    (given,) = stacks(build("language_modeling", "keel", "--residual-args", "alpha=3.5", layers=4))
-    for stack, alpha in ((encoder, 8), (decoder, 12), (alone, 8), (given, 3.5)):
-        for i in range(4):
-            connections = [getattr(stack[i], CONNECTIONS[kind]) for kind in stack[i].kinds]
-            assert [c.alpha for c in connections] == len(connections) * [alpha if i > 0 else 1]
-            assert [c.norm is None for c in connections] == [i == 0, *[False] * (len(connections) - 1)]
-        assert not hasattr(stack.wiring, "norm")
 
 
 def test_norms_of_queries_and_keys_are_those_of_olmo_2() -> None:
@@ -113,27 +67,6 @@ def test_norms_of_queries_and_keys_have_no_bias() -> None:
     model = build("translation", "post_sublayer_norm", "--residual-args", "qk_norm=true")
     of_norms = [name for name, _ in model.named_parameters() if ".q_norm." in name or ".k_norm." in name]
     assert of_norms and all(name.endswith(".weight") for name in of_norms)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize(
-    ("name", "args", "zeros"),
-    [("peri_ln", "", True), ("peri_ln", "dropout=before_norm", False), ("post_sublayer_norm", "", True)],
-)
-def test_on_which_side_of_the_norm_dropout_is(name: str, args: str, zeros: bool) -> None:
-    """After it, half of what is added to the stream is 0; before it, a norm with a bias leaves hardly a channel so."""
-    added: list[float] = []
-    for w in wired(name, args):
-        w.stack.train()
-        for i in range(3):
-            w.stack[i].dropout_module.p = 0.5
-        for connection, _ in w.sublayers():
-            connection.register_forward_hook(
-                lambda _, inputs, out: added.append((out[0]["x"] - inputs[0]["x"]).eq(0).double().mean().item())
-            )
-        w.output()
-    assert len(added) == 3 * (2 + 3)
-    assert all((0.3 < part < 0.7) if zeros else part < 0.01 for part in added)
 
 
 def test_our_choices_are_told(capsys: pytest.CaptureFixture[str]) -> None:
