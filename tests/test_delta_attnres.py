@@ -1,20 +1,9 @@
-"""Delta Attention Residuals: blocks of paper and code, and Pre-LN at the start."""
+"""Delta Attention Residuals: Pre-LN at the start, but in blocks."""
 
 from __future__ import annotations
 
-import torch
-from test_attention_residuals import ask
 from torch import Tensor, nn
 from wired_sublayers import assert_close, wired
-
-
-def test_blocks_are_as_coded_until_the_third_source() -> None:
-    for layers, equal in ((2, True), (3, False)):
-        plain, coded = (
-            [ask(one).output() for one in wired("delta_attnres", f"block=1,as_coded={coded}", layers=layers)]
-            for coded in ("false", "true")
-        )
-        assert [torch.allclose(a, b) for a, b in zip(plain, coded, strict=True)] == [equal, equal]
 
 
 def start(name: str, args: str = "") -> list[Tensor]:
