@@ -106,40 +106,25 @@ def tokenized(language: str) -> tuple[Function, ...]:
     return (Tokenize("en" if language in ("src", "tgt") else language),)
 
 
-def write(texts: Iterable[tuple[str, ...]], folder: Path, name: str, suffixes: Iterable[str]) -> None:
-    clean.write(texts, [folder / f"{name}.{suffix}" for suffix in suffixes])
-
-
-def parallel(languages: tuple[str, str]) -> tuple[Source, Parallel]:
-    """Return the recipe for examples of two texts, and the source that stands for them."""
+def parallel(languages: tuple[str, str], examples: Examples, summary: str, *translated: str) -> Variant:
+    """Return the variant of examples of two texts; ``translated`` are the languages whose descriptions they need."""
     source = Source("examples")
     train, valid, test = ((Part(source, f"{name}.{{lang}}"),) for name in SETS)
-    return source, Parallel(languages, train, {"test": test}, valid, tokenized, tokenized, bpe=Bpe(MERGES))
+    recipe = Parallel(languages, train, {"test": test}, valid, tokenized, tokenized, bpe=Bpe(MERGES))
+
+    def store(folder: Path, name: str, chosen: list[Example]) -> None:
+        clean.write((example.texts for example in chosen), [folder / f"{name}.{suffix}" for suffix in languages])
+
+    def plan(job: Job) -> tuple[Step, ...]:
+        step = described(job, examples, store, *translated)
+        return Pipeline(recipe, job, {source: step}).results()
+
+    return Variant(plan, sources(*translated), summary, {"test": "test"})
 
 
 def translate_to(language: str) -> Variant:
     """Return the variant from English to one language."""
-    languages = ("en", language)
-    source, recipe = parallel(languages)
-
-    def plan(job: Job) -> tuple[Step, ...]:
-        def store(folder: Path, name: str, chosen: list[Example]) -> None:
-            write((example.texts for example in chosen), folder, name, languages)
-
-        step = described(job, lambda said: said.translated(language), store, language)
-        return Pipeline(recipe, job, {source: step}).results()
-
-    return Variant(plan, sources(language), f"English to {language}", {"test": "test"})
-
-
-def headlines(job: Job) -> tuple[Step, ...]:
-    source, recipe = parallel(("src", "tgt"))
-
-    def store(folder: Path, name: str, chosen: list[Example]) -> None:
-        write((example.texts for example in chosen), folder, name, ("src", "tgt"))
-
-    step = described(job, Descriptions.headlines, store)
-    return Pipeline(recipe, job, {source: step}).results()
+    return parallel(("en", language), lambda said: said.translated(language), f"English to {language}", language)
 
 
 def language_model(job: Job) -> tuple[Step, ...]:
@@ -207,7 +192,7 @@ DEBIAN = Corpus(
     "debian",
     {
         **{f"en_{language}": translate_to(language) for language in ("it", "da", "fr", "de", "sk")},
-        "headlines": Variant(headlines, sources(), "long descriptions to synopses", {"test": "test"}),
+        "headlines": parallel(("src", "tgt"), Descriptions.headlines, "long descriptions to synopses"),
         "lm": Variant(language_model, sources(), "all English text", {"test": "test"}),
         "manuals": Variant(manuals, tuple(m.source for m in MANUALS), "manuals of 13 packages", {"test": "test"}),
     },
