@@ -96,18 +96,6 @@ def clean(inputs: Sequence[Path], outputs: Sequence[Path], limits: Limits) -> in
 
 def split(inputs: Sequence[Path], kept: Sequence[Path], taken: Sequence[Path], every: int) -> None:
     """Split as awk's NR%N==0 does: of each ``every`` lines, the last goes to ``taken``, the others to ``kept``."""
-    taking = [path.open("w", encoding="utf-8", newline="\n") for path in taken]
-    try:
-
-        def others() -> Iterator[tuple[str, ...]]:
-            for number, lines in enumerate(zipped(inputs), 1):
-                if number % every:
-                    yield lines
-                else:
-                    for file, line in zip(taking, lines, strict=True):
-                        file.write(f"{line}\n")
-
-        write(others(), kept)
-    finally:
-        for file in taking:
-            file.close()
+    for paths, is_taken in ((kept, False), (taken, True)):
+        numbered = enumerate(zipped(inputs), 1)
+        write((lines for number, lines in numbered if (number % every == 0) is is_taken), paths)
