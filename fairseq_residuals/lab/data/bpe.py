@@ -17,16 +17,9 @@ from fairseq_residuals.lab.data.parallel_map import lines_of
 from fairseq_residuals.wirings.core.errors import UserError
 
 JOIN = re.compile(r"@@( |$)")
+"""What is between the pieces of a word."""
 REMEMBERED = 100_000
 """Words whose segmentation a process keeps; subword-nmt itself never forgets one."""
-
-
-@dataclass(frozen=True)
-class Join:
-    """Subwords to words."""
-
-    def __call__(self, line: str) -> str:
-        return JOIN.sub("", line)
 
 
 def learn(inputs: Sequence[Path], codes: Path, merges: int, whole: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_residuals.lab.data.bpe import Join
+from fairseq_residuals.lab.data.bpe import JOIN
 from fairseq_residuals.lab.look.training_log import VALID, Log
 from fairseq_residuals.lab.recipes.job import Evaluation, Job
 from fairseq_residuals.lab.recipes.recipe import Measurement
@@ -134,7 +134,7 @@ def check_references(job: Job, measurements: Iterable[Measurement]) -> None:
 
 def _lines(path: Path) -> list[str]:
     """Return the lines of binarized text; what subword-nmt cut is joined."""
-    return list(map(Join(), read_lines(path)))
+    return [JOIN.sub("", line) for line in read_lines(path)]
 
 
 def _linearized(measurement: Measurement, evaluation: Evaluation) -> Score:
