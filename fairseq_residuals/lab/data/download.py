@@ -96,17 +96,14 @@ class Downloads:
             UserError: it cannot be had, or is not what it was or should be; nothing is left that looks like it then.
         """
         with locked(self.folder, wait=True) as lock:  # preparations that run side by side share the folder
-            path = self._in_mirror(source) or self.folder / source.name
+            own = self.mirror / source.name if self.mirror else None
+            path = own if own and own.is_file() else self.folder / source.name
             if not path.is_file():
                 self._download(source, path, lock)
             elif wrong := self._differs(source, path):
                 or_else = f", or remove its line from {self.folder / SUMS} if it is right"
                 raise UserError(f"{path} {wrong}: replace it{'' if self._stated(source) else or_else}")
         return path
-
-    def _where_to_put(self, source: Source) -> str:
-        folder = self.mirror or "the folder that MIRROR (or --mirror) names"
-        return f"{source.name} cannot be downloaded: {source.terms}; put it into {folder} under this name"
 
     def forget(self, source: Source) -> None:
         """Remove what was downloaded (never what lies in the mirror) and what was noted about its contents."""
@@ -118,16 +115,11 @@ class Downloads:
             if kept != recorded:
                 self._record(kept)
 
-    def _in_mirror(self, source: Source) -> Path | None:
-        if self.mirror is None:
-            return None
-        path = self.mirror / source.name
-        return path if path.is_file() else None
-
     def _download(self, source: Source, path: Path, lock: int) -> None:
         urls = (*(f"{address.rstrip('/')}/{source.name}" for address in self.addresses), *source.urls)
         if not urls:
-            raise UserError(self._where_to_put(source))
+            place = self.mirror or "the folder that MIRROR (or --mirror) names"
+            raise UserError(f"{source.name} cannot be downloaded: {source.terms}; put it into {place} under this name")
         path.parent.mkdir(parents=True, exist_ok=True)
         reasons: dict[str, str] = {}
         for number, url in enumerate(urls):
