@@ -12,7 +12,7 @@ import io
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 import soundfile
@@ -70,16 +70,8 @@ SPECAUGMENT_LD = {
 """The policy called LibriSpeech double."""
 
 
-class Features(NamedTuple):
-    """An utterance's features: frames x 80, as numpy stores them."""
-
-    name: str
-    frames: int
-    stored: bytes
-
-
-def features_of(recording: tuple[str, bytes]) -> Features:
-    """Return the features of a recording, given its name and its file's contents.
+def features_of(recording: tuple[str, bytes]) -> tuple[str, int, bytes]:
+    """Return name, frames and features (frames x 80, as numpy stores them) of a recording, its name and its contents.
 
     Raises:
         UserError: the file cannot be read as sound.
@@ -93,7 +85,7 @@ def features_of(recording: tuple[str, bytes]) -> Features:
     features = fbank(np.asarray(waveform) * SIXTEEN_BITS, rate, MEL_BINS)
     buffer = io.BytesIO()
     np.save(buffer, features)
-    return Features(name, len(features), buffer.getvalue())
+    return name, len(features), buffer.getvalue()
 
 
 def librispeech_id(stem: str) -> str:
