@@ -33,16 +33,6 @@ class Summary:
         """The seeds that failed."""
         return [seed for seed, value in self.by_seed.items() if value is None]
 
-    @property
-    def mean(self) -> float | None:
-        """Mean over seeds; None if all failed."""
-        return statistics.fmean(self.values) if self.values else None
-
-    @property
-    def spread(self) -> float | None:
-        """The standard deviation over seeds, from n - 1; None of fewer than two."""
-        return statistics.stdev(self.values) if len(self.values) > 1 else None
-
 
 @dataclass(frozen=True)
 class View:
@@ -53,10 +43,6 @@ class View:
     """Scores by row, column and metric; averages included."""
     metrics: Mapping[str, tuple[str, ...]]
     """The metrics that each column has any records of."""
-    missing: Mapping[str, tuple[str, ...]]
-    """The recorded columns without any score, of each row that is to be reproduced and was not completely."""
-    failed: Mapping[str, tuple[int, ...]]
-    """The seeds that failed, by row."""
     signatures: Mapping[str, tuple[str, ...]]
     """The signatures of each metric."""
     mixed: Mapping[str, int]
@@ -94,19 +80,11 @@ def put_together(table: Table, records: Iterable[Record]) -> View:
                 if means:
                     seeds[row, average, metric] = means
     cells = {key: Summary(by_seed) for key, by_seed in seeds.items()}
-    with_score = {(row, column) for row, column, _ in cells}
-    missing = {row: tuple(c for c in table.scored if (row, c) not in with_score) for row in table.expected}
-    failed = {
-        row: sorted({s for key, summary in cells.items() if key[0] == row for s in summary.failed})
-        for row in table.rows
-    }
     configurations = {row: max((len(h) for (r, _), h in hashes.items() if r == row), default=0) for row in table.rows}
     return View(
         table,
         cells,
         {c: tuple(m for m in order if any((row, c, m) in cells for row in table.rows)) for c in table.columns},
-        {row: columns for row, columns in missing.items() if columns},
-        {row: tuple(numbers) for row, numbers in failed.items() if numbers},
         {m: tuple(sorted({r.signature for r in last.values() if r.metric == m})) for m in order},
         {row: number for row, number in configurations.items() if number > 1},
     )
@@ -197,7 +175,10 @@ def _remarks(view: View) -> list[str]:
     if any(len(summary.by_seed) > 1 for summary in view.cells.values()):
         remarks.append("Over several seeds: mean ± standard deviation (number of seeds), of averages too.")
     if table.expected:
-        failed = [f"{row} (seed {', '.join(map(str, seeds))})" for row, seeds in view.failed.items()]
+        by_row = {
+            row: {s for key, cell in view.cells.items() if key[0] == row for s in cell.failed} for row in table.rows
+        }
+        failed = [f"{row} (seed {', '.join(map(str, sorted(seeds)))})" for row, seeds in by_row.items() if seeds]
         remarks += [f"Missing: {_missing(view)}.", f"Failed: {'; '.join(failed) or 'nothing'}."]
     if view.mixed:
         rows = "; ".join(f"{row} ({number})" for row, number in view.mixed.items())
@@ -206,7 +187,10 @@ def _remarks(view: View) -> list[str]:
 
 
 def _missing(view: View) -> str:
-    scored, rows = view.table.scored, view.missing
+    """Return which recorded columns have no score, of each row that is to be reproduced."""
+    scored, known = view.table.scored, {(row, column) for row, column, _ in view.cells}
+    missing = {row: tuple(c for c in scored if (row, c) not in known) for row in view.table.expected}
+    rows = {row: columns for row, columns in missing.items() if columns}
     if len(rows) == len(view.table.expected) and all(columns == scored for columns in rows.values()):
         return "everything"
     if len(rows) > MOST_NAMED:
@@ -232,6 +216,9 @@ def _csv(view: View) -> str:
                 summary = view.cells.get((row, column, metric))
                 scores: tuple[Cell, ...] = (None,) * 4
                 if summary:
-                    scores = (summary.mean, summary.spread, len(summary.values), len(summary.failed))
+                    values = summary.values
+                    mean = statistics.fmean(values) if values else None
+                    spread = statistics.stdev(values) if len(values) > 1 else None
+                    scores = (mean, spread, len(values), len(summary.failed))
                 rows.append((row, column, printed, metric, *scores))
     return csv_text(("row", "column", "published", "metric", "reproduced", "spread", "seeds", "failed_seeds"), rows)
