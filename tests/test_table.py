@@ -12,7 +12,16 @@ from statistics import stdev
 import pytest
 
 from fairseq_residuals.__main__ import main
-from fairseq_residuals.lab.recipes.tables import FAILED, Record, Table, append, find_table, read_records, render
+from fairseq_residuals.lab.recipes.tables import (
+    FAILED,
+    Record,
+    Table,
+    append,
+    find_table,
+    load_published,
+    read_records,
+    render,
+)
 from fairseq_residuals.wirings.core.errors import UserError
 
 TABLE = Table(
@@ -240,12 +249,12 @@ def test_a_file_that_is_none_is_left_alone(tmp_path: Path, spoil, sentence: str)
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "reproduced.csv"
     real = dataclasses.replace(record(), experiment="b2t", table="table4", row="6L/B2T", column="Test", value=21.55)
-    append([real], path)
+    append([real], path, load_published())
     assert main(["table", "--reproduced", str(path)]) == 0
     listed = capsys.readouterr().out
     assert "b2t/table4" in listed and "(1 of 12 scores reproduced)" in listed
     for flags, format in (([], "markdown"), (["--format", "csv"], "csv")):
         assert main(["table", "b2t/table4", "--reproduced", str(path), *flags]) == 0
-        assert capsys.readouterr().out == render(find_table("b2t/table4"), [real], format)
+        assert capsys.readouterr().out == render(find_table("b2t/table4", load_published()), [real], format)
     assert main(["table", "b2t/table44"]) == 1
     assert capsys.readouterr().err.startswith("fairseq-residuals table: error: there is no table 'b2t/table44'")

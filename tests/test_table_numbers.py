@@ -10,6 +10,7 @@ import yaml
 
 from fairseq_residuals.lab.recipes.tables import FAILED, Table, append, find_table, load_published, read_records
 from fairseq_residuals.lab.recipes.tables.published import PUBLISHED
+from fairseq_residuals.lab.recipes.tables.reproduced import REPRODUCED
 from fairseq_residuals.wirings.core.errors import UserError
 
 TABLES = load_published()
@@ -97,7 +98,7 @@ def test_the_exercise_s_table_is_complete() -> None:
 
 
 def test_the_reproduced_scores_belong_to_tables(tmp_path: Path) -> None:
-    append(read_records(), tmp_path / "reproduced.csv")
+    append(read_records(REPRODUCED), tmp_path / "reproduced.csv", TABLES)
     assert (tmp_path / "reproduced.csv").read_text() == (PUBLISHED.parent / "reproduced.csv").read_text()
 
 
@@ -110,7 +111,7 @@ def test_scores_are_numbers_or_failures() -> None:
 
 def test_an_unknown_table() -> None:
     with pytest.raises(UserError, match=r"there is no table 'b2t/tabel1' \(did you mean b2t/table1\?\)"):
-        find_table("b2t/tabel1")
+        find_table("b2t/tabel1", TABLES)
 
 
 @pytest.mark.parametrize(

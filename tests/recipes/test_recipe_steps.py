@@ -158,7 +158,7 @@ def test_failed_training_is_recorded_for_every_metric_and_not_repeated(tmp_path:
     (corpus / "prepared.json").write_text("{}")
     table, results = read_table("b2t/table4"), tmp_path / "results.csv"
     for _ in range(2):
-        reproduce.run(table, reproduce.jobs_of(table, settings, ["16L/Post-LN"], None), results)
+        reproduce.run(table, reproduce.jobs_of(table, settings, ["16L/Post-LN"], None), results, Runner(echo=True))
     recorded = [(r.column, r.metric, r.value) for r in read_records(results)]
     windows = ("ppl_context_0", "ppl_context_960")
     assert recorded == [(column, metric, "failed") for column in ("Valid", "Test") for metric in windows]

@@ -56,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
     from fairseq_residuals.lab.recipes.job import Settings
     from fairseq_residuals.lab.recipes.runner import INTERRUPTED, Runner, environments
     from fairseq_residuals.lab.recipes.tables.cells import load_table
+    from fairseq_residuals.lab.recipes.tables.reproduced import REPRODUCED
 
     if args.configs == CONFIGS:
         require_checkout(CONFIGS)
@@ -88,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         if args.dry_run:
             print("\n".join(reproduce.show(work)))
             return 0
-        reproduce.run(table, work, args.results, runner)
+        reproduce.run(table, work, args.results or REPRODUCED, runner)
     except KeyboardInterrupt:
         print("reproduce: interrupted; repeat the command to go on with what is unfinished", file=sys.stderr)
         return INTERRUPTED

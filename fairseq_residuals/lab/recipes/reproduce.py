@@ -50,20 +50,18 @@ def jobs_of(
     return work
 
 
-def run(table: TableRecipe, work: Work, results: Path | None, runner: Runner | None = None) -> None:
+def run(table: TableRecipe, work: Work, results: Path, runner: Runner) -> None:
     """Run what has not been run, and record each score that is not on record.
 
     Corpora are prepared before anything is trained. Cells whose corpus cannot be had are left out, and named before
     and after the others are run.
 
     Args:
-        results: the file of records; None: the checkout's.
-        runner: how many runs at a time; None: one.
+        results: the file of records.
 
     Raises:
         UserError: a step failed, or cells were left out; what was recorded before stays.
     """
-    runner = runner or Runner(echo=True)
     missing: Work = {}
     for job, cells in work.items():
         if cells := [cell for cell in cells if not _on_record(table, job, cell, results)]:
@@ -108,10 +106,10 @@ def _prepare(job: Job, runner: Runner, left_out: dict[Path, str], run: Run) -> N
 
 def measurements_of(job: Job, cells: Sequence[Cell]) -> list[Measurement]:
     """Return what is measured of a run for some cells."""
-    return list(itertools.chain.from_iterable(_needed(job, cells).values()))
+    return list(itertools.chain.from_iterable(job.recipe.needed([cell.score for cell in cells]).values()))
 
 
-def _carry_out(table: TableRecipe, job: Job, cells: list[Cell], results: Path | None, runner: Runner, run: Run) -> None:
+def _carry_out(table: TableRecipe, job: Job, cells: list[Cell], results: Path, runner: Runner, run: Run) -> None:
     with Stages.of(job, runner, run) as stages:
         records = _records(table, stages, cells)
         append(records, results, {table.published.key: table.published})
@@ -133,7 +131,12 @@ def _records(table: TableRecipe, stages: Stages, cells: list[Cell]) -> list[Reco
         ]
     stages.average()
     scores = stages.scores([cell.score for cell in cells])
-    return [_record(table, job, cell, score) for cell in cells for score in scores[cell.score] if _has(score, cell)]
+    return [
+        _record(table, job, cell, score)
+        for cell in cells
+        for score in scores[cell.score]
+        if isinstance(score.value, float) or str(cell.key) in score.value
+    ]
 
 
 def _record(table: TableRecipe, job: Job, cell: Cell, score: Score, failure: str = "") -> Record:
@@ -157,20 +160,11 @@ def _record(table: TableRecipe, job: Job, cell: Cell, score: Score, failure: str
     )
 
 
-def _has(score: Score, cell: Cell) -> bool:
-    return isinstance(score.value, float) or str(cell.key) in score.value
-
-
-def _needed(job: Job, cells: Sequence[Cell]) -> dict[str, tuple[Measurement, ...]]:
-    return job.recipe.needed(list(dict.fromkeys(cell.score for cell in cells)))
-
-
 def _metrics(job: Job, cell: Cell) -> list[str]:
-    needed = job.recipe.needed([cell.score])
-    return list(dict.fromkeys(name for found in needed.values() for m in found for name in expected_metrics(m)))
+    return list(dict.fromkeys(name for m in measurements_of(job, [cell]) for name in expected_metrics(m)))
 
 
-def _on_record(table: TableRecipe, job: Job, cell: Cell, results: Path | None) -> bool:
+def _on_record(table: TableRecipe, job: Job, cell: Cell, results: Path) -> bool:
     recorded = {
         record.metric
         for record in read_records(results)

@@ -23,7 +23,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from fairseq_residuals.lab.recipes.tables import Table, find_table
+from fairseq_residuals.lab.recipes.tables import Table, find_table, load_published
 from fairseq_residuals.wirings.core.errors import UserError
 from modern_fairseq.plain_yaml import read_yaml
 
@@ -108,7 +108,7 @@ def load_table(configs: Path, name: str, tables: Mapping[str, Table] | None = No
     if table not in known.get(experiment, {}):
         names = [f"{e}/{t}" for e, tables in known.items() for t in tables]
         raise UserError(f"there are no recipes for {name!r} in {configs}; there are for {', '.join(names)}")
-    spec, published = known[experiment][table], find_table(name, tables)
+    spec, published = known[experiment][table], find_table(name, tables or load_published())
     cells = tuple(_cells(experiment, spec, published))
     for cell in cells:
         if cell.column not in published.rows.get(cell.row, {}):

@@ -88,13 +88,12 @@ def load_published(path: Path | None = None) -> dict[str, Table]:
     return tables
 
 
-def find_table(key: str, tables: Mapping[str, Table] | None = None) -> Table:
+def find_table(key: str, tables: Mapping[str, Table]) -> Table:
     """Return the table that ``b2t/table1`` names.
 
     Raises:
         UserError: there is none; the message has the nearest name, or says how to list them.
     """
-    tables = load_published() if tables is None else tables
     if key not in tables:
         raise UserError(f"there is no table {key!r}{did_you_mean(key, tables)}; 'fairseq-residuals table' lists them")
     return tables[key]

@@ -6,12 +6,12 @@ import csv
 import dataclasses
 import io
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fairseq_residuals.lab.recipes.tables.published import FAILED, Table, find_table, load_published
+from fairseq_residuals.lab.recipes.tables.published import FAILED, Table, find_table
 from fairseq_residuals.lab.utils.checkout import RESULTS
 from fairseq_residuals.lab.utils.tables import csv_text
 from fairseq_residuals.plugin.documents import read_text
@@ -68,29 +68,25 @@ class Record:
 HEADER = tuple(f.name for f in dataclasses.fields(Record))
 
 
-def read_records(path: Path | None = None) -> list[Record]:
+def read_records(path: Path) -> list[Record]:
     """Return all records in the order of writing; none if there is no file.
 
     Raises:
         UserError: the file has another header, or a line that is no record.
     """
-    path = path or REPRODUCED
     return _parse(read_text(path), path) if path.exists() else []
 
 
-def append(records: Iterable[Record], path: Path | None = None, tables: Mapping[str, Table] | None = None) -> None:
+def append(records: Sequence[Record], path: Path, tables: Mapping[str, Table]) -> None:
     """Add records, all or none, to the file of results.
 
     Other runs may be writing to it, on this machine or another that locks the same file system. Readers see the old
     file or the new one.
 
     Raises:
-        UserError: a record has no place in ``tables`` (default: the published ones), or is of a column that is
-            computed from others; the file is not one of records.
+        UserError: a record has no place in ``tables``, or is of a column that is computed from others; the file is
+            not one of records.
     """
-    path = path or REPRODUCED
-    records = list(records)
-    tables = load_published() if tables is None else tables
     for record in records:
         check(record, find_table(record.key, tables))
     # a lock of its own, since the records' file is replaced
