@@ -121,7 +121,7 @@ def eval_lm_log(loss: float = 3.0, window: int = 400, workers: int = 0, post_pro
 def test_perplexity_of_words() -> None:
     found = perplexity_of_eval_lm(eval_lm_log(loss=4.25))
     assert found.value == pytest.approx(2**4.25)
-    assert (found.context_window, found.metric) == (400, "ppl_context_400")
+    assert found.metric == "ppl_context_400"
     for part in ("context:400", "block:512", "break:complete", "tokens:1000", "eos:counted"):
         assert part in found.signature
 
@@ -129,7 +129,7 @@ def test_perplexity_of_words() -> None:
 def test_perplexity_of_subwords_is_turned_into_one_of_words() -> None:
     """3 bits for each of 1000 subwords are 5 for each of 600 words."""
     found = perplexity_of_eval_lm(eval_lm_log(loss=3.0), words=600)
-    assert (found.loss, found.value) == (pytest.approx(5), pytest.approx(32))
+    assert found.value == pytest.approx(32)
     assert "600 in 1000" in found.signature
 
 

@@ -23,19 +23,13 @@ _SETTING = r"'{}': (None|True|False|'[^']*'|[^,}}]+)"
 
 @dataclass(frozen=True)
 class Perplexity:
-    """``value`` = 2 ** ``loss`` (bits) per unit, the unit named in ``signature``."""
+    """2 ** loss (bits) per unit, the unit named in ``signature``."""
 
+    metric: str
+    """Name in the tables: ``ppl``, or of a text ``ppl_context_960``, by how many words before a block its first word
+    sees at least, as far as the text goes back."""
     value: float
-    loss: float
     signature: str
-    context_window: int | None
-    """Words before a block that its first word sees at least, as far as the text goes back; None where the
-    sentences are independent."""
-
-    @property
-    def metric(self) -> str:
-        """The metric's name in the tables: ``ppl_context_960``, or ``ppl``."""
-        return "ppl" if self.context_window is None else f"ppl_context_{self.context_window}"
 
 
 def perplexity_of_eval_lm(log: str, *, words: int | None = None) -> Perplexity:
@@ -70,7 +64,7 @@ def perplexity_of_eval_lm(log: str, *, words: int | None = None) -> Perplexity:
         loss, unit = loss * tokens / words, f"word ({words} in {tokens} tokens)"
     breaks = _setting(log, "sample_break_mode").strip("'")
     signature = f"PPL|per:{unit}|eos:counted|context:{window}|block:{block}|break:{breaks}|tokens:{tokens}"
-    return Perplexity(2**loss, loss, signature, window)
+    return Perplexity(f"ppl_context_{window}", 2**loss, signature)
 
 
 def perplexity_of_validate(log: str, subset: str = "valid") -> Perplexity:
@@ -92,7 +86,7 @@ def perplexity_of_validate(log: str, subset: str = "valid") -> Perplexity:
     # fairseq's cross_entropy has nothing but the likelihood in its loss, and does not say it twice
     loss, ppl = (float(values[name]) for name in ("nll_loss" if "nll_loss" in values else "loss", "ppl"))
     _check_agreement(loss, ppl, "the criterion is not the likelihood")
-    return Perplexity(2**loss, loss, "PPL|per:token of the dictionary|eos:counted|forced decoding", None)
+    return Perplexity("ppl", 2**loss, "PPL|per:token of the dictionary|eos:counted|forced decoding")
 
 
 def joeynmt_perplexity(loss: float, vocabulary: int, smoothing: float) -> float:
