@@ -127,20 +127,15 @@ def longest_sample(data: Path, config: DictConfig) -> int:
         data: the binarized corpus.
         config: a composed configuration; samples of more positions than its task takes are left out by fairseq.
     """
-    task, limit = config.task, _longest_accepted(config)
+    task = config.task
+    # the defaults of fairseq's tasks, of which that of speech has no dataclass to name them
+    limit = task.get("max_source_positions") or (6000 if task._name == "speech_to_text" else 1024)
     subsets = f"{config.dataset.train_subset},{config.dataset.valid_subset}".split(",")
     longest = 0
     for sizes in _sizes(data, subsets):
         fitting = np.minimum(sizes, limit) if task.get("truncate_source") else sizes[sizes <= limit]
         longest = max(longest, int(fitting.max(initial=0)))
     return longest
-
-
-def _longest_accepted(config: DictConfig) -> int:
-    """Return the positions of the longest sample that the task of a composed configuration takes."""
-    task = config.task
-    # the defaults of fairseq's tasks, of which that of speech has no dataclass to name them
-    return task.get("max_source_positions") or (6000 if task._name == "speech_to_text" else 1024)
 
 
 def _sizes(data: Path, subsets: list[str]) -> Iterator[Any]:

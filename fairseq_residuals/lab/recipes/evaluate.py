@@ -102,22 +102,17 @@ def _generated(job: Job, measurement: Measurement, evaluation: Evaluation, metri
     return Score(metric, value, scores.signature)
 
 
-def _reference(job: Job, measurement: Measurement, evaluation: Evaluation) -> Path:
-    """Return the file of references; those of further ones have a digit after its name."""
+def _reference_files(job: Job, measurement: Measurement, evaluation: Evaluation) -> list[Path]:
+    """Return the files of references; those of further ones have a digit after the first one's name."""
     name = measurement.set if measurement.references == "raw" else evaluation.subset
     folder = job.corpus / measurement.references
     if evaluation.pair:  # one folder for both directions
         turned = folder / "-".join(reversed(evaluation.pair.split("-")))
         folder = turned if turned.is_dir() else folder / evaluation.pair
-    return folder / f"{name}.{evaluation.target}"
-
-
-def _reference_files(job: Job, measurement: Measurement, evaluation: Evaluation) -> list[Path]:
-    path = _reference(job, measurement, evaluation)
-    found = [path, *sorted(path.parent.glob(f"{path.name}[0-9]"))]
+    path = folder / f"{name}.{evaluation.target}"
     if not path.is_file():
         raise UserError(f"there are no references {path}")
-    return found
+    return [path, *sorted(folder.glob(f"{path.name}[0-9]"))]
 
 
 def check_references(job: Job, measurements: Iterable[Measurement]) -> None:

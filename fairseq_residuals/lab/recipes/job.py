@@ -203,7 +203,10 @@ class Job:
         if measurement.tool == "linearize":
             yield self._linearization(measurement)
             return
-        for pair in self._directions(measurement.directions):
+        pairs: Sequence[str | None] = [None]
+        if measurement.directions is not None:
+            pairs = fnmatch.filter(self._lang_pairs().split(","), measurement.directions)
+        for pair in pairs:
             yield self._evaluation(measurement, pair)
 
     def subset(self, measurement: Measurement) -> str:
@@ -243,11 +246,6 @@ class Job:
         log = self.folder / "evaluated" / f"{'.'.join(filter(None, [subset, pair]))}-{key}.log"
         paths = [str(self.data), "--user-dir", str(self.settings.user_dir), "--path", str(self.checkpoint)]
         return Evaluation([measurement.tool, *paths, *as_flags(flags)], log, subset, target, pair)
-
-    def _directions(self, pattern: str | None) -> Sequence[str | None]:
-        if pattern is None:
-            return [None]
-        return [pair for pair in self._lang_pairs().split(",") if fnmatch.fnmatch(pair, pattern)]
 
     def _lang_pairs(self) -> str:
         path = self.data / "lang_pairs.txt"

@@ -154,7 +154,8 @@ class Runner:
         self.environments, self.echo = environments, echo
         self._own = threading.local()
         self._running: set[int] = set()
-        self._stopping = False
+        self.stopping = False
+        """Whether whatever ends now was ended, and did not fail by itself."""
         self._lock = threading.Lock()
 
     def say(self, text: str) -> None:
@@ -181,7 +182,7 @@ class Runner:
             started = datetime.now().astimezone().isoformat()
             print(f"{STARTED}{started}\n# $ {shlex.join(command)}", file=out, flush=True)
             with self._lock:
-                if self._stopping:
+                if self.stopping:
                     raise UserError("the runs are being stopped")
                 process = self.popen(
                     [path, *command[1:]],
@@ -245,15 +246,10 @@ class Runner:
                 self.stop()  # before the pool waits for its threads
                 raise
 
-    @property
-    def stopping(self) -> bool:
-        """Whether whatever ends now was ended, and did not fail by itself."""
-        return self._stopping
-
     def stop(self, patience: float = 5.0) -> None:
         """End whatever runs, gently at first, and let nothing new start."""
         with self._lock:
-            self._stopping = True
+            self.stopping = True
         for end in (signal.SIGTERM, signal.SIGKILL):
             with self._lock:
                 for pid in self._running:

@@ -140,11 +140,7 @@ class Stages:
 
 def is_prepared(job: Job) -> bool:
     """Return whether its corpus is there."""
-    return _prepared(job).is_file()
-
-
-def _prepared(job: Job) -> Path:
-    return job.corpus / "prepared.json"
+    return (job.corpus / "prepared.json").is_file()
 
 
 def is_trained(job: Job) -> bool:
