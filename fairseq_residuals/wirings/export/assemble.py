@@ -67,17 +67,13 @@ def _add(name: str, packages: tuple[str, ...], modules: dict[str, Module]) -> No
     """Add a module after those that it needs."""
     if name in modules:
         return
-    module = _read(name, packages)
-    for other in module.needs:
-        _add(other, packages, modules)
-    modules[name] = module
-
-
-def _read(name: str, packages: tuple[str, ...]) -> Module:
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         raise ValueError(f"there is no source of {name}")
-    return _module(name, Path(spec.origin).read_text(encoding="utf-8"), packages)
+    module = _module(name, Path(spec.origin).read_text(encoding="utf-8"), packages)
+    for other in module.needs:
+        _add(other, packages, modules)
+    modules[name] = module
 
 
 @cache
@@ -102,16 +98,13 @@ def _module(name: str, source: str, packages: tuple[str, ...]) -> Module:
             module.names |= _targets(node)
             module.used |= {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
             continue
-        first, last = _first_line(node) - 1, node.end_lineno or 0
+        # decorators stand above a function
+        first = min(part.lineno for part in (node, *getattr(node, "decorator_list", ()))) - 1
+        last = node.end_lineno or 0
         # as many lines as before, so that the numbers of those below stay
         lines[first:last] = [replacement, *[""] * (last - first - 1)]
     module.text = _squeezed(lines)
     return module
-
-
-def _first_line(node: ast.stmt) -> int:
-    decorators = getattr(node, "decorator_list", [])
-    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
 
 
 def _inside(node: ast.Import | ast.ImportFrom, packages: tuple[str, ...]) -> list[str]:

@@ -142,9 +142,11 @@ def load_onnx(folder: str | Path) -> Graphs:
         options = onnxruntime.SessionOptions()
         # initializers of zero size and the like are no news
         options.log_severity_level = 3
-        path = str(_file(folder, f"{name}.onnx"))
+        path = folder / f"{name}.onnx"
+        if not path.is_file():
+            raise UserError(f"there is no {path.name} in {folder}; export the checkpoint again")
         try:
-            session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+            session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except (errors.Fail, errors.InvalidGraph, errors.InvalidProtobuf) as error:
             version, reason = onnxruntime.__version__, " ".join(str(error).split())
             raise UserError(f"onnxruntime {version} cannot load {path}: {reason}") from error
@@ -157,9 +159,3 @@ def load_onnx(folder: str | Path) -> Graphs:
         return run
 
     return Graphs(settings, graph(ENCODER) if settings.encoder else None, graph(DECODER))
-
-
-def _file(folder: Path, name: str) -> Path:
-    if not (folder / name).is_file():
-        raise UserError(f"there is no {name} in {folder}; export the checkpoint again")
-    return folder / name
