@@ -109,14 +109,6 @@ def build_halves(settings: ModelSettings, wiring: Wiring | None = None) -> tuple
     return encoder, Decoder(settings.decoder, settings.shape("decoder"), memory_dim, settings.output_dim, wiring)
 
 
-def tie(settings: ModelSettings, encoder: Encoder | None, decoder: Decoder) -> None:
-    """Make the embeddings that are one parameter one parameter."""
-    if settings.share_input_output:
-        decoder.output_projection.weight = decoder.embed_tokens.weight
-    if settings.share_all and encoder is not None:
-        encoder.embed_tokens.weight = decoder.embed_tokens.weight
-
-
 def open_all_attention(model: nn.Module) -> None:
     """Have plain products and a softmax for attention: PyTorch's fused kernels are no part of formats of graphs.
 

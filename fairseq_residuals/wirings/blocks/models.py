@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from fairseq_residuals.wirings.blocks.cache import DecoderCache
 from fairseq_residuals.wirings.blocks.embedding import Positions
-from fairseq_residuals.wirings.blocks.halves import Decoder, Encoder, build_halves, tie
+from fairseq_residuals.wirings.blocks.halves import Decoder, Encoder, build_halves
 from fairseq_residuals.wirings.blocks.search import beam_search, check_tokens, sample
 from fairseq_residuals.wirings.blocks.settings import EOS, PAD, ModelSettings, StackSettings
 from fairseq_residuals.wirings.build import (
@@ -76,7 +76,8 @@ class TransformerModel(nn.Module):
         super().__init__()
         self.settings, self.is_of_class = settings, wiring is not None
         self.encoder, self.decoder = build_halves(settings, wiring)
-        tie(settings, self.encoder, self.decoder)
+        for name, original in settings.tied.items():
+            self.get_submodule(name.removesuffix(".weight")).weight = self.get_parameter(original)
 
     def save(self, folder: str | Path) -> None:
         """Write settings and weights to a folder, which is made if it is not there.
