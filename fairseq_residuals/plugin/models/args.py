@@ -142,9 +142,11 @@ def _record(args: Args, wirings: dict[str, Wiring]) -> None:
 
 
 def _check_omitted_norm(decoder: Wiring) -> None:
-    if decoder.is_given("final_norm") and decoder.value("final_norm"):
+    if "final_norm" in decoder.parts[-1].given and decoder.value("final_norm"):
         raise UserError(f"--no-decoder-final-norm contradicts final_norm=true of {decoder.name}; give one of them")
-    if decoder.value("final_norm") is None and not decoder.is_stock_post_ln:
+    # of Post-LN nothing is on top, asked for or not
+    is_post_ln = all(part.variant.export_as == "post_ln" for part in decoder.parts)
+    if decoder.value("final_norm") is None and not is_post_ln:
         raise UserError(
             f"--no-decoder-final-norm is not for the wiring {decoder.name}, which has no option final_norm;"
             " leave it out"

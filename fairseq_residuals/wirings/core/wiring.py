@@ -46,10 +46,6 @@ class Segment:
     def variant(self) -> type[Variant]:
         return self.unregistered or VARIANTS[self.name]
 
-    @property
-    def equations(self) -> tuple[str, ...]:
-        return self.variant.equations_of(self.config)
-
     def build(self, shape: StackShape) -> Variant:
         """Return the variant for a stack, or for this part of it."""
         return self.variant(self.config, replace(shape, norm_type=self.config.norm_type, norm_eps=self.config.norm_eps))
@@ -155,24 +151,16 @@ class Wiring:
         return all(part.variant.normalize_before for part in self.parts)
 
     @property
-    def is_stock_post_ln(self) -> bool:
-        """Whether all layers are fairseq's Post-LN but for gains: nothing is on top, asked for or not."""
-        return all(part.variant.export_as == "post_ln" for part in self.parts)
-
-    @property
     def title(self) -> str:
         return ", ".join(f"{part.variant.title}{part.layers}" for part in self.parts)
 
     @property
     def equations(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(line for part in self.parts for line in part.equations))
+        return tuple(dict.fromkeys(line for p in self.parts for line in p.variant.equations_of(p.config)))
 
     def value(self, option: str) -> Any:
         """Return an option's value in the topmost part; None if it has no such option."""
         return getattr(self.parts[-1].config, option, None)
-
-    def is_given(self, option: str) -> bool:
-        return option in self.parts[-1].given
 
     def with_default(self, option: str, value: Any) -> Wiring:
         """Return the same with ``option`` set wherever a variant has it and the user did not name it."""
