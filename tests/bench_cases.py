@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -31,12 +30,13 @@ FLAGS = ["--dims", "16x32x2", "--layers", "2", "--tokens", "3x5", "--vocabulary"
 
 def train(entry: str | Entry, case: Case = TINY) -> worker.Measured:
     """What the entry's process would do, in this one."""
-    return worker.train(asdict(parse(entry) if isinstance(entry, str) else entry), asdict(case))
+    return worker.train(parse(entry) if isinstance(entry, str) else entry, case)
 
 
-def here(mode: str, told: Mapping[str, Any], timeout: float, environment: Mapping[str, str] | None = None) -> Any:
+def here(mode: str, entry: Entry, case: Case, timeout: float) -> Any:
     """In place of :func:`fairseq_residuals.lab.bench.rounds.work`: the same in this process, through the same JSON."""
     try:
-        return json.loads(json.dumps(worker.MODES[mode](**json.loads(json.dumps(told)))))
+        told = json.loads(json.dumps([asdict(entry), asdict(case)]))
+        return json.loads(json.dumps(worker.MODES[mode](Entry(**told[0]), Case(**told[1]))))
     except UserError as error:
         raise Failed(f"not measured: {error}") from error

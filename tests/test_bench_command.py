@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -63,8 +62,7 @@ def test_train_in_processes_of_their_own(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_stock_generates_by_its_fused_kernel() -> None:
-    told = {"entry": {**vars(parse("stock"))}, "case": asdict(TINY)}
-    found = rounds.work("generate", told, 300)
+    found = rounds.work("generate", parse("stock"), TINY, 300)
     assert found["tokens"] == 3 * (5 + 1)
 
 

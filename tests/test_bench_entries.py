@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -84,4 +84,4 @@ def test_a_library_that_is_missing() -> None:
 
 def test_hypotheses_beyond_the_positions_are_refused() -> None:
     with pytest.raises(Failed, match="has 1024 positions"):
-        here("generate", {"entry": asdict(parse("b2t")), "case": asdict(replace(TINY, tokens=1024))}, 0)
+        here("generate", parse("b2t"), replace(TINY, tokens=1024), 0)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from bench_cases import TINY
 
 from fairseq_residuals.lab.bench import rounds
 from fairseq_residuals.lab.bench.command import Report
-from fairseq_residuals.lab.bench.entries import Entry, parse
+from fairseq_residuals.lab.bench.entries import Case, Entry, parse
 from fairseq_residuals.lab.bench.rounds import Failed, Line, measure, work
 
 FAILING = """
@@ -41,8 +40,8 @@ def measured(step: float, peak: int = 2**20) -> dict[str, Any]:
 def test_processes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
-    def fake(mode: str, told: Mapping[str, Any], timeout: float, environment: Mapping[str, str] | None = None) -> Any:
-        calls.append(told["entry"]["name"])
+    def fake(mode: str, entry: Entry, case: Case, timeout: float) -> Any:
+        calls.append(entry.name)
         if calls[-1] == "b2t":
             raise Failed("crashed")
         return measured(float(len(calls)))
@@ -98,6 +97,6 @@ def test_a_failure_is_a_line_and_a_remark() -> None:
 )
 def test_a_process_that_fails_says_why(maker: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "failing.py").write_text(FAILING)
-    told = {"entry": asdict(Entry("x", f"failing:{maker}")), "case": asdict(TINY)}
+    environment = {"PYTHONPATH": str(tmp_path), "MALLOC_MMAP_MAX_": "7"}
     with pytest.raises(Failed, match=said):
-        work("train", told, 300, {"PYTHONPATH": str(tmp_path), "MALLOC_MMAP_MAX_": "7"})
+        work("train", Entry("x", f"failing:{maker}", environment=environment), TINY, 300)

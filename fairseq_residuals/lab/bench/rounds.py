@@ -12,9 +12,8 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from fairseq_residuals.lab.bench.entries import Case, Entry
 from fairseq_residuals.lab.bench.worker import REFUSED, Measured
@@ -57,18 +56,15 @@ def measure(lines: Sequence[Line], mode: str, rounds: int, timeout: float) -> It
             if line.failure:
                 continue
             say(f"round {number} of {rounds}: {line.entry.name}, {line.case}")
-            request = {"entry": asdict(line.entry), "case": asdict(line.case)}
             try:
-                line.found.append(work(mode, request, timeout, line.entry.environment))
+                line.found.append(work(mode, line.entry, line.case, timeout))
             except Failed as failure:
                 line.failure = str(failure)
                 say(f"{line.entry.name}, {line.case}: {failure}")
         yield number
 
 
-def work(
-    mode: str, request: Mapping[str, Any], timeout: float, environment: Mapping[str, str] | None = None
-) -> Measured:
+def work(mode: str, entry: Entry, case: Case, timeout: float) -> Measured:
     """Do one thing in a process of its own.
 
     Raises:
@@ -77,10 +73,10 @@ def work(
     try:
         ended = subprocess.run(
             [sys.executable, "-m", "fairseq_residuals.lab.bench.worker"],
-            input=json.dumps({"mode": mode, **request}),
+            input=json.dumps({"mode": mode, "entry": asdict(entry), "case": asdict(case)}),
             capture_output=True,
             text=True,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, **entry.environment},
             timeout=timeout,
             check=False,
         )

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -33,36 +33,34 @@ def main() -> int:
     # if memory runs out, the kernel is to end this process and no other
     Path("/proc/self/oom_score_adj").write_text("1000")
     try:
-        print(json.dumps(MODES[request.pop("mode")](**request)))
+        print(json.dumps(MODES[request["mode"]](Entry(**request["entry"]), Case(**request["case"]))))
     except UserError as error:
         print(error, file=sys.stderr)
         return REFUSED
     return 0
 
 
-def train(entry: Mapping[str, Any], case: Mapping[str, Any]) -> Measured:
+def train(entry: Entry, case: Case) -> Measured:
     """Time steps of fairseq's training."""
-    who, what = Entry(**entry), Case(**case)
-    return _timed(Training(_maker(who.network)(who, what), what), what)
+    return _timed(Training(_maker(entry.network)(entry, case), case), case)
 
 
-def library(entry: Mapping[str, Any], case: Mapping[str, Any]) -> Measured:
+def library(entry: Entry, case: Case) -> Measured:
     """Time steps of a stack without fairseq."""
-    who, what = Entry(**entry), Case(**case)
-    torch.manual_seed(what.seed)
-    return _timed(stacks.Training(_maker(who.network)(who, what), what, tuple(who.flags)), what)
+    torch.manual_seed(case.seed)
+    return _timed(stacks.Training(_maker(entry.network)(entry, case), case, tuple(entry.flags)), case)
 
 
-def _timed(training: Training | stacks.Training, what: Case) -> Measured:
+def _timed(training: Training | stacks.Training, case: Case) -> Measured:
     """Time steps; the phases that are reported are those of one step, the median by its whole time."""
-    device = torch.device(what.device)
+    device = torch.device(case.device)
     for _ in range(1 + OVERFLOWS):
         if _step(training, device) is not None:
             break
-    for _ in range(what.warmup - 1):
+    for _ in range(case.warmup - 1):
         _step(training, device)
-    timed = [taken for _ in range(what.steps) if (taken := _step(training, device)) is not None]
-    if len(timed) < what.steps:
+    timed = [taken for _ in range(case.steps) if (taken := _step(training, device)) is not None]
+    if len(timed) < case.steps:
         raise UserError("the gradients overflow in fp16")
     step, forward, backward, optimizer = sorted(timed)[(len(timed) - 1) // 2]
     return {
@@ -70,7 +68,7 @@ def _timed(training: Training | stacks.Training, what: Case) -> Measured:
         "forward": forward,
         "backward": backward,
         "optimizer": optimizer,
-        "tokens": what.target_tokens,
+        "tokens": case.target_tokens,
         "parameters": sum(p.numel() for p in training.model.parameters()),
         "peak_bytes": _peak(device),
     }
@@ -91,15 +89,14 @@ def _step(training: Training | stacks.Training, device: torch.device) -> tuple[f
     return ended - began, lost - began, back - lost, ended - back
 
 
-def generate(entry: Mapping[str, Any], case: Mapping[str, Any]) -> Measured:
+def generate(entry: Entry, case: Case) -> Measured:
     """Time searches; the median."""
-    who, what = Entry(**entry), Case(**case)
-    device = torch.device(what.device)
-    run: Callable[[], int] = _maker(who.search)(who, what)
-    for _ in range(what.warmup):
+    device = torch.device(case.device)
+    run: Callable[[], int] = _maker(entry.search)(entry, case)
+    for _ in range(case.warmup):
         run()
     timed = []
-    for _ in range(what.steps):
+    for _ in range(case.steps):
         began = now(device)
         tokens = run()
         timed.append(now(device) - began)
