@@ -136,7 +136,8 @@ def groups(names: Sequence[str], by_depth: bool = False) -> list[Group]:
 
 def _automatic(logs: list[Log], by_depth: bool) -> dict[int, str]:
     """Return labels by ``id`` of the log: its variant's title and whatever else differs; else its folder or file."""
-    titles = {id(log): "/".join(_title(name) for name in log.wiring.split("/")) for log in logs}
+    known = {name: variant.title for name, variant in VARIANTS.items()}
+    titles = {id(log): "/".join(known.get(name, name) for name in log.wiring.split("/")) for log in logs}
     depths = {id(log): "-".join(str(n) for _, n in sorted(log.layers.items(), reverse=True)) for log in logs}
     labels = {}
     for log in logs:
@@ -152,10 +153,6 @@ def _automatic(logs: list[Log], by_depth: bool) -> dict[int, str]:
         told |= {choice for choice in log.choices if any(o.choices and choice not in o.choices for o in alike)}
         labels[id(log)] = title + (f" ({', '.join(sorted(told))})" if told else "")
     return labels
-
-
-def _title(name: str) -> str:
-    return VARIANTS[name].title if name in VARIANTS else name
 
 
 HELP = "plot the loss, or another metric, from logs of fairseq-train; seeds as bands; or the best value against depth"

@@ -115,8 +115,13 @@ def trace_layer(stack: Stack, number: int) -> Graph:
 
 
 def trace_layers(stack: Stack) -> Iterator[Graph]:
-    """Yield the graphs of all layers from the lowest on, each run once."""
-    s, context = first_stream(stack, batch=2, length=3)
+    """Yield the graphs of all layers from the lowest on, each run once, on three positions of two sentences."""
+    parameter, attention = next(stack.parameters()), stack[0].encoder_attn
+    context = Context(
+        memory=None if attention is None else parameter.new_empty(3, 2, attention.kdim),
+        self_attn_mask=parameter.new_empty(3, 3) if stack.shape.stack == "decoder" else None,
+    )
+    s = stack.wiring.open(parameter.new_empty(3, 2, stack.shape.dim))
     for number in range(len(stack)):
         graph, s = _trace(stack, number, s, context)
         yield graph
@@ -148,16 +153,6 @@ def _trace(stack: Stack, number: int, s: Stream, context: Context) -> tuple[Grap
         if made_by is not None and made_by >= before and _chain(key) in chains:
             graph.add(key, "out", [made_by])
     return without_unused(graph), s
-
-
-def first_stream(stack: Stack, batch: int, length: int) -> tuple[Stream, Context]:
-    """Return the stream that the first layer is given, and what sub-layers are given beside it."""
-    parameter = next(stack.parameters())
-    attention: Any = stack[0].encoder_attn
-    memory = None if attention is None else parameter.new_empty(length, batch, attention.kdim)
-    mask = parameter.new_empty(length, length) if stack.shape.stack == "decoder" else None
-    stream = stack.wiring.open(parameter.new_empty(length, batch, stack.shape.dim))
-    return stream, Context(memory=memory, self_attn_mask=mask)
 
 
 def _chain(key: str) -> str:
