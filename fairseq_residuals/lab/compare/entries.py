@@ -57,11 +57,6 @@ class Entry:
         return Wiring.parse(self.residual, self.args)
 
     @property
-    def trains_without_warmup(self) -> bool:
-        """Whether its paper trains it so, and the user does not say otherwise."""
-        return self.warmup is None and self.residual in WITHOUT_WARMUP
-
-    @property
     def label(self) -> str:
         """Name of its folders."""
         return re.sub(r"[^\w.=]+", "-", self.name)
@@ -95,7 +90,8 @@ def read_entries(
     for text, warmup in split:
         named = load(user_dir / _kept(Path(text))) if user_dir and text.endswith(".py") else [text]
         entries += [_entry(name + warmup, user_dir) for name in named]
-    without = [replace(e, name=f"{e.name}@warmup=0", warmup=0) for e in entries if e.trains_without_warmup]
+    so_trained = [e for e in entries if e.warmup is None and e.residual in WITHOUT_WARMUP]
+    without = [replace(e, name=f"{e.name}@warmup=0", warmup=0) for e in so_trained]
     entries += [e for e in without if e.name not in texts]
     names = [entry.name for entry in entries]
     if twice := sorted({name for name in names if names.count(name) > 1}):

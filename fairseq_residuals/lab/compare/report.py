@@ -126,6 +126,8 @@ def markdown(findings: Findings, comparison: Comparison, pictures: Mapping[str, 
     smallest = _smallest(plan)
     found = f"; {plan.seeds} seeds find a difference of {smallest * noise:.3f}" if smallest and noise else ""
     left = next_cells(plan, results)
+    bad = [o for o in results if o.ended != "learned"]
+    ends = (f"{o.entry}, lr {o.lr:g}, seed {o.seed}: {o.ended}; {o.reason}." for o in bad)
     compared = [(f"equal {at}", v) for at in ("updates", "seconds") for v in getattr(findings, f"at_{at}")]
     parts = [
         f"# Wirings compared on {comparison.task.name}",
@@ -156,7 +158,7 @@ def markdown(findings: Findings, comparison: Comparison, pictures: Mapping[str, 
         "## Before training",
         start_text(starts),
         "## Other ends",
-        _list(*(_end(o) for o in results if o.ended != "learned")) or "All runs learned.",
+        _list(*ends) or "All runs learned.",
         "## Not run",
         ", ".join([*(cell.name for cell in left[:20]), *(["..."] if len(left) > 20 else [])]) or "Nothing is left.",
         "## Made by",
@@ -195,10 +197,6 @@ def _loss_row(findings: Findings, entry: Entry) -> tuple[Cell, ...]:
 
 def _signed(*values: float | None) -> str | None:
     return " to ".join(f"{value:+.4f}" for value in values if value is not None) or None
-
-
-def _end(run: Result) -> str:
-    return f"{run.entry}, lr {run.lr:g}, seed {run.seed}: {run.ended}; {run.reason}."
 
 
 def _made_by(comparison: Comparison, results: Sequence[Result]) -> list[str]:
