@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import fcntl
+import functools
 import logging
 import os
 import shutil
@@ -63,10 +64,7 @@ def copy_atomically(module: types.ModuleType) -> None:
             if not overwrite and os.path.exists(dst_path):
                 raise FileExistsError(f"{dst_path} exists already")
 
-            def copy(temporary: Path) -> None:
-                shutil.copyfile(src_path, temporary)
-
-            _write(dst_path, copy)
+            _write(dst_path, functools.partial(shutil.copyfile, src_path))
             return dst_path
 
     module.PathManager = PathManager  # type: ignore[attr-defined]
@@ -126,7 +124,7 @@ def _is_ours(descriptor: int) -> bool:
     return True
 
 
-def _write(path: str, fill: Callable[[Path], None]) -> None:
+def _write(path: str, fill: Callable[[Path], object]) -> None:
     """Write ``path`` atomically, with patience.
 
     Raises:

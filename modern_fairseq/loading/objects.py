@@ -230,10 +230,6 @@ def _encode(text: Any, encoding: Any) -> bytes:
     return text.encode("latin1")
 
 
-def _no_bytes() -> bytes:
-    return b""  # others are text encoded
-
-
 def _dtype(state: Any, code: Any, *alignment_and_copy: Any) -> np.dtype:
     """Return a plain dtype; its state gives the byte order, and may give nothing else."""
     if not isinstance(code, str) or not _CODE.fullmatch(code):
@@ -362,7 +358,7 @@ def _entries() -> Iterable[tuple[str, Any]]:
     yield "collections.OrderedDict", _Maker(_ordered, "items state arguments", "data")
     yield "collections.defaultdict", _Maker(_defaultdict, "items arguments", "data")
     yield "_codecs.encode", _Maker(_encode)
-    yield "builtins.bytes", _Maker(_no_bytes)
+    yield "builtins.bytes", _Maker(lambda: b"")  # others are text encoded
     for plain in _PLAIN:
         yield f"builtins.{plain.__name__}", plain
     # metrics that are arrays, such as the n-gram counts of --eval-bleu; numpy.core as NumPy 1 wrote it
