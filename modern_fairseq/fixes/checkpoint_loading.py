@@ -7,7 +7,6 @@ ensemble of several, and the one by which a trainer goes on.
 import contextvars
 import copy
 import dataclasses
-import functools
 import re
 import types
 from collections.abc import Callable, Sequence
@@ -51,10 +50,11 @@ def check_what_is_read(module: types.ModuleType) -> None:
     Files of an ensemble are handed on one by one, as the original does too, so that it is known which one failed. Can
     stay as long as fairseq sets whatever settings it is given, and lets torch's RuntimeError through.
     """
-    load, load_all = module.load_checkpoint_to_cpu, module.load_model_ensemble_and_task
 
-    @functools.wraps(load)
-    def load_checkpoint_to_cpu(path: str, arg_overrides: Any = None, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    @replaces(module, "load_checkpoint_to_cpu")
+    def load_checkpoint_to_cpu(
+        original: Any, path: str, arg_overrides: Any = None, *args: Any, **kwargs: Any
+    ) -> dict[str, Any]:
         read, own = module.torch.load, {}
 
         def read_and_remember(*args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -64,16 +64,16 @@ def check_what_is_read(module: types.ModuleType) -> None:
 
         override(module, "torch", load=read_and_remember if arg_overrides else read)
         try:
-            state: dict[str, Any] = load(path, arg_overrides, *args, **kwargs)
+            state: dict[str, Any] = original(path, arg_overrides, *args, **kwargs)
         finally:
             override(module, "torch", load=read)
         for step in steps:
             step(Loaded(path, state, own if arg_overrides else None, _request.get()))
         return state
 
-    @functools.wraps(load_all)
+    @replaces(module, "load_model_ensemble_and_task")
     def load_model_ensemble_and_task(
-        filenames: Sequence[str], arg_overrides: Any = None, task: Any = None, *args: Any, **kwargs: Any
+        original: Any, filenames: Sequence[str], arg_overrides: Any = None, task: Any = None, *args: Any, **kwargs: Any
     ) -> tuple[list[Any], Any, Any]:
         ensemble, cfg = [], None
         asked = getattr(task, "cfg", None) or getattr(task, "args", None)
@@ -81,16 +81,13 @@ def check_what_is_read(module: types.ModuleType) -> None:
         try:
             for filename in filenames:
                 try:
-                    models, cfg, task = load_all([filename], arg_overrides, task, *args, **kwargs)
+                    models, cfg, task = original([filename], arg_overrides, task, *args, **kwargs)
                 except RuntimeError as error:
                     raise misfit(error, filename) or error from error
                 ensemble.extend(models)
         finally:
             _request.reset(token)
         return ensemble, cfg, task
-
-    module.load_checkpoint_to_cpu = load_checkpoint_to_cpu  # type: ignore[attr-defined]
-    module.load_model_ensemble_and_task = load_model_ensemble_and_task  # type: ignore[attr-defined]
 
 
 def check_what_is_resumed(module: types.ModuleType) -> None:

@@ -1,12 +1,12 @@
 """Data sets whose files are cut off or damaged are named when they are opened."""
 
-import functools
 import os
 import struct
 import types
 from typing import Any
 
 from fairseq_residuals_errors import UserError
+from modern_fairseq.proxies import replaces
 
 _HEADER = struct.Struct("<9sQBQ")
 """Magic number, version, type of the words, number of sentences; behind it a size of four bytes for each sentence and
@@ -19,10 +19,9 @@ def whole_files(module: types.ModuleType) -> None:
     Where it breaks off, indexed_dataset.py:465 and :523 say "buffer is smaller than requested size" or "offset must be
     non-negative", perhaps hours later, and one wrong size takes gigabytes. Can go when fairseq > 0.12.2 looks at sizes.
     """
-    original, free = module.MMapIndexedDataset._do_init, module.MMapIndexedDataset.__del__
 
-    @functools.wraps(original)
-    def _do_init(self: Any, path: str) -> None:
+    @replaces(module.MMapIndexedDataset, "_do_init")
+    def _do_init(original: Any, self: Any, path: str) -> None:
         index, data = module.index_file_path(path), module.data_file_path(path)
         with open(index, "rb") as file:
             header = file.read(_HEADER.size)
@@ -45,12 +44,10 @@ def whole_files(module: types.ModuleType) -> None:
         if (begins > room - sizes.astype("i8") * self._index.dtype().itemsize).any():
             raise _damaged(data, f"is cut off, or {index} is damaged: it has no place for all sentences")
 
-    def __del__(self: Any) -> None:
+    @replaces(module.MMapIndexedDataset, "__del__")
+    def __del__(original: Any, self: Any) -> None:
         if hasattr(self, "_bin_buffer_mmap"):  # not if opening it failed
-            free(self)
-
-    module.MMapIndexedDataset._do_init = _do_init  # type: ignore[attr-defined]
-    module.MMapIndexedDataset.__del__ = __del__  # type: ignore[attr-defined]
+            original(self)
 
 
 def _damaged(path: str, what: str) -> UserError:
