@@ -186,9 +186,8 @@ class _Replay:
 
     def _alone(self, value: Tensor, term: int) -> Tensor:
         """(T, B, C) -> (T, terms * B, C), zeros but for one term."""
-        return torch.stack([value if k == term else torch.zeros_like(value) for k in range(self.terms)], 1).flatten(
-            1, 2
-        )
+        zeros = torch.zeros_like(value)
+        return torch.stack([value if k == term else zeros for k in range(self.terms)], 1).flatten(1, 2)
 
     def _terms(self, value: Tensor) -> Tensor:
         """(T, terms * B, C) -> (terms, T, B, C), the biases, which are in each copy, in the last alone."""

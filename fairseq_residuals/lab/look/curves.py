@@ -68,12 +68,13 @@ class Group:
         Raises:
             UserError: a log lacks the metric, or has no number.
         """
+        choose: Callable[..., int] = max if metric.startswith(LARGER_IS_BETTER) else min
         found = []
         for log in self.logs:
             curve = {update: value for update, value in log.curve(metric, subset).items() if math.isfinite(value)}
             if not curve:
                 raise UserError(f"{log.path} has no finite {metric} of {subset}")
-            at = chooser(metric)(curve, key=lambda update, curve=curve: curve[update])
+            at = choose(curve, key=lambda update, curve=curve: curve[update])
             found.append((at, curve[at]))
         return _point(found[0][0], [value for _, value in found])
 
@@ -93,11 +94,6 @@ def _point(x: int, values: list[float]) -> Point:
     if not all(map(math.isfinite, values)):
         return Point(x, math.nan, math.nan, math.nan, len(values))
     return Point(x, statistics.fmean(values), min(values), max(values), len(values))
-
-
-def chooser(metric: str) -> Callable[..., Any]:
-    """Return what chooses the best of several values of a metric, ``max`` or ``min``."""
-    return max if metric.startswith(LARGER_IS_BETTER) else min
 
 
 def groups(names: Sequence[str], by_depth: bool = False) -> list[Group]:

@@ -83,7 +83,8 @@ def fit(model: Any, layer: Layer, samples: Sequence[Sample]) -> LinearMap:
         if not writes:
             writes.extend(key for key in after if _like_x(after, key) and after[key] is not before.get(key))
             reads.extend(_read_by(module, *inputs, writes))
-        keep = _not_padding(before["x"], inputs[1].padding_mask)
+        padding = inputs[1].padding_mask
+        keep = torch.ones_like(before["x"][..., 0], dtype=torch.bool) if padding is None else ~padding.T
         x = torch.cat([before[key][keep] for key in reads], -1).double()
         x = torch.cat([x, torch.ones_like(x[:, :1])], -1)
         y = torch.cat([after[key][keep] for key in writes], -1).double()
@@ -120,11 +121,6 @@ def _read_by(layer: Layer, s: Stream, context: Context, writes: list[str]) -> li
         total = torch.stack([after[key].sum() for key in writes if after[key].requires_grad]).sum()
         gradients = torch.autograd.grad(total, list(inputs.values()), allow_unused=True)
     return [key for key, gradient in zip(inputs, gradients, strict=True) if gradient is not None]
-
-
-def _not_padding(x: Tensor, padding: Tensor | None) -> Tensor:
-    """(T, B), True where there is a token."""
-    return x.new_ones(x.shape[:2], dtype=torch.bool) if padding is None else ~padding.T
 
 
 def train(
