@@ -330,18 +330,9 @@ def train_flags(config: DictConfig) -> list[str]:
             flags += [_REGISTRIES[group], given.pop("_name"), *as_flags(given)]
         elif is_dataclass(field.default):
             defaults = OmegaConf.to_container(OmegaConf.structured(field.default), enum_to_str=True)
-            assert isinstance(defaults, dict)
-            changed = {key: value for key, value in given.items() if value != _resolved(defaults[key], settings)}
+            # some refer to another setting, such as ${common.fp16}
+            resolved = plain(OmegaConf.create({**settings, "defaults": defaults}))["defaults"]
+            changed = {key: value for key, value in given.items() if value != resolved[key]}
             # a switch that is on by default has a flag that turns it off
             flags += as_flags({key: isinstance(value, bool) or value for key, value in changed.items()})
     return flags
-
-
-def _resolved(default: Any, settings: Mapping[str, Any]) -> Any:
-    """Return a default that refers to another setting, such as ${common.fp16}."""
-    if isinstance(default, str) and default.startswith("${"):
-        value: Any = settings
-        for key in default[2:-1].split("."):
-            value = value[key]
-        return value
-    return default
