@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -117,7 +116,7 @@ def sample(
         words = torch.cat([words, tokens], 1)
         if words.eq(end).any(1).all():
             break
-    return [_until(row, end) for row in words.tolist()]
+    return [row[: row.index(end) + 1] if end in row else row for row in words.tolist()]
 
 
 def _draw(logits: Tensor, top_k: int, top_p: float) -> Tensor:
@@ -130,10 +129,6 @@ def _draw(logits: Tensor, top_k: int, top_p: float) -> Tensor:
         out[:, top_k:] = True
     out[:, 0] = False
     return order.gather(1, probs.masked_fill(out, 0).multinomial(1))
-
-
-def _until(tokens: Sequence[int], end: int) -> list[int]:
-    return [*tokens[: tokens.index(end) + 1]] if end in tokens else [*tokens]
 
 
 def check_tokens(name: str, tokens: Tensor, stack: StackSettings, *, dims: int) -> None:
