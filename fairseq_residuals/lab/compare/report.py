@@ -26,7 +26,8 @@ RULE = "## The rule, as printed before training"
 
 def rule(comparison: Comparison, plan: Plan) -> list[str]:
     """Return the rule by which the verdicts come, which is printed before any training."""
-    others, smallest = len(plan.entries) - 1, _smallest(plan)
+    others = len(plan.entries) - 1
+    smallest = smallest_difference(plan.seeds, others)
     found = (
         f"A difference of {smallest:.1f} standard deviations of a run is found with {POWER:.0%} probability."
         if smallest is not None
@@ -54,11 +55,6 @@ def rule(comparison: Comparison, plan: Plan) -> list[str]:
         f"A run did not learn if its validation loss ends above {DID_NOT_LEARN_ABOVE:.0%} of the unigram loss"
         f" ({comparison.unigram_loss:.3f} bits). Runs that diverge or do not learn are results.",
     ]
-
-
-def _smallest(plan: Plan) -> float | None:
-    """Return the difference that the plan's seeds find, in standard deviations of a run; None comes of one seed."""
-    return smallest_difference(plan.seeds, len(plan.entries) - 1)
 
 
 def start_text(starts: Mapping[str, Start]) -> str:
@@ -123,7 +119,7 @@ def markdown(findings: Findings, comparison: Comparison, pictures: Mapping[str, 
     plan, results, starts = findings.plan, findings.results, findings.starts
     losses = findings.losses(plan.baseline)
     noise = statistics.stdev(losses.values()) if len(losses) > 1 else None
-    smallest = _smallest(plan)
+    smallest = smallest_difference(plan.seeds, len(plan.entries) - 1)
     found = f"; {plan.seeds} seeds find a difference of {smallest * noise:.3f}" if smallest and noise else ""
     left = next_cells(plan, results)
     bad = [o for o in results if o.ended != "learned"]

@@ -116,9 +116,9 @@ def folder_task(folder: Path) -> Task:
             " model, and train.SOURCE-TARGET.SOURCE.idx for translation"
         )
     own: tuple[str, ...] = (f"recipe.corpus=folder-{data_digest(folder, 'test.')}", "recipe.variant=null")
+    name = folder.resolve().name
     if is_language_model:
-        about = f"language model on {folder.resolve().name}"
-        return Task(folder.resolve().name, about, "compare/language_model", "s", 12, 1e-3, overrides=own)
+        return Task(name, f"language model on {name}", "compare/language_model", "s", 12, 1e-3, overrides=own)
     source, _, target = languages.pop().partition("-")
     own += (f"task.source_lang={source}", f"task.target_lang={target}", "recipe.evaluate.hypotheses=tokenized")
     own += ("recipe.evaluate.references=targets", "recipe.evaluate.flags.tokenizer=null")  # no raw text is there
@@ -127,8 +127,7 @@ def folder_task(folder: Path) -> Task:
         own += ("model.share_all_embeddings=false", "model.share_decoder_input_output_embed=true")
     if "\n\u2581" in f"\n{dictionaries[1]}":
         own += ("recipe.evaluate.flags.post_process=sentencepiece",)
-    about = f"{source} to {target} of {folder.resolve().name}"
-    return Task(folder.resolve().name, about, "compare/translation", "s", 6, 1e-3, overrides=own)
+    return Task(name, f"{source} to {target} of {name}", "compare/translation", "s", 6, 1e-3, overrides=own)
 
 
 def unigram_loss_of(data_bin: Path) -> float:
