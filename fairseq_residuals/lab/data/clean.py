@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,24 +75,18 @@ def check_parallel(paths: Sequence[Path]) -> None:
         pass
 
 
-def write(texts: Iterable[tuple[str, ...]], paths: Sequence[Path]) -> int:
-    """Write each tuple's lines to the files of ``paths``; returns their number."""
-    files = [path.open("w", encoding="utf-8", newline="\n") for path in paths]
-    try:
-        count = 0
+def write(texts: Iterable[tuple[str, ...]], paths: Sequence[Path]) -> None:
+    """Write each tuple's lines to the files of ``paths``."""
+    with ExitStack() as opened:
+        files = [opened.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in paths]
         for lines in texts:
-            count += 1
             for file, line in zip(files, lines, strict=True):
                 file.write(f"{line}\n")
-        return count
-    finally:
-        for file in files:
-            file.close()
 
 
-def clean(inputs: Sequence[Path], outputs: Sequence[Path], limits: Limits) -> int:
-    """Write the pairs of ``inputs`` that `keep` keeps; returns their number."""
-    return write(keep(zipped(inputs), limits), outputs)
+def clean(inputs: Sequence[Path], outputs: Sequence[Path], limits: Limits) -> None:
+    """Write the pairs of ``inputs`` that `keep` keeps."""
+    write(keep(zipped(inputs), limits), outputs)
 
 
 def split(inputs: Sequence[Path], kept: Sequence[Path], taken: Sequence[Path], every: int) -> None:
