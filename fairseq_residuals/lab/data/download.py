@@ -16,7 +16,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from fairseq_residuals.plugin.documents import read_text
 from fairseq_residuals.plugin.folders import locked
@@ -127,16 +126,16 @@ class Downloads:
             part = path.with_name(f"{path.name}.{number}.part")
             for attempt in range(ATTEMPTS):
                 begun = part.is_file()
-                got = transfer(url, part, lock)
-                reasons[url] = got.wrong or self._differs(source, part)
+                status, answer, wrong = transfer(url, part, lock)
+                reasons[url] = wrong or self._differs(source, part)
                 if not reasons[url]:
                     os.replace(part, path)
                     return
-                if got.status in (0, NO_RANGES):
+                if status in (0, NO_RANGES):
                     part.unlink(missing_ok=True)
                 print(f"prepare: {url}: {reasons[url]}", file=sys.stderr, flush=True)
                 # what was wrong may be in the part that an earlier attempt left
-                if got.answer in GONE or (got.status == 0 and not begun):
+                if answer in GONE or (status == 0 and not begun):
                     break
                 if attempt + 1 < ATTEMPTS:
                     time.sleep(self.patience * 2**attempt)
@@ -180,22 +179,14 @@ def _belongs(name: str, source: Source) -> bool:
     return name.startswith(source.name) if source.is_folder else name == source.name
 
 
-class Transfer(NamedTuple):
-    """Result of a call of curl."""
-
-    status: int
-    """Exit status of curl."""
-    answer: str
-    """The server's status, such as 404."""
-    wrong: str
-    """Words on what is wrong; "" where nothing seems to be."""
-
-
-def transfer(url: str, part: Path, lock: int) -> Transfer:
+def transfer(url: str, part: Path, lock: int) -> tuple[int, str, str]:
     """Let curl fetch ``url`` into ``part``, going on where an earlier call broke off.
 
     Args:
         lock: a descriptor that curl holds too: if this process is killed, no other one writes beside it.
+
+    Returns:
+        curl's exit status, the server's (such as 404), and words on what is wrong, "" where nothing seems to be.
 
     Raises:
         UserError: curl is not installed.
@@ -212,4 +203,4 @@ def transfer(url: str, part: Path, lock: int) -> Transfer:
     answer, _, kind = said.partition(" ")
     if done.returncode == 0:
         wrong = "a web page came instead of the file" if kind.startswith("text/html") else ""
-    return Transfer(done.returncode, answer, wrong)
+    return done.returncode, answer, wrong

@@ -1,6 +1,6 @@
 """The corpora: which module has which. A corpus has its name there, in capitals.
 
-Those of the papers come first, then text that people wrote, then :data:`SYNTHETIC` ones.
+Those of the papers come first, then text that people wrote, then a synthetic one.
 """
 
 from __future__ import annotations
@@ -24,11 +24,8 @@ PUBLISHED = {
     "librispeech": "librispeech",
     "debian": "debian",
 }
-SYNTHETIC = {
-    "cldr_en_de": "cldr",
-}
-"""Corpora made on the spot, from what is installed."""
-CORPORA = PUBLISHED | SYNTHETIC
+CORPORA = PUBLISHED | {"cldr_en_de": "cldr"}
+"""All corpora; the last is made on the spot, from what is installed."""
 
 
 def find_corpus(name: str) -> Corpus:
