@@ -141,6 +141,10 @@ def _records(table: TableRecipe, stages: Stages, cells: list[Cell]) -> list[Reco
 
 def _record(table: TableRecipe, job: Job, cell: Cell, score: Score, failure: str = "") -> Record:
     value = score.value if isinstance(score.value, float) else score.value[str(cell.key)]
+    device = f"CPU ({processor()}), threads: {torch.get_num_threads()}"
+    if job.settings.gpus > 0:
+        device = f"{job.batch.devices} x {torch.cuda.get_device_name(0)}"
+    precision = next((name for name in ("bf16", "amp", "fp16") if job.config.common[name]), "fp32")
     return Record(
         experiment=table.experiment,
         table=table.name,
@@ -152,11 +156,11 @@ def _record(table: TableRecipe, job: Job, cell: Cell, score: Score, failure: str
         seed=job.seed,
         commit=commit(),
         torch=torch.__version__,
-        device=_device(job),
+        device=device,
         hours=round(hours(job), 3),
         config_hash=job.config_hash,
         date=date.today().isoformat(),
-        note="; ".join(filter(None, [failure, f"{_precision(job)}, {job.batch}"])),
+        note="; ".join(filter(None, [failure, f"{precision}, {job.batch}"])),
     )
 
 
@@ -172,17 +176,6 @@ def _on_record(table: TableRecipe, job: Job, cell: Cell, results: Path) -> bool:
         and (record.seed, record.config_hash) == (job.seed, job.config_hash)
     }
     return set(_metrics(job, cell)) <= recorded
-
-
-def _precision(job: Job) -> str:
-    common = job.config.common
-    return next((name for name in ("bf16", "amp", "fp16") if common[name]), "fp32")
-
-
-def _device(job: Job) -> str:
-    if job.settings.gpus == 0:
-        return f"CPU ({processor()}), threads: {torch.get_num_threads()}"
-    return f"{job.batch.devices} x {torch.cuda.get_device_name(0)}"
 
 
 def describe(work: Mapping[Job, list[Cell]], reasons: Mapping[Path, str]) -> str:
