@@ -6,17 +6,16 @@ import inspect
 
 from modern_fairseq import table
 
-PLUGINS = ("fairseq_residuals.plugin.register",)
-"""Modules whose ``PATCHES`` are listed where they and fairseq are installed."""
+PLUGIN = "fairseq_residuals.plugin.register"
+"""A module whose ``PATCHES`` are listed where it and fairseq are installed."""
 
 
 def patched() -> dict[str, list[str]]:
     """Return the fairseq modules that each patch is for, by the patch's ``package.module:function``."""
     pairs = [(module, f"modern_fairseq.{reference}") for module, reference in table.entries()]
-    if importlib.util.find_spec("fairseq") and table.reason_if_off() is None:
-        for name in PLUGINS:
-            if importlib.util.find_spec(name.partition(".")[0]):
-                pairs += importlib.import_module(name).PATCHES.items()
+    there = all(map(importlib.util.find_spec, ("fairseq", PLUGIN.partition(".")[0])))
+    if there and table.reason_if_off() is None:
+        pairs += importlib.import_module(PLUGIN).PATCHES.items()
     found: dict[str, list[str]] = {}
     for module, name in pairs:
         found.setdefault(name, []).append(module)

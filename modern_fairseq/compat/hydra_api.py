@@ -35,7 +35,10 @@ def current_api(module: types.ModuleType) -> None:
             return hydra.initialize_config_dir(folder, version_base="1.1")
 
     def compose(config_name: str, overrides: Sequence[str] = (), strict: bool | None = None) -> DictConfig:
-        config = copy.deepcopy(_composed(config_name, tuple(overrides), _registered()))
+        # how many nodes each group of hydra's store has, to which a plugin adds its own
+        groups = ConfigStore.instance().repo
+        registered = tuple((name, len(nodes)) for name, nodes in groups.items() if isinstance(nodes, dict))
+        config = copy.deepcopy(_composed(config_name, tuple(overrides), registered))
         if strict is not None:
             OmegaConf.set_struct(config, strict)
         return config
@@ -59,12 +62,6 @@ def lazy_help(module: types.ModuleType) -> None:
     """
     if sys.version_info >= (3, 14):
         override(hydra._internal.utils, "argparse", ArgumentParser=_ParserOfHydra)
-
-
-def _registered() -> tuple[tuple[str, int], ...]:
-    """Return how many nodes each group of hydra's store has, to which a plugin adds its own."""
-    groups = ConfigStore.instance().repo
-    return tuple((name, len(nodes)) for name, nodes in groups.items() if isinstance(nodes, dict))
 
 
 @functools.lru_cache(maxsize=16)

@@ -28,8 +28,6 @@ NAMES_OF_FILES = frozenset(
     )
 )
 """Settings whose values fairseq opens, some of them also as addresses, when a model or its task is built."""
-IN_DATA = frozenset(("config_yaml",))
-"""Settings that name a file of the data folder, which may be nothing but a file's name."""
 ACTIONS = {"user_dir": None, "use_plasma_view": False}
 """Settings that import a folder or start a program, and what they are instead."""
 
@@ -75,9 +73,9 @@ def _mapping(node: Any) -> Any:
 def _without_files(settings: dict[str, Any], keep_names: bool) -> set[str]:
     """Take them out, in place; returns their names."""
     given = {key for key in NAMES_OF_FILES & settings.keys() if settings[key]}
-    given |= {
-        key for key in IN_DATA & settings.keys() if settings[key] and Path(str(settings[key])).name != settings[key]
-    }
+    in_data = settings.get("config_yaml")  # a file of the data folder, which may be nothing but a file's name
+    if in_data and Path(str(in_data)).name != in_data:
+        given.add("config_yaml")
     for key in given:
         if keep_names:
             settings[key] = None
