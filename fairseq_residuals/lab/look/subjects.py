@@ -44,18 +44,6 @@ def add_model_size_flags(parser: argparse.ArgumentParser) -> None:
         sizes.add_argument(f"--{flag}", type=int, metavar="N", help=f"{words} of each stack")
 
 
-def add_batch_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say what models run on."""
-    batch = parser.add_argument_group("batch")
-    batch.add_argument("--sentences", type=int, default=16, metavar="N", help="in the batch (%(default)s)")
-    batch.add_argument("--tokens", type=int, default=20, metavar="N", help="synthetic, per sentence (%(default)s)")
-    batch.add_argument("--vocabulary", type=int, default=1000, metavar="N", help="synthetic words (%(default)s)")
-    batch.add_argument("--seed", type=int, default=1, metavar="N", help="of weights, batch and dropout (%(default)s)")
-    batch.add_argument("--data", type=Path, metavar="DIR", help="binarized corpus; default: synthetic tokens")
-    batch.add_argument("--split", default="valid", metavar="NAME", help="of --data (%(default)s)")
-    batch.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:1 (%(default)s)")
-
-
 def add_flags(parser: argparse.ArgumentParser, default: Sequence[str] = DEFAULT) -> None:
     """Add the options that choose models, their batch and device; ``default`` are the wirings where none is named.
 
@@ -85,7 +73,14 @@ def add_flags(parser: argparse.ArgumentParser, default: Sequence[str] = DEFAULT)
     )
     models.add_argument("--training", action="store_true", help="with dropout on, as in training; default: off")
     add_model_size_flags(parser)
-    add_batch_flags(parser)
+    batch = parser.add_argument_group("batch")
+    batch.add_argument("--sentences", type=int, default=16, metavar="N", help="in the batch (%(default)s)")
+    batch.add_argument("--tokens", type=int, default=20, metavar="N", help="synthetic, per sentence (%(default)s)")
+    batch.add_argument("--vocabulary", type=int, default=1000, metavar="N", help="synthetic words (%(default)s)")
+    batch.add_argument("--seed", type=int, default=1, metavar="N", help="of weights, batch and dropout (%(default)s)")
+    batch.add_argument("--data", type=Path, metavar="DIR", help="binarized corpus; default: synthetic tokens")
+    batch.add_argument("--split", default="valid", metavar="NAME", help="of --data (%(default)s)")
+    batch.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:1 (%(default)s)")
     # what is meant for the models must not be taken for an abbreviation of these
     parser.allow_abbrev = False
     parser.set_defaults(further=[], default=default)
@@ -110,8 +105,11 @@ def subjects(args: Namespace) -> Iterator[ModelAndLoss]:
 def _all(args: Namespace) -> Iterator[tuple[ModelAndLoss, str]]:
     """Yield models, each with what tells it from others of its label."""
     alone = args.python and not (args.variants or args.checkpoint)
-    if alone and (flags := _flags_of_others(args)):
-        raise UserError(f"{flags[0]} has no meaning for --python, whose model and batch are what the file says")
+    if alone:
+        defaults = dict.fromkeys(("data", "layers", "dim", "ffn_dim", "heads")) | {"device": "cpu"}
+        given = [f"--{name.replace('_', '-')}" for name, value in defaults.items() if getattr(args, name) != value]
+        if flags := [*given, *args.further]:
+            raise UserError(f"{flags[0]} has no meaning for --python, whose model and batch are what the file says")
     for file in args.python or ():
         say(str(file))
         yield of_python_file(file, args.training), str(file)
@@ -186,13 +184,6 @@ def library_model(name: str, args: Namespace) -> EncoderDecoder | LanguageModel:
     if args.task == "translation":
         return EncoderDecoder(variant, vocab=args.vocabulary, depth=(depths[0], depths[-1]), **settings)
     return LanguageModel(variant, vocab=args.vocabulary, depth=depths[0], **settings)
-
-
-def _flags_of_others(args: Namespace) -> list[str]:
-    """Return the flags that were given and choose sizes, batch or device of models that are built here."""
-    defaults = dict.fromkeys(("data", "layers", "dim", "ffn_dim", "heads")) | {"device": "cpu"}
-    given = [f"--{name.replace('_', '-')}" for name, value in defaults.items() if getattr(args, name) != value]
-    return [*given, *args.further]
 
 
 def of_python_file(file: Path, training: bool = False) -> ModelAndLoss:

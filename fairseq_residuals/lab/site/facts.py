@@ -118,7 +118,7 @@ def page(name: str, results: Results, parents: Mapping[str, list[str]]) -> dict[
     names = module_names(variant, stack)
     equations = variant.equations_of(variant.Config())
     where = "decoder alone" if stack.shape.stack == "decoder" else "encoder"
-    fields: dict[str, Any] = {
+    return {
         **{field: getattr(variant, field) for field in AS_REGISTERED},
         "sentence": first.replace("\n", " "),
         "description": [p for p in paragraphs if not re.search("[─│►]", p) and p != "::"],
@@ -141,7 +141,6 @@ def page(name: str, results: Results, parents: Mapping[str, list[str]]) -> dict[
         "bibtex": bibtex(variant),
         **_measured(name, results),
     }
-    return fields
 
 
 def _listing(connection: Any, module: str) -> str:

@@ -198,13 +198,10 @@ def _missing(view: View) -> str:
     return "; ".join(row if cs == scored else f"{row} ({', '.join(cs)})" for row, cs in rows.items()) or "nothing"
 
 
-def _heading(table: Table) -> str:
-    return ". ".join(filter(None, (f"{table.key}: {table.title}".rstrip(": "), table.source))) + "."
-
-
 def _markdown(view: View) -> str:
+    heading = ". ".join(filter(None, (f"{view.table.key}: {view.table.title}".rstrip(": "), view.table.source)))
     remarks = (f"- {remark}" for remark in _remarks(view))
-    return "\n".join([_heading(view.table), "", markdown_table(_head(view), _rows(view)), "", *remarks]) + "\n"
+    return "\n".join([f"{heading}.", "", markdown_table(_head(view), _rows(view)), "", *remarks]) + "\n"
 
 
 def _csv(view: View) -> str:
