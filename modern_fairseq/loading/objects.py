@@ -27,11 +27,12 @@ _MOST_DIMENSIONS = 64
 _DEPTH = 100
 _VALUES = 1_000_000
 _COPIES = 64
-_STORAGES = {
+STORAGES = {
     **{"Double": torch.float64, "Float": torch.float32, "Half": torch.float16, "BFloat16": torch.bfloat16},
     **{"Long": torch.int64, "Int": torch.int32, "Short": torch.int16, "Char": torch.int8, "Byte": torch.uint8},
     **{"Bool": torch.bool, "ComplexFloat": torch.complex64, "ComplexDouble": torch.complex128},
 }
+"""Types of the numbers in storages, by what files call these."""
 
 
 class Description:
@@ -96,19 +97,6 @@ def check_key(key: Any) -> Any:
     if isinstance(key, str | bytes | int | float | np.generic | None) and is_small:
         return key
     raise Refused(f"has a key of type {type(key).__name__}, or one beyond 60 bits, in a mapping")
-
-
-def dtype_of_storage(kind: Any) -> torch.dtype:
-    """Return what the storages are of that a file names by their type.
-
-    Raises:
-        Refused: it is no type of storages.
-    """
-    name = kind.name if isinstance(kind, type) and issubclass(kind, Description) else ""
-    dtype = _STORAGES.get(name.removeprefix("torch.").removesuffix("Storage"))
-    if dtype is None:
-        raise Refused("has a storage without a type")
-    return dtype
 
 
 class _Weight(NamedTuple):
@@ -262,10 +250,6 @@ def _array(state: Any, kind: Any, _shape: Any, _code: Any) -> np.ndarray:
     return _filled(state[2], tuple(plain_int(size) for size in state[1]), state[4], "F" if state[3] else "C")
 
 
-def _scalar(dtype: Any, data: Any) -> np.generic:
-    return _filled(dtype, (1,), data)[0]
-
-
 def _tensor(
     storage: Any,
     offset: Any,
@@ -366,10 +350,10 @@ def _entries() -> Iterable[tuple[str, Any]]:
     yield "numpy.dtype", _Maker(_dtype, "state arguments")
     for module in ("numpy._core.multiarray", "numpy.core.multiarray"):
         yield f"{module}._reconstruct", _Maker(_array, "state arguments")
-        yield f"{module}.scalar", _Maker(_scalar)
+        yield f"{module}.scalar", _Maker(lambda dtype, data: _filled(dtype, (1,), data)[0])
     # torch._tensor writes these for every tensor
     yield "storage", _Maker(_nothing)
-    for numbers in _STORAGES:
+    for numbers in STORAGES:
         yield f"torch.{numbers}Storage", _NEVER_MADE
     yield "torch._utils._rebuild_tensor", _Maker(_tensor)
     yield "torch._utils._rebuild_tensor_v2", _Maker(_tensor)

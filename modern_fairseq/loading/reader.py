@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import torch
 
-from modern_fairseq.loading.objects import Builder, Description, Storage, check_key, classes, dtype_of_storage
+from modern_fairseq.loading.objects import STORAGES, Builder, Description, Storage, check_key, classes
 from modern_fairseq.loading.untrusted import Foreign, Refused, plain_int
 
 DAMAGED = "is damaged (truncated?) or was not written by torch.save"
@@ -190,7 +190,10 @@ class Unpickler(pickle._Unpickler):
         if type(name) is not tuple or len(name) not in (5, 6) or name[0] != "storage":
             raise Refused("refers to something else than a storage of numbers")
         _, kind, key, location, numel = name[:5]
-        dtype = dtype_of_storage(kind)
+        described = kind.name if isinstance(kind, type) and issubclass(kind, Description) else ""
+        dtype = STORAGES.get(described.removeprefix("torch.").removesuffix("Storage"))
+        if dtype is None:
+            raise Refused("has a storage without a type")
         if not isinstance(key, str) or not isinstance(location, str) or not _LOCATION.fullmatch(location):
             raise Refused("has a storage without a key, or for a device that torch does not have")
         storage = Storage(dtype, plain_int(numel) * dtype.itemsize, location)
