@@ -94,7 +94,9 @@ def _module(name: str, source: str, packages: tuple[str, ...]) -> Module:
         elif _targets(node) == {"__all__"}:
             replacement = ""
         else:
-            _refuse_imports_within(name, node, packages)
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Import | ast.ImportFrom) and (found := _inside(inner, packages)):
+                    raise ValueError(f"{name}, line {inner.lineno}, imports {found[0]} inside of a function")
             module.names |= _targets(node)
             module.used |= {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
             continue
@@ -127,14 +129,6 @@ def _targets(node: ast.stmt) -> set[str]:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         return {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
     return set()
-
-
-def _refuse_imports_within(module: str, node: ast.stmt, packages: tuple[str, ...]) -> None:
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.Import | ast.ImportFrom) and _inside(inner, packages):
-            raise ValueError(
-                f"{module}, line {inner.lineno}, imports {_inside(inner, packages)[0]} inside of a function"
-            )
 
 
 def _refuse_clashes(modules: dict[str, Module], imports: Iterable[str]) -> None:
