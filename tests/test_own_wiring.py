@@ -211,6 +211,17 @@ def test_a_norm_is_given_what_it_has_arguments_for() -> None:
 
 
 @pytest.mark.usefixtures("_no_further_norms")
+def test_two_norms_of_one_name_are_refused() -> None:
+    """Where both were in one stack, the later was in the place of both, and a saved model was loaded with it."""
+    one, other = (type("Norm", (base,), {"__module__": base.__name__}) for base in (nn.LayerNorm, nn.RMSNorm))
+    again = type("Norm", (nn.RMSNorm,), {"__module__": "LayerNorm"})
+    with pytest.raises(UserError, match="two norms are called Norm"):
+        build_stack("post_ln:0-0,pre_ln:1-1", **SIZES, options={"post_ln.norm_type": one, "pre_ln.norm_type": other})
+    stack = build_stack("pre_ln", **SIZES, norm_type=again)  # defined anew
+    assert isinstance(stack.wiring.norm, nn.RMSNorm)
+
+
+@pytest.mark.usefixtures("_no_further_norms")
 def test_a_norm_of_ones_own_is_saved_by_name(tmp_path: Path) -> None:
     model = LanguageModel("pre_ln", vocab=20, **SIZES, norm_type=Centred).eval()
     model.save(tmp_path)

@@ -54,10 +54,20 @@ def norm_types() -> tuple[str, ...]:
 
 
 def norm_type_of(named: str | NormFactory) -> str:
-    """Return the name of a kind of norms; a class is registered under its own name."""
+    """Return the name of a kind of norms; a class is registered under its own name.
+
+    Raises:
+        UserError: it has no name, or that of another class.
+    """
     if isinstance(named, str):
         return named
     name = getattr(named, "__name__", "")
+    known = _FACTORIES.get(name, named)
+    # one that a notebook defines anew is the same
+    if (known.__module__, getattr(known, "__qualname__", "")) != (named.__module__, getattr(named, "__qualname__", "")):
+        raise UserError(
+            f"two norms are called {name}, of which models would have the later one: register_norm(another name)"
+        )
     register_norm(name, named)
     return name
 
