@@ -208,6 +208,9 @@ def test_a_norm_is_given_what_it_has_arguments_for() -> None:
         build_stack("pre_ln", **SIZES, norm_type="mad")
     with pytest.raises(UserError, match="'rms' cannot name a norm"):
         register_norm("rms", make)
+    # one that was given and not passed on would be ignored
+    with pytest.raises(UserError, match="norm_eps would do nothing: a norm of norm_type=Centred has no argument eps"):
+        build_stack("pre_ln", **SIZES, norm_type=Centred, norm_eps=0.25)
 
 
 @pytest.mark.usefixtures("_no_further_norms")

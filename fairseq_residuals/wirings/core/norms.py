@@ -83,6 +83,11 @@ def build_norm(norm_type: str, width: int, eps: float, bias: bool = True) -> nn.
     return norm
 
 
+def takes_eps(norm_type: str) -> bool:
+    """Return whether a kind of norms is given the eps that an option asks for."""
+    return "eps" in inspect.signature(OWN.get(norm_type) or _FACTORIES[norm_type]).parameters
+
+
 def is_norm(module: nn.Module) -> bool:
     """Return whether it is a norm of any kind, or stands where one does."""
     return hasattr(module, "normalized_shape")

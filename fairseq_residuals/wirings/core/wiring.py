@@ -21,6 +21,7 @@ from fairseq_residuals.wirings.core.config import (
     show_value,
 )
 from fairseq_residuals.wirings.core.errors import UserError
+from fairseq_residuals.wirings.core.norms import takes_eps
 from fairseq_residuals.wirings.core.registry import VARIANTS, find_variant
 from fairseq_residuals.wirings.core.stack import Stack
 
@@ -190,6 +191,10 @@ class Wiring:
                 raise UserError(f"wiring {part.name!r} cannot be used there: {reason}")
             if reason := part.variant.contradiction(part.config):
                 raise UserError(f"wiring {part.name!r} cannot take {reason}; leave it out")
+            if "norm_eps" in part.given and part.config.norm_eps and not takes_eps(part.config.norm_type):
+                raise UserError(
+                    f"option norm_eps would do nothing: a norm of norm_type={part.config.norm_type} has no argument eps"
+                )
         expected = 0
         for part in self.parts:
             last = depth - 1 if part.last is None else part.last
