@@ -375,13 +375,24 @@ def test_modules_of_the_library_are_initialised(task: str, variant: str) -> None
         ([[nn.Identity()] * 2], {"kinds": ("mixer",)}, "kinds has 'mixer'; valid are self, cross, ffn"),
         ([[nn.Identity()] * 2], {"norms": "old"}, "norms='old' is unknown; valid are new, move"),
         ([[nn.Identity()] * 2], {"norms": "move"}, 'norms="move" takes those of PyTorch\'s own layers'),
+        (
+            [[nn.LayerNorm(16)] * 2],
+            {"variant": "re_zero", "options": {"norm_type": "rms"}},
+            "this wiring has no norm, so",
+        ),
+        ([[nn.Identity()] * 2], {"options": {"norm_type": "dyt", "norm_eps": 0.1}}, "no norm with an eps, so"),
+        (
+            [nn.TransformerEncoderLayer(16, 2)],
+            {"variant": "post_ln", "norms": "move", "options": {"norm_eps": 0.1}},
+            "this wiring has no norm of its own, so norm_eps would do nothing",
+        ),
         ([[nn.Identity()] * 2], {"task": "speech"}, "task='speech' is unknown; valid are encoder, decoder,"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_refused(layers: Any, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as error:
-        wrap("b2t", layers, **SIZES | settings)
+        wrap(**{"variant": "b2t", "layers": layers} | SIZES | settings)
     assert message in str(error.value)
 
 

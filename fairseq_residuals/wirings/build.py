@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import torch
@@ -79,7 +79,7 @@ def build_stack(
     wiring = parse_wiring(variant, options)
     memory = (memory_dim or dim) if task == "decoder" else None
     stack = build_layers(settings, wiring, shape, memory, batch_first=batch_first)
-    check_effects(stack, settings, options)
+    check_effects(stack, settings, wiring)
     below = {} if embed_tokens is None else {"embed_tokens": embed_tokens}
     initialise([(nn.ModuleDict({**below, "layers": stack}), stack)])
     start_omegas(stack)
@@ -153,7 +153,7 @@ def layer_settings(
     return LayerSettings(dim=dim, heads=heads, ffn_dim=ffn_dim, rotary=float(base), **given), options
 
 
-def check_effects(stack: Stack, settings: LayerSettings, options: Options | None) -> None:
+def check_effects(stack: Stack, settings: LayerSettings, wiring: Wiring) -> None:
     """Check that what was asked of layers does something in a stack.
 
     Raises:
@@ -161,10 +161,28 @@ def check_effects(stack: Stack, settings: LayerSettings, options: Options | None
     """
     if settings.activation != "relu" and not any("ffn" in stack[i].kinds for i in range(len(stack))):
         raise UserError(f"this wiring takes the place of the FFN, so ffn={settings.activation!r} would do nothing")
-    norms = [module for module in stack.modules() if is_norm(module)]
-    for name in (options or {}).keys() & {"norm_type", "norm_eps"}:
-        if not norms or (name == "norm_eps" and not any(hasattr(norm, "eps") for norm in norms)):
-            raise UserError(f"this wiring has no norm{' with an eps' if norms else ''}, so {name} would do nothing")
+    check_norms(wiring, stack.segments())
+
+
+def check_norms(wiring: Wiring, owners: Sequence[Sequence[nn.Module]], others: Collection[nn.Module] = ()) -> None:
+    """Check that options of norms do something.
+
+    Args:
+        owners: of each part of the wiring, the modules whose norms these options make.
+        others: norms there that are somebody else's.
+
+    Raises:
+        UserError: no part that was given one has a norm, or one with an eps.
+    """
+    for name in ("norm_eps", "norm_type"):
+        given = [owned for part, owned in zip(wiring.parts, owners, strict=True) if name in part.given]
+        modules = {module for owned in given for owner in owned for module in owner.modules()}
+        norms = [module for module in modules.difference(others) if is_norm(module)]
+        if given and (not norms or (name == "norm_eps" and not any(hasattr(norm, "eps") for norm in norms))):
+            raise UserError(
+                f"this wiring has no norm{' of its own' if others else ''}{' with an eps' if norms else ''}, so {name}"
+                " would do nothing"
+            )
 
 
 def start_omegas(stack: Stack) -> None:

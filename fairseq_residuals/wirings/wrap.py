@@ -24,6 +24,7 @@ from fairseq_residuals.wirings.build import (
     Named,
     Options,
     Task,
+    check_norms,
     check_probabilities,
     parse_wiring,
     stack_shape,
@@ -136,6 +137,9 @@ def wrap(
     if norms == "move":
         for i, layer in enumerate(taken):
             stack[i].move(layer.norms)
+    wired = [(variant, *(c for layer in layers for c in layer.connections())) for variant, layers in stack.segments()]  # type: ignore[operator,union-attr]
+    moved = [norm for layer in taken for norm in layer.norms] if norms == "move" else []
+    check_norms(wiring, wired, moved)
     _follow(stack, modules)
     if not ours:
         _warn(stack, wiring)

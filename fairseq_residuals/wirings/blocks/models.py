@@ -120,11 +120,11 @@ class TransformerModel(nn.Module):
             raise UserError(f"{folder / WEIGHTS_FILE} is missing, damaged, or of another model: {reason}") from error
         return model.eval()
 
-    def _start(self, options: Options | None, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
+    def _start(self, wiring: Wiring, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
         """Draw the weights as papers have it, for training."""
         halves = [half for half in (self.encoder, self.decoder) if half is not None]
         for half in halves:
-            check_effects(half.layers, half.settings, options)
+            check_effects(half.layers, half.settings, wiring)
         initialise([(half, half.layers) for half in halves])
         for half in halves:
             start_omegas(half.layers)
@@ -204,7 +204,7 @@ class LanguageModel(TransformerModel):
         """
         _apart(padding, end)
         sizes = {"words": vocab, "layers": depth, "dim": dim, "heads": heads, "ffn_dim": ffn_dim}
-        stack, options, wiring = _stack_settings(variant, options, sizes, _token("padding", padding, vocab), **parts)
+        stack, asked, wiring = _stack_settings(variant, options, sizes, _token("padding", padding, vocab), **parts)
         settings = ModelSettings(
             encoder=None,
             decoder=stack,
@@ -214,7 +214,7 @@ class LanguageModel(TransformerModel):
             end=_token("end", end, vocab),
         )
         super().__init__(settings, wiring)
-        self._start(options, device, dtype)
+        self._start(asked, device, dtype)
 
     def forward(self, tokens: Tensor, *, cache: DecoderCache | None = None) -> Tensor:
         """Return logits, (B, T) -> (B, T, words).
@@ -367,8 +367,8 @@ class DecoderSteps:
 
 def _stack_settings(
     variant: Named, options: Options | None, sizes: dict[str, int], padding: int, **parts: Unpack[EmbeddingOptions]
-) -> tuple[StackSettings, Options | None, Wiring | None]:
-    """Return the settings of a stack with its embeddings, the wiring's options, and the wiring if it is a class."""
+) -> tuple[StackSettings, Wiring, Wiring | None]:
+    """Return the settings of a stack with its embeddings, the wiring, and it once more if it is a class."""
     dim, heads, ffn_dim = (sizes[name] for name in ("dim", "heads", "ffn_dim"))
     check_sizes(vocab=sizes["words"], depth=sizes["layers"], dim=dim, heads=heads, ffn_dim=ffn_dim)
     if dim % heads:
@@ -387,7 +387,7 @@ def _stack_settings(
     layers, options = layer_settings(dim, heads, ffn_dim, options, **given)
     wiring = parse_wiring(variant, options)
     own |= {"residual": wiring.name, "residual_args": wiring.args, "positions": positions, "padding": padding}
-    return StackSettings(**asdict(layers) | sizes | own), options, None if isinstance(variant, str) else wiring
+    return StackSettings(**asdict(layers) | sizes | own), wiring, None if isinstance(variant, str) else wiring
 
 
 def _token(name: str, token: int | None, words: int) -> int:
