@@ -231,6 +231,37 @@ def test_a_cache_keeps_the_memory_of_a_decoder() -> None:
     torch.testing.assert_close(torch.cat([first, second]), stack(x, memory=memory))
 
 
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy])
+def test_a_copied_cache_goes_on_by_itself(how: Any) -> None:
+    stack, x = language_model(), vectors(4, 3)
+    cache = DecoderCache()
+    stack(x[:2], cache=cache)
+    other = how(cache)
+    stack(-x[2:3], cache=other)
+    torch.testing.assert_close(stack(x[2:], cache=cache), stack(x)[2:], rtol=1e-4, atol=1e-5)
+    changed = torch.cat([x[:2], -x[2:3], x[3:]])
+    torch.testing.assert_close(stack(x[3:], cache=other), stack(changed)[3:], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", ["shared", "broken", "skipped"])
+def test_a_cache_that_lacks_positions_is_refused(case: str) -> None:
+    stack, x, cache = language_model(), vectors(4, 1), DecoderCache()
+    if case == "shared":
+        stack[1].self_attn = stack[0].self_attn
+    elif case == "skipped":
+        stack.train().layerdrop = 1.0
+    stack(x[:1], cache=cache)
+    if case == "broken":
+        handle = stack[1].ffn_connection.register_forward_pre_hook(lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            stack(x[1:2], cache=cache)
+        handle.remove()
+    elif case == "skipped":
+        stack.layerdrop = 0.0
+        stack(x[1:2], cache=cache)
+    refused(stack, "this cache has not the same", x[2:3], cache=cache)
+
+
 def test_packing() -> None:
     packing = Packing(torch.tensor([0, 2, 5]))
     x = torch.arange(5.0)[:, None, None]

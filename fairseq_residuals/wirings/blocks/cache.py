@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import torch
@@ -30,6 +31,16 @@ class DecoderCache(KVCache):
         """(positions, B, C), what the first pass was given."""
         self.stack: nn.Module | None = None
         """The decoder whose keys and values these are; None before the first pass."""
+
+    def __copy__(self) -> DecoderCache:
+        """Return a cache that goes on by itself; no tensor in it is ever changed."""
+        other = DecoderCache()
+        vars(other).update(vars(self), words=dict(self.words), memories=dict(self.memories))
+        return other
+
+    def __deepcopy__(self, memo: Any) -> DecoderCache:
+        """Return the same; the modules by which it is sorted are the stack's."""
+        return copy(self)
 
     @property
     def rows(self) -> int | None:
@@ -97,11 +108,17 @@ class DecoderCache(KVCache):
             x: (T, B, C), the positions that are to be added.
 
         Raises:
-            UserError: the cache is another stack's, or ``x`` begins with what it was first given.
+            UserError: the cache is another stack's, lacks positions of a layer, or ``x`` begins with what
+                it was first given.
         """
         if self.stack not in (None, stack):
             raise UserError("this cache holds the keys and values of another stack; make a DecoderCache() for each")
         self.stack = stack
+        if any(keys.size(2) != self.positions for keys, _ in self.words.values()):
+            raise UserError(
+                f"this cache has not the same {self.positions} positions of every layer: a pass broke off (make a new"
+                " cache) or skipped layers (call eval()), or layers share a module of attention (which has no cache)"
+            )
         if self.prefix is None:
             self.prefix = x.detach()
         # one position may well come twice; a prefix that does is a mistake
