@@ -226,6 +226,7 @@ def test_what_is_not_generated(arguments: dict[str, Any], message: str) -> None:
         ({"heads": 3}, "dim=16 is not divisible by heads=3"),
         ({"positions": "relative"}, "positions='relative' is unknown; valid are sinusoidal, learned, none"),
         ({"variant": "transparent_attention"}, "cannot be used there"),
+        ({"variant": "complete_p", "options": {"mup": True}}, "option mup has embeddings that do not grow with dim"),
         ({"vocabulary": 3}, "there is no argument 'vocabulary'"),
         ({"dropout": 2.0}, "dropout=2.0 is no probability"),
     ],

@@ -386,6 +386,8 @@ def _stack_settings(
     check_sizes(max_positions=own["max_positions"], input_dim=own["input_dim"])
     layers, options = layer_settings(dim, heads, ffn_dim, options, **given)
     wiring = parse_wiring(variant, options)
+    if "scale" not in parts and any(getattr(part.config, "mup", False) for part in wiring.parts):
+        raise UserError("option mup has embeddings that do not grow with dim: give scale, such as 1.0, not sqrt(dim)")
     own |= {"residual": wiring.name, "residual_args": wiring.args, "positions": positions, "padding": padding}
     return StackSettings(**asdict(layers) | sizes | own), wiring, None if isinstance(variant, str) else wiring
 
