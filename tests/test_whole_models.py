@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from perturbation import perturb
@@ -227,6 +228,8 @@ def test_what_is_not_generated(arguments: dict[str, Any], message: str) -> None:
         ({"positions": "relative"}, "positions='relative' is unknown; valid are sinusoidal, learned, none"),
         ({"variant": "transparent_attention"}, "cannot be used there"),
         ({"variant": "complete_p", "options": {"mup": True}}, "option mup has embeddings that do not grow with dim"),
+        ({"end": np.int64(3)}, r"end of the model's settings must be a whole number of at least -1"),
+        ({"tied": 1}, "share_input_output of the model's settings must be true or false"),
         ({"vocabulary": 3}, "there is no argument 'vocabulary'"),
         ({"dropout": 2.0}, "dropout=2.0 is no probability"),
     ],
@@ -235,6 +238,12 @@ def test_what_is_not_generated(arguments: dict[str, Any], message: str) -> None:
 def test_models_that_are_not_built(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         LanguageModel(**SIZES | {"variant": "b2t"} | settings)
+
+
+@pytest.mark.parametrize("tokens", [torch.tensor([[5], [6]]), torch.tensor([5, 6, 7])])
+def test_a_loss_needs_a_token_after_the_first(tokens: Tensor) -> None:
+    with pytest.raises(UserError, match=r"tokens must be \(sentences, tokens\), of two tokens at least, not \("):
+        language_model().loss(tokens)
 
 
 def test_a_beam_needs_an_end() -> None:

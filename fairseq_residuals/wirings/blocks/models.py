@@ -121,7 +121,12 @@ class TransformerModel(nn.Module):
         return model.eval()
 
     def _start(self, wiring: Wiring, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
-        """Draw the weights as papers have it, for training."""
+        """Draw the weights as papers have it, for training.
+
+        Raises:
+            UserError: a setting is none that could be loaded, such as a number of NumPy's.
+        """
+        ModelSettings.of_json(self.settings.to_json())
         halves = [half for half in (self.encoder, self.decoder) if half is not None]
         for half in halves:
             check_effects(half.layers, half.settings, wiring)
@@ -225,7 +230,13 @@ class LanguageModel(TransformerModel):
         return self.decoder(tokens, cache=cache)  # type: ignore[no-any-return]
 
     def loss(self, tokens: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-        """Return the mean cross entropy of each token after the first, (B, T) -> (); padding counts for nothing."""
+        """Return the mean cross entropy of each token after the first, (B, T) -> (); padding counts for nothing.
+
+        Raises:
+            UserError: there is no token after the first, or no batch.
+        """
+        if tokens.dim() != 2 or tokens.size(1) < 2:
+            raise UserError(f"tokens must be (sentences, tokens), of two tokens at least, not {tuple(tokens.shape)}")
         padding, target = self.decoder.padding_of(tokens[:, :-1]), tokens[:, 1:]
         if padding is not None:  # that on the left is no token before the first one
             target = target.masked_fill(padding, self.decoder.padding_idx)
