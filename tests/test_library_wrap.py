@@ -380,7 +380,7 @@ def test_modules_of_the_library_are_initialised(task: str, variant: str) -> None
             {"variant": "re_zero", "options": {"norm_type": "rms"}},
             "this wiring has no norm, so",
         ),
-        ([[nn.Identity()] * 2], {"options": {"norm_type": "dyt", "norm_eps": 0.1}}, "no norm with an eps, so"),
+        ([[nn.Identity()] * 2], {"options": {"norm_type": "dyt", "norm_eps": 0.1}}, "norm_eps would do nothing"),
         (
             [nn.TransformerEncoderLayer(16, 2)],
             {"variant": "post_ln", "norms": "move", "options": {"norm_eps": 0.1}},

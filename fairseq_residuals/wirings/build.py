@@ -157,7 +157,7 @@ def check_effects(stack: Stack, settings: LayerSettings, wiring: Wiring) -> None
     """Check that what was asked of layers does something in a stack.
 
     Raises:
-        UserError: it has no FFN, no norm, or none with an eps.
+        UserError: it has no FFN, or no norm.
     """
     if settings.activation != "relu" and not any("ffn" in stack[i].kinds for i in range(len(stack))):
         raise UserError(f"this wiring takes the place of the FFN, so ffn={settings.activation!r} would do nothing")
@@ -172,17 +172,13 @@ def check_norms(wiring: Wiring, owners: Sequence[Sequence[nn.Module]], others: C
         others: norms there that are somebody else's.
 
     Raises:
-        UserError: no part that was given one has a norm, or one with an eps.
+        UserError: no part that was given one has a norm.
     """
     for name in ("norm_eps", "norm_type"):
         given = [owned for part, owned in zip(wiring.parts, owners, strict=True) if name in part.given]
         modules = {module for owned in given for owner in owned for module in owner.modules()}
-        norms = [module for module in modules.difference(others) if is_norm(module)]
-        if given and (not norms or (name == "norm_eps" and not any(hasattr(norm, "eps") for norm in norms))):
-            raise UserError(
-                f"this wiring has no norm{' of its own' if others else ''}{' with an eps' if norms else ''}, so {name}"
-                " would do nothing"
-            )
+        if given and not any(map(is_norm, modules.difference(others))):
+            raise UserError(f"this wiring has no norm{' of its own' if others else ''}, so {name} would do nothing")
 
 
 def start_omegas(stack: Stack) -> None:
