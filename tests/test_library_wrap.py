@@ -375,11 +375,7 @@ def test_modules_of_the_library_are_initialised(task: str, variant: str) -> None
         ([[nn.Identity()] * 2], {"kinds": ("mixer",)}, "kinds has 'mixer'; valid are self, cross, ffn"),
         ([[nn.Identity()] * 2], {"norms": "old"}, "norms='old' is unknown; valid are new, move"),
         ([[nn.Identity()] * 2], {"norms": "move"}, 'norms="move" takes those of PyTorch\'s own layers'),
-        (
-            [[nn.LayerNorm(16)] * 2],
-            {"variant": "re_zero", "options": {"norm_type": "rms"}},
-            "this wiring has no norm, so",
-        ),
+        ([[nn.LayerNorm(16)] * 2], {"variant": "re_zero", "options": {"norm_type": "rms"}}, "has no norm, so"),
         ([[nn.Identity()] * 2], {"options": {"norm_type": "dyt", "norm_eps": 0.1}}, "norm_eps would do nothing"),
         (
             [nn.TransformerEncoderLayer(16, 2)],

@@ -23,21 +23,17 @@ def result(entry: str, lr: float, seed: int, loss: float = 2.0, ended: Ended = "
     )
 
 
-def carry_out(plan: Plan, best: dict[str, float]) -> list[Result]:
-    """All results where an entry's loss is the distance to its best rate, in factors of two."""
-    results: list[Result] = []
-    while cells := next_cells(plan, results):
-        results += [result(c.entry.name, c.lr, c.seed, abs(math.log2(c.lr / best[c.entry.name]))) for c in cells]
-        assert len(results) < 100
-    return results
-
-
 def carry_out_by(plan: Plan, loss: Callable[[Cell], float]) -> list[Result]:
     results: list[Result] = []
     while cells := next_cells(plan, results):
         results += [result(*cell.key, loss(cell)) for cell in cells]
         assert len(results) < 200
     return results
+
+
+def carry_out(plan: Plan, best: dict[str, float]) -> list[Result]:
+    """All results where an entry's loss is the distance to its best rate, in factors of two."""
+    return carry_out_by(plan, lambda cell: abs(math.log2(cell.lr / best[cell.entry.name])))
 
 
 def test_rates_grow_until_the_best_has_a_worse_neighbour_on_each_side() -> None:
