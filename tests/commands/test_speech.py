@@ -34,15 +34,6 @@ def generated(data, checkpoint, once):
     return once("recognised", lambda _: succeed("fairseq-generate", *flags))[1]
 
 
-def test_reference_scores_add_up_to_the_valid_loss(data, checkpoint, trained):
-    """The sequence scorer of --score-reference and the criterion of training agree."""
-    flags = [*SPEECH.use_flags(data, checkpoint), "--gen-subset", "valid", "--score-reference"]
-    scored = succeed("fairseq-generate", *flags).hypotheses()
-    scores = [float(x) for fields in scored["P"].values() for x in fields[0].split()]
-    logged = trained(SPEECH)[1].records("valid")[-1]
-    assert -sum(scores) / len(scores) == pytest.approx(logged["valid_nll_loss"], abs=0.0015)
-
-
 def test_interactive_recognises_files_as_generate_does(data, checkpoint, generated):
     """Paths on standard input, one by one: the same words and scores."""
     flags = [*SPEECH.use_flags(data, checkpoint, batch_size=None), *SEARCH]
