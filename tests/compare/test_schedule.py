@@ -42,7 +42,7 @@ def test_rates_grow_until_the_best_has_a_worse_neighbour_on_each_side() -> None:
     assert sorted(grids["pre_ln"]) == [0.001, 0.002, 0.004]
     assert sorted(grids["b2t"]) == [0.00025, 0.0005, 0.001, 0.002, 0.004]
     assert {name: best_rate(grid) for name, grid in grids.items()} == {"pre_ln": 0.002, "b2t": 0.0005}
-    assert not any(map(is_edge, grids.values()))
+    assert not any(is_edge(grid, 2) for grid in grids.values())
 
 
 def test_rates_of_an_earlier_call_leave_no_gap_beside_the_best() -> None:
@@ -74,7 +74,7 @@ def test_rates_that_one_seed_cannot_tell_apart_get_more(losses: dict[float, tupl
     assert {lr: len(seeds) for lr, seeds in rate_losses(PRE_LN, results).items()} == {
         lr: len(seeds) for lr, seeds in losses.items()
     }
-    assert [o.lr for o in at_best_rate(PRE_LN, results)] == [best] * 4
+    assert [o.lr for o in at_best_rate(PRE_LN, results, plan)] == [best] * 4
 
 
 def test_before_the_end_the_rate_with_most_seeds_is_reported() -> None:
@@ -83,7 +83,18 @@ def test_before_the_end_the_rate_with_most_seeds_is_reported() -> None:
     results += [result("pre_ln", lr, 1, loss) for lr, loss in ((0.001, 1.1), (0.004, 3.0), (0.0005, 3.0))]
     plan = replace(PLAN, entries=[PRE_LN], seeds=3, baseline_seeds=3)
     assert [cell.key for cell in next_cells(plan, results)] == [("pre_ln", 0.001, 2), ("pre_ln", 0.001, 3)]
-    assert [o.lr for o in at_best_rate(PRE_LN, results)] == [0.002] * 3
+    assert [o.lr for o in at_best_rate(PRE_LN, results, plan)] == [0.002] * 3
+
+
+@pytest.mark.parametrize("ended", ["learned", "diverged"])
+def test_more_seeds_at_a_rate_of_an_earlier_call_do_not_make_it_the_best(ended: Ended) -> None:
+    """As of what was the baseline then, or had more --seeds, at the --rates of that call."""
+    results = [result("pre_ln", 0.004, seed, 3.0, ended) for seed in range(1, 9)]
+    plan = replace(PLAN, entries=[PRE_LN], seeds=3, baseline_seeds=3)
+    while cells := next_cells(plan, results):
+        results += [result(*cell.key, 1 + abs(math.log2(cell.lr / 0.002))) for cell in cells]
+    assert [o.lr for o in at_best_rate(PRE_LN, results, plan)] == [0.002] * 3
+    assert not is_edge(rate_losses(PRE_LN, results), 3)
 
 
 def test_equal_wirings_are_told_apart_as_rarely_as_the_level_says() -> None:
@@ -91,7 +102,7 @@ def test_equal_wirings_are_told_apart_as_rarely_as_the_level_says() -> None:
     draw, plan, found = random.Random(2), replace(PLAN, seeds=5, baseline_seeds=8), 0
     for _ in range(1000):
         results = carry_out_by(plan, lambda cell: 9 + 2 * math.log2(cell.lr / 0.002) ** 2 + draw.gauss(0, 1))
-        own, baseline = ({o.seed: o.loss for o in at_best_rate(entry, results)} for entry in (B2T, PRE_LN))
+        own, baseline = ({o.seed: o.loss for o in at_best_rate(entry, results, plan)} for entry in (B2T, PRE_LN))
         (verdict,) = decide({"b2t": [(own[seed], baseline[seed]) for seed in sorted(own)]})
         found += verdict.word != "not distinguishable"
     assert 30 < found < 80
@@ -100,7 +111,7 @@ def test_equal_wirings_are_told_apart_as_rarely_as_the_level_says() -> None:
 def test_a_grid_that_never_turns_ends_and_says_so() -> None:
     results = carry_out(PLAN, {"pre_ln": 0.002, "b2t": 1e9})
     grid = rate_losses(B2T, results)
-    assert len(grid) == 9 and is_edge(grid)
+    assert len(grid) == 9 and is_edge(grid, 2)
 
 
 def test_given_rates_are_the_only_ones() -> None:

@@ -82,15 +82,15 @@ def close_rates(losses: Grid) -> list[float]:
     return [lr for lr in losses if is_close(lr)]
 
 
-def reported_rate(losses: Grid) -> float | None:
-    """Return the best of the rates with most seeds: before its end, a comparison may lack those of the best one."""
-    most = max(map(len, losses.values()), default=0)
-    return best_rate({lr: seeds for lr, seeds in losses.items() if len(seeds) == most})
+def reported_rate(losses: Grid, enough: int) -> float | None:
+    """Return the best of the rates with ``enough`` seeds; of those with most, as before its end none may have these."""
+    most = min(enough, max(map(len, losses.values()), default=0))
+    return best_rate({lr: seeds for lr, seeds in losses.items() if len(seeds) >= most})
 
 
-def is_edge(losses: Grid) -> bool:
+def is_edge(losses: Grid, enough: int) -> bool:
     """Return whether the rate that is reported is the lowest or the highest that was tried."""
-    return reported_rate(losses) in (min(losses), max(losses))
+    return reported_rate(losses, enough) in (min(losses), max(losses))
 
 
 def next_rates(losses: Grid, plan: Plan) -> list[float]:
@@ -128,7 +128,7 @@ def next_cells(plan: Plan, results: Sequence[Result]) -> list[Cell]:
     return cells
 
 
-def at_best_rate(entry: Entry, results: Sequence[Result]) -> list[Result]:
+def at_best_rate(entry: Entry, results: Sequence[Result], plan: Plan) -> list[Result]:
     """Return the results at the rate that is reported of an entry, by seed."""
-    best = reported_rate(rate_losses(entry, results))
+    best = reported_rate(rate_losses(entry, results), plan.seeds_of(entry))
     return sorted((o for o in results if (o.entry, o.lr) == (entry.name, best)), key=lambda o: o.seed)

@@ -132,7 +132,7 @@ class Findings:
     at_seconds: list[Verdict] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.chosen = {entry: at_best_rate(entry, self.results) for entry in self.plan.entries}
+        self.chosen = {entry: at_best_rate(entry, self.results, self.plan) for entry in self.plan.entries}
         others = self.plan.entries[1:]
         self.at_updates = decide({entry.name: self._pairs(entry) for entry in others})
         self.at_seconds = decide({entry.name: self._pairs(entry, self.cost(entry)) for entry in others})
