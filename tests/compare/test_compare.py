@@ -238,6 +238,11 @@ def test_a_wiring_that_cannot_be_compared_is_refused(
     assert complaint in capsys.readouterr().err
 
 
+def test_rounding_in_a_deep_stack_without_norms_is_no_other_sentence(tmp_path: Path) -> None:
+    deep = [*TINY, "--depth", "18", "--dim", "64", "--out", str(tmp_path), "--dry-run"]
+    assert main(["compare", "b2t_no_ln", *deep]) == 0
+
+
 def test_runs_that_were_scored_otherwise_are_of_another_comparison(tmp_path: Path) -> None:
     usual = Comparison(TASKS["copy"], RUNGS["xs"], 2, tmp_path, tmp_path, 0)
     assert usual.shared != replace(usual, overrides=("recipe.evaluate.flags.beam=9",)).shared

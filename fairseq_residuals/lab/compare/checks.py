@@ -180,6 +180,7 @@ def _check(model: nn.Module, sample: Sample, padding: int) -> None:
     """Refuse what has no numbers, or outputs that depend on later tokens, chance, padding or other sentences."""
     if not all(_logits(model, sample, training).isfinite().all() for training in (False, True)):
         raise UserError("its outputs are no numbers before it trains")
+    model = _exact(model, sample)
     for tried in (model, _moved(model)):  # what starts at 0 may look ahead later
         if not _is_causal(tried, sample, False) or not _is_causal(tried, sample, True):
             raise UserError("it looks ahead: its output at a position depends on later tokens, or on chance")
@@ -205,6 +206,16 @@ def _is_alone(model: nn.Module, sample: Sample, padding: int) -> bool:
     if name == "prev_output_tokens":
         own["src_tokens"] = functional.pad(own["src_tokens"], (3, 0), value=padding)
     return _close(_logits(model, sample | {"net_input": own})[0], _logits(model, sample)[0, : own[name].shape[1]])
+
+
+def _exact(model: nn.Module, sample: Sample) -> nn.Module:
+    """Return a copy in double precision, if it runs so: many layers without norms make much of rounding."""
+    double = copy.deepcopy(model).double()
+    try:
+        _logits(double, sample)
+    except RuntimeError:  # a user's wiring may have made a tensor of one type
+        return model
+    return double
 
 
 @torch.no_grad()
