@@ -595,7 +595,7 @@ class Rewiring(nn.Module):
         self.parent.wiring = self.to(like.device, like.dtype).train(self.parent.training)
         if not any(module.state_dict() for module in (self, *self.wired)):
             # else the weights would not tell that the model is wired, as its config says of others as well
-            self.register_buffer("rewired", torch.ones(1, dtype=torch.bool, device=like.device))
+            self.register_buffer("rewired", torch.ones(1, dtype=torch.uint8, device=like.device))
 
     def _replicate_for_data_parallel(self) -> Any:
         raise UserError(
