@@ -340,13 +340,14 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_a_hook_that_changes_the_stream_is_refused_in_a_process_of_several(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_hook_that_changes_the_stream_is_refused_in_a_process_of_several(dtype: torch.dtype, tmp_path: Path) -> None:
     """As torchrun and accelerate start one; there, what the hook returned had no effect."""
-    model, batch = rewired(*CASES[0]), example("llama")
+    model, batch = rewired(*CASES[0]).to(dtype), example("llama")
     distributed.init_process_group("gloo", f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
     try:
         model(**batch)
-        model.model.layers[0].register_forward_hook(lambda module, args, output: output + 1)
+        model.model.layers[0].register_forward_hook(lambda module, args, output: output + torch.ones(output.size(-1)))
         with pytest.raises(UserError, match=r"between layers 0 and 1 of .* the stream was"):
             model(**batch)
     finally:
