@@ -645,7 +645,8 @@ class Rewiring(nn.Module):
         elif x.requires_grad and not self.run.tracked and any(tensor is not x for tensor in self.run.stream.values()):
             raise UserError(
                 f"layer {index - 1} of {self.blocks.layers} is checkpointed from outside with use_reentrant=True, which"
-                " passes gradients to its output alone and not to what the wiring keeps: say use_reentrant=False"
+                " passes gradients to its output alone and not to what the wiring keeps: checkpoint the whole model, or"
+                " call its gradient_checkpointing_enable"
             )
         else:
             _, self.run.stream = together(x, self.run.stream)
