@@ -94,6 +94,18 @@ def test_the_mean_of_weights_may_have_buffers() -> None:
     assert torch.equal(mean(**example("llama")).logits, model(**example("llama")).logits)
 
 
+def test_what_an_error_in_a_pass_left_is_not_copied() -> None:
+    """As where memory does not suffice, and a smaller batch follows."""
+    model = rewired("llama", "mudd", {}).train()
+    handle = model.model.layers[1].mlp.register_forward_pre_hook(lambda *args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model(**example("llama"))
+    handle.remove()
+    assert len(pickle.dumps(model)) < 1.1 * len(pickle.dumps(rewired("llama", "mudd", {})))
+    other = copy.deepcopy(model)
+    assert torch.equal(other(**example("llama")).logits, model(**example("llama")).logits)
+
+
 @REWIRED
 def test_saving_and_loading(name: str, variant: str, options: dict[str, Any], tmp_path: Path) -> None:
     model = rewired(name, variant, options)
