@@ -127,6 +127,14 @@ def test_init_scale_multiplies_the_matrices_of_the_layers_and_nothing_else(
     torch.testing.assert_close(scaled, expected, rtol=1e-6, atol=0)
 
 
+def test_norms_and_gains_stay() -> None:
+    for init in ("xavier", "lipschitz", "ds_init", "fairseq_0.8"):
+        parameters = drawn(f"init={init}", arch="transformer_normformer")
+        for name, p in parameters.items():
+            if "norm" in name or name.endswith(("c_attn", "attn_ln.weight", "attn_ln.bias")):
+                assert p.eq(0.0 if name.endswith("bias") else 1.0).all(), name
+
+
 @pytest.mark.parametrize("task", ["language_modeling", "speech"])
 def test_the_other_tasks_have_them_too(task: str) -> None:
     model = build(task, "post_ln", "--residual-args", "init=ds_init")
