@@ -18,6 +18,7 @@ from fairseq_residuals.lab.look.list_wirings import (
     evidence,
     summary_table,
 )
+from fairseq_residuals.lab.site import facts
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.wirings.core.registry import VARIANTS
 
@@ -57,11 +58,7 @@ def test_how_many_wirings_were_trained() -> None:
         trained = {row["row"] for row in csv.DictReader(file)}
     readme = (ROOT / "README.md").read_text(encoding="utf-8").replace("\n", " ")
     assert f"{len(trained)} wirings were trained" in readme
-    compared = {
-        row["entry"].partition("@")[0].partition("/")[0]
-        for runs in (ROOT / "results/compare").glob("*/runs.csv")
-        for row in csv.DictReader(runs.read_text(encoding="utf-8").splitlines())
-    }
+    compared = {row["entry"].partition("@")[0] for row in facts.read_results()["compare"]}
     assert compared - trained == {"mudd"} and "MUDD aside, the others are not trained by us" in readme
 
 

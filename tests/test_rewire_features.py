@@ -16,7 +16,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import rms_norm, scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_residuals import Blocks, Connection, SubLayerNames, UserError, load, parameter_groups, rewire
@@ -83,15 +82,6 @@ def test_gradient_checkpointing(name: str, variant: str, options: dict[str, Any]
     for key in expected:
         torch.testing.assert_close(found[key], expected[key], rtol=1e-4, atol=1e-6)
     copy.deepcopy(other)  # which fails where a tensor of the pass is kept
-
-
-def test_the_mean_of_weights_may_have_buffers() -> None:
-    """Which a wiring without parameters has one of."""
-    model = rewire(tiny("llama"), "post_ln", start="paper")
-    mean = AveragedModel(model, use_buffers=True)
-    mean.update_parameters(model)
-    mean.update_parameters(model)
-    assert torch.equal(mean(**example("llama")).logits, model(**example("llama")).logits)
 
 
 def test_what_an_error_in_a_pass_left_is_not_copied() -> None:

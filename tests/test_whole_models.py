@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from perturbation import perturb
@@ -228,7 +227,6 @@ def test_what_is_not_generated(arguments: dict[str, Any], message: str) -> None:
         ({"positions": "relative"}, "positions='relative' is unknown; valid are sinusoidal, learned, none"),
         ({"variant": "transparent_attention"}, "cannot be used there"),
         ({"variant": "complete_p", "options": {"mup": True}}, "option mup has embeddings that do not grow with dim"),
-        ({"end": np.int64(3)}, r"end of the model's settings must be a whole number of at least -1"),
         ({"tied": 1}, "share_input_output of the model's settings must be true or false"),
         ({"vocabulary": 3}, "there is no argument 'vocabulary'"),
         ({"dropout": 2.0}, "dropout=2.0 is no probability"),

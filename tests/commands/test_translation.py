@@ -27,32 +27,6 @@ def generated(data, checkpoint, once):
     return once("translated", lambda _: succeed("fairseq-generate", *flags))[1]
 
 
-def test_generated_scores_are_those_of_the_same_words_as_references(data, checkpoint, generated, tmp_path):
-    """What beam search says of its hypotheses, word by word, is what teacher forcing says of them."""
-    hypotheses = generated.hypotheses()
-    (tmp_path / "hypo.s").write_text("".join(hypotheses["S"][i][0] + "\n" for i in range(len(hypotheses["H"]))))
-    (tmp_path / "hypo.t").write_text("".join(hypotheses["H"][i][1] + "\n" for i in range(len(hypotheses["H"]))))
-    dictionaries = ["--srcdict", data / "dict.s.txt", "--tgtdict", data / "dict.t.txt"]
-    languages = ["--source-lang", "s", "--target-lang", "t"]
-    out = ["--testpref", tmp_path / "hypo", "--destdir", tmp_path / "bin"]
-    succeed("fairseq-preprocess", *languages, *dictionaries, *out)
-    flags = [
-        *TRANSLATION.use_flags(tmp_path / "bin", checkpoint),
-        "--gen-subset",
-        "test",
-        "--score-reference",
-    ]
-    forced = succeed("fairseq-generate", *flags).hypotheses()
-    assert set(forced["P"]) == set(hypotheses["P"])
-    for i, (scores,) in hypotheses["P"].items():
-        assert numbers(forced["P"][i][0]) == pytest.approx(numbers(scores), abs=2e-4), i
-        assert float(forced["H"][i][0]) == pytest.approx(float(hypotheses["H"][i][0]), abs=2e-4), i
-
-
-def numbers(text):
-    return [float(x) for x in text.split()]
-
-
 def test_interactive_translates_as_generate_does(data, checkpoint, generated):
     """The same sentences on standard input, one by one, so without padding: the same words and scores."""
     flags = TRANSLATION.use_flags(data, checkpoint, batch_size=None)
