@@ -113,7 +113,7 @@ def look(comparison: Comparison, entries: Sequence[Entry], cores: int, most_roun
                 admin_measurement.profile(model, partial(model, **sample["net_input"]))
                 logits = _logits(model, sample)
                 reference = logits if reference is None else reference
-                _check(model, sample, task.target_dictionary.pad())
+                _check(model, sample, logits, task.target_dictionary.pad())
                 starts[entry.name] = _measure(model, criterion, sample, _close(logits, reference))
                 _time(model, criterion, sample)  # _measure lets tensors be changed in place
             except UserError as error:
@@ -178,37 +178,42 @@ def _close(logits: Tensor, reference: Tensor) -> bool:
     return torch.allclose(logits, reference, rtol=CLOSE, atol=CLOSE * largest, equal_nan=True)
 
 
-def _check(model: nn.Module, sample: Sample, padding: int) -> None:
-    """Refuse what has no numbers, or outputs that depend on later tokens, chance, padding or other sentences."""
-    if not all(_logits(model, sample, training).isfinite().all() for training in (False, True)):
+def _check(model: nn.Module, sample: Sample, logits: Tensor, padding: int) -> None:
+    """Refuse what has no numbers, or outputs that depend on later tokens, chance, padding or other sentences.
+
+    Args:
+        logits: of the model in evaluation.
+    """
+    if not (logits.isfinite().all() and _logits(model, sample, training=True).isfinite().all()):
         raise UserError("its outputs are no numbers before it trains")
     sample = sample | {"net_input": {name: tensor[:FEW] for name, tensor in sample["net_input"].items()}}
     model = _exact(model, sample)
     for tried in (model, _moved(model)):  # what starts at 0 may look ahead later
-        if not _is_causal(tried, sample, False) or not _is_causal(tried, sample, True):
+        logits = _logits(tried, sample)
+        if not _is_causal(tried, sample, logits) or not _is_causal(tried, sample, _logits(tried, sample, True), True):
             raise UserError("it looks ahead: its output at a position depends on later tokens, or on chance")
-        if not _is_alone(tried, sample, padding):
+        if not _is_alone(tried, sample, logits, padding):
             raise UserError("it mixes a batch: a sentence's output depends on other sentences, or on padding")
 
 
-def _is_causal(model: nn.Module, sample: Sample, training: bool) -> bool:
+def _is_causal(model: nn.Module, sample: Sample, logits: Tensor, training: bool = False) -> bool:
     """Return whether the first half of the positions is the same when the tokens of the second half are reversed."""
     name = "prev_output_tokens" if "prev_output_tokens" in sample["net_input"] else "src_tokens"
     tokens = sample["net_input"][name]
     half = tokens.shape[1] // 2
     other = torch.cat([tokens[:, :half], tokens[:, half:].roll(1, 0).flip(1)], 1)
     changed = _logits(model, sample | {"net_input": sample["net_input"] | {name: other}}, training)
-    return _close(changed[:, :half], _logits(model, sample, training)[:, :half])
+    return _close(changed[:, :half], logits[:, :half])
 
 
-def _is_alone(model: nn.Module, sample: Sample, padding: int) -> bool:
+def _is_alone(model: nn.Module, sample: Sample, logits: Tensor, padding: int) -> bool:
     """Return whether half of a sentence has the same outputs without what follows, without others, and with padding."""
     own = {name: tensor[:1] for name, tensor in sample["net_input"].items()}
     name = "prev_output_tokens" if "prev_output_tokens" in own else "src_tokens"
     own[name] = own[name][:, : own[name].shape[1] // 2]
     if name == "prev_output_tokens":
         own["src_tokens"] = functional.pad(own["src_tokens"], (3, 0), value=padding)
-    return _close(_logits(model, sample | {"net_input": own})[0], _logits(model, sample)[0, : own[name].shape[1]])
+    return _close(_logits(model, sample | {"net_input": own})[0], logits[0, : own[name].shape[1]])
 
 
 def _exact(model: nn.Module, sample: Sample) -> nn.Module:
