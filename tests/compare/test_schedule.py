@@ -42,7 +42,7 @@ def test_rates_grow_until_the_best_has_a_worse_neighbour_on_each_side() -> None:
     assert sorted(grids["pre_ln"]) == [0.001, 0.002, 0.004]
     assert sorted(grids["b2t"]) == [0.00025, 0.0005, 0.001, 0.002, 0.004]
     assert {name: best_rate(grid) for name, grid in grids.items()} == {"pre_ln": 0.002, "b2t": 0.0005}
-    assert not any(is_edge(grid, 2) for grid in grids.values())
+    assert not any(is_edge(best_rate(grid), grid) for grid in grids.values())
 
 
 def test_rates_of_an_earlier_call_leave_no_gap_beside_the_best() -> None:
@@ -94,7 +94,7 @@ def test_more_seeds_at_a_rate_of_an_earlier_call_do_not_make_it_the_best(ended: 
     while cells := next_cells(plan, results):
         results += [result(*cell.key, 1 + abs(math.log2(cell.lr / 0.002))) for cell in cells]
     assert [o.lr for o in at_best_rate(PRE_LN, results, plan)] == [0.002] * 3
-    assert not is_edge(rate_losses(PRE_LN, results), 3)
+    assert not is_edge(0.002, rate_losses(PRE_LN, results))
 
 
 def test_equal_wirings_are_told_apart_as_rarely_as_the_level_says() -> None:
@@ -111,7 +111,7 @@ def test_equal_wirings_are_told_apart_as_rarely_as_the_level_says() -> None:
 def test_a_grid_that_never_turns_ends_and_says_so() -> None:
     results = carry_out(PLAN, {"pre_ln": 0.002, "b2t": 1e9})
     grid = rate_losses(B2T, results)
-    assert len(grid) == 9 and is_edge(grid, 2)
+    assert len(grid) == 9 and is_edge(best_rate(grid), grid)
 
 
 def test_given_rates_are_the_only_ones() -> None:

@@ -182,8 +182,7 @@ def _loss_row(findings: Findings, entry: Entry) -> tuple[Cell, ...]:
     def of(name: str, digits: int) -> str | None:
         return mean_and_spread([v for o in chosen if (v := getattr(o, name)) is not None], digits)
 
-    edge = len(grid) > 1 and is_edge(grid, findings.plan.seeds_of(entry))
-    rate = f"{chosen[0].lr:g}{EDGE if edge else ''}" if chosen else None
+    rate = f"{chosen[0].lr:g}{EDGE if len(grid) > 1 and is_edge(chosen[0].lr, grid) else ''}" if chosen else None
     parameters = next((o.parameters for o in own if o.parameters), None)
     return (
         *(entry.name, rate, len(chosen), of("valid_loss", 2 if len(chosen) < 2 else 3), of("train_loss", 2)),

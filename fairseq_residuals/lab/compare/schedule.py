@@ -88,9 +88,9 @@ def reported_rate(losses: Grid, enough: int) -> float | None:
     return best_rate({lr: seeds for lr, seeds in losses.items() if len(seeds) >= most})
 
 
-def is_edge(losses: Grid, enough: int) -> bool:
-    """Return whether the rate that is reported is the lowest or the highest that was tried."""
-    return reported_rate(losses, enough) in (min(losses), max(losses))
+def is_edge(lr: float, losses: Grid) -> bool:
+    """Return whether a rate is the lowest or the highest that was tried: a better one may lie beyond."""
+    return lr in (min(losses), max(losses))
 
 
 def next_rates(losses: Grid, plan: Plan) -> list[float]:
