@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from fairseq_residuals.lab.data.parallel_map import lines_of
 from fairseq_residuals.wirings.core.errors import UserError
@@ -75,10 +76,14 @@ def check_parallel(paths: Sequence[Path]) -> None:
         pass
 
 
+def _open(paths: Sequence[Path], opened: ExitStack) -> list[IO[str]]:
+    return [opened.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in paths]
+
+
 def write(texts: Iterable[tuple[str, ...]], paths: Sequence[Path]) -> None:
     """Write each tuple's lines to the files of ``paths``."""
     with ExitStack() as opened:
-        files = [opened.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in paths]
+        files = _open(paths, opened)
         for lines in texts:
             for file, line in zip(files, lines, strict=True):
                 file.write(f"{line}\n")
@@ -91,6 +96,8 @@ def clean(inputs: Sequence[Path], outputs: Sequence[Path], limits: Limits) -> No
 
 def split(inputs: Sequence[Path], kept: Sequence[Path], taken: Sequence[Path], every: int) -> None:
     """Split as awk's NR%N==0 does: of each ``every`` lines, the last goes to ``taken``, the others to ``kept``."""
-    for paths, is_taken in ((kept, False), (taken, True)):
-        numbered = enumerate(zipped(inputs), 1)
-        write((lines for number, lines in numbered if (number % every == 0) is is_taken), paths)
+    with ExitStack() as opened:
+        others, last = _open(kept, opened), _open(taken, opened)
+        for number, lines in enumerate(zipped(inputs), 1):
+            for file, line in zip(others if number % every else last, lines, strict=True):
+                file.write(f"{line}\n")
