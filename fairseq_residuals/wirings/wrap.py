@@ -137,9 +137,11 @@ def wrap(
     if norms == "move":
         for i, layer in enumerate(taken):
             stack[i].move(layer.norms)
-    wired = [(variant, *(c for layer in layers for c in layer.connections())) for variant, layers in stack.segments()]  # type: ignore[operator,union-attr]
+    owners: dict[nn.Module, list[nn.Module]] = {}
+    for i in range(len(stack)):
+        owners.setdefault(stack.wiring.at(i)[0], []).extend(stack[i].connections())
     moved = [norm for layer in taken for norm in layer.norms] if norms == "move" else []
-    check_norms(wiring, wired, moved)
+    check_norms(wiring, [[variant, *connections] for variant, connections in owners.items()], moved)
     _follow(stack, modules)
     if not ours:
         _warn(stack, wiring)

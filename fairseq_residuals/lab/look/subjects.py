@@ -135,7 +135,8 @@ def _library_subjects(args: Namespace) -> Iterator[tuple[ModelAndLoss, str]]:
         shape, generator = (2, args.sentences, args.tokens), torch.Generator().manual_seed(args.seed)
         source, target = torch.randint(SPECIAL, args.vocabulary, shape, generator=generator).to(device)
         loss = partial(model.loss, source, target) if isinstance(model, EncoderDecoder) else partial(model.loss, target)
-        wiring, options = Wiring.parse(*name.partition("/")[::2]), name.partition("/")[2]
+        residual, _, options = name.partition("/")
+        wiring = Wiring.parse(residual, options)
         yield ModelAndLoss(model, loss, wiring.title + (f" ({options})" if options else ""), wiring.name), name
 
 

@@ -285,7 +285,9 @@ def _restore(model: nn.Module, settings: Mapping[str, Any], own: type[Connection
     """
     known = [Blocks.of(blocks) for blocks in settings["blocks"]]
     name = settings["variant"]
-    if own.__name__ != name if own else name.isidentifier() and name not in VARIANTS:
+    # a name with layers or options is of wirings that are registered, and parse says what is wrong with it
+    is_known = own.__name__ == name if own else name in VARIANTS or not name.isidentifier()
+    if not is_known:
         raise UserError(f"the model is wired by {name}: where that is a class of yours, say load(..., wiring={name})")
     wiring = Wiring.of(own, settings["options"]) if own else Wiring.parse(name, settings["options"])
     stacks = attach(model, known, wiring, settings["start"])
