@@ -41,7 +41,7 @@ def rule(comparison: Comparison, plan: Plan) -> list[str]:
     )
     chosen = (
         " The best has the least mean loss of its seeds; a rate within a standard error of it is trained with as many."
-        if plan.seeds > 1
+        if plan.adds_seeds
         else ""
     )
     return [
@@ -94,6 +94,7 @@ def plan_text(
     extra = 2 if plan.grows else 0
     runs = {e: len(plan.rates) + extra + plan.seeds_of(e) - 1 for e in plan.entries}
     seconds = sum(number * estimates[entry.name] for entry, number in runs.items()) / jobs
+    more = "more where rates are close; " if plan.adds_seeds else ""
     each = dict.fromkeys(f"{end(estimates.values()):.0f}" for end in (min, max))
     takes = f"{math.ceil(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
     return "\n".join(
@@ -104,8 +105,8 @@ def plan_text(
             "",
             *rule(comparison, plan),
             "",
-            f"About {sum(runs.values())} runs, more where rates are close, of {' to '.join(each)} seconds,"
-            f" {jobs} at a time: {takes}. Everything is in {comparison.folder}.",
+            f"About {sum(runs.values())} runs of {' to '.join(each)} seconds, {jobs} at a time: {takes}; {more}"
+            f"everything is in {comparison.folder}.",
         ]
     )
 

@@ -39,6 +39,11 @@ class Plan:
     def baseline(self) -> Entry:
         return self.entries[0]
 
+    @property
+    def adds_seeds(self) -> bool:
+        """Whether rates that are close to the best get seeds as well."""
+        return self.seeds > 1 and (self.grows or len(self.rates) > 1)
+
     def seeds_of(self, entry: Entry) -> int:
         return max(self.seeds, self.baseline_seeds) if entry == self.baseline else self.seeds
 
