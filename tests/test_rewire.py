@@ -457,40 +457,6 @@ class NanoBlock(nn.Module):
         return x + self.mlp(self.ln_2(x))  # type: ignore[no-any-return]
 
 
-class NamedBlock(nn.Module):
-    """With the names that others have for attention, its norm, the FFN and its norm."""
-
-    def __init__(self, *names: str) -> None:
-        super().__init__()
-        self.names = names
-        for name, make in zip(names, (square, nn.LayerNorm, square, nn.LayerNorm), strict=True):
-            self.add_module(name, make(16))
-
-    def forward(self, x: Tensor) -> Tensor:
-        attention, norm, ffn, ffn_norm = (self.get_submodule(name) for name in self.names)
-        x = x + attention(input=norm(x))
-        return x + ffn(input=ffn_norm(x))  # type: ignore[no-any-return]
-
-
-class TimmBlock(nn.Module):
-    """With the names of timm's ViT."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm1, self.attn, self.norm2, self.mlp = (
-            make(16) for make in (nn.LayerNorm, square, nn.LayerNorm, square)
-        )
-        self.ls1, self.drop_path1, self.ls2, self.drop_path2 = (nn.Identity() for _ in range(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.drop_path1(self.ls1(self.attn(self.norm1(x))))
-        return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))  # type: ignore[no-any-return]
-
-
-def square(width: int) -> nn.Linear:
-    return nn.Linear(width, width)
-
-
 class BlockModel(nn.Module):
     """Blocks, and a norm on top."""
 
@@ -527,17 +493,6 @@ class NormWithoutParameters(nn.LayerNorm):
     ("model", "variant"),
     [
         (BlockModel(nn.ModuleList(NanoBlock() for _ in range(3)), "ln_f", nn.LayerNorm(16)), "hyper_connections"),
-        (BlockModel(nn.Sequential(*(TimmBlock() for _ in range(3))), "norm", nn.LayerNorm(16)), "hyper_connections"),
-        *(
-            (
-                BlockModel(nn.ModuleDict({f"{i}": NamedBlock(*names) for i in range(2, 5)}), "norm", nn.LayerNorm(16)),
-                "mhc",
-            )
-            for names in (
-                ("attention", "attention_norm", "feed_forward", "ffn_norm"),
-                ("attn", "norm_1", "mlp", "norm_2"),
-            )
-        ),
         *(
             (BlockModel(nn.ModuleList(NanoBlock(norm) for _ in range(3)), "ln_f", norm(16)), variant)
             for norm in (NormWithoutEps, NormWithoutParameters)

@@ -469,53 +469,71 @@ def test_what_the_loop_does_between_layers_is_seen() -> None:
 
 
 class Named(nn.Module):
-    """A layer whose parts have the names that another library gives them: norm, map and scale of each sub-layer."""
+    """A layer whose parts have the names that another library gives them: of each sub-layer norm, map, and what else
+    multiplies or drops."""
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *sublayers: tuple[str, ...]) -> None:
         super().__init__()
-        self.names = names
-        for name, part in zip(names, 2 * (nn.LayerNorm(16), nn.Linear(16, 16), nn.Linear(16, 16)), strict=True):
-            if name:
-                self.add_module(name, copy.deepcopy(part))
+        self.sublayers = sublayers
+        for norm, *others in sublayers:
+            self.add_module(norm, nn.LayerNorm(16))
+            for name in others:
+                self.add_module(name, nn.Linear(16, 16))
 
     def forward(self, x: Tensor) -> Tensor:
-        for start in (0, 3):
-            norm, inner, scale = (getattr(self, name) if name else nn.Identity() for name in self.names[start:][:3])
-            x = x + scale(inner(norm(x)))
+        for names in self.sublayers:
+            norm, inner, *others = (self.get_submodule(name) for name in names)
+            y = inner(input=norm(x))
+            for other in others:
+                y = other(y)
+            x = x + y
         return x
 
 
 class TurnsTheStream(nn.Module):
     """A model of such layers, whose last norm is given the stream batch first, or less of it, as in OpenAI's CLIP."""
 
-    def __init__(self, layer: tuple[str, ...], norm: str, part: Any) -> None:
+    def __init__(self, blocks: nn.Module, norm: str, part: Any) -> None:
         super().__init__()
-        self.blocks, self.last, self.part = nn.ModuleList(Named(*layer) for _ in range(3)), norm, part
+        self.blocks, self.last, self.part = blocks, norm, part
         self.add_module(norm, nn.LayerNorm(16))
 
     def forward(self, x: Tensor) -> Tensor:
-        for block in self.blocks:
+        for block in self.blocks.children():
             x = block(x)
-        return getattr(self, self.last)(x.transpose(0, 1)[:, self.part])  # type: ignore[no-any-return]
+        return self.get_submodule(self.last)(x.transpose(0, 1)[:, self.part])  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize(
-    ("layer", "norm", "part"),
-    [
-        (("ln_1", "self_attention", "dropout", "ln_2", "mlp", ""), "ln", slice(None)),  # torchvision
-        (("ln_1", "attn", "ls_1", "ln_2", "mlp", "ls_2"), "ln_post", 0),  # OpenCLIP
-        (("attn_ln", "attn", "", "mlp_ln", "mlp", ""), "ln_post", slice(None)),  # OpenAI's Whisper
-        (("sa_norm", "attn", "sa_scale", "mlp_norm", "mlp", "mlp_scale"), "norm", slice(None)),  # torchtune
-    ],
+ALL = slice(None)
+NAMES = [
+    ((("ln_1", "self_attention", "dropout"), ("ln_2", "mlp")), "ln", ALL),  # torchvision
+    ((("ln_1", "attn", "ls_1"), ("ln_2", "mlp", "ls_2")), "ln_post", 0),  # OpenCLIP
+    ((("attn_ln", "attn"), ("mlp_ln", "mlp")), "ln_post", ALL),  # OpenAI's Whisper
+    ((("sa_norm", "attn", "sa_scale"), ("mlp_norm", "mlp", "mlp_scale")), "norm", ALL),  # torchtune
+    ((("norm1", "attn", "ls1", "drop_path1"), ("norm2", "mlp", "ls2", "drop_path2")), "norm", ALL),  # timm
+    ((("attention_norm", "attention"), ("ffn_norm", "feed_forward")), "norm", ALL),  # LLaMA
+    ((("norm_1", "attn"), ("norm_2", "mlp")), "norm", ALL),  # LitGPT
+]
+HELD = (
+    nn.ModuleList,
+    lambda blocks: nn.Sequential(*blocks),
+    lambda blocks: nn.ModuleDict(zip("234", blocks, strict=True)),
 )
-def test_names_of_other_libraries(layer: tuple[str, ...], norm: str, part: Any) -> None:
+"""What holds layers, the number of whose first need not be 0."""
+
+
+@pytest.mark.parametrize(("names", "hold"), rotated(NAMES, HELD))
+def test_names_of_other_libraries(names: tuple[Any, str, Any], hold: Any) -> None:
     torch.manual_seed(0)
-    model = TurnsTheStream(layer, norm, part)
+    layer, norm, part = names
+    model = TurnsTheStream(hold([Named(*layer) for _ in range(3)]), norm, part)
     perturb(model)
     x = torch.randn(5, 2, 16)
     before = model(x)
     rewire(model, "attention_residuals", batch=x)
     torch.testing.assert_close(model(x), before, rtol=1e-4, atol=1e-4)
+    perturb(model, "wiring.")
+    assert not torch.allclose(model(x), before, rtol=1e-2)
 
 
 def timm_vit() -> Any:
