@@ -201,41 +201,36 @@ def test_two_calls_at_once_are_one_too_many(tmp_path: Path, capsys: pytest.Captu
     assert f"another process is at work in {folder}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("gate", ["", "self.norm.bias * "])
-def test_a_wiring_that_looks_ahead_is_refused(gate: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also one that begins to by a parameter that starts at 0."""
-    cheat = TWIN.replace(
-        "class Twin",
-        "class Ahead(PreLNConnection):\n    def read(self, s):\n"
-        f"        return self.norm(s['x'] + {gate}s['x'].mean(0)), s\n\n\nclass Cheat",
-    )
-    file = tmp_path / f"cheat_{len(gate)}.py"
-    file.write_text(cheat.replace("connection = PreLNConnection", "connection = Ahead"))
-    assert main(["compare", str(file), *TINY, "--out", str(tmp_path), "--dry-run"]) == 1
-    assert " looks ahead: its output at a position depends on later tokens" in capsys.readouterr().err
+READ, WRITE = "read(self, s):\n        return ", "write(self, s, y):\n        return s | {'x': "
 
 
 @pytest.mark.parametrize(
-    ("written", "complaint"),
+    ("own", "complaint"),
     [
-        ("s['x'] + (y + y.mean(0) if self.training else y)", ": it looks ahead: its output"),
-        ("s['x'] + y + torch.randn_like(y)", ": it looks ahead: its output"),
-        ("s['x'] + y - y.mean(1, keepdim=True)", ": it mixes a batch: a sentence's output"),
-        ("s['x'] + y * y.shape[0]", ": it mixes a batch: a sentence's output"),
-        ("s['x'] + y * (math.nan if self.training else 1)", ": its outputs are no numbers before it trains"),
-        ("s['x'].add_(y)", " fails in its first pass: RuntimeError: one of the variables needed for gradient"),
+        (f"{READ}self.norm(s['x'] + s['x'].mean(0)), s", ": it looks ahead: its output at a position depends on later"),
+        # by a parameter that starts at 0
+        (f"{READ}self.norm(s['x'] + self.norm.bias * s['x'].mean(0)), s", ": it looks ahead: its output"),
+        (f"{WRITE}s['x'] + (y + y.mean(0) if self.training else y)}}", ": it looks ahead: its output"),
+        (f"{WRITE}s['x'] + y + torch.randn_like(y)}}", ": it looks ahead: its output"),
+        (f"{WRITE}s['x'] + y - y.mean(1, keepdim=True)}}", ": it mixes a batch: a sentence's output"),
+        (f"{WRITE}s['x'] + y * y.shape[0]}}", ": it mixes a batch: a sentence's output"),
+        (f"{WRITE}s['x'] + y * (math.nan if self.training else 1)}}", ": its outputs are no numbers before it trains"),
+        (
+            f"{WRITE}s['x'].add_(y)}}",
+            " fails in its first pass: RuntimeError: one of the variables needed for gradient",
+        ),
+        (f"{READ}s['nothing'], s", " fails in its first pass: KeyError: 'nothing'; .*own.*py, line 8"),
     ],
 )
 def test_a_wiring_that_cannot_be_compared_is_refused(
-    written: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    own: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By what it does in training alone, too, to the sentences of a batch, and in place."""
-    own = "class Own(PreLNConnection):\n    def write(self, s, y):\n        return s | {'x': WRITTEN}\n\n\nclass Twin"
-    text = TWIN.replace("class Twin", own.replace("WRITTEN", written)).replace("connection = Pre", "connection = Own#")
-    file = tmp_path / f"{tmp_path.name}.py"
-    file.write_text(f"import math\nimport torch\n{text}")
+    text = TWIN.replace("class Twin", f"class Own(PreLNConnection):\n    def {own}\n\n\nclass Twin")
+    file = tmp_path / f"own_{tmp_path.name}.py"
+    file.write_text(f"import math\nimport torch\n{text.replace('connection = Pre', 'connection = Own#')}")
     assert main(["compare", str(file), *TINY, "--out", str(tmp_path), "--dry-run"]) == 1
-    assert complaint in capsys.readouterr().err
+    assert re.search(complaint, capsys.readouterr().err)
 
 
 def test_rounding_in_a_deep_stack_without_norms_is_no_other_sentence(tmp_path: Path) -> None:
@@ -301,13 +296,3 @@ def test_the_loss_has_no_smoothed_labels(tmp_path: Path) -> None:
     (result,) = (o for o in read_results(runs_csv(tmp_path)) if o.entry == "pre_ln")
     (log,) = tmp_path.glob("copy-*/runs/compare/copy/pre_ln-*/seed1/train.001.log")
     assert f'"valid_nll_loss": "{result.valid_loss:g}"' in log.read_text()
-
-
-def test_a_wiring_that_fails_in_its_first_pass_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    wrong = "class Wrong(PreLNConnection):\n    def read(self, s):\n        return s['nothing'], s\n\n\nclass Twin"
-    (tmp_path / "keyless.py").write_text(TWIN.replace("class Twin", wrong).replace("= PreLNConn", "= Wrong#"))
-    assert main(["compare", str(tmp_path / "keyless.py"), *TINY, "--out", str(tmp_path), "--dry-run"]) == 1
-    message = capsys.readouterr().err
-    assert " fails in its first pass: KeyError: 'nothing'; " in message and "keyless.py, line 6" in message
