@@ -223,19 +223,24 @@ def test_the_inside_of_attention_has_to_be_shown() -> None:
         rewire(model, "hybrid_norm", start="paper", batch=torch.randn(2, 5, 16), blocks=hidden)
 
 
-@pytest.mark.parametrize("drop", [nn.Dropout(0.1), partial(nn.functional.dropout, p=0.1, training=False)])
-def test_a_dropout_that_is_left_out_is_seen(drop: Any) -> None:
-    """Though the outputs that are compared are those of evaluation, where dropout does nothing."""
+def computing(first: Callable[[Any, Tensor], Tensor]) -> Any:
+    """A framework whose layers have ``first`` in the place of attention and its sum."""
 
-    class Dropping(Block):
+    class Other(Block):
         def forward(self, x: Tensor) -> Tensor:
-            x = x + drop(self.attn(self.norm1(x)))
+            x = first(self, x)
             return x + self.fc2(self.fc1(self.norm2(x)).relu())  # type: ignore[no-any-return]
 
     model = framework()
     for block in model.blocks:
-        block.__class__ = Dropping
-    x = torch.randn(2, 5, 16)
+        block.__class__ = Other
+    return model
+
+
+@pytest.mark.parametrize("drop", [nn.Dropout(0.1), partial(nn.functional.dropout, p=0.1, training=False)])
+def test_a_dropout_that_is_left_out_is_seen(drop: Any) -> None:
+    """Though the outputs that are compared are those of evaluation, where dropout does nothing."""
+    model, x = computing(lambda block, x: x + drop(block.attn(block.norm1(x)))), torch.randn(2, 5, 16)
     with pytest.raises(UserError, match="do not compute x"):
         rewire(model, "pre_ln", batch=x, blocks=described())
     for block in model.blocks:
@@ -244,19 +249,15 @@ def test_a_dropout_that_is_left_out_is_seen(drop: Any) -> None:
     rewire(model, "pre_ln", batch=x, blocks=replace(described(), sublayers=(replace(attention, dropout="drop"), ffn)))
 
 
+class StochasticDepth(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.rand(len(x), 1, 1).round() if self.training else x
+
+
 def test_a_stochastic_depth_that_is_left_out_is_seen() -> None:
-    class StochasticDepth(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x * torch.rand(len(x), 1, 1).round() if self.training else x
-
-    class Dropping(Block):
-        def forward(self, x: Tensor) -> Tensor:
-            x = x + self.drop(self.attn(self.norm1(x)))
-            return x + self.fc2(self.fc1(self.norm2(x)).relu())  # type: ignore[no-any-return]
-
-    model, x = framework(), torch.randn(2, 5, 16)
+    model, x = computing(lambda block, x: x + block.drop(block.attn(block.norm1(x)))), torch.randn(2, 5, 16)
     for block in model.blocks:
-        block.__class__, block.drop = Dropping, StochasticDepth()
+        block.drop = StochasticDepth()
     with pytest.raises(UserError, match="do not compute x"):
         rewire(model, "pre_ln", batch=x, blocks=described())
     attention, ffn = described().sublayers
@@ -268,18 +269,14 @@ def test_a_stochastic_depth_that_is_left_out_is_seen() -> None:
 def test_a_function_of_stochastic_depth_that_is_left_out_is_seen(draws: Callable[[Tensor], Tensor]) -> None:
     """Which the layer's own code calls, as timm's and torchvision's; no module shows it."""
 
-    class Dropping(Block):
-        def forward(self, x: Tensor) -> Tensor:
-            y = self.attn(self.norm1(x))
-            x = x + (y * draws(y) if self.training else y)
-            return x + self.fc2(self.fc1(self.norm2(x)).relu())  # type: ignore[no-any-return]
+    def drops(block: Any, x: Tensor) -> Tensor:
+        y = block.attn(block.norm1(x))
+        return x + (y * draws(y) if block.training else y)  # type: ignore[no-any-return]
 
-    model, x = framework(), torch.randn(2, 5, 16)
+    model = computing(drops)
     modes = [module.training for module in model.modules()]
-    for block in model.blocks:
-        block.__class__ = Dropping
     with pytest.raises(UserError, match="do not compute x"):
-        rewire(model, "pre_ln", batch=x, blocks=described())
+        rewire(model, "pre_ln", batch=torch.randn(2, 5, 16), blocks=described())
     assert [module.training for module in model.modules()] == modes
 
 
@@ -299,19 +296,12 @@ def test_maps_that_start_at_zero_hide_nothing() -> None:
 
 def test_weights_that_start_at_one_and_zero_hide_nothing() -> None:
     """NeoMME mixes the stream so before it normalises; the wiring would normalise another one."""
-
-    class Mixing(Block):
-        def forward(self, x: Tensor) -> Tensor:
-            x = x + self.attn(self.norm1(self.weights[0] * x + self.weights[1]))
-            return x + self.fc2(self.fc1(self.norm2(x)).relu())  # type: ignore[no-any-return]
-
-    model = framework()
+    model = computing(lambda block, x: x + block.attn(block.norm1(block.weights[0] * x + block.weights[1])))
     for block in model.blocks:
-        block.__class__ = Mixing
         block.weights = nn.Parameter(torch.stack([torch.ones(16), torch.zeros(16)]))
     with pytest.raises(UserError, match="do not compute x"):
         rewire(model, "pre_ln", batch=torch.randn(2, 5, 16), blocks=described())
-    assert all(torch.equal(block.weights[:, 0], torch.tensor([1.0, 0.0])) for block in model.blocks)  # type: ignore[index]
+    assert all(torch.equal(block.weights[:, 0], torch.tensor([1.0, 0.0])) for block in model.blocks)
 
 
 def test_one_norm_of_several_places_is_refused() -> None:
