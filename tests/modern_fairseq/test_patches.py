@@ -87,7 +87,7 @@ OUTSIDE = {
 
 def test_nothing_is_patched_outside_the_table() -> None:
     around = {f"modern_fairseq.{reference}" for reference in table._AROUND.values()}
-    assert all_changes() - OUTSIDE == ENTRIES.keys() - around
+    assert all_changes() == (ENTRIES.keys() - around) | OUTSIDE
 
 
 def test_no_class_is_given_the_name_of_another() -> None:
@@ -100,20 +100,6 @@ def test_no_class_is_given_the_name_of_another() -> None:
         and any(isinstance(t, ast.Attribute) and t.attr in ("__name__", "__qualname__") for t in node.targets)
     ]
     assert not renamed
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "from fairseq.tasks import FairseqTask\ndef f():\n    FairseqTask.build_generator = 1",
-        "import fairseq.trainer\nfairseq.trainer.Trainer.train_step = 1",
-        "from fairseq import trainer as t\nsetattr(t.Trainer, 'train_step', 1)",
-        "from torch import nn\nnn.Linear.forward, x = 1, 2",
-        "import types\ndef patch(module: types.ModuleType) -> None:\n    module.main = None",
-    ],
-)
-def test_the_scan_sees_a_patch(code: str) -> None:
-    assert list(scan(code, "somewhere"))
 
 
 # In processes
