@@ -257,4 +257,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         assert main(["table", "b2t/table4", "--reproduced", str(path), *flags]) == 0
         assert capsys.readouterr().out == render(find_table("b2t/table4", load_published()), [real], format)
     assert main(["table", "b2t/table44"]) == 1
-    assert capsys.readouterr().err.startswith("fairseq-residuals table: error: there is no table 'b2t/table44'")
+    assert capsys.readouterr().err.startswith(
+        "fairseq-residuals table: error: there is no table 'b2t/table44' (did you mean b2t/table4?)"
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fairseq_residuals.lab.recipes.tables import FAILED, Table, append, find_table, load_published, read_records
+from fairseq_residuals.lab.recipes.tables import FAILED, Table, append, load_published, read_records
 from fairseq_residuals.lab.recipes.tables.published import PUBLISHED
 from fairseq_residuals.lab.recipes.tables.reproduced import REPRODUCED
 from fairseq_residuals.wirings.core.errors import UserError
@@ -107,11 +107,6 @@ def test_scores_are_numbers_or_failures() -> None:
         assert {*table.stated, *table.averages} <= set(table.columns) and set(table.cited) <= set(table.rows)
         values = [cells[column] for cells in table.rows.values() for column in {*table.columns} - {*table.stated}]
         assert all(type(value) in (int, float) for value in values if value not in (None, "failed"))
-
-
-def test_an_unknown_table() -> None:
-    with pytest.raises(UserError, match=r"there is no table 'b2t/tabel1' \(did you mean b2t/table1\?\)"):
-        find_table("b2t/tabel1", TABLES)
 
 
 @pytest.mark.parametrize(
