@@ -90,10 +90,11 @@ def test_depths_and_flags_for_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_nothing_measured_is_status_1() -> None:
+def test_nothing_measured_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     """Hypotheses of 1024 tokens do not fit into the model."""
     names = ["--variants", "b2t", "--beside"]
     assert main(["bench", "generate", *FLAGS, *names, "--tokens", "3x1024", "--repeats", "1"]) == 1
+    assert "has 1024 positions" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -105,6 +106,7 @@ def test_nothing_measured_is_status_1() -> None:
         (["--variants", "--beside"], "there is nothing to measure"),
         (["--also", "x=b2t oops"], "--also 'x=b2t oops' is not understood"),
         (["--variants", "b2t", "--also", "b2t=b2t"], "'b2t' is asked for twice"),
+        (["--variants", "b2t", "--beside", "b2t"], "'b2t' is asked for twice"),
         (["--variants", "b2t", "--droput", "0.3"], "unrecognized arguments: --droput 0.3"),
         (["--dims", "huge"], "--dims huge is not understood; valid is such as base, big, or 512x2048x8"),
         (["--dims", "16x32x3"], "the dimension 16 has to be even, and a multiple of the 3 heads"),

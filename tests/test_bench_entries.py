@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from bench_cases import TINY, here, train
+from bench_cases import TINY, train
 
 from fairseq_residuals.lab.bench.entries import cases, chosen, parse, parse_also
 from fairseq_residuals.lab.bench.fairseq_models import Training, network, settings_of
 from fairseq_residuals.lab.bench.library import load
-from fairseq_residuals.lab.bench.rounds import Failed
 from fairseq_residuals.wirings.core.errors import UserError
 
 
@@ -26,8 +25,6 @@ def test_also() -> None:
 def test_flags_for_all_come_last() -> None:
     args = Namespace(beside=["stock-lean"], variants=["b2t"], also=["x=b2t --dropout=0.3"], further=["--dropout=0.2"])
     assert [settings_of(c, TINY).dropout for c in chosen(args, parse)] == [0.2] * 3
-    with pytest.raises(UserError, match="'b2t' is asked for twice"):
-        chosen(Namespace(beside=["b2t"], variants=["b2t"], also=[], further=[]), parse)
 
 
 def test_sizes_reach_the_model() -> None:
@@ -80,8 +77,3 @@ def test_fp16_finds_its_loss_scale() -> None:
 def test_a_library_that_is_missing() -> None:
     with pytest.raises(UserError, match=r"not installed \(pip install no-such-library\)"):
         load("no_such_library")
-
-
-def test_hypotheses_beyond_the_positions_are_refused() -> None:
-    with pytest.raises(Failed, match="has 1024 positions"):
-        here("generate", parse("b2t"), replace(TINY, tokens=1024), 0)
