@@ -146,7 +146,7 @@ GEMMA = Authors(
 
 RECIPES = {
     "laurel_altup_gemma3n": HostRecipe(
-        lambda golden: f"laurel_gemma(norm=rms,rank={golden.setting('laurel_rank')})",
+        "laurel_gemma(norm=rms,rank={laurel_rank})",
         GEMMA,
         activation=geglu,
         rotary="half",

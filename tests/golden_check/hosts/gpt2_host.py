@@ -51,11 +51,6 @@ def divided_output(golden: Golden) -> Golden:
     return replace(golden, activations=golden.activations | {"decoder_features": features})
 
 
-def _complete_p(golden: Golden) -> str:
-    depth, width = golden.setting("base_depth"), golden.setting("base_width")
-    return f"complete_p(depth_mup={number(golden, 'depth_alpha_exp')},base_depth={depth},mup=true,base_width={width})"
-
-
 def _name_rows(values: Values) -> Values:
     """Return the rows of weights, there matrices of one row, by the number of layers that they follow."""
     row = re.compile(r"weights\.(\d+)\.weight")
@@ -65,12 +60,8 @@ def _name_rows(values: Values) -> Values:
     }
 
 
-def _dense_former(golden: Golden) -> str:
-    return f"dense_former(dilation={golden.setting('dilation')},period={golden.setting('period')})"
-
-
 _MU_P = HostRecipe(
-    _complete_p,
+    "complete_p(depth_mup={depth_alpha_exp},base_depth={base_depth},mup=true,base_width={base_width})",
     Authors("EleutherAI/nanoGPT-mup", renames=NAMES),
     activation=gelu,
     model=PositionedHost,
@@ -78,7 +69,7 @@ _MU_P = HostRecipe(
     tolerances=SHIPPED,
 )
 _DENSE_FORMER = HostRecipe(
-    _dense_former,
+    "dense_former(dilation={dilation},period={period})",
     Authors("epfml/DenseFormer", _name_rows, NAMES),
     activation=gelu,
     rotary="interleaved",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,8 +13,21 @@ from torch import Tensor, nn
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host import Host, HostModel
+from tests.golden_check.hosts.surroundings import number
 from tests.golden_check.rebuild import GoldenRecipe
 from tests.golden_check.tolerances import HOSTS, Tolerances
+
+
+def with_settings(wiring: str, golden: Golden) -> str:
+    """Return a wiring with the numbers of the file's sidecar; "sublayers" are twice its layers per block."""
+    asked = re.findall(r"{(\w+)}", wiring)
+    settings = {name: number(golden, name) for name in asked if name != "sublayers"}
+    if "sublayers" in asked:
+        settings["sublayers"] = 2 * number(golden, "layers_per_block")
+    if "eps=?" in wiring:
+        known = "layer_norm_eps" if "layer_norm_eps" in golden.description["provenance"] else "rms_eps"
+        wiring = wiring.replace("eps=?", f"norm_eps={number(golden, known)}")
+    return wiring.format(**{name: int(x) if x.is_integer() else x for name, x in settings.items()})
 
 
 @dataclass(frozen=True)
@@ -21,7 +35,8 @@ class HostRecipe(GoldenRecipe):
     """A wiring, and what its authors put around it."""
 
     wiring: str | Callable[[Golden], str]
-    """For --residual, or what makes it of the authors' settings."""
+    """For --residual, or what makes it of the file. Numbers that the sidecar has stand in braces by their names there,
+    and "eps=?" for that of all norms."""
     authors: Authors | Callable[[dict[str, Any]], Authors]
     """The names of the authors' parameters, made those of a checkpoint of :class:`.host.Host`; or what knows them by
     the file's description."""
@@ -46,7 +61,7 @@ class HostRecipe(GoldenRecipe):
         return self.authors if isinstance(self.authors, Authors) else self.authors(description)
 
     def wiring_of(self, golden: Golden) -> str:
-        return self.wiring if isinstance(self.wiring, str) else self.wiring(golden)
+        return with_settings(self.wiring, golden) if isinstance(self.wiring, str) else self.wiring(golden)
 
     def build(self, golden: Golden) -> nn.Module:
         return self.model(golden)

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -96,11 +95,6 @@ def eps_in_gates(host: Host, golden: Golden) -> None:
             router.mix = partial(balance, router.n)  # type: ignore[method-assign]
 
 
-def with_streams(variant: str, options: str = "") -> Callable[[Golden], str]:
-    """Return a wiring with as many streams as the sidecar says."""
-    return lambda golden: f"{variant}(n={golden.setting('streams')}{options})"
-
-
 HYPER_NAMES = (
     (r"\.hc_attn\.(?:layer_norm|norm)\.(?:weight|gamma)$", ".hc_attn.gain"),
     (r"\.hc_ffn\.(?:layer_norm|norm)\.(?:weight|gamma)$", ".hc_ffn.gain"),
@@ -118,10 +112,10 @@ MHC_NAMES = (
 
 RECIPES = {
     "hc_alg2": plain(
-        with_streams("hyper_connections"), "", *HYPER_NAMES, convert=join_dynamic, layer_outputs=streams_side_by_side
+        "hyper_connections(n={streams})", "", *HYPER_NAMES, convert=join_dynamic, layer_outputs=streams_side_by_side
     ),
     "hc_lucidrains": plain(
-        with_streams("hyper_connections"),
+        "hyper_connections(n={streams})",
         "lucidrains/hyper-connections",
         *HYPER_NAMES,
         convert=join_dynamic,
@@ -130,7 +124,7 @@ RECIPES = {
         surroundings=(lucidrains_routers,),
     ),
     "mhc_hf_dsv4": plain(
-        with_streams("mhc", ",close=learned"),
+        "mhc(n={streams},close=learned)",
         "huggingface/transformers",
         *MHC_NAMES,
         convert=transpose_mixing,

@@ -17,7 +17,7 @@ from fairseq_residuals.wirings.variants.attention_residuals import (
 )
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host import Host
-from tests.golden_check.hosts.plain_host import plain
+from tests.golden_check.hosts.plain_host import ATTENTION, plain
 from tests.golden_check.rebuild import batch_first
 from tests.golden_check.tolerances import SHIPPED
 
@@ -76,23 +76,16 @@ def newest_source(s: Stream) -> dict[str, Tensor]:
     return {"": batch_first(sources_of(s)[-1])}
 
 
-def _wiring(golden: Golden) -> str:
-    block = 2 * golden.setting("layers_per_block")
-    return f"attention_residuals(norm=rms,values=normed,scale=true,block={block})"
-
-
 RECIPES = {
     "inkling2_block_attnres": plain(
-        _wiring,
+        "attention_residuals(norm=rms,values=normed,scale=true,block={sublayers})",
         "huggingface/transformers",
         (r"\.attention_input\.", ".self_attn_connection.over_depth."),
         (r"\.mlp_input\.", ".ffn_connection.over_depth."),
         (r"^final_input\.", "layers.wiring.over_depth."),
         (r"\.([qkv])_input_layernorm\.", r".self_attn_layer_norm.\1."),
-        (r"\.input_layernorm\.", ".self_attn_layer_norm."),
         (r"\.post_attention_layernorm\.", ".final_layer_norm."),
-        (r"\.self_attn\.o\.", ".self_attn.out_proj."),
-        (r"\.self_attn\.([qkv])\.", r".self_attn.\1_proj."),
+        *ATTENTION,
         convert=_part_queries,
         model=Inkling,
         layer_outputs=newest_source,

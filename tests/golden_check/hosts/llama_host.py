@@ -97,10 +97,6 @@ _delta = partial(
 )
 
 
-def _in_blocks(golden: Golden) -> str:
-    return f"delta_attnres(norm=rms,as_coded=true,block={golden.setting('layers_per_block')})"
-
-
 RECIPES = {
     "preln_rms": llama("pre_ln(norm=rms)"),
     "postln_rms": llama("post_ln(norm=rms)", top_norm=True, authors=_norm_on_top(LLAMA)),
@@ -123,5 +119,5 @@ RECIPES = {
     "gpas_deepnorm": gated("deepnet(norm=rms,gpas=layer)", authors=_norm_on_top(GPAS), top_norm=True),
     "gpas_mixln": gated(partial(_mix_ln, "gpas=layer,")),
     "delta_attnres": _delta("delta_attnres(norm=rms)"),
-    "delta_attnres_block": _delta(_in_blocks),
+    "delta_attnres_block": _delta("delta_attnres(norm=rms,as_coded=true,block={layers_per_block})"),
 }

@@ -75,7 +75,7 @@ def measured_where_they_cancel(golden: Golden) -> Golden:
 
 def _recipe(options: str) -> HostRecipe:
     return HostRecipe(
-        lambda golden: f"mhc_lite(n={golden.setting('streams')}{options})",
+        f"mhc_lite(n={{streams}}{options})",
         MHC_LITE,
         activation=gelu,
         model=PositionedHost,

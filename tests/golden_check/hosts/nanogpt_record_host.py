@@ -237,10 +237,6 @@ class TwoLaneHost(RecordHost):
         return args[0] - self.backout_lambda * self.kept["middle"]
 
 
-def _split(golden: Golden) -> str:
-    return f"two_lane(norm=rms,split={golden.setting('parallel_start')})"
-
-
 RECIPES = {
     "unet_x0_moddednanogpt": HostRecipe(
         "unet_skip(norm=rms,gate=none,x0=true,value_residual=learnable)",
@@ -274,7 +270,7 @@ RECIPES = {
         tolerances=SHIPPED,
     ),
     "two_lane_moddednanogpt": HostRecipe(
-        _split,
+        "two_lane(norm=rms,split={parallel_start})",
         Authors(REPOSITORY, _of_2026, NAMES),
         activation=relu_squared,
         eps=EPS,

@@ -10,9 +10,7 @@ import re
 from typing import Any
 
 from fairseq_residuals.plugin.checkpoints.importing.parameter_names import Authors, Values
-from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host_recipe import HostRecipe
-from tests.golden_check.hosts.surroundings import number
 from tests.golden_check.tolerances import SHIPPED
 
 NAMES = (
@@ -44,12 +42,8 @@ def query_vectors(values: Values) -> Values:
     return {name: x[0] if re.search(r"_res[._]proj\.weight$", name) else x for name, x in values.items()}
 
 
-def _attention_residuals(golden: Golden) -> str:
-    return f"attention_residuals(block={golden.setting('block_size_sublayers')})"
-
-
 _ATTENTION_RESIDUALS = plain(
-    _attention_residuals,
+    "attention_residuals(block={block_size_sublayers})",
     "fla-org/flash-linear-attention",
     (r"\.attn_res\.", ".self_attn_connection.over_depth."),
     (r"\.mlp_res\.", ".ffn_connection.over_depth."),
@@ -71,10 +65,6 @@ ATTENTION = (
 )
 
 
-def _peri_ln(golden: Golden) -> str:
-    return f"peri_ln(norm=rms,embed_norm=false,multiplier={number(golden, 'residual_multiplier')})"
-
-
 RECIPES = {
     "derf_preln": plain("pre_ln(norm=derf)", "zlab-princeton/Derf", tolerances=SHIPPED),
     "dyt_preln": plain("pre_ln(norm=dyt)", "jiachenzhu/DyT"),
@@ -88,7 +78,7 @@ RECIPES = {
     "attnres_full": _ATTENTION_RESIDUALS,
     "attnres_block": _ATTENTION_RESIDUALS,
     "hyperclovax_peri_multiplier": plain(
-        _peri_ln,
+        "peri_ln(norm=rms,embed_norm=false,multiplier={residual_multiplier})",
         TRANSFORMERS,
         *ATTENTION,
         (r"\.post_norm1\.", ".self_attn_out_layer_norm."),

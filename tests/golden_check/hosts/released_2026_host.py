@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -41,25 +40,13 @@ def released(wiring: str, *names: tuple[str, str], **more: Any) -> HostRecipe:
     """Return a recipe for a file of 2026.
 
     Args:
-        wiring: numbers that the sidecar has stand in braces by their names there, and "eps=?" for that of all norms.
+        wiring: as :attr:`HostRecipe.wiring`.
         names: regular expressions and replacements for what only this design has.
         more: further fields of the recipe; ``repository`` and ``convert`` are those of its authors.
     """
     repository, convert = more.pop("repository", "huggingface/transformers"), more.pop("convert", dict)
     authors = Authors(repository, convert, (*MODEL, *names, *LAYER, *NAMES))
-    return HostRecipe(partial(with_settings, wiring), authors, **{"tolerances": SHIPPED} | more)
-
-
-def with_settings(wiring: str, golden: Golden) -> str:
-    """Return a wiring with the numbers of the file's sidecar."""
-    asked = re.findall(r"{(\w+)}", wiring)
-    settings = {name: number(golden, name) for name in asked if name != "sublayers"}
-    if "sublayers" in asked:
-        settings["sublayers"] = 2 * number(golden, "layers_per_block")
-    if "eps=?" in wiring:
-        known = "layer_norm_eps" if "layer_norm_eps" in golden.description["provenance"] else "rms_eps"
-        wiring = wiring.replace("eps=?", f"norm_eps={number(golden, known)}")
-    return wiring.format(**{name: int(x) if x.is_integer() else x for name, x in settings.items()})
+    return HostRecipe(wiring, authors, **{"tolerances": SHIPPED} | more)
 
 
 def gains_themselves(pattern: str) -> Callable[[Golden], Golden]:

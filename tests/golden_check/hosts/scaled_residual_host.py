@@ -58,15 +58,11 @@ class Gate:
         return args[0] * torch.sigmoid(self.gate(fed))
 
 
-def _granite(golden: Golden) -> str:
-    return f"residual_multiplier(norm=rms,multiplier={number(golden, 'residual_multiplier')})"
-
-
 shipped = partial(llama, tolerances=SHIPPED)
 
 RECIPES = {
     "granite": shipped(
-        _granite,
+        "residual_multiplier(norm=rms,multiplier={residual_multiplier})",
         surroundings=(
             scaled_input("embedding_multiplier"),
             scaled_scores("attention_multiplier"),

@@ -14,6 +14,7 @@ from fairseq_residuals.wirings.core.base import Connection
 from tests.golden_check.fixtures import Golden
 from tests.golden_check.hosts.host import PairHost
 from tests.golden_check.hosts.host_recipe import HostRecipe
+from tests.golden_check.hosts.llama_host import LLAMA
 from tests.golden_check.hosts.released_2026_host import gains_themselves
 from tests.golden_check.hosts.scaled_residual_host import geglu
 from tests.golden_check.tolerances import SHIPPED
@@ -30,10 +31,7 @@ T5_GEMMA = Authors(
         (r"^(encoder|decoder)\.layers\.", r"\1."),
         (r"^(encoder|decoder)\.norm\.", r"\1.wiring.norm."),
         (r"\.cross_attn\.", ".encoder_attn."),
-        (r"\.o_proj\.", ".out_proj."),
-        (r"\.mlp\.gate_proj\.", ".fc1.gate."),
-        (r"\.mlp\.up_proj\.", ".fc1.up."),
-        (r"\.mlp\.down_proj\.", ".fc2."),
+        *LLAMA.renames,
         (r"\.pre_self_attn_layernorm\.", ".self_attn_layer_norm."),
         (r"\.post_self_attn_layernorm\.", ".self_attn_out_layer_norm."),
         (r"\.pre_cross_attn_layernorm\.", ".encoder_attn_layer_norm."),
