@@ -129,7 +129,6 @@ def test_what_papers_train_without_warm_up_is_also_compared_so(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["pre_nl"], r"unknown wiring 'pre_nl' \(did you mean pre_ln\?\)"),
         (["b2t", "b2t"], "b2t is named twice"),
         (["pre_ln/depth=3"], "wiring 'pre_ln' has no option 'depth'"),
         (["nowhere.py"], "nowhere.py cannot be read"),

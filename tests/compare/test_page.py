@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import test_schedule
 from PIL import Image
 
 from fairseq_residuals.lab.compare import pictures, report
@@ -27,10 +28,7 @@ START = Start(1_000_000, 10**9, 0.5, 100.0, True, 1.0, 1.0)
 
 def result(entry: Entry, seed: int) -> Result:
     loss = 2.0 + 0.01 * seed - 0.2 * (entry.name == "mudd")
-    return Result(
-        *(entry.name, 0.001, seed, "learned", "", loss, loss, None, "", 4.0, 100, 80, 0.01, 40.0, 200.0),
-        *(f"40:{loss + 1} 80:{loss}", "s", "d", "fairseq-train", "c", "t", "a <processor>"),
-    )
+    return replace(test_schedule.result(entry.name, 0.001, seed, loss), device="a <processor>")
 
 
 def page(folder: Path) -> Path:
