@@ -51,18 +51,6 @@ def test_trajectory(flags: tuple[str, ...]) -> None:
         torch.testing.assert_close(ours, fairseqs, rtol=2e-6, atol=2e-6)
 
 
-def test_eps_is_added_where_fairseq_adds_it() -> None:
-    """torch.optim.AdamW, which adds it elsewhere, goes another way."""
-    parameters = start()
-    other = torch.optim.AdamW(parameters, lr=0.01, betas=(0.9, 0.98), eps=1e-4, weight_decay=0.0)
-    parameters[1].grad = 1e-4 * torch.ones(7)
-    other.step()
-    mine = start()
-    mine[1].grad = 1e-4 * torch.ones(7)
-    optimizer_of("fused_adam", mine, "--adam-eps", "1e-4").step()
-    assert (parameters[1] - mine[1]).abs().min() > 1e-4
-
-
 @pytest.mark.parametrize(("first", "second"), (("adam", "fused_adam"), ("fused_adam", "adam")))
 def test_a_run_may_change_over(first: str, second: str) -> None:
     whole = start()
