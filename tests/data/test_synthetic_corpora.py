@@ -11,20 +11,12 @@ from fairseq_residuals.lab.data.corpus import Job, prepare
 from fairseq_residuals.lab.data.download import Downloads
 
 
-def test_the_same_is_made_every_time(tmp_path: Path) -> None:
-    first, again = (prepared(tmp_path / folder) for folder in ("first", "again"))
-    assert first.summary["lines"] == again.summary["lines"]
-    assert first.summary["sha256"]
-    assert first.summary["sha256"] == again.summary["sha256"]
-
-
-def prepared(folder: Path) -> Prepared:
-    prepare(find_corpus("cldr_en_de"), "tiny", Job(folder, Downloads(folder / "downloads"), 1))
-    return Prepared(folder, folder)
-
-
 def test_translation_has_the_pairs_that_are_stated_and_no_split_has_another_s(tmp_path: Path) -> None:
-    found = prepared(tmp_path)
+    """The same again in another folder."""
+    found, again = Prepared(tmp_path / "found"), Prepared(tmp_path / "again")
+    for folder in (found.out, again.out):
+        prepare(find_corpus("cldr_en_de"), "tiny", Job(folder, Downloads(folder / "downloads"), 1))
+    assert found.summary["sha256"] == again.summary["sha256"] != {}
     assert found.summary["lines"] == {"train": 100, "valid": 10, "test": 10}
     for language in ("en", "de"):
         splits = [found.words(f"text/{split}.{language}") for split in ("train", "valid", "test")]
