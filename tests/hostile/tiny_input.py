@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from command_lines import SIZES
-from running import PLUGIN, succeed
+from running import succeed
+from tiny_jobs import TRANSLATION
+from yaml_configs import config
 
 WORDS = ("a", "b", "c", "d")
 SPLITS = ("train", "valid", "test")
@@ -42,15 +43,6 @@ def _write_speech(folder: Path) -> None:
 
 def configuration(data: Path) -> dict[str, dict[str, object]]:
     """A tiny training for fairseq-hydra-train."""
-    sizes = dict(flag.removeprefix("--").replace("-", "_").split("=") for flag in SIZES)
-    return {
-        "task": {"_name": "translation", "data": str(data), "source_lang": "s", "target_lang": "t"},
-        "criterion": {"_name": "cross_entropy"},
-        "model": {"_name": "transformer_b2t_6l"} | {name: int(value) for name, value in sizes.items()},
-        "common": {"user_dir": PLUGIN, "cpu": True},
-        "checkpoint": {"save_dir": "save"},
-        "dataset": {"num_workers": 0, "batch_size": 4},
-        "optimization": {"lr": [0.001], "max_update": 1},
-        "optimizer": {"_name": "adam"},
-        "lr_scheduler": {"_name": "fixed"},
-    }
+    settings = config(TRANSLATION, data, Path("save"))
+    settings["model"]["share_all_embeddings"] = False
+    return settings

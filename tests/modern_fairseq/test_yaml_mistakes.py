@@ -11,25 +11,13 @@ import fairseq_cli.hydra_train
 import pytest
 import yaml
 from hydra.core.global_hydra import GlobalHydra
-
-PLUGIN = str(Path(__file__).parents[2] / "fairseq_residuals")
-STACK = {"layers": 1, "embed_dim": 8, "ffn_embed_dim": 8, "attention_heads": 1}
+from tiny_jobs import TRANSLATION
+from yaml_configs import config
 
 
 def settings(folder: Path) -> dict[str, Any]:
     """A configuration that only lacks its data."""
-    stacks = {f"{stack}_{key}": value for stack in ("encoder", "decoder") for key, value in STACK.items()}
-    return {
-        "common": {"user_dir": PLUGIN, "cpu": True, "seed": 7},
-        "task": {"_name": "translation", "data": str(folder / "data"), "source_lang": "en", "target_lang": "de"},
-        "model": {"_name": "transformer_b2t_6l", "dropout": 0.1} | stacks,
-        "criterion": {"_name": "label_smoothed_cross_entropy", "label_smoothing": 0.1},
-        "optimizer": {"_name": "adam"},
-        "lr_scheduler": {"_name": "inverse_sqrt", "warmup_updates": 4},
-        "dataset": {"num_workers": 0, "batch_size": 4},
-        "optimization": {"lr": [0.005], "max_update": 1},
-        "checkpoint": {"save_dir": str(folder / "save")},
-    }
+    return config(TRANSLATION, folder / "data", folder / "save")
 
 
 @pytest.fixture
@@ -42,7 +30,7 @@ def refused(
         (tmp_path / "conf").mkdir(exist_ok=True)
         (tmp_path / "conf/run.yaml").write_text(text)
         (tmp_path / "data").mkdir()
-        for language in ("en", "de"):
+        for language in ("s", "t"):
             (tmp_path / f"data/dict.{language}.txt").write_text("a 1\nb 1\n")
         command = ["fairseq-hydra-train", "--config-dir", str(tmp_path / "conf"), "--config-name", "run"]
         command += [f"hydra.run.dir={tmp_path / 'hydra'}", "hydra.output_subdir=null", "hydra/job_logging=none"]
