@@ -110,6 +110,9 @@ def test_the_table_of_the_joeynmt_exercise(tmp_path: Path) -> None:
     ("arguments", "sentence"),
     [
         (["LOG", "--metric", "bleu"], "logs no bleu of train"),
+        (["LOG", "--metric", "bleu", "--subset", "valid"], "logs no bleu of valid; of valid it has loss, ppl"),
+        (["LOG", "--subset", "test"], "its subsets are train, valid"),
+        (["."], "cannot be read: Is a directory"),
         (["nowhere.log"], "nowhere.log cannot be read: No such file or directory"),
         (["LOG", "--wide", "x"], "--wide needs one --subset"),
         (["LOG", "LOG"], "tells their runs apart"),

@@ -147,25 +147,6 @@ def test_runs_of_other_learning_rates_are_told_apart(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("metric", "subset", "sentence"),
-    [
-        ("bleu", VALID, "logs no bleu of valid; of valid it has loss, ppl"),
-        ("loss", "test", "its subsets are epoch, train"),
-    ],
-)
-def test_a_log_without_the_metric(metric: str, subset: str, sentence: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=sentence):
-        read_log(write(tmp_path, *FORMATS["simple"])).curve(metric, subset)
-
-
-def test_a_file_that_is_no_log(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has no record of fairseq-train"):
-        read_log(write(tmp_path, "hello", "world"))
-    with pytest.raises(UserError, match="cannot be read: Is a directory"):
-        read_log(tmp_path)
-
-
 def test_a_log_is_read_while_it_is_being_written(tmp_path: Path) -> None:
     log = Log(tmp_path / "train.log")
     assert log.read_on().records == []
