@@ -207,16 +207,13 @@ HYBRID = (
     ("layer_types", ["linear_attention"] * DEPTH),
 )
 MODELS = [
-    Model("BERT", "bert", "BertLayer", "post_ln", inside=BERT, attention="attention.self", ffn="intermediate"),
-    Model("RoBERTa", "roberta", "RobertaLayer", "post_ln", inside=BERT, attention="attention.self", ffn="intermediate"),
-    Model(
-        "XLM-R",
-        "xlm_roberta",
-        "XLMRobertaLayer",
-        "post_ln",
-        inside=BERT,
-        attention="attention.self",
-        ffn="intermediate",
+    *(
+        Model(named, module, layer, "post_ln", inside=BERT, attention="attention.self", ffn="intermediate")
+        for named, module, layer in (
+            ("BERT", "bert", "BertLayer"),
+            ("RoBERTa", "roberta", "RobertaLayer"),
+            ("XLM-R", "xlm_roberta", "XLMRobertaLayer"),
+        )
     ),
     Model("BART", "bart", "BartEncoderLayer", "post_ln", inside=BART, ffn="fc1"),
     Model("mBART", "mbart", "MBartEncoderLayer", "pre_ln", inside=BART, ffn="fc1"),
