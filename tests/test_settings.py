@@ -174,6 +174,7 @@ def test_every_key_of_fairseqs_own_config_is_known_in_yaml() -> None:
         ("--base-layers 1", "BASE layers is not carried"),
         ("--offload-activations", "offloading of activations"),
         ("--adaptive-input", "adaptive input in an encoder-decoder model is not carried"),
+        ("--log-residual-stats -1", "--log-residual-stats must be a whole number of updates, or 0 for never, not -1"),
         ("--min-params-to-wrap 10", "fully sharded training is not carried"),
         ("--residual post_ln:0-3,pre_ln:4-9", "must name each layer of the encoder once, in order: 0 to 5"),
         ("--residual post_ln:0-3,pre_ln:3-5", "must name each layer of the encoder once, in order: 0 to 5"),

@@ -8,14 +8,13 @@ import pytest
 import torch
 from fairseq.logging import metrics
 from fairseq.optim.bmuf import FairseqBMUF
-from tiny import TASKS, batch, build, settings, stacks
+from tiny import TASKS, batch, build, stacks
 from tiny_trainer import SGD, make_trainer, sample, update
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_residuals.plugin.training import layer_statistics
 from fairseq_residuals.plugin.training.trainer_hooks import hooks_of
-from fairseq_residuals.wirings.core.errors import UserError
 
 CLIPPED = ("--clip-norm", "0.01")
 """Far below the norm of the gradients here: what is measured after clipping is off by a factor of 100."""
@@ -231,13 +230,6 @@ def test_without_the_flag_nothing_is_installed() -> None:
         assert not hooks.before_clip and not hooks.on_log
     hooks = hooks_of(build("translation", "b2t", "--log-residual-stats", "7"))
     assert hooks.before_clip[0].__self__.every == hooks.on_log[0].__self__.every == 7
-
-
-def test_a_number_that_is_none_is_refused() -> None:
-    with pytest.raises(
-        UserError, match="--log-residual-stats must be a whole number of updates, or 0 for never, not -1"
-    ):
-        settings("transformer_b2t_6l", "--log-residual-stats", "-1")
 
 
 def test_weights_of_the_value_residual_are_logged() -> None:
