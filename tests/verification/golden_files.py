@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.golden_check.archive import Arrays, read_arrays, read_sidecar, write
+from tests.golden_check.fixtures import Golden
 from tests.golden_check.parity import Parity, compare_file
 from tests.golden_check.recipes import OtherKind, refuse_other_kinds
+from tests.golden_check.recompute import recompute
 
 FOLDER = Path(__file__).parents[1] / "golden"
 
@@ -79,9 +81,15 @@ def wrong(name: str, where: tuple[int, ...] = (), by: float = 1e-3) -> Callable[
     return change
 
 
-def put(name: str, *shape: int) -> Callable[[Arrays], None]:
-    """Zeros under ``name``."""
-    return lambda arrays: arrays.update({name: np.zeros(shape or (3,), np.float32)})
+def assert_shapes(golden: Golden, model: nn.Module, words: int) -> None:
+    """That a model of a golden file of other sizes has its gradients and logits, which are numbers."""
+    computed = recompute(golden, model)
+    assert {key: value.shape for key, value in computed.gradients.items()} == {
+        key: value.shape for key, value in golden.gradients.items()
+    }
+    for mode, logits in computed.logits.items():
+        assert logits.shape == (*golden.logits[mode].shape[:2], words)
+        assert logits.isfinite().all()
 
 
 def label(value: object) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from golden_files import CLINIC, POSTLN, changed, golden_path, measure, put, wrong
+from golden_files import CLINIC, POSTLN, changed, golden_path, measure, wrong
 
 from tests.golden_check.__main__ import main
 
@@ -33,7 +33,8 @@ def test_weights_that_are_not_numbers_fail(tmp_path: Path) -> None:
 
 
 def test_what_is_not_compared_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = changed(POSTLN, tmp_path, put("out/enc_layer0_dual", 4, 8, 16))
+    more = {"out/enc_layer0_dual": np.zeros((4, 8, 16), np.float32)}
+    path = changed(POSTLN, tmp_path, lambda arrays: arrays.update(more))
     assert measure(path).not_compared == ["enc_layer0_dual"]
     assert main([str(path)]) == 0
     assert f"{path.name}: enc_layer0_dual not compared" in capsys.readouterr().out
