@@ -224,13 +224,19 @@ def test_refused(repository: str, name: str, changed: dict[str, Any], reason: st
     assert reason in str(error.value)
 
 
-def test_sub_ln_as_torchscales_command_line_builds_it_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("repository", "name", "what"),
+    [("torchscale", "subln_S", "Sub-LN's inner norms"), ("fairseq", "normformer_resids_lm_S", "NormFormer's norms")],
+)
+def test_what_a_command_line_builds_around_post_ln_is_refused(
+    repository: str, name: str, what: str, tmp_path: Path
+) -> None:
     """Its decoder then is Post-LN, and has no norm on top."""
-    state = checkpoint("subln_S", decoder_normalize_before=None)
+    state = checkpoint(name, decoder_normalize_before=None)
     state["model"] = {k: v for k, v in state["model"].items() if not k.startswith("decoder.layer_norm")}
     torch.save(state, tmp_path / "bug.pt")
-    with pytest.raises(UserError, match="its decoder is Post-LN with Sub-LN's inner norms"):
-        import_checkpoint(tmp_path / "bug.pt", "torchscale")
+    with pytest.raises(UserError, match=f"its decoder is Post-LN with {what}"):
+        import_checkpoint(tmp_path / "bug.pt", repository)
 
 
 def test_a_model_without_decoder_is_refused(tmp_path: Path) -> None:

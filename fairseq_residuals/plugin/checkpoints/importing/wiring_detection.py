@@ -129,6 +129,11 @@ def _fairseq(found: Found, side: Side) -> Choice:
         "scale_resids": found.in_layers(side, "w_resid"),
     }
     if any(extras.values()):
+        if not top and not before:
+            found.refuse(
+                f"its {side} is Post-LN with NormFormer's norms or gains, which fairseq builds where"
+                f" --{side}-normalize-before is not given; this plugin has no variant for it"
+            )
         options = [f"{name}={str(value).lower()}" for name, value in extras.items()]
         return "normformer", ",".join([*options, "cross=false", f"final_norm={str(top).lower()}"])
     if top:
