@@ -46,7 +46,7 @@ def test_text_to_numbers_and_back(codes: Path, tmp_path: Path) -> None:
     dictionary.finalize()
     dictionary.save(str(tmp_path / "dict.txt"))
     tokenizer = ResidualTokenizer(str(tmp_path / "dict.txt"), str(tmp_path / "dict.txt"), str(codes))
-    for sentence in ("the lower tower shows", "new </s> owners", "zebra"):
+    for sentence in ("the lower tower shows", "new </s> owners", "zebra", "new\u00a0owners\u3000show", "\tnew"):
         expected = dictionary.encode_line(bpe.process_line(sentence), add_if_not_exist=False).tolist()
         # fairseq reads the sign of an end as one; here it is text
         if "</s>" not in sentence:

@@ -96,10 +96,13 @@ class ResidualTokenizer(PreTrainedTokenizer):
 
     def tokenize(self, text: str, **_: Any) -> list[str]:
         """Split text into tokens; what it has of special tokens is text."""
+        pieces = [text]
         if self.pieces is not None:
-            return self.pieces.encode(text, out_type=str)  # type: ignore[no-any-return]
-        words = text.split()
-        return words if self._split is None else [piece for word in words for piece in self._split(word)]
+            pieces = self.pieces.encode(text, out_type=str)
+        elif self._split is not None:
+            # subword-nmt splits words at spaces alone, and fairseq what it wrote at all that is white
+            pieces = [piece for word in text.strip("\r\n ").split(" ") if word for piece in self._split(word)]
+        return " ".join(pieces).split()
 
     def _convert_token_to_id(self, token: str) -> int:
         return self.ids.get(token, self.ids[SPECIAL[3]])
