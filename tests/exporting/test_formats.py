@@ -57,7 +57,12 @@ def test_the_loss_of_several_batches_is_that_of_one(task: str, tmp_path: Path) -
     labels[1, 3:] = -100
     losses = [model(input_ids=words[i : i + 1], labels=labels[i : i + 1], num_items_in_batch=8).loss for i in (0, 1)]
     items = (labels if task == PAIR else labels[:, 1:]).ne(-100).sum()
-    torch.testing.assert_close(sum(losses) * 8 / items, model(input_ids=words, labels=labels).loss)
+    whole = model(input_ids=words, labels=labels)
+    torch.testing.assert_close(sum(losses) * 8 / items, whole.loss)
+    if task == PAIR:  # the collator asks for these where labels are smoothed; predict_with_generate gives labels along
+        moved = model.prepare_decoder_input_ids_from_labels(labels)
+        assert torch.equal(model(input_ids=words, decoder_input_ids=moved).logits, whole.logits)
+        assert len(model.generate(words, labels=labels, max_new_tokens=2)) == len(words)
 
 
 @pytest.mark.parametrize("task", (PAIR, ALONE))

@@ -112,9 +112,12 @@ class ResidualModel(PreTrainedModel, GenerationMixin):
         attention_mask: Tensor | None = None,
         encoder_outputs: Any = None,
         use_cache: bool | None = None,
-        **_: Any,
+        **kwargs: Any,
     ) -> dict[str, Any]:
-        """Return the arguments of the next call: the tokens that are not in the cache."""
+        """Return the arguments of the next call: the tokens that are not in the cache.
+
+        By the name ``kwargs`` transformers knows that what else ``forward`` takes, such as labels, may be given.
+        """
         new = input_ids if past_key_values is None else input_ids[:, past_key_values.positions :]
         pair = {"decoder_input_ids": new, "encoder_outputs": encoder_outputs}
         return {
@@ -161,6 +164,11 @@ class ResidualForSeq2Seq(ResidualModel):
         """Return the encoder as ``generate`` calls it."""
         return EncoderForTransformers(self.encoder)
 
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """Return the labels moved by one; transformers' collator asks for them, and smoothing of labels needs them."""
+        start = torch.full_like(labels[:, :1], EOS)
+        return torch.cat([start, labels[:, :-1].masked_fill(labels[:, :-1].eq(-100), PAD)], 1)
+
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -188,8 +196,7 @@ class ResidualForSeq2Seq(ResidualModel):
                 attention_mask = input_ids.ne(PAD).long()
             encoder_outputs = self.get_encoder()(input_ids, attention_mask)
         if decoder_input_ids is None and labels is not None:
-            start = torch.full_like(labels[:, :1], EOS)
-            decoder_input_ids = torch.cat([start, labels[:, :-1].masked_fill(labels[:, :-1].eq(-100), PAD)], 1)
+            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         if decoder_input_ids is None:
             raise ValueError("the model needs decoder_input_ids, or labels")
         memory = encoder_outputs[0].transpose(0, 1)
