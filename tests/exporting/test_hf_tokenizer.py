@@ -71,6 +71,8 @@ def test_text_target_has_the_numbers_of_the_target(tmp_path: Path) -> None:
     assert (both["input_ids"], both["labels"]) == ([[4, 5, 3, 2]], [[6, 5, 4, 2]])
     assert tokenizer.decode(both["labels"][0], skip_special_tokens=True) == "a b c"
     assert tokenizer(["a b c"])["input_ids"] == both["input_ids"]
+    # of labels, -100 is where there is no loss: no word, however many the dictionary has
+    assert tokenizer.decode([4, -1]) == tokenizer.decode([4, 99]) == "c <unk>"
 
 
 @pytest.mark.parametrize("line", ["word", "word x", " "])

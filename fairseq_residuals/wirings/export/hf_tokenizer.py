@@ -115,7 +115,7 @@ class ResidualTokenizer(PreTrainedTokenizer):
         self.ids = self.source_ids
 
     def _convert_id_to_token(self, index: int) -> str:
-        return self.target[index] if index < len(self.target) else SPECIAL[3]
+        return self.target[index] if 0 <= index < len(self.target) else SPECIAL[3]
 
     def build_inputs_with_special_tokens(
         self, token_ids_0: list[int], token_ids_1: list[int] | None = None
