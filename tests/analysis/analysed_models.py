@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from omegaconf import OmegaConf
 from tiny import depth_for
 
 import fairseq_residuals  # noqa: F401  registers the architectures
@@ -47,12 +49,12 @@ def subject(variant: str, *flags: str) -> ModelAndLoss:
     return found
 
 
-def checkpoint(file: Path, model: Any, settings: Namespace) -> Path:
-    """As fairseq-train writes it, but for the state of an optimizer that made no update."""
+def checkpoint(file: Path, model: Any, settings: Namespace, by_hydra: bool = False) -> Path:
+    """As fairseq-train or fairseq-hydra-train writes it, but for the state of an optimizer that made no update."""
     history = {"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}
     state = {
-        "args": settings,
-        "cfg": None,
+        "args": None if by_hydra else settings,
+        "cfg": _of_hydra(settings) if by_hydra else None,
         "model": model.state_dict(),
         "optimizer_history": [history],
         "task_state": {},
@@ -61,6 +63,12 @@ def checkpoint(file: Path, model: Any, settings: Namespace) -> Path:
     }
     save(state, file)
     return file
+
+
+def _of_hydra(settings: Namespace) -> dict[str, Any]:
+    cfg = OmegaConf.to_container(convert_namespace_to_omegaconf(settings), enum_to_str=True)
+    given = {key: value for key, value in vars(settings).items() if key != "arch"}
+    return {**cfg, "model": {**given, "_name": settings.arch}}
 
 
 def built(variant: str, *flags: str) -> tuple[Any, Namespace]:

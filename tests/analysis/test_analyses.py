@@ -109,11 +109,12 @@ def test_a_wiring_with_options_does_not_bear_the_name_of_the_one_without() -> No
     assert alone.label == "Pre-LN (final_norm=false)"
 
 
-def test_weights_of_a_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_hydra", [False, True])
+def test_weights_of_a_checkpoint(tmp_path: Path, by_hydra: bool) -> None:
     model, settings = built("dlcl_pre")
     with torch.no_grad():
         model.encoder.layers.wiring.weight[3, 1] = -2.5
-    file = checkpoint(tmp_path / "it.pt", model, settings)
+    file = checkpoint(tmp_path / "it.pt", model, settings, by_hydra)
     assert main(["weights", "--checkpoint", str(file), "--out", str(tmp_path)]) == 0
     _, rows = read_csv(tmp_path / "weights.csv")
     assert len(rows) == 2 * 10

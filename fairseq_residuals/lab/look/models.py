@@ -175,6 +175,7 @@ def load(file: Path, data: Path | None) -> Built:
             f"{file} is no checkpoint of this plugin; `fairseq-residuals import --from fairseq FILE OUT` makes"
             " one of a checkpoint of stock fairseq"
         )
+    settings.arch = settings._name  # fairseq-hydra-train writes the one alone
     sizes = dictionary_sizes(Found(str(file), {}, state["model"]))
     model = load_model(settings, sizes, state["model"], str(file))
     if data is None:
