@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from recipe_files import CONFIGS, TABLES, job_of, kinds, published, read_job, read_table, rows_of_all
 
 from fairseq_residuals.lab.data.corpora import CORPORA, find_corpus
-from fairseq_residuals.lab.recipes.compose import compose, effective_batch, plain
+from fairseq_residuals.lab.recipes.compose import as_command_line, compose, effective_batch, plain
 from fairseq_residuals.lab.recipes.job import train_flags
 from fairseq_residuals.plugin.models.architectures import ARCHITECTURES
 from fairseq_residuals.wirings.core.wiring import Wiring
@@ -27,6 +28,12 @@ def test_every_row_has_a_base_a_schedule_and_an_architecture_that_exist() -> Non
         assert (CONFIGS / f"{row['base']}.yaml").is_file(), name
         assert "schedule" not in row or (CONFIGS / f"schedule/{row['schedule']}.yaml").is_file(), name
         assert row.get("model", {}).get("_name", "transformer_b2t") in ARCHITECTURES, name
+
+
+def test_null_in_a_row_is_no_word(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/rows.yaml").write_text("row: {base: base, recipe: {average: null}}")
+    assert as_command_line(tmp_path, "mine/row") == ("base", ["++recipe.average=null"])
 
 
 @pytest.mark.parametrize("config", kinds())

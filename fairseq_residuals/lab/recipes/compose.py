@@ -82,13 +82,13 @@ def _overrides(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield override(f"{prefix}{key}", value)
 
 
-def override(key: str, value: str | int | bool | list[int]) -> str:
+def override(key: str, value: str | int | bool | list[int] | None) -> str:
     """Return an override as hydra's grammar has it.
 
     Raises:
         UserError: the value is a path that hydra cannot be given.
     """
-    text = str(value).lower() if isinstance(value, bool) else str(value)
+    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     if not isinstance(value, str) or re.fullmatch(r"[\w./:-]+", text):
         return f"{key}={text}"
     if "'" in text:
