@@ -163,6 +163,8 @@ def hours(job: Job) -> float:
     for log in job.logs:
         with log.open(encoding="utf-8", errors="replace") as lines:
             first = lines.readline()
+        if not first.endswith("\n"):  # a full disk left it without its first line, and without a command
+            continue
         started = datetime.fromisoformat(first.removeprefix(STARTED).strip())
         seconds += log.stat().st_mtime - started.timestamp()
     return seconds / 3600
