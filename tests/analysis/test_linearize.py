@@ -13,6 +13,7 @@ import pytest
 import torch
 from analysed_models import TINY, built, checkpoint, corpus
 from fairseq.data.language_pair_dataset import collate
+from fairseq.sequence_generator import SequenceGenerator
 from torch import nn
 
 from fairseq_residuals.__main__ import main
@@ -180,8 +181,17 @@ def trained(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("metric", ["loss", "bleu"])
-def test_the_command(metric: str, trained: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(
+    metric: str, trained: tuple[Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     file, data = trained
+    limits, generate = set(), SequenceGenerator.generate
+
+    def noting(self: SequenceGenerator, *args: Any, **kwargs: Any) -> Any:
+        limits.add((self.max_len_a, self.max_len_b))
+        return generate(self, *args, **kwargs)
+
+    monkeypatch.setattr(SequenceGenerator, "generate", noting)
     flags = ["--data", str(data), "--metric", metric, "--out", str(data / "out"), "--beam", "2"]
     assert main(["linearize", str(file), *flags]) == 0
     out = capsys.readouterr().out
@@ -189,6 +199,7 @@ def test_the_command(metric: str, trained: tuple[Path, Path], capsys: pytest.Cap
         rows = {(r["stack"], r["layer"]): r for r in csv.DictReader(table)}
     assert list(rows) == [("whole model", ""), ("encoder", "1"), ("encoder", "2"), ("decoder", "1"), ("decoder", "2")]
     whole, linear, other = (float(rows[k]["value"]) for k in (("whole model", ""), ("encoder", "2"), ("decoder", "1")))
+    assert limits == ({(0, 200)} if metric == "bleu" else set())  # fairseq-generate's
     assert linear == pytest.approx(whole, abs=1e-4) and float(rows["encoder", "2"]["explained"]) == pytest.approx(1)
     if metric == "loss":
         assert other != pytest.approx(whole, abs=1e-4) and float(rows["encoder", "2"]["change_percent"]) < 0.01

@@ -259,8 +259,8 @@ def _loss(model: Any, samples: list[Sample], padding: int) -> float:
 
 
 def _bleu(model: Any, task: Any, args: Namespace) -> Callable[[list[Sample]], float]:
-    search = Namespace(beam=args.beam, lenpen=args.lenpen, max_len_a=1.5, max_len_b=10)
-    generator = task.build_generator([model], search)
+    # else as fairseq-generate does, whose BLEU this is to be for the whole model
+    generator = task.build_generator([model], Namespace(beam=args.beam, lenpen=args.lenpen))
     words = task.target_dictionary
     bpe = args.remove_bpe or None
 
