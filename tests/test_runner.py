@@ -110,7 +110,10 @@ def test_no_two_runs_share_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
     assert environments(jobs=2, gpus=1) == [{"CUDA_VISIBLE_DEVICES": "5"}, {"CUDA_VISIBLE_DEVICES": "7"}]
     assert environments(jobs=1, gpus=8) == [{}]
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert all(int(e["OMP_NUM_THREADS"]) >= 1 for e in environments(jobs=64, gpus=0))
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    assert [e["OMP_NUM_THREADS"] for e in environments(jobs=2, gpus=0)] == ["7", "7"]
 
 
 def test_progress_is_read_from_the_training_log(tmp_path: Path) -> None:

@@ -50,7 +50,8 @@ def environments(jobs: int, gpus: int) -> list[dict[str, str]]:
     if jobs == 1:
         return [{}]
     if gpus == 0:
-        return [dict.fromkeys(THREADS, str(max(1, cores() // jobs))) for _ in range(jobs)]
+        own = {key: os.environ[key] for key in THREADS if key in os.environ}
+        return [dict.fromkeys(THREADS, str(max(1, cores() // jobs))) | own for _ in range(jobs)]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(jobs * gpus)))).split(",")
     return [{"CUDA_VISIBLE_DEVICES": ",".join(visible[gpus * i : gpus * (i + 1)])} for i in range(jobs)]
 
